@@ -1,0 +1,45 @@
+# Every target sets itself up: a machine with python3, make and a package index is enough.
+PYTHON ?= python3
+VENV   ?= .venv
+BIN     = $(VENV)/bin
+STAMP   = $(VENV)/.installed
+WORKERS ?= 2
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test lint types contracts constraints clean
+
+help:  ## show the targets
+	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
+
+$(STAMP): pyproject.toml constraints.txt
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@echo "installing the pinned dependencies into $(VENV) ..."
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r constraints.txt
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@touch $@
+
+setup: $(STAMP)  ## create the virtual environment with pinned, hash-checked dependencies
+
+demo: $(STAMP)  ## schedule 2,000 pods on a simulated 200-node cluster, live
+	@$(BIN)/asched demo
+
+test: lint types contracts  ## everything CI runs: style, types, import contracts, tests
+	@$(BIN)/python -m pytest -n $(WORKERS)
+
+lint: $(STAMP)
+	@$(BIN)/ruff check .
+	@$(BIN)/ruff format --check .
+
+types: $(STAMP)
+	@$(BIN)/mypy
+
+contracts: $(STAMP)
+	@$(BIN)/lint-imports
+
+constraints:  ## pin the newest allowed versions again (needs pip-tools in the environment)
+	@$(BIN)/pip-compile --quiet --upgrade --generate-hashes --no-emit-index-url --no-emit-find-links \
+	  --no-emit-trusted-host --no-header --no-annotate --extra dev --allow-unsafe --strip-extras \
+	  -o constraints.txt pyproject.toml
+
+clean:  ## remove the environment and caches
+	rm -rf $(VENV) .mypy_cache .ruff_cache .pytest_cache .hypothesis

@@ -1,0 +1,3 @@
+"""asched: an event-sourced Kubernetes scheduler."""
+
+__version__ = "0.1.0"
