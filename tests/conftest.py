@@ -1,0 +1,23 @@
+"""Fixtures that every test may use."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+SHARED_ENV = "ASCHED_SHARED"
+
+
+@pytest.fixture(scope="session")
+def shared_dir() -> Path:
+    """The folder of recorded data beside the checkout (or ``$ASCHED_SHARED``).
+
+    It is not part of the project: where it is absent the test is skipped and says so.
+    """
+    default = Path(__file__).resolve().parents[2] / "shared"
+    path = Path(os.environ.get(SHARED_ENV, default))
+    if not path.is_dir():
+        pytest.skip(f"recorded data is not here: {path} (set {SHARED_ENV} to its folder)")
+    return path
