@@ -1,0 +1,1 @@
+"""What the scheduler knows of Kubernetes: typed, immutable values decoded from the API's JSON."""

@@ -1,0 +1,246 @@
+"""Pods, as far as scheduling reads them."""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+import msgspec
+
+from asched.model.meta import ApiStruct, Object
+from asched.model.node import Taint
+from asched.model.quantity import QuantityText
+from asched.model.selectors import LabelSelector, NodeSelector, PreferredSchedulingTerm
+
+DEFAULT_SCHEDULER_NAME = "default-scheduler"
+
+SUCCEEDED = "Succeeded"
+FAILED = "Failed"
+
+POD_SCHEDULED = "PodScheduled"
+
+
+class ResourceRequirements(ApiStruct):
+    requests: dict[str, QuantityText] = {}
+    limits: dict[str, QuantityText] = {}
+
+
+class ContainerPort(ApiStruct):
+    host_port: int = 0
+    container_port: int = 0
+    protocol: str = "TCP"
+    host_ip: str = msgspec.field(default="", name="hostIP")
+
+
+class ContainerRestartRule(ApiStruct):
+    action: str = ""
+
+
+class Container(ApiStruct):
+    name: str = ""
+    image: str = ""
+    resources: ResourceRequirements = ResourceRequirements()
+    ports: tuple[ContainerPort, ...] = ()
+    restart_policy: str = ""
+    restart_policy_rules: tuple[ContainerRestartRule, ...] = ()
+
+    @property
+    def restartable(self) -> bool:
+        """A sidecar: an init container that keeps running (KEP-753)."""
+        return self.restart_policy == "Always"
+
+
+class Toleration(ApiStruct):
+    key: str = ""
+    operator: str = ""
+    value: str = ""
+    effect: str = ""
+
+    def tolerates(self, taint: Taint) -> bool:
+        """``Toleration.ToleratesTaint`` of Kubernetes, without the Lt/Gt operators (off in 1.36)."""
+        if self.effect and self.effect != taint.effect:
+            return False
+        if self.key and self.key != taint.key:
+            return False
+        if self.operator in ("", "Equal"):
+            # An empty key with Equal would only match an empty taint value; Kubernetes says the same.
+            return self.value == taint.value
+        return self.operator == "Exists"
+
+
+class PodAffinityTerm(ApiStruct):
+    label_selector: LabelSelector | None = None
+    namespaces: tuple[str, ...] = ()
+    namespace_selector: LabelSelector | None = None
+    topology_key: str = ""
+    match_label_keys: tuple[str, ...] = ()
+    mismatch_label_keys: tuple[str, ...] = ()
+
+
+class WeightedPodAffinityTerm(ApiStruct):
+    weight: int = 0
+    pod_affinity_term: PodAffinityTerm = PodAffinityTerm()
+
+
+class NodeAffinity(ApiStruct):
+    required: NodeSelector | None = msgspec.field(
+        default=None, name="requiredDuringSchedulingIgnoredDuringExecution"
+    )
+    preferred: tuple[PreferredSchedulingTerm, ...] = msgspec.field(
+        default=(), name="preferredDuringSchedulingIgnoredDuringExecution"
+    )
+
+
+class PodAffinity(ApiStruct):
+    """The shape of both ``podAffinity`` and ``podAntiAffinity``."""
+
+    required: tuple[PodAffinityTerm, ...] = msgspec.field(
+        default=(), name="requiredDuringSchedulingIgnoredDuringExecution"
+    )
+    preferred: tuple[WeightedPodAffinityTerm, ...] = msgspec.field(
+        default=(), name="preferredDuringSchedulingIgnoredDuringExecution"
+    )
+
+
+class Affinity(ApiStruct):
+    node_affinity: NodeAffinity | None = None
+    pod_affinity: PodAffinity | None = None
+    pod_anti_affinity: PodAffinity | None = None
+
+
+class TopologySpreadConstraint(ApiStruct):
+    max_skew: int = 1
+    topology_key: str = ""
+    when_unsatisfiable: str = "DoNotSchedule"
+    label_selector: LabelSelector | None = None
+    min_domains: int | None = None
+    node_affinity_policy: str = "Honor"
+    node_taints_policy: str = "Ignore"
+    match_label_keys: tuple[str, ...] = ()
+
+
+class SchedulingGate(ApiStruct):
+    name: str = ""
+
+
+class PersistentVolumeClaimSource(ApiStruct):
+    claim_name: str = ""
+    read_only: bool = False
+
+
+class EphemeralVolumeSource(ApiStruct):
+    """A generic ephemeral volume: its claim is named ``<pod>-<volume>``."""
+
+
+class GCEPersistentDisk(ApiStruct):
+    pd_name: str = ""
+    read_only: bool = False
+
+
+class AWSElasticBlockStore(ApiStruct):
+    volume_id: str = msgspec.field(default="", name="volumeID")
+    read_only: bool = False
+
+
+class AzureDisk(ApiStruct):
+    disk_name: str = ""
+
+
+class ISCSIVolume(ApiStruct):
+    iqn: str = ""
+    read_only: bool = False
+
+
+class RBDVolume(ApiStruct):
+    monitors: tuple[str, ...] = ()
+    image: str = ""
+    pool: str = "rbd"
+    read_only: bool = False
+
+
+class CSIVolumeSource(ApiStruct):
+    driver: str = ""
+
+
+class Volume(ApiStruct):
+    """A pod's volume; of the many sources just those that restrict where a pod can run."""
+
+    name: str = ""
+    persistent_volume_claim: PersistentVolumeClaimSource | None = None
+    ephemeral: EphemeralVolumeSource | None = None
+    csi: CSIVolumeSource | None = None
+    gce_persistent_disk: GCEPersistentDisk | None = None
+    aws_elastic_block_store: AWSElasticBlockStore | None = None
+    azure_disk: AzureDisk | None = None
+    iscsi: ISCSIVolume | None = None
+    rbd: RBDVolume | None = None
+
+
+class PodResourceClaim(ApiStruct):
+    name: str = ""
+    resource_claim_name: str = ""
+    resource_claim_template_name: str = ""
+
+
+class PodSchedulingGroup(ApiStruct):
+    pod_group_name: str = ""
+
+
+class PodSpec(ApiStruct):
+    node_name: str = ""
+    scheduler_name: str = DEFAULT_SCHEDULER_NAME
+    priority: int = 0
+    priority_class_name: str = ""
+    preemption_policy: str = "PreemptLowerPriority"
+    containers: tuple[Container, ...] = ()
+    init_containers: tuple[Container, ...] = ()
+    resources: ResourceRequirements | None = None
+    overhead: dict[str, QuantityText] = {}
+    node_selector: dict[str, str] = {}
+    affinity: Affinity | None = None
+    tolerations: tuple[Toleration, ...] = ()
+    topology_spread_constraints: tuple[TopologySpreadConstraint, ...] = ()
+    scheduling_gates: tuple[SchedulingGate, ...] = ()
+    volumes: tuple[Volume, ...] = ()
+    host_network: bool = False
+    resource_claims: tuple[PodResourceClaim, ...] = ()
+    scheduling_group: PodSchedulingGroup | None = None
+    termination_grace_period_seconds: int | None = None
+
+
+class PodCondition(ApiStruct):
+    type: str = ""
+    status: str = ""
+    reason: str = ""
+
+
+class ContainerStatus(ApiStruct):
+    name: str = ""
+    resources: ResourceRequirements | None = None
+    allocated_resources: dict[str, QuantityText] | None = None
+
+
+class PodStatus(ApiStruct):
+    phase: str = ""
+    conditions: tuple[PodCondition, ...] = ()
+    nominated_node_name: str = ""
+    start_time: datetime | None = None
+    container_statuses: tuple[ContainerStatus, ...] = ()
+    init_container_statuses: tuple[ContainerStatus, ...] = ()
+
+
+class Pod(Object, tag_field="kind", tag="Pod"):
+    spec: PodSpec = PodSpec()
+    status: PodStatus = PodStatus()
+
+    @property
+    def terminal(self) -> bool:
+        """Finished: it uses no node any more and the scheduler does not see it."""
+        return self.status.phase in (SUCCEEDED, FAILED)
+
+    @property
+    def terminating(self) -> bool:
+        return self.metadata.deletion_timestamp is not None
+
+    @property
+    def node_name(self) -> str:
+        return self.spec.node_name

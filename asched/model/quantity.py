@@ -1,0 +1,107 @@
+"""Kubernetes quantities, exact.
+
+The grammar is that of ``k8s.io/apimachinery/pkg/api/resource``: a signed decimal number followed by
+a binary suffix (``Ki Mi Gi Ti Pi Ei``), a decimal suffix (``n u m k M G T P E``, or none) or a
+decimal exponent (``e3``, ``E-2``). JSON numbers are accepted as the API server accepts them.
+
+A scheduler needs just two readings of a quantity, both rounded **up** as Kubernetes rounds them:
+thousandths (:func:`milli_value`, for cpu) and whole units (:func:`value`, for all else). Both are
+computed in integers of unbounded size and then held within what a signed 64-bit integer holds,
+which is where the API server caps them too.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import lru_cache
+
+QuantityText = str | int | float
+"""How a quantity arrives in JSON: a string nearly always, a number if a user wrote one."""
+
+MAX_INT64 = 2**63 - 1
+MIN_INT64 = -(2**63)
+
+# An exponent beyond this cannot change the answer: every nonzero mantissa saturates or rounds to one.
+_MAX_EXPONENT = 400
+
+_GRAMMAR = re.compile(
+    r"(?P<sign>[+-]?)(?P<int>\d*)(?:\.(?P<frac>\d*))?"
+    r"(?:(?P<bin>[KMGTPE]i)|(?P<dec>[numkMGTPE])|[eE](?P<exp>[+-]?\d+))?",
+    re.ASCII,
+)
+_BINARY_BITS = {"Ki": 10, "Mi": 20, "Gi": 30, "Ti": 40, "Pi": 50, "Ei": 60}
+_DECIMAL_EXPONENT = {"n": -9, "u": -6, "m": -3, "k": 3, "M": 6, "G": 9, "T": 12, "P": 15, "E": 18}
+
+
+class QuantityError(ValueError):
+    """The text is not a quantity of the Kubernetes grammar."""
+
+
+@lru_cache(maxsize=65536)
+def _exact(text: str) -> tuple[int, int, int]:
+    """``text`` as ``mantissa * 2**bits * 10**exponent``."""
+    match = _GRAMMAR.fullmatch(text)
+    if match is None or not (match["int"] or match["frac"]):
+        raise QuantityError(
+            f"{text[:64]!r} is not a quantity: expected a number with an optional suffix such as"
+            " 100m, 1.5, 2Gi, 500M or 1e3"
+        )
+    fraction = match["frac"] or ""
+    mantissa = int((match["int"] or "") + fraction)
+    if match["sign"] == "-":
+        mantissa = -mantissa
+    bits, exponent = 0, -len(fraction)
+    if match["bin"]:
+        bits = _BINARY_BITS[match["bin"]]
+    elif match["dec"]:
+        exponent += _DECIMAL_EXPONENT[match["dec"]]
+    elif match["exp"]:
+        exponent += max(-_MAX_EXPONENT, min(_MAX_EXPONENT, int(match["exp"])))
+    return mantissa, bits, exponent
+
+
+def _text(quantity: QuantityText) -> str:
+    if isinstance(quantity, str):
+        return quantity
+    if isinstance(quantity, bool) or quantity != quantity or quantity in (_INF, -_INF):
+        raise QuantityError(f"{quantity!r} is not a quantity: expected a finite number")
+    return repr(quantity)
+
+
+_INF = float("inf")
+
+
+def _scaled_up(quantity: QuantityText, scale_exponent: int) -> int:
+    """``ceil(quantity * 10**scale_exponent)``, saturated to a signed 64-bit integer."""
+    mantissa, bits, exponent = _exact(_text(quantity))
+    exponent += scale_exponent
+    scaled = mantissa << bits
+    if exponent >= 0:
+        scaled *= int(10**exponent)
+    else:
+        scaled = -(-scaled // int(10**-exponent))
+    return max(MIN_INT64, min(MAX_INT64, scaled))
+
+
+@lru_cache(maxsize=65536)
+def milli_value(quantity: QuantityText) -> int:
+    """The quantity in thousandths, rounded up (``Quantity.MilliValue``).
+
+    >>> milli_value("100m"), milli_value("0.1"), milli_value("1e3"), milli_value("1n")
+    (100, 100, 1000000, 1)
+
+    Raises :class:`QuantityError` for anything outside the grammar.
+    """
+    return _scaled_up(quantity, 3)
+
+
+@lru_cache(maxsize=65536)
+def value(quantity: QuantityText) -> int:
+    """The quantity in whole units, rounded up (``Quantity.Value``).
+
+    >>> value("1Ki"), value("1500M"), value("0.5"), value("100m")
+    (1024, 1500000000, 1, 1)
+
+    Raises :class:`QuantityError` for anything outside the grammar.
+    """
+    return _scaled_up(quantity, 0)

@@ -1,0 +1,150 @@
+"""Volumes, claims, classes and what CSI says of nodes."""
+
+from __future__ import annotations
+
+import msgspec
+
+from asched.model.meta import ApiStruct, Object
+from asched.model.quantity import QuantityText
+from asched.model.selectors import LabelSelector, NodeSelector
+
+
+class VolumeNodeAffinity(ApiStruct):
+    required: NodeSelector | None = None
+
+
+class ObjectReference(ApiStruct):
+    namespace: str = ""
+    name: str = ""
+    uid: str = ""
+
+
+class CSIPersistentVolumeSource(ApiStruct):
+    driver: str = ""
+    volume_handle: str = ""
+
+
+class GCEPersistentDiskVolume(ApiStruct):
+    pd_name: str = ""
+
+
+class AWSElasticBlockStoreVolume(ApiStruct):
+    volume_id: str = msgspec.field(default="", name="volumeID")
+
+
+class AzureDiskVolume(ApiStruct):
+    disk_name: str = ""
+
+
+class PersistentVolumeSpec(ApiStruct):
+    capacity: dict[str, QuantityText] = {}
+    access_modes: tuple[str, ...] = ()
+    storage_class_name: str = ""
+    volume_mode: str = "Filesystem"
+    claim_ref: ObjectReference | None = None
+    node_affinity: VolumeNodeAffinity | None = None
+    csi: CSIPersistentVolumeSource | None = None
+    gce_persistent_disk: GCEPersistentDiskVolume | None = None
+    aws_elastic_block_store: AWSElasticBlockStoreVolume | None = None
+    azure_disk: AzureDiskVolume | None = None
+
+
+class PersistentVolumeStatus(ApiStruct):
+    phase: str = ""
+
+
+class PersistentVolume(Object, tag_field="kind", tag="PersistentVolume"):
+    spec: PersistentVolumeSpec = PersistentVolumeSpec()
+    status: PersistentVolumeStatus = PersistentVolumeStatus()
+
+
+class VolumeResourceRequirements(ApiStruct):
+    requests: dict[str, QuantityText] = {}
+
+
+class PersistentVolumeClaimSpec(ApiStruct):
+    access_modes: tuple[str, ...] = ()
+    storage_class_name: str | None = None
+    volume_name: str = ""
+    volume_mode: str = "Filesystem"
+    selector: LabelSelector | None = None
+    resources: VolumeResourceRequirements = VolumeResourceRequirements()
+
+
+class PersistentVolumeClaimStatus(ApiStruct):
+    phase: str = ""
+
+
+class PersistentVolumeClaim(Object, tag_field="kind", tag="PersistentVolumeClaim"):
+    spec: PersistentVolumeClaimSpec = PersistentVolumeClaimSpec()
+    status: PersistentVolumeClaimStatus = PersistentVolumeClaimStatus()
+
+    @property
+    def storage_class(self) -> str:
+        """The class asked for; the beta annotation wins as in ``GetPersistentVolumeClaimClass``."""
+        annotated = self.metadata.annotations.storage_class
+        return annotated if annotated is not None else self.spec.storage_class_name or ""
+
+
+class TopologySelectorLabelRequirement(ApiStruct):
+    key: str = ""
+    values: tuple[str, ...] = ()
+
+
+class TopologySelectorTerm(ApiStruct):
+    match_label_expressions: tuple[TopologySelectorLabelRequirement, ...] = ()
+
+
+class StorageClass(Object, tag_field="kind", tag="StorageClass"):
+    provisioner: str = ""
+    volume_binding_mode: str = "Immediate"
+    allowed_topologies: tuple[TopologySelectorTerm, ...] = ()
+
+
+class CSINodeAllocatable(ApiStruct):
+    count: int | None = None
+
+
+class CSINodeDriver(ApiStruct):
+    name: str = ""
+    node_id: str = msgspec.field(default="", name="nodeID")
+    topology_keys: tuple[str, ...] = ()
+    allocatable: CSINodeAllocatable | None = None
+
+
+class CSINodeSpec(ApiStruct):
+    drivers: tuple[CSINodeDriver, ...] = ()
+
+
+class CSINode(Object, tag_field="kind", tag="CSINode"):
+    spec: CSINodeSpec = CSINodeSpec()
+
+
+class CSIDriverSpec(ApiStruct):
+    storage_capacity: bool = False
+    attach_required: bool = True
+
+
+class CSIDriver(Object, tag_field="kind", tag="CSIDriver"):
+    spec: CSIDriverSpec = CSIDriverSpec()
+
+
+class CSIStorageCapacity(Object, tag_field="kind", tag="CSIStorageCapacity"):
+    node_topology: LabelSelector | None = None
+    storage_class_name: str = ""
+    capacity: QuantityText | None = None
+    maximum_volume_size: QuantityText | None = None
+
+
+class VolumeAttachmentSource(ApiStruct):
+    persistent_volume_name: str = ""
+
+
+class VolumeAttachmentSpec(ApiStruct):
+    attacher: str = ""
+    node_name: str = ""
+    source: VolumeAttachmentSource = VolumeAttachmentSource()
+
+
+class VolumeAttachment(Object, tag_field="kind", tag="VolumeAttachment"):
+    spec: VolumeAttachmentSpec = VolumeAttachmentSpec()

@@ -1,0 +1,62 @@
+"""Namespaces, services, controllers, budgets and priority classes."""
+
+from __future__ import annotations
+
+from asched.model.meta import ApiStruct, Object
+from asched.model.selectors import LabelSelector
+
+
+class Namespace(Object, tag_field="kind", tag="Namespace"):
+    pass
+
+
+class ServiceSpec(ApiStruct):
+    selector: dict[str, str] = {}
+
+
+class Service(Object, tag_field="kind", tag="Service"):
+    spec: ServiceSpec = ServiceSpec()
+
+
+class ReplicationControllerSpec(ApiStruct):
+    selector: dict[str, str] = {}
+
+
+class ReplicationController(Object, tag_field="kind", tag="ReplicationController"):
+    spec: ReplicationControllerSpec = ReplicationControllerSpec()
+
+
+class SelectorSpec(ApiStruct):
+    """The one field of ReplicaSets and StatefulSets that scheduling reads."""
+
+    selector: LabelSelector | None = None
+
+
+class ReplicaSet(Object, tag_field="kind", tag="ReplicaSet"):
+    spec: SelectorSpec = SelectorSpec()
+
+
+class StatefulSet(Object, tag_field="kind", tag="StatefulSet"):
+    spec: SelectorSpec = SelectorSpec()
+
+
+class PodDisruptionBudgetSpec(ApiStruct):
+    selector: LabelSelector | None = None
+    min_available: int | str | None = None
+    max_unavailable: int | str | None = None
+
+
+class PodDisruptionBudgetStatus(ApiStruct):
+    disruptions_allowed: int = 0
+    disrupted_pods: dict[str, str] = {}
+
+
+class PodDisruptionBudget(Object, tag_field="kind", tag="PodDisruptionBudget"):
+    spec: PodDisruptionBudgetSpec = PodDisruptionBudgetSpec()
+    status: PodDisruptionBudgetStatus = PodDisruptionBudgetStatus()
+
+
+class PriorityClass(Object, tag_field="kind", tag="PriorityClass"):
+    value: int = 0
+    global_default: bool = False
+    preemption_policy: str = "PreemptLowerPriority"
