@@ -1,0 +1,70 @@
+"""The scratch pad of one scheduling attempt, shared by the plugins that take part in it."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any, Generic, Protocol, TypeVar, cast, runtime_checkable
+
+T = TypeVar("T")
+
+
+class StateKey(Generic[T]):
+    """A typed key: what is written under it is read back with its type.
+
+    A plugin makes one at module level, ``KEY: StateKey[MyData] = StateKey("MyPlugin/prefilter")``.
+    Keys are compared by identity, so two plugins cannot collide by choosing the same text.
+    """
+
+    __slots__ = ("name",)
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def __repr__(self) -> str:
+        return f"StateKey({self.name!r})"
+
+
+@runtime_checkable
+class Cloneable(Protocol):
+    """Data that changes after it is written (by AddPod and RemovePod) says how to copy itself."""
+
+    def clone(self) -> Any: ...
+
+
+class CycleState:
+    """What plugins hand to their own later extension points during one attempt.
+
+    Preemption tries pods on and off nodes on a :meth:`clone`, so data written here is either never
+    changed, or has a ``clone`` method, or is a plain value that :func:`copy.copy` copies.
+    """
+
+    __slots__ = ("_values", "skip_filter", "skip_score")
+
+    def __init__(self) -> None:
+        self._values: dict[StateKey[Any], Any] = {}
+        self.skip_filter: set[str] = set()
+        """Names of the plugins whose PreFilter answered Skip."""
+        self.skip_score: set[str] = set()
+        """Names of the plugins whose PreScore answered Skip."""
+
+    def write(self, key: StateKey[T], value: T) -> None:
+        self._values[key] = value
+
+    def read(self, key: StateKey[T]) -> T:
+        """What was written under ``key``. Raises :class:`KeyError` where nothing was."""
+        return cast(T, self._values[key])
+
+    def get(self, key: StateKey[T]) -> T | None:
+        """What was written under ``key``, or None."""
+        return cast("T | None", self._values.get(key))
+
+    def delete(self, key: StateKey[Any]) -> None:
+        self._values.pop(key, None)
+
+    def clone(self) -> CycleState:
+        twin = CycleState()
+        twin.skip_filter = set(self.skip_filter)
+        twin.skip_score = set(self.skip_score)
+        for key, held in self._values.items():
+            twin._values[key] = held.clone() if isinstance(held, Cloneable) else copy.copy(held)
+        return twin

@@ -1,0 +1,131 @@
+"""Cluster events and queueing hints: what may make a rejected pod schedulable.
+
+A plugin registers the events that could lift its own rejections; a pod waits until one of the
+plugins that rejected it says ``QUEUE`` to an event. The vocabulary is kube-scheduler's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from enum import Enum, IntFlag
+from typing import NamedTuple
+
+from asched.model.meta import Object
+from asched.model.pod import Pod
+
+
+class ActionType(IntFlag):
+    """What happened to an object; combined with ``|``."""
+
+    ADD = 1
+    DELETE = 2
+    UPDATE_NODE_ALLOCATABLE = 4
+    UPDATE_NODE_LABEL = 8
+    UPDATE_NODE_TAINT = 16
+    """Taints or ``spec.unschedulable``."""
+    UPDATE_NODE_CONDITION = 32
+    UPDATE_NODE_ANNOTATION = 64
+    UPDATE_NODE_DECLARED_FEATURE = 128
+    UPDATE_POD_LABEL = 256
+    UPDATE_POD_SCALE_DOWN = 512
+    """A request became smaller."""
+    UPDATE_POD_TOLERATION = 1024
+    UPDATE_POD_SCHEDULING_GATES_ELIMINATED = 2048
+    UPDATE_POD_GENERATED_RESOURCE_CLAIM = 4096
+    UPDATE_OTHER = 8192
+    """A change that none of the finer updates describes."""
+    UPDATE = (
+        UPDATE_NODE_ALLOCATABLE
+        | UPDATE_NODE_LABEL
+        | UPDATE_NODE_TAINT
+        | UPDATE_NODE_CONDITION
+        | UPDATE_NODE_ANNOTATION
+        | UPDATE_NODE_DECLARED_FEATURE
+        | UPDATE_POD_LABEL
+        | UPDATE_POD_SCALE_DOWN
+        | UPDATE_POD_TOLERATION
+        | UPDATE_POD_SCHEDULING_GATES_ELIMINATED
+        | UPDATE_POD_GENERATED_RESOURCE_CLAIM
+        | UPDATE_OTHER
+    )
+    ALL = ADD | DELETE | UPDATE
+
+
+class EventResource(Enum):
+    """The kind of object an event is about."""
+
+    ANY = "*"
+    POD = "Pod"
+    """Any pod: matches the three kinds of pod event below."""
+    ASSIGNED_POD = "AssignedPod"
+    UNSCHEDULED_POD = "UnscheduledPod"
+    """A pending pod other than the one that waits."""
+    TARGET_POD = "TargetPod"
+    """The waiting pod itself."""
+    NODE = "Node"
+    NAMESPACE = "Namespace"
+    SERVICE = "Service"
+    PERSISTENT_VOLUME = "PersistentVolume"
+    PERSISTENT_VOLUME_CLAIM = "PersistentVolumeClaim"
+    STORAGE_CLASS = "storage.k8s.io/StorageClass"
+    CSI_NODE = "storage.k8s.io/CSINode"
+    CSI_DRIVER = "storage.k8s.io/CSIDriver"
+    CSI_STORAGE_CAPACITY = "storage.k8s.io/CSIStorageCapacity"
+    VOLUME_ATTACHMENT = "storage.k8s.io/VolumeAttachment"
+    POD_DISRUPTION_BUDGET = "policy/PodDisruptionBudget"
+    POD_GROUP = "scheduling.k8s.io/PodGroup"
+
+
+_POD_EVENTS = frozenset(
+    {EventResource.ASSIGNED_POD, EventResource.UNSCHEDULED_POD, EventResource.TARGET_POD}
+)
+
+
+class ClusterEvent(NamedTuple):
+    """One kind of event, as registered or as happened."""
+
+    resource: EventResource
+    action: ActionType
+
+    def covers(self, happened: ClusterEvent) -> bool:
+        """Whether a registration of this event is meant by what ``happened``."""
+        if not self.action & happened.action:
+            return False
+        if self.resource is EventResource.ANY or self.resource is happened.resource:
+            return True
+        return self.resource is EventResource.POD and happened.resource in _POD_EVENTS
+
+    @property
+    def label(self) -> str:
+        """The name in metrics and history, such as ``NodeAdd`` or ``AssignedPodDelete``."""
+        return f"{self.resource.value}{_action_title(self.action)}"
+
+
+def _action_title(action: ActionType) -> str:
+    if action is ActionType.UPDATE or action is ActionType.UPDATE_OTHER:
+        return "Update"
+    name = action.name
+    if name is None or "|" in name:
+        return "Update" if action & ActionType.UPDATE else "All"
+    return "".join(word.capitalize() for word in name.split("_"))
+
+
+class QueueingHint(Enum):
+    SKIP = "QueueSkip"
+    """The event cannot help this pod."""
+    QUEUE = "Queue"
+    """The event may help: try the pod again."""
+
+
+QueueingHintFn = Callable[[Pod, Object | None, Object | None], QueueingHint]
+"""``hint(waiting_pod, old_object, new_object)``: old is None for an addition, new for a deletion.
+
+It must be cheap and pure. One that raises counts as ``QUEUE``, so no pod is stuck by a bug in it.
+"""
+
+
+class ClusterEventWithHint(NamedTuple):
+    """An event that may lift a plugin's rejection, and the hint that looks closer (None: always)."""
+
+    event: ClusterEvent
+    hint: QueueingHintFn | None = None

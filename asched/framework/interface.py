@@ -1,0 +1,303 @@
+"""The extension points, as base classes for plugins.
+
+They are those of kube-scheduler 1.36. A plugin derives from one class per extension point it
+serves, takes its arguments and a :class:`Handle` when a profile is built, and is one instance per
+profile. Everything up to and including Permit is synchronous and pure: no clock, no random
+numbers, no I/O, no dependence on the order of sets. What must talk to the outside belongs in
+PreBind, Bind or PostBind, which are asynchronous.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from enum import Enum
+from typing import Any, ClassVar, Protocol
+
+import msgspec
+
+from asched.framework.cycle_state import CycleState
+from asched.framework.events import ClusterEventWithHint
+from asched.framework.nodes import Cluster, Int64Column, NodeInfo, Nodes, Verdicts
+from asched.framework.pod_info import PodInfo, QueuedPod
+from asched.framework.status import SUCCESS, Status
+
+API_VERSION = 1
+"""Version of this contract. Within one version it only grows."""
+
+ENTRY_POINT_GROUP = "asched.plugins"
+
+
+class Scope(Enum):
+    """How far a plugin looks when it filters or scores one node."""
+
+    NODE = "node"
+    """Only at the pod's shape and that node's own row (before normalising). Answers are then shared
+    between like pods and computed again only for rows that changed."""
+    CLUSTER = "cluster"
+    """Anywhere: computed anew for each attempt."""
+
+
+class Arguments(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
+    """Base of a plugin's typed arguments; ``__post_init__`` may raise ValueError to refuse some."""
+
+
+class Waiting(Protocol):
+    """A pod that Permit plugins hold back."""
+
+    @property
+    def info(self) -> PodInfo: ...
+
+    @property
+    def node_name(self) -> str: ...
+
+    @property
+    def pending(self) -> frozenset[str]:
+        """The Permit plugins that have not allowed it yet."""
+
+    def allow(self, plugin: str) -> None: ...
+
+    def reject(self, plugin: str, message: str) -> None: ...
+
+
+class Handle(Protocol):
+    """What the framework offers a plugin, for as long as its profile lives."""
+
+    @property
+    def cluster(self) -> Cluster: ...
+
+    @property
+    def scheduler_name(self) -> str: ...
+
+    def waiting_pods(self) -> Sequence[Waiting]:
+        """Pods held by Permit, oldest first."""
+
+
+class Plugin(ABC):
+    """Base of all plugins."""
+
+    name: ClassVar[str]
+    """The name that profiles use; must equal the name of the entry point."""
+    api_version: ClassVar[int]
+    """The :data:`API_VERSION` the plugin was written for. It must be stated, not inherited."""
+    arguments: ClassVar[type[msgspec.Struct] | None] = None
+    """The type of ``args`` in ``pluginConfig``; None for a plugin without arguments."""
+    scope: ClassVar[Scope] = Scope.CLUSTER
+
+    def __init__(self, args: Any, handle: Handle) -> None:
+        """``args`` is an instance of :attr:`arguments` (or None). Raise ValueError to refuse it."""
+        self.handle = handle
+
+
+class PreEnqueuePlugin(Plugin):
+    """Before a pod enters the active queue."""
+
+    @abstractmethod
+    def pre_enqueue(self, pod: PodInfo) -> Status:
+        """Anything but success keeps the pod out until one of the plugin's events says QUEUE."""
+
+
+class QueueSortPlugin(Plugin):
+    """The order of the active queue; exactly one in a configuration."""
+
+    @abstractmethod
+    def less(self, first: QueuedPod, second: QueuedPod) -> bool:
+        """Whether ``first`` is to be tried before ``second``."""
+
+    def sort_key(self, pod: QueuedPod) -> Any:
+        """A value that sorts as :meth:`less` does. Optional, and much faster where given."""
+        return None
+
+
+class EnqueueExtensions(Plugin):
+    """For every plugin that can reject a pod: which events may lift the rejection."""
+
+    @abstractmethod
+    def events_to_register(self) -> Sequence[ClusterEventWithHint]: ...
+
+
+class PreFilterResult(msgspec.Struct, frozen=True):
+    """A PreFilter's answer: a status, and optionally the only nodes worth looking at."""
+
+    status: Status = SUCCESS
+    node_names: frozenset[str] | None = None
+
+
+class PreFilterPlugin(Plugin):
+    """Once per attempt, before the filters."""
+
+    @abstractmethod
+    def pre_filter(self, state: CycleState, pod: PodInfo, nodes: Nodes) -> PreFilterResult:
+        """Prepare; reject outright; or answer Skip, so that this plugin's Filter is not run."""
+
+
+class PreFilterExtensions(Plugin):
+    """For filters whose prepared data depends on the pods of nodes: preemption tries pods on and
+    off, on a clone of the state, and tells them."""
+
+    @abstractmethod
+    def add_pod(
+        self, state: CycleState, pod: PodInfo, added: PodInfo, node: NodeInfo
+    ) -> Status: ...
+
+    @abstractmethod
+    def remove_pod(
+        self, state: CycleState, pod: PodInfo, removed: PodInfo, node: NodeInfo
+    ) -> Status: ...
+
+
+class FilterPlugin(Plugin):
+    """Can the pod run here? Written for one node; simple."""
+
+    @abstractmethod
+    def filter(self, state: CycleState, pod: PodInfo, node: NodeInfo) -> Status: ...
+
+
+class FilterAllPlugin(Plugin):
+    """Can the pod run here? Written for all nodes at once; fast."""
+
+    @abstractmethod
+    def filter_all(self, state: CycleState, pod: PodInfo, nodes: Nodes) -> Verdicts:
+        """One verdict per row of ``nodes``, which may be any choice of rows."""
+
+
+class NodeStatuses(Protocol):
+    """Why each node was refused, for PostFilter."""
+
+    def status(self, node_name: str) -> Status | None:
+        """The status that refused a node, None where it was never looked at or passed."""
+
+    def names(self, *, unresolvable: bool) -> Sequence[str]:
+        """Refused nodes whose status is (or is not) UnschedulableAndUnresolvable."""
+
+
+class Victim(msgspec.Struct, frozen=True, gc=False):
+    """A pod to be evicted."""
+
+    key: str
+    uid: str
+
+
+class PostFilterResult(msgspec.Struct, frozen=True):
+    """A PostFilter's answer. ``nominated_node``: empty clears it, None leaves it as it is."""
+
+    status: Status
+    nominated_node: str | None = None
+    victims: tuple[Victim, ...] = ()
+
+
+class PostFilterPlugin(Plugin):
+    """When no node was feasible: make room."""
+
+    @abstractmethod
+    def post_filter(
+        self, state: CycleState, pod: PodInfo, statuses: NodeStatuses
+    ) -> PostFilterResult: ...
+
+
+class PreScorePlugin(Plugin):
+    """Once per attempt, before scoring."""
+
+    @abstractmethod
+    def pre_score(self, state: CycleState, pod: PodInfo, nodes: Nodes) -> Status:
+        """``nodes`` are the feasible ones. Skip leaves this plugin's Score out."""
+
+
+class ScorePlugin(Plugin):
+    """How good is this node? Written for one node; simple."""
+
+    @abstractmethod
+    def score(self, state: CycleState, pod: PodInfo, node: NodeInfo) -> int:
+        """Any integer if the plugin normalises, else 0 to 100."""
+
+
+class ScoreAllPlugin(Plugin):
+    """How good is each node? Written for all nodes at once; fast."""
+
+    @abstractmethod
+    def score_all(self, state: CycleState, pod: PodInfo, nodes: Nodes) -> Int64Column: ...
+
+
+class NormalizeScore(Plugin):
+    """Bring raw scores into 0 to 100."""
+
+    @abstractmethod
+    def normalize(self, state: CycleState, pod: PodInfo, scores: Int64Column) -> Int64Column:
+        """``scores`` are those of the feasible nodes; a new array of the same length comes back."""
+
+
+class ReservePlugin(Plugin):
+    """Told when a node was chosen, and again if the pod does not get there after all."""
+
+    @abstractmethod
+    def reserve(self, state: CycleState, pod: PodInfo, node_name: str) -> Status: ...
+
+    @abstractmethod
+    def unreserve(self, state: CycleState, pod: PodInfo, node_name: str) -> None:
+        """Must be idempotent and must not fail; also called where ``reserve`` was not."""
+
+
+class PermitResult(msgspec.Struct, frozen=True):
+    """Success lets the pod go on; a rejection fails it; WAIT holds it for at most ``timeout_s``."""
+
+    status: Status = SUCCESS
+    timeout_s: float = 0.0
+
+
+class PermitPlugin(Plugin):
+    """The last word before binding."""
+
+    @abstractmethod
+    def permit(self, state: CycleState, pod: PodInfo, node_name: str) -> PermitResult: ...
+
+
+class BindingClient(Protocol):
+    """What plugins of the binding cycle may ask of the API server."""
+
+    async def bind(self, pod: PodInfo, node_name: str) -> Status:
+        """Post the Binding. A conflict is read back before anything is concluded."""
+
+
+class PreBindPlugin(Plugin):
+    """Work that must be done before the pod is bound. Asynchronous; may take long."""
+
+    @abstractmethod
+    async def pre_bind(self, client: BindingClient, pod: PodInfo, node_name: str) -> Status: ...
+
+
+class BindPlugin(Plugin):
+    """Bind the pod. Plugins are asked in order until one does not answer Skip."""
+
+    @abstractmethod
+    async def bind(self, client: BindingClient, pod: PodInfo, node_name: str) -> Status: ...
+
+
+class PostBindPlugin(Plugin):
+    """Told after the pod was bound."""
+
+    @abstractmethod
+    async def post_bind(self, client: BindingClient, pod: PodInfo, node_name: str) -> None: ...
+
+
+class ExtensionPoint(Enum):
+    """The extension points by the names that KubeSchedulerConfiguration gives them."""
+
+    PRE_ENQUEUE = ("preEnqueue", (PreEnqueuePlugin,))
+    QUEUE_SORT = ("queueSort", (QueueSortPlugin,))
+    PRE_FILTER = ("preFilter", (PreFilterPlugin,))
+    FILTER = ("filter", (FilterPlugin, FilterAllPlugin))
+    POST_FILTER = ("postFilter", (PostFilterPlugin,))
+    PRE_SCORE = ("preScore", (PreScorePlugin,))
+    SCORE = ("score", (ScorePlugin, ScoreAllPlugin))
+    RESERVE = ("reserve", (ReservePlugin,))
+    PERMIT = ("permit", (PermitPlugin,))
+    PRE_BIND = ("preBind", (PreBindPlugin,))
+    BIND = ("bind", (BindPlugin,))
+    POST_BIND = ("postBind", (PostBindPlugin,))
+
+    def __init__(self, field: str, bases: tuple[type[Plugin], ...]) -> None:
+        self.field = field
+        self.bases = bases
+
+    def served_by(self, plugin: type[Plugin]) -> bool:
+        return issubclass(plugin, self.bases)

@@ -1,0 +1,178 @@
+"""A profile made ready: one instance of each plugin, listed by extension point."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, TypeVar, cast
+
+import msgspec
+
+from asched.framework.events import ClusterEvent, QueueingHintFn
+from asched.framework.interface import (
+    BindPlugin,
+    EnqueueExtensions,
+    ExtensionPoint,
+    FilterAllPlugin,
+    FilterPlugin,
+    Handle,
+    PermitPlugin,
+    Plugin,
+    PostBindPlugin,
+    PostFilterPlugin,
+    PreBindPlugin,
+    PreEnqueuePlugin,
+    PreFilterPlugin,
+    PreScorePlugin,
+    QueueSortPlugin,
+    ReservePlugin,
+    ScoreAllPlugin,
+    ScorePlugin,
+)
+
+P = TypeVar("P", bound=Plugin)
+
+
+class PluginWeight(msgspec.Struct, frozen=True, gc=False):
+    """A plugin at an extension point; ``weight`` counts at Score only."""
+
+    name: str
+    weight: int = 1
+
+
+class PluginOrigin(msgspec.Struct, frozen=True, gc=False):
+    """Where a plugin's code came from: recorded, so that a replay can name what differs."""
+
+    name: str
+    distribution: str
+    version: str
+
+
+class ProfileSpec(msgspec.Struct, frozen=True):
+    """A profile with every default and merge applied: what the journal records of it.
+
+    ``points`` maps an extension point's field name (``filter``, ``score`` ...) to its plugins in
+    order. ``arguments`` maps a plugin to its complete arguments as JSON values.
+    """
+
+    scheduler_name: str
+    points: dict[str, tuple[PluginWeight, ...]]
+    arguments: dict[str, dict[str, Any]] = {}  # noqa: RUF012  (msgspec copies it)
+    percentage_of_nodes_to_score: int = 0
+    """Stop looking once this share of the nodes was found feasible; 0 looks at all."""
+    origins: tuple[PluginOrigin, ...] = ()
+
+    def plugins_at(self, point: ExtensionPoint) -> tuple[PluginWeight, ...]:
+        return self.points.get(point.field, ())
+
+    @property
+    def plugin_names(self) -> tuple[str, ...]:
+        """Every plugin enabled anywhere, each once, in order of first mention."""
+        return tuple(dict.fromkeys(p.name for plugins in self.points.values() for p in plugins))
+
+
+class ProfileError(ValueError):
+    """A profile cannot be built; the message says which plugin or argument and why."""
+
+
+class Weighted(NamedTuple):
+    plugin: ScorePlugin | ScoreAllPlugin
+    weight: int
+
+
+class RegisteredEvent(NamedTuple):
+    """One plugin's interest in an event."""
+
+    plugin: str
+    event: ClusterEvent
+    hint: QueueingHintFn | None
+
+
+PluginLoader = Callable[[str], type[Plugin]]
+"""Finds a plugin's class by name. Raises :class:`ProfileError` where there is none to be had."""
+
+
+class Profile:
+    """The plugins of one scheduler name, instantiated."""
+
+    def __init__(self, spec: ProfileSpec, load: PluginLoader, handle: Handle) -> None:
+        """Build every plugin of ``spec``.
+
+        Raises :class:`ProfileError` where a plugin is missing, does not serve the point it is
+        enabled at, or refuses its arguments.
+        """
+        self.spec = spec
+        self.scheduler_name = spec.scheduler_name
+        classes = {name: load(name) for name in spec.plugin_names}
+        self.plugins: Mapping[str, Plugin] = {
+            name: _instantiate(plugin, spec.arguments.get(name), handle)
+            for name, plugin in classes.items()
+        }
+        self.pre_enqueue = self._at(ExtensionPoint.PRE_ENQUEUE, PreEnqueuePlugin)
+        self.queue_sort = self._queue_sort()
+        self.pre_filter = self._at(ExtensionPoint.PRE_FILTER, PreFilterPlugin)
+        self.filter = cast(
+            "tuple[FilterPlugin | FilterAllPlugin, ...]", self._at(ExtensionPoint.FILTER, Plugin)
+        )
+        self.post_filter = self._at(ExtensionPoint.POST_FILTER, PostFilterPlugin)
+        self.pre_score = self._at(ExtensionPoint.PRE_SCORE, PreScorePlugin)
+        self.score = tuple(
+            Weighted(cast("ScorePlugin | ScoreAllPlugin", self.plugins[p.name]), p.weight)
+            for p in spec.plugins_at(ExtensionPoint.SCORE)
+        )
+        self.reserve = self._at(ExtensionPoint.RESERVE, ReservePlugin)
+        self.permit = self._at(ExtensionPoint.PERMIT, PermitPlugin)
+        self.pre_bind = self._at(ExtensionPoint.PRE_BIND, PreBindPlugin)
+        self.bind = self._at(ExtensionPoint.BIND, BindPlugin)
+        self.post_bind = self._at(ExtensionPoint.POST_BIND, PostBindPlugin)
+        if not self.bind:
+            raise ProfileError(f"profile {self.scheduler_name}: at least one bind plugin is needed")
+        self.events = tuple(self._registered_events())
+
+    def _at(self, point: ExtensionPoint, base: type[P]) -> tuple[P, ...]:
+        found = []
+        for entry in self.spec.plugins_at(point):
+            plugin = self.plugins[entry.name]
+            if not point.served_by(type(plugin)):
+                raise ProfileError(
+                    f"profile {self.scheduler_name}: plugin {entry.name} does not serve"
+                    f" {point.field}"
+                )
+            found.append(cast(P, plugin))
+        return tuple(found)
+
+    def _queue_sort(self) -> QueueSortPlugin:
+        plugins = self._at(ExtensionPoint.QUEUE_SORT, QueueSortPlugin)
+        if len(plugins) != 1:
+            names = ", ".join(p.name for p in plugins) or "none"
+            raise ProfileError(
+                f"profile {self.scheduler_name}: exactly one queueSort plugin is needed, got {names}"
+            )
+        return plugins[0]
+
+    def _registered_events(self) -> Sequence[RegisteredEvent]:
+        return [
+            RegisteredEvent(name, entry.event, entry.hint)
+            for name, plugin in self.plugins.items()
+            if isinstance(plugin, EnqueueExtensions)
+            for entry in plugin.events_to_register()
+        ]
+
+
+def _instantiate(plugin: type[Plugin], arguments: dict[str, Any] | None, handle: Handle) -> Plugin:
+    try:
+        args = parse_arguments(plugin, arguments)
+        return plugin(args, handle)
+    except ValueError as error:
+        raise ProfileError(f"plugin {plugin.name}: {error}") from None
+
+
+def parse_arguments(plugin: type[Plugin], arguments: dict[str, Any] | None) -> msgspec.Struct | None:
+    """Arguments as the plugin's own type, defaults filled in.
+
+    Raises ValueError, with the path of the field, for what the type refuses.
+    """
+    if plugin.arguments is None:
+        if arguments:
+            raise ValueError(f"takes no arguments, got {', '.join(sorted(arguments))}")
+        return None
+    return msgspec.convert(arguments or {}, plugin.arguments, strict=True)

@@ -1,0 +1,217 @@
+"""Records: what happened, frozen. The journal is a list of them and the fold reads nothing else.
+
+*Observations* come from outside. *Decisions* are ours. The order within a turn is: what was
+observed, :class:`TurnStarted` (the clock), what was decided.
+
+A record's type and field names are its stored form: once released they change only together with
+an upcaster (see :mod:`asched.journal.codec`).
+"""
+
+from __future__ import annotations
+
+from datetime import datetime
+
+import msgspec
+
+from asched.framework.interface import Victim
+from asched.framework.profile import ProfileSpec
+from asched.framework.status import Code
+from asched.model.pod import PodCondition
+from asched.model.resources import AnyObject
+
+
+class Record(msgspec.Struct, frozen=True, omit_defaults=True, gc=False, tag=True):
+    """Base of all records; the tag ``type`` is the class name."""
+
+
+# -- observations -----------------------------------------------------------------------------
+
+
+class EngineStarted(Record):
+    """A daemon opened the journal and will append to it."""
+
+    version: str
+    """Version of asched."""
+    seed: int
+    """Seeds the tie-breaks of all decisions until the next start."""
+
+
+class QueueSettings(msgspec.Struct, frozen=True, gc=False):
+    """Timing of the queue; the defaults are kube-scheduler's."""
+
+    initial_backoff_s: float = 1.0
+    max_backoff_s: float = 10.0
+    unschedulable_timeout_s: float = 300.0
+    """A pod that no event woke is tried again after this long."""
+
+
+class ProfilesLoaded(Record):
+    """The configuration that decides from here on."""
+
+    profiles: tuple[ProfileSpec, ...]
+    queue: QueueSettings = QueueSettings()
+
+
+class ObjectSeen(Record):
+    """An object appeared or changed; it is now as given."""
+
+    object: AnyObject
+
+
+class ObjectGone(Record):
+    """An object was deleted, or was missing from a new list."""
+
+    kind: str
+    key: str
+    uid: str = ""
+
+
+class PodChanged(Record):
+    """A pod whose template is as before: what else it now is. Far smaller than :class:`ObjectSeen`.
+
+    Every field is the whole present value, not a difference.
+    """
+
+    key: str
+    uid: str
+    node_name: str = ""
+    phase: str = ""
+    conditions: tuple[PodCondition, ...] = ()
+    nominated_node_name: str = ""
+    deletion_timestamp: datetime | None = None
+    start_time: datetime | None = None
+
+
+class TurnStarted(Record):
+    """The engine looked at the clock: due timers fire, and decisions from here on are of this time."""
+
+    now_ns: int
+    """Nanoseconds since the epoch. Never less than in the turn before."""
+
+
+class Bound(Record):
+    """The API server confirmed our binding."""
+
+    key: str
+    uid: str
+    node: str
+
+
+class BindFailed(Record):
+    """The binding cycle ended without the pod being bound; the node's room is free again."""
+
+    key: str
+    uid: str
+    node: str
+    code: Code
+    plugin: str = ""
+    message: str = ""
+
+
+class VictimEvicted(Record):
+    """The API server accepted the deletion of a victim (or it was gone already)."""
+
+    key: str
+    uid: str
+
+
+class EvictionFailed(Record):
+    key: str
+    uid: str
+    message: str = ""
+
+
+class LeadershipGained(Record):
+    epoch: int
+
+
+class LeadershipLost(Record):
+    epoch: int
+
+
+# -- decisions --------------------------------------------------------------------------------
+
+
+class PermitHold(msgspec.Struct, frozen=True, gc=False):
+    """A Permit plugin that said WAIT, and until when."""
+
+    plugin: str
+    deadline_ns: int
+
+
+class Assigned(Record):
+    """The pod goes to this node: room is taken there from now on, and binding follows unless held."""
+
+    key: str
+    uid: str
+    node: str
+    attempt: int
+    feasible: int
+    """How many nodes were feasible."""
+    score: int = 0
+    """The node's total score; 0 where a single feasible node needed none."""
+    ties: int = 1
+    """How many nodes shared the best score."""
+    holds: tuple[PermitHold, ...] = ()
+
+
+class Rejected(Record):
+    """No node, or a plugin said no: the pod waits until something changes."""
+
+    key: str
+    uid: str
+    attempt: int
+    message: str
+    """The text of the pod's ``PodScheduled=False`` condition."""
+    plugins: tuple[str, ...] = ()
+    """The plugins that rejected it, sorted: their events wake the pod."""
+    pending_plugins: tuple[str, ...] = ()
+    nominated_node: str | None = None
+    """A node on which room is being made; empty clears an earlier nomination, None keeps it."""
+    victims: tuple[Victim, ...] = ()
+
+
+class AttemptFailed(Record):
+    """The attempt ended in an error (a plugin raised, or answered Error); retried with backoff."""
+
+    key: str
+    uid: str
+    attempt: int
+    plugin: str
+    message: str
+
+
+class PermitAllowed(Record):
+    """The last Permit plugin that held the pod let it go; binding follows."""
+
+    key: str
+    uid: str
+
+
+class PermitRejected(Record):
+    """A Permit plugin turned a held pod away, or its time was up."""
+
+    key: str
+    uid: str
+    plugin: str
+    message: str
+
+
+Observation = (
+    EngineStarted
+    | ProfilesLoaded
+    | ObjectSeen
+    | ObjectGone
+    | PodChanged
+    | TurnStarted
+    | Bound
+    | BindFailed
+    | VictimEvicted
+    | EvictionFailed
+    | LeadershipGained
+    | LeadershipLost
+)
+Decision = Assigned | Rejected | AttemptFailed | PermitAllowed | PermitRejected
+AnyRecord = Observation | Decision
+
+DECISIONS = (Assigned, Rejected, AttemptFailed, PermitAllowed, PermitRejected)
