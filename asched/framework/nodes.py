@@ -70,6 +70,9 @@ class LabelColumn:
             hit = hit | (self.ids == self._vocabulary.find(text))
         return hit
 
+    def take(self, rows: RowArray) -> LabelColumn:
+        return LabelColumn(self.ids[rows], self._vocabulary)
+
     def values(self) -> list[str | None]:
         """The texts, row by row: for small columns and reports, not for hot paths."""
         words = self._vocabulary.words
@@ -105,6 +108,11 @@ class Nodes(ABC):
     @abstractmethod
     def alive(self) -> BoolColumn:
         """False for an empty row."""
+
+    @property
+    @abstractmethod
+    def cluster_size(self) -> int:
+        """How many nodes the cluster has, whatever choice of rows this is."""
 
     @abstractmethod
     def row_of(self, name: str) -> int | None:
@@ -259,7 +267,7 @@ class Verdicts:
 
 
 class Cluster(Protocol):
-    """What a plugin may read of the cluster besides nodes. Views, never to be changed."""
+    """What a plugin may read of the cluster. Views, never to be changed by a plugin."""
 
     @property
     def nodes(self) -> Nodes: ...

@@ -166,7 +166,9 @@ def _instantiate(plugin: type[Plugin], arguments: dict[str, Any] | None, handle:
         raise ProfileError(f"plugin {plugin.name}: {error}") from None
 
 
-def parse_arguments(plugin: type[Plugin], arguments: dict[str, Any] | None) -> msgspec.Struct | None:
+def parse_arguments(
+    plugin: type[Plugin], arguments: dict[str, Any] | None
+) -> msgspec.Struct | None:
     """Arguments as the plugin's own type, defaults filled in.
 
     Raises ValueError, with the path of the field, for what the type refuses.

@@ -1,0 +1,53 @@
+"""Which container images are on which nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from asched.framework.nodes import Int64Column
+from asched.model.node import ContainerImage
+
+
+class ImageIndex:
+    """For each image name, its size on every row that has it."""
+
+    __slots__ = ("_columns", "_names", "_rows")
+
+    def __init__(self) -> None:
+        self._rows: dict[str, dict[int, int]] = {}
+        self._names: dict[int, tuple[str, ...]] = {}
+        self._columns: dict[tuple[str, int], Int64Column] = {}
+
+    def set_row(self, row: int, images: Sequence[ContainerImage]) -> bool:
+        """The images of a row are now these. Returns whether anything changed."""
+        sizes = {name: image.size_bytes for image in images for name in image.names}
+        before = self._names.get(row, ())
+        if tuple(sizes) == before and all(self._rows[n][row] == s for n, s in sizes.items()):
+            return False
+        for name in before:
+            holders = self._rows[name]
+            del holders[row]
+            if not holders:
+                del self._rows[name]
+        for name, size_bytes in sizes.items():
+            self._rows.setdefault(name, {})[row] = size_bytes
+        if sizes:
+            self._names[row] = tuple(sizes)
+        else:
+            self._names.pop(row, None)
+        self._columns.clear()
+        return True
+
+    def column(self, image: str, size: int) -> tuple[Int64Column, int]:
+        """(bytes by row, 0 where absent; number of rows that have it)."""
+        holders = self._rows.get(image)
+        if not holders:
+            return np.zeros(size, np.int64), 0
+        column = self._columns.get((image, size))
+        if column is None:
+            column = np.zeros(size, np.int64)
+            column[list(holders)] = list(holders.values())
+            self._columns[image, size] = column
+        return column, len(holders)

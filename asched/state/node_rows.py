@@ -1,0 +1,173 @@
+"""A choice of rows of the node table, and hypotheses about them.
+
+Columns are gathered when first asked for. A hypothesis ("with this pod added, without that one") is
+made on the gathered copies, so the table itself never changes for a question.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from asched.framework.nodes import (
+    BoolColumn,
+    Int64Column,
+    LabelColumn,
+    Nodes,
+    RowArray,
+    TaintColumn,
+)
+from asched.framework.pod_info import HostPort, PodInfo
+from asched.model.node import Node
+from asched.model.quantity import MAX_INT64
+from asched.state.ports import ports_collide
+
+if TYPE_CHECKING:
+    from asched.state.node_table import NodeTable
+
+
+class NodeRows(Nodes):
+    """Some rows of a :class:`NodeTable`, in the order given."""
+
+    def __init__(self, table: NodeTable, rows: RowArray) -> None:
+        self._table = table
+        self._rows = rows
+        self.size = len(rows)
+        self._names: list[str] | None = None
+        self._allocatable: dict[str, Int64Column] = {}
+        self._requested: dict[str, Int64Column] = {}
+        self._scoring_cpu: Int64Column | None = None
+        self._scoring_memory: Int64Column | None = None
+        self._pod_count: Int64Column | None = None
+        # What a hypothesis changed: the pods of a row, once it differs from the table's.
+        self._pods: dict[int, dict[str, PodInfo]] = {}
+
+    @property
+    def rows(self) -> RowArray:
+        """The rows of the table that these are."""
+        return self._rows
+
+    @property
+    def names(self) -> Sequence[str]:  # type: ignore[override]
+        if self._names is None:
+            every = self._table.names
+            self._names = [every[row] for row in self._rows.tolist()]
+        return self._names
+
+    @property
+    def alive(self) -> BoolColumn:
+        return self._table.alive[self._rows]
+
+    @property
+    def cluster_size(self) -> int:
+        return self._table.cluster_size
+
+    def row_of(self, name: str) -> int | None:
+        row = self._table.row_of(name)
+        if row is None:
+            return None
+        found = np.flatnonzero(self._rows == row)
+        return int(found[0]) if len(found) else None
+
+    def allocatable(self, resource: str) -> Int64Column:
+        column = self._allocatable.get(resource)
+        if column is None:
+            column = self._table.allocatable(resource)[self._rows]
+            self._allocatable[resource] = column
+        return column
+
+    def requested(self, resource: str) -> Int64Column:
+        column = self._requested.get(resource)
+        if column is None:
+            column = self._table.requested(resource)[self._rows]
+            self._requested[resource] = column
+        return column
+
+    @property
+    def scoring_cpu_milli(self) -> Int64Column:
+        if self._scoring_cpu is None:
+            self._scoring_cpu = self._table.scoring_cpu_milli[self._rows]
+        return self._scoring_cpu
+
+    @property
+    def scoring_memory_bytes(self) -> Int64Column:
+        if self._scoring_memory is None:
+            self._scoring_memory = self._table.scoring_memory_bytes[self._rows]
+        return self._scoring_memory
+
+    @property
+    def pod_count(self) -> Int64Column:
+        if self._pod_count is None:
+            self._pod_count = self._table.pod_count[self._rows]
+        return self._pod_count
+
+    @property
+    def allowed_pods(self) -> Int64Column:
+        return self._table.allowed_pods[self._rows]
+
+    @property
+    def unschedulable(self) -> BoolColumn:
+        return self._table.unschedulable[self._rows]
+
+    def label(self, key: str) -> LabelColumn:
+        return self._table.label(key).take(self._rows)
+
+    @property
+    def taints(self) -> TaintColumn:
+        column = self._table.taints
+        return TaintColumn(column.ids[self._rows], column.sets)
+
+    def port_conflicts(self, ports: Sequence[HostPort]) -> BoolColumn:
+        taken = self._table.port_conflicts(ports)[self._rows]
+        for index, pods in self._pods.items():
+            held = [port for pod in pods.values() for port in pod.shape.ports]
+            taken[index] = any(ports_collide(w, t) for w in ports for t in held)
+        return taken
+
+    def image_size_bytes(self, image: str) -> tuple[Int64Column, int]:
+        column, holders = self._table.image_size_bytes(image)
+        return column[self._rows], holders
+
+    def node(self, row: int) -> Node:
+        return self._table.node(int(self._rows[row]))
+
+    def pods(self, row: int) -> Iterable[PodInfo]:
+        pods = self._pods.get(row)
+        return self._table.pods(int(self._rows[row])) if pods is None else pods.values()
+
+    def take(self, rows: RowArray) -> NodeRows:
+        if self._pods:
+            raise ValueError("rows of a hypothesis cannot be taken again")
+        return NodeRows(self._table, self._rows[rows])
+
+    # -- hypotheses ---------------------------------------------------------------------------
+
+    def suppose_pod(self, row: int, pod: PodInfo) -> None:
+        """As if ``pod`` were on the node of ``row`` as well."""
+        self._own_pods(row)[pod.uid] = pod
+        self._count(row, pod, 1)
+
+    def suppose_without(self, row: int, pod: PodInfo) -> None:
+        """As if ``pod`` were not there. Raises KeyError if it is not."""
+        del self._own_pods(row)[pod.uid]
+        self._count(row, pod, -1)
+
+    def _own_pods(self, row: int) -> dict[str, PodInfo]:
+        pods = self._pods.get(row)
+        if pods is None:
+            pods = self._pods[row] = {pod.uid: pod for pod in self.pods(row)}
+        return pods
+
+    def _count(self, row: int, pod: PodInfo, sign: int) -> None:
+        shape = pod.shape
+        self.pod_count[row] += sign
+        for name, number in shape.requests.items():
+            _shift(self.requested(name), row, sign * number)
+        _shift(self.scoring_cpu_milli, row, sign * shape.scoring_cpu_milli)
+        _shift(self.scoring_memory_bytes, row, sign * shape.scoring_memory_bytes)
+
+
+def _shift(column: Int64Column, row: int, difference: int) -> None:
+    column[row] = min(MAX_INT64, int(column[row]) + difference)

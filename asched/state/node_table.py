@@ -1,0 +1,389 @@
+"""Nodes in columns, kept up to date row by row as the fold goes.
+
+One row per node. A removed node leaves an empty row that the next new node takes (the lowest one
+first, so rows depend on the history of nodes alone). Columns double in capacity as needed; readers
+get slices. Every change to a row is logged, so that whoever caches per-row results can ask which
+rows changed since it last looked and compute only those again.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable, Sequence
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from asched.framework.nodes import (
+    BoolColumn,
+    Int32Column,
+    Int64Column,
+    LabelColumn,
+    Nodes,
+    RowArray,
+    TaintColumn,
+    Vocabulary,
+)
+from asched.framework.pod_info import HostPort, PodInfo
+from asched.model.node import Node, Taint
+from asched.model.quantity import MAX_INT64
+from asched.model.requests import PODS, amounts
+from asched.state.images import ImageIndex
+from asched.state.node_rows import NodeRows
+from asched.state.ports import PortIndex
+
+S = TypeVar("S", bound=np.generic)
+
+_FIRST_CAPACITY = 64
+_LOG_LIMIT = 1 << 16
+
+
+class NodeTable(Nodes):
+    """All nodes of the cluster. Only the fold calls the methods that change it."""
+
+    def __init__(self) -> None:
+        self.size = 0
+        self.names: list[str] = []
+        self._objects: list[Node | None] = []
+        self._rows: dict[str, int] = {}
+        self._free: list[int] = []
+        self._pods: list[dict[str, PodInfo]] = []
+        # Pods whose node is not known (yet, or any more): counted as soon as it appears.
+        self._strays: dict[str, dict[str, PodInfo]] = {}
+        self._capacity = _FIRST_CAPACITY
+        self._alive = self._zeros(np.bool_)
+        self._unschedulable = self._zeros(np.bool_)
+        self._pod_count = self._zeros(np.int64)
+        self._allowed_pods = self._zeros(np.int64)
+        self._scoring_cpu = self._zeros(np.int64)
+        self._scoring_memory = self._zeros(np.int64)
+        self._allocatable: dict[str, Int64Column] = {}
+        self._requested: dict[str, Int64Column] = {}
+        self._labels: dict[str, Int32Column] = {}
+        self._vocabulary = Vocabulary()
+        self._taint_ids = self._zeros(np.int32)
+        self._taint_sets: list[tuple[Taint, ...]] = [()]
+        self._taint_numbers: dict[tuple[Taint, ...], int] = {(): 0}
+        self._ports = PortIndex()
+        self._images = ImageIndex()
+        self._log: list[int] = []
+        self._log_start = 0
+        self.layout = 0
+        """Changes whenever results cannot be patched row by row: nodes came or went, or images
+        (whose score depends on how many nodes hold them) did."""
+
+    # -- reading ------------------------------------------------------------------------------
+
+    @property
+    def alive(self) -> BoolColumn:
+        return self._alive[: self.size]
+
+    @property
+    def cluster_size(self) -> int:
+        return len(self._rows)
+
+    def row_of(self, name: str) -> int | None:
+        return self._rows.get(name)
+
+    def allocatable(self, resource: str) -> Int64Column:
+        column = self._allocatable.get(resource)
+        return np.zeros(self.size, np.int64) if column is None else column[: self.size]
+
+    def requested(self, resource: str) -> Int64Column:
+        column = self._requested.get(resource)
+        return np.zeros(self.size, np.int64) if column is None else column[: self.size]
+
+    @property
+    def scoring_cpu_milli(self) -> Int64Column:
+        return self._scoring_cpu[: self.size]
+
+    @property
+    def scoring_memory_bytes(self) -> Int64Column:
+        return self._scoring_memory[: self.size]
+
+    @property
+    def pod_count(self) -> Int64Column:
+        return self._pod_count[: self.size]
+
+    @property
+    def allowed_pods(self) -> Int64Column:
+        return self._allowed_pods[: self.size]
+
+    @property
+    def unschedulable(self) -> BoolColumn:
+        return self._unschedulable[: self.size]
+
+    def label(self, key: str) -> LabelColumn:
+        ids = self._labels.get(key)
+        if ids is None:
+            return LabelColumn(np.full(self.size, -1, np.int32), self._vocabulary)
+        return LabelColumn(ids[: self.size], self._vocabulary)
+
+    @property
+    def taints(self) -> TaintColumn:
+        return TaintColumn(self._taint_ids[: self.size], self._taint_sets)
+
+    def port_conflicts(self, ports: Sequence[HostPort]) -> BoolColumn:
+        taken = np.zeros(self.size, np.bool_)
+        rows = self._ports.conflicting_rows(ports)
+        if rows:
+            taken[rows] = True
+        return taken
+
+    def image_size_bytes(self, image: str) -> tuple[Int64Column, int]:
+        return self._images.column(image, self.size)
+
+    def node(self, row: int) -> Node:
+        node = self._objects[row]
+        if node is None:
+            raise IndexError(f"row {row} has no node")
+        return node
+
+    def find(self, name: str) -> Node | None:
+        row = self._rows.get(name)
+        return None if row is None else self._objects[row]
+
+    def pods(self, row: int) -> Iterable[PodInfo]:
+        return self._pods[row].values()
+
+    def take(self, rows: RowArray) -> NodeRows:
+        return NodeRows(self, rows)
+
+    @property
+    def resources(self) -> Iterable[str]:
+        """Every resource that some node offers or some pod on a node requests."""
+        return dict.fromkeys((*self._allocatable, *self._requested))
+
+    # -- what changed -------------------------------------------------------------------------
+
+    @property
+    def cursor(self) -> int:
+        """The present end of the change log."""
+        return self._log_start + len(self._log)
+
+    def changed_since(self, cursor: int) -> list[int] | None:
+        """Rows changed since ``cursor``, sorted, each once; None where the log forgot that far."""
+        start = cursor - self._log_start
+        if start < 0:
+            return None
+        recent = self._log[start:]
+        return recent if len(recent) <= 1 else sorted(set(recent))
+
+    def _changed(self, row: int) -> None:
+        self._log.append(row)
+        if len(self._log) > _LOG_LIMIT:
+            drop = _LOG_LIMIT // 2
+            del self._log[:drop]
+            self._log_start += drop
+
+    # -- nodes --------------------------------------------------------------------------------
+
+    def set_node(self, node: Node) -> None:
+        """A node appeared or changed."""
+        name = node.metadata.name
+        row = self._rows.get(name)
+        if row is None:
+            row = self._new_row(name)
+            old = None
+        else:
+            old = self._objects[row]
+        self._objects[row] = node
+        self._unschedulable[row] = node.spec.unschedulable
+        self._set_allocatable(row, node, old)
+        self._set_labels(row, node.metadata.labels, {} if old is None else old.metadata.labels)
+        self._taint_ids[row] = self._taint_number(node.spec.taints)
+        images = node.status.images
+        if (images if old is None else images != old.status.images) and self._images.set_row(
+            row, images
+        ):
+            self.layout += 1
+        self._changed(row)
+        if old is None:
+            self.layout += 1
+            for pod in self._strays.pop(name, {}).values():
+                self._add_to_row(row, pod)
+
+    def remove_node(self, name: str) -> None:
+        """A node went. Pods on it stay known and count again if it comes back."""
+        row = self._rows.pop(name, None)
+        if row is None:
+            return
+        stay = dict(self._pods[row])
+        for pod in stay.values():
+            self._remove_from_row(row, pod)
+        if stay:
+            self._strays[name] = stay
+        old = self.node(row)
+        self._set_labels(row, {}, old.metadata.labels)
+        for column in self._allocatable.values():
+            column[row] = 0
+        self._allowed_pods[row] = 0
+        self._unschedulable[row] = False
+        self._taint_ids[row] = 0
+        self._images.set_row(row, ())
+        self._objects[row] = None
+        self._alive[row] = False
+        self.names[row] = ""
+        heapq.heappush(self._free, row)
+        self.layout += 1
+        self._changed(row)
+
+    def _new_row(self, name: str) -> int:
+        if self._free:
+            row = heapq.heappop(self._free)
+            self.names[row] = name
+        else:
+            row = self.size
+            if row == self._capacity:
+                self._grow()
+            self.size += 1
+            self.names.append(name)
+            self._objects.append(None)
+            self._pods.append({})
+        self._rows[name] = row
+        self._alive[row] = True
+        return row
+
+    def _set_allocatable(self, row: int, node: Node, old: Node | None) -> None:
+        offered = node.status.allocatable
+        if old is not None:
+            if old.status.allocatable == offered:
+                return
+            for name in old.status.allocatable.keys() - offered.keys():
+                self._column(self._allocatable, name)[row] = 0
+        for name, number in amounts(offered).items():
+            self._column(self._allocatable, name)[row] = number
+        self._allowed_pods[row] = self._column(self._allocatable, PODS)[row]
+
+    def _set_labels(self, row: int, labels: dict[str, str], old: dict[str, str]) -> None:
+        for key in old:
+            if key not in labels:
+                self._labels[key][row] = -1
+        for key, text in labels.items():
+            ids = self._labels.get(key)
+            if ids is None:
+                ids = self._labels[key] = np.full(self._capacity, -1, np.int32)
+            ids[row] = self._vocabulary.intern(text)
+
+    def _taint_number(self, taints: tuple[Taint, ...]) -> int:
+        number = self._taint_numbers.get(taints)
+        if number is None:
+            number = self._taint_numbers[taints] = len(self._taint_sets)
+            self._taint_sets.append(taints)
+        return number
+
+    # -- pods ---------------------------------------------------------------------------------
+
+    def add_pod(self, node_name: str, pod: PodInfo) -> None:
+        """Count a pod on its node. Raises ValueError if a pod of that uid is there already."""
+        row = self._rows.get(node_name)
+        here = self._strays.setdefault(node_name, {}) if row is None else self._pods[row]
+        if pod.uid in here:
+            raise ValueError(f"pod {pod.key} is on node {node_name} already")
+        if row is None:
+            here[pod.uid] = pod
+        else:
+            self._add_to_row(row, pod)
+
+    def remove_pod(self, node_name: str, pod: PodInfo) -> None:
+        """Uncount a pod. Raises KeyError if it is not there."""
+        row = self._rows.get(node_name)
+        if row is not None:
+            self._remove_from_row(row, self._pods[row][pod.uid])
+            return
+        strays = self._strays[node_name]
+        del strays[pod.uid]
+        if not strays:
+            del self._strays[node_name]
+
+    def replace_pod(self, node_name: str, pod: PodInfo) -> None:
+        """The pod of that uid changed; where its shape did not, no column does."""
+        row = self._rows.get(node_name)
+        here = self._strays[node_name] if row is None else self._pods[row]
+        old = here[pod.uid]
+        if row is None or old.shape is pod.shape:
+            here[pod.uid] = pod
+            return
+        self._remove_from_row(row, old)
+        self._add_to_row(row, pod)
+
+    def _add_to_row(self, row: int, pod: PodInfo) -> None:
+        shape = pod.shape
+        self._pods[row][pod.uid] = pod
+        for name, number in shape.requests.items():
+            column = self._column(self._requested, name)
+            column[row] = min(MAX_INT64, int(column[row]) + number)
+        self._pod_count[row] += 1
+        self._scoring_cpu[row] = min(
+            MAX_INT64, int(self._scoring_cpu[row]) + shape.scoring_cpu_milli
+        )
+        self._scoring_memory[row] = min(
+            MAX_INT64, int(self._scoring_memory[row]) + shape.scoring_memory_bytes
+        )
+        if shape.ports:
+            self._ports.add(row, shape.ports)
+        self._changed(row)
+
+    def _remove_from_row(self, row: int, pod: PodInfo) -> None:
+        shape = pod.shape
+        del self._pods[row][pod.uid]
+        self._pod_count[row] -= 1
+        for name, number in shape.requests.items():
+            column = self._requested[name]
+            held = int(column[row])
+            # A sum that was cut off at 64 bits cannot be subtracted from: add up what is left.
+            column[row] = held - number if held < MAX_INT64 else self._sum(row, name)
+        held = int(self._scoring_cpu[row])
+        self._scoring_cpu[row] = (
+            held - shape.scoring_cpu_milli
+            if held < MAX_INT64
+            else _saturated(p.shape.scoring_cpu_milli for p in self._pods[row].values())
+        )
+        held = int(self._scoring_memory[row])
+        self._scoring_memory[row] = (
+            held - shape.scoring_memory_bytes
+            if held < MAX_INT64
+            else _saturated(p.shape.scoring_memory_bytes for p in self._pods[row].values())
+        )
+        if shape.ports:
+            self._ports.remove(row, shape.ports)
+        self._changed(row)
+
+    def _sum(self, row: int, resource: str) -> int:
+        return _saturated(p.shape.requests.get(resource, 0) for p in self._pods[row].values())
+
+    # -- storage ------------------------------------------------------------------------------
+
+    def _zeros(self, dtype: type[S]) -> NDArray[S]:
+        return np.zeros(self._capacity, dtype)
+
+    def _column(self, columns: dict[str, Int64Column], name: str) -> Int64Column:
+        column = columns.get(name)
+        if column is None:
+            column = columns[name] = self._zeros(np.int64)
+        return column
+
+    def _grow(self) -> None:
+        extra = self._capacity
+        self._capacity *= 2
+        self._alive = _longer(self._alive, extra, False)
+        self._unschedulable = _longer(self._unschedulable, extra, False)
+        self._pod_count = _longer(self._pod_count, extra, 0)
+        self._allowed_pods = _longer(self._allowed_pods, extra, 0)
+        self._scoring_cpu = _longer(self._scoring_cpu, extra, 0)
+        self._scoring_memory = _longer(self._scoring_memory, extra, 0)
+        self._taint_ids = _longer(self._taint_ids, extra, 0)
+        for columns in (self._allocatable, self._requested):
+            for name, column in columns.items():
+                columns[name] = _longer(column, extra, 0)
+        for name, ids in self._labels.items():
+            self._labels[name] = _longer(ids, extra, -1)
+
+
+def _longer(column: NDArray[S], extra: int, fill: object) -> NDArray[S]:
+    return np.concatenate([column, np.full(extra, fill, column.dtype)])
+
+
+def _saturated(numbers: Iterable[int]) -> int:
+    return min(MAX_INT64, sum(numbers))
