@@ -56,7 +56,7 @@ class ProfileSpec(msgspec.Struct, frozen=True):
 
     scheduler_name: str
     points: dict[str, tuple[PluginWeight, ...]]
-    arguments: dict[str, dict[str, Any]] = {}  # noqa: RUF012  (msgspec copies it)
+    arguments: dict[str, dict[str, Any]] = {}
     percentage_of_nodes_to_score: int = 0
     """Stop looking once this share of the nodes was found feasible; 0 looks at all."""
     origins: tuple[PluginOrigin, ...] = ()

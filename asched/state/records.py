@@ -10,6 +10,7 @@ an upcaster (see :mod:`asched.journal.codec`).
 from __future__ import annotations
 
 from datetime import datetime
+from typing import dataclass_transform
 
 import msgspec
 
@@ -20,6 +21,7 @@ from asched.model.pod import PodCondition
 from asched.model.resources import AnyObject
 
 
+@dataclass_transform(frozen_default=True, field_specifiers=(msgspec.field,))
 class Record(msgspec.Struct, frozen=True, omit_defaults=True, gc=False, tag=True):
     """Base of all records; the tag ``type`` is the class name."""
 
