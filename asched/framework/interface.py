@@ -70,7 +70,8 @@ class Handle(Protocol):
     def scheduler_name(self) -> str: ...
 
     def waiting_pods(self) -> Sequence[Waiting]:
-        """Pods held by Permit, oldest first."""
+        """Pods held by Permit, oldest first. What is allowed or rejected through them takes effect
+        right after the present attempt, as decisions of their own."""
 
 
 class Plugin(ABC):
@@ -226,15 +227,31 @@ class NormalizeScore(Plugin):
         """``scores`` are those of the feasible nodes; a new array of the same length comes back."""
 
 
+class ReserveResult(msgspec.Struct, frozen=True):
+    """A Reserve's answer. ``note`` is what the plugin wants to remember of it, as JSON values: it is
+    recorded with the decision and handed back to :meth:`ReservePlugin.reserved`."""
+
+    status: Status = SUCCESS
+    note: dict[str, Any] | None = None
+
+
 class ReservePlugin(Plugin):
-    """Told when a node was chosen, and again if the pod does not get there after all."""
+    """Set something aside for a pod on the node that was chosen.
+
+    kube-scheduler's Reserve both answers and keeps books. Here the two are apart, so that the books
+    can be rebuilt from the journal: :meth:`reserve` only answers; :meth:`reserved` and
+    :meth:`unreserve` keep the books, and are called by the fold alone, live and in every replay.
+    """
 
     @abstractmethod
-    def reserve(self, state: CycleState, pod: PodInfo, node_name: str) -> Status: ...
+    def reserve(self, state: CycleState, pod: PodInfo, node_name: str) -> ReserveResult:
+        """May the pod have what it needs there? Changes nothing."""
 
-    @abstractmethod
-    def unreserve(self, state: CycleState, pod: PodInfo, node_name: str) -> None:
-        """Must be idempotent and must not fail; also called where ``reserve`` was not."""
+    def reserved(self, pod: PodInfo, node_name: str, note: dict[str, Any] | None) -> None:  # noqa: B027
+        """The pod was assigned: enter it in the plugin's own books, if it keeps any."""
+
+    def unreserve(self, pod: PodInfo, node_name: str, note: dict[str, Any] | None) -> None:  # noqa: B027
+        """The pod will not get there after all: take it out again."""
 
 
 class PermitResult(msgspec.Struct, frozen=True):

@@ -9,19 +9,22 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Protocol, TypeAlias
+from typing import Protocol, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from asched.framework.pod_info import HostPort, PodInfo
 from asched.framework.status import Status
+from asched.model.meta import Object
 from asched.model.node import Node, Taint
 
 Int64Column: TypeAlias = NDArray[np.int64]
 Int32Column: TypeAlias = NDArray[np.int32]
 BoolColumn: TypeAlias = NDArray[np.bool_]
 RowArray: TypeAlias = NDArray[np.intp]
+
+O = TypeVar("O", bound=Object)
 
 MAX_NODE_SCORE = 100
 MIN_NODE_SCORE = 0
@@ -271,6 +274,9 @@ class Cluster(Protocol):
 
     @property
     def nodes(self) -> Nodes: ...
+
+    def objects(self, kind: type[O]) -> Mapping[str, O]:
+        """All objects of one kind other than pods and nodes, by ``namespace/name`` (or name)."""
 
     @property
     def now_ns(self) -> int:

@@ -193,3 +193,7 @@ def _check_quantities(key: str, where: str, quantities: dict[str, str | int | fl
             milli_value(quantity) if name == "cpu" else value(quantity)
         except QuantityError as error:
             raise DecodeError(f"{key}: {where}.{name}: {error}") from None
+
+
+KINDS: dict[str, type[Object]] = {resource.kind: resource.value.type for resource in Resource}
+"""The struct of each watched kind."""

@@ -42,6 +42,13 @@ class Happened(NamedTuple):
     new: Object | None
 
 
+class Listener(NamedTuple):
+    """A plugin's registration within one profile."""
+
+    scheduler_name: str
+    registered: RegisteredEvent
+
+
 class SchedulingQueue:
     """All pending pods of our profiles. Only the fold calls the methods that change it."""
 
@@ -61,6 +68,7 @@ class SchedulingQueue:
         self._in_flight: dict[str, tuple[QueuedPod, int]] = {}
         self._events: deque[Happened] = deque()
         self._events_start = 0
+        self._listeners_of: dict[ClusterEvent, Mapping[str, tuple[Listener, ...]]] = {}
 
     # -- reading ------------------------------------------------------------------------------
 
@@ -135,6 +143,7 @@ class SchedulingQueue:
         self._unschedulable.clear()
         self._gated.clear()
         self._waiting_for.clear()
+        self._listeners_of.clear()
         for pod in waiting:
             if pod.info.pod.spec.scheduler_name in profiles:
                 self._activate_or_gate(pod)
@@ -222,7 +231,7 @@ class SchedulingQueue:
         if not self._waiting_for:
             return
         concerned: dict[str, QueuedPod] = {}
-        for plugin in self._interested(happened.event):
+        for plugin in self._listeners(happened.event):
             concerned.update(self._waiting_for.get(plugin, {}))
         for pod in concerned.values():
             if self._may_help(pod, happened):
@@ -260,7 +269,7 @@ class SchedulingQueue:
         if not failures:
             return 0
         # 2**62 s is long past any maximum; the bound keeps the number small.
-        delay_s = self._settings.initial_backoff_s * 2 ** min(failures - 1, 62)
+        delay_s = self._settings.initial_backoff_s * (1 << min(failures - 1, 62))
         return pod.timestamp_ns + round(min(delay_s, self._settings.max_backoff_s) * NS_PER_S)
 
     def _activate_or_gate(self, pod: QueuedPod) -> None:
@@ -318,16 +327,19 @@ class SchedulingQueue:
             self._events.popleft()
             self._events_start += 1
 
-    def _interested(self, event: ClusterEvent) -> list[str]:
-        """Plugins that registered the event in any profile, each once."""
-        return list(
-            dict.fromkeys(
-                registered.plugin
-                for profile in self._profiles.values()
-                for registered in profile.events
-                if registered.event.covers(event)
-            )
-        )
+    def _listeners(self, event: ClusterEvent) -> Mapping[str, tuple[Listener, ...]]:
+        """Registrations that cover the event, by plugin; looked up once per kind of event."""
+        known = self._listeners_of.get(event)
+        if known is not None:
+            return known
+        found: dict[str, tuple[Listener, ...]] = {}
+        for name, profile in self._profiles.items():
+            for registered in profile.events:
+                if registered.event.covers(event):
+                    entry = Listener(name, registered)
+                    found[registered.plugin] = (*found.get(registered.plugin, ()), entry)
+        self._listeners_of[event] = found
+        return found
 
     def _may_help(self, pod: QueuedPod, happened: Happened) -> bool:
         plugins = pod.unschedulable_plugins | pod.pending_plugins
@@ -335,12 +347,17 @@ class SchedulingQueue:
             plugins = frozenset({pod.gating_plugin})
         if not plugins:
             return True
-        return any(
-            registered.plugin in plugins
-            and registered.event.covers(happened.event)
-            and _hint(registered, pod.info.pod, happened) is QueueingHint.QUEUE
-            for registered in self._profile(pod).events
-        )
+        scheduler = pod.info.pod.spec.scheduler_name
+        for plugin, listeners in self._listeners(happened.event).items():
+            if plugin not in plugins:
+                continue
+            for listener in listeners:
+                if (
+                    listener.scheduler_name == scheduler
+                    and _hint(listener.registered, pod.info.pod, happened) is QueueingHint.QUEUE
+                ):
+                    return True
+        return False
 
 
 def _hint(registered: RegisteredEvent, pod: Pod, happened: Happened) -> QueueingHint:

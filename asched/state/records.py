@@ -10,7 +10,7 @@ an upcaster (see :mod:`asched.journal.codec`).
 from __future__ import annotations
 
 from datetime import datetime
-from typing import dataclass_transform
+from typing import Any, dataclass_transform
 
 import msgspec
 
@@ -141,6 +141,13 @@ class PermitHold(msgspec.Struct, frozen=True, gc=False):
     deadline_ns: int
 
 
+class Reservation(msgspec.Struct, frozen=True, gc=False):
+    """What a Reserve plugin set aside, for it to enter in its books again in every replay."""
+
+    plugin: str
+    note: dict[str, Any]
+
+
 class Assigned(Record):
     """The pod goes to this node: room is taken there from now on, and binding follows unless held."""
 
@@ -154,7 +161,10 @@ class Assigned(Record):
     """The node's total score; 0 where a single feasible node needed none."""
     ties: int = 1
     """How many nodes shared the best score."""
+    examined: int = 0
+    """How many nodes were looked at, where a share sufficed; 0 for all."""
     holds: tuple[PermitHold, ...] = ()
+    reservations: tuple[Reservation, ...] = ()
 
 
 class Rejected(Record):
@@ -171,6 +181,8 @@ class Rejected(Record):
     nominated_node: str | None = None
     """A node on which room is being made; empty clears an earlier nomination, None keeps it."""
     victims: tuple[Victim, ...] = ()
+    examined: int = 0
+    """How many nodes were looked at, where a share sufficed; 0 for all."""
 
 
 class AttemptFailed(Record):

@@ -1,0 +1,141 @@
+"""The state: all that decisions depend on. The fold changes it, everybody else reads it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from enum import Enum
+from typing import TypeVar, cast
+
+from asched.framework.interface import Waiting
+from asched.framework.pod_info import PodInfo
+from asched.framework.profile import Profile
+from asched.model.meta import Object
+from asched.state.node_table import NodeTable
+from asched.state.nominator import Nominator
+from asched.state.queue import SchedulingQueue
+from asched.state.records import Assigned
+
+O = TypeVar("O", bound=Object)
+
+
+class PodPhase(Enum):
+    PENDING = "pending"
+    """No node yet."""
+    ASSUMED = "assumed"
+    """We decided its node; the API server has not confirmed it yet."""
+    BOUND = "bound"
+
+
+class PodEntry:
+    """A pod that is not finished, and where it is counted."""
+
+    __slots__ = ("assignment", "info", "node", "phase", "rejection")
+
+    def __init__(self, info: PodInfo) -> None:
+        self.info = info
+        self.phase = PodPhase.PENDING
+        self.node = ""
+        """The node it uses room of: bound or assumed there. Empty while pending."""
+        self.assignment: Assigned | None = None
+        """Our own decision for it, from the decision until the binding ended."""
+        self.rejection = ""
+        """The message of its last rejection."""
+
+
+class WaitingPod:
+    """An assumed pod that Permit plugins hold back."""
+
+    __slots__ = ("info", "node_name", "pending_until_ns")
+
+    def __init__(self, info: PodInfo, node_name: str, pending_until_ns: dict[str, int]) -> None:
+        self.info = info
+        self.node_name = node_name
+        self.pending_until_ns = pending_until_ns
+        """Deadline by plugin, for the plugins that have not allowed it."""
+
+
+class PermitAnswer:
+    """A Permit plugin's later word about a held pod."""
+
+    __slots__ = ("key", "message", "plugin")
+
+    def __init__(self, key: str, plugin: str, message: str | None) -> None:
+        self.key = key
+        self.plugin = plugin
+        self.message = message
+        """Why it is rejected, or None where it is allowed."""
+
+
+class ClusterState:
+    """What the records up to now say. A :class:`asched.framework.nodes.Cluster` for plugins."""
+
+    def __init__(self) -> None:
+        self.now_ns = 0
+        self.seed = 0
+        self.epoch = 0
+        self.nodes = NodeTable()
+        self.pods: dict[str, PodEntry] = {}
+        self.queue = SchedulingQueue()
+        self.nominator = Nominator()
+        self.waiting: dict[str, WaitingPod] = {}
+        self.profiles: Mapping[str, Profile] = {}
+        self.next_start_row = 0
+        """Where the search for feasible nodes begins when a share of them suffices."""
+        self.objects_of: dict[type[Object], dict[str, Object]] = {}
+
+    def objects(self, kind: type[O]) -> Mapping[str, O]:
+        return cast("Mapping[str, O]", self.objects_of.get(kind, {}))
+
+    def entry(self, key: str, uid: str) -> PodEntry | None:
+        """The pod of that key, if it is still the one with that uid."""
+        entry = self.pods.get(key)
+        return entry if entry is not None and entry.info.uid == uid else None
+
+
+class HeldPod:
+    """What a plugin sees of a waiting pod; what it says is collected, not done at once."""
+
+    __slots__ = ("_answers", "_waiting")
+
+    def __init__(self, waiting: WaitingPod, answers: list[PermitAnswer]) -> None:
+        self._waiting = waiting
+        self._answers = answers
+
+    @property
+    def info(self) -> PodInfo:
+        return self._waiting.info
+
+    @property
+    def node_name(self) -> str:
+        return self._waiting.node_name
+
+    @property
+    def pending(self) -> frozenset[str]:
+        return frozenset(self._waiting.pending_until_ns)
+
+    def allow(self, plugin: str) -> None:
+        self._answers.append(PermitAnswer(self.info.key, plugin, None))
+
+    def reject(self, plugin: str, message: str) -> None:
+        self._answers.append(PermitAnswer(self.info.key, plugin, message))
+
+
+class ProfileHandle:
+    """The :class:`asched.framework.interface.Handle` of one profile."""
+
+    def __init__(self, state: ClusterState, scheduler_name: str) -> None:
+        self._state = state
+        self._scheduler_name = scheduler_name
+        self.answers: list[PermitAnswer] = []
+        """What plugins said about held pods since the decider last looked."""
+
+    @property
+    def cluster(self) -> ClusterState:
+        return self._state
+
+    @property
+    def scheduler_name(self) -> str:
+        return self._scheduler_name
+
+    def waiting_pods(self) -> Sequence[Waiting]:
+        return [HeldPod(waiting, self.answers) for waiting in self._state.waiting.values()]

@@ -1,0 +1,379 @@
+"""``fold(state, record)``: the only code that changes the state.
+
+The live daemon, a restart, time travel and every replay go through here, record by record, and end
+up with the same state. Nothing here reads a clock or anything else that the records do not hold.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import msgspec
+
+from asched.framework.events import ActionType, ClusterEvent, EventResource
+from asched.framework.pod_info import PodInfo
+from asched.framework.profile import PluginLoader, Profile
+from asched.framework.status import REJECTIONS
+from asched.model.meta import Object
+from asched.model.node import Node
+from asched.model.pod import Pod
+from asched.model.resources import KINDS
+from asched.state import records as r
+from asched.state.changes import EVENT_RESOURCES, node_changes, pod_changes
+from asched.state.cluster import ClusterState, PodEntry, PodPhase, ProfileHandle, WaitingPod
+from asched.state.queue import Happened
+
+_ASSIGNED_ADD = ClusterEvent(EventResource.ASSIGNED_POD, ActionType.ADD)
+_ASSIGNED_DELETE = ClusterEvent(EventResource.ASSIGNED_POD, ActionType.DELETE)
+_UNSCHEDULED_ADD = ClusterEvent(EventResource.UNSCHEDULED_POD, ActionType.ADD)
+_UNSCHEDULED_DELETE = ClusterEvent(EventResource.UNSCHEDULED_POD, ActionType.DELETE)
+
+
+class FoldError(AssertionError):
+    """A record contradicts the state: a bug, or a journal that was altered. Never ignored."""
+
+
+class Fold:
+    """Applies records to one state, in order."""
+
+    def __init__(self, state: ClusterState, load: PluginLoader) -> None:
+        """``load`` finds the plugins that a recorded profile names."""
+        self.state = state
+        self._load = load
+        self._apply: dict[type[r.Record], Callable[[Any], None]] = {
+            r.EngineStarted: self._engine_started,
+            r.ProfilesLoaded: self._profiles_loaded,
+            r.ObjectSeen: self._object_seen,
+            r.ObjectGone: self._object_gone,
+            r.PodChanged: self._pod_changed,
+            r.TurnStarted: self._turn_started,
+            r.Assigned: self._assigned,
+            r.Rejected: self._rejected,
+            r.AttemptFailed: self._attempt_failed,
+            r.PermitAllowed: self._permit_allowed,
+            r.PermitRejected: self._permit_rejected,
+            r.Bound: self._bound,
+            r.BindFailed: self._bind_failed,
+            r.VictimEvicted: self._nothing,
+            r.EvictionFailed: self._nothing,
+            r.LeadershipGained: self._leadership_gained,
+            r.LeadershipLost: self._nothing,
+        }
+
+    def apply(self, record: r.AnyRecord) -> None:
+        """Fold one record. Raises :class:`FoldError` where it cannot be true."""
+        self._apply[type(record)](record)
+
+    def apply_all(self, records: Iterable[r.AnyRecord]) -> None:
+        for record in records:
+            self.apply(record)
+
+    # -- the engine itself --------------------------------------------------------------------
+
+    def _nothing(self, record: r.Record) -> None:
+        """Kept for history; no decision depends on it."""
+
+    def _engine_started(self, record: r.EngineStarted) -> None:
+        self.state.seed = record.seed
+
+    def _profiles_loaded(self, record: r.ProfilesLoaded) -> None:
+        state = self.state
+        profiles = {}
+        for spec in record.profiles:
+            handle = ProfileHandle(state, spec.scheduler_name)
+            profiles[spec.scheduler_name] = Profile(spec, self._load, handle)
+        state.profiles = profiles
+        state.queue.configure(profiles, record.queue)
+        for entry in state.pods.values():
+            if self._is_ours(entry) and entry.info.key not in state.queue:
+                state.queue.add(entry.info, state.now_ns)
+
+    def _is_ours(self, entry: PodEntry) -> bool:
+        """A pending pod that one of our profiles is to place."""
+        pod = entry.info.pod
+        return (
+            entry.phase is PodPhase.PENDING
+            and not pod.terminating
+            and pod.spec.scheduler_name in self.state.profiles
+        )
+
+    def _turn_started(self, record: r.TurnStarted) -> None:
+        if record.now_ns < self.state.now_ns:
+            raise FoldError(f"time runs backwards: {record.now_ns} after {self.state.now_ns}")
+        self.state.now_ns = record.now_ns
+        self.state.queue.tick(record.now_ns)
+
+    def _leadership_gained(self, record: r.LeadershipGained) -> None:
+        if record.epoch <= self.state.epoch:
+            raise FoldError(f"epoch {record.epoch} after epoch {self.state.epoch}")
+        self.state.epoch = record.epoch
+
+    def _tell(self, event: ClusterEvent, old: Object | None, new: Object | None) -> None:
+        self.state.queue.happened(Happened(event, old, new), self.state.now_ns)
+
+    # -- objects ------------------------------------------------------------------------------
+
+    def _object_seen(self, record: r.ObjectSeen) -> None:
+        seen = record.object
+        if isinstance(seen, Pod):
+            self._pod_seen(seen)
+            return
+        kept = self.state.objects_of.setdefault(type(seen), {})
+        old = kept.get(seen.key)
+        kept[seen.key] = seen
+        if isinstance(seen, Node):
+            self.state.nodes.set_node(seen)
+        self._tell_of(type(seen), old, seen)
+
+    def _object_gone(self, record: r.ObjectGone) -> None:
+        kind = KINDS[record.kind]
+        if kind is Pod:
+            if self.state.entry(record.key, record.uid) is not None:
+                self._pod_gone(record.key)
+            return
+        old = self.state.objects_of.get(kind, {}).pop(record.key, None)
+        if old is None:
+            return
+        if isinstance(old, Node):
+            self.state.nodes.remove_node(old.name)
+        self._tell_of(kind, old, None)
+
+    def _tell_of(self, kind: type[Object], old: Object | None, new: Object | None) -> None:
+        resource = EVENT_RESOURCES.get(kind)
+        if resource is None:
+            return
+        if old is None:
+            self._tell(ClusterEvent(resource, ActionType.ADD), None, new)
+        elif new is None:
+            self._tell(ClusterEvent(resource, ActionType.DELETE), old, None)
+        elif isinstance(old, Node) and isinstance(new, Node):
+            for event in node_changes(old, new):
+                self._tell(event, old, new)
+        else:
+            self._tell(ClusterEvent(resource, ActionType.UPDATE_OTHER), old, new)
+
+    # -- pods ---------------------------------------------------------------------------------
+
+    def _pod_seen(self, pod: Pod) -> None:
+        entry = self.state.pods.get(pod.key)
+        if entry is not None and entry.info.uid != pod.metadata.uid:
+            self._pod_gone(pod.key)
+            entry = None
+        if pod.terminal:
+            if entry is not None:
+                self._pod_gone(pod.key)
+        elif entry is None:
+            self._pod_new(PodInfo(pod))
+        else:
+            self._pod_updated(entry, PodInfo(pod))
+
+    def _pod_changed(self, record: r.PodChanged) -> None:
+        entry = self.state.entry(record.key, record.uid)
+        if entry is None:
+            raise FoldError(f"pod {record.key} ({record.uid}) changed but was never seen")
+        old = entry.info.pod
+        replace = msgspec.structs.replace
+        pod = replace(
+            old,
+            metadata=replace(old.metadata, deletion_timestamp=record.deletion_timestamp),
+            spec=replace(old.spec, node_name=record.node_name),
+            status=replace(
+                old.status,
+                phase=record.phase,
+                conditions=record.conditions,
+                nominated_node_name=record.nominated_node_name,
+                start_time=record.start_time,
+            ),
+        )
+        self._pod_seen(pod)
+
+    def _pod_new(self, info: PodInfo) -> None:
+        state, pod = self.state, info.pod
+        entry = state.pods[info.key] = PodEntry(info)
+        if pod.node_name:
+            self._place(entry, pod.node_name, PodPhase.BOUND)
+            self._tell(_ASSIGNED_ADD, None, pod)
+            return
+        if pod.status.nominated_node_name:
+            state.nominator.nominate(info, pod.status.nominated_node_name)
+        if self._is_ours(entry):
+            state.queue.add(info, state.now_ns)
+        self._tell(_UNSCHEDULED_ADD, None, pod)
+
+    def _pod_updated(self, entry: PodEntry, info: PodInfo) -> None:
+        if info.pod.node_name:
+            self._bound_pod_updated(entry, info)
+        elif entry.phase is PodPhase.PENDING:
+            self._pending_pod_updated(entry, info)
+        elif entry.phase is PodPhase.ASSUMED:
+            self.state.nodes.replace_pod(entry.node, info)
+            entry.info = info
+        else:
+            # Confirmed to us, but this older picture of the pod arrived later: keep its node.
+            self.state.nodes.replace_pod(entry.node, info)
+            entry.info = info
+
+    def _bound_pod_updated(self, entry: PodEntry, info: PodInfo) -> None:
+        old, node_name = entry.info, info.pod.node_name
+        if entry.node and entry.node != node_name:
+            # Another scheduler was faster; what the API server says counts.
+            self._displace(entry)
+        entry.info = info
+        if not entry.node:
+            self._place(entry, node_name, PodPhase.BOUND)
+            self._settled(entry)
+            self._tell(_ASSIGNED_ADD, None, info.pod)
+            return
+        self.state.nodes.replace_pod(node_name, info)
+        if entry.phase is PodPhase.ASSUMED:
+            entry.phase = PodPhase.BOUND
+            self._settled(entry)
+            self._tell(_ASSIGNED_ADD, None, info.pod)
+            return
+        for event in pod_changes(old, info, EventResource.ASSIGNED_POD):
+            self._tell(event, old.pod, info.pod)
+
+    def _pending_pod_updated(self, entry: PodEntry, info: PodInfo) -> None:
+        state, old = self.state, entry.info
+        entry.info = info
+        nominated = info.pod.status.nominated_node_name
+        if nominated != old.pod.status.nominated_node_name:
+            state.nominator.nominate(info, nominated)
+        else:
+            state.nominator.refresh(info)
+        if not self._is_ours(entry):
+            state.queue.remove(info.key)
+        elif info.key in state.queue:
+            events = pod_changes(old, info, EventResource.TARGET_POD)
+            state.queue.update(info, [Happened(e, old.pod, info.pod) for e in events], state.now_ns)
+        else:
+            state.queue.add(info, state.now_ns)
+        for event in pod_changes(old, info, EventResource.UNSCHEDULED_POD):
+            self._tell(event, old.pod, info.pod)
+
+    def _pod_gone(self, key: str) -> None:
+        state = self.state
+        entry = state.pods.pop(key)
+        state.nominator.withdraw(key)
+        pod = entry.info.pod
+        if entry.node:
+            if entry.phase is PodPhase.ASSUMED:
+                self._unreserve(entry)
+            state.nodes.remove_pod(entry.node, entry.info)
+        self._settled(entry)
+        self._tell(_ASSIGNED_DELETE if entry.node else _UNSCHEDULED_DELETE, pod, None)
+
+    def _place(self, entry: PodEntry, node_name: str, phase: PodPhase) -> None:
+        self.state.nodes.add_pod(node_name, entry.info)
+        entry.node, entry.phase = node_name, phase
+
+    def _displace(self, entry: PodEntry) -> None:
+        self.state.nodes.remove_pod(entry.node, entry.info)
+        if entry.phase is PodPhase.ASSUMED:
+            self._unreserve(entry)
+        entry.node, entry.phase = "", PodPhase.PENDING
+
+    def _settled(self, entry: PodEntry) -> None:
+        """Nothing is left to decide or to wait for: bound, or gone."""
+        state, key = self.state, entry.info.key
+        entry.assignment = None
+        state.queue.remove(key)
+        state.waiting.pop(key, None)
+        state.nominator.withdraw(key)
+
+    # -- decisions ----------------------------------------------------------------------------
+
+    def _assigned(self, record: r.Assigned) -> None:
+        state = self.state
+        entry = self._decided(record.key, record.uid)
+        state.queue.take_off(record.key)
+        self._place(entry, record.node, PodPhase.ASSUMED)
+        entry.assignment = record
+        state.nominator.withdraw(record.key)
+        self._advance_start(record.examined)
+        if record.holds:
+            deadlines = {hold.plugin: hold.deadline_ns for hold in record.holds}
+            state.waiting[record.key] = WaitingPod(entry.info, record.node, deadlines)
+        notes = {reservation.plugin: reservation.note for reservation in record.reservations}
+        for plugin in self._profile(entry).reserve:
+            plugin.reserved(entry.info, record.node, notes.get(plugin.name))
+
+    def _rejected(self, record: r.Rejected) -> None:
+        state = self.state
+        entry = self._decided(record.key, record.uid)
+        state.queue.take_off(record.key)
+        entry.rejection = record.message
+        if record.nominated_node is not None:
+            state.nominator.nominate(entry.info, record.nominated_node)
+        self._advance_start(record.examined)
+        state.queue.reject(record.key, record.plugins, record.pending_plugins, state.now_ns)
+
+    def _attempt_failed(self, record: r.AttemptFailed) -> None:
+        entry = self._decided(record.key, record.uid)
+        self.state.queue.take_off(record.key)
+        entry.rejection = record.message
+        self.state.queue.fail(record.key, self.state.now_ns)
+
+    def _permit_allowed(self, record: r.PermitAllowed) -> None:
+        if self.state.waiting.pop(record.key, None) is None:
+            raise FoldError(f"pod {record.key} was allowed but is not waiting")
+
+    def _permit_rejected(self, record: r.PermitRejected) -> None:
+        if self.state.waiting.pop(record.key, None) is None:
+            raise FoldError(f"pod {record.key} was rejected by Permit but is not waiting")
+        entry = self.state.pods[record.key]
+        entry.rejection = record.message
+        self._unassume(entry)
+        self.state.queue.reject(record.key, (record.plugin,), (), self.state.now_ns)
+
+    def _decided(self, key: str, uid: str) -> PodEntry:
+        entry = self.state.entry(key, uid)
+        if entry is None or entry.phase is not PodPhase.PENDING:
+            raise FoldError(f"a decision for pod {key} ({uid}), which is not pending")
+        return entry
+
+    def _advance_start(self, examined: int) -> None:
+        if examined:
+            size = max(1, self.state.nodes.size)
+            self.state.next_start_row = (self.state.next_start_row + examined) % size
+
+    # -- outcomes -----------------------------------------------------------------------------
+
+    def _bound(self, record: r.Bound) -> None:
+        entry = self.state.entry(record.key, record.uid)
+        if entry is None or entry.phase is not PodPhase.ASSUMED or entry.node != record.node:
+            return  # the watch was faster than the answer, or the pod is gone
+        entry.phase = PodPhase.BOUND
+        self._settled(entry)
+        self._tell(_ASSIGNED_ADD, None, entry.info.pod)
+
+    def _bind_failed(self, record: r.BindFailed) -> None:
+        state = self.state
+        entry = state.entry(record.key, record.uid)
+        if entry is None or entry.phase is not PodPhase.ASSUMED or entry.node != record.node:
+            return
+        state.waiting.pop(record.key, None)
+        entry.rejection = record.message
+        self._unassume(entry)
+        if record.code in REJECTIONS:
+            state.queue.reject(record.key, (record.plugin,), (), state.now_ns)
+        else:
+            state.queue.fail(record.key, state.now_ns)
+
+    def _unassume(self, entry: PodEntry) -> None:
+        """Give back the room of an assumed pod; others may use it."""
+        self._displace(entry)
+        entry.assignment = None
+        self._tell(_ASSIGNED_DELETE, entry.info.pod, None)
+
+    def _unreserve(self, entry: PodEntry) -> None:
+        assignment = entry.assignment
+        if assignment is None:
+            return
+        notes = {reservation.plugin: reservation.note for reservation in assignment.reservations}
+        for plugin in reversed(self._profile(entry).reserve):
+            plugin.unreserve(entry.info, entry.node, notes.get(plugin.name))
+
+    def _profile(self, entry: PodEntry) -> Profile:
+        return self.state.profiles[entry.info.pod.spec.scheduler_name]
