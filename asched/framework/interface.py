@@ -247,10 +247,10 @@ class ReservePlugin(Plugin):
     def reserve(self, state: CycleState, pod: PodInfo, node_name: str) -> ReserveResult:
         """May the pod have what it needs there? Changes nothing."""
 
-    def reserved(self, pod: PodInfo, node_name: str, note: dict[str, Any] | None) -> None:  # noqa: B027
+    def reserved(self, pod: PodInfo, node_name: str, note: dict[str, Any] | None) -> None:
         """The pod was assigned: enter it in the plugin's own books, if it keeps any."""
 
-    def unreserve(self, pod: PodInfo, node_name: str, note: dict[str, Any] | None) -> None:  # noqa: B027
+    def unreserve(self, pod: PodInfo, node_name: str, note: dict[str, Any] | None) -> None:
         """The pod will not get there after all: take it out again."""
 
 

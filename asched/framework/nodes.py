@@ -24,7 +24,7 @@ Int32Column: TypeAlias = NDArray[np.int32]
 BoolColumn: TypeAlias = NDArray[np.bool_]
 RowArray: TypeAlias = NDArray[np.intp]
 
-O = TypeVar("O", bound=Object)
+ObjectT = TypeVar("ObjectT", bound=Object)
 
 MAX_NODE_SCORE = 100
 MIN_NODE_SCORE = 0
@@ -275,7 +275,7 @@ class Cluster(Protocol):
     @property
     def nodes(self) -> Nodes: ...
 
-    def objects(self, kind: type[O]) -> Mapping[str, O]:
+    def objects(self, kind: type[ObjectT]) -> Mapping[str, ObjectT]:
         """All objects of one kind other than pods and nodes, by ``namespace/name`` (or name)."""
 
     @property

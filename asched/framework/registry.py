@@ -7,7 +7,6 @@ nobody uses harms nobody. A registry is a value that is passed around: there is 
 
 from __future__ import annotations
 
-import difflib
 import importlib.metadata
 import inspect
 from collections.abc import Iterable, Mapping, Sequence
@@ -17,6 +16,7 @@ import msgspec
 
 from asched.framework.interface import API_VERSION, ENTRY_POINT_GROUP, Plugin
 from asched.framework.profile import PluginOrigin, ProfileError
+from asched.framework.strict import nearest
 
 
 class RegistryError(ProfileError):
@@ -124,13 +124,6 @@ class Registry:
         if not self.names:
             return f"no installed distribution offers plugins in the group {ENTRY_POINT_GROUP}"
         return f"expected one of {', '.join(self.names)}"
-
-
-def nearest(word: str, choices: Iterable[str]) -> str | None:
-    """The choice that ``word`` was probably meant to be, ignoring case; None if none is near."""
-    by_fold = {choice.casefold(): choice for choice in choices}
-    matches = difflib.get_close_matches(word.casefold(), by_fold, n=1, cutoff=0.7)
-    return by_fold[matches[0]] if matches else None
 
 
 def _installed(search_path: Sequence[str] | None) -> Iterable[_Offer]:

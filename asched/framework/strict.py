@@ -8,17 +8,18 @@ converted between types, and durations are written as Go writes them (``15s``, `
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections.abc import Iterable, Mapping
 from datetime import timedelta
 from enum import Enum
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import msgspec
 from msgspec import inspect as types
 
+from asched.framework.duration import parse_duration
 from asched.framework.profile import ProfileError
-from asched.framework.registry import nearest
 
 Path = tuple[str | int, ...]
 """Where in a document: field names and list positions."""
@@ -60,63 +61,14 @@ def quote(value: object) -> str:
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
-_DURATION: Final = re.compile(r"([0-9]+(?:\.[0-9]*)?|\.[0-9]+)(ns|us|µs|μs|ms|s|m|h)")
-_UNIT_US: Final = {
-    "ns": 1e-3,
-    "us": 1.0,
-    "µs": 1.0,
-    "μs": 1.0,
-    "ms": 1e3,
-    "s": 1e6,
-    "m": 60e6,
-    "h": 3600e6,
-}
+def nearest(word: str, choices: Iterable[str]) -> str | None:
+    """The choice that ``word`` was probably meant to be, ignoring case; None if none is near."""
+    by_fold = {choice.casefold(): choice for choice in choices}
+    matches = difflib.get_close_matches(word.casefold(), by_fold, n=1, cutoff=0.7)
+    return by_fold[matches[0]] if matches else None
 
 
-def parse_duration(text: str) -> timedelta:
-    """Go's notation of a duration, to the microsecond. Raises ValueError for anything else.
-
-    >>> parse_duration("1m30s")
-    datetime.timedelta(seconds=90)
-    """
-    body = text.removeprefix("-").removeprefix("+")
-    if body == "0":
-        return timedelta()
-    parts = _DURATION.findall(body)
-    if not parts or "".join(number + unit for number, unit in parts) != body:
-        raise ValueError(f'{quote(text)} is not a duration; write one like "15s", "1m30s", "100ms"')
-    try:
-        total = timedelta(microseconds=sum(float(n) * _UNIT_US[unit] for n, unit in parts))
-    except OverflowError:
-        raise ValueError(f"{quote(text)} is too long a duration") from None
-    return -total if text.startswith("-") else total
-
-
-def format_duration(duration: timedelta) -> str:
-    """The notation that :func:`parse_duration` reads: hours, minutes, and seconds or less.
-
-    >>> format_duration(timedelta(seconds=90)), format_duration(timedelta(milliseconds=1500))
-    ('1m30s', '1.5s')
-    """
-    total_us = abs(duration) // timedelta(microseconds=1)
-    sign = "-" if duration < timedelta() else ""
-    minutes, rest_us = divmod(total_us, 60_000_000)
-    hours, minutes = divmod(minutes, 60)
-    text = (f"{hours}h" if hours else "") + (f"{minutes}m" if minutes else "")
-    if 0 < rest_us < 1_000_000 and not text:
-        return f"{sign}{_decimal(rest_us, 1000)}ms"
-    if rest_us or not text:
-        text += f"{_decimal(rest_us, 1_000_000)}s"
-    return sign + text
-
-
-def _decimal(value: int, scale: int) -> str:
-    whole, fraction = divmod(value, scale)
-    digits = str(fraction).rjust(len(str(scale)) - 1, "0").rstrip("0")
-    return f"{whole}.{digits}" if digits else str(whole)
-
-
-class _Unusable(Exception):
+class _UnusableError(Exception):
     """A value whose problems are noted already and that has no usable remainder."""
 
 
@@ -136,7 +88,7 @@ class StrictDecoder:
         try:
             plain = self._walk(value, types.type_info(cls), path)
             return msgspec.convert(plain, cls)
-        except _Unusable:
+        except _UnusableError:
             return None
         except msgspec.ValidationError as error:
             # Told by the walk already, unless that found nothing.
@@ -147,16 +99,16 @@ class StrictDecoder:
     def _note(self, path: Path, message: str) -> None:
         self.problems.append(Problem(path, message))
 
-    def _refuse(self, path: Path, message: str) -> _Unusable:
+    def _refuse(self, path: Path, message: str) -> _UnusableError:
         self._note(path, message)
-        return _Unusable()
+        return _UnusableError()
 
     def _note_refusal(self, error: msgspec.ValidationError, path: Path) -> None:
         message, _, inner = str(error).partition(" - at `$")
         self._note((*path, *_split_path(inner.rstrip("`"))), message)
 
     def _walk(self, value: Any, kind: types.Type, path: Path) -> Any:
-        """The value with nulls dropped and durations parsed; raises :class:`_Unusable`."""
+        """The value with nulls dropped and durations parsed; raises :class:`_UnusableError`."""
         match kind:
             case types.Metadata():
                 return self._walk(value, kind.type, path)
@@ -210,13 +162,13 @@ class StrictDecoder:
             if given.get(name) is not None:
                 try:
                     plain[name] = self._walk(given[name], field.type, (*path, name))
-                except _Unusable:
+                except _UnusableError:
                     missing |= field.required
             elif field.required:
                 self._note((*path, name), "required")
                 missing = True
         if missing:
-            raise _Unusable
+            raise _UnusableError
         if len(self.problems) == before:
             self._convert(plain, kind.cls, path)
         return plain
@@ -227,7 +179,7 @@ class StrictDecoder:
             msgspec.convert(plain, cls)
         except msgspec.ValidationError as error:
             self._note_refusal(error, path)
-            raise _Unusable from None
+            raise _UnusableError from None
 
     def _items(self, value: Any, item_type: types.Type, path: Path) -> list[Any]:
         items: list[Any] = self._expect(value, list, "a list", path)
@@ -236,10 +188,10 @@ class StrictDecoder:
         for index, item in enumerate(items):
             try:
                 plain.append(self._walk(item, item_type, (*path, index)))
-            except _Unusable:
+            except _UnusableError:
                 usable = False
         if not usable:
-            raise _Unusable
+            raise _UnusableError
         return plain
 
     def _union(self, value: Any, kind: types.UnionType, path: Path) -> Any:

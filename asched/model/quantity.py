@@ -4,10 +4,10 @@ The grammar is that of ``k8s.io/apimachinery/pkg/api/resource``: a signed decima
 a binary suffix (``Ki Mi Gi Ti Pi Ei``), a decimal suffix (``n u m k M G T P E``, or none) or a
 decimal exponent (``e3``, ``E-2``). JSON numbers are accepted as the API server accepts them.
 
-A scheduler needs just two readings of a quantity, both rounded **up** as Kubernetes rounds them:
-thousandths (:func:`milli_value`, for cpu) and whole units (:func:`value`, for all else). Both are
-computed in integers of unbounded size and then held within what a signed 64-bit integer holds,
-which is where the API server caps them too.
+A scheduler needs just two readings of a quantity, both rounded **up** (away from zero) as
+Kubernetes rounds them: thousandths (:func:`milli_value`, for cpu) and whole units (:func:`value`,
+for all else). Both are computed in integers of unbounded size and then held within what a signed
+64-bit integer holds, which is where the API server caps them too.
 """
 
 from __future__ import annotations
@@ -21,8 +21,12 @@ QuantityText = str | int | float
 MAX_INT64 = 2**63 - 1
 MIN_INT64 = -(2**63)
 
-# An exponent beyond this cannot change the answer: every nonzero mantissa saturates or rounds to one.
-_MAX_EXPONENT = 400
+MAX_LENGTH = 1024
+"""Longer texts are refused: no quantity needs them, and arithmetic on them would take for ever."""
+
+# Beyond this an exponent cannot change the answer for a mantissa of up to MAX_LENGTH digits: any
+# but zero saturates or rounds to one.
+_MAX_EXPONENT = 2 * MAX_LENGTH
 
 _GRAMMAR = re.compile(
     r"(?P<sign>[+-]?)(?P<int>\d*)(?:\.(?P<frac>\d*))?"
@@ -40,7 +44,7 @@ class QuantityError(ValueError):
 @lru_cache(maxsize=65536)
 def _exact(text: str) -> tuple[int, int, int]:
     """``text`` as ``mantissa * 2**bits * 10**exponent``."""
-    match = _GRAMMAR.fullmatch(text)
+    match = _GRAMMAR.fullmatch(text.strip()) if len(text) <= MAX_LENGTH else None
     if match is None or not (match["int"] or match["frac"]):
         raise QuantityError(
             f"{text[:64]!r} is not a quantity: expected a number with an optional suffix such as"
@@ -72,20 +76,20 @@ _INF = float("inf")
 
 
 def _scaled_up(quantity: QuantityText, scale_exponent: int) -> int:
-    """``ceil(quantity * 10**scale_exponent)``, saturated to a signed 64-bit integer."""
+    """``quantity * 10**scale_exponent``, rounded away from zero, saturated to 64 bits."""
     mantissa, bits, exponent = _exact(_text(quantity))
     exponent += scale_exponent
-    scaled = mantissa << bits
+    magnitude = abs(mantissa) << bits
     if exponent >= 0:
-        scaled *= int(10**exponent)
+        magnitude *= int(10**exponent)
     else:
-        scaled = -(-scaled // int(10**-exponent))
-    return max(MIN_INT64, min(MAX_INT64, scaled))
+        magnitude = -(-magnitude // int(10**-exponent))
+    return max(MIN_INT64, -magnitude) if mantissa < 0 else min(MAX_INT64, magnitude)
 
 
 @lru_cache(maxsize=65536)
 def milli_value(quantity: QuantityText) -> int:
-    """The quantity in thousandths, rounded up (``Quantity.MilliValue``).
+    """The quantity in thousandths, rounded away from zero (``Quantity.MilliValue``).
 
     >>> milli_value("100m"), milli_value("0.1"), milli_value("1e3"), milli_value("1n")
     (100, 100, 1000000, 1)
@@ -97,7 +101,7 @@ def milli_value(quantity: QuantityText) -> int:
 
 @lru_cache(maxsize=65536)
 def value(quantity: QuantityText) -> int:
-    """The quantity in whole units, rounded up (``Quantity.Value``).
+    """The quantity in whole units, rounded away from zero (``Quantity.Value``).
 
     >>> value("1Ki"), value("1500M"), value("0.5"), value("100m")
     (1024, 1500000000, 1, 1)

@@ -68,6 +68,22 @@ def host_ports(pod: Pod) -> tuple[ContainerPort, ...]:
     )
 
 
+def is_extended_resource(name: str) -> bool:
+    """A resource of somebody's own domain, such as ``nvidia.com/gpu`` (``IsExtendedResourceName``)."""
+    native = "/" not in name or "kubernetes.io/" in name
+    return not native and not name.startswith("requests.")
+
+
+def is_scalar_resource(name: str) -> bool:
+    """What the scheduler counts besides cpu, memory, ephemeral storage and pods: extended and
+    ``kubernetes.io/`` resources, huge pages, attachable volumes (``IsScalarResourceName``)."""
+    return (
+        is_extended_resource(name)
+        or name.startswith((HUGEPAGES_PREFIX, "attachable-volumes-"))
+        or "kubernetes.io/" in name
+    )
+
+
 def is_pod_level_resource(name: str) -> bool:
     return name in (CPU, MEMORY) or name.startswith(HUGEPAGES_PREFIX)
 

@@ -49,12 +49,15 @@ class NodeSelectorTerm(ApiStruct):
     match_expressions: tuple[NodeSelectorRequirement, ...] = ()
     match_fields: tuple[NodeSelectorRequirement, ...] = ()
 
+    @property
+    def is_empty(self) -> bool:
+        return not self.match_expressions and not self.match_fields
+
     def matches(self, labels: Mapping[str, str], node_name: str) -> bool:
-        if not self.match_expressions and not self.match_fields:
-            return False
-        fields = {"metadata.name": node_name}
-        return all(r.matches(labels) for r in self.match_expressions) and all(
-            r.matches(fields) for r in self.match_fields
+        return (
+            not self.is_empty
+            and all(r.matches(labels) for r in self.match_expressions)
+            and all(field_matches(r, node_name) for r in self.match_fields)
         )
 
 
@@ -70,6 +73,22 @@ class NodeSelector(ApiStruct):
 class PreferredSchedulingTerm(ApiStruct):
     weight: int = 0
     preference: NodeSelectorTerm = NodeSelectorTerm()
+
+
+NODE_NAME_FIELD = "metadata.name"
+
+
+def field_matches(requirement: NodeSelectorRequirement, node_name: str) -> bool:
+    """Whether a node of that name satisfies one of ``matchFields``.
+
+    As in ``nodeaffinity.NewNodeSelector`` the one field is the node's name, and ``In`` and
+    ``NotIn`` take exactly one value; anything else matches nothing.
+    """
+    if requirement.key != NODE_NAME_FIELD or len(requirement.values) != 1:
+        return False
+    if requirement.operator == "In":
+        return node_name == requirement.values[0]
+    return requirement.operator == "NotIn" and node_name != requirement.values[0]
 
 
 # ParseInt of Go: an optional sign and decimal digits, within 64 bits.
@@ -95,11 +114,11 @@ def operator_matches(operator: str, actual: str | None, values: tuple[str, ...])
         case "In":
             return actual is not None and actual in values
         case "NotIn":
-            return actual is None or actual not in values
+            return bool(values) and (actual is None or actual not in values)
         case "Exists":
-            return actual is not None
+            return not values and actual is not None
         case "DoesNotExist":
-            return actual is None
+            return not values and actual is None
         case "Gt" | "Lt":
             if actual is None or len(values) != 1:
                 return False

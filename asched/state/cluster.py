@@ -15,7 +15,7 @@ from asched.state.nominator import Nominator
 from asched.state.queue import SchedulingQueue
 from asched.state.records import Assigned
 
-O = TypeVar("O", bound=Object)
+ObjectT = TypeVar("ObjectT", bound=Object)
 
 
 class PodPhase(Enum):
@@ -83,8 +83,8 @@ class ClusterState:
         """Where the search for feasible nodes begins when a share of them suffices."""
         self.objects_of: dict[type[Object], dict[str, Object]] = {}
 
-    def objects(self, kind: type[O]) -> Mapping[str, O]:
-        return cast("Mapping[str, O]", self.objects_of.get(kind, {}))
+    def objects(self, kind: type[ObjectT]) -> Mapping[str, ObjectT]:
+        return cast("Mapping[str, ObjectT]", self.objects_of.get(kind, {}))
 
     def entry(self, key: str, uid: str) -> PodEntry | None:
         """The pod of that key, if it is still the one with that uid."""

@@ -12,6 +12,7 @@ from typing import Any
 import msgspec
 
 from asched.framework.events import ActionType, ClusterEvent, EventResource
+from asched.framework.interface import ReservePlugin
 from asched.framework.pod_info import PodInfo
 from asched.framework.profile import PluginLoader, Profile
 from asched.framework.status import REJECTIONS
@@ -206,12 +207,10 @@ class Fold:
             self._bound_pod_updated(entry, info)
         elif entry.phase is PodPhase.PENDING:
             self._pending_pod_updated(entry, info)
-        elif entry.phase is PodPhase.ASSUMED:
-            self.state.nodes.replace_pod(entry.node, info)
-            entry.info = info
         else:
-            # Confirmed to us, but this older picture of the pod arrived later: keep its node.
+            # Assumed, or confirmed to us while this older picture was on its way: keep its node.
             self.state.nodes.replace_pod(entry.node, info)
+            self.state.queue.update(info, (), self.state.now_ns)
             entry.info = info
 
     def _bound_pod_updated(self, entry: PodEntry, info: PodInfo) -> None:
@@ -296,7 +295,7 @@ class Fold:
             deadlines = {hold.plugin: hold.deadline_ns for hold in record.holds}
             state.waiting[record.key] = WaitingPod(entry.info, record.node, deadlines)
         notes = {reservation.plugin: reservation.note for reservation in record.reservations}
-        for plugin in self._profile(entry).reserve:
+        for plugin in self._reserve_plugins(entry):
             plugin.reserved(entry.info, record.node, notes.get(plugin.name))
 
     def _rejected(self, record: r.Rejected) -> None:
@@ -326,6 +325,7 @@ class Fold:
         entry.rejection = record.message
         self._unassume(entry)
         self.state.queue.reject(record.key, (record.plugin,), (), self.state.now_ns)
+        self._drop_if_not_ours(entry)
 
     def _decided(self, key: str, uid: str) -> PodEntry:
         entry = self.state.entry(key, uid)
@@ -360,6 +360,12 @@ class Fold:
             state.queue.reject(record.key, (record.plugin,), (), state.now_ns)
         else:
             state.queue.fail(record.key, state.now_ns)
+        self._drop_if_not_ours(entry)
+
+    def _drop_if_not_ours(self, entry: PodEntry) -> None:
+        """A pod that is being deleted by now, or whose profile went, is not tried again."""
+        if not self._is_ours(entry):
+            self.state.queue.remove(entry.info.key)
 
     def _unassume(self, entry: PodEntry) -> None:
         """Give back the room of an assumed pod; others may use it."""
@@ -372,8 +378,10 @@ class Fold:
         if assignment is None:
             return
         notes = {reservation.plugin: reservation.note for reservation in assignment.reservations}
-        for plugin in reversed(self._profile(entry).reserve):
+        for plugin in reversed(self._reserve_plugins(entry)):
             plugin.unreserve(entry.info, entry.node, notes.get(plugin.name))
 
-    def _profile(self, entry: PodEntry) -> Profile:
-        return self.state.profiles[entry.info.pod.spec.scheduler_name]
+    def _reserve_plugins(self, entry: PodEntry) -> tuple[ReservePlugin, ...]:
+        """None where the pod's profile was taken out of the configuration meanwhile."""
+        profile = self.state.profiles.get(entry.info.pod.spec.scheduler_name)
+        return profile.reserve if profile is not None else ()

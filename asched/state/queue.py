@@ -164,7 +164,11 @@ class SchedulingQueue:
         self._activate_or_gate(QueuedPod(info, now_ns))
 
     def update(self, info: PodInfo, events: Iterable[Happened], now_ns: int) -> None:
-        """A waiting pod itself changed. Where it was rejected, its own hints decide."""
+        """One of our pods changed. Where it was rejected, its own hints decide."""
+        flying = self._in_flight.get(info.key)
+        if flying is not None:
+            flying[0].info = info
+            return
         pod = self.find(info.key)
         if pod is None:
             return

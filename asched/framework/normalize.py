@@ -1,0 +1,29 @@
+"""Bringing raw scores into 0 to 100, as ``helper.DefaultNormalizeScore`` of kube-scheduler does."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from asched.framework.nodes import MAX_NODE_SCORE, Int64Column
+
+
+def truncated_quotient(dividend: Int64Column, divisor: Int64Column) -> Int64Column:
+    """``dividend / divisor`` as Go divides integers: towards zero. The divisor must be positive."""
+    quotient: Int64Column = dividend // divisor
+    if len(quotient) and quotient.min() < 0:
+        quotient += (quotient < 0) & (quotient * divisor != dividend)
+    return quotient
+
+
+def normalize_to_highest(
+    scores: Int64Column, *, reverse: bool = False, ceiling: int = MAX_NODE_SCORE
+) -> Int64Column:
+    """Scale so that the highest score becomes ``ceiling``; with ``reverse`` the lowest is best.
+
+    Where no score is above zero all become ``ceiling`` in reverse, and stay as they are otherwise.
+    """
+    highest = int(scores.max(initial=0))
+    if highest == 0:
+        return np.full(len(scores), ceiling, np.int64) if reverse else scores.copy()
+    scaled = truncated_quotient(scores * ceiling, np.full(1, highest, np.int64))
+    return ceiling - scaled if reverse else scaled

@@ -1,0 +1,143 @@
+"""From what a watch says to records, leaving out what no decision depends on.
+
+A cluster tells far more than scheduling reads: heartbeats, progress of containers, its own echo of
+what we wrote. These functions compare with the state and give the records that are news, in the
+smallest form. They change nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import msgspec
+
+from asched.model.meta import Object
+from asched.model.node import Node
+from asched.model.pod import Pod, PodCondition
+from asched.model.resources import AnyObject, Resource
+from asched.state.cluster import ClusterState
+from asched.state.records import ObjectGone, ObjectSeen, PodChanged
+
+_READ_POD_CONDITIONS = frozenset({"PodScheduled", "DisruptionTarget", "PodResizePending"})
+_READ_NODE_CONDITIONS = frozenset({"Ready"})
+
+News = ObjectSeen | ObjectGone | PodChanged
+
+
+def observe_object(state: ClusterState, seen: AnyObject) -> News | None:
+    """The record for an object that a watch showed, or None where it is no news."""
+    if isinstance(seen, Pod):
+        return _observe_pod(state, seen)
+    if isinstance(seen, Node):
+        seen = _without_noise(seen)
+    if state.objects_of.get(type(seen), {}).get(seen.key) == seen:
+        return None
+    return ObjectSeen(seen)
+
+
+def observe_deletion(state: ClusterState, gone: Object) -> ObjectGone | None:
+    """The record for an object that a watch reported deleted, or None where it was not known."""
+    kind, key = type(gone), gone.key
+    if kind is Pod:
+        entry = state.entry(key, gone.uid)
+        return None if entry is None else ObjectGone("Pod", key, gone.uid)
+    if key not in state.objects_of.get(kind, {}):
+        return None
+    return ObjectGone(kind.__name__, key, gone.uid)
+
+
+def observe_list(
+    state: ClusterState, resource: Resource, objects: Sequence[AnyObject]
+) -> Iterator[News]:
+    """Records for a complete list: what is new or changed, and what vanished meanwhile."""
+    listed = {item.key for item in objects}
+    if resource is Resource.PODS:
+        known = [(key, entry.info.uid) for key, entry in state.pods.items()]
+    else:
+        kept = state.objects_of.get(resource.value.type, {})
+        known = [(key, item.uid) for key, item in kept.items()]
+    for key, uid in known:
+        if key not in listed:
+            yield ObjectGone(resource.kind, key, uid)
+    for item in objects:
+        news = observe_object(state, item)
+        if news is not None:
+            yield news
+
+
+def _observe_pod(state: ClusterState, pod: Pod) -> News | None:
+    entry = state.entry(pod.key, pod.metadata.uid)
+    if entry is None:
+        if pod.terminal and pod.key not in state.pods:
+            return None
+        return ObjectSeen(_without_pod_noise(pod))
+    if pod.terminal:
+        return ObjectGone("Pod", pod.key, pod.metadata.uid)
+    old, pod = entry.info.pod, _without_pod_noise(pod)
+    if pod == old:
+        return None
+    if not _same_template(old, pod):
+        return ObjectSeen(pod)
+    return PodChanged(
+        key=pod.key,
+        uid=pod.metadata.uid,
+        node_name=pod.spec.node_name,
+        phase=pod.status.phase,
+        conditions=pod.status.conditions,
+        nominated_node_name=pod.status.nominated_node_name,
+        deletion_timestamp=pod.metadata.deletion_timestamp,
+        start_time=pod.status.start_time,
+    )
+
+
+def _same_template(old: Pod, new: Pod) -> bool:
+    """Whether all that :class:`PodChanged` does not carry is as before."""
+    replace = msgspec.structs.replace
+    return (
+        replace(new.metadata, deletion_timestamp=old.metadata.deletion_timestamp) == old.metadata
+        and replace(new.spec, node_name=old.spec.node_name) == old.spec
+        and new.status.container_statuses == old.status.container_statuses
+        and new.status.init_container_statuses == old.status.init_container_statuses
+    )
+
+
+def _without_pod_noise(pod: Pod) -> Pod:
+    """The pod without conditions that nothing reads and without echoes of its own template."""
+    status = pod.status
+    conditions: tuple[PodCondition, ...] = tuple(
+        condition for condition in status.conditions if condition.type in _READ_POD_CONDITIONS
+    )
+    in_step = not any(c.type == "PodResizePending" for c in conditions) and _in_step(pod)
+    if len(conditions) == len(status.conditions) and not (in_step and status.container_statuses):
+        return pod
+    quiet = msgspec.structs.replace(status, conditions=conditions)
+    if in_step:
+        quiet = msgspec.structs.replace(quiet, container_statuses=(), init_container_statuses=())
+    return msgspec.structs.replace(pod, status=quiet)
+
+
+def _in_step(pod: Pod) -> bool:
+    """Whether every container has just what its template asks for: then the statuses add nothing
+    to what the pod requests (only a pod resized in place differs)."""
+    asked = {
+        container.name: container.resources.requests
+        for container in (*pod.spec.containers, *pod.spec.init_containers)
+    }
+    statuses = (*pod.status.container_statuses, *pod.status.init_container_statuses)
+    return all(
+        (status.resources is None or status.resources.requests == asked.get(status.name))
+        and (
+            status.allocated_resources is None
+            or status.allocated_resources == asked.get(status.name)
+        )
+        for status in statuses
+    )
+
+
+def _without_noise(node: Node) -> Node:
+    conditions = tuple(c for c in node.status.conditions if c.type in _READ_NODE_CONDITIONS)
+    if len(conditions) == len(node.status.conditions):
+        return node
+    return msgspec.structs.replace(
+        node, status=msgspec.structs.replace(node.status, conditions=conditions)
+    )
