@@ -1,0 +1,40 @@
+"""What watching the cluster yields."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+
+import msgspec
+
+from asched.model.meta import Object
+from asched.model.resources import Resource
+
+
+class Listed(msgspec.Struct, frozen=True, gc=False):
+    """Everything that exists of a resource; what the consumer knows beyond it is gone."""
+
+    resource: Resource
+    objects: tuple[Object, ...]
+    unreadable: frozenset[str] = frozenset()
+    """Keys of objects that exist but do not decode. What is known of them is to be kept."""
+
+
+class Upserted(msgspec.Struct, frozen=True, gc=False):
+    """An object appeared or changed; it is now as given."""
+
+    resource: Resource
+    object: Object
+
+
+class Deleted(msgspec.Struct, frozen=True, gc=False):
+    """An object went away, or does not match the watch's selector any more."""
+
+    resource: Resource
+    object: Object
+    """Its last state; only its metadata where that did not decode."""
+
+
+Change = Listed | Upserted | Deleted
+Batch = tuple[Change, ...]
+Sink = Callable[[Batch], Awaitable[None]]
+"""Takes batches in order. Watching goes on when it returns: that is the back-pressure."""

@@ -1,0 +1,70 @@
+"""Opening a connection to a cluster."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from random import Random
+
+import aiohttp
+
+from asched import __version__
+from asched.kube.client import ApiClient
+from asched.kube.credentials import CredentialSource, find_credentials
+from asched.kube.timing import Clock, RequestBudget, RetryPolicy, SystemClock
+
+USER_AGENT = f"asched/{__version__}"
+MAX_CONNECTIONS = 128
+"""Kept-alive connections at most: one is held by each watch, the rest serve requests."""
+KEEPALIVE_S = 60.0
+
+
+@asynccontextmanager
+async def connect(
+    kubeconfig: Path | None = None,
+    context: str | None = None,
+    *,
+    qps: float | None = None,
+    burst: int | None = None,
+) -> AsyncIterator[ApiClient]:
+    """A client for the cluster that ``kubeconfig`` (or the environment) names.
+
+    ``qps`` requests a second, with ``burst`` at once, are sent at most; without ``qps`` there is no
+    such limit. Certificates are verified unless the kubeconfig says otherwise. Raises
+    KubeConfigError.
+    """
+    clock = SystemClock()
+    budget = RequestBudget(qps, burst or max(1, round(2 * qps)), clock) if qps else None
+    source = find_credentials(kubeconfig, context)
+    async with open_client(source, clock=clock, random=Random(), budget=budget) as client:
+        yield client
+
+
+@asynccontextmanager
+async def open_client(
+    source: CredentialSource,
+    *,
+    clock: Clock,
+    random: Random,
+    budget: RequestBudget | None = None,
+    retry: RetryPolicy | None = None,
+) -> AsyncIterator[ApiClient]:
+    """A client with all that it needs given: its credentials, time and randomness."""
+    credentials = await source.load(clock.utc())
+    connector = aiohttp.TCPConnector(limit=MAX_CONNECTIONS, keepalive_timeout=KEEPALIVE_S)
+    async with aiohttp.ClientSession(
+        connector=connector,
+        # Compression costs the scheduler more CPU than it saves on the network of a cluster.
+        headers={"User-Agent": USER_AGENT, "Accept-Encoding": "identity"},
+        cookie_jar=aiohttp.DummyCookieJar(),
+    ) as session:
+        yield ApiClient(
+            session,
+            source,
+            credentials,
+            clock=clock,
+            random=random,
+            budget=budget,
+            retry=retry or RetryPolicy(),
+        )

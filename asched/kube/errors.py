@@ -1,0 +1,125 @@
+"""What can go wrong between here and the API server."""
+
+from __future__ import annotations
+
+import msgspec
+
+
+class KubeConfigError(Exception):
+    """The connection cannot be configured; the text is one line for the user."""
+
+
+class NoAnswerError(Exception):
+    """No answer came: refused, dropped, timed out, TLS. Whether it was carried out is unknown
+    unless ``sent`` is false."""
+
+    def __init__(self, message: str, *, sent: bool) -> None:
+        super().__init__(message)
+        self.sent = sent
+        """False if the request certainly never reached the server."""
+
+
+class StatusCause(msgspec.Struct, frozen=True):
+    reason: str = ""
+    message: str = ""
+    field: str = ""
+
+
+class StatusDetails(msgspec.Struct, frozen=True, rename="camel"):
+    name: str = ""
+    group: str = ""
+    kind: str = ""
+    uid: str = ""
+    causes: tuple[StatusCause, ...] = ()
+    retry_after_seconds: int = 0
+
+
+class _StatusMeta(msgspec.Struct, frozen=True):
+    continue_token: str = msgspec.field(default="", name="continue")
+
+
+class ApiStatus(msgspec.Struct, frozen=True):
+    """A ``Status`` of meta/v1: the body of a failure, and the object of an ERROR watch event."""
+
+    reason: str | None = None
+    message: str | None = None
+    code: int | None = None
+    details: StatusDetails | None = None
+    metadata: _StatusMeta | None = None
+
+
+_status_decoder = msgspec.json.Decoder(ApiStatus)
+_PLAIN_TEXT_LIMIT = 200
+
+
+class ApiError(Exception):
+    """The API server answered with a failure.
+
+    ``reason`` is the machine-readable one (``NotFound``, ``Conflict`` ...), empty where the server
+    gave none.
+    """
+
+    def __init__(
+        self,
+        status: int,
+        reason: str,
+        message: str,
+        *,
+        retry_after_s: float | None = None,
+        details: StatusDetails | None = None,
+    ) -> None:
+        super().__init__(f"{status} {reason}: {message}" if reason else f"{status}: {message}")
+        self.status = status
+        self.reason = reason
+        self.message = message
+        self.retry_after_s = retry_after_s
+        self.details = details if details is not None else StatusDetails()
+
+    @classmethod
+    def from_response(cls, status: int, body: bytes, retry_after: str | None) -> ApiError:
+        """Read a failure; a body that is no Status (a proxy's page) becomes the message."""
+        try:
+            decoded = _status_decoder.decode(body)
+        except (msgspec.DecodeError, UnicodeDecodeError):
+            text = body[:_PLAIN_TEXT_LIMIT].decode(errors="replace").strip()
+            decoded = ApiStatus(message=" ".join(text.split()))
+        error = cls.from_status(decoded, status)
+        header_s = _seconds(retry_after)
+        if header_s is not None:
+            error.retry_after_s = header_s
+        return error
+
+    @classmethod
+    def from_status(cls, status: ApiStatus, code: int = 0) -> ApiError:
+        """From a decoded Status; ``code`` is the HTTP status where there was one."""
+        details = status.details or StatusDetails()
+        return cls(
+            code or status.code or 500,
+            status.reason or "",
+            status.message or "no message",
+            retry_after_s=details.retry_after_seconds or None,
+            details=details,
+        )
+
+    @property
+    def expired(self) -> bool:
+        """410: the resourceVersion or continue token is older than what the server keeps."""
+        return self.status == 410 or self.reason in ("Expired", "Gone")
+
+    @property
+    def concerns_uid(self) -> bool:
+        """Refused because the object of that name is now another one, with another UID."""
+        if self.status == 422:
+            return any(cause.field == "metadata.uid" for cause in self.details.causes)
+        return self.status == 409 and "UID in" in self.message
+
+
+def _seconds(retry_after: str | None) -> float | None:
+    """Retry-After in its form of seconds, the only one the API server uses."""
+    if retry_after is None:
+        return None
+    try:
+        seconds = float(retry_after)
+    except ValueError:
+        return None
+    return seconds if 0 <= seconds < float("inf") else None

@@ -1,0 +1,330 @@
+"""List and watch one resource for ever, and hand over what changes.
+
+    list -> watch -> (ended) -> watch again from the last resourceVersion
+      ^        |
+      +- 410 --+
+
+Every request that brought nothing new is followed by a pause that grows, so nothing spins however
+the server misbehaves; one that did bring something is followed by the next at once.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import anyio
+import anyio.lowlevel
+import msgspec
+import structlog
+from anyio.abc import TaskStatus
+
+from asched.kube.changes import Change, Listed, Sink
+from asched.kube.client import ApiClient
+from asched.kube.decoding import (
+    EventType,
+    LineSplitter,
+    MalformedAnswerError,
+    ObjectDecoder,
+    WatchEvent,
+    parse_event,
+    parse_status,
+    resource_version,
+)
+from asched.kube.errors import ApiError, NoAnswerError
+from asched.kube.timing import Backoff, Clock, RetryPolicy
+from asched.model.meta import Object
+from asched.model.resources import Resource
+
+SELECTORS = {Resource.PODS: "status.phase!=Succeeded,status.phase!=Failed"}
+"""Field selectors: like kube-scheduler, see finished pods go rather than finish."""
+
+log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
+
+
+class ReflectorSettings(msgspec.Struct, frozen=True):
+    """Sizes and patience of a reflector. The defaults suit a real cluster."""
+
+    page_limit: int = 500
+    watch_timeout_s: tuple[int, int] = (300, 600)
+    """A watch asks the server to end it after a random time between these."""
+    watch_grace_s: float = 30.0
+    """So much longer than it asked for, a watch is taken for dead."""
+    healthy_watch_s: float = 10.0
+    """A watch that lived this long is opened again without a pause, even if it was silent."""
+    retry: RetryPolicy = RetryPolicy(initial_s=0.8, max_s=30.0)
+    slow_retry: RetryPolicy = RetryPolicy(initial_s=15.0, max_s=300.0)
+    """For what only somebody else can mend: no permission, a resource that is not served."""
+    complain_every_s: float = 300.0
+    """The same trouble is not logged more often than this."""
+    relist_after_failures: int = 5
+    """A watch refused so often in a row is given up for a new list."""
+
+
+class ReflectorCounts(msgspec.Struct):
+    """Requests of one reflector. Only it writes them."""
+
+    lists: int = 0
+    watches: int = 0
+    failures: int = 0
+
+
+class _Complaints:
+    """Says each trouble once per while, and once when it is over."""
+
+    def __init__(self, resource: Resource, clock: Clock, every_s: float) -> None:
+        self._resource = resource
+        self._clock = clock
+        self._every_s = every_s
+        self._kind = ""
+        self._said_at_s = 0.0
+
+    def about(self, kind: str, text: str) -> None:
+        now_s = self._clock.monotonic_s()
+        if kind == self._kind and now_s - self._said_at_s < self._every_s:
+            return
+        self._kind, self._said_at_s = kind, now_s
+        log.warning(kind, resource=self._resource.plural, error=text)
+
+    def over(self) -> None:
+        if self._kind:
+            log.info("watching again", resource=self._resource.plural, after=self._kind)
+            self._kind = ""
+
+
+class Reflector:
+    """Keeps a sink informed of one resource. ``run`` never returns by itself."""
+
+    def __init__(
+        self,
+        client: ApiClient,
+        resource: Resource,
+        sink: Sink,
+        settings: ReflectorSettings | None = None,
+    ) -> None:
+        self.resource = resource
+        self.synced = False
+        """Whether the sink has had a list (an empty one if the resource is not served)."""
+        self.decoder = ObjectDecoder(resource)
+        self.counts = ReflectorCounts()
+        self._client = client
+        self._sink = sink
+        self._settings = settings or ReflectorSettings()
+        self._backoff = Backoff(self._settings.retry, client.random)
+        self._slow_backoff = Backoff(self._settings.slow_retry, client.random)
+        self._complaints = _Complaints(resource, client.clock, self._settings.complain_every_s)
+        self._resource_version = ""
+        """Where to go on watching; empty if a list is due."""
+        self._failures_in_a_row = 0
+        self._garbled_after: str | None = None
+        """The version after which a line was garbled once already."""
+
+    async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
+        """Reports as started after the first attempt to list, whether or not it succeeded."""
+        started = False
+        while True:
+            pause_s = await self._step()
+            if not started:
+                task_status.started()
+                started = True
+            if pause_s > 0:
+                await self._client.clock.sleep(pause_s)
+            else:
+                await anyio.lowlevel.checkpoint()
+
+    async def _step(self) -> float:
+        """One list, or the life of one watch. Returns how long to pause before the next, seconds."""
+        try:
+            if not self._resource_version:
+                await self._list()
+                return 0.0
+            return await self._watch()
+        except ApiError as error:
+            self.counts.failures += 1
+            return await self._after_refusal(error)
+        except (NoAnswerError, MalformedAnswerError) as error:
+            self.counts.failures += 1
+            self._complaints.about("no answer from the API server", str(error))
+            return self._backoff.next_s()
+
+    # -- list ---------------------------------------------------------------------------------
+
+    async def _list(self) -> None:
+        """Get everything, page by page, and hand it over as one list."""
+        self.counts.lists += 1
+        params = self._selector() | {"limit": str(self._settings.page_limit)}
+        objects: list[Object] = []
+        unreadable: set[str] = set()
+        expired = 0
+        while True:
+            try:
+                body = await self._client.request("GET", self.resource.path, params=params)
+            except ApiError as error:
+                if not (error.expired and "continue" in params):
+                    raise
+                # The pages were too slow. Once more, and if that is too slow too, in one piece.
+                expired += 1
+                objects.clear()
+                unreadable.clear()
+                params = self._selector()
+                if expired == 1:
+                    params["limit"] = str(self._settings.page_limit)
+                continue
+            page = self.decoder.page(body)
+            objects += page.objects
+            unreadable |= page.unreadable
+            if not page.continue_token:
+                break
+            params["continue"] = page.continue_token
+        if not page.resource_version:
+            raise MalformedAnswerError(f"list of {self.resource.plural} without a resourceVersion")
+        await self._sink((Listed(self.resource, tuple(objects), frozenset(unreadable)),))
+        self.synced = True
+        self._resource_version = page.resource_version
+        self._failures_in_a_row = 0
+        self._slow_backoff.reset()
+
+    def _selector(self) -> dict[str, str]:
+        selector = SELECTORS.get(self.resource)
+        return {"fieldSelector": selector} if selector else {}
+
+    # -- watch --------------------------------------------------------------------------------
+
+    async def _watch(self) -> float:
+        """Watch until the stream ends. Raises what ended it unless something had come before."""
+        self.counts.watches += 1
+        timeout_s = self._client.random.randint(*self._settings.watch_timeout_s)
+        params = self._selector() | {
+            "watch": "1",
+            "resourceVersion": self._resource_version,
+            "allowWatchBookmarks": "true",
+            "timeoutSeconds": str(timeout_s),
+        }
+        began_at_s = self._client.clock.monotonic_s()
+        events_before = self.decoder.counts.events
+        version_before = self._resource_version
+        broken: NoAnswerError | MalformedAnswerError | None = None
+        try:
+            await self._read_watch(params, timeout_s + self._settings.watch_grace_s)
+        except (NoAnswerError, MalformedAnswerError) as error:
+            broken = error
+        # Bookmarks do not count: a server that sends one and hangs up is still to be paced.
+        progress = (
+            self.decoder.counts.events > events_before and self._resource_version != version_before
+        )
+        lived_s = self._client.clock.monotonic_s() - began_at_s
+        if progress or lived_s >= self._settings.healthy_watch_s:
+            self._backoff.reset()
+            return 0.0
+        if broken is not None:
+            raise broken
+        return self._backoff.next_s()
+
+    async def _read_watch(self, params: dict[str, str], timeout_s: float) -> None:
+        lines = LineSplitter()
+        overlong = 0
+        async with self._client.stream(self.resource.path, params, timeout_s=timeout_s) as stream:
+            self._complaints.over()
+            while chunk := await stream.read():
+                await self._deliver(lines.feed(chunk))
+                if lines.overlong > overlong:
+                    overlong = lines.overlong
+                    self.decoder.skip_line("longer than any object can be")
+
+    async def _deliver(self, lines: list[bytes]) -> None:
+        """Hand over the changes of one chunk as one batch, then remember how far that is.
+
+        Raises ApiError for an ERROR event and MalformedAnswerError for a garbled line, both after what
+        came before it was handed over.
+        """
+        changes: list[Change] = []
+        events: list[WatchEvent] = []
+        ended: ApiError | MalformedAnswerError | None = None
+        for line in lines:
+            try:
+                event = parse_event(line)
+            except MalformedAnswerError as error:
+                version = _last_version(events) or self._resource_version
+                if self._may_read_again(version):
+                    ended = error
+                    break
+                self.decoder.skip_line(str(error))
+                continue
+            if event.type is EventType.ERROR:
+                ended = ApiError.from_status(parse_status(event.object))
+                break
+            events.append(event)
+            if event.type is not EventType.BOOKMARK:
+                change = self.decoder.change(event)
+                if change is not None:
+                    changes.append(change)
+        if changes:
+            await self._sink(tuple(changes))
+        if events:
+            self._resource_version = _last_version(events) or self._resource_version
+            self._failures_in_a_row = 0
+        if ended is not None:
+            raise ended
+
+    def _may_read_again(self, version: str) -> bool:
+        """A garbled line may be an event lost, so it is asked for once more before it is skipped."""
+        if self._garbled_after == version:
+            return False
+        self._garbled_after = version
+        return True
+
+    # -- trouble ------------------------------------------------------------------------------
+
+    async def _after_refusal(self, error: ApiError) -> float:
+        """What an error of the API server means for the next step. Returns the pause, seconds."""
+        if error.expired:
+            log.info("listing again", resource=self.resource.plural, because=error.message)
+            self._resource_version = ""
+            return self._backoff.next_s()
+        if error.status == 404:
+            return await self._not_served()
+        if error.status in (401, 403):
+            self._complaints.about("not permitted", error.message)
+            return self._slow_backoff.next_s(error.retry_after_s)
+        self._complaints.about("refused by the API server", str(error))
+        self._failures_in_a_row += 1
+        our_fault = 400 <= error.status < 500 and error.status != 429
+        if our_fault or self._failures_in_a_row >= self._settings.relist_after_failures:
+            self._resource_version = ""
+        return self._backoff.next_s(error.retry_after_s)
+
+    async def _not_served(self) -> float:
+        """To the scheduler a resource that does not exist is one without objects.
+
+        That holds for one never seen only: a server that forgets a resource it served before, as a
+        broken proxy would make it seem, does not delete what is known.
+        """
+        self._complaints.about("not served by the API server", "404; tried again later")
+        self._resource_version = ""
+        if not self.synced:
+            await self._sink((Listed(self.resource, ()),))
+            self.synced = True
+        return self._slow_backoff.next_s()
+
+
+def _last_version(events: list[WatchEvent]) -> str:
+    """The newest resourceVersion among events in their order; empty if none has one."""
+    for event in reversed(events):
+        if version := resource_version(event.object):
+            return version
+    return ""
+
+
+async def run_reflectors(
+    client: ApiClient,
+    sink: Sink,
+    resources: Iterable[Resource] = Resource,
+    settings: ReflectorSettings | None = None,
+) -> None:
+    """Watch all resources until cancelled.
+
+    They are listed one after the other in the given order, so that what pods refer to is known
+    before the pods; a resource that cannot be listed does not hold up the next.
+    """
+    async with anyio.create_task_group() as tasks:
+        for resource in resources:
+            await tasks.start(Reflector(client, resource, sink, settings).run)

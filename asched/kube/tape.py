@@ -1,0 +1,94 @@
+"""Recorded watches, played through the same decoding as live ones.
+
+A tape is gzipped JSON lines: ``{"t": seconds, "resource": plural, "type": ..., "object": ...}``,
+where ``type`` is LISTED (the object is a list) or that of a watch event.
+"""
+
+from __future__ import annotations
+
+import gzip
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+import structlog
+
+from asched.kube.changes import Change, Sink
+from asched.kube.decoding import EventType, MalformedAnswerError, ObjectDecoder, WatchEvent
+from asched.model.resources import Resource
+
+LISTED = "LISTED"
+BATCH_LIMIT = 256
+
+log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
+
+
+class TapeError(Exception):
+    """A tape that cannot be read; the text is one line for the user."""
+
+
+class _Line(msgspec.Struct, frozen=True):
+    t: float
+    resource: str
+    type: str
+    object: msgspec.Raw
+
+
+class TapeChange(msgspec.Struct, frozen=True, gc=False):
+    """A change and when it arrived, in seconds since the tape began."""
+
+    at_s: float
+    change: Change
+
+
+class Tape:
+    """A recorded tape. Reading it decodes line by line; ``decoders`` count what was skipped."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self.decoders = {resource: ObjectDecoder(resource) for resource in Resource}
+
+    def __iter__(self) -> Iterator[TapeChange]:
+        """All changes in their order of arrival.
+
+        An object that does not decode is logged and skipped as in a live watch, and so is a
+        resource that is not watched. Raises TapeError for a file that is no tape.
+        """
+        by_plural = {resource.plural: resource for resource in Resource}
+        decoder = msgspec.json.Decoder(_Line)
+        unknown: set[str] = set()
+        try:
+            with gzip.open(self._path) as lines:
+                for number, text in enumerate(lines, start=1):
+                    line = decoder.decode(text)
+                    resource = by_plural.get(line.resource)
+                    if resource is None:
+                        if line.resource not in unknown:
+                            unknown.add(line.resource)
+                            log.warning("resource skipped", resource=line.resource, line=number)
+                        continue
+                    change = self._change(resource, line, number)
+                    if change is not None:
+                        yield TapeChange(line.t, change)
+        except (OSError, EOFError, msgspec.DecodeError, UnicodeDecodeError) as error:
+            raise TapeError(f"{self._path}: not a tape: {error}") from None
+
+    async def feed(self, sink: Sink) -> None:
+        """Hand everything over, as fast as the sink takes it. Raises TapeError."""
+        batch: list[Change] = []
+        for recorded in self:
+            batch.append(recorded.change)
+            if len(batch) >= BATCH_LIMIT:
+                await sink(tuple(batch))
+                batch = []
+        if batch:
+            await sink(tuple(batch))
+
+    def _change(self, resource: Resource, line: _Line, number: int) -> Change | None:
+        decoder = self.decoders[resource]
+        try:
+            if line.type == LISTED:
+                return decoder.listed(line.object)
+            return decoder.change(WatchEvent(EventType(line.type), line.object))
+        except (ValueError, MalformedAnswerError) as error:
+            raise TapeError(f"{self._path}: line {number}: {error}") from None

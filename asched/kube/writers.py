@@ -1,0 +1,300 @@
+"""What is done to pods: bind, say why not, nominate, evict.
+
+What the API server may well answer comes back as a value. A request of unknown fate is never taken
+for failed: the pod is read back first.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Literal
+
+import msgspec
+
+from asched.framework.pod_info import PodInfo
+from asched.framework.status import SUCCESS, Status
+from asched.kube.client import STRATEGIC_MERGE_PATCH, ApiClient
+from asched.kube.errors import ApiError, NoAnswerError
+from asched.model.pod import DEFAULT_SCHEDULER_NAME, POD_SCHEDULED
+
+Reason = Literal["Unschedulable", "SchedulerError"]
+"""Why a pod is not scheduled. ``SchedulingGated`` is set by the API server itself."""
+
+
+class PodRef(msgspec.Struct, frozen=True, gc=False):
+    """One particular pod: a later one of the same name has another UID."""
+
+    namespace: str
+    name: str
+    uid: str
+
+    @classmethod
+    def of(cls, key: str, uid: str) -> PodRef:
+        """From ``namespace/name`` as :attr:`asched.model.meta.Object.key` gives it."""
+        namespace, _, name = key.partition("/")
+        return cls(namespace, name, uid)
+
+    @property
+    def key(self) -> str:
+        return f"{self.namespace}/{self.name}"
+
+    @property
+    def path(self) -> str:
+        return f"/api/v1/namespaces/{self.namespace}/pods/{self.name}"
+
+
+class Done(msgspec.Struct, frozen=True, gc=False):
+    """It is as asked for."""
+
+
+class BoundElsewhere(msgspec.Struct, frozen=True, gc=False):
+    """Somebody bound the pod to another node first."""
+
+    node: str
+
+    @property
+    def message(self) -> str:
+        return f"already bound to node {self.node}"
+
+
+class PodGone(msgspec.Struct, frozen=True, gc=False):
+    """The pod does not exist any more, or another one has its name."""
+
+    message: str = "the pod is gone"
+
+
+class Refused(msgspec.Struct, frozen=True, gc=False):
+    """Certainly not done; ``status`` is the HTTP status, 0 where the server was not reached."""
+
+    message: str
+    status: int = 0
+
+
+class Unknown(msgspec.Struct, frozen=True, gc=False):
+    """Whether it was done could not be found out; the watch will tell."""
+
+    message: str
+
+
+BindOutcome = Done | BoundElsewhere | PodGone | Refused | Unknown
+PatchOutcome = Done | PodGone | Refused | Unknown
+EvictOutcome = Done | Refused | Unknown
+
+
+class _Name(msgspec.Struct, frozen=True, omit_defaults=True):
+    name: str
+    namespace: str = ""
+    uid: str = ""
+
+
+class _Target(msgspec.Struct, frozen=True):
+    name: str
+    kind: str = "Node"
+
+
+class _Binding(msgspec.Struct, frozen=True, rename="camel"):
+    metadata: _Name
+    target: _Target
+    api_version: str = "v1"
+    kind: str = "Binding"
+
+
+class _Condition(msgspec.Struct, frozen=True, rename="camel"):
+    type: str
+    status: str
+    reason: str
+    message: str
+    last_transition_time: str
+    last_probe_time: None = None
+
+
+class _Uid(msgspec.Struct, frozen=True):
+    uid: str
+
+
+class _StatusPatch(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    conditions: tuple[_Condition, ...] = ()
+    nominated_node_name: str | msgspec.UnsetType | None = msgspec.UNSET
+
+
+class _Patch(msgspec.Struct, frozen=True):
+    """The UID in a patch is its precondition: the API server refuses to change one."""
+
+    metadata: _Uid
+    status: _StatusPatch
+
+
+class _DeleteOptions(msgspec.Struct, frozen=True, rename="camel"):
+    preconditions: _Uid
+    api_version: str = "v1"
+    kind: str = "DeleteOptions"
+
+
+class _PodSpec(msgspec.Struct, frozen=True, rename="camel"):
+    node_name: str = ""
+
+
+class _PodMeta(msgspec.Struct, frozen=True):
+    uid: str = ""
+
+
+class _PodState(msgspec.Struct, frozen=True):
+    """What tells whether a binding took place."""
+
+    metadata: _PodMeta = _PodMeta()
+    spec: _PodSpec = _PodSpec()
+
+
+_encode = msgspec.json.Encoder().encode
+_pod_state_decoder = msgspec.json.Decoder(_PodState)
+
+
+class PodWriter:
+    """Carries out effects on pods."""
+
+    def __init__(self, client: ApiClient) -> None:
+        self._client = client
+
+    async def bind(self, pod: PodRef, node: str) -> BindOutcome:
+        """Post the Binding, with the pod's UID as its precondition.
+
+        A conflict, a server error or no answer is read back before anything is concluded, so
+        binding to the node it is bound to already is a success.
+        """
+        binding = _Binding(_Name(pod.name, pod.namespace, pod.uid), _Target(node))
+        try:
+            await self._client.request("POST", f"{pod.path}/binding", body=_encode(binding))
+        except ApiError as error:
+            if error.status == 404:
+                return PodGone()
+            if error.status != 409 and error.status < 500:
+                return Refused(error.message, error.status)
+            return await self._read_back(pod, node, error.message, error.status)
+        except NoAnswerError as error:
+            if not error.sent:
+                return Refused(str(error))
+            return await self._read_back(pod, node, str(error), 0)
+        return Done()
+
+    async def _read_back(self, pod: PodRef, node: str, message: str, status: int) -> BindOutcome:
+        try:
+            body = await self._client.request("GET", pod.path)
+            found = _pod_state_decoder.decode(body)
+        except ApiError as error:
+            if error.status == 404:
+                return PodGone()
+            return Unknown(f"{message}; then, reading the pod: {error.message}")
+        except (NoAnswerError, msgspec.DecodeError) as error:
+            return Unknown(f"{message}; then, reading the pod: {error}")
+        if pod.uid and found.metadata.uid != pod.uid:
+            return PodGone()
+        if found.spec.node_name == node:
+            return Done()
+        if found.spec.node_name:
+            return BoundElsewhere(found.spec.node_name)
+        return Refused(message, status)
+
+    async def patch_unschedulable(
+        self,
+        pod: PodRef,
+        *,
+        message: str,
+        reason: Reason,
+        last_transition: datetime,
+        nominated_node: str | None = None,
+    ) -> PatchOutcome:
+        """Set the condition ``PodScheduled=False`` and, unless None, the nominated node.
+
+        ``last_transition`` is when the condition became false: that of the present condition if it
+        is false already, else now. An empty ``nominated_node`` clears it.
+        """
+        condition = _Condition(POD_SCHEDULED, "False", reason, message, _rfc3339(last_transition))
+        return await self._patch(pod, _StatusPatch((condition,), _nomination(nominated_node)))
+
+    async def nominate(self, pod: PodRef, node: str) -> PatchOutcome:
+        """Set ``status.nominatedNodeName``; an empty node clears it."""
+        return await self._patch(pod, _StatusPatch((), _nomination(node)))
+
+    async def evict(
+        self,
+        victim: PodRef,
+        *,
+        now: datetime,
+        scheduler_name: str = DEFAULT_SCHEDULER_NAME,
+    ) -> EvictOutcome:
+        """Mark the victim as preempted, then delete it with its own grace period.
+
+        As kube-scheduler does: the condition comes first, because a Job's pod failure policy reads
+        it; where it cannot be set the pod is not deleted. A victim that is gone is a success.
+        """
+        condition = _Condition(
+            "DisruptionTarget",
+            "True",
+            "PreemptionByScheduler",
+            f"{scheduler_name}: preempting to accommodate a higher priority pod",
+            _rfc3339(now),
+        )
+        marked = await self._patch(victim, _StatusPatch((condition,)))
+        if isinstance(marked, PodGone):
+            return Done()
+        if not isinstance(marked, Done):
+            return marked
+        options = _encode(_DeleteOptions(_Uid(victim.uid)))
+        try:
+            await self._client.request("DELETE", victim.path, body=options, idempotent=True)
+        except ApiError as error:
+            if error.status == 404 or error.concerns_uid:
+                return Done()
+            return _failed(error)
+        except NoAnswerError as error:
+            return _no_answer(error)
+        return Done()
+
+    async def _patch(self, pod: PodRef, status: _StatusPatch) -> PatchOutcome:
+        body = _encode(_Patch(_Uid(pod.uid), status))
+        try:
+            await self._client.request(
+                "PATCH",
+                f"{pod.path}/status",
+                body=body,
+                content_type=STRATEGIC_MERGE_PATCH,
+                idempotent=True,
+            )
+        except ApiError as error:
+            if error.status == 404 or error.concerns_uid:
+                return PodGone()
+            return _failed(error)
+        except NoAnswerError as error:
+            return _no_answer(error)
+        return Done()
+
+
+class Binder:
+    """The framework's ``BindingClient``: an outcome as a Status."""
+
+    def __init__(self, writer: PodWriter) -> None:
+        self._writer = writer
+
+    async def bind(self, pod: PodInfo, node_name: str) -> Status:
+        outcome = await self._writer.bind(PodRef(pod.namespace, pod.name, pod.uid), node_name)
+        return SUCCESS if isinstance(outcome, Done) else Status.error(outcome.message)
+
+
+def _nomination(node: str | None) -> str | msgspec.UnsetType | None:
+    """In a merge patch null takes a field away and an absent one leaves it alone."""
+    return msgspec.UNSET if node is None else (node or None)
+
+
+def _failed(error: ApiError) -> Refused | Unknown:
+    if error.status >= 500:
+        return Unknown(error.message)
+    return Refused(error.message, error.status)
+
+
+def _no_answer(error: NoAnswerError) -> Refused | Unknown:
+    return Unknown(str(error)) if error.sent else Refused(str(error))
+
+
+def _rfc3339(moment: datetime) -> str:
+    """``metav1.Time``: whole seconds, UTC."""
+    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
