@@ -25,7 +25,7 @@ def parse_duration(text: str) -> timedelta:
     >>> parse_duration("1m30s")
     datetime.timedelta(seconds=90)
     """
-    body = text.removeprefix("-").removeprefix("+")
+    body = text[1:] if text.startswith(("-", "+")) else text
     if body == "0":
         return timedelta()
     parts = _DURATION.findall(body)
@@ -34,7 +34,7 @@ def parse_duration(text: str) -> timedelta:
     try:
         total = timedelta(microseconds=sum(float(n) * _UNIT_US[unit] for n, unit in parts))
     except OverflowError:
-        raise ValueError(X) from None
+        raise ValueError(f'"{text}" is too long a duration') from None
     return -total if text.startswith("-") else total
 
 

@@ -228,7 +228,8 @@ class _ProfileResolver:
             plugin = self._classes[name]
             if plugin is not None and plugin.arguments is not None:
                 args = given[name] if name in given else self._default_arguments(plugin)
-                complete[name] = msgspec.to_builtins(args)
+                if args is not None:
+                    complete[name] = msgspec.to_builtins(args, order="deterministic")
         return complete
 
     def _default_arguments(self, plugin: type[Plugin]) -> msgspec.Struct | None:
@@ -311,7 +312,7 @@ def _problems_between(specs: list[ProfileSpec]) -> Iterator[Problem]:
             yield Problem(
                 ("profiles", index, "plugins", "queueSort"),
                 "must be the same, with the same arguments, as in profiles[0]: "
-                f"all profiles share one queue",
+                "all profiles share one queue",
             )
 
 

@@ -1,0 +1,167 @@
+"""The configuration file: a KubeSchedulerConfiguration, asched's own settings, or both.
+
+The documents may come in either order; what is left out has its defaults. Reading finds every
+mistake of the file, and each is one line: file, line, document, path inside it, what would be right.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path as FilePath
+
+import msgspec
+
+from asched.daemon import config_settings
+from asched.daemon.config_settings import AschedConfiguration
+from asched.daemon.config_yaml import Document, YamlError, parse_documents
+from asched.framework import config as kube_config
+from asched.framework.config import KubeSchedulerConfiguration, decode_with_problems
+from asched.framework.profile import ProfileSpec
+from asched.framework.registry import Registry
+from asched.framework.resolve import resolve_with_problems, without_effect
+from asched.framework.strict import Problem, StrictDecoder, nearest, quote
+
+_API_VERSIONS = {
+    kube_config.KIND: kube_config.API_VERSION,
+    config_settings.KIND: config_settings.API_VERSION,
+}
+
+_ENTRY_DEPTH = 5
+"""Length of the shortest path to a single entry of a profile, ``profiles[0].pluginConfig[0].args``."""
+
+
+class ConfigFileError(ValueError):
+    """The file cannot be used; ``lines`` says why, one mistake a line."""
+
+    def __init__(self, lines: Iterable[str]) -> None:
+        self.lines = tuple(lines)
+        super().__init__("\n".join(self.lines))
+
+
+class Configuration(msgspec.Struct, frozen=True):
+    """All that configures the daemon."""
+
+    scheduler: KubeSchedulerConfiguration
+    settings: AschedConfiguration
+    profiles: tuple[ProfileSpec, ...]
+    warnings: tuple[str, ...] = ()
+    """What the file says in vain, a line each."""
+
+
+def load(path: FilePath | None, registry: Registry) -> Configuration:
+    """Read and resolve the file; all defaults where there is none.
+
+    Raises :class:`ConfigFileError` with every mistake found.
+    """
+    if path is None:
+        return parse("", "(defaults)", registry, empty_is_defaults=True)
+    try:
+        text = path.read_text(encoding="utf-8-sig")
+    except OSError as error:
+        raise ConfigFileError([f"{path}: cannot be read: {error.strerror or error}"]) from None
+    except UnicodeDecodeError as error:
+        raise ConfigFileError(
+            [f"{path}: not UTF-8 text: {error.reason} at byte {error.start}"]
+        ) from None
+    return parse(text, str(path), registry)
+
+
+def parse(
+    text: str, name: str, registry: Registry, *, empty_is_defaults: bool = False
+) -> Configuration:
+    """As :func:`load`, from text; ``name`` stands for the file in messages."""
+    try:
+        documents = parse_documents(text)
+    except YamlError as error:
+        place = f"{name}:{error.line}" if error.line else name
+        raise ConfigFileError([f"{place}: not valid YAML: {error}"]) from None
+    if not documents and not empty_is_defaults:
+        raise ConfigFileError(
+            [f"{name}: holds no document; expected kind {' or '.join(_API_VERSIONS)}"]
+        )
+    reader = _Reader(name, registry)
+    for number, document in enumerate(documents, 1):
+        reader.read(number, document)
+    return reader.configuration()
+
+
+class _Reader:
+    """Takes the documents of one file and gathers what is wrong with them."""
+
+    def __init__(self, name: str, registry: Registry) -> None:
+        self._name = name
+        self._registry = registry
+        self._errors: list[str] = []
+        self._warnings: list[str] = []
+        self._numbers: dict[str, int] = {}
+        self._scheduler = KubeSchedulerConfiguration()
+        self._profiles: tuple[ProfileSpec, ...] | None = None
+        self._settings = AschedConfiguration()
+
+    def read(self, number: int, document: Document) -> None:
+        kind, problem = _kind(document.value)
+        problems = [*document.problems, *([problem] if problem else [])]
+        if kind in self._numbers:
+            first = self._numbers[kind]
+            problems.append(Problem(("kind",), f"document {first} is a {kind} already"))
+        elif kind:
+            self._numbers[kind] = number
+            problems += self._decode(kind, number, document)
+        self._errors += self._lines(number, document, problems)
+
+    def configuration(self) -> Configuration:
+        if self._profiles is None and not self._errors:
+            self._profiles, problems = resolve_with_problems(self._scheduler, self._registry)
+            self._errors += [f"{self._name}: default configuration: {p}" for p in problems]
+        if self._errors or self._profiles is None:
+            raise ConfigFileError(self._errors)
+        return Configuration(self._scheduler, self._settings, self._profiles, tuple(self._warnings))
+
+    def _decode(self, kind: str, number: int, document: Document) -> list[Problem]:
+        if kind == config_settings.KIND:
+            decoder = StrictDecoder()
+            self._settings = (
+                decoder.decode(document.value, AschedConfiguration) or AschedConfiguration()
+            )
+            return decoder.problems
+        config, problems = decode_with_problems(document.value)
+        if config is None:
+            return problems
+        self._scheduler = config
+        self._profiles, found = resolve_with_problems(config, self._registry)
+        if problems:
+            # What was dropped for being wrong must not be blamed for being absent.
+            seen = {problem.path for problem in problems}
+            found = [p for p in found if len(p.path) >= _ENTRY_DEPTH and p.path not in seen]
+        if config.extenders:
+            found.append(Problem(("extenders",), "not supported by this version of asched"))
+        if not problems and not found:
+            in_vain = without_effect(config, self._registry)
+            self._warnings += self._lines(number, document, in_vain)
+        return problems + found
+
+    def _lines(self, number: int, document: Document, problems: Iterable[Problem]) -> list[str]:
+        """The problems as lines, in the order of the file."""
+        placed = sorted((document.line(p.path), index, p) for index, p in enumerate(problems))
+        return [f"{self._name}:{line}: document {number}: {problem}" for line, _, problem in placed]
+
+
+def _kind(value: object) -> tuple[str | None, Problem | None]:
+    """Which of the known documents this is; None with the reason where it is none."""
+    listed = " or ".join(_API_VERSIONS)
+    if not isinstance(value, dict):
+        return None, Problem((), f"expected a mapping with apiVersion and kind {listed}")
+    kind, version = value.get("kind"), value.get("apiVersion")
+    if kind is None:
+        return None, Problem(("kind",), f"required; expected {listed}")
+    if not isinstance(kind, str) or kind not in _API_VERSIONS:
+        guess = nearest(str(kind), _API_VERSIONS)
+        hint = f"did you mean {guess}?" if guess else f"expected {listed}"
+        return None, Problem(("kind",), f"unknown value {quote(kind)}; {hint}")
+    wanted = _API_VERSIONS[kind]
+    if version is None:
+        return kind, Problem(("apiVersion",), f"required; expected {wanted}")
+    # The decoders say so of anything but a string, and KubeSchedulerConfiguration's of that too.
+    if isinstance(version, str) and version != wanted and kind == config_settings.KIND:
+        return kind, Problem(("apiVersion",), f"expected {wanted}, got {quote(version)}")
+    return kind, None

@@ -1,0 +1,99 @@
+"""asched's own settings: the document beside KubeSchedulerConfiguration.
+
+Everything has a default, so the document may be left out or hold only what differs.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from enum import Enum
+from typing import Annotated, Final
+
+import msgspec
+
+from asched.framework.config import Section
+
+API_VERSION: Final = "asched.dev/v1"
+KIND: Final = "AschedConfiguration"
+
+
+class LogFormat(Enum):
+    AUTO = "auto"
+    """Console on a terminal, JSON elsewhere."""
+    CONSOLE = "console"
+    JSON = "json"
+
+
+class LogLevel(Enum):
+    DEBUG = "debug"
+    INFO = "info"
+    WARNING = "warning"
+    ERROR = "error"
+
+
+class JournalSettings(Section, frozen=True):
+    url: str = "sqlite+aiosqlite:///asched.db"
+    """Where records go: a SQLAlchemy URL. Three slashes are a path relative to the working
+    directory, four an absolute one."""
+
+
+class HealthSettings(Section, frozen=True):
+    address: str = "127.0.0.1:10251"
+    """``host:port`` that serves /healthz, /readyz and /metrics; empty serves nothing."""
+
+    def __post_init__(self) -> None:
+        host, colon, port = self.address.rpartition(":")
+        if self.address and not (colon and host and port.isdecimal() and int(port) < 65536):
+            raise ValueError(f'"{self.address}" is no host:port, such as "127.0.0.1:10251"')
+
+    @property
+    def host(self) -> str:
+        return self.address.rpartition(":")[0].strip("[]")
+
+    @property
+    def port(self) -> int:
+        """0 lets the system choose, or stands for no address at all."""
+        return int(self.address.rpartition(":")[2] or 0)
+
+
+class EngineSettings(Section, frozen=True):
+    turn_time_slice: timedelta = timedelta(milliseconds=50)
+    """How long one turn of the engine goes on deciding before it commits what it has."""
+    seed: Annotated[int, msgspec.Meta(ge=0, lt=2**63)] = 0
+    """Breaks ties between equally good nodes; the same seed and records give the same choice."""
+    unschedulable_flush_interval: timedelta = timedelta(minutes=5)
+    """A pod that no event has woken for this long is tried again anyway."""
+
+    def __post_init__(self) -> None:
+        if self.turn_time_slice <= timedelta():
+            raise ValueError("turnTimeSlice must be greater than 0")
+        if self.unschedulable_flush_interval <= timedelta():
+            raise ValueError("unschedulableFlushInterval must be greater than 0")
+
+
+class LogSettings(Section, frozen=True):
+    format: LogFormat = LogFormat.AUTO
+    level: LogLevel = LogLevel.INFO
+
+
+class EventSettings(Section, frozen=True):
+    """Kubernetes Events about pods (``kubectl describe``)."""
+
+    enabled: bool = True
+    queue_limit: Annotated[int, msgspec.Meta(ge=1)] = 10_000
+    """Events that may wait to be sent; beyond it the oldest are dropped and counted."""
+
+
+class AschedConfiguration(Section, frozen=True):
+    """The whole document."""
+
+    api_version: str = API_VERSION
+    kind: str = KIND
+    kubeconfig: str = ""
+    """Path of a kubeconfig; empty leaves it to ``clientConnection.kubeconfig``, ``$KUBECONFIG``,
+    the home directory or the cluster that asched runs in."""
+    journal: JournalSettings = JournalSettings()
+    health: HealthSettings = HealthSettings()
+    engine: EngineSettings = EngineSettings()
+    log: LogSettings = LogSettings()
+    events: EventSettings = EventSettings()
