@@ -1,0 +1,364 @@
+"""Defaulting that the API server does on write, as far as a scheduler or kubectl sees it.
+
+Sources: pkg/apis/core/v1/defaults.go and its siblings for policy, storage and scheduling. Every
+function here changes the fresh object that it is given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from asched.model.quantity import QuantityError, milli_value, value
+
+Object = dict[str, Any]
+
+NODE_TOLERATION_SECONDS = 300
+"""DefaultTolerationSeconds admission: how long a pod stays on a node that is gone."""
+
+_EMPTY_NODE_INFO = {
+    "machineID": "",
+    "systemUUID": "",
+    "bootID": "",
+    "kernelVersion": "",
+    "osImage": "",
+    "containerRuntimeVersion": "",
+    "kubeletVersion": "",
+    "kubeProxyVersion": "",
+    "operatingSystem": "",
+    "architecture": "",
+}
+_DEFAULT_MODE = 420  # 0644
+_MODE_VOLUMES = ("secret", "configMap", "downwardAPI", "projected")
+
+
+def apply_defaults(storage_key: str, obj: Object) -> None:
+    """Fill in what the API server would for an object of this storage."""
+    default = _DEFAULTS.get(storage_key)
+    if default is not None:
+        default(obj)
+
+
+def containers_of(spec: Object) -> list[Object]:
+    """Init containers, then containers: everything that is defaulted alike."""
+    return [*(spec.get("initContainers") or ()), *(spec.get("containers") or ())]
+
+
+def _pull_policy(image: str) -> str:
+    """Always for ``:latest`` or no tag, unless a digest pins the image."""
+    if "@" in image:
+        return "IfNotPresent"
+    tag = image.rpartition("/")[2].partition(":")[2]
+    return "Always" if tag in ("", "latest") else "IfNotPresent"
+
+
+def _default_container(container: Object, host_network: bool) -> None:
+    resources = container.setdefault("resources", {})
+    limits = resources.get("limits")
+    if limits:
+        requests = dict(limits)
+        requests.update(resources.get("requests") or {})
+        resources["requests"] = requests
+    for port in container.get("ports") or ():
+        port.setdefault("protocol", "TCP")
+        if host_network and not port.get("hostPort"):
+            port["hostPort"] = port.get("containerPort", 0)
+    container.setdefault("terminationMessagePath", "/dev/termination-log")
+    container.setdefault("terminationMessagePolicy", "File")
+    container.setdefault("imagePullPolicy", _pull_policy(container.get("image") or ""))
+    for probe_name in ("livenessProbe", "readinessProbe", "startupProbe"):
+        probe = container.get(probe_name)
+        if isinstance(probe, dict):
+            for key, number in _PROBE_DEFAULTS.items():
+                probe.setdefault(key, number)
+            if "httpGet" in probe:
+                probe["httpGet"].setdefault("path", "/")
+                probe["httpGet"].setdefault("scheme", "HTTP")
+
+
+_PROBE_DEFAULTS = {
+    "timeoutSeconds": 1,
+    "periodSeconds": 10,
+    "successThreshold": 1,
+    "failureThreshold": 3,
+}
+
+
+def _default_volume(volume: Object) -> None:
+    if volume.keys() == {"name"}:
+        volume["emptyDir"] = {}
+    for source in _MODE_VOLUMES:
+        if isinstance(volume.get(source), dict):
+            volume[source].setdefault("defaultMode", _DEFAULT_MODE)
+    if isinstance(volume.get("hostPath"), dict):
+        volume["hostPath"].setdefault("type", "")
+    ephemeral = volume.get("ephemeral")
+    if isinstance(ephemeral, dict) and "volumeClaimTemplate" in ephemeral:
+        ephemeral["volumeClaimTemplate"].setdefault("spec", {}).setdefault(
+            "volumeMode", "Filesystem"
+        )
+
+
+def default_pod_spec(spec: Object) -> None:
+    """Defaults of a pod spec, also that of a pod template."""
+    spec.setdefault("restartPolicy", "Always")
+    spec.setdefault("terminationGracePeriodSeconds", 30)
+    spec.setdefault("dnsPolicy", "ClusterFirst")
+    spec.setdefault("securityContext", {})
+    spec.setdefault("schedulerName", "default-scheduler")
+    host_network = bool(spec.get("hostNetwork"))
+    for container in containers_of(spec):
+        _default_container(container, host_network)
+    for volume in spec.get("volumes") or ():
+        _default_volume(volume)
+
+
+def _default_pod(pod: Object) -> None:
+    spec = pod.setdefault("spec", {})
+    default_pod_spec(spec)
+    spec.setdefault("enableServiceLinks", True)
+    labels = pod["metadata"].get("labels") or {}
+    for constraint in spec.get("topologySpreadConstraints") or ():
+        _merge_label_keys(constraint, constraint.get("matchLabelKeys"), "In", labels)
+    for term in _affinity_terms(spec.get("affinity") or {}):
+        _merge_label_keys(term, term.get("matchLabelKeys"), "In", labels)
+        _merge_label_keys(term, term.get("mismatchLabelKeys"), "NotIn", labels)
+
+
+def _affinity_terms(affinity: Object) -> list[Object]:
+    terms: list[Object] = []
+    for kind in ("podAffinity", "podAntiAffinity"):
+        group = affinity.get(kind) or {}
+        terms.extend(group.get("requiredDuringSchedulingIgnoredDuringExecution") or ())
+        terms.extend(
+            weighted["podAffinityTerm"]
+            for weighted in group.get("preferredDuringSchedulingIgnoredDuringExecution") or ()
+            if "podAffinityTerm" in weighted
+        )
+    return terms
+
+
+def _merge_label_keys(holder: Object, keys: Any, operator: str, labels: Object) -> None:
+    """KEP-3633 / KEP-3243: the label's value at creation becomes part of the selector.
+
+    A holder without a selector selects nothing and stays so.
+    """
+    selector = holder.get("labelSelector")
+    if not keys or selector is None:
+        return
+    added = [
+        {"key": key, "operator": operator, "values": [labels[key]]} for key in keys if key in labels
+    ]
+    if added:
+        selector["matchExpressions"] = [*(selector.get("matchExpressions") or ()), *added]
+
+
+def add_default_tolerations(spec: Object) -> None:
+    """DefaultTolerationSeconds admission: not-ready and unreachable nodes are borne 300 s."""
+    tolerations = spec.get("tolerations") or []
+    added = []
+    for key in ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"):
+        tolerated = any(
+            toleration.get("key") in (key, None, "")
+            and toleration.get("effect") in ("NoExecute", None, "")
+            for toleration in tolerations
+        )
+        if not tolerated:
+            added.append(
+                {
+                    "key": key,
+                    "operator": "Exists",
+                    "effect": "NoExecute",
+                    "tolerationSeconds": NODE_TOLERATION_SECONDS,
+                }
+            )
+    if added:
+        spec["tolerations"] = [*tolerations, *added]
+
+
+def qos_class(spec: Object) -> str:
+    """BestEffort, Burstable or Guaranteed (pkg/apis/core/v1/helper/qos)."""
+    guaranteed = True
+    anything = False
+    for container in containers_of(spec):
+        resources = container.get("resources") or {}
+        requests = _positive(resources.get("requests"))
+        limits = _positive(resources.get("limits"))
+        anything = anything or bool(requests or limits)
+        if limits.keys() != {"cpu", "memory"} or requests != limits:
+            guaranteed = False
+    if not anything:
+        return "BestEffort"
+    return "Guaranteed" if guaranteed else "Burstable"
+
+
+def _positive(quantities: Any) -> dict[str, int]:
+    """cpu in thousandths and memory in bytes, where more than zero."""
+    found: dict[str, int] = {}
+    for name in ("cpu", "memory"):
+        quantity = (quantities or {}).get(name)
+        if quantity is None:
+            continue
+        try:
+            amount = _amount(name, quantity)
+        except QuantityError:
+            continue
+        if amount > 0:
+            found[name] = amount
+    return found
+
+
+def _amount(name: str, quantity: Any) -> int:
+    return milli_value(quantity) if name == "cpu" else value(quantity)
+
+
+def _default_node(node: Object) -> None:
+    node.setdefault("spec", {})
+    status = node.setdefault("status", {})
+    if status.get("capacity") and not status.get("allocatable"):
+        status["allocatable"] = dict(status["capacity"])
+    status.setdefault("daemonEndpoints", {"kubeletEndpoint": {"Port": 0}})
+    status["nodeInfo"] = {**_EMPTY_NODE_INFO, **(status.get("nodeInfo") or {})}
+
+
+def _default_namespace(namespace: Object) -> None:
+    metadata = namespace["metadata"]
+    labels = dict(metadata.get("labels") or {})
+    labels["kubernetes.io/metadata.name"] = metadata["name"]
+    metadata["labels"] = labels
+    namespace.setdefault("spec", {}).setdefault("finalizers", ["kubernetes"])
+    namespace.setdefault("status", {}).setdefault("phase", "Active")
+
+
+def _default_volume_claim(claim: Object) -> None:
+    claim.setdefault("spec", {}).setdefault("volumeMode", "Filesystem")
+    claim.setdefault("status", {}).setdefault("phase", "Pending")
+
+
+def _default_volume_object(volume: Object) -> None:
+    spec = volume.setdefault("spec", {})
+    spec.setdefault("persistentVolumeReclaimPolicy", "Retain")
+    spec.setdefault("volumeMode", "Filesystem")
+    volume.setdefault("status", {}).setdefault("phase", "Pending")
+
+
+def _default_storage_class(storage_class: Object) -> None:
+    storage_class.setdefault("reclaimPolicy", "Delete")
+    storage_class.setdefault("volumeBindingMode", "Immediate")
+
+
+def _default_priority_class(priority_class: Object) -> None:
+    priority_class.setdefault("preemptionPolicy", "PreemptLowerPriority")
+    priority_class.setdefault("value", 0)
+
+
+def _default_budget(budget: Object) -> None:
+    status = budget.setdefault("status", {})
+    for count in ("disruptionsAllowed", "currentHealthy", "desiredHealthy", "expectedPods"):
+        status.setdefault(count, 0)
+
+
+def _default_csi_driver(driver: Object) -> None:
+    spec = driver.setdefault("spec", {})
+    spec.setdefault("attachRequired", True)
+    spec.setdefault("podInfoOnMount", False)
+    spec.setdefault("storageCapacity", False)
+    spec.setdefault("fsGroupPolicy", "ReadWriteOnceWithFSType")
+    spec.setdefault("volumeLifecycleModes", ["Persistent"])
+    spec.setdefault("requiresRepublish", False)
+
+
+def _default_service(service: Object) -> None:
+    spec = service.setdefault("spec", {})
+    spec.setdefault("type", "ClusterIP")
+    spec.setdefault("sessionAffinity", "None")
+    spec.setdefault("internalTrafficPolicy", "Cluster")
+    for port in spec.get("ports") or ():
+        port.setdefault("protocol", "TCP")
+        port.setdefault("targetPort", port.get("port"))
+    service.setdefault("status", {"loadBalancer": {}})
+
+
+def _default_workload(workload: Object) -> None:
+    spec = workload.setdefault("spec", {})
+    spec.setdefault("replicas", 1)
+    template = spec.get("template")
+    if isinstance(template, dict):
+        template.setdefault("metadata", {})
+        default_pod_spec(template.setdefault("spec", {}))
+    workload.setdefault("status", {}).setdefault("replicas", 0)
+
+
+def _default_templated(workload: Object) -> None:
+    template = workload.setdefault("spec", {}).get("template")
+    if isinstance(template, dict):
+        template.setdefault("metadata", {})
+        default_pod_spec(template.setdefault("spec", {}))
+    workload.setdefault("status", {})
+
+
+def _default_definition(definition: Object) -> None:
+    spec = definition.setdefault("spec", {})
+    names = spec.setdefault("names", {})
+    kind = names.get("kind", "")
+    names.setdefault("listKind", f"{kind}List")
+    names.setdefault("singular", kind.lower())
+    spec.setdefault("conversion", {"strategy": "None"})
+    storage = [version["name"] for version in spec.get("versions") or () if version.get("storage")]
+    definition.setdefault(
+        "status",
+        {
+            "conditions": None,
+            "acceptedNames": {"plural": "", "kind": ""},
+            "storedVersions": storage,
+        },
+    )
+
+
+_DEFAULTS: dict[str, Callable[[Object], None]] = {
+    "pods": _default_pod,
+    "nodes": _default_node,
+    "namespaces": _default_namespace,
+    "persistentvolumeclaims": _default_volume_claim,
+    "persistentvolumes": _default_volume_object,
+    "services": _default_service,
+    "replicationcontrollers": _default_workload,
+    "replicasets.apps": _default_workload,
+    "deployments.apps": _default_workload,
+    "statefulsets.apps": _default_workload,
+    "daemonsets.apps": _default_templated,
+    "jobs.batch": _default_templated,
+    "storageclasses.storage.k8s.io": _default_storage_class,
+    "csidrivers.storage.k8s.io": _default_csi_driver,
+    "priorityclasses.scheduling.k8s.io": _default_priority_class,
+    "poddisruptionbudgets.policy": _default_budget,
+    "customresourcedefinitions.apiextensions.k8s.io": _default_definition,
+}
+
+
+def complete_status(storage_key: str, obj: Object) -> None:
+    """Write what the typed API always shows in a status: null times of conditions.
+
+    ``lastProbeTime`` and its like have no omitempty in k8s.io/api, so a condition that was sent
+    without them comes back with null.
+    """
+    times = _CONDITION_TIMES.get(storage_key)
+    status = obj.get("status")
+    if times is None or not isinstance(status, dict):
+        return
+    conditions = status.get("conditions")
+    if not conditions:
+        return
+    if all(time in condition for condition in conditions for time in times):
+        return
+    obj["status"] = {
+        **status,
+        "conditions": [{**dict.fromkeys(times), **condition} for condition in conditions],
+    }
+
+
+_CONDITION_TIMES = {
+    "pods": ("lastProbeTime", "lastTransitionTime"),
+    "nodes": ("lastHeartbeatTime", "lastTransitionTime"),
+    "persistentvolumeclaims": ("lastProbeTime", "lastTransitionTime"),
+}
