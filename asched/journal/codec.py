@@ -1,0 +1,111 @@
+"""Records to rows and back.
+
+A payload is compact JSON (``sqlite3 journal.db 'select payload from journal_record' | jq``) tagged
+with the record's type. Each row also has the version of its record's form. When the form of a
+record changes, one function per step is added to :data:`UPCASTERS`; what was written before is
+brought up step by step while it is read, and stays in the journal as it was.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, get_args
+
+import msgspec
+
+from asched.journal.errors import RecordError
+from asched.state.records import AnyRecord, ObjectGone, ObjectSeen
+
+Upcaster = Callable[[dict[str, Any]], dict[str, Any]]
+"""One version step of one kind: the raw JSON of version n in, that of version n + 1 out."""
+
+UPCASTERS: Mapping[str, Sequence[Upcaster]] = {}
+"""Per kind, the steps from version 1 on. A kind's current version is one more than its steps."""
+
+KINDS: Mapping[str, type[AnyRecord]] = {t.__name__: t for t in get_args(AnyRecord)}
+
+POD = "pod"
+
+
+class Encoded(NamedTuple):
+    """A record in its stored form, not yet numbered."""
+
+    kind: str
+    version: int
+    subject: str
+    payload: str
+
+
+def object_subject(kind: str, key: str) -> str:
+    """The subject of an object's history, such as ``pod/default/web-1`` or ``node/n1``."""
+    return f"{kind.lower()}/{key}"
+
+
+def subject_of(record: AnyRecord) -> str:
+    """Whose history a record belongs to; empty for what concerns the engine as a whole."""
+    if isinstance(record, ObjectSeen):
+        return object_subject(type(record.object).__name__, record.object.key)
+    if isinstance(record, ObjectGone):
+        return object_subject(record.kind, record.key)
+    key = getattr(record, "key", None)
+    return "" if key is None else object_subject(POD, key)
+
+
+class Codec:
+    """Encodes and decodes records under one registry of upcasters."""
+
+    def __init__(self, upcasters: Mapping[str, Sequence[Upcaster]]) -> None:
+        unknown = sorted(set(upcasters) - set(KINDS))
+        if unknown:
+            raise ValueError(f"upcasters for unknown kinds: {', '.join(unknown)}")
+        self._upcasters = upcasters
+        self._versions = {kind: 1 + len(upcasters.get(kind, ())) for kind in KINDS}
+        self._encode = msgspec.json.Encoder().encode
+        self._decoder: msgspec.json.Decoder[AnyRecord] = msgspec.json.Decoder(AnyRecord)
+
+    def encode(self, record: AnyRecord) -> Encoded:
+        """The stored form of ``record`` in its kind's current version."""
+        kind = type(record).__name__
+        payload = self._encode(record).decode()
+        return Encoded(kind, self._versions[kind], subject_of(record), payload)
+
+    def decode(self, seq: int, kind: str, version: int, payload: str) -> AnyRecord:
+        """The record that was stored, brought up to the current version.
+
+        Raises :class:`RecordError`, naming ``seq`` and ``kind``, for an unknown kind, a version
+        newer than this code, or a payload that is not one of that kind.
+        """
+        current = self._versions.get(kind)
+        if current is None:
+            raise RecordError(f"record {seq} is of unknown kind {kind!r}: upgrade asched")
+        if version != current:
+            payload = self._upcast(seq, kind, version, payload)
+        try:
+            record = self._decoder.decode(payload)
+        except msgspec.DecodeError as error:
+            raise RecordError(
+                f"record {seq} ({kind} v{version}) does not decode: {error}"
+            ) from None
+        if type(record).__name__ != kind:
+            raise RecordError(
+                f"record {seq} says it is {kind} but holds {type(record).__name__}: altered?"
+            )
+        return record
+
+    def _upcast(self, seq: int, kind: str, version: int, payload: str) -> str:
+        current = self._versions[kind]
+        if not 1 <= version < current:
+            raise RecordError(
+                f"record {seq} ({kind}) has version {version}, this asched knows 1 to {current}:"
+                " upgrade asched"
+            )
+        try:
+            raw = msgspec.json.decode(payload, type=dict[str, Any])
+        except msgspec.DecodeError as error:
+            raise RecordError(f"record {seq} ({kind} v{version}) is not JSON: {error}") from None
+        for step in self._upcasters[kind][version - 1 :]:
+            raw = step(raw)
+        return self._encode(raw).decode()
+
+
+CODEC = Codec(UPCASTERS)

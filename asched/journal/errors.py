@@ -1,0 +1,67 @@
+"""What can go wrong with a journal, each with one line that a user can act on."""
+
+from __future__ import annotations
+
+
+class JournalError(Exception):
+    """Base of all; its text is one line for a user, without a traceback."""
+
+
+class JournalUrlError(JournalError):
+    """The URL does not name a journal that asched can open."""
+
+
+class JournalOpenError(JournalError):
+    """The journal cannot be opened or written where it lies."""
+
+
+class JournalSchemaError(JournalError):
+    """The tables are not of this asched's revision, and cannot or may not be upgraded."""
+
+
+class JournalBusyError(JournalError):
+    """Another process kept the journal locked for too long. Retrying the same append is safe."""
+
+
+class JournalFullError(JournalError):
+    """No room on the disk. Nothing of the batch was stored; it may be retried once there is."""
+
+
+class JournalIOError(JournalError):
+    """The disk or the connection failed. Whether the batch was stored is unknown: retry it with its
+    ``first_seq`` to learn that."""
+
+
+class JournalCorruptError(JournalError):
+    """What is stored is damaged or was altered; the message names the record or batch."""
+
+
+class FencedError(JournalError):
+    """A newer writer has claimed the journal: this one must stop deciding at once."""
+
+
+class ConflictError(JournalError):
+    """The batch does not follow what is stored, and is not what is stored there."""
+
+
+class RecordError(JournalError):
+    """A stored record cannot be decoded: unknown kind, newer version, or damaged payload."""
+
+
+def fenced_message(epoch: int, newest: int) -> str:
+    """The text of :class:`FencedError`; ``epoch`` 0 stands for a store that never claimed."""
+    if epoch == 0:
+        return "this process has not claimed the journal, so it may not append"
+    return f"another process claimed the journal: epoch {newest} deposed epoch {epoch}"
+
+
+def conflict_message(first_seq: int, head_seq: int) -> str:
+    """The text of :class:`ConflictError`."""
+    return (
+        f"a batch was to start at record {first_seq}, but the journal ends at {head_seq} and other"
+        " records are stored there"
+    )
+
+
+def unknown_seq_message(seq: int) -> str:
+    return f"a checkpoint of record {seq} is refused: the journal has no such record"

@@ -1,0 +1,130 @@
+"""A journal in memory: for tests, simulations and a demo that leaves nothing behind."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import AsyncIterator, Sequence
+
+import anyio.lowlevel
+
+from asched.journal.chain import GENESIS, Head, SealedBatch, seal
+from asched.journal.codec import CODEC
+from asched.journal.errors import (
+    ConflictError,
+    FencedError,
+    JournalError,
+    conflict_message,
+    fenced_message,
+    unknown_seq_message,
+)
+from asched.journal.store import Appended, Checkpoint, StoredRecord
+from asched.state.records import AnyRecord
+
+
+class MemoryJournal:
+    """What is stored; any number of :class:`MemoryStore` may stand before it."""
+
+    def __init__(self) -> None:
+        self.batches: list[SealedBatch] = []
+        self.last_seqs: list[int] = []
+        """The last sequence number of each batch, for finding one by bisection."""
+        self.writers: list[str] = []
+        self.checkpoints: dict[int, bytes] = {}
+
+    @property
+    def epoch(self) -> int:
+        return len(self.writers)
+
+    @property
+    def head(self) -> Head:
+        return self.batches[-1].head if self.batches else GENESIS
+
+    def head_before(self, first_seq: int) -> Head | None:
+        """The head that a batch starting at ``first_seq`` follows, if a batch starts there."""
+        index = bisect_right(self.last_seqs, first_seq - 1)
+        if index == len(self.batches) or self.batches[index].batch.first_seq != first_seq:
+            return None
+        return self.batches[index - 1].head if index else GENESIS
+
+
+class MemoryStore:
+    """A :class:`~asched.journal.store.JournalStore` over a :class:`MemoryJournal`.
+
+    Records go through the codec, so what cannot be stored on disk cannot be stored here either.
+    """
+
+    def __init__(self, journal: MemoryJournal | None = None) -> None:
+        self._journal = MemoryJournal() if journal is None else journal
+        self._epoch = 0
+
+    async def claim(self, writer: str, *, claimed_at_ns: int) -> int:
+        del claimed_at_ns  # nobody can read it later than now
+        await anyio.lowlevel.checkpoint()
+        self._journal.writers.append(writer)
+        self._epoch = self._journal.epoch
+        return self._epoch
+
+    async def append(
+        self, records: Sequence[AnyRecord], *, written_at_ns: int, first_seq: int | None = None
+    ) -> Appended:
+        if not records:
+            raise ValueError("a batch holds at least one record")
+        await anyio.lowlevel.checkpoint()
+        journal = self._journal
+        if self._epoch == 0 or self._epoch != journal.epoch:
+            raise FencedError(fenced_message(self._epoch, journal.epoch))
+        encoded = [CODEC.encode(record) for record in records]
+        head = journal.head
+        if first_seq is not None and first_seq != head.seq + 1:
+            before = journal.head_before(first_seq)
+            if before is not None:
+                stored = journal.batches[before.batch].batch
+                again = seal(before, encoded, stored.epoch, written_at_ns).batch
+                if again == stored:
+                    return Appended(stored.first_seq, stored.last_seq)
+            raise ConflictError(conflict_message(first_seq, head.seq))
+        sealed = seal(head, encoded, self._epoch, written_at_ns)
+        journal.batches.append(sealed)
+        journal.last_seqs.append(sealed.batch.last_seq)
+        return Appended(sealed.batch.first_seq, sealed.batch.last_seq)
+
+    async def head(self) -> Head:
+        await anyio.lowlevel.checkpoint()
+        return self._journal.head
+
+    async def read(
+        self, after_seq: int = 0, up_to: int | None = None, *, subject: str | None = None
+    ) -> AsyncIterator[StoredRecord]:
+        journal = self._journal
+        last_seq = journal.head.seq if up_to is None else min(up_to, journal.head.seq)
+        end = len(journal.batches)
+        for index in range(bisect_right(journal.last_seqs, after_seq), end):
+            batch, rows = journal.batches[index]
+            if batch.first_seq > last_seq:
+                return
+            await anyio.lowlevel.checkpoint()
+            for row in rows:
+                if after_seq < row.seq <= last_seq and subject in (None, row.subject):
+                    record = CODEC.decode(row.seq, row.kind, row.version, row.payload)
+                    yield StoredRecord(row.seq, batch.written_at_ns, record)
+
+    async def batches(self, after_batch: int = 0) -> AsyncIterator[SealedBatch]:
+        for sealed in self._journal.batches[after_batch:]:
+            await anyio.lowlevel.checkpoint()
+            yield sealed
+
+    async def save_checkpoint(self, seq: int, blob: bytes) -> None:
+        await anyio.lowlevel.checkpoint()
+        if not 1 <= seq <= self._journal.head.seq:
+            raise JournalError(unknown_seq_message(seq))
+        self._journal.checkpoints[seq] = blob
+
+    async def load_checkpoint(self, at_or_before_seq: int | None = None) -> Checkpoint | None:
+        await anyio.lowlevel.checkpoint()
+        saved = self._journal.checkpoints
+        limit = self._journal.head.seq if at_or_before_seq is None else at_or_before_seq
+        seq = max((s for s in saved if s <= limit), default=None)
+        return None if seq is None else Checkpoint(seq, saved[seq])
+
+    async def close(self) -> None:
+        await anyio.lowlevel.checkpoint()

@@ -1,0 +1,68 @@
+"""The front door: from a URL to an open journal."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import anyio
+from sqlalchemy import make_url
+from sqlalchemy.exc import ArgumentError
+
+from asched.journal.errors import JournalUrlError
+from asched.journal.memory import MemoryStore
+from asched.journal.sql import SqlStore
+from asched.journal.sqlite import SqliteDatabase
+from asched.journal.store import JournalStore
+
+MEMORY_URL = "memory://"
+
+_ACCEPTED = "expected a file's path, sqlite+aiosqlite:///PATH or memory://"
+
+
+@asynccontextmanager
+async def open_journal(url: str, *, read_only: bool = False) -> AsyncIterator[JournalStore]:
+    """Open the journal at ``url`` and close it at the end of the block.
+
+    ``url`` is a file's path, ``sqlite:///PATH``, ``sqlite+aiosqlite:///PATH`` (four slashes for an
+    absolute path) or ``memory://``. Unless ``read_only``, a journal that is not there is made and
+    one of an older schema is upgraded.
+
+    Raises a :class:`~asched.journal.errors.JournalError` whose text is one line for the user.
+    """
+    store = await _open(url, read_only=read_only)
+    try:
+        yield store
+    finally:
+        with anyio.CancelScope(shield=True):
+            await store.close()
+
+
+async def _open(url: str, *, read_only: bool) -> JournalStore:
+    if url == MEMORY_URL:
+        if read_only:
+            raise JournalUrlError("memory:// is always empty at first: there is nothing to read")
+        return MemoryStore()
+    return SqlStore(await SqliteDatabase.open(sqlite_path(url), read_only=read_only))
+
+
+def sqlite_path(url: str) -> Path:
+    """The file that ``url`` names.
+
+    Raises :class:`JournalUrlError` for the URL of anything but a file.
+    """
+    if "://" not in url:
+        if not url or url == ":memory:":
+            raise JournalUrlError(f"{url!r} is not a journal: {_ACCEPTED}")
+        return Path(url).expanduser()
+    try:
+        parsed = make_url(url)
+    except (ArgumentError, ValueError):
+        raise JournalUrlError(f"{url!r} is not a URL: {_ACCEPTED}") from None
+    shown = parsed.render_as_string(hide_password=True)
+    if parsed.drivername not in ("sqlite", "sqlite+aiosqlite"):
+        raise JournalUrlError(f"cannot keep a journal in {shown}: {_ACCEPTED}")
+    if parsed.host or parsed.query or not parsed.database or parsed.database == ":memory:":
+        raise JournalUrlError(f"{shown} does not name a file: {_ACCEPTED}")
+    return Path(parsed.database)

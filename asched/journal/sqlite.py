@@ -1,0 +1,275 @@
+"""A journal's database on SQLite: its connections, its errors, and its fast way to append.
+
+One connection writes and checkpoints; readers have connections of their own that can do neither.
+SQLite before 3.51.3 can corrupt a WAL when one connection checkpoints while another commits, so
+even between processes (a deposed writer and its successor) a lock file keeps commits, which is when
+SQLite checkpoints by itself, apart.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
+from typing import Any, cast
+from urllib.parse import quote
+
+import aiosqlite
+import anyio
+from sqlalchemy import URL, event, insert
+from sqlalchemy.dialects import sqlite as sqlite_dialect
+from sqlalchemy.exc import DBAPIError
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
+
+from asched.journal import migrate
+from asched.journal.chain import SealedBatch
+from asched.journal.errors import (
+    ConflictError,
+    FencedError,
+    JournalBusyError,
+    JournalCorruptError,
+    JournalError,
+    JournalFullError,
+    JournalIOError,
+    JournalOpenError,
+    JournalSchemaError,
+)
+from asched.journal.lock import FileLock
+from asched.journal.schema import JOURNAL_BATCH, JOURNAL_RECORD
+
+_DRIVER = "sqlite+aiosqlite"
+_BUSY_TIMEOUT_S = 10.0
+_READERS = 4
+
+_EVERY_CONNECTION = (
+    f"PRAGMA busy_timeout = {int(_BUSY_TIMEOUT_S * 1000)}",
+    "PRAGMA foreign_keys = ON",
+)
+_WRITER = (
+    *_EVERY_CONNECTION,
+    "PRAGMA journal_mode = WAL",
+    # FULL syncs the WAL at every commit: a decision must survive a loss of power before its
+    # effect. NORMAL would sync at checkpoints only and lose the commits since.
+    "PRAGMA synchronous = FULL",
+    # 32 MiB: the subject index is written all over, so its upper levels should stay in memory.
+    "PRAGMA cache_size = -32768",
+    # In pages of 4 KiB. Fewer, larger checkpoints write a page of the index once instead of often.
+    "PRAGMA wal_autocheckpoint = 4000",
+)
+_READER = (
+    *_EVERY_CONNECTION,
+    "PRAGMA query_only = ON",
+    "PRAGMA wal_autocheckpoint = 0",
+)
+
+_DIALECT = sqlite_dialect.dialect(paramstyle="qmark")
+_INSERT_BATCH = str(insert(JOURNAL_BATCH).compile(dialect=_DIALECT))
+_INSERT_RECORD = str(insert(JOURNAL_RECORD).compile(dialect=_DIALECT))
+
+
+class SqliteDatabase:
+    """The file at ``path``, open. Made by :meth:`open`."""
+
+    def __init__(
+        self, path: Path, readers: AsyncEngine, writer: AsyncEngine | None, lock: FileLock | None
+    ) -> None:
+        self.path = path
+        self._readers = readers
+        self._writer = writer
+        self._file_lock = lock
+        self._connection: AsyncConnection | None = None
+        self._one_at_a_time = anyio.Lock()
+
+    @classmethod
+    async def open(cls, path: Path, *, read_only: bool) -> SqliteDatabase:
+        """Open the journal at ``path``; for writing, create or upgrade it first.
+
+        Raises :class:`JournalOpenError`, :class:`JournalSchemaError` (newer, or read-only and
+        older), :class:`JournalCorruptError` (not a database), :class:`JournalBusyError`.
+        """
+        _check_path(path, read_only=read_only)
+        lock = None if read_only else FileLock(path.with_name(f"{path.name}-lock"), _BUSY_TIMEOUT_S)
+        writer = None if read_only else _engine(URL.create(_DRIVER, database=str(path)), _WRITER, 1)
+        database = cls(path, _engine(_read_only_url(path), _READER, _READERS), writer, lock)
+        try:
+            if writer is not None:
+                await database._open_for_writing(writer)
+            else:
+                await database._check_schema()
+        except BaseException:
+            with anyio.CancelScope(shield=True):
+                await database.close()
+            raise
+        return database
+
+    async def _open_for_writing(self, writer: AsyncEngine) -> None:
+        assert self._file_lock is not None
+        async with self._file_lock.held():
+            with self._translated():
+                self._connection = await writer.connect()
+        with self._located():
+            async with self.write() as connection:
+                # Python's driver opens no transaction for DDL by itself.
+                await connection.exec_driver_sql("BEGIN IMMEDIATE")
+                await connection.run_sync(migrate.upgrade)
+
+    async def _check_schema(self) -> None:
+        with self._located():
+            async with self.read() as connection:
+                await connection.run_sync(migrate.check)
+
+    @contextmanager
+    def _located(self) -> Iterator[None]:
+        try:
+            yield
+        except JournalSchemaError as error:
+            raise JournalSchemaError(f"{self.path}: {error}") from None
+
+    @asynccontextmanager
+    async def read(self) -> AsyncIterator[AsyncConnection]:
+        """A read-only connection; its transaction ends with the block."""
+        with self._translated():
+            async with self._readers.connect() as connection:
+                yield connection
+
+    @asynccontextmanager
+    async def write(self) -> AsyncIterator[AsyncConnection]:
+        """The writing connection in a transaction, committed at the end of the block.
+
+        Cancellation is held back inside, so that the outcome of a commit is always known.
+        """
+        async with self._exclusively() as connection, connection.begin():
+            yield connection
+
+    async def append(self, sealed: SealedBatch) -> None:
+        """Insert a batch in a transaction of its own, durable on return.
+
+        Three calls on the driver, because each costs a switch to its thread and back: SQLAlchemy's
+        own way costs eleven. The driver begins the transaction itself, at the first INSERT.
+        """
+        async with self._exclusively() as connection:
+            driver = await _driver(connection)
+            try:
+                await driver.execute(_INSERT_BATCH, sealed.batch)
+                await driver.executemany(_INSERT_RECORD, sealed.rows)
+                await driver.commit()
+            except BaseException:
+                await driver.rollback()
+                raise
+
+    @asynccontextmanager
+    async def _exclusively(self) -> AsyncIterator[AsyncConnection]:
+        if self._file_lock is None or self._connection is None:
+            raise JournalError(f"{self.path} is open for reading only")
+        async with self._one_at_a_time, self._file_lock.held():
+            with anyio.CancelScope(shield=True), self._translated():
+                yield self._connection
+
+    @contextmanager
+    def _translated(self) -> Iterator[None]:
+        """SQLite's errors as the journal's, naming the file."""
+        try:
+            yield
+        except (DBAPIError, sqlite3.Error) as error:
+            raise _translate(error, self.path) from error
+
+    async def close(self) -> None:
+        """Idempotent."""
+        await self._readers.dispose()
+        if self._writer is None or self._file_lock is None:
+            return
+        writer, self._writer = self._writer, None
+        # The last connection to close checkpoints.
+        async with self._file_lock.held():
+            if self._connection is not None:
+                await self._connection.close()
+                self._connection = None
+            await writer.dispose()
+        self._file_lock.close()
+
+
+def _read_only_url(path: Path) -> URL:
+    return URL.create(
+        _DRIVER, database=f"file:{quote(str(path))}", query={"mode": "ro", "uri": "true"}
+    )
+
+
+def _engine(url: URL, pragmas: Sequence[str], connections: int) -> AsyncEngine:
+    engine = create_async_engine(
+        url,
+        pool_size=connections,
+        max_overflow=0,
+        # "BEGIN IMMEDIATE" takes the write lock at the start, where waiting for it is possible.
+        connect_args={"timeout": _BUSY_TIMEOUT_S, "isolation_level": "IMMEDIATE"},
+    )
+
+    @event.listens_for(engine.sync_engine, "connect")
+    def set_up(connection: Any, _: object) -> None:
+        cursor = connection.cursor()
+        try:
+            for pragma in pragmas:
+                cursor.execute(pragma)
+        finally:
+            cursor.close()
+
+    return engine
+
+
+async def _driver(connection: AsyncConnection) -> aiosqlite.Connection:
+    pooled = await connection.get_raw_connection()
+    return cast(aiosqlite.Connection, pooled.driver_connection)
+
+
+def _check_path(path: Path, *, read_only: bool) -> None:
+    """Say why a path will not do; SQLite only says that it could not open it."""
+    folder = path.parent
+    try:
+        if path.is_dir():
+            raise JournalOpenError(f"cannot open {path}: it is a directory")
+        if read_only and not path.exists():
+            raise JournalOpenError(f"cannot open {path}: no such file")
+        if not folder.is_dir():
+            why = "is not a directory" if folder.exists() else "does not exist"
+            raise JournalOpenError(f"cannot open {path}: {folder} {why}")
+    except OSError as error:
+        raise JournalOpenError(f"cannot open {path}: {error.strerror}") from None
+
+
+_REFUSALS: tuple[tuple[str, type[JournalError]], ...] = (
+    ("fenced: ", FencedError),
+    ("out of sequence: ", ConflictError),
+    ("append-only: ", JournalError),
+)
+"""How the triggers' texts begin (see ``migrations/``)."""
+
+
+def _translate(error: BaseException, path: Path) -> JournalError:
+    cause = _sqlite_error(error)
+    if cause is None:
+        return JournalIOError(f"{path}: {error}")
+    for prefix, kind in _REFUSALS:
+        if str(cause).startswith(prefix):
+            return kind(f"{path}: {cause}")
+    match getattr(cause, "sqlite_errorname", "").split("_")[1:2]:
+        case ["FULL"]:
+            return JournalFullError(f"cannot write {path}: the disk is full")
+        case ["CANTOPEN" | "READONLY" | "PERM" | "AUTH"]:
+            return JournalOpenError(f"cannot open {path} for this: {cause}")
+        case ["NOTADB"]:
+            return JournalCorruptError(f"{path} is not an asched journal: {cause}")
+        case ["CORRUPT"]:
+            return JournalCorruptError(f"{path} is damaged: {cause}")
+        case ["BUSY" | "LOCKED"]:
+            return JournalBusyError(f"{path} is locked by another process")
+        case _:
+            return JournalIOError(f"{path}: {cause}")
+
+
+def _sqlite_error(error: BaseException | None) -> sqlite3.Error | None:
+    """The driver's own error inside SQLAlchemy's."""
+    while error is not None:
+        if isinstance(error, sqlite3.Error):
+            return error
+        error = (error.orig if isinstance(error, DBAPIError) else None) or error.__cause__
+    return None

@@ -1,0 +1,108 @@
+"""The journal: writers, batches, records, checkpoints.
+
+Writers, batches and records are append-only, and it is the database that says so: triggers refuse
+UPDATE and DELETE, refuse a batch of a writer that is not the newest, and refuse whatever is not the
+next in sequence. (The last also stops INSERT OR REPLACE, which deletes without firing a trigger.)
+"""
+
+import sqlalchemy as sa
+from alembic import op
+
+revision = "0001"
+down_revision = None
+branch_labels = None
+depends_on = None
+
+KEY = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
+
+APPEND_ONLY = ("journal_writer", "journal_batch", "journal_record")
+
+# table, name, the condition under which an INSERT is refused, the reason
+INSERT_RULES = (
+    (
+        "journal_writer",
+        "journal_writer_next",
+        "NEW.epoch <> (SELECT coalesce(max(epoch), 0) + 1 FROM journal_writer)",
+        "out of sequence: not the next epoch",
+    ),
+    (
+        "journal_batch",
+        "journal_batch_fenced",
+        "NEW.epoch <> (SELECT max(epoch) FROM journal_writer)",
+        "fenced: not the newest writer",
+    ),
+    (
+        "journal_batch",
+        "journal_batch_next",
+        (
+            "NEW.last_seq < NEW.first_seq"
+            " OR NEW.batch <> (SELECT coalesce(max(batch), 0) + 1 FROM journal_batch)"
+            " OR NEW.first_seq <> (SELECT coalesce(max(last_seq), 0) + 1 FROM journal_batch"
+            " WHERE batch = NEW.batch - 1)"
+            " OR NEW.previous_hash <> coalesce("
+            f"(SELECT hash FROM journal_batch WHERE batch = NEW.batch - 1), '{'0' * 64}')"
+        ),
+        "out of sequence: not the next batch",
+    ),
+    (
+        "journal_record",
+        "journal_record_next",
+        "NEW.seq <> (SELECT coalesce(max(seq), 0) + 1 FROM journal_record)",
+        "out of sequence: not the next record",
+    ),
+)
+
+
+def upgrade() -> None:
+    create_tables()
+    create_sqlite_triggers()
+
+
+def create_tables() -> None:
+    op.create_table(
+        "journal_writer",
+        sa.Column("epoch", KEY, primary_key=True, autoincrement=False),
+        sa.Column("writer", sa.Text(), nullable=False),
+        sa.Column("claimed_at_ns", sa.BigInteger(), nullable=False),
+    )
+    op.create_table(
+        "journal_batch",
+        sa.Column("batch", KEY, primary_key=True, autoincrement=False),
+        sa.Column("first_seq", sa.BigInteger(), nullable=False, unique=True),
+        sa.Column("last_seq", sa.BigInteger(), nullable=False),
+        sa.Column("epoch", sa.BigInteger(), sa.ForeignKey("journal_writer.epoch"), nullable=False),
+        sa.Column("written_at_ns", sa.BigInteger(), nullable=False),
+        sa.Column("previous_hash", sa.Text(), nullable=False),
+        sa.Column("hash", sa.Text(), nullable=False),
+    )
+    op.create_table(
+        "journal_record",
+        sa.Column("seq", KEY, primary_key=True, autoincrement=False),
+        sa.Column("batch", sa.BigInteger(), sa.ForeignKey("journal_batch.batch"), nullable=False),
+        sa.Column("kind", sa.Text(), nullable=False),
+        sa.Column("version", sa.SmallInteger(), nullable=False),
+        sa.Column("subject", sa.Text(), nullable=False),
+        sa.Column("payload", sa.Text(), nullable=False),
+    )
+    op.create_index("journal_record_subject", "journal_record", ["subject", "seq"])
+    op.create_table(
+        "journal_checkpoint",
+        sa.Column("seq", KEY, primary_key=True, autoincrement=False),
+        sa.Column("batch", sa.BigInteger(), sa.ForeignKey("journal_batch.batch"), nullable=False),
+        sa.Column("batch_hash", sa.Text(), nullable=False),
+        sa.Column("blob", sa.LargeBinary(), nullable=False),
+    )
+
+
+def create_sqlite_triggers() -> None:
+    for table in APPEND_ONLY:
+        for verb in ("UPDATE", "DELETE"):
+            op.execute(
+                f"CREATE TRIGGER {table}_no_{verb.lower()} BEFORE {verb} ON {table}"
+                f" BEGIN SELECT RAISE(ABORT, 'append-only: {verb} on {table} is refused'); END"
+            )
+    for table, name, refused_when, reason in INSERT_RULES:
+        op.execute(
+            f"CREATE TRIGGER {name} BEFORE INSERT ON {table} WHEN {refused_when}"
+            f" BEGIN SELECT RAISE(ABORT, '{reason}'); END"
+        )
