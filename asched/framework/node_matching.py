@@ -136,6 +136,25 @@ def check_term(term: NodeSelectorTerm) -> None:
             raise ValueError(f"matchFields[{index}].{problem}")
 
 
+def matchable(selector: NodeSelector) -> NodeSelector:
+    """The selector without the terms that do not parse, which match no node.
+
+    Objects stored by old API servers may hold such terms. ``nodeaffinity.LazyErrorNodeSelector``
+    passes over them likewise.
+    """
+    return NodeSelector(
+        node_selector_terms=tuple(t for t in selector.node_selector_terms if _parses(t))
+    )
+
+
+def _parses(term: NodeSelectorTerm) -> bool:
+    try:
+        check_term(term)
+    except ValueError:
+        return False
+    return True
+
+
 def _label_problem(requirement: NodeSelectorRequirement) -> str:
     operator, values = requirement.operator, requirement.values
     if not is_qualified_name(requirement.key):

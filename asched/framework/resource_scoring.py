@@ -19,11 +19,18 @@ from asched.model.requests import CPU, EPHEMERAL_STORAGE, MEMORY, is_scalar_reso
 MAX_RESOURCE_WEIGHT = 100
 
 
-class ResourceWeight(Arguments):
+class ResourceWeight(Arguments, frozen=True):
     """A resource that counts in a score; a weight of 0 means the default, 1."""
 
     name: str
     weight: int = 1
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.weight <= MAX_RESOURCE_WEIGHT:
+            raise ValueError(
+                f"resource weight of {self.name} is {self.weight},"
+                f" not in the range 1 to {MAX_RESOURCE_WEIGHT}"
+            )
 
 
 def with_defaults(resources: Sequence[ResourceWeight]) -> tuple[ResourceWeight, ...]:
@@ -32,16 +39,6 @@ def with_defaults(resources: Sequence[ResourceWeight]) -> tuple[ResourceWeight, 
         msgspec.structs.replace(resource, weight=resource.weight or 1)
         for resource in resources or (ResourceWeight(CPU), ResourceWeight(MEMORY))
     )
-
-
-def check_weights(resources: Sequence[ResourceWeight]) -> None:
-    """Raise ValueError for a weight outside 1 to 100, naming the entry."""
-    for index, resource in enumerate(resources):
-        if not 0 <= resource.weight <= MAX_RESOURCE_WEIGHT:
-            raise ValueError(
-                f"resources[{index}].weight: resource weight of {resource.name}"
-                f" is {resource.weight}, not in the range 1 to {MAX_RESOURCE_WEIGHT}"
-            )
 
 
 class ScoredResource(NamedTuple):

@@ -1,0 +1,229 @@
+"""NodeAffinity: ``spec.nodeSelector`` and ``spec.affinity.nodeAffinity``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import ClassVar, NamedTuple
+
+import numpy as np
+
+from asched.framework.cycle_state import CycleState, StateKey
+from asched.framework.events import (
+    ActionType,
+    ClusterEvent,
+    ClusterEventWithHint,
+    EventResource,
+    QueueingHint,
+)
+from asched.framework.interface import (
+    Arguments,
+    EnqueueExtensions,
+    FilterAllPlugin,
+    Handle,
+    NormalizeScore,
+    PreFilterPlugin,
+    PreFilterResult,
+    PreScorePlugin,
+    Scope,
+    ScoreAllPlugin,
+)
+from asched.framework.node_matching import (
+    check_term,
+    labels_match,
+    matchable,
+    selector_matches,
+    term_matches,
+)
+from asched.framework.nodes import Int64Column, Nodes, Verdicts
+from asched.framework.normalize import normalize_to_highest
+from asched.framework.pod_info import PodInfo
+from asched.framework.status import SUCCESS, Status
+from asched.model.meta import Object
+from asched.model.node import Node
+from asched.model.pod import Affinity, Pod
+from asched.model.pod import NodeAffinity as NodeAffinityTerms
+from asched.model.selectors import (
+    NODE_NAME_FIELD,
+    NodeSelector,
+    NodeSelectorTerm,
+    PreferredSchedulingTerm,
+)
+
+MISMATCH = Status.unresolvable("node(s) didn't match Pod's node affinity/selector")
+ENFORCED_MISMATCH = Status.unresolvable("node(s) didn't match scheduler-enforced node affinity")
+CONFLICT = Status.unresolvable("pod affinity terms conflict")
+
+_SKIP = PreFilterResult(Status.skip())
+_PROCEED = PreFilterResult(SUCCESS)
+_CONFLICTING = PreFilterResult(CONFLICT)
+
+
+class NodeAffinityArgs(Arguments, frozen=True):
+    """``addedAffinity`` holds for every pod of the profile, beside what the pod itself asks."""
+
+    added_affinity: NodeAffinityTerms | None = None
+
+    def __post_init__(self) -> None:
+        added = self.added_affinity
+        if added is None:
+            return
+        required = added.required.node_selector_terms if added.required is not None else ()
+        if added.required is not None and not required:
+            raise ValueError("addedAffinity: nodeSelectorTerms needs at least one term")
+        for where, terms in (
+            ("requiredDuringSchedulingIgnoredDuringExecution.nodeSelectorTerms", required),
+            (
+                "preferredDuringSchedulingIgnoredDuringExecution",
+                [weighted.preference for weighted in added.preferred],
+            ),
+        ):
+            for index, term in enumerate(terms):
+                try:
+                    check_term(term)
+                except ValueError as error:
+                    raise ValueError(f"addedAffinity.{where}[{index}].{error}") from None
+
+
+class Requirement(NamedTuple):
+    """What a pod asks of its node: labels, and a selector that may be missing."""
+
+    labels: dict[str, str]
+    selector: NodeSelector | None
+
+    def matches(self, node: Node) -> bool:
+        labels = node.metadata.labels
+        return all(labels.get(key) == text for key, text in self.labels.items()) and (
+            self.selector is None or self.selector.matches(labels, node.name)
+        )
+
+
+_REQUIRED: StateKey[Requirement] = StateKey("NodeAffinity/filter")
+_PREFERRED: StateKey[tuple[PreferredSchedulingTerm, ...]] = StateKey("NodeAffinity/score")
+
+
+class NodeAffinity(
+    PreFilterPlugin,
+    FilterAllPlugin,
+    PreScorePlugin,
+    ScoreAllPlugin,
+    NormalizeScore,
+    EnqueueExtensions,
+):
+    """Rejects nodes that the pod (or the profile's ``addedAffinity``) does not select; scores by
+    the weights of the preferred terms that match."""
+
+    name: ClassVar[str] = "NodeAffinity"
+    api_version: ClassVar[int] = 1
+    arguments: ClassVar[type[NodeAffinityArgs]] = NodeAffinityArgs
+    scope: ClassVar[Scope] = Scope.NODE
+
+    def __init__(self, args: NodeAffinityArgs, handle: Handle) -> None:
+        super().__init__(args, handle)
+        added = args.added_affinity
+        self._added_required: NodeSelector | None = added.required if added is not None else None
+        self._added_preferred: tuple[PreferredSchedulingTerm, ...] = (
+            added.preferred if added is not None else ()
+        )
+
+    def pre_filter(self, state: CycleState, pod: PodInfo, nodes: Nodes) -> PreFilterResult:
+        required = _required_terms(pod.shape.affinity)
+        if required is None and self._added_required is None and not pod.shape.node_selector:
+            return _SKIP
+        state.write(_REQUIRED, _requirement(pod.shape.node_selector, required))
+        names = _named_nodes(required)
+        if names is None:
+            return _PROCEED
+        return PreFilterResult(SUCCESS, names) if names else _CONFLICTING
+
+    def filter_all(self, state: CycleState, pod: PodInfo, nodes: Nodes) -> Verdicts:
+        asked = state.get(_REQUIRED)
+        if asked is None:
+            shape = pod.shape
+            asked = _requirement(shape.node_selector, _required_terms(shape.affinity))
+        matched = labels_match(asked.labels, nodes)
+        if asked.selector is not None:
+            matched = matched & selector_matches(asked.selector, nodes)
+        codes = (~matched).astype(np.int16)
+        if self._added_required is None:
+            return Verdicts(codes, (MISMATCH,))
+        codes[~selector_matches(self._added_required, nodes)] = 2
+        return Verdicts(codes, (MISMATCH, ENFORCED_MISMATCH))
+
+    def pre_score(self, state: CycleState, pod: PodInfo, nodes: Nodes) -> Status:
+        affinity = pod.shape.affinity
+        own = affinity.node_affinity.preferred if affinity and affinity.node_affinity else ()
+        if not own and not self._added_preferred:
+            return Status.skip()
+        try:
+            for weighted in own:
+                check_term(weighted.preference)
+        except ValueError as error:
+            return Status.error(f"parsing preferred node affinity: {error}")
+        state.write(_PREFERRED, tuple(_counting((*self._added_preferred, *own))))
+        return SUCCESS
+
+    def score_all(self, state: CycleState, pod: PodInfo, nodes: Nodes) -> Int64Column:
+        total: Int64Column = np.zeros(nodes.size, np.int64)
+        for weighted in state.read(_PREFERRED):
+            total += term_matches(weighted.preference, nodes) * np.int64(weighted.weight)
+        return total
+
+    def normalize(self, state: CycleState, pod: PodInfo, scores: Int64Column) -> Int64Column:
+        return normalize_to_highest(scores)
+
+    def events_to_register(self) -> Sequence[ClusterEventWithHint]:
+        changed = ClusterEvent(EventResource.NODE, ActionType.ADD | ActionType.UPDATE_NODE_LABEL)
+        return (ClusterEventWithHint(changed, self._began_to_match),)
+
+    def _began_to_match(self, pod: Pod, old: Object | None, new: Object | None) -> QueueingHint:
+        """A node that is selected now and was not before, or was not there."""
+        if not isinstance(new, Node):
+            return QueueingHint.SKIP
+        asked = _requirement(pod.spec.node_selector, _required_terms(pod.spec.affinity))
+        if not self._selects(asked, new):
+            return QueueingHint.SKIP
+        matched_before = isinstance(old, Node) and self._selects(asked, old)
+        return QueueingHint.SKIP if matched_before else QueueingHint.QUEUE
+
+    def _selects(self, asked: Requirement, node: Node) -> bool:
+        added = self._added_required
+        return asked.matches(node) and (
+            added is None or added.matches(node.metadata.labels, node.name)
+        )
+
+
+def _required_terms(affinity: Affinity | None) -> NodeSelector | None:
+    if affinity is None or affinity.node_affinity is None:
+        return None
+    return affinity.node_affinity.required
+
+
+def _requirement(labels: dict[str, str], required: NodeSelector | None) -> Requirement:
+    return Requirement(labels, None if required is None else matchable(required))
+
+
+def _counting(terms: Sequence[PreferredSchedulingTerm]) -> Iterator[PreferredSchedulingTerm]:
+    """Terms that can add to a score: those without a weight or without requirements cannot."""
+    return (term for term in terms if term.weight and not term.preference.is_empty)
+
+
+def _named_nodes(required: NodeSelector | None) -> frozenset[str] | None:
+    """The only nodes that the terms leave by name; None where some term names none."""
+    if required is None or not required.node_selector_terms:
+        return None
+    names: set[str] = set()
+    for term in required.node_selector_terms:
+        of_term = _named_by_term(term)
+        if of_term is None:
+            return None
+        names |= of_term
+    return frozenset(names)
+
+
+def _named_by_term(term: NodeSelectorTerm) -> frozenset[str] | None:
+    names: frozenset[str] | None = None
+    for requirement in term.match_fields:
+        if requirement.key == NODE_NAME_FIELD and requirement.operator == "In":
+            named = frozenset(requirement.values)
+            names = named if names is None else names & named
+    return names

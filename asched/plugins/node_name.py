@@ -1,0 +1,53 @@
+"""NodeName: a pod that names its node runs there or nowhere."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+import numpy as np
+
+from asched.framework.cycle_state import CycleState
+from asched.framework.events import (
+    ActionType,
+    ClusterEvent,
+    ClusterEventWithHint,
+    EventResource,
+    QueueingHint,
+)
+from asched.framework.interface import EnqueueExtensions, FilterAllPlugin, Scope
+from asched.framework.nodes import Nodes, Verdicts
+from asched.framework.pod_info import PodInfo
+from asched.framework.status import Status
+from asched.model.meta import Object
+from asched.model.pod import Pod
+
+OTHER_NODE = Status.unresolvable("node(s) didn't match the requested node name")
+
+
+class NodeName(FilterAllPlugin, EnqueueExtensions):
+    """Rejects every node but the one in ``spec.nodeName``, where a pod has that."""
+
+    name: ClassVar[str] = "NodeName"
+    api_version: ClassVar[int] = 1
+    scope: ClassVar[Scope] = Scope.NODE
+
+    def filter_all(self, state: CycleState, pod: PodInfo, nodes: Nodes) -> Verdicts:
+        wanted = pod.pod.spec.node_name
+        if not wanted:
+            return Verdicts.passing(nodes.size)
+        codes = np.ones(nodes.size, np.int16)
+        row = nodes.row_of(wanted)
+        if row is not None:
+            codes[row] = 0
+        return Verdicts(codes, (OTHER_NODE,))
+
+    def events_to_register(self) -> Sequence[ClusterEventWithHint]:
+        added = ClusterEvent(EventResource.NODE, ActionType.ADD)
+        return (ClusterEventWithHint(added, named_node_added),)
+
+
+def named_node_added(pod: Pod, old: Object | None, new: Object | None) -> QueueingHint:
+    """A new node helps if it is the one that the pod names."""
+    named = new is not None and new.name == pod.spec.node_name
+    return QueueingHint.QUEUE if named else QueueingHint.SKIP

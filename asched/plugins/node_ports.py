@@ -1,0 +1,71 @@
+"""NodePorts: two pods cannot claim one port of a node."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+from asched.framework.cycle_state import CycleState
+from asched.framework.events import (
+    ActionType,
+    ClusterEvent,
+    ClusterEventWithHint,
+    EventResource,
+    QueueingHint,
+)
+from asched.framework.interface import (
+    EnqueueExtensions,
+    FilterAllPlugin,
+    PreFilterPlugin,
+    PreFilterResult,
+    Scope,
+)
+from asched.framework.nodes import Nodes, Verdicts
+from asched.framework.pod_info import ANY_IP, HostPort, PodInfo, shape_of
+from asched.framework.status import SUCCESS, Status
+from asched.model.meta import Object
+from asched.model.pod import Pod
+
+PORT_TAKEN = Status.unschedulable("node(s) didn't have free ports for the requested pod ports")
+
+_PROCEED = PreFilterResult(SUCCESS)
+_SKIP = PreFilterResult(Status.skip())
+
+
+class NodePorts(PreFilterPlugin, FilterAllPlugin, EnqueueExtensions):
+    """Rejects nodes where a host port of the pod is taken. Skipped for pods without any."""
+
+    name: ClassVar[str] = "NodePorts"
+    api_version: ClassVar[int] = 1
+    scope: ClassVar[Scope] = Scope.NODE
+
+    def pre_filter(self, state: CycleState, pod: PodInfo, nodes: Nodes) -> PreFilterResult:
+        return _PROCEED if pod.shape.ports else _SKIP
+
+    def filter_all(self, state: CycleState, pod: PodInfo, nodes: Nodes) -> Verdicts:
+        if not pod.shape.ports:
+            return Verdicts.passing(nodes.size)
+        return Verdicts.reject(nodes.port_conflicts(pod.shape.ports), PORT_TAKEN)
+
+    def events_to_register(self) -> Sequence[ClusterEventWithHint]:
+        return (
+            ClusterEventWithHint(
+                ClusterEvent(EventResource.ASSIGNED_POD, ActionType.DELETE), freed_a_port
+            ),
+            ClusterEventWithHint(ClusterEvent(EventResource.NODE, ActionType.ADD)),
+        )
+
+
+def freed_a_port(pod: Pod, old: Object | None, new: Object | None) -> QueueingHint:
+    """The deleted pod was on a node and held a port that the waiting pod wants."""
+    if not isinstance(old, Pod) or not old.spec.node_name:
+        return QueueingHint.SKIP
+    freed, wanted = shape_of(old).ports, shape_of(pod).ports
+    clash = any(_collide(one, other) for one in freed for other in wanted)
+    return QueueingHint.QUEUE if clash else QueueingHint.SKIP
+
+
+def _collide(one: HostPort, other: HostPort) -> bool:
+    """``HostPortInfo.CheckConflict``: the address 0.0.0.0 stands for all."""
+    same_port = one.port == other.port and one.protocol == other.protocol
+    return same_port and (one.ip == other.ip or ANY_IP in (one.ip, other.ip))
