@@ -61,6 +61,13 @@ class CycleState:
     def delete(self, key: StateKey[Any]) -> None:
         self._values.pop(key, None)
 
+    def absorb(self, other: CycleState) -> None:
+        """Take over what ``other`` holds and this does not (the values themselves, not copies)."""
+        self.skip_filter |= other.skip_filter
+        self.skip_score |= other.skip_score
+        for key, held in other._values.items():
+            self._values.setdefault(key, held)
+
     def clone(self) -> CycleState:
         twin = CycleState()
         twin.skip_filter = set(self.skip_filter)

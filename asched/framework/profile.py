@@ -101,6 +101,7 @@ class Profile:
         enabled at, or refuses its arguments.
         """
         self.spec = spec
+        self.handle = handle
         self.scheduler_name = spec.scheduler_name
         classes = {name: load(name) for name in spec.plugin_names}
         self.plugins: Mapping[str, Plugin] = {

@@ -60,6 +60,11 @@ _DEFAULT_NAMES: Final = frozenset(ref.name for ref in DEFAULT_PLUGINS)
 _ALL: Final = "*"
 
 
+def default_plugins(registry: Registry) -> tuple[PluginRef, ...]:
+    """What a profile enables at MultiPoint by default: of kube-scheduler's what is there."""
+    return tuple(ref for ref in DEFAULT_PLUGINS if ref.name in registry)
+
+
 class _Enabled(NamedTuple):
     """An enabled plugin and the place in the document that enables it (None: a default)."""
 
@@ -113,11 +118,7 @@ class _ProfileResolver:
 
     def spec(self, percentage_of_nodes_to_score: int) -> ProfileSpec:
         plugins = self._profile.plugins
-        defaults = [
-            _Enabled(ref.name, ref.weight, None)
-            for ref in DEFAULT_PLUGINS
-            if ref.name in self._registry
-        ]
+        defaults = [_Enabled(ref.name, ref.weight, None) for ref in default_plugins(self._registry)]
         multi_point = _merge(defaults, plugins.multi_point, (*self._path, "plugins", "multiPoint"))
         points: dict[str, tuple[PluginWeight, ...]] = {}
         for point in ExtensionPoint:

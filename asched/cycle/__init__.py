@@ -1,0 +1,1 @@
+"""Decide for one pod: a pure function of the state."""

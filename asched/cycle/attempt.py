@@ -1,0 +1,302 @@
+"""One scheduling cycle: filter, score and choose for one pod, against the state as it is.
+
+Nothing is changed here. What the attempt found is an :class:`Outcome`; turning it into a decision,
+with what PostFilter, Reserve and Permit add, is :mod:`asched.cycle.decide`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from hashlib import blake2b
+
+import numpy as np
+
+from asched.cycle.findings import Findings
+from asched.cycle.plugin_calls import PluginFailure, call, filter_nodes, normalized, score_nodes
+from asched.cycle.shape_cache import ShapeAnswers, ShapeCache
+from asched.framework.cycle_state import CycleState
+from asched.framework.interface import (
+    PreFilterExtensions,
+    PreFilterResult,
+    Scope,
+)
+from asched.framework.nodes import BoolColumn, Int64Column, RowArray
+from asched.framework.pod_info import PodInfo
+from asched.framework.profile import Profile
+from asched.framework.status import Code, Status
+from asched.state.cluster import ClusterState
+from asched.state.node_rows import NodeRows
+
+MIN_FEASIBLE_NODES = 100
+"""A share of the nodes is never less than this many (``minFeasibleNodesToFind``)."""
+
+
+@dataclass(slots=True)
+class Screening:
+    """What PreFilter and Filter found."""
+
+    state: CycleState
+    findings: Findings
+    feasible: RowArray
+    """Rows on which the pod can run, in row order (or in search order where a share sufficed)."""
+    rejected: Status | None = None
+    """PreFilter's rejection of the pod as a whole: then nothing was filtered."""
+    node_names: frozenset[str] | None = None
+    """The only nodes that PreFilter left to look at, None for all."""
+    narrowed_by: tuple[str, ...] = ()
+    """The plugins that narrowed it."""
+    examined: int = 0
+    """Rows looked at, where a share of the nodes sufficed; 0 for all."""
+    nominated_used: bool = False
+    """The pod's nominated node passed, so no other was looked at."""
+
+
+@dataclass(slots=True)
+class PluginScores:
+    """One plugin's scores of the feasible nodes, in the order of :attr:`Screening.feasible`."""
+
+    plugin: str
+    weight: int
+    raw: Int64Column
+    normalized: Int64Column
+
+
+@dataclass(slots=True)
+class Scoring:
+    """What Score found."""
+
+    total: Int64Column
+    plugins: list[PluginScores] = field(default_factory=list)
+    skipped: tuple[str, ...] = ()
+
+
+class Attempt:
+    """The scheduling cycle of one pod under one profile."""
+
+    def __init__(
+        self, cluster: ClusterState, profile: Profile, pod: PodInfo, cache: ShapeCache
+    ) -> None:
+        self._cluster = cluster
+        self._profile = profile
+        self._pod = pod
+        self._table = cluster.nodes
+        self._answers: ShapeAnswers = cache.answers(profile, pod)
+
+    # -- filtering ----------------------------------------------------------------------------
+
+    def screen(self, *, nominated: str = "", share_of_nodes: bool = True) -> Screening:
+        """Run PreFilter and Filter.
+
+        ``nominated`` is tried first and alone. ``share_of_nodes=False`` looks at all nodes whatever
+        the profile says. Raises :class:`PluginFailure` for a plugin that raises, answers nonsense
+        or answers Error.
+        """
+        answers = self._answers
+        state = CycleState()
+        state.absorb(answers.state)
+        screening = Screening(state, answers.findings, np.empty(0, np.intp))
+        self._pre_filter(screening)
+        if screening.rejected is not None:
+            return screening
+        self._filter(screening)
+        self._mind_nominated_pods(screening)
+        self._raise_errors(screening.findings)
+        self._select(screening, nominated, share_of_nodes)
+        return screening
+
+    def _pre_filter(self, screening: Screening) -> None:
+        for plugin in self._profile.pre_filter:
+            known = self._answers.pre_filter.get(plugin.name)
+            result = known or call(
+                plugin, "PreFilter", plugin.pre_filter, screening.state, self._pod, self._table
+            )
+            self._enter_pre_filter(screening, plugin.name, result)
+            if screening.rejected is not None:
+                return
+
+    @staticmethod
+    def _enter_pre_filter(screening: Screening, name: str, result: PreFilterResult) -> None:
+        status = result.status
+        if status.is_skip:
+            screening.state.skip_filter.add(name)
+            return
+        if status.is_rejection:
+            screening.rejected = status.by(name)
+            return
+        if not status.is_success:
+            raise PluginFailure(name, "PreFilter", status.message)
+        if result.node_names is not None:
+            held = screening.node_names
+            names = result.node_names if held is None else held & result.node_names
+            screening.node_names = names
+            screening.narrowed_by = (*screening.narrowed_by, name)
+            if not names:
+                by = ", ".join(screening.narrowed_by)
+                reason = f"node(s) didn't satisfy plugin(s) [{by}] simultaneously"
+                screening.rejected = Status.unresolvable(reason).by(name)
+
+    def _filter(self, screening: Screening) -> None:
+        """Add what cluster-scope filters say to the shared findings of node-scope ones."""
+        own: Findings | None = None
+        for rank, plugin in enumerate(self._profile.filter):
+            if plugin.scope is Scope.NODE or plugin.name in screening.state.skip_filter:
+                continue
+            if own is None:
+                own = screening.findings = screening.findings.copy()
+            verdicts = filter_nodes(plugin, screening.state, self._pod, self._table)
+            own.add(rank, plugin.name, verdicts)
+
+    def _mind_nominated_pods(self, screening: Screening) -> None:
+        """A node must also have room with the pods nominated to it there.
+
+        As in kube-scheduler: pods of equal or higher priority nominated to the node are supposed to
+        be on it; where the filters fail then, the node fails.
+        """
+        nominator = self._cluster.nominator
+        if not nominator:
+            return
+        copied = False
+        for node_name, nominated in nominator.by_node.items():
+            row = self._table.row_of(node_name)
+            if row is None:
+                continue
+            guests = [
+                guest
+                for guest in nominated.values()
+                if guest.uid != self._pod.uid and guest.priority >= self._pod.priority
+            ]
+            if not guests:
+                continue
+            refusal = self._refusal_with(screening.state, row, guests)
+            if refusal is not None:
+                if not copied:
+                    screening.findings, copied = screening.findings.copy(), True
+                screening.findings.clear(np.array([row], np.intp))
+                screening.findings.set(row, *refusal)
+
+    def _refusal_with(
+        self, state: CycleState, row: int, guests: list[PodInfo]
+    ) -> tuple[int, Status] | None:
+        """The first filter that refuses the row if ``guests`` are on it, and its status."""
+        node = self._table.take(np.array([row], np.intp))
+        supposed = state.clone()
+        for guest in guests:
+            node.suppose_pod(0, guest)
+            self._tell_added(supposed, guest, node)
+        for rank, plugin in enumerate(self._profile.filter):
+            if plugin.name in supposed.skip_filter:
+                continue
+            status = filter_nodes(plugin, supposed, self._pod, node).status(0)
+            if status is not None:
+                return rank, status.by(plugin.name)
+        return None
+
+    def _tell_added(self, state: CycleState, added: PodInfo, node: NodeRows) -> None:
+        for plugin in self._profile.pre_filter:
+            if isinstance(plugin, PreFilterExtensions) and plugin.name not in state.skip_filter:
+                info = node.info(0)
+                status = call(plugin, "AddPod", plugin.add_pod, state, self._pod, added, info)
+                if not status.is_success:
+                    raise PluginFailure(plugin.name, "AddPod", status.message)
+
+    @staticmethod
+    def _raise_errors(findings: Findings) -> None:
+        for status in findings.statuses:
+            if status.code not in _FILTER_CODES and any(
+                found is status for found, _ in findings.counted(np.ones(len(findings.rank), bool))
+            ):
+                raise PluginFailure(status.plugin, "Filter", status.message or status.code.title)
+
+    def _select(self, screening: Screening, nominated: str, share_of_nodes: bool) -> None:
+        passing = screening.findings.passing & self._table.alive
+        if screening.node_names is not None:
+            passing &= self._only(screening.node_names)
+        if nominated:
+            row = self._table.row_of(nominated)
+            if row is not None and passing[row]:
+                screening.feasible = np.array([row], np.intp)
+                screening.nominated_used = True
+                return
+        if share_of_nodes and self._profile.spec.percentage_of_nodes_to_score:
+            self._select_share(screening, passing)
+        else:
+            screening.feasible = np.flatnonzero(passing)
+
+    def _only(self, names: frozenset[str]) -> BoolColumn:
+        mask = np.zeros(self._table.size, np.bool_)
+        for name in names:
+            row = self._table.row_of(name)
+            if row is not None:
+                mask[row] = True
+        return mask
+
+    def _select_share(self, screening: Screening, passing: BoolColumn) -> None:
+        """Stop once enough feasible nodes are found, beginning where the last search ended."""
+        size = self._table.size
+        enough = feasible_nodes_to_find(
+            self._table.cluster_size, self._profile.spec.percentage_of_nodes_to_score
+        )
+        order = np.roll(np.arange(size), -self._cluster.next_start_row)
+        found = np.flatnonzero(passing[order])
+        screening.feasible = order[found[:enough]]
+        screening.examined = int(found[enough - 1]) + 1 if len(found) >= enough else size
+
+    # -- scoring ------------------------------------------------------------------------------
+
+    def score(self, screening: Screening) -> Scoring:
+        """Run PreScore, Score and NormalizeScore for the feasible nodes.
+
+        Raises :class:`PluginFailure` for a plugin that raises or answers nonsense.
+        """
+        answers, state, feasible = self._answers, screening.state, screening.feasible
+        answers.ensure_scores(self._pod)
+        # Node-scope PreScores may have run just now: carry over what they wrote.
+        state.absorb(answers.state)
+        nodes = self._table.take(feasible)
+        self._pre_score(state, nodes)
+        scoring = Scoring(np.zeros(len(feasible), np.int64))
+        for plugin, weight in self._profile.score:
+            if plugin.name in state.skip_score:
+                continue
+            known = answers.raw.get(plugin.name)
+            if known is not None:
+                raw = known[feasible]
+            else:
+                raw = score_nodes(plugin, state, self._pod, nodes)
+            scores = normalized(plugin, state, self._pod, raw)
+            scoring.total += scores * weight
+            scoring.plugins.append(PluginScores(plugin.name, weight, raw, scores))
+        scoring.skipped = tuple(sorted(state.skip_score))
+        return scoring
+
+    def _pre_score(self, state: CycleState, nodes: NodeRows) -> None:
+        for plugin in self._profile.pre_score:
+            known = self._answers.pre_score.get(plugin.name)
+            status = known or call(plugin, "PreScore", plugin.pre_score, state, self._pod, nodes)
+            if status.code is Code.SKIP:
+                state.skip_score.add(plugin.name)
+            elif not status.is_success:
+                raise PluginFailure(plugin.name, "PreScore", status.message)
+
+
+_FILTER_CODES = frozenset(
+    {Code.SUCCESS, Code.UNSCHEDULABLE, Code.UNSCHEDULABLE_AND_UNRESOLVABLE, Code.PENDING}
+)
+
+
+def feasible_nodes_to_find(nodes: int, percentage: int) -> int:
+    """How many feasible nodes suffice (``numFeasibleNodesToFind`` of kube-scheduler)."""
+    if nodes < MIN_FEASIBLE_NODES:
+        return nodes
+    return max(MIN_FEASIBLE_NODES, nodes * percentage // 100)
+
+
+def choose(best: RowArray, seed: int, uid: str, attempt: int) -> int:
+    """One of the equally good rows, the same for the same seed, pod and attempt.
+
+    kube-scheduler draws at random here; ours is drawn by a hash, so that a replay draws it again.
+    """
+    if len(best) == 1:
+        return int(best[0])
+    digest = blake2b(f"{seed}/{uid}/{attempt}".encode(), digest_size=8).digest()
+    return int(best[int.from_bytes(digest, "big") % len(best)])
