@@ -59,7 +59,7 @@ class HealthSettings(Section, frozen=True):
 class EngineSettings(Section, frozen=True):
     turn_time_slice: timedelta = timedelta(milliseconds=50)
     """How long one turn of the engine goes on deciding before it commits what it has."""
-    seed: Annotated[int, msgspec.Meta(ge=0, lt=2**63)] = 0
+    seed: Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)] = 0
     """Breaks ties between equally good nodes; the same seed and records give the same choice."""
     unschedulable_flush_interval: timedelta = timedelta(minutes=5)
     """A pod that no event has woken for this long is tried again anyway."""

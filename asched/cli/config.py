@@ -1,0 +1,136 @@
+"""``asched config``: check a configuration file, print the defaults."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from asched.cli.errors import BadInput
+from asched.cli.output import (
+    DocumentFormat,
+    TableOrDocument,
+    print_json,
+    print_table,
+    print_yaml,
+    to_plain,
+)
+from asched.cli.root import command_app
+from asched.daemon.config_file import ConfigFileError, Configuration, load
+from asched.framework.interface import ExtensionPoint
+from asched.framework.profile import ProfileSpec
+from asched.framework.registry import Registry
+from asched.framework.resolve import default_plugins
+
+app = command_app("Check a configuration, or print the defaults.")
+
+
+@app.callback()
+def config() -> None:
+    """Check a configuration, or print the defaults."""
+
+
+@app.command()
+def check(
+    file: Annotated[
+        Path, typer.Argument(help="KubeSchedulerConfiguration and/or AschedConfiguration, in YAML.")
+    ],
+    output: Annotated[
+        TableOrDocument, typer.Option("--output", "-o", help="How to print the result.")
+    ] = TableOrDocument.TABLE,
+) -> None:
+    """Check a file and print the profiles that it makes, with every default and merge applied.
+
+    Exits with 2 if anything is wrong, after one line for each mistake. What the file says in vain
+    is told on stderr and is no mistake.
+    """
+    try:
+        configuration = load(file, Registry.discover())
+    except ConfigFileError as error:
+        raise BadInput(error.lines) from None
+    for line in configuration.warnings:
+        typer.echo(line, err=True)
+    match output:
+        case TableOrDocument.TABLE:
+            for profile in configuration.profiles:
+                _print_profile(profile)
+        case TableOrDocument.JSON:
+            print_json(_resolved(configuration))
+        case TableOrDocument.YAML:
+            print_yaml(_resolved(configuration))
+
+
+@app.command()
+def defaults(
+    output: Annotated[
+        DocumentFormat, typer.Option("--output", "-o", help="How to print.")
+    ] = DocumentFormat.YAML,
+) -> None:
+    """Print a complete configuration file that says what holds without one."""
+    registry = Registry.discover()
+    try:
+        configuration = load(None, registry)
+    except ConfigFileError as error:
+        raise BadInput(error.lines) from None
+    documents = [_default_scheduler(configuration, registry), to_plain(configuration.settings)]
+    if output is DocumentFormat.JSON:
+        print_json(documents)
+    else:
+        print_yaml(*documents)
+
+
+def _resolved(configuration: Configuration) -> dict[str, Any]:
+    return {
+        "profiles": to_plain(configuration.profiles),
+        "scheduler": to_plain(configuration.scheduler),
+        "settings": to_plain(configuration.settings),
+    }
+
+
+def _default_scheduler(configuration: Configuration, registry: Registry) -> dict[str, Any]:
+    """The scheduler's document with its one profile written out."""
+    (profile,) = configuration.profiles
+    document: dict[str, Any] = to_plain(configuration.scheduler)
+    document["profiles"] = [
+        {
+            "schedulerName": profile.scheduler_name,
+            "plugins": {
+                "multiPoint": {
+                    "enabled": [
+                        {"name": ref.name, **({"weight": ref.weight} if ref.weight else {})}
+                        for ref in default_plugins(registry)
+                    ]
+                }
+            },
+            "pluginConfig": [
+                {"name": name, "args": args} for name, args in profile.arguments.items()
+            ],
+        }
+    ]
+    return document
+
+
+def _print_profile(profile: ProfileSpec) -> None:
+    rows = [(point.field, _plugins_at(profile, point)) for point in ExtensionPoint]
+    print_table(
+        ("EXTENSION POINT", "PLUGINS (WEIGHT)"), rows, title=f"Profile {profile.scheduler_name}"
+    )
+    if profile.arguments:
+        arguments = [(name, _inline(args)) for name, args in sorted(profile.arguments.items())]
+        print_table(("PLUGIN", "ARGUMENTS"), arguments)
+    share = profile.percentage_of_nodes_to_score
+    typer.echo(f"Nodes looked at for a pod: {f'{share}% found feasible' if share else 'all'}\n")
+
+
+def _plugins_at(profile: ProfileSpec, point: ExtensionPoint) -> str:
+    plugins = profile.plugins_at(point)
+    if point is ExtensionPoint.SCORE:
+        return ", ".join(f"{plugin.name} ({plugin.weight})" for plugin in plugins)
+    return ", ".join(plugin.name for plugin in plugins)
+
+
+def _inline(args: dict[str, Any]) -> str:
+    import json
+
+    return json.dumps(args, ensure_ascii=False)

@@ -1,0 +1,86 @@
+"""What commands print: tables for people, JSON and YAML for programs."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterable, Sequence
+from datetime import timedelta
+from enum import StrEnum
+from typing import Any
+
+import msgspec
+
+from asched.framework.duration import format_duration
+
+PIPE_WIDTH = 160
+"""Columns of a table that goes into a file or pipe, where there is no terminal to ask."""
+
+
+class TableOrData(StrEnum):
+    """The choices of ``-o`` where YAML makes no sense."""
+
+    TABLE = "table"
+    JSON = "json"
+
+
+class TableOrDocument(StrEnum):
+    TABLE = "table"
+    JSON = "json"
+    YAML = "yaml"
+
+
+class DocumentFormat(StrEnum):
+    YAML = "yaml"
+    JSON = "json"
+
+
+def to_plain(value: Any) -> Any:
+    """Structs as JSON values under their own field names, durations in Go's notation."""
+    return _with_durations(msgspec.to_builtins(value, builtin_types=(timedelta,), str_keys=True))
+
+
+def _with_durations(value: Any) -> Any:
+    match value:
+        case timedelta():
+            return format_duration(value)
+        case dict():
+            return {key: _with_durations(item) for key, item in value.items()}
+        case list() | tuple():
+            return [_with_durations(item) for item in value]
+    return value
+
+
+def print_json(value: Any) -> None:
+    text = msgspec.json.format(msgspec.json.encode(to_plain(value)), indent=2)
+    sys.stdout.write(text.decode() + "\n")
+
+
+def print_yaml(*documents: Any) -> None:
+    import yaml
+
+    sys.stdout.write(
+        yaml.safe_dump_all(map(to_plain, documents), sort_keys=False, allow_unicode=True, width=100)
+    )
+
+
+def print_table(
+    columns: Sequence[str], rows: Iterable[Sequence[str]], *, title: str | None = None
+) -> None:
+    """A plain table; long cells wrap, nothing is cut off. Cells are text, not markup."""
+    from rich import box
+    from rich.console import Console
+    from rich.table import Table
+    from rich.text import Text
+
+    console = Console(width=None if sys.stdout.isatty() else PIPE_WIDTH)
+    table = Table(
+        box=box.SIMPLE_HEAD,
+        title=Text(title, style="bold") if title else None,
+        title_justify="left",
+        pad_edge=False,
+    )
+    for column in columns:
+        table.add_column(column, overflow="fold")
+    for row in rows:
+        table.add_row(*(Text(cell) for cell in row))
+    console.print(table)
