@@ -17,7 +17,7 @@ import msgspec
 
 from asched.sim import crds, deletion
 from asched.sim.admission import admit_new, check_namespace, check_pod_update
-from asched.sim.defaults import apply_defaults, complete_status
+from asched.sim.defaults import apply_defaults, complete_status, drop_empty
 from asched.sim.errors import (
     MODIFIED,
     ApiError,
@@ -156,6 +156,7 @@ class ObjectApi:
                 f"{resource.kind}: expected kind {resource.kind}, got {kind}"
             )
         metadata = dict(obj.get("metadata") or {})
+        drop_empty(metadata, ("labels", "annotations", "finalizers", "ownerReferences"))
         named = metadata.get("namespace")
         if resource.namespaced:
             if named and namespace and named != namespace:

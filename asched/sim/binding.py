@@ -81,8 +81,13 @@ def scheduled_conditions(conditions: Any, now: str) -> list[Object]:
         "lastProbeTime": None,
         "lastTransitionTime": now,
     }
-    others = [condition for condition in conditions if condition["type"] != "PodScheduled"]
-    return [*others, scheduled]
+    present = any(condition["type"] == "PodScheduled" for condition in conditions)
+    if not present:
+        return [*conditions, scheduled]
+    return [
+        scheduled if condition["type"] == "PodScheduled" else condition
+        for condition in conditions
+    ]
 
 
 def evict(

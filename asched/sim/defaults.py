@@ -113,9 +113,27 @@ def default_pod_spec(spec: Object) -> None:
         _default_volume(volume)
 
 
+_OMITTED_WHEN_EMPTY = (
+    "initContainers",
+    "nodeSelector",
+    "schedulingGates",
+    "tolerations",
+    "topologySpreadConstraints",
+    "volumes",
+)
+
+
+def drop_empty(holder: Object, fields: tuple[str, ...]) -> None:
+    """Remove fields that the typed API leaves out when they are empty (``omitempty``)."""
+    for field in fields:
+        if field in holder and not holder[field]:
+            del holder[field]
+
+
 def _default_pod(pod: Object) -> None:
     spec = pod.setdefault("spec", {})
     default_pod_spec(spec)
+    drop_empty(spec, _OMITTED_WHEN_EMPTY)
     spec.setdefault("enableServiceLinks", True)
     labels = pod["metadata"].get("labels") or {}
     for constraint in spec.get("topologySpreadConstraints") or ():
@@ -213,7 +231,7 @@ def _amount(name: str, quantity: Any) -> int:
 
 
 def _default_node(node: Object) -> None:
-    node.setdefault("spec", {})
+    drop_empty(node.setdefault("spec", {}), ("taints", "unschedulable"))
     status = node.setdefault("status", {})
     if status.get("capacity") and not status.get("allocatable"):
         status["allocatable"] = dict(status["capacity"])
