@@ -195,21 +195,19 @@ class Decider:
         if not isinstance(handle, ProfileHandle) or not handle.answers:
             return ()
         answers, handle.answers = handle.answers, []
-        waiting = {key: set(w.pending_until_ns) for key, w in self._cluster.waiting.items()}
+        pending = {key: set(w.pending_until_ns) for key, w in self._cluster.waiting.items()}
         decisions: list[Decision] = []
         for answer in answers:
-            pending = waiting.get(answer.key)
-            if pending is None:
-                continue
+            held_by = pending.get(answer.key, set())
+            if answer.plugin not in held_by:
+                continue  # settled by an earlier answer, or not this plugin's to say
             uid = self._cluster.waiting[answer.key].info.uid
-            if answer.message is not None:
-                del waiting[answer.key]
+            if answer.message is None:
+                held_by.remove(answer.plugin)
+                decisions.append(PermitAllowed(answer.key, uid, answer.plugin))
+            else:
+                del pending[answer.key]
                 decisions.append(PermitRejected(answer.key, uid, answer.plugin, answer.message))
-                continue
-            pending.discard(answer.plugin)
-            if not pending:
-                del waiting[answer.key]
-                decisions.append(PermitAllowed(answer.key, uid))
         return tuple(decisions)
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from enum import Enum
-from typing import TypeVar, cast
+from typing import NamedTuple, TypeVar, cast
 
-from asched.framework.interface import Waiting
+from asched.framework.interface import Victim, Waiting
 from asched.framework.pod_info import PodInfo
 from asched.framework.profile import Profile
 from asched.model.meta import Object
@@ -54,6 +54,14 @@ class WaitingPod:
         """Deadline by plugin, for the plugins that have not allowed it."""
 
 
+class Eviction(NamedTuple):
+    """A victim and the pod it makes room for."""
+
+    victim: Victim
+    preemptor: Victim
+    node: str
+
+
 class PermitAnswer:
     """A Permit plugin's later word about a held pod."""
 
@@ -78,6 +86,8 @@ class ClusterState:
         self.queue = SchedulingQueue()
         self.nominator = Nominator()
         self.waiting: dict[str, WaitingPod] = {}
+        self.evictions: dict[str, Eviction] = {}
+        """Evictions decided but not known to be carried out, by the victim's uid."""
         self.profiles: Mapping[str, Profile] = {}
         self.next_start_row = 0
         """Where the search for feasible nodes begins when a share of them suffices."""

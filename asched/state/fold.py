@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from asched.framework.events import ActionType, ClusterEvent, EventResource
-from asched.framework.interface import ReservePlugin
+from asched.framework.interface import ReservePlugin, Victim
 from asched.framework.pod_info import PodInfo
 from asched.framework.profile import PluginLoader, Profile
 from asched.framework.status import REJECTIONS
@@ -22,7 +22,14 @@ from asched.model.pod import Pod
 from asched.model.resources import KINDS
 from asched.state import records as r
 from asched.state.changes import EVENT_RESOURCES, node_changes, pod_changes
-from asched.state.cluster import ClusterState, PodEntry, PodPhase, ProfileHandle, WaitingPod
+from asched.state.cluster import (
+    ClusterState,
+    Eviction,
+    PodEntry,
+    PodPhase,
+    ProfileHandle,
+    WaitingPod,
+)
 from asched.state.queue import Happened
 
 _ASSIGNED_ADD = ClusterEvent(EventResource.ASSIGNED_POD, ActionType.ADD)
@@ -56,8 +63,8 @@ class Fold:
             r.PermitRejected: self._permit_rejected,
             r.Bound: self._bound,
             r.BindFailed: self._bind_failed,
-            r.VictimEvicted: self._nothing,
-            r.EvictionFailed: self._nothing,
+            r.VictimEvicted: self._eviction_ended,
+            r.EvictionFailed: self._eviction_ended,
             r.LeadershipGained: self._leadership_gained,
             r.LeadershipLost: self._nothing,
         }
@@ -255,6 +262,7 @@ class Fold:
         state = self.state
         entry = state.pods.pop(key)
         state.nominator.withdraw(key)
+        state.evictions.pop(entry.info.uid, None)
         pod = entry.info.pod
         if entry.node:
             if entry.phase is PodPhase.ASSUMED:
@@ -305,6 +313,10 @@ class Fold:
         entry.rejection = record.message
         if record.nominated_node is not None:
             state.nominator.nominate(entry.info, record.nominated_node)
+        preemptor = Victim(record.key, record.uid)
+        for victim in record.victims:
+            node = record.nominated_node or ""
+            state.evictions[victim.uid] = Eviction(victim, preemptor, node)
         self._advance_start(record.examined)
         state.queue.reject(record.key, record.plugins, record.pending_plugins, state.now_ns)
 
@@ -315,8 +327,12 @@ class Fold:
         self.state.queue.fail(record.key, self.state.now_ns)
 
     def _permit_allowed(self, record: r.PermitAllowed) -> None:
-        if self.state.waiting.pop(record.key, None) is None:
-            raise FoldError(f"pod {record.key} was allowed but is not waiting")
+        waiting = self.state.waiting.get(record.key)
+        if waiting is None or record.plugin not in waiting.pending_until_ns:
+            raise FoldError(f"{record.plugin} allowed pod {record.key} but does not hold it")
+        del waiting.pending_until_ns[record.plugin]
+        if not waiting.pending_until_ns:
+            del self.state.waiting[record.key]
 
     def _permit_rejected(self, record: r.PermitRejected) -> None:
         if self.state.waiting.pop(record.key, None) is None:
@@ -366,6 +382,9 @@ class Fold:
         """A pod that is being deleted by now, or whose profile went, is not tried again."""
         if not self._is_ours(entry):
             self.state.queue.remove(entry.info.key)
+
+    def _eviction_ended(self, record: r.VictimEvicted | r.EvictionFailed) -> None:
+        self.state.evictions.pop(record.uid, None)
 
     def _unassume(self, entry: PodEntry) -> None:
         """Give back the room of an assumed pod; others may use it."""

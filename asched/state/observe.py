@@ -7,7 +7,7 @@ smallest form. They change nothing.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 
 import msgspec
 
@@ -47,10 +47,17 @@ def observe_deletion(state: ClusterState, gone: Object) -> ObjectGone | None:
 
 
 def observe_list(
-    state: ClusterState, resource: Resource, objects: Sequence[AnyObject]
+    state: ClusterState,
+    resource: Resource,
+    objects: Sequence[AnyObject],
+    unreadable: Collection[str] = (),
 ) -> Iterator[News]:
-    """Records for a complete list: what is new or changed, and what vanished meanwhile."""
-    listed = {item.key for item in objects}
+    """Records for a complete list: what vanished meanwhile, and what is new or changed.
+
+    ``unreadable`` are keys of objects that exist but could not be decoded: they did not vanish.
+    Each record must be folded before the next one is asked for.
+    """
+    listed = {*unreadable, *(item.key for item in objects)}
     if resource is Resource.PODS:
         known = [(key, entry.info.uid) for key, entry in state.pods.items()]
     else:

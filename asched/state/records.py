@@ -1,7 +1,7 @@
 """Records: what happened, frozen. The journal is a list of them and the fold reads nothing else.
 
-*Observations* come from outside. *Decisions* are ours. The order within a turn is: what was
-observed, :class:`TurnStarted` (the clock), what was decided.
+*Observations* come from outside. *Decisions* are ours. The order within a turn is:
+:class:`TurnStarted` (the clock), what was observed, what was decided.
 
 A record's type and field names are its stored form: once released they change only together with
 an upcaster (see :mod:`asched.journal.codec`).
@@ -196,10 +196,11 @@ class AttemptFailed(Record):
 
 
 class PermitAllowed(Record):
-    """The last Permit plugin that held the pod let it go; binding follows."""
+    """A Permit plugin that held the pod let it go; once the last one did, binding follows."""
 
     key: str
     uid: str
+    plugin: str
 
 
 class PermitRejected(Record):
