@@ -85,8 +85,7 @@ def scheduled_conditions(conditions: Any, now: str) -> list[Object]:
     if not present:
         return [*conditions, scheduled]
     return [
-        scheduled if condition["type"] == "PodScheduled" else condition
-        for condition in conditions
+        scheduled if condition["type"] == "PodScheduled" else condition for condition in conditions
     ]
 
 

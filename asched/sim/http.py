@@ -23,6 +23,8 @@ from asched.sim.store import encode
 from asched.sim.streaming import WatchStreams
 
 HOST = "127.0.0.1"
+LOOPBACK = (HOST, "::1", "localhost")
+"""Plain HTTP is for this machine alone."""
 BOOKMARK_INTERVAL_S = 60.0
 MAX_BODY_BYTES = 8 * 1024 * 1024
 """Somewhat above etcd's limit for one object, so that the answer is a Status, not a reset."""
@@ -88,8 +90,12 @@ class ApiServer:
     async def run(self, host: str = HOST, port: int = 0) -> AsyncIterator[ApiServer]:
         """Listen until the block is left; port 0 takes a free one.
 
-        Raises OSError when the address cannot be had.
+        Raises OSError when the address cannot be had, ValueError for one beyond this machine.
         """
+        if host not in LOOPBACK:
+            raise ValueError(
+                f"{host!r} is not a loopback address: use one of {', '.join(LOOPBACK)}"
+            )
         server = web.Server(self._handle, access_log=None)
         runner = web.ServerRunner(server, handle_signals=False, handler_cancellation=True)
         await runner.setup()
@@ -115,6 +121,7 @@ class ApiServer:
             "contexts": [{"name": "asched", "context": {"cluster": "asched", "user": user.name}}],
             "current-context": "asched",
         }
+        path.touch(mode=0o600)
         path.write_text(yaml.safe_dump(config, sort_keys=False))
         return path
 

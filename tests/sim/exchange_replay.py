@@ -75,9 +75,7 @@ class Correspondence:
         elif recorded != ours or type(recorded) is not type(ours):
             self.problems.append(f"{path}: {ours!r}, recorded {recorded!r}")
 
-    def _compare_objects(
-        self, recorded: dict[str, Any], ours: dict[str, Any], path: str
-    ) -> None:
+    def _compare_objects(self, recorded: dict[str, Any], ours: dict[str, Any], path: str) -> None:
         for key in sorted((recorded.keys() | ours.keys()) - {"managedFields"}):
             here = f"{path}.{key}"
             if key not in ours:
@@ -86,9 +84,7 @@ class Correspondence:
                 self.problems.append(f"{here}: {ours[key]!r}, not recorded")
             elif key == "resourceVersion":
                 self.meet_revision(recorded[key], ours[key], here)
-            elif key == "uid":
-                self.meet_text(recorded[key], ours[key], here)
-            elif key == "name" and "generateName" in recorded:
+            elif key == "uid" or (key == "name" and "generateName" in recorded):
                 self.meet_text(recorded[key], ours[key], here)
             elif key == "continue":
                 self._compare_tokens(recorded[key], ours[key], here)

@@ -1,0 +1,64 @@
+"""The embedded cluster as a service of its own: what ``asched apiserver`` runs."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import anyio
+
+from asched.sim.auth import ADMIN, SCHEDULER
+from asched.sim.cluster import Cluster
+from asched.sim.faults import Faults
+from asched.sim.http import HOST, ApiServer, tokens_for_two
+from asched.sim.kubelet import Kubelets, KubeletTimings
+from asched.sim.nodes import simulated_nodes
+
+
+@dataclass(frozen=True, slots=True)
+class ServeOptions:
+    """What to serve and where."""
+
+    host: str = HOST
+    port: int = 0
+    """0 takes a free one."""
+    nodes: int = 0
+    """Simulated nodes to begin with."""
+    kubeconfig: Path | None = None
+    """Where to write the administrator's kubeconfig."""
+    scheduler_kubeconfig: Path | None = None
+    """Where to write one with just kube-scheduler's permissions; turns authentication on."""
+    faults: str = ""
+    """As :meth:`Faults.parse` takes them."""
+    kubelets: bool = True
+    timings: KubeletTimings = field(default_factory=KubeletTimings)
+
+
+async def serve_forever(
+    options: ServeOptions, *, on_ready: Callable[[ApiServer], None] = lambda server: None
+) -> None:
+    """Serve an embedded cluster until cancelled; ``on_ready`` hears when it listens.
+
+    Raises OSError for an address that cannot be had or a kubeconfig that cannot be written,
+    ValueError for faults not understood or an address beyond this machine.
+    """
+    cluster = Cluster()
+    for node in simulated_nodes(options.nodes):
+        cluster.create("nodes", node)
+    tokens = None
+    if options.scheduler_kubeconfig is not None:
+        tokens = tokens_for_two(secrets.token_urlsafe(24), secrets.token_urlsafe(24))
+    server = ApiServer(cluster, faults=Faults.parse(options.faults), tokens=tokens)
+    async with server.run(options.host, options.port):
+        # Before the task group, so that its failure reaches the caller as it is.
+        if options.kubeconfig is not None:
+            server.kubeconfig(options.kubeconfig, user=ADMIN)
+        if options.scheduler_kubeconfig is not None:
+            server.kubeconfig(options.scheduler_kubeconfig, user=SCHEDULER)
+        async with anyio.create_task_group() as group:
+            if options.kubelets:
+                group.start_soon(Kubelets(cluster, options.timings).run)
+            on_ready(server)
+            await anyio.sleep_forever()
