@@ -230,7 +230,7 @@ class _ProfileResolver:
             if plugin is not None and plugin.arguments is not None:
                 args = given[name] if name in given else self._default_arguments(plugin)
                 if args is not None:
-                    complete[name] = msgspec.to_builtins(args, order="deterministic")
+                    complete[name] = _as_json(args)
         return complete
 
     def _default_arguments(self, plugin: type[Plugin]) -> msgspec.Struct | None:
@@ -289,6 +289,11 @@ def _merge(defaults: Iterable[_Enabled], custom: PluginSet, path: Path) -> _Merg
         if _ALL not in disabled and default.name not in disabled
     ]
     return _MergedSet((*kept, *(entry for entry in entries if entry not in kept)), disabled)
+
+
+def _as_json(args: msgspec.Struct) -> Any:
+    """JSON values, equal to what the journal will give back."""
+    return msgspec.json.decode(msgspec.json.encode(args, order="deterministic"))
 
 
 def _unavailable(name: str, registry: Registry) -> str | None:

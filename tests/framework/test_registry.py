@@ -1,0 +1,163 @@
+"""Plugins found through entry points of real (if tiny) distributions on disk."""
+
+from __future__ import annotations
+
+import sys
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from asched.framework.profile import PluginOrigin
+from asched.framework.registry import Registry, RegistryError
+from tests.framework.sample_plugins import SAMPLES, NodeName
+
+GOOD = """
+    from asched.framework.interface import FilterPlugin
+    from asched.framework.status import SUCCESS
+
+    class Rack(FilterPlugin):
+        name = "Rack"
+        api_version = 1
+
+        def filter(self, state, pod, node):
+            return SUCCESS
+"""
+
+
+class Site:
+    """A directory of installed distributions."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def install(
+        self, distribution: str, plugins: dict[str, str], code: str = "", version: str = "1.2.3"
+    ) -> None:
+        """Write a distribution whose entry points are ``plugins`` and whose module is ``code``."""
+        module = distribution.replace("-", "_")
+        (self.path / f"{module}.py").write_text(textwrap.dedent(code))
+        info = self.path / f"{module}-{version}.dist-info"
+        info.mkdir()
+        (info / "METADATA").write_text(
+            f"Metadata-Version: 2.1\nName: {distribution}\nVersion: {version}\n"
+        )
+        lines = [f"{name} = {target}" for name, target in plugins.items()]
+        (info / "entry_points.txt").write_text("[asched.plugins]\n" + "\n".join(lines) + "\n")
+
+    def registry(self) -> Registry:
+        return Registry.discover([str(self.path)])
+
+
+@pytest.fixture
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
+    monkeypatch.syspath_prepend(str(tmp_path))
+    before = set(sys.modules)
+    yield Site(tmp_path)
+    for name in set(sys.modules) - before:
+        if name.startswith(("rack", "other")):
+            del sys.modules[name]
+
+
+def test_a_plugin_is_found_with_its_origin(site: Site) -> None:
+    site.install("rack-aware", {"Rack": "rack_aware:Rack"}, GOOD)
+    registry = site.registry()
+    assert registry.names == ("Rack",)
+    assert registry.offered_by("Rack") == ("rack-aware 1.2.3",)
+    assert registry.load("Rack").__name__ == "Rack"
+    assert registry.origin("Rack") == PluginOrigin("Rack", "rack-aware", "1.2.3")
+
+
+def test_nothing_is_imported_before_it_is_asked_for(site: Site) -> None:
+    site.install("rack-aware", {"Rack": "rack_aware:Rack"}, GOOD)
+    registry = site.registry()
+    assert "Rack" in registry
+    assert "rack_aware" not in sys.modules
+    registry.load("Rack")
+    assert "rack_aware" in sys.modules
+
+
+def test_a_name_that_two_distributions_claim(site: Site) -> None:
+    site.install("rack-aware", {"Rack": "rack_aware:Rack"}, GOOD)
+    site.install("other-racks", {"Rack": "other_racks:Rack"}, GOOD, version="0.9")
+    with pytest.raises(RegistryError) as caught:
+        site.registry().load("Rack")
+    assert str(caught.value) == (
+        'plugin "Rack" is provided by other-racks 0.9 (other_racks:Rack) and'
+        " rack-aware 1.2.3 (rack_aware:Rack); uninstall all but one of them"
+    )
+
+
+@pytest.mark.parametrize(
+    ("code", "message"),
+    [
+        (
+            "import no_such_module_at_all",
+            (
+                "importing rack_aware:Rack failed: ModuleNotFoundError:"
+                " No module named 'no_such_module_at_all'"
+            ),
+        ),
+        ("raise SystemExit('no licence')", "failed: SystemExit: no licence"),
+        ("def broken(:", "failed: SyntaxError: invalid syntax"),
+        ("raise RuntimeError('two\\nlines')", "failed: RuntimeError: two lines"),
+        ("", "failed: AttributeError: module 'rack_aware' has no attribute 'Rack'"),
+        ("Rack = 5", "5 is not a class derived from asched.framework.interface.Plugin"),
+        ("class Rack: pass", "is not a class derived from asched.framework.interface.Plugin"),
+        (
+            GOOD.replace("api_version = 1", ""),
+            "class Rack does not state api_version; this asched has version 1",
+        ),
+        (
+            GOOD.replace("api_version = 1", "api_version = 2"),
+            "written for api_version 2, this asched has version 1",
+        ),
+        (GOOD.replace('"Rack"', '"Rock"'), "class Rack calls itself 'Rock'"),
+        (GOOD.replace("def filter", "def fitler"), "class Rack does not implement filter"),
+        (
+            GOOD.replace("api_version = 1", "api_version = 1\n        arguments = dict"),
+            "arguments must be a msgspec.Struct type",
+        ),
+    ],
+)
+def test_a_plugin_that_cannot_be_used(site: Site, code: str, message: str) -> None:
+    site.install("rack-aware", {"Rack": "rack_aware:Rack"}, code)
+    with pytest.raises(RegistryError) as caught:
+        site.registry().load("Rack")
+    assert message in str(caught.value)
+    assert str(caught.value).startswith('plugin "Rack" of rack-aware 1.2.3: ')
+    assert "\n" not in str(caught.value)
+
+
+def test_a_subclass_states_its_own_api_version(site: Site) -> None:
+    code = textwrap.dedent(GOOD) + "\nclass Row(Rack):\n    name = 'Row'\n"
+    site.install("rack-aware", {"Row": "rack_aware:Row"}, code)
+    with pytest.raises(RegistryError, match="does not state api_version"):
+        site.registry().load("Row")
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("nodename", "did you mean NodeName?"),
+        ("NodeNmae", "did you mean NodeName?"),
+        ("Zzz", "expected one of DefaultBinder, ImageLocality"),
+    ],
+)
+def test_an_unknown_plugin_suggests_a_known_one(name: str, hint: str) -> None:
+    with pytest.raises(RegistryError) as caught:
+        Registry.of(*SAMPLES).load(name)
+    assert str(caught.value).startswith(f'unknown plugin "{name}"; {hint}')
+
+
+def test_an_empty_registry_says_where_it_looked(tmp_path: Path) -> None:
+    with pytest.raises(RegistryError, match=r"no installed distribution .* asched\.plugins"):
+        Registry.discover([str(tmp_path)]).load("Rack")
+
+
+def test_an_explicit_registry_checks_its_classes() -> None:
+    with pytest.raises(RegistryError, match="both names must be the same"):
+        Registry({"Other": NodeName})
+    registry = Registry({"NodeName": NodeName}, distribution="mine", version="7")
+    assert registry.origin("NodeName") == PluginOrigin("NodeName", "mine", "7")
