@@ -165,7 +165,9 @@ class Nodes(ABC):
 
     @abstractmethod
     def image_size_bytes(self, image: str) -> tuple[Int64Column, int]:
-        """(size on each node, 0 where absent; number of nodes in the cluster that have it)."""
+        """(size where a node has it, else 0; number of nodes in the cluster that have it).
+
+        Nodes may report different sizes of one image; one report stands for all of them."""
 
     @abstractmethod
     def node(self, row: int) -> Node:

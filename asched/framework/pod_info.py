@@ -8,7 +8,13 @@ from weakref import WeakValueDictionary
 import msgspec
 
 from asched.model.pod import Affinity, Pod, Toleration
-from asched.model.requests import Amounts, host_ports, pod_requests, pod_scoring_requests
+from asched.model.requests import (
+    Amounts,
+    host_ports,
+    pod_requests,
+    pod_scoring_asks,
+    pod_scoring_requests,
+)
 
 
 class HostPort(NamedTuple):
@@ -38,9 +44,11 @@ class PodShape:
         "node_selector",
         "ports",
         "requests",
+        "scoring_asks",
         "scoring_cpu_milli",
         "scoring_memory_bytes",
         "tolerations",
+        "volume_images",
     )
 
     def __init__(self, pod: Pod) -> None:
@@ -48,14 +56,22 @@ class PodShape:
         self.requests: Amounts = pod_requests(pod)
         """Effective requests: cpu in thousandths of a core, all else in whole units."""
         self.scoring_cpu_milli, self.scoring_memory_bytes = pod_scoring_requests(pod)
+        self.scoring_asks: Amounts = pod_scoring_asks(pod)
+        """What the score of a node takes the pod to add: see ``pod_scoring_asks``."""
         self.ports: tuple[HostPort, ...] = tuple(
             HostPort(p.protocol or "TCP", p.host_port, p.host_ip or ANY_IP) for p in host_ports(pod)
         )
         self.images: tuple[str, ...] = tuple(c.image for c in spec.containers)
         self.init_images: tuple[str, ...] = tuple(c.image for c in spec.init_containers)
-        self.node_selector: dict[str, str] = spec.node_selector
+        self.volume_images: tuple[str, ...] = volume_images(pod)
+        self.node_selector: dict[str, str] | None = spec.node_selector
         self.affinity: Affinity | None = spec.affinity
         self.tolerations: tuple[Toleration, ...] = spec.tolerations
+
+
+def volume_images(pod: Pod) -> tuple[str, ...]:
+    """The images that a pod mounts as volumes."""
+    return tuple(v.image.reference for v in pod.spec.volumes if v.image is not None)
 
 
 _encode = msgspec.json.Encoder(order="deterministic").encode
@@ -73,6 +89,7 @@ def shape_of(pod: Pod) -> PodShape:
         spec.node_selector,
         spec.affinity,
         spec.tolerations,
+        volume_images(pod),
     )
     if status.container_statuses or status.init_container_statuses:
         resize = [c.reason for c in status.conditions if c.type == "PodResizePending"]

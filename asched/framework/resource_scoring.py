@@ -58,13 +58,10 @@ def scored_resources(
     resource of nodes. With ``assume_defaults`` containers that ask for no cpu or memory count with
     the amounts that scoring assumes (100m, 200 MiB).
     """
+    asks = shape.scoring_asks if assume_defaults else shape.requests
     found = []
     for resource in resources:
-        asked = shape.requests.get(resource.name, 0)
-        if assume_defaults and resource.name == CPU:
-            asked = shape.scoring_cpu_milli
-        elif assume_defaults and resource.name == MEMORY:
-            asked = shape.scoring_memory_bytes
+        asked = asks.get(resource.name, 0)
         native = resource.name in (CPU, MEMORY, EPHEMERAL_STORAGE)
         if native or (asked and is_scalar_resource(resource.name)):
             found.append(ScoredResource(resource.name, resource.weight, asked))

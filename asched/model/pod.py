@@ -161,13 +161,20 @@ class CSIVolumeSource(ApiStruct):
     driver: str = ""
 
 
+class ImageVolumeSource(ApiStruct):
+    """An image mounted as a volume: ImageLocality counts it among the pod's images."""
+
+    reference: str = ""
+
+
 class Volume(ApiStruct):
-    """A pod's volume; of the many sources just those that restrict where a pod can run."""
+    """A pod's volume; of the many sources just those that bear on where a pod can or should run."""
 
     name: str = ""
     persistent_volume_claim: PersistentVolumeClaimSource | None = None
     ephemeral: EphemeralVolumeSource | None = None
     csi: CSIVolumeSource | None = None
+    image: ImageVolumeSource | None = None
     gce_persistent_disk: GCEPersistentDisk | None = None
     aws_elastic_block_store: AWSElasticBlockStore | None = None
     azure_disk: AzureDisk | None = None
@@ -195,7 +202,7 @@ class PodSpec(ApiStruct):
     init_containers: tuple[Container, ...] = ()
     resources: ResourceRequirements | None = None
     overhead: dict[str, QuantityText] = {}
-    node_selector: dict[str, str] = {}
+    node_selector: dict[str, str] | None = None
     affinity: Affinity | None = None
     tolerations: tuple[Toleration, ...] = ()
     topology_spread_constraints: tuple[TopologySpreadConstraint, ...] = ()

@@ -76,7 +76,7 @@ _INF = float("inf")
 
 
 def _scaled_up(quantity: QuantityText, scale_exponent: int) -> int:
-    """``quantity * 10**scale_exponent``, rounded away from zero, saturated to 64 bits."""
+    """``quantity * 10**scale_exponent``, rounded away from zero."""
     mantissa, bits, exponent = _exact(_text(quantity))
     exponent += scale_exponent
     magnitude = abs(mantissa) << bits
@@ -84,10 +84,23 @@ def _scaled_up(quantity: QuantityText, scale_exponent: int) -> int:
         magnitude *= int(10**exponent)
     else:
         magnitude = -(-magnitude // int(10**-exponent))
-    return max(MIN_INT64, -magnitude) if mantissa < 0 else min(MAX_INT64, magnitude)
+    return -magnitude if mantissa < 0 else magnitude
+
+
+def saturated(number: int) -> int:
+    """The nearest number that a signed 64-bit integer holds."""
+    return max(MIN_INT64, min(MAX_INT64, number))
 
 
 @lru_cache(maxsize=65536)
+def thousandths(quantity: QuantityText) -> int:
+    """The quantity in thousandths, rounded away from zero, of any size: for adding up.
+
+    The API server keeps no finer digits. Raises :class:`QuantityError`.
+    """
+    return _scaled_up(quantity, 3)
+
+
 def milli_value(quantity: QuantityText) -> int:
     """The quantity in thousandths, rounded away from zero (``Quantity.MilliValue``).
 
@@ -96,7 +109,7 @@ def milli_value(quantity: QuantityText) -> int:
 
     Raises :class:`QuantityError` for anything outside the grammar.
     """
-    return _scaled_up(quantity, 3)
+    return saturated(thousandths(quantity))
 
 
 @lru_cache(maxsize=65536)
@@ -108,4 +121,4 @@ def value(quantity: QuantityText) -> int:
 
     Raises :class:`QuantityError` for anything outside the grammar.
     """
-    return _scaled_up(quantity, 0)
+    return saturated(_scaled_up(quantity, 0))

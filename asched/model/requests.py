@@ -4,14 +4,17 @@ The rules are those of ``k8s.io/component-helpers/resource.PodRequests`` as kube
 calls it: containers add up; init containers count with the sidecars started before them; a pod
 resized in place counts at the largest of what is asked, allocated and in use; pod-level requests
 replace the sum for cpu, memory and huge pages; overhead comes on top.
+
+Quantities are added up in thousandths and the total rounded up once, as Kubernetes does: two
+containers with half a byte each need one byte.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 from asched.model.pod import Container, ContainerPort, ContainerStatus, Pod
-from asched.model.quantity import MAX_INT64, QuantityText, milli_value, value
+from asched.model.quantity import QuantityText, milli_value, saturated, thousandths, value
 
 CPU = "cpu"
 MEMORY = "memory"
@@ -27,8 +30,6 @@ DEFAULT_MEMORY_BYTES = 200 * 1024 * 1024
 Amounts = dict[str, int]
 """Resource name to amount: cpu in thousandths, everything else in whole units."""
 
-_Read = Callable[[Container, ContainerStatus | None], Mapping[str, QuantityText]]
-
 
 def amount(resource: str, quantity: QuantityText) -> int:
     """A quantity in the unit the scheduler counts ``resource`` in."""
@@ -41,7 +42,7 @@ def amounts(quantities: Mapping[str, QuantityText]) -> Amounts:
 
 def pod_requests(pod: Pod) -> Amounts:
     """The effective requests of a pod. Sums are held within 64 bits."""
-    return _requests(pod, {})
+    return _rounded(_requests(pod, {}))
 
 
 def pod_scoring_requests(pod: Pod) -> tuple[int, int]:
@@ -49,12 +50,23 @@ def pod_scoring_requests(pod: Pod) -> tuple[int, int]:
     :data:`DEFAULT_MEMORY_BYTES` for containers that ask for none (``NonZeroRequested``).
     """
     real = _requests(pod, {})
-    defaults = {CPU: DEFAULT_MILLI_CPU, MEMORY: DEFAULT_MEMORY_BYTES}
+    defaults = _SCORING_DEFAULTS
     if _has_pod_level_requests(pod):
         # With pod-level requests a default stands in only for what neither level asks for.
         defaults = {name: amount for name, amount in defaults.items() if name not in real}
-    assumed = _requests(pod, defaults) if defaults else real
+    assumed = _rounded(_requests(pod, defaults) if defaults else real)
     return assumed.get(CPU, 0), assumed.get(MEMORY, 0)
+
+
+def pod_scoring_asks(pod: Pod) -> Amounts:
+    """What NodeResourcesFit's score takes a pod that is not placed yet to ask.
+
+    The defaults stand in as in :func:`pod_scoring_requests`, and pod-level requests are left out:
+    kube-scheduler 1.36 counts them in this score only once the pod is on a node.
+    """
+    total = _container_requests(pod, _SCORING_DEFAULTS)
+    _add(total, _exact(pod.spec.overhead))
+    return _rounded(total)
 
 
 def host_ports(pod: Pod) -> tuple[ContainerPort, ...]:
@@ -93,44 +105,75 @@ def _has_pod_level_requests(pod: Pod) -> bool:
     return resources is not None and any(is_pod_level_resource(name) for name in resources.requests)
 
 
+# From here to the end amounts of every resource are in thousandths.
+
+_SCORING_DEFAULTS: Amounts = {CPU: DEFAULT_MILLI_CPU, MEMORY: DEFAULT_MEMORY_BYTES * 1000}
+
+
+def _exact(quantities: Mapping[str, QuantityText]) -> Amounts:
+    return {name: thousandths(quantity) for name, quantity in quantities.items()}
+
+
+def _rounded(exact: Amounts) -> Amounts:
+    return {
+        name: saturated(number if name == CPU else -(-number // 1000))
+        for name, number in exact.items()
+    }
+
+
 def _requests(pod: Pod, defaults: Amounts) -> Amounts:
     total = _container_requests(pod, defaults)
     if pod.spec.resources is not None:
         for name, quantity in pod.spec.resources.requests.items():
             if is_pod_level_resource(name):
-                total[name] = amount(name, quantity)
-    _add(total, amounts(pod.spec.overhead))
+                total[name] = thousandths(quantity)
+    _add(total, _exact(pod.spec.overhead))
     return total
 
 
 def _container_requests(pod: Pod, defaults: Amounts) -> Amounts:
-    spec_total = _aggregate(pod, defaults, _asked)
-    if not pod.status.container_statuses and not pod.status.init_container_statuses:
-        return spec_total
-    infeasible = _resize_infeasible(pod)
+    """Containers and sidecars together, or the peak while init containers run if that is more."""
+    statuses = {
+        status.name: status
+        for status in (*pod.status.init_container_statuses, *pod.status.container_statuses)
+    }
+    infeasible = bool(statuses) and _resize_infeasible(pod)
 
-    def allocated(
-        container: Container, status: ContainerStatus | None
-    ) -> Mapping[str, QuantityText]:
-        if status is not None and status.allocated_resources is not None:
-            return status.allocated_resources
-        return {} if infeasible else container.resources.requests
+    def asked(container: Container) -> Amounts:
+        counted = _counted(container, statuses.get(container.name), infeasible)
+        return _with_defaults(counted, defaults)
 
-    def actuated(
-        container: Container, status: ContainerStatus | None
-    ) -> Mapping[str, QuantityText]:
-        if status is not None and status.resources is not None and status.resources.requests:
-            return status.resources.requests
-        return allocated(container, status)
-
-    total: Amounts = {} if infeasible else spec_total
-    for read in (allocated, actuated):
-        _raise_to(total, _aggregate(pod, defaults, read))
+    total: Amounts = {}
+    for container in pod.spec.containers:
+        _add(total, asked(container))
+    sidecars: Amounts = {}
+    peak: Amounts = {}
+    for container in pod.spec.init_containers:
+        amounts_here = (
+            asked(container)
+            if container.restartable
+            else _with_defaults(_exact(container.resources.requests), defaults)
+        )
+        if container.restartable:
+            _add(total, amounts_here)
+            _add(sidecars, amounts_here)
+            _raise_to(peak, sidecars)
+        else:
+            _add(amounts_here, sidecars)
+            _raise_to(peak, amounts_here)
+    _raise_to(total, peak)
     return total
 
 
-def _asked(container: Container, _: ContainerStatus | None) -> Mapping[str, QuantityText]:
-    return container.resources.requests
+def _counted(container: Container, status: ContainerStatus | None, infeasible: bool) -> Amounts:
+    """What a container counts for: once it reports actual resources, the largest of what is asked,
+    allocated and in use. A resize that the node cannot do leaves out what is asked."""
+    if status is None or status.resources is None:
+        return _exact(container.resources.requests)
+    counted = {} if infeasible else _exact(container.resources.requests)
+    _raise_to(counted, _exact(status.resources.requests))
+    _raise_to(counted, _exact(status.allocated_resources or {}))
+    return counted
 
 
 def _resize_infeasible(pod: Pod) -> bool:
@@ -140,39 +183,13 @@ def _resize_infeasible(pod: Pod) -> bool:
     return False
 
 
-def _aggregate(pod: Pod, defaults: Amounts, read: _Read) -> Amounts:
-    statuses = {
-        status.name: status
-        for status in (*pod.status.init_container_statuses, *pod.status.container_statuses)
-    }
-    total: Amounts = {}
-    for container in pod.spec.containers:
-        asked = amounts(read(container, statuses.get(container.name)))
-        _add(total, _with_defaults(asked, defaults))
-    if not pod.spec.init_containers:
-        return total
-    sidecars: Amounts = {}
-    peak: Amounts = {}
-    for container in pod.spec.init_containers:
-        asked = _with_defaults(amounts(read(container, statuses.get(container.name))), defaults)
-        if container.restartable:
-            _add(total, asked)
-            _add(sidecars, asked)
-            _raise_to(peak, sidecars)
-        else:
-            _add(asked, sidecars)
-            _raise_to(peak, asked)
-    _raise_to(total, peak)
-    return total
-
-
 def _with_defaults(asked: Amounts, defaults: Amounts) -> Amounts:
     return {**defaults, **asked} if defaults else asked
 
 
 def _add(total: Amounts, more: Amounts) -> None:
     for name, number in more.items():
-        total[name] = min(MAX_INT64, total.get(name, 0) + number)
+        total[name] = total.get(name, 0) + number
 
 
 def _raise_to(total: Amounts, floor: Amounts) -> None:

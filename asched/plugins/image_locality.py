@@ -30,7 +30,7 @@ class ImageLocality(ScoreAllPlugin):
 
     def score_all(self, state: CycleState, pod: PodInfo, nodes: Nodes) -> Int64Column:
         shape = pod.shape
-        images = (*shape.init_images, *shape.images)
+        images = (*shape.init_images, *shape.images, *shape.volume_images)
         present: Int64Column | None = None
         for image in images:
             size_bytes, holders = nodes.image_size_bytes(normalized_image_name(image))
@@ -40,7 +40,8 @@ class ImageLocality(ScoreAllPlugin):
                 present = scaled if present is None else present + scaled
         if present is None:
             return np.zeros(nodes.size, np.int64)
-        ceiling = MAX_THRESHOLD_BYTES * len(images)
+        # Images mounted as volumes add to the sum but do not raise the ceiling.
+        ceiling = MAX_THRESHOLD_BYTES * (len(shape.init_images) + len(shape.images))
         worth = np.clip(present, MIN_THRESHOLD_BYTES, ceiling) - MIN_THRESHOLD_BYTES
         scores: Int64Column = worth * MAX_NODE_SCORE // (ceiling - MIN_THRESHOLD_BYTES)
         return scores

@@ -127,7 +127,7 @@ class NodeAffinity(
 
     def pre_filter(self, state: CycleState, pod: PodInfo, nodes: Nodes) -> PreFilterResult:
         required = _required_terms(pod.shape.affinity)
-        if required is None and self._added_required is None and not pod.shape.node_selector:
+        if required is None and self._added_required is None and pod.shape.node_selector is None:
             return _SKIP
         state.write(_REQUIRED, _requirement(pod.shape.node_selector, required))
         names = _named_nodes(required)
@@ -198,8 +198,8 @@ def _required_terms(affinity: Affinity | None) -> NodeSelector | None:
     return affinity.node_affinity.required
 
 
-def _requirement(labels: dict[str, str], required: NodeSelector | None) -> Requirement:
-    return Requirement(labels, None if required is None else matchable(required))
+def _requirement(labels: dict[str, str] | None, required: NodeSelector | None) -> Requirement:
+    return Requirement(labels or {}, None if required is None else matchable(required))
 
 
 def _counting(terms: Sequence[PreferredSchedulingTerm]) -> Iterator[PreferredSchedulingTerm]:

@@ -11,7 +11,11 @@ from asched.model.node import ContainerImage
 
 
 class ImageIndex:
-    """For each image name, its size on every row that has it."""
+    """For each image name, its size on every row that has it.
+
+    Nodes may report different sizes of one image. As in kube-scheduler's cache one report stands
+    for all of them: here that of the lowest row.
+    """
 
     __slots__ = ("_columns", "_names", "_rows")
 
@@ -22,7 +26,10 @@ class ImageIndex:
 
     def set_row(self, row: int, images: Sequence[ContainerImage]) -> bool:
         """The images of a row are now these. Returns whether anything changed."""
-        sizes = {name: image.size_bytes for image in images for name in image.names}
+        sizes: dict[str, int] = {}
+        for image in images:
+            for name in image.names:
+                sizes.setdefault(name, image.size_bytes)
         before = self._names.get(row, ())
         if tuple(sizes) == before and all(self._rows[n][row] == s for n, s in sizes.items()):
             return False
@@ -48,6 +55,6 @@ class ImageIndex:
         column = self._columns.get((image, size))
         if column is None:
             column = np.zeros(size, np.int64)
-            column[list(holders)] = list(holders.values())
+            column[list(holders)] = holders[min(holders)]
             self._columns[image, size] = column
         return column, len(holders)

@@ -1,0 +1,129 @@
+"""Recorded scheduling documents: a small cluster, pending pods, and what kube-scheduler said."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+
+from asched.model.meta import Object
+from asched.model.node import Node
+from asched.model.pod import Pod
+from asched.model.resources import Resource, decode
+from tests.conformance.defaulting import (
+    ApiObject,
+    default_namespace,
+    default_node,
+    default_pod,
+    default_replication_controller,
+)
+
+
+class Case(NamedTuple):
+    """One pending pod and what was answered for it, as recorded."""
+
+    pod: Pod
+    expect: dict[str, Any]
+
+
+class Document:
+    """One recorded file, its objects as the API server would hand them out."""
+
+    def __init__(self, path: Path) -> None:
+        recorded = json.loads(path.read_bytes())
+        self.name = path.stem
+        self.topic: str = recorded["topic"]
+        self.config: dict[str, Any] | None = recorded["config"]
+        self._objects: dict[str, list[ApiObject]] = recorded["objects"]
+        classes = self._objects.get("priorityClasses", [])
+        self._default_pod = partial(default_pod, priority_classes=classes)
+        self._cases: list[dict[str, Any]] = recorded["cases"]
+
+    @property
+    def nodes(self) -> list[Node]:
+        return [node for node in self.objects(Resource.NODES) if isinstance(node, Node)]
+
+    @property
+    def pods(self) -> list[Pod]:
+        return [pod for pod in self.objects(Resource.PODS) if isinstance(pod, Pod)]
+
+    def objects(self, resource: Resource) -> list[Object]:
+        """All objects of one resource."""
+        default = self._defaulting(resource)
+        field = _FIELDS.get(resource, resource.plural)
+        return [_decode(resource, default(raw)) for raw in self._objects.get(field, ())]
+
+    @property
+    def cases(self) -> Iterator[Case]:
+        for case in self._cases:
+            pod = _decode(Resource.PODS, self._default_pod(case["pod"]))
+            assert isinstance(pod, Pod)
+            yield Case(pod, case["expect"])
+
+    def plugin_arguments(self, plugin: str) -> dict[str, Any]:
+        """``args`` of a plugin in the recorded configuration."""
+        for entry in self._profile.get("pluginConfig") or ():
+            if entry["name"] == plugin:
+                arguments: dict[str, Any] = entry["args"]
+                return {k: v for k, v in arguments.items() if k not in ("apiVersion", "kind")}
+        return {}
+
+    def disabled(self, point: str) -> frozenset[str]:
+        """Plugins that the configuration names as disabled at an extension point or at all."""
+        plugins = self._profile.get("plugins") or {}
+        return frozenset(
+            entry["name"]
+            for at in (point, "multiPoint")
+            for entry in (plugins.get(at) or {}).get("disabled") or ()
+        )
+
+    @property
+    def _profile(self) -> dict[str, Any]:
+        profiles = (self.config or {}).get("profiles") or [{}]
+        profile: dict[str, Any] = profiles[0]
+        return profile
+
+    def _defaulting(self, resource: Resource) -> Callable[[ApiObject], ApiObject]:
+        match resource:
+            case Resource.PODS:
+                return self._default_pod
+            case Resource.NODES:
+                return default_node
+            case Resource.NAMESPACES:
+                return default_namespace
+            case Resource.REPLICATION_CONTROLLERS:
+                return default_replication_controller
+            case _:
+                return lambda raw: raw
+
+
+_FIELDS = {
+    Resource.PRIORITY_CLASSES: "priorityClasses",
+    Resource.REPLICATION_CONTROLLERS: "replicationControllers",
+    Resource.REPLICA_SETS: "replicaSets",
+    Resource.STATEFUL_SETS: "statefulSets",
+    Resource.POD_DISRUPTION_BUDGETS: "podDisruptionBudgets",
+    Resource.PERSISTENT_VOLUMES: "persistentVolumes",
+    Resource.PERSISTENT_VOLUME_CLAIMS: "persistentVolumeClaims",
+    Resource.STORAGE_CLASSES: "storageClasses",
+    Resource.CSI_NODES: "csiNodes",
+    Resource.CSI_DRIVERS: "csiDrivers",
+    Resource.CSI_STORAGE_CAPACITIES: "csiStorageCapacities",
+    Resource.VOLUME_ATTACHMENTS: "volumeAttachments",
+}
+
+
+def _decode(resource: Resource, raw: ApiObject) -> Object:
+    return decode(resource, msgspec.json.encode(raw))
+
+
+def documents(directory: Path, topics: Sequence[str]) -> list[Path]:
+    """The files of these topics, in order of topic and number."""
+    return sorted(
+        (path for topic in topics for path in (directory / topic).glob("*.json")),
+        key=lambda path: (path.parent.name, len(path.stem), path.stem),
+    )

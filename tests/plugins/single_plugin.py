@@ -1,0 +1,128 @@
+"""One plugin at a time: build it, run its filter or its score as the framework would."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple, TypeVar
+
+import numpy as np
+
+from asched.framework.cycle_state import CycleState
+from asched.framework.interface import (
+    FilterAllPlugin,
+    Handle,
+    NormalizeScore,
+    Plugin,
+    PreFilterPlugin,
+    PreFilterResult,
+    PreScorePlugin,
+    ScoreAllPlugin,
+    Waiting,
+)
+from asched.framework.nodes import Cluster, Nodes
+from asched.framework.pod_info import PodInfo
+from asched.framework.profile import parse_arguments
+from asched.framework.status import SUCCESS, Status
+from asched.model.node import Node
+from asched.model.pod import Pod
+from asched.state.node_table import NodeTable
+
+P = TypeVar("P", bound=Plugin)
+
+
+class StillCluster(Cluster):
+    """A cluster in which nothing happens."""
+
+    def __init__(self, nodes: Nodes) -> None:
+        self._nodes = nodes
+
+    @property
+    def nodes(self) -> Nodes:
+        return self._nodes
+
+    @property
+    def now_ns(self) -> int:
+        return 0
+
+
+class StillHandle(Handle):
+    """A handle on a still cluster."""
+
+    def __init__(self, nodes: Nodes) -> None:
+        self._cluster = StillCluster(nodes)
+
+    @property
+    def cluster(self) -> Cluster:
+        return self._cluster
+
+    @property
+    def scheduler_name(self) -> str:
+        return "default-scheduler"
+
+    def waiting_pods(self) -> Sequence[Waiting]:
+        return ()
+
+
+def build(plugin: type[P], nodes: Nodes, arguments: Mapping[str, Any] | None = None) -> P:
+    """The plugin with these arguments. Raises ValueError where it refuses them."""
+    return plugin(parse_arguments(plugin, dict(arguments or {})), StillHandle(nodes))
+
+
+def table_of(nodes: Sequence[Node], pods: Sequence[Pod] = ()) -> NodeTable:
+    """The node table of a cluster; pods without a node and finished ones are left out."""
+    table = NodeTable()
+    for node in nodes:
+        table.set_node(node)
+    for pod in pods:
+        if pod.node_name and not pod.terminal:
+            table.add_pod(pod.node_name, PodInfo(pod))
+    return table
+
+
+def rows_of(table: NodeTable, names: Sequence[str]) -> Nodes:
+    """Some nodes by name, in the order given."""
+    return table.take(np.array([table.row_of(name) for name in names], np.intp))
+
+
+def pre_filter(plugin: Plugin, state: CycleState, pod: PodInfo, nodes: Nodes) -> PreFilterResult:
+    """What PreFilter answers; success from a plugin without one."""
+    if isinstance(plugin, PreFilterPlugin):
+        return plugin.pre_filter(state, pod, nodes)
+    return PreFilterResult()
+
+
+def rejections(plugin: FilterAllPlugin, pod: PodInfo, nodes: Nodes) -> dict[str, Status]:
+    """The status of every node that the plugin refuses, PreFilter run first and its Skip heeded."""
+    state = CycleState()
+    if not pre_filter(plugin, state, pod, nodes).status.is_success:
+        return {}
+    verdicts = plugin.filter_all(state, pod, nodes)
+    assert len(verdicts.codes) == nodes.size
+    assert verdicts.codes.dtype == np.int16
+    found = {name: verdicts.status(row) for row, name in enumerate(nodes.names) if name}
+    return {name: status for name, status in found.items() if status is not None}
+
+
+class Scores(NamedTuple):
+    """Scores by row, before and after normalising."""
+
+    raw: list[int]
+    normalized: list[int]
+
+
+def scores(plugin: ScoreAllPlugin, pod: PodInfo, nodes: Nodes) -> Scores | None:
+    """The scores of all ``nodes``, or None where PreScore says Skip."""
+    state = CycleState()
+    status = plugin.pre_score(state, pod, nodes) if isinstance(plugin, PreScorePlugin) else SUCCESS
+    if status.is_skip:
+        return None
+    assert status.is_success, status
+    raw = plugin.score_all(state, pod, nodes)
+    assert raw.dtype == np.int64
+    assert len(raw) == nodes.size
+    before = raw.tolist()
+    if not isinstance(plugin, NormalizeScore):
+        return Scores(before, before)
+    normalized = plugin.normalize(state, pod, raw)
+    assert raw.tolist() == before, "normalizing must not change its input"
+    return Scores(before, normalized.tolist())
