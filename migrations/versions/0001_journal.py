@@ -17,40 +17,29 @@ KEY = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
 
 APPEND_ONLY = ("journal_writer", "journal_batch", "journal_record")
 
-# table, name, the condition under which an INSERT is refused, the reason
-INSERT_RULES = (
-    (
-        "journal_writer",
-        "journal_writer_next",
-        "NEW.epoch <> (SELECT coalesce(max(epoch), 0) + 1 FROM journal_writer)",
-        "out of sequence: not the next epoch",
+NEXT_WRITER = "NEW.epoch <> (SELECT coalesce(max(epoch), 0) + 1 FROM journal_writer)"
+FENCED = "NEW.epoch IS NOT (SELECT max(epoch) FROM journal_writer)"
+NEXT_BATCH = f"""
+    NEW.last_seq < NEW.first_seq
+    OR NEW.batch <> (SELECT coalesce(max(batch), 0) + 1 FROM journal_batch)
+    OR NEW.first_seq <> 1 + coalesce(
+        (SELECT last_seq FROM journal_batch WHERE batch = NEW.batch - 1), 0)
+    OR NEW.previous_hash <> coalesce(
+        (SELECT hash FROM journal_batch WHERE batch = NEW.batch - 1), '{"0" * 64}')
+"""
+NEXT_RECORD = "NEW.seq <> (SELECT coalesce(max(seq), 0) + 1 FROM journal_record)"
+
+# Per table, when an INSERT is refused and why. The first that holds is told: a deposed writer is
+# out of sequence too, but must learn that it was deposed. (One trigger each, because SQLite does not
+# say in which order it fires several.)
+INSERT_RULES = {
+    "journal_writer": ((NEXT_WRITER, "out of sequence: not the next epoch"),),
+    "journal_batch": (
+        (FENCED, "fenced: not the newest writer"),
+        (NEXT_BATCH, "out of sequence: not the next batch"),
     ),
-    (
-        "journal_batch",
-        "journal_batch_fenced",
-        "NEW.epoch <> (SELECT max(epoch) FROM journal_writer)",
-        "fenced: not the newest writer",
-    ),
-    (
-        "journal_batch",
-        "journal_batch_next",
-        (
-            "NEW.last_seq < NEW.first_seq"
-            " OR NEW.batch <> (SELECT coalesce(max(batch), 0) + 1 FROM journal_batch)"
-            " OR NEW.first_seq <> (SELECT coalesce(max(last_seq), 0) + 1 FROM journal_batch"
-            " WHERE batch = NEW.batch - 1)"
-            " OR NEW.previous_hash <> coalesce("
-            f"(SELECT hash FROM journal_batch WHERE batch = NEW.batch - 1), '{'0' * 64}')"
-        ),
-        "out of sequence: not the next batch",
-    ),
-    (
-        "journal_record",
-        "journal_record_next",
-        "NEW.seq <> (SELECT coalesce(max(seq), 0) + 1 FROM journal_record)",
-        "out of sequence: not the next record",
-    ),
-)
+    "journal_record": ((NEXT_RECORD, "out of sequence: not the next record"),),
+}
 
 
 def upgrade() -> None:
@@ -101,8 +90,12 @@ def create_sqlite_triggers() -> None:
                 f"CREATE TRIGGER {table}_no_{verb.lower()} BEFORE {verb} ON {table}"
                 f" BEGIN SELECT RAISE(ABORT, 'append-only: {verb} on {table} is refused'); END"
             )
-    for table, name, refused_when, reason in INSERT_RULES:
+    for table, rules in INSERT_RULES.items():
+        refused_when = " OR ".join(f"({condition})" for condition, _ in rules)
+        reasons = " ".join(
+            f"WHEN {condition} THEN RAISE(ABORT, '{reason}')" for condition, reason in rules
+        )
         op.execute(
-            f"CREATE TRIGGER {name} BEFORE INSERT ON {table} WHEN {refused_when}"
-            f" BEGIN SELECT RAISE(ABORT, '{reason}'); END"
+            f"CREATE TRIGGER {table}_next BEFORE INSERT ON {table} WHEN {refused_when}"
+            f" BEGIN SELECT CASE {reasons} END; END"
         )

@@ -1,0 +1,304 @@
+"""What every store does. Each test runs once for each kind of store."""
+
+from __future__ import annotations
+
+import anyio
+import anyio.lowlevel
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from asched.journal.chain import GENESIS
+from asched.journal.errors import ConflictError, FencedError, JournalError
+from asched.journal.memory import MemoryStore
+from asched.journal.store import Checkpoint, JournalStore, StoredRecord
+from asched.state.records import AnyRecord
+from tests.journal.conftest import OpenStore
+from tests.journal.samples import mixed, turn, verified_head
+from tests.journal.strategies import records
+
+
+async def everything(store: JournalStore) -> list[AnyRecord]:
+    return [stored.record async for stored in store.read()]
+
+
+async def test_an_empty_journal(store: JournalStore) -> None:
+    assert await store.head() == GENESIS
+    assert await everything(store) == []
+    assert [b async for b in store.batches()] == []
+    assert await store.load_checkpoint() is None
+
+
+async def test_what_was_appended_is_read_in_order_with_its_number_and_time(
+    store: JournalStore,
+) -> None:
+    assert await store.append(turn(1), written_at_ns=100) == (1, 3)
+    assert await store.append(mixed(), written_at_ns=90) == (4, 7)
+    stored = [s async for s in store.read()]
+    expected = [(100, r) for r in turn(1)] + [(90, r) for r in mixed()]
+    assert stored == [StoredRecord(seq, *rest) for seq, rest in enumerate(expected, 1)]
+    head = await store.head()
+    assert (head.seq, head.batch) == (7, 2)
+
+
+async def test_reading_a_part(store: JournalStore) -> None:
+    for number in range(4):
+        await store.append(turn(number), written_at_ns=number)
+    assert [s.seq async for s in store.read(2, 7)] == [3, 4, 5, 6, 7]
+    assert [s.seq async for s in store.read(11)] == [12]
+    assert [s.seq async for s in store.read(10, 99)] == [11, 12]
+    assert [s.seq async for s in store.read(12)] == []
+    assert [s.seq async for s in store.read(5, 5)] == []
+
+
+async def test_reading_one_subject(store: JournalStore) -> None:
+    await store.append(mixed(), written_at_ns=1)
+    assert [s.seq async for s in store.read(subject="pod/default/web-1")] == [2, 4]
+    assert [s.seq async for s in store.read(2, subject="pod/default/web-1")] == [4]
+    assert [s.seq async for s in store.read(0, 3, subject="pod/default/web-1")] == [2]
+    assert [s.seq async for s in store.read(subject="node/node-1")] == [1]
+    assert [s.seq async for s in store.read(subject="' OR 1=1 --")] == []
+
+
+async def test_reading_more_than_a_chunk_in_batches_of_all_sizes(store: JournalStore) -> None:
+    expected: list[AnyRecord] = []
+    for number, pods in enumerate((0, 1, 999, 1500, 1000, 0)):
+        batch = turn(number, pods)
+        await store.append(batch, written_at_ns=number)
+        expected += batch
+    assert await everything(store) == expected
+    assert [s.seq async for s in store.read(500, 3000)] == list(range(501, 3001))
+
+
+async def test_an_iteration_ends_at_the_head_of_its_first_step(store: JournalStore) -> None:
+    await store.append(turn(1), written_at_ns=1)
+    seen = []
+    async for stored in store.read():
+        seen.append(stored.seq)
+        if stored.seq == 1:
+            await store.append(turn(2), written_at_ns=2)
+    assert seen == [1, 2, 3]
+
+
+async def test_an_abandoned_iteration_holds_nothing_open(store: JournalStore) -> None:
+    await store.append(turn(1, 3000), written_at_ns=1)
+    for _ in range(20):
+        async for stored in store.read():
+            assert stored.seq == 1
+            break
+    await store.append(turn(2), written_at_ns=2)
+
+
+async def test_an_empty_batch_is_refused(store: JournalStore) -> None:
+    with pytest.raises(ValueError, match="at least one"):
+        await store.append([], written_at_ns=1)
+
+
+async def test_a_record_that_cannot_be_encoded_stores_nothing_of_its_batch(
+    store: JournalStore,
+) -> None:
+    broken = [*turn(1), *turn(2)]
+    broken[2] = object()  # type: ignore[call-overload]  # what the type checker would refuse
+    with pytest.raises((TypeError, KeyError)):
+        await store.append(broken, written_at_ns=1)
+    assert await store.head() == GENESIS
+
+
+async def test_a_repeated_append_is_stored_once(store: JournalStore) -> None:
+    first = await store.append(turn(1), written_at_ns=1, first_seq=1)
+    assert await store.append(turn(1), written_at_ns=1, first_seq=1) == first
+    second = await store.append(turn(2), written_at_ns=2, first_seq=4)
+    # Also when others followed.
+    assert await store.append(turn(1), written_at_ns=1, first_seq=1) == first
+    assert await store.append(turn(2), written_at_ns=2, first_seq=4) == second
+    assert await everything(store) == turn(1) + turn(2)
+
+
+@pytest.mark.parametrize(
+    ("records", "written_at_ns", "first_seq"),
+    [
+        (turn(2), 1, 1),  # other records
+        (turn(1)[:2], 1, 1),  # fewer
+        (turn(1), 2, 1),  # at another time
+        (turn(1)[1:], 1, 2),  # not where a batch starts
+        (turn(1), 1, 5),  # beyond the end
+        (turn(1), 1, 0),
+    ],
+)
+async def test_a_batch_that_is_neither_next_nor_a_repetition_is_refused(
+    store: JournalStore, records: list[AnyRecord], written_at_ns: int, first_seq: int
+) -> None:
+    await store.append(turn(1), written_at_ns=1)
+    with pytest.raises(ConflictError):
+        await store.append(records, written_at_ns=written_at_ns, first_seq=first_seq)
+    assert await everything(store) == turn(1)
+    assert await store.append(turn(2), written_at_ns=2, first_seq=4) == (4, 6)
+
+
+async def test_only_the_newest_writer_appends(open_store: OpenStore) -> None:
+    old, new = await open_store(), await open_store()
+    with pytest.raises(FencedError, match="not claimed"):
+        await old.append(turn(1), written_at_ns=1)
+    assert await old.claim("old", claimed_at_ns=1) == 1
+    await old.append(turn(1), written_at_ns=1)
+    assert await new.claim("new", claimed_at_ns=2) == 2
+    with pytest.raises(FencedError, match="claimed"):
+        await old.append(turn(2), written_at_ns=2)
+    with pytest.raises(FencedError):  # not even a repetition of what is stored
+        await old.append(turn(1), written_at_ns=1, first_seq=1)
+    await new.append(turn(3), written_at_ns=3, first_seq=4)
+    with pytest.raises(FencedError):
+        await old.append(turn(2), written_at_ns=2)
+    assert await old.claim("old again", claimed_at_ns=4) == 3
+    await old.append(turn(4), written_at_ns=4, first_seq=7)
+    assert await everything(new) == turn(1) + turn(3) + turn(4)
+    assert [s.batch.epoch async for s in new.batches()] == [1, 2, 3]
+
+
+async def test_a_writer_deposed_unawares_is_fenced_not_merely_late(open_store: OpenStore) -> None:
+    old, new = await open_store(), await open_store()
+    await old.claim("old", claimed_at_ns=1)
+    await old.append(turn(1), written_at_ns=1)
+    await new.claim("new", claimed_at_ns=2)
+    await new.append(turn(2), written_at_ns=2)
+    with pytest.raises(FencedError, match="another process"):
+        await old.append(turn(3), written_at_ns=3, first_seq=4)
+    assert await everything(old) == turn(1) + turn(2)
+
+
+async def test_claims_at_once_get_an_epoch_each(open_store: OpenStore) -> None:
+    stores = [await open_store() for _ in range(4)]
+    epochs: list[int] = []
+
+    async def claim(store: JournalStore) -> None:
+        epochs.append(await store.claim("one of many", claimed_at_ns=1))
+
+    async with anyio.create_task_group() as tasks:
+        for store in stores:
+            tasks.start_soon(claim, store)
+    assert sorted(epochs) == [1, 2, 3, 4]
+
+
+async def test_appends_at_once_are_gapless_and_whole(store: JournalStore) -> None:
+    async def append(number: int) -> None:
+        first_seq, last_seq = await store.append(turn(number, number), written_at_ns=number)
+        stored = [s.record async for s in store.read(first_seq - 1, last_seq)]
+        assert stored == turn(number, number)
+
+    async with anyio.create_task_group() as tasks:
+        for number in range(20):
+            tasks.start_soon(append, number)
+    assert [s.seq async for s in store.read()] == list(range(1, 20 + sum(range(20)) + 1))
+    assert await verified_head(store) == await store.head()
+
+
+async def test_readers_see_whole_batches_while_the_writer_writes(open_store: OpenStore) -> None:
+    writer = await open_store()
+    await writer.claim("writer", claimed_at_ns=1)
+    readers = [await open_store() for _ in range(3)]
+    done = anyio.Event()
+
+    async def write() -> None:
+        for number in range(40):
+            await writer.append(turn(number), written_at_ns=number)
+        done.set()
+
+    async def read(reader: JournalStore) -> None:
+        while not done.is_set():
+            stored = await everything(reader)
+            assert stored == [r for number in range(len(stored) // 3) for r in turn(number)]
+            await anyio.lowlevel.checkpoint()
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(write)
+        for reader in readers:
+            tasks.start_soon(read, reader)
+    for reader in readers:
+        assert (await reader.head()).seq == 120
+
+
+@pytest.mark.parametrize("steps", [0, 1, 2, 3, 5, 8, 20])
+async def test_a_cancelled_append_is_all_or_nothing_and_can_be_repeated(
+    store: JournalStore, steps: int
+) -> None:
+    await store.append(turn(0), written_at_ns=0)
+
+    async def append() -> None:
+        await store.append(turn(1), written_at_ns=1, first_seq=4)
+
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(append)
+        for _ in range(steps):
+            await anyio.lowlevel.checkpoint()
+        tasks.cancel_scope.cancel()
+    assert await everything(store) in (turn(0), turn(0) + turn(1))
+    await append()
+    assert await everything(store) == turn(0) + turn(1)
+    assert await verified_head(store) == await store.head()
+
+
+async def test_the_chain_verifies_and_is_the_same_in_every_store(store: JournalStore) -> None:
+    for number in range(3):
+        await store.append(turn(number), written_at_ns=number)
+    await store.append(mixed(), written_at_ns=3)
+    head = await store.head()
+    assert await verified_head(store) == head
+    # Pinned: journals that exist must go on verifying.
+    assert head.hash == "7c7d7af16ff6fc5893ae81618165fa69ffdfe52bf5b0d28296c67f9133bf5e4e"
+    assert [s.batch.batch async for s in store.batches(2)] == [3, 4]
+
+
+async def test_checkpoints(store: JournalStore) -> None:
+    for number in range(4):
+        await store.append(turn(number), written_at_ns=number)
+    assert await store.load_checkpoint() is None
+    await store.save_checkpoint(3, b"three")
+    await store.save_checkpoint(8, b"\0eight\xff")
+    assert await store.load_checkpoint() == Checkpoint(8, b"\0eight\xff")
+    assert await store.load_checkpoint(8) == Checkpoint(8, b"\0eight\xff")
+    assert await store.load_checkpoint(7) == Checkpoint(3, b"three")
+    assert await store.load_checkpoint(2) is None
+    await store.save_checkpoint(3, b"again")
+    assert await store.load_checkpoint(3) == Checkpoint(3, b"again")
+    for seq in (0, 13):
+        with pytest.raises(JournalError, match=f"record {seq} "):
+            await store.save_checkpoint(seq, b"")
+
+
+async def test_another_opening_finds_everything(open_store: OpenStore) -> None:
+    first = await open_store()
+    await first.claim("first", claimed_at_ns=1)
+    await first.append(mixed(), written_at_ns=1)
+    await first.save_checkpoint(2, b"two")
+    head = await first.head()
+    await first.close()
+    await first.close()
+    second = await open_store()
+    assert await second.head() == head
+    assert await everything(second) == mixed()
+    assert await second.load_checkpoint() == Checkpoint(2, b"two")
+
+
+@given(st.lists(st.lists(records(), min_size=1, max_size=4), min_size=1, max_size=4))
+@settings(
+    max_examples=25,
+    deadline=None,
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
+)
+async def test_any_records_come_back_as_they_were(
+    store: JournalStore, batches: list[list[AnyRecord]]
+) -> None:
+    """The same appends give the same content and, started equal, the same chain as in memory."""
+    before = (await store.head()).seq
+    for number, batch in enumerate(batches):
+        await store.append(batch, written_at_ns=number)
+    expected = [record for batch in batches for record in batch]
+    assert [s.record async for s in store.read(before)] == expected
+    assert await verified_head(store) == await store.head()
+
+
+async def test_a_store_of_its_own_is_empty() -> None:
+    first, second = MemoryStore(), MemoryStore()
+    await first.claim("first", claimed_at_ns=1)
+    await first.append(turn(1), written_at_ns=1)
+    assert await second.head() == GENESIS
