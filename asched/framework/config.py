@@ -99,8 +99,9 @@ class ClientConnection(ZeroMeansDefault, frozen=True):
     accept_content_types: str = ""
     content_type: str = "application/vnd.kubernetes.protobuf"
     """Accepted and ignored: asched speaks JSON."""
-    qps: Annotated[float, msgspec.Meta(ge=0)] = 50.0
-    """Requests a second that may be kept up."""
+    qps: Annotated[float, msgspec.Meta(ge=0)] = 0.0
+    """Requests a second that may be kept up; 0 sets no limit. kube-scheduler's default of 50 would
+    be the limit of its throughput: API servers protect themselves by priority and fairness."""
     burst: Annotated[int, msgspec.Meta(ge=0)] = 100
 
 

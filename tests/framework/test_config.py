@@ -29,7 +29,7 @@ def test_defaults() -> None:
     config = decode_configuration(HEAD)
     assert config == KubeSchedulerConfiguration()
     assert config.leader_election.lease_duration == timedelta(seconds=15)
-    assert (config.client_connection.qps, config.client_connection.burst) == (50.0, 100)
+    assert (config.client_connection.qps, config.client_connection.burst) == (0.0, 100)
     assert (config.pod_initial_backoff_seconds, config.pod_max_backoff_seconds) == (1, 10)
     assert config.parallelism == 16
 
@@ -42,7 +42,7 @@ def test_a_zero_or_empty_value_stands_for_the_default_where_kubernetes_has_it_so
             "leaderElection": {"leaderElect": False, "leaseDuration": "0s", "resourceName": ""},
         }
     )
-    assert (config.client_connection.qps, config.client_connection.burst) == (50.0, 100)
+    assert (config.client_connection.qps, config.client_connection.burst) == (0.0, 100)
     assert config.client_connection.kubeconfig == "/k"
     assert config.leader_election == LeaderElection(leader_elect=False)
 
