@@ -6,15 +6,14 @@ from collections.abc import Awaitable, Callable
 
 import msgspec
 
-from asched.model.meta import Object
-from asched.model.resources import Resource
+from asched.model.resources import AnyObject, Resource
 
 
 class Listed(msgspec.Struct, frozen=True, gc=False):
     """Everything that exists of a resource; what the consumer knows beyond it is gone."""
 
     resource: Resource
-    objects: tuple[Object, ...]
+    objects: tuple[AnyObject, ...]
     unreadable: frozenset[str] = frozenset()
     """Keys of objects that exist but do not decode. What is known of them is to be kept."""
 
@@ -23,14 +22,14 @@ class Upserted(msgspec.Struct, frozen=True, gc=False):
     """An object appeared or changed; it is now as given."""
 
     resource: Resource
-    object: Object
+    object: AnyObject
 
 
 class Deleted(msgspec.Struct, frozen=True, gc=False):
     """An object went away, or does not match the watch's selector any more."""
 
     resource: Resource
-    object: Object
+    object: AnyObject
     """Its last state; only its metadata where that did not decode."""
 
 

@@ -22,6 +22,7 @@ from asched.kube.errors import KubeConfigError
 
 TOKEN_FILE_REREAD = timedelta(minutes=1)
 """How long a token that lives in a file is believed; client-go rereads as often."""
+SERVICE_ACCOUNT_DIR = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 EXPIRY_MARGIN = timedelta(seconds=30)
 """A token is renewed this long before it expires."""
 
@@ -122,13 +123,19 @@ class KubeConfigFile:
 class ServiceAccount:
     """The service account mounted into the pod this runs in."""
 
-    def __init__(self) -> None:
+    def __init__(self, mounted_at: Path = SERVICE_ACCOUNT_DIR) -> None:
+        self._mounted_at = mounted_at
         self._tls = _TlsContexts()
 
     async def load(self, now: datetime) -> Credentials:
         configuration = Configuration()
         try:
-            _load_in_cluster(client_configuration=configuration, try_refresh_token=False)
+            _load_in_cluster(
+                client_configuration=configuration,
+                try_refresh_token=False,
+                token_filename=str(self._mounted_at / "token"),
+                cert_filename=str(self._mounted_at / "ca.crt"),
+            )
         except (ConfigException, OSError, ValueError) as error:
             raise KubeConfigError(f"in-cluster configuration: {_one_line(error)}") from None
         return _credentials(

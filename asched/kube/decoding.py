@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from enum import Enum
+from typing import cast
 
 import msgspec
 import structlog
 
 from asched.kube.changes import Change, Deleted, Listed, Upserted
 from asched.kube.errors import ApiStatus
-from asched.model.meta import Object
-from asched.model.resources import DecodeError, Resource, decode
+from asched.model.resources import AnyObject, DecodeError, Resource, decode
 
 LINE_LIMIT_BYTES = 16 * 1024 * 1024
 """Longest watch line. etcd holds objects of 1.5 MB by default, so this is no object."""
@@ -58,7 +58,7 @@ class _Items(msgspec.Struct, frozen=True):
 class Page(msgspec.Struct, frozen=True):
     """One page of a list."""
 
-    objects: tuple[Object, ...]
+    objects: tuple[AnyObject, ...]
     unreadable: frozenset[str]
     resource_version: str
     continue_token: str
@@ -162,11 +162,11 @@ class ObjectDecoder:
             listed = _items_decoder.decode(body)
         except _MALFORMED as error:
             raise MalformedAnswerError(f"list of {self.resource.plural}: {error}") from None
-        objects: list[Object] = []
+        objects: list[AnyObject] = []
         unreadable: set[str] = set()
         for raw in listed.items or ():
             try:
-                objects.append(decode(self.resource, raw))
+                objects.append(self._decode(raw))
             except DecodeError as error:
                 unreadable.add(self._skip(raw, error))
         self.counts.objects += len(objects)
@@ -188,10 +188,11 @@ class ObjectDecoder:
         if event.type is EventType.BOOKMARK or event.type is EventType.ERROR:
             return None
         try:
-            decoded = decode(self.resource, event.object)
+            decoded = self._decode(event.object)
         except DecodeError as error:
             key = self._skip(event.object, error)
             if event.type is EventType.DELETED and key:
+                self._reported.pop(key, None)
                 return Deleted(self.resource, self._bare(event.object))
             return None
         if self._reported:
@@ -205,11 +206,15 @@ class ObjectDecoder:
         self.counts.skipped += 1
         log.warning("watch line skipped", resource=self.resource.plural, error=reason)
 
-    def _bare(self, raw: bytes | msgspec.Raw) -> Object:
+    def _decode(self, raw: bytes | msgspec.Raw) -> AnyObject:
+        # A resource's type is one of those in AnyObject; the checker cannot see it.
+        return cast(AnyObject, decode(self.resource, raw))
+
+    def _bare(self, raw: bytes | msgspec.Raw) -> AnyObject:
         """Of a deletion the identity suffices: an object must not outlive a field we cannot read."""
         meta = _head(raw).metadata
         names = {"name": meta.name, "namespace": meta.namespace, "uid": meta.uid}
-        return decode(self.resource, msgspec.json.encode({"metadata": names}))
+        return self._decode(msgspec.json.encode({"metadata": names}))
 
     def _skip(self, raw: bytes | msgspec.Raw, error: DecodeError) -> str:
         """Count and report an object that does not decode, once a version. Returns its key."""

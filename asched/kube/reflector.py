@@ -31,9 +31,9 @@ from asched.kube.decoding import (
     resource_version,
 )
 from asched.kube.errors import ApiError, NoAnswerError
+from asched.kube.permissions import OPTIONAL
 from asched.kube.timing import Backoff, Clock, RetryPolicy
-from asched.model.meta import Object
-from asched.model.resources import Resource
+from asched.model.resources import AnyObject, Resource
 
 SELECTORS = {Resource.PODS: "status.phase!=Succeeded,status.phase!=Failed"}
 """Field selectors: like kube-scheduler, see finished pods go rather than finish."""
@@ -152,7 +152,7 @@ class Reflector:
         """Get everything, page by page, and hand it over as one list."""
         self.counts.lists += 1
         params = self._selector() | {"limit": str(self._settings.page_limit)}
-        objects: list[Object] = []
+        objects: list[AnyObject] = []
         unreadable: set[str] = set()
         expired = 0
         while True:
@@ -281,9 +281,12 @@ class Reflector:
             self._resource_version = ""
             return self._backoff.next_s()
         if error.status == 404:
-            return await self._not_served()
+            self._complaints.about("not served by the API server", "404; tried again later")
+            return await self._without()
         if error.status in (401, 403):
             self._complaints.about("not permitted", error.message)
+            if error.status == 403 and self.resource in OPTIONAL:
+                return await self._without()
             return self._slow_backoff.next_s(error.retry_after_s)
         self._complaints.about("refused by the API server", str(error))
         self._failures_in_a_row += 1
@@ -292,13 +295,12 @@ class Reflector:
             self._resource_version = ""
         return self._backoff.next_s(error.retry_after_s)
 
-    async def _not_served(self) -> float:
+    async def _without(self) -> float:
         """To the scheduler a resource that does not exist is one without objects.
 
         That holds for one never seen only: a server that forgets a resource it served before, as a
         broken proxy would make it seem, does not delete what is known.
         """
-        self._complaints.about("not served by the API server", "404; tried again later")
         self._resource_version = ""
         if not self.synced:
             await self._sink((Listed(self.resource, ()),))

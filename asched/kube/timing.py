@@ -10,6 +10,9 @@ from typing import Protocol
 import anyio
 import msgspec
 
+MAX_RETRY_AFTER_S = 120.0
+"""A Retry-After beyond this is taken for a mistake."""
+
 
 class Clock(Protocol):
     """Where this package gets the time from. Tests drive one by hand."""
@@ -70,7 +73,7 @@ class Backoff:
         if at_least_s is None:
             return delay_s
         # Somewhat later than asked for, so that all who were told the same do not return at once.
-        return max(delay_s, at_least_s * self._random.uniform(1.0, 1.2))
+        return max(delay_s, min(at_least_s, MAX_RETRY_AFTER_S) * self._random.uniform(1.0, 1.2))
 
     def reset(self) -> None:
         self._nominal_s = self._policy.initial_s

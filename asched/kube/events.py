@@ -1,0 +1,358 @@
+"""The Events that users see with ``kubectl describe``: Scheduled, FailedScheduling, Preempted.
+
+Recording never waits and never fails: events are put into a bounded queue which sender tasks empty,
+and when it is full the oldest goes. The same event of the same object within a while becomes a
+series of one Event, as client-go's recorder makes it.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import NamedTuple
+
+import anyio
+import msgspec
+import structlog
+
+from asched.kube.client import JSON, MERGE_PATCH, ApiClient
+from asched.kube.errors import ApiError, NoAnswerError
+from asched.kube.timing import RetryPolicy
+from asched.kube.writers import PodRef
+
+NOTE_LIMIT_BYTES = 1024
+"""The API server refuses longer notes."""
+_CUT = " ..."
+NAME_LIMIT = 253
+
+log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
+
+
+class EventSettings(msgspec.Struct, frozen=True):
+    """Bounds of the recorder."""
+
+    queue_limit: int = 4096
+    senders: int = 4
+    series_window_s: float = 360.0
+    """A series ends when its event has not occurred for this long (client-go: 6 min)."""
+    series_update_s: float = 60.0
+    """A growing series is updated on the server at most this often, after its second event."""
+    series_limit: int = 4096
+    warn_every_s: float = 60.0
+    retry: RetryPolicy = RetryPolicy(attempts=4, initial_s=0.5, max_s=10.0)
+    request_timeout_s: float = 10.0
+
+
+class EventCounts(msgspec.Struct):
+    """What became of recorded events. Only the recorder writes them."""
+
+    recorded: int = 0
+    sent: int = 0
+    dropped: int = 0
+    """Left out because the queue was full."""
+    failed: int = 0
+    """Given up after the server refused them or did not answer."""
+
+
+class _Reference(msgspec.Struct, frozen=True, rename="camel"):
+    namespace: str
+    name: str
+    uid: str
+    kind: str = "Pod"
+    api_version: str = "v1"
+
+
+class _Meta(msgspec.Struct, frozen=True):
+    name: str
+    namespace: str
+
+
+class _Event(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    api_version: str
+    kind: str
+    metadata: _Meta
+    event_time: str
+    reporting_controller: str
+    reporting_instance: str
+    action: str
+    reason: str
+    regarding: _Reference
+    note: str
+    type: str
+    related: _Reference | None = None
+
+
+class _Series(msgspec.Struct, frozen=True, rename="camel"):
+    count: int
+    last_observed_time: str
+
+
+class _SeriesPatch(msgspec.Struct, frozen=True):
+    series: _Series
+
+
+class _Key(NamedTuple):
+    """Two events that agree in this are the same one occurring again."""
+
+    reason: str
+    note: str
+    regarding: PodRef
+    related: PodRef | None
+
+
+class _Occurrence:
+    """One Event on the server, and how often it has occurred."""
+
+    __slots__ = ("count", "count_sent", "created", "event", "last_at", "last_at_s", "queued",
+                 "updated_at_s")  # fmt: skip
+
+    def __init__(self, event: _Event, at: datetime, at_s: float) -> None:
+        self.event = event
+        self.count = 1
+        self.count_sent = 0
+        self.created = False
+        self.queued = False
+        self.last_at = at
+        self.last_at_s = at_s
+        self.updated_at_s = at_s
+
+
+class EventRecorder:
+    """Records events about pods and sends them in the background.
+
+    ``run`` must be running for anything to be sent; ``stop`` ends it after a last effort.
+    """
+
+    def __init__(
+        self,
+        client: ApiClient,
+        controller: str,
+        instance: str,
+        settings: EventSettings | None = None,
+    ) -> None:
+        """``controller`` is the scheduler's name, ``instance`` this process among its replicas."""
+        self.counts = EventCounts()
+        self._client = client
+        self._controller = controller
+        self._instance = instance
+        self._settings = settings or EventSettings()
+        self._series: OrderedDict[_Key, _Occurrence] = OrderedDict()
+        self._send, self._receive = anyio.create_memory_object_stream[_Occurrence](
+            self._settings.queue_limit
+        )
+        self._sending = anyio.CancelScope()
+        self._sent_all = anyio.Event()
+        self._dropped_unsaid = 0
+        self._warned_at_s: float | None = None
+        self._last_name_ns = 0
+
+    # -- recording ----------------------------------------------------------------------------
+
+    def scheduled(self, pod: PodRef, node: str) -> None:
+        note = f"Successfully assigned {pod.namespace}/{pod.name} to {node}"
+        self._record("Scheduled", "Binding", "Normal", note, pod)
+
+    def failed_scheduling(self, pod: PodRef, message: str) -> None:
+        self._record("FailedScheduling", "Scheduling", "Warning", message, pod)
+
+    def preempted(self, victim: PodRef, preemptor: PodRef, node: str) -> None:
+        note = f"Preempted by pod {preemptor.uid} on node {node}"
+        self._record("Preempted", "Preempting", "Normal", note, victim, preemptor)
+
+    def _record(
+        self,
+        reason: str,
+        action: str,
+        event_type: str,
+        note: str,
+        regarding: PodRef,
+        related: PodRef | None = None,
+    ) -> None:
+        self.counts.recorded += 1
+        now, now_s = self._client.clock.utc(), self._client.clock.monotonic_s()
+        self._end_series(now_s)
+        key = _Key(reason, note, regarding, related)
+        known = self._series.get(key)
+        if known is not None:
+            self._series.move_to_end(key)
+            known.count += 1
+            known.last_at, known.last_at_s = now, now_s
+            due_s = known.updated_at_s + self._settings.series_update_s
+            if known.count == 2 or now_s >= due_s:
+                self._enqueue(known)
+            return
+        event = _Event(
+            api_version="events.k8s.io/v1",
+            kind="Event",
+            metadata=_Meta(self._name(regarding.name, now), regarding.namespace),
+            event_time=_micro_time(now),
+            reporting_controller=self._controller,
+            reporting_instance=self._instance,
+            action=action,
+            reason=reason,
+            regarding=_reference(regarding),
+            note=cut_note(note),
+            type=event_type,
+            related=_reference(related) if related is not None else None,
+        )
+        occurrence = _Occurrence(event, now, now_s)
+        self._series[key] = occurrence
+        self._enqueue(occurrence)
+
+    def _name(self, pod_name: str, now: datetime) -> str:
+        """``<pod>.<nanoseconds in hex>`` like client-go's, unique here, and never too long."""
+        stamp_ns = max(int(now.timestamp() * 1e6) * 1000, self._last_name_ns + 1)
+        self._last_name_ns = stamp_ns
+        suffix = f".{stamp_ns:x}"
+        return pod_name[: NAME_LIMIT - len(suffix)].rstrip("-.") + suffix
+
+    def _end_series(self, now_s: float) -> None:
+        """Forget series that have not grown for a while, after a last update."""
+        while self._series:
+            key, oldest = next(iter(self._series.items()))
+            expired = now_s - oldest.last_at_s >= self._settings.series_window_s
+            if not expired and len(self._series) < self._settings.series_limit:
+                return
+            del self._series[key]
+            self._enqueue_if_behind(oldest)
+
+    def _enqueue_if_behind(self, occurrence: _Occurrence) -> None:
+        if occurrence.count > 1 and occurrence.count > occurrence.count_sent:
+            self._enqueue(occurrence)
+
+    def _enqueue(self, occurrence: _Occurrence) -> None:
+        if occurrence.queued:
+            return
+        occurrence.updated_at_s = occurrence.last_at_s
+        while True:
+            try:
+                self._send.send_nowait(occurrence)
+            except anyio.WouldBlock:
+                oldest = self._receive.receive_nowait()
+                oldest.queued = False
+                self.counts.dropped += 1
+                self._dropped_unsaid += 1
+                self._warn_of_drops(occurrence.last_at_s)
+            except (anyio.ClosedResourceError, anyio.BrokenResourceError):
+                self.counts.dropped += 1
+                return
+            else:
+                occurrence.queued = True
+                return
+
+    def _warn_of_drops(self, now_s: float) -> None:
+        last_s = self._warned_at_s
+        if last_s is not None and now_s - last_s < self._settings.warn_every_s:
+            return
+        self._warned_at_s = now_s
+        log.warning("events dropped: the API server is too slow", dropped=self._dropped_unsaid)
+        self._dropped_unsaid = 0
+
+    # -- sending ------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Send what is recorded, until stopped or cancelled."""
+        try:
+            with self._sending:
+                async with anyio.create_task_group() as tasks:
+                    for _ in range(self._settings.senders):
+                        tasks.start_soon(self._send_queued)
+        finally:
+            self._send.close()
+            self._receive.close()
+            self._sent_all.set()
+
+    async def stop(self, deadline_s: float) -> None:
+        """Take no more events, send those that wait, and give up after ``deadline_s`` seconds."""
+        for occurrence in self._series.values():
+            self._enqueue_if_behind(occurrence)
+        self._series.clear()
+        self._send.close()
+        with anyio.move_on_after(deadline_s):
+            await self._sent_all.wait()
+        unsent = self._receive.statistics().current_buffer_used
+        if unsent:
+            log.warning("events not sent before the end", events=unsent)
+        self._sending.cancel()
+
+    async def _send_queued(self) -> None:
+        while True:
+            try:
+                occurrence = await self._receive.receive()
+            except anyio.EndOfStream:
+                return
+            occurrence.queued = False
+            try:
+                await self._deliver(occurrence)
+            except (ApiError, NoAnswerError) as error:
+                self.counts.failed += 1
+                log.warning("event not sent", reason=occurrence.event.reason, error=str(error))
+            else:
+                self.counts.sent += 1
+
+    async def _deliver(self, occurrence: _Occurrence) -> None:
+        count = occurrence.count
+        if not occurrence.created:
+            await self._create(occurrence)
+        if count > 1:
+            try:
+                await self._update(occurrence, count)
+            except ApiError as error:
+                if error.status != 404:
+                    raise
+                # Events live for an hour; the series goes on in a new one of the same name.
+                await self._create(occurrence)
+                await self._update(occurrence, count)
+        occurrence.count_sent = count
+
+    async def _create(self, occurrence: _Occurrence) -> None:
+        try:
+            await self._request("POST", _collection(occurrence.event), occurrence.event)
+        except ApiError as error:
+            # Its name is ours alone, so it is there because an earlier try did get through.
+            if error.reason != "AlreadyExists":
+                raise
+        occurrence.created = True
+
+    async def _update(self, occurrence: _Occurrence, count: int) -> None:
+        path = f"{_collection(occurrence.event)}/{occurrence.event.metadata.name}"
+        series = _Series(count, _micro_time(occurrence.last_at))
+        await self._request("PATCH", path, _SeriesPatch(series))
+
+    async def _request(self, method: str, path: str, body: msgspec.Struct) -> None:
+        # Both repeat without harm: the name of a created event is given, a series counts absolutely.
+        await self._client.request(
+            method,
+            path,
+            body=_encode(body),
+            content_type=MERGE_PATCH if method == "PATCH" else JSON,
+            idempotent=True,
+            retry=self._settings.retry,
+            timeout_s=self._settings.request_timeout_s,
+        )
+
+
+_encode: Callable[[msgspec.Struct], bytes] = msgspec.json.Encoder().encode
+
+
+def cut_note(note: str) -> str:
+    """At most 1024 bytes, cut as kube-scheduler cuts it but never within a character."""
+    encoded = note.encode()
+    if len(encoded) <= NOTE_LIMIT_BYTES:
+        return note
+    kept = encoded[: NOTE_LIMIT_BYTES - len(_CUT)]
+    return kept.decode(errors="ignore") + _CUT
+
+
+def _collection(event: _Event) -> str:
+    return f"/apis/events.k8s.io/v1/namespaces/{event.metadata.namespace}/events"
+
+
+def _reference(pod: PodRef) -> _Reference:
+    return _Reference(pod.namespace, pod.name, pod.uid)
+
+
+def _micro_time(moment: datetime) -> str:
+    """``metav1.MicroTime``."""
+    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")

@@ -1,0 +1,42 @@
+"""What asched asks of the API server: no more than ``system:kube-scheduler`` allows.
+
+That ClusterRole exists in every cluster, so a binding to it is all that an installation needs.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from asched.model.resources import Resource
+
+
+class Permission(NamedTuple):
+    """A verb on a resource, as RBAC names them; ``resource`` may hold a subresource."""
+
+    group: str
+    resource: str
+    verb: str
+
+
+OPTIONAL = frozenset({Resource.PRIORITY_CLASSES})
+"""Resources that the role does not let us read. The API server writes a class's value into each
+pod, so where reading is forbidden the scheduler goes on as if there were none."""
+
+READ = frozenset(
+    Permission(resource.value.group, resource.plural, verb)
+    for resource in Resource
+    if resource not in OPTIONAL
+    for verb in ("list", "watch")
+)
+WRITE = frozenset(
+    {
+        Permission("", "pods", "get"),
+        Permission("", "pods/binding", "create"),
+        Permission("", "pods/status", "patch"),
+        Permission("", "pods", "delete"),
+        Permission("events.k8s.io", "events", "create"),
+        Permission("events.k8s.io", "events", "patch"),
+    }
+)
+REQUIRED = READ | WRITE
+"""Everything that this package uses."""

@@ -1,0 +1,212 @@
+"""Kubeconfigs, good and bad, and the service account of a pod."""
+
+from __future__ import annotations
+
+import base64
+import ssl
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from asched.kube.connection import connect
+from asched.kube.credentials import (
+    TOKEN_FILE_REREAD,
+    KubeConfigFile,
+    ServiceAccount,
+    find_credentials,
+)
+from asched.kube.errors import KubeConfigError
+from tests.kube.harness import BEGIN, Answer, ScriptedServer, in_turn
+
+X_AT_C = "current-context: x\ncontexts: [{name: x, context: {cluster: c, user: me}}]\n"
+AT_FTP = "clusters: [{name: c, cluster: {server: 'ftp://a'}}]\nusers: [{name: me, user: {}}]\n"
+AUTHORITY = """\
+-----BEGIN CERTIFICATE-----
+MIIBlzCCAT2gAwIBAgIUJxZGsuUfMySmYh0+dEWqvDCjd8cwCgYIKoZIzj0EAwIw
+IDEeMBwGA1UEAwwVYXNjaGVkIHRlc3QgYXV0aG9yaXR5MCAXDTI2MTEyMDIzNTg1
+NFoYDzIxMjYxMDI3MjM1ODU0WjAgMR4wHAYDVQQDDBVhc2NoZWQgdGVzdCBhdXRo
+b3JpdHkwWTATBgcqhkjOPQIBBggqhkjOPQMBBwNCAAQaxHc150hEpqtFMR5TSnnp
+yP3KD9Vtx8A8GCnIZw77A+QcOYY45z1yp8Xl2SgMmjMJ+Rh0jpdBJ9pmzKr1OV11
+o1MwUTAdBgNVHQ4EFgQUurhLbWI0pIRI2uE86dImmrbr0wYwHwYDVR0jBBgwFoAU
+urhLbWI0pIRI2uE86dImmrbr0wYwDwYDVR0TAQH/BAUwAwEB/zAKBggqhkjOPQQD
+AgNIADBFAiEAiCi4BJLXWztKLofKNMIwSZ9CAl+gMJlouVqZZDYl2c4CIFDpSeu3
+SpFmIs0bh3t20Yzile2rCaE0TKoaOXkxzEGl
+-----END CERTIFICATE-----
+"""
+"""A self-signed certificate whose key nobody has."""
+GARBAGE = base64.b64encode(b"not a certificate").decode()
+
+
+def kubeconfig(
+    folder: Path, server: str, user: dict[str, Any] | None = None, **cluster: Any
+) -> Path:
+    content = {
+        "clusters": [{"name": "c", "cluster": {"server": server, **cluster}}],
+        "users": [{"name": "u", "user": user or {}}],
+        "contexts": [{"name": "x", "context": {"cluster": "c", "user": "u"}}],
+        "current-context": "x",
+    }
+    path = folder / "config"
+    path.write_text(yaml.safe_dump(content))
+    return path
+
+
+async def test_connecting_with_a_token(tmp_path: Path) -> None:
+    async with ScriptedServer(in_turn(Answer(body=b"ok"))).run() as server:
+        path = kubeconfig(tmp_path, server.url + "/", {"token": "secret"})
+        async with connect(path, "x", qps=100) as client:
+            assert await client.request("GET", "/readyz") == b"ok"
+            assert client.server == server.url
+    assert server.asked[0].headers["Authorization"] == "Bearer secret"
+    assert server.asked[0].path == "/readyz"
+
+
+async def test_a_token_file_is_read_again_every_minute(tmp_path: Path) -> None:
+    (tmp_path / "token").write_text("first\n")
+    path = kubeconfig(tmp_path, "http://api", {"tokenFile": str(tmp_path / "token")})
+    source = KubeConfigFile(path)
+    first = await source.load(BEGIN)
+    assert first.authorization == "Bearer first"
+    assert first.renew_at == BEGIN + TOKEN_FILE_REREAD
+    (tmp_path / "token").write_text("second\n")
+    assert (await source.load(BEGIN)).authorization == "Bearer second"
+
+
+async def test_an_exec_plugin_gives_the_token_and_its_expiry(tmp_path: Path) -> None:
+    credential = (
+        '{"apiVersion":"client.authentication.k8s.io/v1","kind":"ExecCredential",'
+        '"status":{"token":"minted","expirationTimestamp":"2026-01-01T01:00:00Z"}}'
+    )
+    plugin = {
+        "apiVersion": "client.authentication.k8s.io/v1",
+        "command": sys.executable,
+        "args": ["-c", f"print('{credential}')"],
+    }
+    path = kubeconfig(tmp_path, "http://api", {"exec": plugin})
+    found = await KubeConfigFile(path).load(BEGIN)
+    assert found.authorization == "Bearer minted"
+    assert found.renew_at is not None
+    assert 0 < (BEGIN.replace(hour=1) - found.renew_at).total_seconds() < 60
+
+
+async def test_certificates_are_verified_unless_told_otherwise(tmp_path: Path) -> None:
+    strict = await KubeConfigFile(kubeconfig(tmp_path, "https://api")).load(BEGIN)
+    assert strict.tls is not None
+    assert (strict.tls.verify_mode, strict.tls.check_hostname) == (ssl.CERT_REQUIRED, True)
+    trusting: dict[str, Any] = {"insecure-skip-tls-verify": True}
+    path = kubeconfig(tmp_path, "https://api", **trusting)
+    loose = await KubeConfigFile(path).load(BEGIN)
+    assert loose.tls is not None
+    assert loose.tls.verify_mode is ssl.CERT_NONE
+
+
+async def test_the_same_certificates_keep_their_connections(tmp_path: Path) -> None:
+    source = KubeConfigFile(kubeconfig(tmp_path, "https://api", {"token": "t"}))
+    assert (await source.load(BEGIN)).tls is (await source.load(BEGIN)).tls
+
+
+@pytest.mark.parametrize(
+    ("user", "cluster", "says"),
+    [
+        ({"client-certificate": "/nowhere.crt"}, {}, "/nowhere.crt"),
+        (
+            {"client-certificate-data": GARBAGE, "client-key-data": GARBAGE},
+            {},
+            "client certificate",
+        ),
+        ({"client-certificate-data": "%%%"}, {}, "client certificate"),
+        ({}, {"certificate-authority": "/nowhere.ca"}, "/nowhere.ca"),
+        ({}, {"certificate-authority-data": GARBAGE}, "certificate authority"),
+        ({"tokenFile": "/no/token"}, {}, "/no/token"),
+        ({"exec": {"command": "false", "apiVersion": "v1"}}, {}, "exec"),
+        ({"exec": {"command": "/no/such/plugin", "apiVersion": "v1"}}, {}, "/no/such/plugin"),
+        ({"exec": {"command": "true"}}, {}, "apiVersion"),
+    ],
+)
+async def test_bad_credentials_are_one_line(
+    user: dict[str, Any], cluster: dict[str, Any], says: str, tmp_path: Path
+) -> None:
+    path = kubeconfig(tmp_path, "https://api", user, **cluster)
+    with pytest.raises(KubeConfigError) as caught:
+        await KubeConfigFile(path).load(BEGIN)
+    assert says in str(caught.value)
+    assert str(path) in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("", "not a kubeconfig"),
+        ("- a\n", "not a kubeconfig"),
+        ("a: [\n", "not YAML"),
+        ("contexts: []\n", "no current-context"),
+        ("current-context: x\ncontexts: {}\n", "no context 'x'; there is: none"),
+        (
+            "current-context: x\ncontexts: [{name: a, context: {}}, {name: b}]\n",
+            "no context 'x'; there is: a, b",
+        ),
+        ("current-context: x\ncontexts: [{name: x, context: {cluster: c}}]\n", "cluster: 'c'"),
+        (X_AT_C + "clusters: [{name: c, cluster: {}}]\n", "user: 'me'"),
+        (X_AT_C + "clusters: [{name: c}]\nusers: [{name: me, user: {}}]\n", "Expected key cluster"),
+        (
+            X_AT_C + AT_FTP,
+            "http or https URL",
+        ),
+    ],
+)
+async def test_bad_kubeconfigs_are_one_line(text: str, says: str, tmp_path: Path) -> None:
+    path = tmp_path / "config"
+    path.write_text(text)
+    with pytest.raises(KubeConfigError) as caught:
+        async with connect(path):
+            pass
+    assert says in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+async def test_a_missing_file_and_a_folder_are_one_line(tmp_path: Path) -> None:
+    for path in (tmp_path / "none", tmp_path):
+        with pytest.raises(KubeConfigError, match=str(path)):
+            await find_credentials(path, None).load(BEGIN)
+
+
+async def test_a_missing_context_names_those_there_are(tmp_path: Path) -> None:
+    with pytest.raises(KubeConfigError, match=r"no context 'prod'; there is: x"):
+        await find_credentials(kubeconfig(tmp_path, "http://api"), "prod").load(BEGIN)
+
+
+async def test_without_anything_to_go_by_the_ways_are_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("KUBECONFIG", raising=False)
+    monkeypatch.delenv("KUBERNETES_SERVICE_HOST", raising=False)
+    monkeypatch.setenv("HOME", str(tmp_path))
+    with pytest.raises(KubeConfigError, match="give --kubeconfig"):
+        find_credentials(None, None)
+    monkeypatch.setenv("KUBECONFIG", str(kubeconfig(tmp_path, "http://api")))
+    assert (await find_credentials(None, None).load(BEGIN)).server == "http://api"
+
+
+async def test_the_service_account_of_a_pod(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("KUBECONFIG", raising=False)
+    monkeypatch.setenv("KUBERNETES_SERVICE_HOST", "10.0.0.1")
+    monkeypatch.setenv("KUBERNETES_SERVICE_PORT", "443")
+    assert isinstance(find_credentials(None, None), ServiceAccount)
+    account = ServiceAccount(tmp_path)
+    with pytest.raises(KubeConfigError, match="token file does not exist"):
+        await account.load(BEGIN)
+    (tmp_path / "token").write_text("abc\n")
+    (tmp_path / "ca.crt").write_text("garbage")
+    with pytest.raises(KubeConfigError, match="certificate authority"):
+        await account.load(BEGIN)
+    (tmp_path / "ca.crt").write_text(AUTHORITY)
+    found = await account.load(BEGIN)
+    assert found.server == "https://10.0.0.1:443"
+    assert found.authorization == "Bearer abc"
+    assert found.renew_at == BEGIN + TOKEN_FILE_REREAD

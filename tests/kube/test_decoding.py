@@ -1,0 +1,156 @@
+"""Lines, events and lists out of bytes, and what becomes of those that are broken."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from structlog.testing import capture_logs
+
+from asched.kube.changes import Deleted, Upserted
+from asched.kube.decoding import (
+    EventType,
+    LineSplitter,
+    MalformedAnswerError,
+    ObjectDecoder,
+    WatchEvent,
+    parse_event,
+    resource_version,
+)
+from asched.model.node import Node
+from asched.model.resources import Resource
+from tests.kube.harness import event_line, json_bytes
+
+
+def event(kind: EventType, item: object) -> WatchEvent:
+    return WatchEvent(kind, msgspec.Raw(json_bytes(item)))
+
+
+@given(st.lists(st.binary(max_size=20).map(lambda b: b.replace(b"\n", b""))), st.data())
+def test_lines_do_not_depend_on_how_the_stream_is_cut(
+    lines: list[bytes], data: st.DataObject
+) -> None:
+    stream = b"".join(line + b"\n" for line in lines)
+    cuts = sorted(data.draw(st.lists(st.integers(0, len(stream)))))
+    splitter = LineSplitter()
+    found: list[bytes] = []
+    for start, end in zip([0, *cuts], [*cuts, len(stream)], strict=True):
+        found += splitter.feed(stream[start:end])
+    assert found == [line for line in lines if line]
+    assert splitter.overlong == 0
+
+
+def test_a_line_of_megabytes_arrives_whole() -> None:
+    line = b"x" * 5_000_000
+    splitter = LineSplitter()
+    chunks = [line[i : i + 65536] for i in range(0, len(line), 65536)]
+    assert [found for chunk in chunks for found in splitter.feed(chunk)] == []
+    assert splitter.feed(b"\nnext\n") == [line, b"next"]
+
+
+def test_a_line_beyond_the_limit_is_left_out_and_the_next_is_not() -> None:
+    splitter = LineSplitter(limit_bytes=100)
+    assert splitter.feed(b"y" * 90) == []
+    assert splitter.feed(b"y" * 90) == []
+    assert splitter.feed(b"y\nshort\n") == [b"short"]
+    assert splitter.overlong == 1
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"not json",
+        b'{"type":"MODIFIED","object":{"kind":',
+        b'{"type":"STRANGE","object":{}}',
+        b'{"type":"ADDED"}',
+        b"[]",
+        b"\xff\xfe",
+        b'{"type":"ADDED","object":' + b"[" * 100_000,
+    ],
+)
+def test_what_is_no_event_is_malformed(line: bytes) -> None:
+    with pytest.raises(MalformedAnswerError):
+        parse_event(line)
+
+
+def test_the_version_of_anything_can_be_asked_for() -> None:
+    parsed = parse_event(event_line("BOOKMARK", {"metadata": {"resourceVersion": "7"}}))
+    assert parsed.type is EventType.BOOKMARK
+    assert resource_version(parsed.object) == "7"
+    assert resource_version(b'{"metadata":{"resourceVersion":7}}') == ""
+    assert resource_version(b'"text"') == ""
+
+
+def test_an_object_that_does_not_decode_is_reported_once_a_version_and_skipped() -> None:
+    decoder = ObjectDecoder(Resource.NODES)
+
+    def broken(version: str) -> WatchEvent:
+        meta = {"name": "n1", "resourceVersion": version}
+        item = {"metadata": meta, "status": {"allocatable": {"cpu": "lots"}}}
+        return event(EventType.MODIFIED, item)
+
+    with capture_logs() as logs:
+        assert decoder.change(broken("5")) is None
+        assert decoder.change(broken("5")) is None
+        assert decoder.change(broken("6")) is None
+    assert [(entry["key"], entry["resource_version"]) for entry in logs] == [
+        ("n1", "5"),
+        ("n1", "6"),
+    ]
+    assert "status.allocatable.cpu" in logs[0]["error"]
+    assert logs[0]["resource"] == "nodes"
+    assert decoder.counts.skipped == 3
+
+
+def test_a_deletion_counts_even_if_the_object_does_not_decode() -> None:
+    decoder = ObjectDecoder(Resource.PODS)
+    gone = {"metadata": {"name": "p", "namespace": "a", "uid": "u"}, "spec": {"priority": "high"}}
+    change = decoder.change(event(EventType.DELETED, gone))
+    assert isinstance(change, Deleted)
+    assert (change.object.key, change.object.uid) == ("a/p", "u")
+
+
+@pytest.mark.parametrize(
+    "item",
+    [{}, {"metadata": {}}, {"metadata": {"name": ""}}, {"metadata": 3}, [], None, "pod"],
+)
+def test_objects_without_a_name_are_skipped(item: object) -> None:
+    decoder = ObjectDecoder(Resource.PODS)
+    for kind in (EventType.ADDED, EventType.DELETED):
+        assert decoder.change(event(kind, item)) is None
+    assert decoder.counts.skipped == 2
+
+
+def test_a_list_keeps_what_decodes_and_names_what_does_not() -> None:
+    decoder = ObjectDecoder(Resource.PODS)
+    items = [
+        {"metadata": {"name": "good", "namespace": "a"}},
+        {"metadata": {"name": "bad", "namespace": "a"}, "spec": {"nodeName": 4}},
+        {"spec": {}},
+    ]
+    page = decoder.page(json_bytes({"metadata": {"resourceVersion": "9"}, "items": items}))
+    assert [item.key for item in page.objects] == ["a/good"]
+    assert page.unreadable == {"a/bad"}
+    assert page.resource_version == "9"
+    assert decoder.counts.skipped == 2
+
+
+@pytest.mark.parametrize("body", [b"", b"<html>", b"[]", b'{"items":{}}'])
+def test_a_list_that_is_none_is_an_error(body: bytes) -> None:
+    with pytest.raises(MalformedAnswerError):
+        ObjectDecoder(Resource.PODS).page(body)
+
+
+def test_null_items_are_an_empty_list() -> None:
+    assert ObjectDecoder(Resource.PODS).page(b'{"metadata":{},"items":null}').objects == ()
+
+
+def test_a_name_of_253_characters_is_a_name() -> None:
+    name = ".".join(["n" * 62] * 4)[:253]
+    change = ObjectDecoder(Resource.NODES).change(
+        event(EventType.ADDED, {"metadata": {"name": name}})
+    )
+    assert isinstance(change, Upserted)
+    assert isinstance(change.object, Node)
+    assert change.object.key == name

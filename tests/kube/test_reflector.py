@@ -1,0 +1,398 @@
+"""List and watch against a server that answers from a script, however badly."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import anyio
+import pytest
+from structlog.testing import capture_logs
+
+from asched.kube.changes import Deleted, Listed, Upserted
+from asched.kube.reflector import Reflector, ReflectorSettings, run_reflectors
+from asched.model.resources import Resource
+from tests.kube.harness import (
+    PATIENCE_S,
+    Answer,
+    Asked,
+    ManualClock,
+    Script,
+    ScriptedServer,
+    View,
+    client_for,
+    event_line,
+    in_turn,
+    json_bytes,
+    listing,
+    refusal,
+    running,
+)
+
+HANG = Answer(body=[], hang=True)
+
+
+def node(name: str, version: int, **labels: str) -> dict[str, Any]:
+    return {"metadata": {"name": name, "resourceVersion": str(version), "labels": labels}}
+
+
+def added(name: str, version: int) -> bytes:
+    return event_line("ADDED", node(name, version))
+
+
+def modified(name: str, version: int) -> bytes:
+    return event_line("MODIFIED", node(name, version))
+
+
+def deleted(name: str, version: int) -> bytes:
+    return event_line("DELETED", node(name, version))
+
+
+def bookmark(version: int) -> bytes:
+    return event_line("BOOKMARK", {"metadata": {"resourceVersion": str(version)}})
+
+
+EXPIRED_EVENT = event_line(
+    "ERROR", {"kind": "Status", "reason": "Expired", "message": "too old", "code": 410}
+)
+
+
+def lists_and_watches(lists: Script, watches: Script) -> Script:
+    return lambda asked: watches(asked) if asked.is_watch else lists(asked)
+
+
+class Scene:
+    """A reflector of nodes, its server, its sink and its clock."""
+
+    def __init__(
+        self, server: ScriptedServer, clock: ManualClock, reflector: Reflector, view: View
+    ):
+        self.server = server
+        self.clock = clock
+        self.reflector = reflector
+        self.view = view
+
+    @property
+    def names(self) -> set[str]:
+        return self.view.names(self.reflector.resource)
+
+    @property
+    def watched_from(self) -> list[str]:
+        return [asked.query["resourceVersion"] for asked in self.server.asked if asked.is_watch]
+
+    @property
+    def lists(self) -> list[Asked]:
+        return [asked for asked in self.server.asked if not asked.is_watch]
+
+    async def until(self, holds: Callable[[], bool]) -> None:
+        await self.view.until(holds)
+
+
+@asynccontextmanager
+async def reflecting(
+    script: Script,
+    *,
+    resource: Resource = Resource.NODES,
+    settings: ReflectorSettings | None = None,
+    horizon_s: float = float("inf"),
+) -> AsyncIterator[Scene]:
+    clock, view = ManualClock(horizon_s), View()
+    async with (
+        ScriptedServer(script).run() as server,
+        client_for(server.url, clock) as client,
+    ):
+        reflector = Reflector(client, resource, view.sink, settings)
+        async with running(reflector.run):
+            yield Scene(server, clock, reflector, view)
+
+
+async def test_a_list_then_a_watch_from_its_version() -> None:
+    watches = in_turn(
+        Answer(body=[added("b", 11) + modified("a", 12), deleted("a", 13)], hang=True)
+    )
+    script = lists_and_watches(in_turn(listing([node("a", 3)], "10")), watches)
+    async with reflecting(script) as scene:
+        await scene.until(lambda: scene.names == {"b"})
+        watch = scene.server.asked[1]
+    assert scene.lists[0].query == {"limit": "500"}
+    assert watch.query["resourceVersion"] == "10"
+    assert watch.query["allowWatchBookmarks"] == "true"
+    assert 300 <= int(watch.query["timeoutSeconds"]) <= 600
+    kinds = [type(change) for batch in scene.view.batches for change in batch]
+    assert kinds == [Listed, Upserted, Upserted, Deleted]
+    assert len(scene.view.batches[1]) >= 2, "what came in one chunk goes on in one batch"
+
+
+async def test_pods_that_are_finished_are_not_asked_for() -> None:
+    async with reflecting(
+        lists_and_watches(in_turn(listing([], "1")), in_turn(HANG)), resource=Resource.PODS
+    ) as scene:
+        await scene.until(lambda: scene.reflector.synced)
+        with anyio.fail_after(PATIENCE_S):
+            while len(scene.server.asked) < 2:
+                await anyio.lowlevel.checkpoint()
+    for asked in scene.server.asked:
+        assert asked.query["fieldSelector"] == "status.phase!=Succeeded,status.phase!=Failed"
+
+
+async def test_pages_make_one_list() -> None:
+    def lists(asked: Asked) -> Answer:
+        at = int(asked.query.get("continue", "0"))
+        return listing([node(f"n{at}", 1)], "7", str(at + 1) if at < 3 else "")
+
+    async with reflecting(lists_and_watches(lists, in_turn(HANG))) as scene:
+        await scene.until(lambda: scene.reflector.synced)
+    assert scene.names == {"n0", "n1", "n2", "n3"}
+    assert len(scene.view.batches) == 1
+    assert [asked.query.get("limit") for asked in scene.lists] == ["500"] * 4
+
+
+async def test_an_expired_continue_token_begins_the_list_again_and_then_takes_it_whole() -> None:
+    def lists(asked: Asked) -> Answer:
+        if "continue" in asked.query:
+            return refusal(410, "Expired")
+        if "limit" in asked.query:
+            return listing([node("old", 1)], "7", "more")
+        return listing([node("a", 1), node("b", 2)], "8")
+
+    async with reflecting(lists_and_watches(lists, in_turn(HANG))) as scene:
+        await scene.until(lambda: scene.reflector.synced)
+    assert scene.names == {"a", "b"}
+    assert len(scene.lists) == 5
+
+
+@pytest.mark.parametrize(
+    "expiry", [refusal(410, "Expired"), Answer(body=[added("b", 11) + EXPIRED_EVENT])]
+)
+async def test_an_expired_version_leads_to_a_new_list(expiry: Answer) -> None:
+    lists = in_turn(listing([node("a", 3)], "10"), listing([node("c", 20)], "30"))
+    async with reflecting(lists_and_watches(lists, in_turn(expiry, HANG))) as scene:
+        await scene.until(lambda: scene.names == {"c"})
+    assert scene.view.listed == [Resource.NODES] * 2
+
+
+async def test_endless_expiry_is_paced() -> None:
+    lists = in_turn(listing([node("a", 3)], "10"))
+    script = lists_and_watches(lists, in_turn(refusal(410, "Expired")))
+    async with reflecting(script, horizon_s=3600) as scene:
+        with anyio.fail_after(PATIENCE_S):
+            await scene.clock.horizon_reached.wait()
+        assert len(scene.lists) < 2 * 3600 / 15
+
+
+async def test_a_watch_goes_on_where_the_last_one_ended() -> None:
+    watches = in_turn(
+        Answer(body=[added("b", 11)]),
+        Answer(body=[added("c", 12), bookmark(40)]),
+        Answer(body=[added("d", 41), b'{"type":"ADDED","obj'], drop=True),
+        Answer(body=[added("e", 42)], hang=True),
+    )
+    script = lists_and_watches(in_turn(listing([], "10")), watches)
+    async with reflecting(script) as scene:
+        await scene.until(lambda: "e" in scene.names)
+    assert scene.names == {"b", "c", "d", "e"}
+    assert scene.watched_from == ["10", "11", "40", "41"]
+    assert len(scene.lists) == 1
+    assert scene.clock.sleeps_s == [], "whoever brings news is asked again at once"
+
+
+@pytest.mark.parametrize(
+    "useless",
+    [
+        Answer(body=[]),
+        Answer(body=[], drop=True),
+        Answer(drop=True),
+        Answer(body=[b"rubbish\n"]),
+        Answer(body=[bookmark(10)]),
+        Answer(body=[added("a", 10)]),
+        refusal(500, "InternalError"),
+        refusal(400, "BadRequest"),
+        Answer(body=[event_line("ERROR", {"kind": "Status", "code": 500})]),
+        Answer(body=[event_line("ERROR", "what")]),
+    ],
+)
+async def test_watches_that_bring_nothing_are_paced(useless: Answer) -> None:
+    script = lists_and_watches(in_turn(listing([], "10")), in_turn(useless))
+    async with reflecting(script, horizon_s=3600) as scene:
+        with anyio.fail_after(PATIENCE_S):
+            await scene.clock.horizon_reached.wait()
+        assert 3600 / 31 < len(scene.server.asked) < 2 * 3600 / 15 + 20
+
+
+async def test_bookmarks_alone_are_paced_too() -> None:
+    versions = iter(range(11, 100_000))
+    script = lists_and_watches(
+        in_turn(listing([], "10")), lambda _: Answer(body=[bookmark(next(versions))])
+    )
+    async with reflecting(script, horizon_s=3600) as scene:
+        with anyio.fail_after(PATIENCE_S):
+            await scene.clock.horizon_reached.wait()
+        assert len(scene.server.asked) < 3600 / 15 + 20
+    assert scene.watched_from[1] == "11"
+
+
+async def test_retry_after_of_a_refused_watch_is_honoured() -> None:
+    watches = in_turn(refusal(429, "TooManyRequests", Retry_After="33"), HANG)
+    lists = in_turn(listing([], "10"))
+    async with reflecting(lists_and_watches(lists, watches)) as scene:
+        with anyio.fail_after(PATIENCE_S):
+            while len(scene.watched_from) < 2:
+                await anyio.lowlevel.checkpoint()
+    assert 33 <= scene.clock.now_s <= 40
+    assert len(scene.lists) == 1
+
+
+async def test_a_garbled_line_is_asked_for_again_and_then_skipped() -> None:
+    watches = in_turn(
+        Answer(body=[added("b", 11) + b'{"type":"MOD\n' + added("never", 12)]),
+        Answer(body=[b'{"type":"MOD\n' + added("c", 12)], hang=True),
+    )
+    script = lists_and_watches(in_turn(listing([], "10")), watches)
+    with capture_logs() as logs:
+        async with reflecting(script) as scene:
+            await scene.until(lambda: "c" in scene.names)
+    assert scene.names == {"b", "c"}
+    assert scene.watched_from == ["10", "11"]
+    assert [entry["event"] for entry in logs] == ["watch line skipped"]
+    assert scene.reflector.decoder.counts.skipped == 1
+
+
+async def test_an_object_that_does_not_decode_takes_nothing_else_with_it() -> None:
+    bad = node("bad", 12) | {"status": {"allocatable": {"cpu": "1zillion"}}}
+    chunk = added("a", 11) + event_line("ADDED", bad) + added("c", 13)
+    script = lists_and_watches(in_turn(listing([], "10")), in_turn(Answer(body=[chunk]), HANG))
+    with capture_logs() as logs:
+        async with reflecting(script) as scene:
+            await scene.until(lambda: "c" in scene.names)
+    assert scene.names == {"a", "c"}
+    (entry,) = [entry for entry in logs if entry["event"] == "object skipped"]
+    assert (entry["resource"], entry["key"]) == ("nodes", "bad")
+    assert "status.allocatable.cpu" in entry["error"]
+
+
+async def test_an_object_that_stops_decoding_keeps_its_last_known_state_through_a_list() -> None:
+    bad = node("a", 12) | {"spec": 5}
+    lists = in_turn(listing([node("a", 3)], "10"), listing([bad, node("b", 13)], "20"))
+    watches = in_turn(refusal(410, "Expired"), HANG)
+    async with reflecting(lists_and_watches(lists, watches)) as scene:
+        await scene.until(lambda: "b" in scene.names)
+    assert scene.names == {"a", "b"}
+
+
+async def test_a_line_of_megabytes_gets_through() -> None:
+    big = node("big", 11, note="x" * 4_000_000)
+    script = lists_and_watches(
+        in_turn(listing([], "10")), in_turn(Answer(body=[event_line("ADDED", big)], hang=True))
+    )
+    async with reflecting(script) as scene:
+        await scene.until(lambda: scene.names == {"big"})
+
+
+async def test_a_resource_that_is_not_served_is_empty_until_it_is() -> None:
+    missing = Answer(404, b"404 page not found\n")
+    lists = in_turn(missing, missing, missing, listing([node("a", 1)], "5"))
+    with capture_logs() as logs:
+        async with reflecting(lists_and_watches(lists, in_turn(HANG))) as scene:
+            await scene.until(lambda: scene.names == {"a"})
+    assert scene.view.batches[0] == (Listed(Resource.NODES, ()),)
+    assert len(scene.view.batches) == 2
+    assert [entry["event"] for entry in logs if entry["log_level"] == "warning"] == [
+        "not served by the API server"
+    ]
+    assert all(slept >= 7.5 for slept in scene.clock.sleeps_s)
+
+
+async def test_a_resource_that_is_not_served_any_more_is_not_taken_for_empty() -> None:
+    lists = in_turn(listing([node("a", 1)], "5"), Answer(404), listing([node("b", 2)], "6"))
+    watches = in_turn(Answer(404), HANG)
+    async with reflecting(lists_and_watches(lists, watches)) as scene:
+        await scene.until(lambda: "b" in scene.names)
+    assert [
+        len(change.objects) for (change,) in scene.view.batches if isinstance(change, Listed)
+    ] == [1, 1]
+
+
+async def test_no_permission_is_said_once_a_while_and_tried_slowly() -> None:
+    forbidden = refusal(403, "Forbidden", "nodes is forbidden: no")
+    with capture_logs() as logs:
+        async with reflecting(in_turn(forbidden), horizon_s=3600) as scene:
+            with anyio.fail_after(PATIENCE_S):
+                await scene.clock.horizon_reached.wait()
+            assert not scene.reflector.synced
+    assert 3600 / 301 <= len(scene.server.asked) <= 3600 / 150 + 6
+    assert 0 < len(logs) <= 3600 / 300 + 1
+    assert {(entry["event"], entry["error"]) for entry in logs} == {
+        ("not permitted", "nodes is forbidden: no")
+    }
+
+
+async def test_what_scheduling_can_do_without_may_be_forbidden() -> None:
+    async with reflecting(
+        in_turn(refusal(403, "Forbidden")), resource=Resource.PRIORITY_CLASSES
+    ) as scene:
+        await scene.until(lambda: scene.reflector.synced)
+    assert scene.view.batches == [(Listed(Resource.PRIORITY_CLASSES, ()),)]
+
+
+@pytest.mark.parametrize("body", [b"<html>", b'{"items":[]}'])
+async def test_a_list_that_is_none_is_not_believed(body: bytes) -> None:
+    lists = in_turn(Answer(body=body), listing([node("a", 1)], "5"))
+    async with reflecting(lists_and_watches(lists, in_turn(HANG))) as scene:
+        await scene.until(lambda: scene.names == {"a"})
+    assert len(scene.view.batches) == 1
+    assert len(scene.clock.sleeps_s) == 1
+
+
+async def test_the_sink_holds_back_the_watch() -> None:
+    free = anyio.Event()
+    view, clock = View(), ManualClock()
+
+    async def slow_sink(batch: tuple[Any, ...]) -> None:
+        await view.sink(batch)
+        await free.wait()
+
+    script = lists_and_watches(in_turn(listing([], "10")), in_turn(Answer(body=[added("a", 11)])))
+    async with (
+        ScriptedServer(script).run() as server,
+        client_for(server.url, clock) as client,
+        running(Reflector(client, Resource.NODES, slow_sink).run),
+    ):
+        await view.until(lambda: bool(view.listed))
+        await anyio.wait_all_tasks_blocked()
+        assert len(server.asked) == 1, "no watch before the list is taken"
+        free.set()
+        await view.until(lambda: view.names(Resource.NODES) == {"a"})
+
+
+async def test_resources_are_listed_in_their_order_even_if_some_cannot_be() -> None:
+    def script(asked: Asked) -> Answer:
+        if asked.is_watch:
+            return HANG
+        if asked.path.endswith("/nodes"):
+            return refusal(403, "Forbidden")
+        return listing([], "1")
+
+    view, clock = View(), ManualClock(horizon_s=1)
+    async with (
+        ScriptedServer(script).run() as server,
+        client_for(server.url, clock) as client,
+        running(lambda: run_reflectors(client, view.sink)),
+    ):
+        await view.until(lambda: Resource.PODS in view.listed)
+    assert view.listed == [resource for resource in Resource if resource is not Resource.NODES]
+
+
+async def test_a_pod_that_finishes_is_deleted_to_us() -> None:
+    """A pod that leaves the selector arrives as deleted, with its last state."""
+    pod = {"metadata": {"name": "p", "namespace": "a", "uid": "u", "resourceVersion": "4"}}
+    gone = pod | {"status": {"phase": "Succeeded"}}
+    script = lists_and_watches(
+        in_turn(Answer(body=json_bytes({"metadata": {"resourceVersion": "4"}, "items": [pod]}))),
+        in_turn(Answer(body=[event_line("DELETED", gone)], hang=True)),
+    )
+    async with reflecting(script, resource=Resource.PODS) as scene:
+        await scene.until(lambda: len(scene.view.batches) == 2)
+    (change,) = scene.view.batches[1]
+    assert isinstance(change, Deleted)
+    assert scene.view.of(Resource.PODS) == {}

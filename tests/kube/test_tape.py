@@ -1,0 +1,119 @@
+"""Tapes: recorded watches give what the live ones gave."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+from structlog.testing import capture_logs
+
+from asched.kube.tape import Tape, TapeError
+from asched.model.resources import Resource
+from tests.kube.harness import View
+
+
+def write_tape(path: Path, *lines: dict[str, Any]) -> Path:
+    with gzip.open(path, "wt") as out:
+        for line in lines:
+            out.write(json.dumps(line) + "\n")
+    return path
+
+
+def entry(kind: str, item: Any, resource: str = "nodes") -> dict[str, Any]:
+    return {"t": 1.5, "resource": resource, "type": kind, "object": item}
+
+
+def node(name: str, **more: Any) -> dict[str, Any]:
+    return {"metadata": {"name": name}, **more}
+
+
+def alive_at_the_end(path: Path) -> dict[str, set[tuple[str, str]]]:
+    """Plural to (key, uid), worked out from the JSON alone."""
+    alive: dict[str, dict[str, str]] = {}
+    with gzip.open(path) as lines:
+        for line in map(json.loads, lines):
+            known = alive.setdefault(line["resource"], {})
+            if line["type"] == "LISTED":
+                known.clear()
+            items = line["object"]["items"] if line["type"] == "LISTED" else [line["object"]]
+            for item in items:
+                meta = item["metadata"]
+                if line["type"] == "DELETED":
+                    known.pop(_key(meta))
+                elif line["type"] != "BOOKMARK":
+                    known[_key(meta)] = meta["uid"]
+    return {plural: set(known.items()) for plural, known in alive.items()}
+
+
+def _key(meta: dict[str, Any]) -> str:
+    return f"{meta['namespace']}/{meta['name']}" if "namespace" in meta else str(meta["name"])
+
+
+async def test_the_recorded_churn_ends_with_what_was_alive(shared_dir: Path) -> None:
+    path = shared_dir / "tapes" / "churn-24.jsonl.gz"
+    tape, view = Tape(path), View()
+    await tape.feed(view.sink)
+    expected = alive_at_the_end(path)
+    assert expected["pods"]
+    for resource in Resource:
+        found = {(item.key, item.uid) for item in view.of(resource).values()}
+        assert found == expected.get(resource.plural, set()), resource
+    assert sum(decoder.counts.skipped for decoder in tape.decoders.values()) == 0
+
+
+async def test_a_tape_plays_lists_events_and_times(tmp_path: Path) -> None:
+    path = write_tape(
+        tmp_path / "tape.gz",
+        entry("LISTED", {"metadata": {"resourceVersion": "1"}, "items": [node("a"), node("b")]}),
+        entry("BOOKMARK", {"metadata": {"resourceVersion": "2"}}),
+        entry("ADDED", node("c")),
+        entry("DELETED", node("a")),
+    )
+    view = View()
+    await Tape(path).feed(view.sink)
+    assert view.names(Resource.NODES) == {"b", "c"}
+    assert [recorded.at_s for recorded in Tape(path)] == [1.5] * 3
+
+
+async def test_what_does_not_decode_and_what_is_not_watched_is_skipped(tmp_path: Path) -> None:
+    path = write_tape(
+        tmp_path / "tape.gz",
+        entry("ADDED", node("a", spec=7)),
+        entry("ADDED", node("secret"), resource="secrets"),
+        entry("ADDED", node("secret2"), resource="secrets"),
+        entry("ADDED", node("b")),
+    )
+    view, tape = View(), Tape(path)
+    with capture_logs() as logs:
+        await tape.feed(view.sink)
+    assert view.names(Resource.NODES) == {"b"}
+    assert tape.decoders[Resource.NODES].counts.skipped == 1
+    assert [log["event"] for log in logs] == ["object skipped", "resource skipped"]
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        b"plain text",
+        gzip.compress(b"no json\n"),
+        gzip.compress(b'{"t":1}\n'),
+        gzip.compress(json.dumps(entry("STRANGE", node("a"))).encode()),
+        gzip.compress(json.dumps(entry("LISTED", {"items": 3})).encode()),
+        gzip.compress(json.dumps(entry("ADDED", node("a"))).encode())[:-9],
+    ],
+)
+async def test_what_is_no_tape_is_one_line(content: bytes, tmp_path: Path) -> None:
+    path = tmp_path / "tape.gz"
+    path.write_bytes(content)
+    with pytest.raises(TapeError) as caught:
+        await Tape(path).feed(View().sink)
+    assert str(path) in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+async def test_a_tape_that_is_not_there_is_one_line(tmp_path: Path) -> None:
+    with pytest.raises(TapeError, match="No such file"):
+        await Tape(tmp_path / "none").feed(View().sink)

@@ -1,0 +1,276 @@
+"""Effects on pods against the embedded API server, with and without faults."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from asched.framework.pod_info import PodInfo
+from asched.framework.status import Code
+from asched.kube.client import ApiClient
+from asched.kube.timing import RetryPolicy
+from asched.kube.writers import (
+    Binder,
+    BoundElsewhere,
+    Done,
+    PodGone,
+    PodRef,
+    PodWriter,
+    Refused,
+    Unknown,
+)
+from asched.model.pod import Pod
+from asched.model.resources import Resource, decode
+from asched.sim.auth import SCHEDULER
+from asched.sim.cluster import Cluster
+from asched.sim.http import ApiServer
+from tests.kube.harness import ManualClock, ScriptedServer, client_for, in_turn, json_bytes, refusal
+
+WHEN = datetime(2026, 1, 2, 3, 4, 5, 678901, tzinfo=UTC)
+STAMP = "2026-01-02T03:04:05Z"
+
+
+class World:
+    """An API server, a client with the scheduler's permissions, and a writer."""
+
+    def __init__(self, server: ApiServer, client: ApiClient, clock: ManualClock) -> None:
+        self.cluster = server.cluster
+        self.faults = server.faults
+        self.client = client
+        self.clock = clock
+        self.writer = PodWriter(client)
+
+    def pod(self, name: str = "p", **spec: Any) -> PodRef:
+        body = {"metadata": {"name": name}, "spec": pod_spec() | spec}
+        created = self.cluster.create("pods", body)
+        return PodRef("default", name, created["metadata"]["uid"])
+
+    def stored(self, name: str = "p") -> dict[str, Any]:
+        return self.cluster.get("pods", name, namespace="default")
+
+    def condition(self, kind: str, name: str = "p") -> dict[str, Any]:
+        (found,) = [c for c in self.stored(name)["status"]["conditions"] if c["type"] == kind]
+        return dict(found)
+
+
+def pod_spec() -> dict[str, Any]:
+    return {"containers": [{"name": "c", "image": "x"}]}
+
+
+@asynccontextmanager
+async def world() -> AsyncIterator[World]:
+    clock = ManualClock()
+    server = ApiServer(Cluster(seed=1), tokens={"t": SCHEDULER})
+    async with (
+        server.run(),
+        client_for(server.url, clock, token="t", retry=RetryPolicy(attempts=3)) as client,
+    ):
+        yield World(server, client, clock)
+
+
+async def test_binding() -> None:
+    async with world() as w:
+        assert await w.writer.bind(w.pod(), "n1") == Done()
+        assert w.stored()["spec"]["nodeName"] == "n1"
+        assert w.clock.sleeps_s == []
+
+
+async def test_binding_again_to_the_same_node_is_a_success() -> None:
+    async with world() as w:
+        pod = w.pod()
+        assert await w.writer.bind(pod, "n1") == Done()
+        assert await w.writer.bind(pod, "n1") == Done()
+
+
+async def test_a_pod_bound_by_somebody_else_names_its_node() -> None:
+    async with world() as w:
+        pod = w.pod()
+        w.cluster.bind("default", "p", "theirs")
+        outcome = await w.writer.bind(pod, "ours")
+        assert outcome == BoundElsewhere("theirs")
+        assert w.stored()["spec"]["nodeName"] == "theirs"
+
+
+async def test_a_missing_pod_is_gone_and_so_is_another_of_its_name() -> None:
+    async with world() as w:
+        assert isinstance(await w.writer.bind(PodRef("default", "none", "u"), "n"), PodGone)
+        w.pod()
+        assert isinstance(await w.writer.bind(PodRef("default", "p", "old-uid"), "n"), PodGone)
+        assert "nodeName" not in w.stored()["spec"]
+
+
+async def test_a_gated_pod_is_refused_in_the_servers_words() -> None:
+    async with world() as w:
+        outcome = await w.writer.bind(w.pod(schedulingGates=[{"name": "g"}]), "n")
+        assert isinstance(outcome, Refused)
+        assert outcome.status == 409
+        assert "non-empty .spec.schedulingGates" in outcome.message
+
+
+async def test_a_lost_answer_is_read_back_as_success() -> None:
+    async with world() as w:
+        w.faults.drop(resource="pods/binding", after_effect=True)
+        assert await w.writer.bind(w.pod(), "n1") == Done()
+        assert w.faults.shown == 1
+
+
+async def test_a_lost_request_is_read_back_as_not_done() -> None:
+    async with world() as w:
+        pod = w.pod()
+        w.faults.drop(resource="pods/binding")
+        outcome = await w.writer.bind(pod, "n1")
+        assert isinstance(outcome, Refused)
+        assert "nodeName" not in w.stored()["spec"]
+        assert await w.writer.bind(pod, "n1") == Done()
+
+
+@pytest.mark.parametrize("code", [500, 503, 504])
+async def test_a_server_error_is_read_back(code: int) -> None:
+    async with world() as w:
+        w.faults.answer(code, resource="pods/binding")
+        outcome = await w.writer.bind(w.pod(), "n1")
+        assert isinstance(outcome, Refused)
+        assert outcome.status == code
+
+
+async def test_what_cannot_be_read_back_stays_unknown() -> None:
+    async with world() as w:
+        w.faults.drop(resource="pods/binding", after_effect=True)
+        w.faults.answer(500, count=3, verb="get", resource="pods")
+        outcome = await w.writer.bind(w.pod(), "n1")
+        assert isinstance(outcome, Unknown)
+        assert len(w.clock.sleeps_s) == 2
+
+
+async def test_a_server_that_is_busy_gets_the_binding_later() -> None:
+    async with world() as w:
+        w.faults.answer(429, resource="pods/binding", retry_after_s=4)
+        assert await w.writer.bind(w.pod(), "n1") == Done()
+        assert w.clock.now_s >= 4
+
+
+async def test_a_server_that_is_not_there_has_done_nothing() -> None:
+    async with ScriptedServer(in_turn(refusal(500, ""))).run() as server:
+        url = server.url
+    async with client_for(url, ManualClock(), retry=RetryPolicy(attempts=2)) as client:
+        outcome = await PodWriter(client).bind(PodRef("a", "p", "u"), "n")
+    assert isinstance(outcome, Refused)
+    assert outcome.status == 0
+
+
+async def test_the_frameworks_client_answers_with_statuses() -> None:
+    async with world() as w:
+        ref = w.pod()
+        binder = Binder(w.writer)
+        pod = decode(Resource.PODS, json_bytes(w.stored()))
+        assert isinstance(pod, Pod)
+        assert (await binder.bind(PodInfo(pod), "n1")).is_success
+        status = await binder.bind(PodInfo(pod), "n2")
+        assert (status.code, status.message) == (Code.ERROR, "already bound to node n1")
+        assert ref.key == pod.key
+
+
+async def test_why_a_pod_is_pending() -> None:
+    async with world() as w:
+        pod = w.pod()
+        outcome = await w.writer.patch_unschedulable(
+            pod,
+            message="0/3 nodes are available: 3 Insufficient cpu.",
+            reason="Unschedulable",
+            last_transition=WHEN,
+            nominated_node="n2",
+        )
+        assert outcome == Done()
+        condition = w.condition("PodScheduled")
+        assert condition["status"] == "False"
+        assert condition["reason"] == "Unschedulable"
+        assert condition["message"] == "0/3 nodes are available: 3 Insufficient cpu."
+        assert condition["lastTransitionTime"] == STAMP
+        assert w.stored()["status"]["nominatedNodeName"] == "n2"
+
+
+async def test_a_nomination_is_left_alone_set_and_cleared() -> None:
+    async with world() as w:
+        pod = w.pod()
+        assert await w.writer.nominate(pod, "n1") == Done()
+        await w.writer.patch_unschedulable(
+            pod, message="m", reason="SchedulerError", last_transition=WHEN
+        )
+        assert w.stored()["status"]["nominatedNodeName"] == "n1"
+        assert await w.writer.nominate(pod, "") == Done()
+        assert "nominatedNodeName" not in w.stored()["status"]
+        assert w.condition("PodScheduled")["reason"] == "SchedulerError"
+
+
+async def test_patching_a_pod_that_is_gone_or_replaced_changes_nothing() -> None:
+    async with world() as w:
+        assert isinstance(await w.writer.nominate(PodRef("default", "none", "u"), "n"), PodGone)
+        w.pod()
+        assert isinstance(await w.writer.nominate(PodRef("default", "p", "old"), "n"), PodGone)
+        assert "nominatedNodeName" not in w.stored()["status"]
+
+
+async def test_a_patch_is_sent_again_after_trouble() -> None:
+    async with world() as w:
+        w.faults.drop(resource="pods/status", after_effect=True)
+        w.faults.answer(500, resource="pods/status")
+        assert await w.writer.nominate(w.pod(), "n1") == Done()
+        assert len(w.clock.sleeps_s) == 2
+
+
+async def test_evicting_marks_the_victim_and_then_deletes_it_gracefully() -> None:
+    async with world() as w:
+        victim = w.pod()
+        await w.writer.bind(victim, "n1")
+        assert await w.writer.evict(victim, now=WHEN, scheduler_name="mine") == Done()
+        condition = w.condition("DisruptionTarget")
+        assert condition["status"] == "True"
+        assert condition["reason"] == "PreemptionByScheduler"
+        assert condition["message"] == "mine: preempting to accommodate a higher priority pod"
+        assert condition["lastTransitionTime"] == STAMP
+        assert "deletionTimestamp" in w.stored()["metadata"]
+
+
+async def test_a_victim_that_is_gone_already_is_a_success() -> None:
+    async with world() as w:
+        assert await w.writer.evict(PodRef("default", "none", "u"), now=WHEN) == Done()
+
+
+async def test_the_next_pod_of_a_victims_name_is_spared() -> None:
+    async with world() as w:
+        w.pod()
+        assert await w.writer.evict(PodRef("default", "p", "old-uid"), now=WHEN) == Done()
+        assert "deletionTimestamp" not in w.stored()["metadata"]
+        assert "DisruptionTarget" not in str(w.stored()["status"])
+
+
+async def test_a_victim_that_cannot_be_marked_is_not_deleted() -> None:
+    async with world() as w:
+        victim = w.pod()
+        w.faults.answer(500, count=3, resource="pods/status")
+        assert isinstance(await w.writer.evict(victim, now=WHEN), Unknown)
+        assert "deletionTimestamp" not in w.stored()["metadata"]
+
+
+async def test_a_deletion_whose_answer_is_lost_is_asked_for_again() -> None:
+    async with world() as w:
+        victim = w.pod()
+        w.faults.drop(verb="delete", after_effect=True)
+        assert await w.writer.evict(victim, now=WHEN) == Done()
+        assert w.cluster.count("pods") == 0
+
+
+async def test_a_name_of_253_characters() -> None:
+    async with world() as w:
+        name = ".".join(["p" * 62] * 4)[:253]
+        assert await w.writer.bind(w.pod(name), "n" * 253) == Done()
+        assert w.stored(name)["spec"]["nodeName"] == "n" * 253
+
+
+def test_a_reference_from_a_key() -> None:
+    assert PodRef.of("ns/name", "u") == PodRef("ns", "name", "u")
+    assert PodRef.of("ns/name", "u").key == "ns/name"
