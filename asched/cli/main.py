@@ -13,6 +13,7 @@ from asched import __version__
 from asched.cli.root import CommandSource, LazyCommand, RootGroup
 
 COMMANDS: Final = {
+    "run": CommandSource("asched.cli.run", "Schedule a cluster."),
     "plugins": CommandSource("asched.cli.plugins", "Look at the plugins that are installed."),
     "config": CommandSource("asched.cli.config", "Check a configuration, or print the defaults."),
 }

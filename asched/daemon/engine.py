@@ -1,0 +1,297 @@
+"""The engine: it only loops. Decisions are made in the core, effects are carried out elsewhere.
+
+A turn takes what has arrived, folds it, decides for as many pods as fit a time slice, appends all
+of it to the journal in one batch, and when that is durable releases the effects. So durability
+costs one group commit a turn, not one a pod, and the watches are never starved for longer than a
+slice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import anyio
+import msgspec
+import structlog
+
+from asched.cycle.decide import Decider
+from asched.daemon.clock import EngineClock
+from asched.daemon.effects import Effects
+from asched.daemon.inbox import Inbox
+from asched.journal.errors import JournalBusyError, JournalFullError, JournalIOError
+from asched.journal.store import JournalStore
+from asched.kube.changes import Change, Deleted, Listed
+from asched.model.resources import Resource
+from asched.state.fold import Fold
+from asched.state.observe import observe_deletion, observe_list, observe_object
+from asched.state.records import (
+    AnyRecord,
+    Assigned,
+    AttemptFailed,
+    BindFailed,
+    Bound,
+    Decision,
+    ObjectGone,
+    PermitRejected,
+    Rejected,
+    TurnStarted,
+)
+
+log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
+
+NS_PER_S = 1_000_000_000
+
+
+class EngineLimits(msgspec.Struct, frozen=True):
+    """Bounds of one turn."""
+
+    slice_s: float = 0.05
+    """How long a turn may go on observing, and again deciding, before it commits."""
+    effects_under_way: int = 2_000
+    """No more decisions while this many pods have effects that have not ended."""
+    journal_retry_s: float = 1.0
+    """Pause before an append that failed is tried again."""
+
+
+class EngineStats(msgspec.Struct):
+    """Counts since the start. Only the engine writes them."""
+
+    turns: int = 0
+    records: int = 0
+    assigned: int = 0
+    bound: int = 0
+    rejected: int = 0
+    failed: int = 0
+    journal_failures: int = 0
+    """Appends that had to be repeated."""
+
+
+class Engine:
+    """Owns the loop. One per process."""
+
+    def __init__(
+        self,
+        fold: Fold,
+        journal: JournalStore,
+        effects: Effects,
+        inbox: Inbox,
+        clock: EngineClock,
+        *,
+        next_seq: int,
+        awaited: frozenset[Resource] = frozenset(Resource),
+        limits: EngineLimits | None = None,
+    ) -> None:
+        """``next_seq`` is where the journal goes on. Nothing is decided before each of ``awaited``
+        was listed once."""
+        self.stats = EngineStats()
+        self._fold = fold
+        self._cluster = fold.state
+        self._decider = Decider(fold.state)
+        self._journal = journal
+        self._effects = effects
+        self._inbox = inbox
+        self._clock = clock
+        self._next_seq = next_seq
+        self._awaited = set(awaited)
+        self._limits = limits or EngineLimits()
+        self._batch: list[AnyRecord] = []
+        self._stopping = False
+        self.synced = anyio.Event()
+        """Set once everything was listed and decisions begin."""
+
+    # -- the loop -----------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Turn after turn, until :meth:`stop` and the end of all effects under way.
+
+        Raises a :class:`~asched.journal.errors.JournalError` where the journal cannot be gone on
+        with (a newer writer, damage), and AssertionError where the state contradicts itself.
+        """
+        while not (self._stopping and not self._effects.under_way and not len(self._inbox)):
+            await self.turn()
+            await self._wait()
+
+    def stop(self) -> None:
+        """Decide nothing more; end when the effects under way have ended."""
+        self._stopping = True
+        self._inbox.wake()
+
+    def record_start(self, *records: AnyRecord) -> None:
+        """Fold what a start adds to the journal (who we are, our profiles); committed first."""
+        with self._begun():
+            for record in records:
+                self._apply(record)
+
+    async def turn(self) -> None:
+        """Observe, decide, commit, release."""
+        with self._begun():
+            decisions: list[Decision] = []
+            self._observe()
+            if not self._awaited and not self._stopping:
+                self._decide(decisions)
+        if not self._batch:
+            return
+        batch, self._batch = self._batch, []
+        await self._commit(batch)
+        self.stats.turns += 1
+        for decision in decisions:
+            self._effects.release(decision)
+        self._after_commit(batch)
+
+    @contextmanager
+    def _begun(self) -> Iterator[None]:
+        self._now_ns = max(self._clock.time_ns(), self._cluster.now_ns)
+        self._turn_begun = False
+        if self._timer_due():
+            self._begin()
+        yield
+
+    def _begin(self) -> None:
+        """The clock goes into the journal before the first record that depends on it."""
+        if not self._turn_begun:
+            self._turn_begun = True
+            self._apply(TurnStarted(self._now_ns))
+
+    def _apply(self, record: AnyRecord) -> None:
+        if not self._turn_begun:
+            self._begin()
+        self._fold.apply(record)
+        self._batch.append(record)
+
+    # -- observing ----------------------------------------------------------------------------
+
+    def _observe(self) -> None:
+        ends_ns = self._clock.monotonic_ns() + round(self._limits.slice_s * NS_PER_S)
+        while (outcome := self._inbox.next_outcome()) is not None:
+            self._apply(outcome)
+        while (change := self._inbox.next_change()) is not None:
+            self._observe_change(change)
+            if self._clock.monotonic_ns() >= ends_ns:
+                return
+
+    def _observe_change(self, change: Change) -> None:
+        if isinstance(change, Listed):
+            for news in observe_list(
+                self._cluster, change.resource, change.objects, change.unreadable
+            ):
+                self._apply(news)
+            self._listed(change.resource)
+            return
+        if isinstance(change, Deleted):
+            record: AnyRecord | None = observe_deletion(self._cluster, change.object)
+        else:
+            record = observe_object(self._cluster, change.object)
+        if record is not None:
+            self._apply(record)
+
+    def _listed(self, resource: Resource) -> None:
+        if resource not in self._awaited:
+            return
+        self._awaited.remove(resource)
+        if not self._awaited:
+            log.info(
+                "caches synced", nodes=self._cluster.nodes.cluster_size,
+                pods=len(self._cluster.pods), pending=len(self._cluster.queue),
+            )  # fmt: skip
+            self._effects.resume()
+            self.synced.set()
+
+    # -- deciding -----------------------------------------------------------------------------
+
+    def _decide(self, decisions: list[Decision]) -> None:
+        room = self._limits.effects_under_way - self._effects.under_way
+        ends_ns = self._clock.monotonic_ns() + round(self._limits.slice_s * NS_PER_S)
+        if room > 0 and self._cluster.queue.head() is not None:
+            self._begin()
+        while len(decisions) < room and self._clock.monotonic_ns() < ends_ns:
+            next_decisions = self._decider.next()
+            if not next_decisions:
+                return
+            for decision in next_decisions:
+                self._apply(decision)
+                self._count(decision)
+            decisions.extend(next_decisions)
+
+    def _count(self, decision: Decision) -> None:
+        match decision:
+            case Assigned():
+                self.stats.assigned += 1
+            case Rejected() | PermitRejected():
+                self.stats.rejected += 1
+            case AttemptFailed():
+                self.stats.failed += 1
+                log.warning("attempt failed", pod=decision.key, error=decision.message)
+
+    # -- committing ---------------------------------------------------------------------------
+
+    async def _commit(self, batch: list[AnyRecord]) -> None:
+        """Append the batch. A full or unreachable disk holds everything up and loses nothing: the
+        same batch is tried until it is stored, and it cannot be stored twice."""
+        complained = False
+        while True:
+            try:
+                appended = await self._journal.append(
+                    batch, written_at_ns=self._now_ns, first_seq=self._next_seq
+                )
+            except (JournalFullError, JournalBusyError, JournalIOError) as error:
+                self.stats.journal_failures += 1
+                if not complained:
+                    complained = True
+                    log.error("journal: nothing is decided until it can be written",
+                              error=str(error))  # fmt: skip
+                await self._clock.sleep(self._limits.journal_retry_s)
+                continue
+            if complained:
+                log.info("journal: written again")
+            self._next_seq = appended.last_seq + 1
+            self.stats.records += len(batch)
+            return
+
+    def _after_commit(self, batch: list[AnyRecord]) -> None:
+        for record in batch:
+            match record:
+                case Bound():
+                    self.stats.bound += 1
+                case BindFailed():
+                    self._effects.binding_failed(record.key, record.uid, record.message)
+                case ObjectGone():
+                    self._effects.forget(record.uid)
+
+    # -- waiting ------------------------------------------------------------------------------
+
+    def _timer_due(self) -> bool:
+        due_ns = self._next_timer_ns()
+        return due_ns is not None and due_ns <= self._now_ns
+
+    def _next_timer_ns(self) -> int | None:
+        times = [
+            until_ns
+            for waiting in self._cluster.waiting.values()
+            for until_ns in waiting.pending_until_ns.values()
+        ]
+        queue_ns = self._cluster.queue.next_timer_ns()
+        if queue_ns is not None:
+            times.append(queue_ns)
+        return min(times, default=None)
+
+    def _can_decide(self) -> bool:
+        return (
+            not self._awaited
+            and not self._stopping
+            and self._effects.under_way < self._limits.effects_under_way
+            and self._cluster.queue.head() is not None
+        )
+
+    async def _wait(self) -> None:
+        """Until there is something to do. Always lets other tasks run first."""
+        await anyio.lowlevel.checkpoint()
+        if len(self._inbox) or self._can_decide():
+            return
+        due_ns = self._next_timer_ns()
+        if due_ns is None or self._stopping:
+            await self._inbox.wait()
+            return
+        pause_s = max(0.0, (due_ns - self._clock.time_ns()) / NS_PER_S)
+        with anyio.move_on_after(pause_s):
+            await self._inbox.wait()

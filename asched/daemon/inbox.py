@@ -1,0 +1,66 @@
+"""What has arrived and waits for the engine's next turn."""
+
+from __future__ import annotations
+
+from collections import deque
+
+import anyio
+
+from asched.kube.changes import Batch, Change
+from asched.state.records import BindFailed, Bound, EvictionFailed, VictimEvicted
+
+Outcome = Bound | BindFailed | VictimEvicted | EvictionFailed
+
+_MOST_CHANGES = 20_000
+
+
+class Inbox:
+    """Changes from the watches and outcomes of our own effects, in order of arrival.
+
+    Watches are held back while more than ``most_changes`` wait: the engine is behind, and the API
+    server may as well keep what comes next. Outcomes are never held back; there is at most one for
+    each effect that is under way.
+    """
+
+    def __init__(self, most_changes: int = _MOST_CHANGES) -> None:
+        self._most_changes = most_changes
+        self._changes: deque[Change] = deque()
+        self._outcomes: deque[Outcome] = deque()
+        self._arrived = anyio.Event()
+        self._drained = anyio.Event()
+
+    def __len__(self) -> int:
+        return len(self._changes) + len(self._outcomes)
+
+    async def put_changes(self, batch: Batch) -> None:
+        """The sink of the reflectors."""
+        self._changes.extend(batch)
+        self._arrived.set()
+        while len(self._changes) > self._most_changes:
+            await self._drained.wait()
+
+    def put_outcome(self, outcome: Outcome) -> None:
+        self._outcomes.append(outcome)
+        self._arrived.set()
+
+    def next_outcome(self) -> Outcome | None:
+        return self._outcomes.popleft() if self._outcomes else None
+
+    def next_change(self) -> Change | None:
+        if not self._changes:
+            return None
+        change = self._changes.popleft()
+        if len(self._changes) == self._most_changes // 2:
+            self._drained.set()
+            self._drained = anyio.Event()
+        return change
+
+    def wake(self) -> None:
+        """End a present :meth:`wait`, though nothing arrived."""
+        self._arrived.set()
+
+    async def wait(self) -> None:
+        """Until something is there, or :meth:`wake`."""
+        if not len(self):
+            await self._arrived.wait()
+        self._arrived = anyio.Event()

@@ -1,0 +1,49 @@
+"""Effects on one pod happen one after the other, on different pods at the same time.
+
+A condition that says "unschedulable" must not arrive after the binding that was decided later.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Awaitable, Callable
+
+from anyio.abc import TaskGroup
+
+Job = Callable[[], Awaitable[None]]
+
+
+class Lanes:
+    """Runs jobs in a task group: in order within a lane, concurrently between lanes."""
+
+    def __init__(self, tasks: TaskGroup, lane_ended: Callable[[], None]) -> None:
+        """``lane_ended`` is called whenever a lane has nothing left to do."""
+        self._tasks = tasks
+        self._lane_ended = lane_ended
+        self._lanes: dict[str, deque[tuple[str, Job]]] = {}
+
+    def __len__(self) -> int:
+        """Lanes with something to do."""
+        return len(self._lanes)
+
+    def submit(self, lane: str, kind: str, job: Job) -> None:
+        """Run ``job`` after what is in the lane already. One of the same kind that has not begun
+        is replaced: only the newest word on a matter is worth saying."""
+        queue = self._lanes.get(lane)
+        if queue is None:
+            self._lanes[lane] = deque([(kind, job)])
+            self._tasks.start_soon(self._run, lane)
+            return
+        if queue and queue[-1][0] == kind:
+            queue.pop()
+        queue.append((kind, job))
+
+    async def _run(self, lane: str) -> None:
+        queue = self._lanes[lane]
+        try:
+            while queue:
+                _, job = queue.popleft()
+                await job()
+        finally:
+            del self._lanes[lane]
+            self._lane_ended()

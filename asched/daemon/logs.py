@@ -1,0 +1,44 @@
+"""Logs go to stderr, one event a line: readable on a terminal, JSON elsewhere."""
+
+from __future__ import annotations
+
+import logging
+import sys
+
+import structlog
+
+from asched.daemon.config_settings import LogFormat, LogSettings
+
+_LEVELS = {
+    "debug": logging.DEBUG,
+    "info": logging.INFO,
+    "warning": logging.WARNING,
+    "error": logging.ERROR,
+}
+
+
+def configure_logs(settings: LogSettings) -> None:
+    """Set up structlog and the standard library's logging alike."""
+    console = settings.format is LogFormat.CONSOLE or (
+        settings.format is LogFormat.AUTO and sys.stderr.isatty()
+    )
+    shared: list[structlog.typing.Processor] = [
+        structlog.contextvars.merge_contextvars,
+        structlog.processors.add_log_level,
+        structlog.processors.TimeStamper(fmt="iso", utc=True),
+        structlog.processors.StackInfoRenderer(),
+    ]
+    if console:
+        shared.append(structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty()))
+    else:
+        shared += [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
+    level = _LEVELS[settings.level.value]
+    structlog.configure(
+        processors=shared,
+        wrapper_class=structlog.make_filtering_bound_logger(level),
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        cache_logger_on_first_use=False,
+    )
+    logging.basicConfig(
+        stream=sys.stderr, level=max(level, logging.WARNING), format="%(levelname)s %(message)s"
+    )
