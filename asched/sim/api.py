@@ -83,6 +83,7 @@ class ObjectApi:
         self._history_limit = history_limit
         self._random = random.Random(seed)
         self._storages: dict[str, Storage] = {}
+        self._second, self._second_text = -1, ""
 
     # --- reading -------------------------------------------------------------------------------
 
@@ -130,8 +131,12 @@ class ObjectApi:
     # --- writing -------------------------------------------------------------------------------
 
     def now_text(self, offset_s: int = 0) -> str:
-        moment = datetime.fromtimestamp(int(self.clock()) + offset_s, tz=UTC)
-        return moment.strftime("%Y-%m-%dT%H:%M:%SZ")
+        """The time of the clock, whole seconds later, as the API writes times."""
+        second = int(self.clock()) + offset_s
+        if second != self._second:
+            moment = datetime.fromtimestamp(second, tz=UTC)
+            self._second, self._second_text = second, moment.strftime("%Y-%m-%dT%H:%M:%SZ")
+        return self._second_text
 
     def _new_uid(self) -> str:
         return str(uuid.UUID(int=self._random.getrandbits(128), version=4))

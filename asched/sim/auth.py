@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import base64
+import binascii
 from dataclasses import dataclass
 
 from asched.sim.errors import ApiError, qualified, unauthorized
@@ -98,8 +100,7 @@ class Auth:
             return ADMIN
         if not authorization:
             return ANONYMOUS
-        scheme, _, token = authorization.partition(" ")
-        user = self._tokens.get(token.strip()) if scheme.lower() == "bearer" else None
+        user = self._tokens.get(_token_in(authorization))
         if user is None:
             raise unauthorized()
         return user
@@ -136,3 +137,19 @@ class Auth:
             return
         message = f'forbidden: User "{user.name}" cannot {verb} path "{path}"'
         raise ApiError(403, "Forbidden", message, details={})
+
+
+def _token_in(authorization: str) -> str:
+    """The token of a bearer header, or the password of a basic one.
+
+    client-go sends no bearer token over plain HTTP, but credentials of the URL it does send.
+    """
+    scheme, _, value = authorization.partition(" ")
+    if scheme.lower() == "bearer":
+        return value.strip()
+    if scheme.lower() == "basic":
+        try:
+            return base64.b64decode(value).decode().rpartition(":")[2]
+        except (binascii.Error, UnicodeDecodeError):
+            return ""
+    return ""

@@ -4,119 +4,39 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from dataclasses import dataclass
 from typing import Any
 
-from asched.sim.ages import age, human_duration, seconds_of
+from asched.sim.ages import age
+from asched.sim.cells import (
+    AGE,
+    NAME,
+    NONE,
+    UNKNOWN,
+    Cell,
+    Column,
+    Object,
+    at,
+    count,
+    created_at,
+    joined,
+    name_of,
+    shown,
+)
+from asched.sim.objectcolumns import (
+    CLAIMS,
+    CLASSES,
+    CSI_DRIVERS,
+    CSI_NODES,
+    DAEMON_SETS,
+    DEPLOYMENTS,
+    JOBS,
+    REPLICAS,
+    SERVICES,
+    STATEFUL_SETS,
+    VOLUMES,
+)
 from asched.sim.podcolumns import POD_CELLS
 from asched.sim.resources import BUILT_IN
-
-Object = dict[str, Any]
-Cell = Callable[[Object, float], Any]
-"""Makes a cell of an object at a time (seconds since the epoch)."""
-
-_NONE, _UNKNOWN, _UNSET = "<none>", "<unknown>", "<unset>"
-
-
-@dataclass(frozen=True, slots=True)
-class Column:
-    """One column: its definition and how its cells are made."""
-
-    name: str
-    cell: Cell
-    type: str = "string"
-    priority: int = 0
-    format: str = ""
-    description: str = ""
-
-    def definition(self) -> Object:
-        return {
-            "name": self.name,
-            "type": self.type,
-            "format": self.format,
-            "description": self.description,
-            "priority": self.priority,
-        }
-
-
-def row_cells(columns: tuple[Column, ...], obj: Object, now_s: float) -> list[Any]:
-    return [column.cell(obj, now_s) for column in columns]
-
-
-def _name(obj: Object, _: float) -> Any:
-    return obj["metadata"]["name"]
-
-
-def _age(obj: Object, now_s: float) -> Any:
-    return age(obj["metadata"].get("creationTimestamp"), now_s)
-
-
-def _created_at(obj: Object, _: float) -> Any:
-    return obj["metadata"].get("creationTimestamp") or _UNKNOWN
-
-
-def at(path: str, default: Any = "") -> Cell:
-    """The value at a dotted path, or ``default`` where there is none."""
-    parts = path.split(".")
-
-    def cell(obj: Object, _: float) -> Any:
-        value: Any = obj
-        for part in parts:
-            value = value.get(part) if isinstance(value, dict) else None
-        return default if value is None else value
-
-    return cell
-
-
-def _shown(path: str, default: str) -> Cell:
-    inner = at(path, default)
-    return lambda obj, now_s: str(inner(obj, now_s))
-
-
-NAME = Column("Name", _name, format="name")
-AGE = Column("Age", _age)
-
-
-def _joined(values: Any, empty: str = _NONE) -> str:
-    return ",".join(str(value) for value in values) or empty
-
-
-def _labels(labels: Any) -> str:
-    return _joined(f"{key}={value}" for key, value in sorted((labels or {}).items()))
-
-
-def _template_containers(field: str) -> Cell:
-    def cell(obj: Object, _: float) -> Any:
-        spec = ((obj.get("spec") or {}).get("template") or {}).get("spec") or {}
-        return _joined((c.get(field, "") for c in spec.get("containers") or ()), "")
-
-    return cell
-
-
-def _selector(obj: Object, _: float) -> Any:
-    selector = (obj.get("spec") or {}).get("selector") or {}
-    if "matchLabels" not in selector and "matchExpressions" not in selector:
-        return _labels(selector)
-    parts = [f"{k}={v}" for k, v in sorted((selector.get("matchLabels") or {}).items())]
-    for term in selector.get("matchExpressions") or ():
-        operator, values = term["operator"], ",".join(sorted(term.get("values") or ()))
-        if operator in ("In", "NotIn"):
-            parts.append(f"{term['key']} {operator.lower()} ({values})")
-        else:
-            parts.append(term["key"] if operator == "Exists" else f"!{term['key']}")
-    return _joined(parts)
-
-
-_TEMPLATE = (
-    Column("Containers", _template_containers("name"), priority=1),
-    Column("Images", _template_containers("image"), priority=1),
-)
-_SELECTOR = Column("Selector", _selector, priority=1)
-
-
-def _count(name: str, path: str) -> Column:
-    return Column(name, at(path, 0), "integer")
-
 
 # --- nodes ---------------------------------------------------------------------------------------
 
@@ -137,13 +57,13 @@ def _node_roles(node: Object, _: float) -> Any:
             roles.add(key.removeprefix("node-role.kubernetes.io/"))
         elif key == "kubernetes.io/role" and value:
             roles.add(value)
-    return _joined(sorted(role for role in roles if role))
+    return joined(sorted(role for role in roles if role))
 
 
 def _address(kind: str) -> Cell:
     def cell(node: Object, _: float) -> Any:
         addresses = (node.get("status") or {}).get("addresses") or ()
-        return next((a["address"] for a in addresses if a["type"] == kind), _NONE)
+        return next((a["address"] for a in addresses if a["type"] == kind), NONE)
 
     return cell
 
@@ -161,9 +81,9 @@ _NODES = (
     Column("Version", at("status.nodeInfo.kubeletVersion")),
     Column("Internal-IP", _address("InternalIP"), priority=1),
     Column("External-IP", _address("ExternalIP"), priority=1),
-    Column("OS-Image", _node_info("osImage", _UNKNOWN), priority=1),
-    Column("Kernel-Version", _node_info("kernelVersion", _UNKNOWN), priority=1),
-    Column("Container-Runtime", _node_info("containerRuntimeVersion", _UNKNOWN), priority=1),
+    Column("OS-Image", _node_info("osImage", UNKNOWN), priority=1),
+    Column("Kernel-Version", _node_info("kernelVersion", UNKNOWN), priority=1),
+    Column("Container-Runtime", _node_info("containerRuntimeVersion", UNKNOWN), priority=1),
 )
 
 # --- events --------------------------------------------------------------------------------------
@@ -215,217 +135,16 @@ _EVENTS = (
     Column("Message", lambda event, _: str(event.get("message") or "").strip()),
     Column("First Seen", _first_seen, priority=1),
     Column("Count", _event_count, "integer", priority=1),
-    Column("Name", _name, priority=1, format="name"),
-)
-
-# --- storage -------------------------------------------------------------------------------------
-
-_ACCESS = {
-    "ReadWriteOnce": "RWO",
-    "ReadOnlyMany": "ROX",
-    "ReadWriteMany": "RWX",
-    "ReadWriteOncePod": "RWOP",
-}
-
-
-def _modes(modes: Any) -> str:
-    return ",".join(short for long, short in _ACCESS.items() if long in (modes or ()))
-
-
-def _access_modes(obj: Object, _: float) -> Any:
-    return _modes((obj.get("spec") or {}).get("accessModes"))
-
-
-def _volume_claim(volume: Object, _: float) -> Any:
-    claim = (volume.get("spec") or {}).get("claimRef")
-    return f"{claim.get('namespace', '')}/{claim.get('name', '')}" if claim else ""
-
-
-def _terminating(path: str) -> Cell:
-    inner = at(path)
-
-    def cell(obj: Object, now_s: float) -> Any:
-        return "Terminating" if obj["metadata"].get("deletionTimestamp") else inner(obj, now_s)
-
-    return cell
-
-
-def _bound(inner: Cell) -> Cell:
-    """Capacity and access modes of a claim show only once it is bound."""
-
-    def cell(claim: Object, now_s: float) -> Any:
-        return inner(claim, now_s) if (claim.get("spec") or {}).get("volumeName") else ""
-
-    return cell
-
-
-_VOLUME_MODE = Column("VolumeMode", at("spec.volumeMode", _UNSET), priority=1)
-_VOLUMES = (
-    NAME,
-    Column("Capacity", at("spec.capacity.storage")),
-    Column("Access Modes", _access_modes),
-    Column("Reclaim Policy", at("spec.persistentVolumeReclaimPolicy")),
-    Column("Status", _terminating("status.phase")),
-    Column("Claim", _volume_claim),
-    Column("StorageClass", at("spec.storageClassName")),
-    Column("VolumeAttributesClass", at("spec.volumeAttributesClassName", _UNSET)),
-    Column("Reason", at("status.reason")),
-    AGE,
-    _VOLUME_MODE,
-)
-_CLAIMS = (
-    NAME,
-    Column("Status", _terminating("status.phase")),
-    Column("Volume", at("spec.volumeName")),
-    Column("Capacity", _bound(at("status.capacity.storage"))),
-    Column("Access Modes", _bound(lambda c, _: _modes((c.get("status") or {}).get("accessModes")))),
-    Column("StorageClass", at("spec.storageClassName")),
-    Column("VolumeAttributesClass", at("spec.volumeAttributesClassName", _UNSET)),
-    AGE,
-    _VOLUME_MODE,
-)
-
-
-def _class_name(storage_class: Object, _: float) -> Any:
-    annotations = storage_class["metadata"].get("annotations") or {}
-    default = annotations.get("storageclass.kubernetes.io/is-default-class") == "true"
-    return f"{storage_class['metadata']['name']} (default)" if default else _name(storage_class, _)
-
-
-def _expansion(storage_class: Object, _: float) -> Any:
-    return bool(storage_class.get("allowVolumeExpansion"))
-
-
-_CLASSES = (
-    Column("Name", _class_name, format="name"),
-    Column("Provisioner", at("provisioner")),
-    Column("ReclaimPolicy", at("reclaimPolicy")),
-    Column("VolumeBindingMode", at("volumeBindingMode")),
-    Column("AllowVolumeExpansion", _expansion),
-    AGE,
-)
-_CSI_NODES = (
-    NAME,
-    Column("Drivers", lambda o, _: len((o.get("spec") or {}).get("drivers") or ()), "integer"),
-    AGE,
-)
-_CSI_DRIVERS = (
-    NAME,
-    Column("AttachRequired", at("spec.attachRequired", True), "boolean"),
-    Column("PodInfoOnMount", at("spec.podInfoOnMount", False), "boolean"),
-    Column("StorageCapacity", at("spec.storageCapacity", False)),
-    Column("TokenRequests", _shown("spec.tokenRequests", _UNSET)),
-    Column("RequiresRepublish", at("spec.requiresRepublish", False)),
-    Column("Modes", lambda o, _: _joined((o.get("spec") or {}).get("volumeLifecycleModes") or ())),
-    AGE,
-)
-
-# --- services and workloads ----------------------------------------------------------------------
-
-
-def _service_ports(service: Object, _: float) -> Any:
-    shown = []
-    for port in (service.get("spec") or {}).get("ports") or ():
-        node_port = f":{port['nodePort']}" if port.get("nodePort") else ""
-        shown.append(f"{port.get('port')}{node_port}/{port.get('protocol', 'TCP')}")
-    return _joined(shown)
-
-
-_SERVICES = (
-    NAME,
-    Column("Type", at("spec.type")),
-    Column("Cluster-IP", at("spec.clusterIP", _NONE)),
-    Column("External-IP", lambda o, _: _joined((o.get("spec") or {}).get("externalIPs") or ())),
-    Column("Port(s)", _service_ports),
-    AGE,
-    Column("Selector", lambda o, _: _labels((o.get("spec") or {}).get("selector")), priority=1),
-)
-_REPLICAS = (
-    NAME,
-    _count("Desired", "spec.replicas"),
-    _count("Current", "status.replicas"),
-    _count("Ready", "status.readyReplicas"),
-    AGE,
-    *_TEMPLATE,
-    _SELECTOR,
-)
-
-
-def _ready_of(obj: Object, _: float) -> Any:
-    ready = (obj.get("status") or {}).get("readyReplicas", 0)
-    return f"{ready}/{(obj.get('spec') or {}).get('replicas', 0)}"
-
-
-_DEPLOYMENTS = (
-    NAME,
-    Column("Ready", _ready_of),
-    _count("Up-to-date", "status.updatedReplicas"),
-    _count("Available", "status.availableReplicas"),
-    AGE,
-    *_TEMPLATE,
-    _SELECTOR,
-)
-_STATEFUL_SETS = (NAME, Column("Ready", _ready_of), AGE, *_TEMPLATE)
-_DAEMON_SETS = (
-    NAME,
-    _count("Desired", "status.desiredNumberScheduled"),
-    _count("Current", "status.currentNumberScheduled"),
-    _count("Ready", "status.numberReady"),
-    _count("Up-to-date", "status.updatedNumberScheduled"),
-    _count("Available", "status.numberAvailable"),
-    Column(
-        "Node Selector",
-        lambda o, n: _labels(at("spec.template.spec.nodeSelector", {})(o, n)),
-    ),
-    AGE,
-    *_TEMPLATE,
-    _SELECTOR,
-)
-
-
-def _job_status(job: Object, _: float) -> Any:
-    held = {c["type"] for c in (job.get("status") or {}).get("conditions") or ()
-            if c.get("status") == "True"}  # fmt: skip
-    for condition, shown in (("Complete", "Complete"), ("Failed", "Failed"),
-                             ("Suspended", "Suspended"), ("FailureTarget", "FailureTarget")):  # fmt: skip
-        if condition in held:
-            return shown
-    return "Terminating" if job["metadata"].get("deletionTimestamp") else "Running"
-
-
-def _job_completions(job: Object, _: float) -> Any:
-    spec, succeeded = job.get("spec") or {}, (job.get("status") or {}).get("succeeded", 0)
-    if spec.get("completions") is not None:
-        return f"{succeeded}/{spec['completions']}"
-    parallelism = spec.get("parallelism") or 0
-    return f"{succeeded}/1 of {parallelism}" if parallelism > 1 else f"{succeeded}/1"
-
-
-def _job_duration(job: Object, now_s: float) -> Any:
-    status = job.get("status") or {}
-    start = seconds_of(status.get("startTime"))
-    if start is None:
-        return ""
-    return human_duration((seconds_of(status.get("completionTime")) or now_s) - start)
-
-
-_JOBS = (
-    NAME,
-    Column("Status", _job_status),
-    Column("Completions", _job_completions),
-    Column("Duration", _job_duration),
-    AGE,
-    *_TEMPLATE,
-    _SELECTOR,
+    Column("Name", name_of, priority=1, format="name"),
 )
 
 # --- the rest ------------------------------------------------------------------------------------
 
 _BUDGETS = (
     NAME,
-    Column("Min Available", _shown("spec.minAvailable", "N/A")),
-    Column("Max Unavailable", _shown("spec.maxUnavailable", "N/A")),
-    _count("Allowed Disruptions", "status.disruptionsAllowed"),
+    Column("Min Available", shown("spec.minAvailable", "N/A")),
+    Column("Max Unavailable", shown("spec.maxUnavailable", "N/A")),
+    count("Allowed Disruptions", "status.disruptionsAllowed"),
     AGE,
 )
 _PRIORITY_CLASSES = (
@@ -441,12 +160,12 @@ _PODS = (
     Column("Status", POD_CELLS["status"]),
     Column("Restarts", POD_CELLS["restarts"]),
     AGE,
-    Column("IP", lambda o, _: (o.get("status") or {}).get("podIP") or _NONE, priority=1),
-    Column("Node", lambda o, _: (o.get("spec") or {}).get("nodeName") or _NONE, priority=1),
-    Column("Nominated Node", at("status.nominatedNodeName", _NONE), priority=1),
+    Column("IP", lambda o, _: (o.get("status") or {}).get("podIP") or NONE, priority=1),
+    Column("Node", lambda o, _: (o.get("spec") or {}).get("nodeName") or NONE, priority=1),
+    Column("Nominated Node", at("status.nominatedNodeName", NONE), priority=1),
     Column("Readiness Gates", POD_CELLS["gates"], priority=1),
 )
-_SIMPLE = (NAME, Column("Created At", _created_at))
+_SIMPLE = (NAME, Column("Created At", created_at))
 
 _COLUMNS: dict[str, tuple[Column, ...]] = {
     "pods": _PODS,
@@ -469,18 +188,18 @@ _COLUMNS: dict[str, tuple[Column, ...]] = {
         Column("Secrets", lambda o, _: len(o.get("secrets") or ()), "integer"),
         AGE,
     ),
-    "services": _SERVICES,
-    "persistentvolumes": _VOLUMES,
-    "persistentvolumeclaims": _CLAIMS,
-    "replicationcontrollers": _REPLICAS,
-    "replicasets.apps": _REPLICAS,
-    "deployments.apps": _DEPLOYMENTS,
-    "statefulsets.apps": _STATEFUL_SETS,
-    "daemonsets.apps": _DAEMON_SETS,
-    "jobs.batch": _JOBS,
-    "storageclasses.storage.k8s.io": _CLASSES,
-    "csinodes.storage.k8s.io": _CSI_NODES,
-    "csidrivers.storage.k8s.io": _CSI_DRIVERS,
+    "services": SERVICES,
+    "persistentvolumes": VOLUMES,
+    "persistentvolumeclaims": CLAIMS,
+    "replicationcontrollers": REPLICAS,
+    "replicasets.apps": REPLICAS,
+    "deployments.apps": DEPLOYMENTS,
+    "statefulsets.apps": STATEFUL_SETS,
+    "daemonsets.apps": DAEMON_SETS,
+    "jobs.batch": JOBS,
+    "storageclasses.storage.k8s.io": CLASSES,
+    "csinodes.storage.k8s.io": CSI_NODES,
+    "csidrivers.storage.k8s.io": CSI_DRIVERS,
     "poddisruptionbudgets.policy": _BUDGETS,
     "priorityclasses.scheduling.k8s.io": _PRIORITY_CLASSES,
     "leases.coordination.k8s.io": (NAME, Column("Holder", at("spec.holderIdentity")), AGE),

@@ -315,6 +315,10 @@ def _default_templated(workload: Object) -> None:
     workload.setdefault("status", {})
 
 
+def _default_secret(secret: Object) -> None:
+    secret.setdefault("type", "Opaque")
+
+
 def _default_definition(definition: Object) -> None:
     spec = definition.setdefault("spec", {})
     names = spec.setdefault("names", {})
@@ -340,6 +344,7 @@ _DEFAULTS: dict[str, Callable[[Object], None]] = {
     "persistentvolumeclaims": _default_volume_claim,
     "persistentvolumes": _default_volume_object,
     "services": _default_service,
+    "secrets": _default_secret,
     "replicationcontrollers": _default_workload,
     "replicasets.apps": _default_workload,
     "deployments.apps": _default_workload,

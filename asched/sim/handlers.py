@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 import msgspec
 import yaml
 
-from asched.sim import apply, binding
+from asched.sim import apply, binding, protobuf
 from asched.sim.api import Change, DeleteOptions, ObjectApi
 from asched.sim.errors import (
     ApiError,
@@ -104,6 +104,8 @@ def rendering_for(api: ObjectApi, info: RequestInfo, accept: str) -> Rendering:
 def decode_body(request: Request) -> Any:
     """The body as JSON values. Raises ApiError 400 as the server's decoder words it."""
     body = request.body
+    if request.content_type == protobuf.CONTENT_TYPE:
+        return protobuf.decode(body)
     try:
         return _decode(body)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
+from urllib.parse import quote
 
 import yaml
 from aiohttp import web
@@ -110,14 +111,26 @@ class ApiServer:
             self._streams.end_all()
             await runner.cleanup()
 
-    def kubeconfig(self, path: Path, *, user: User = ADMIN) -> Path:
-        """Write a kubeconfig file for ``user`` and answer its path."""
+    def kubeconfig(
+        self, path: Path, *, user: User = ADMIN, credentials_in_url: bool = True
+    ) -> Path:
+        """Write a kubeconfig file for ``user``, readable by its owner only, and answer its path.
+
+        :param credentials_in_url: put them into the server's URL, which every client sends;
+            otherwise a bearer token is written, which kubectl and other Go clients keep to
+            themselves over plain HTTP.
+        """
         token = next((text for text, known in self._tokens.items() if known == user), "")
+        url, login = self._url, {}
+        if token and credentials_in_url:
+            url = url.replace("://", f"://{quote(user.name, safe='')}:{quote(token, safe='')}@")
+        elif token:
+            login = {"token": token}
         config: dict[str, Any] = {
             "apiVersion": "v1",
             "kind": "Config",
-            "clusters": [{"name": "asched", "cluster": {"server": self._url}}],
-            "users": [{"name": user.name, "user": {"token": token} if token else {}}],
+            "clusters": [{"name": "asched", "cluster": {"server": url}}],
+            "users": [{"name": user.name, "user": login}],
             "contexts": [{"name": "asched", "context": {"cluster": "asched", "user": user.name}}],
             "current-context": "asched",
         }

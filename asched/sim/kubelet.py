@@ -71,8 +71,9 @@ class Kubelets:
         ]
         for stored in self._cluster.stored("pods"):
             self._consider(stored.obj)
-        if self._timings.heartbeat_s is not None:
-            self._later(0.0, self._heartbeat, "", "")
+        nodes = self._cluster.stored("nodes")
+        for index, stored in enumerate(nodes):
+            self._begin_heartbeats(stored.obj, index / len(nodes))
 
     def detach(self) -> None:
         """Look after nothing any more."""
@@ -126,10 +127,18 @@ class Kubelets:
     def _on_node(self, change: Change) -> None:
         if change.type != ADDED:
             return
+        self._begin_heartbeats(change.new.obj, 0.0)
         name = change.new.obj["metadata"]["name"]
         for stored in self._cluster.stored("pods"):
             if stored.obj["spec"].get("nodeName") == name:
                 self._consider(stored.obj)
+
+    def _begin_heartbeats(self, node: Object, phase: float) -> None:
+        """``phase``: which part of the interval to wait first, so that nodes take turns."""
+        if self._timings.heartbeat_s:
+            metadata = node["metadata"]
+            delay_s = phase * self._timings.heartbeat_s
+            self._later(delay_s, self._heartbeat, metadata["name"], metadata["uid"])
 
     def _consider(self, pod: Object, before: Object | None = None) -> None:
         metadata, spec = pod["metadata"], pod["spec"]
@@ -237,17 +246,16 @@ class Kubelets:
         addresses = (node.obj.get("status") or {}).get("addresses") or () if node else ()
         return next((a["address"] for a in addresses if a["type"] == "InternalIP"), "")
 
-    def _heartbeat(self, _key: str, _uid: str) -> None:
-        """Renew the lease of every node."""
-        assert self._timings.heartbeat_s is not None
-        leases = self._cluster.resource("leases")
-        renewed = f"{self._api.now_text()[:-1]}.000000Z"
-        for stored in self._cluster.stored("nodes"):
-            self._renew(leases, stored.obj, renewed)
-        self._later(self._timings.heartbeat_s, self._heartbeat, "", "")
+    def _heartbeat(self, name: str, uid: str) -> None:
+        """Renew a node's lease, as long as there is the node."""
+        node = self._api.find("nodes", "", name)
+        if node is None or node.obj["metadata"]["uid"] != uid or not self._timings.heartbeat_s:
+            return
+        self._renew(name, f"{self._api.now_text()[:-1]}.000000Z")
+        self._later(self._timings.heartbeat_s, self._heartbeat, name, uid)
 
-    def _renew(self, leases: Any, node: Object, renewed: str) -> None:
-        name = node["metadata"]["name"]
+    def _renew(self, name: str, renewed: str) -> None:
+        leases = self._cluster.resource("leases")
         spec = {
             "holderIdentity": name,
             "leaseDurationSeconds": LEASE_DURATION_S,

@@ -9,16 +9,13 @@ Object = dict[str, Any]
 
 ZONES = ("zone-a", "zone-b", "zone-c")
 REGION = "region-1"
-HEARTBEAT_TIME = "1970-01-01T00:00:00Z"
-"""Heartbeats of simulated nodes are in their leases; the condition's own time stands still."""
+KUBELET_VERSION = "v1.36.2-asched"
 _SUBNET = 10 << 24
 _READY = {
     "type": "Ready",
     "status": "True",
     "reason": "KubeletReady",
     "message": "kubelet is posting ready status",
-    "lastHeartbeatTime": HEARTBEAT_TIME,
-    "lastTransitionTime": HEARTBEAT_TIME,
 }
 
 
@@ -33,12 +30,14 @@ def simulated_node(
     capacity: Mapping[str, str],
     labels: Mapping[str, str] | None = None,
     index: int = 0,
-    kubelet_version: str = "v1.36.2-asched",
+    ready_since: str | None = None,
 ) -> Object:
     """A node object that is Ready.
 
     :param capacity: quantities by resource, ``pods`` among them; all of it is allocatable.
     :param index: number of the node, from which its address follows.
+    :param ready_since: time of the Ready condition. Heartbeats are in the nodes' leases; the
+        condition's own time stands still.
     """
     own = {
         "kubernetes.io/hostname": name,
@@ -54,13 +53,15 @@ def simulated_node(
         "status": {
             "capacity": dict(capacity),
             "allocatable": dict(capacity),
-            "conditions": [dict(_READY)],
+            "conditions": [
+                {**_READY, "lastHeartbeatTime": ready_since, "lastTransitionTime": ready_since}
+            ],
             "addresses": [
                 {"type": "InternalIP", "address": dotted(_SUBNET + (255 << 16) + index + 1)},
                 {"type": "Hostname", "address": name},
             ],
             "nodeInfo": {
-                "kubeletVersion": kubelet_version,
+                "kubeletVersion": KUBELET_VERSION,
                 "containerRuntimeVersion": "simulated://1",
                 "osImage": "simulated",
                 "kernelVersion": "simulated",
@@ -79,7 +80,9 @@ DEFAULT_CAPACITY = {
 }
 
 
-def simulated_nodes(count: int, *, prefix: str = "node-") -> Iterator[Object]:
+def simulated_nodes(
+    count: int, *, prefix: str = "node-", ready_since: str | None = None
+) -> Iterator[Object]:
     """``count`` like nodes, spread over three zones."""
     width = max(4, len(str(max(0, count - 1))))
     for index in range(count):
@@ -88,5 +91,9 @@ def simulated_nodes(count: int, *, prefix: str = "node-") -> Iterator[Object]:
             "topology.kubernetes.io/region": REGION,
         }
         yield simulated_node(
-            f"{prefix}{index:0{width}d}", capacity=DEFAULT_CAPACITY, labels=labels, index=index
+            f"{prefix}{index:0{width}d}",
+            capacity=DEFAULT_CAPACITY,
+            labels=labels,
+            index=index,
+            ready_since=ready_since,
         )

@@ -33,7 +33,7 @@ class ServeOptions:
     faults: str = ""
     """As :meth:`Faults.parse` takes them."""
     kubelets: bool = True
-    timings: KubeletTimings = field(default_factory=KubeletTimings)
+    timings: KubeletTimings = field(default_factory=lambda: KubeletTimings(heartbeat_s=10.0))
 
 
 async def serve_forever(
@@ -45,7 +45,7 @@ async def serve_forever(
     ValueError for faults not understood or an address beyond this machine.
     """
     cluster = Cluster()
-    for node in simulated_nodes(options.nodes):
+    for node in simulated_nodes(options.nodes, ready_since=cluster.api.now_text()):
         cluster.create("nodes", node)
     tokens = None
     if options.scheduler_kubeconfig is not None:

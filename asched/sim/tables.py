@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from asched.sim.columns import Column, columns_for, custom_columns, row_cells
+from asched.sim.cells import Column, row_cells
+from asched.sim.columns import columns_for, custom_columns
 from asched.sim.listing import Page
 from asched.sim.rendering import list_meta, partial_metadata
 from asched.sim.resources import ResourceType
