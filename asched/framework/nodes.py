@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Protocol, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Protocol, TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +18,9 @@ from asched.framework.pod_info import HostPort, PodInfo
 from asched.framework.status import Status
 from asched.model.meta import Object
 from asched.model.node import Node, Taint
+
+if TYPE_CHECKING:
+    from asched.framework.pod_queries import PodQuery, TermHolders, TermKind
 
 Int64Column: TypeAlias = NDArray[np.int64]
 Int32Column: TypeAlias = NDArray[np.int32]
@@ -273,6 +276,12 @@ class Verdicts:
 
 class Cluster(Protocol):
     """What a plugin may read of the cluster. Views, never to be changed by a plugin."""
+
+    def count_pods(self, query: PodQuery) -> Int64Column:
+        """How many matching pods the node of each row of :attr:`nodes` has, assumed ones included."""
+
+    def term_holders(self, kind: TermKind) -> Sequence[TermHolders]:
+        """Every distinct affinity term of that kind which pods on nodes have, and where."""
 
     @property
     def nodes(self) -> Nodes: ...

@@ -7,6 +7,7 @@ from weakref import WeakValueDictionary
 
 import msgspec
 
+from asched.framework.labels import LabelSet, label_set_of
 from asched.model.pod import Affinity, Pod, Toleration
 from asched.model.requests import (
     Amounts,
@@ -108,13 +109,21 @@ class PodInfo:
     Immutable by convention: a changed pod is a new PodInfo.
     """
 
-    __slots__ = ("key", "pod", "shape", "uid")
+    __slots__ = ("_label_set", "key", "pod", "shape", "uid")
 
     def __init__(self, pod: Pod) -> None:
+        self._label_set: LabelSet | None = None
         self.pod = pod
         self.uid: str = pod.metadata.uid
         self.key: str = pod.key
         self.shape: PodShape = shape_of(pod)
+
+    @property
+    def label_set(self) -> LabelSet:
+        """Namespace and labels, interned: what selectors look at."""
+        if self._label_set is None:
+            self._label_set = label_set_of(self.pod)
+        return self._label_set
 
     @property
     def priority(self) -> int:

@@ -7,11 +7,14 @@ from enum import Enum
 from typing import NamedTuple, TypeVar, cast
 
 from asched.framework.interface import Victim, Waiting
+from asched.framework.nodes import Int64Column
 from asched.framework.pod_info import PodInfo
+from asched.framework.pod_queries import PodQuery, TermHolders, TermKind
 from asched.framework.profile import Profile
 from asched.model.meta import Object
 from asched.state.node_table import NodeTable
 from asched.state.nominator import Nominator
+from asched.state.pod_index import PodIndex
 from asched.state.queue import SchedulingQueue
 from asched.state.records import Assigned
 
@@ -83,6 +86,7 @@ class ClusterState:
         self.epoch = 0
         self.nodes = NodeTable()
         self.pods: dict[str, PodEntry] = {}
+        self._pod_index = PodIndex(self.nodes)
         self.queue = SchedulingQueue()
         self.nominator = Nominator()
         self.waiting: dict[str, WaitingPod] = {}
@@ -95,6 +99,12 @@ class ClusterState:
 
     def objects(self, kind: type[ObjectT]) -> Mapping[str, ObjectT]:
         return cast("Mapping[str, ObjectT]", self.objects_of.get(kind, {}))
+
+    def count_pods(self, query: PodQuery) -> Int64Column:
+        return self._pod_index.count_pods(query)
+
+    def term_holders(self, kind: TermKind) -> Sequence[TermHolders]:
+        return self._pod_index.term_holders(kind)
 
     def entry(self, key: str, uid: str) -> PodEntry | None:
         """The pod of that key, if it is still the one with that uid."""

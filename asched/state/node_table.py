@@ -29,6 +29,7 @@ from asched.framework.pod_info import HostPort, PodInfo
 from asched.model.node import Node, Taint
 from asched.model.quantity import MAX_INT64
 from asched.model.requests import PODS, amounts
+from asched.state.change_log import ChangeLog
 from asched.state.images import ImageIndex
 from asched.state.node_rows import NodeRows
 from asched.state.ports import PortIndex
@@ -36,7 +37,6 @@ from asched.state.ports import PortIndex
 S = TypeVar("S", bound=np.generic)
 
 _FIRST_CAPACITY = 64
-_LOG_LIMIT = 1 << 16
 
 
 class NodeTable(Nodes):
@@ -67,8 +67,8 @@ class NodeTable(Nodes):
         self._taint_numbers: dict[tuple[Taint, ...], int] = {(): 0}
         self._ports = PortIndex()
         self._images = ImageIndex()
-        self._log: list[int] = []
-        self._log_start = 0
+        self._row_log: ChangeLog[int] = ChangeLog()
+        self._pod_log: ChangeLog[tuple[int, PodInfo, int]] = ChangeLog()
         self.layout = 0
         """Changes whenever results cannot be patched row by row: nodes came or went, or images
         (whose score depends on how many nodes hold them) did."""
@@ -159,23 +159,22 @@ class NodeTable(Nodes):
 
     @property
     def cursor(self) -> int:
-        """The present end of the change log."""
-        return self._log_start + len(self._log)
+        """The present end of the log of changed rows."""
+        return self._row_log.cursor
 
     def changed_since(self, cursor: int) -> list[int] | None:
         """Rows changed since ``cursor``, sorted, each once; None where the log forgot that far."""
-        start = cursor - self._log_start
-        if start < 0:
-            return None
-        recent = self._log[start:]
-        return recent if len(recent) <= 1 else sorted(set(recent))
+        recent = self._row_log.since(cursor)
+        return recent if recent is None or len(recent) <= 1 else sorted(set(recent))
 
-    def _changed(self, row: int) -> None:
-        self._log.append(row)
-        if len(self._log) > _LOG_LIMIT:
-            drop = _LOG_LIMIT // 2
-            del self._log[:drop]
-            self._log_start += drop
+    @property
+    def pods_cursor(self) -> int:
+        """The present end of the log of pods that came to rows and left them."""
+        return self._pod_log.cursor
+
+    def pods_changed_since(self, cursor: int) -> list[tuple[int, PodInfo, int]] | None:
+        """(row, pod, 1 or -1) for each that came or left; None where the log forgot that far."""
+        return self._pod_log.since(cursor)
 
     # -- nodes --------------------------------------------------------------------------------
 
@@ -198,7 +197,7 @@ class NodeTable(Nodes):
             row, images
         ):
             self.layout += 1
-        self._changed(row)
+        self._row_log.append(row)
         if old is None:
             self.layout += 1
             for pod in self._strays.pop(name, {}).values():
@@ -227,7 +226,7 @@ class NodeTable(Nodes):
         self.names[row] = ""
         heapq.heappush(self._free, row)
         self.layout += 1
-        self._changed(row)
+        self._row_log.append(row)
 
     def _new_row(self, name: str) -> int:
         if self._free:
@@ -302,8 +301,14 @@ class NodeTable(Nodes):
         row = self._rows.get(node_name)
         here = self._strays[node_name] if row is None else self._pods[row]
         old = here[pod.uid]
-        if row is None or old.shape is pod.shape:
+        if row is None:
             here[pod.uid] = pod
+            return
+        if old.shape is pod.shape:
+            here[pod.uid] = pod
+            if old.label_set is not pod.label_set or old.pod.terminating != pod.pod.terminating:
+                self._pod_log.append((row, old, -1))
+                self._pod_log.append((row, pod, 1))
             return
         self._remove_from_row(row, old)
         self._add_to_row(row, pod)
@@ -323,7 +328,8 @@ class NodeTable(Nodes):
         )
         if shape.ports:
             self._ports.add(row, shape.ports)
-        self._changed(row)
+        self._row_log.append(row)
+        self._pod_log.append((row, pod, 1))
 
     def _remove_from_row(self, row: int, pod: PodInfo) -> None:
         shape = pod.shape
@@ -348,7 +354,8 @@ class NodeTable(Nodes):
         )
         if shape.ports:
             self._ports.remove(row, shape.ports)
-        self._changed(row)
+        self._row_log.append(row)
+        self._pod_log.append((row, pod, -1))
 
     def _sum(self, row: int, resource: str) -> int:
         return _saturated(p.shape.requests.get(resource, 0) for p in self._pods[row].values())
