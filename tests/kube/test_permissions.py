@@ -1,0 +1,50 @@
+"""The built-in role of kube-scheduler is enough, and what we say we need is what we use."""
+
+from __future__ import annotations
+
+from asched.kube.permissions import OPTIONAL, REQUIRED
+from asched.kube.reflector import run_reflectors
+from asched.kube.writers import PodRef, PodWriter
+from asched.model.resources import Resource
+from asched.sim.auth import KUBE_SCHEDULER_RULES, SCHEDULER
+from asched.sim.cluster import Cluster
+from asched.sim.http import ApiServer
+from tests.kube.harness import BEGIN, ManualClock, View, client_for, running
+
+
+def test_the_role_allows_what_is_required() -> None:
+    for group, resource, verb in REQUIRED:
+        assert any(rule.allows(verb, group, resource, "") for rule in KUBE_SCHEDULER_RULES), (
+            group, resource, verb,
+        )  # fmt: skip
+
+
+def test_everything_watched_is_either_required_or_optional() -> None:
+    listed = {(p.group, p.resource) for p in REQUIRED if p.verb == "watch"}
+    for resource in Resource:
+        asked = (resource.value.group, resource.plural) in listed
+        assert asked is (resource not in OPTIONAL)
+
+
+async def test_the_scheduler_user_can_watch_everything_and_act() -> None:
+    view, clock = View(), ManualClock(horizon_s=1)
+    server = ApiServer(Cluster(seed=1), tokens={"t": SCHEDULER})
+    spec = {"containers": [{"name": "c", "image": "x"}]}
+    async with (
+        server.run(),
+        client_for(server.url, clock, token="t") as client,
+        running(lambda: run_reflectors(client, view.sink)),
+    ):
+        await view.until(lambda: len(view.listed) == len(Resource))
+        uid = server.cluster.create("pods", {"metadata": {"name": "p"}, "spec": spec})["metadata"][
+            "uid"
+        ]
+        await view.until(lambda: view.names(Resource.PODS) == {"p"})
+        writer, pod = PodWriter(client), PodRef("default", "p", uid)
+        for outcome in (
+            await writer.nominate(pod, "n"),
+            await writer.bind(pod, "n"),
+            await writer.evict(pod, now=BEGIN),
+        ):
+            assert type(outcome).__name__ == "Done"
+    assert view.listed == list(Resource)

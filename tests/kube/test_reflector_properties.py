@@ -1,0 +1,140 @@
+"""Whatever happens on the server and on the way, the sink ends up with what the server has."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from asched.kube.reflector import Reflector, ReflectorSettings
+from asched.model.resources import Resource, decode
+from asched.sim.cluster import Cluster
+from asched.sim.http import ApiServer
+from tests.kube.harness import ManualClock, View, client_for, running
+
+NAMES = ("a", "b", "c", "d", ".".join(["e" * 62] * 4)[:253])
+
+
+class Step(NamedTuple):
+    """One thing that happens: to a pod, or to the server."""
+
+    what: str
+    name: str
+    amount: int
+    settle: bool
+    """Whether the sink catches up before the next step, so that watches see single changes."""
+
+
+POD_STEPS = ("create", "label", "bind", "finish", "delete")
+SERVER_STEPS = (
+    "expire",
+    "drop lists",
+    "drop watches",
+    "refuse lists",
+    "refuse watches",
+    "overload",
+    "malform",
+    "close after",
+    "never close",
+)
+
+steps = st.lists(
+    st.one_of(
+        st.builds(
+            Step,
+            st.sampled_from(POD_STEPS),
+            st.sampled_from(NAMES),
+            st.integers(0, 9),
+            st.booleans(),
+        ),
+        st.builds(
+            Step, st.sampled_from(SERVER_STEPS), st.just(""), st.integers(1, 3), st.booleans()
+        ),
+    ),
+    max_size=40,
+)
+
+
+class History:
+    """A server to which steps happen, and what a faultless observer would see of it."""
+
+    def __init__(self, server: ApiServer) -> None:
+        self.server = server
+        self.cluster = server.cluster
+        self.writes = 0
+
+    def expected(self) -> dict[str, Any]:
+        pods = (decode(Resource.PODS, stored.encoded) for stored in self.cluster.stored("pods"))
+        alive = {pod.key: pod for pod in pods}
+        finished = {
+            f"default/{pod['metadata']['name']}"
+            for pod in self.cluster.list("pods")
+            if pod["status"].get("phase") in ("Succeeded", "Failed")
+        }
+        return {key: pod for key, pod in alive.items() if key not in finished}
+
+    def take(self, step: Step) -> None:
+        if step.what in POD_STEPS:
+            self._change_pod(step)
+        else:
+            self._trouble(step)
+
+    def _change_pod(self, step: Step) -> None:
+        cluster, name = self.cluster, step.name
+        found = [pod for pod in cluster.list("pods") if pod["metadata"]["name"] == name]
+        if step.what == "create" and not found:
+            spec = {"containers": [{"name": "c", "image": "x"}]}
+            cluster.create("pods", {"metadata": {"name": name}, "spec": spec})
+        elif step.what == "label" and found:
+            patch: dict[str, Any] = {"metadata": {"labels": {"n": str(step.amount)}}}
+            cluster.patch("pods", name, patch, namespace="default")
+        elif step.what == "bind" and found and not found[0]["spec"].get("nodeName"):
+            cluster.bind("default", name, f"n{step.amount}")
+        elif step.what == "finish" and found:
+            patch = {"status": {"phase": "Succeeded"}}
+            cluster.patch("pods", name, patch, namespace="default", subresource="status")
+        elif step.what == "delete" and found:
+            cluster.delete("pods", name, namespace="default", grace_period_s=0)
+        self.writes += 1
+
+    def _trouble(self, step: Step) -> None:
+        faults, count = self.server.faults, step.amount
+        troubles: dict[str, Callable[[], None]] = {
+            "expire": self.cluster.expire_history,
+            "drop lists": lambda: faults.drop(count=count, verb="list"),
+            "drop watches": lambda: faults.drop(count=count, verb="watch"),
+            "refuse lists": lambda: faults.answer(503, count=count, verb="list"),
+            "refuse watches": lambda: faults.answer(500, count=count, verb="watch"),
+            "overload": lambda: faults.answer(429, count=count, retry_after_s=count),
+            "malform": lambda: faults.malform_watch_lines(count),
+            "close after": lambda: faults.close_watches_after(count),
+            "never close": lambda: faults.close_watches_after(None),
+        }
+        troubles[step.what]()
+
+
+@given(history=steps, seed=st.integers(0, 1000))
+@settings(max_examples=60, deadline=None)
+async def test_the_sink_ends_up_with_what_the_server_has(history: list[Step], seed: int) -> None:
+    clock, view = ManualClock(), View()
+    server = ApiServer(Cluster(seed=seed))
+    async with server.run(), client_for(server.url, clock, seed=seed) as client:
+        past = History(server)
+        reflector = Reflector(client, Resource.PODS, view.sink, ReflectorSettings(page_limit=2))
+
+        def caught_up() -> bool:
+            return reflector.synced and view.of(Resource.PODS) == past.expected()
+
+        async with running(reflector.run):
+            for step in history:
+                past.take(step)
+                if step.settle:
+                    await view.until(caught_up)
+            await view.until(caught_up)
+        # Each request brought something new, met a fault, or followed a pause of at least 0.4 s.
+        assert server.requests_served <= (
+            2 * past.writes + 2 * server.faults.shown + clock.now_s / 0.4 + 10
+        )
+        assert reflector.decoder.counts.skipped <= server.faults.shown
