@@ -151,7 +151,8 @@ class SqliteDatabase:
             driver = await _driver(connection)
             try:
                 await driver.execute(_INSERT_BATCH, sealed.batch)
-                await driver.executemany(_INSERT_RECORD, sealed.rows)
+                # The driver binds a plain tuple a good microsecond faster than a named one.
+                await driver.executemany(_INSERT_RECORD, map(tuple, sealed.rows))
                 await driver.commit()
             except BaseException:
                 await driver.rollback()
