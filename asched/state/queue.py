@@ -11,24 +11,28 @@
                               +-> assigned, bound: left the queue    +-> active (no backoff left)
 
 Active is a heap in the order of the profile's QueueSort. A rejected pod waits until an event that
-one of its rejecting plugins registered says QUEUE. Events that happen between a pod's decision and
-the end of its binding are kept for it, so one that arrives meanwhile is not lost. All times come
-from records; nothing here looks at a clock.
+one of its rejecting plugins registered says QUEUE; one that no plugin answers for (an error, or no
+node at all) just backs off. Events that happen between a pod's decision and the end of its binding
+are kept for it, so one that arrives meanwhile is not lost. All times come from records; nothing
+here looks at a clock.
 """
 
 from __future__ import annotations
 
-import heapq
 from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
+from copy import copy
+from enum import IntEnum
 from functools import cmp_to_key
+from itertools import islice
 from typing import Any, NamedTuple
 
-from asched.framework.events import ClusterEvent, QueueingHint
+from asched.framework.events import ClusterEvent, EventResource, QueueingHint
 from asched.framework.pod_info import PodInfo, QueuedPod
 from asched.framework.profile import Profile, RegisteredEvent
 from asched.model.meta import Object
 from asched.model.pod import Pod
+from asched.state.pod_heap import PodHeap
 from asched.state.records import QueueSettings
 
 NS_PER_S = 1_000_000_000
@@ -49,17 +53,23 @@ class Listener(NamedTuple):
     registered: RegisteredEvent
 
 
+class Wake(IntEnum):
+    """What an event means for a waiting pod (``queueingStrategy`` of kube-scheduler)."""
+
+    NO = 0
+    AFTER_BACKOFF = 1
+    AT_ONCE = 2
+    """A plugin that answered Pending got what it waited for: no backoff."""
+
+
 class SchedulingQueue:
     """All pending pods of our profiles. Only the fold calls the methods that change it."""
 
     def __init__(self) -> None:
         self._profiles: Mapping[str, Profile] = {}
         self._settings = QueueSettings()
-        self._order = 0
-        self._active: list[tuple[Any, int, QueuedPod]] = []
-        self._active_keys: dict[str, QueuedPod] = {}
-        self._backoff: list[tuple[int, int, QueuedPod]] = []
-        self._backoff_keys: dict[str, QueuedPod] = {}
+        self._active = PodHeap()
+        self._backoff = PodHeap()
         self._unschedulable: dict[str, QueuedPod] = {}
         self._gated: dict[str, QueuedPod] = {}
         # Rejected and gated pods by the plugin that must change its mind, so that an event looks
@@ -74,8 +84,8 @@ class SchedulingQueue:
 
     def __len__(self) -> int:
         return (
-            len(self._active_keys)
-            + len(self._backoff_keys)
+            len(self._active.pods)
+            + len(self._backoff.pods)
             + len(self._unschedulable)
             + len(self._gated)
         )
@@ -85,11 +95,11 @@ class SchedulingQueue:
 
     @property
     def active(self) -> Mapping[str, QueuedPod]:
-        return self._active_keys
+        return self._active.pods
 
     @property
     def backoff(self) -> Mapping[str, QueuedPod]:
-        return self._backoff_keys
+        return self._backoff.pods
 
     @property
     def unschedulable(self) -> Mapping[str, QueuedPod]:
@@ -106,28 +116,26 @@ class SchedulingQueue:
 
     def find(self, key: str) -> QueuedPod | None:
         return (
-            self._active_keys.get(key)
+            self._active.pods.get(key)
             or self._unschedulable.get(key)
-            or self._backoff_keys.get(key)
+            or self._backoff.pods.get(key)
             or self._gated.get(key)
         )
 
     def head(self) -> QueuedPod | None:
         """The pod to be tried next."""
-        heap = self._active
-        while heap:
-            pod = heap[0][2]
-            if self._active_keys.get(pod.info.key) is pod:
-                return pod
-            heapq.heappop(heap)
-        return None
+        first = self._active.head()
+        return None if first is None else first[1]
 
     def next_timer_ns(self) -> int | None:
         """When the next backoff ends, or the next rejected pod has waited long enough."""
-        times: list[int] = [entry[0] for entry in self._backoff[:1]]
-        for pod in self._unschedulable.values():
-            times.append(pod.timestamp_ns + self._unschedulable_timeout_ns)
-            break
+        times = [
+            pod.timestamp_ns + self._unschedulable_timeout_ns
+            for pod in islice(self._unschedulable.values(), 1)
+        ]
+        first = self._backoff.head()
+        if first is not None:
+            times.append(first[0])
         return min(times, default=None)
 
     # -- configuration ------------------------------------------------------------------------
@@ -137,25 +145,22 @@ class SchedulingQueue:
         waiting = [*self]
         self._profiles, self._settings = profiles, settings
         self._active.clear()
-        self._active_keys.clear()
         self._backoff.clear()
-        self._backoff_keys.clear()
         self._unschedulable.clear()
         self._gated.clear()
         self._waiting_for.clear()
         self._listeners_of.clear()
         for pod in waiting:
-            if pod.info.pod.spec.scheduler_name in profiles:
-                self._activate_or_gate(pod)
+            self._activate_or_gate(pod)
 
     def __iter__(self) -> Iterator[QueuedPod]:
-        yield from self._active_keys.values()
-        yield from self._backoff_keys.values()
+        yield from self._active.pods.values()
+        yield from self._backoff.pods.values()
         yield from self._unschedulable.values()
         yield from self._gated.values()
 
-    def _profile(self, pod: QueuedPod) -> Profile:
-        return self._profiles[pod.info.pod.spec.scheduler_name]
+    def _profile(self, pod: QueuedPod) -> Profile | None:
+        return self._profiles.get(pod.info.pod.spec.scheduler_name)
 
     # -- pods come, change and go -------------------------------------------------------------
 
@@ -168,18 +173,19 @@ class SchedulingQueue:
         flying = self._in_flight.get(info.key)
         if flying is not None:
             flying[0].info = info
+            self._events.extend(events)
             return
         pod = self.find(info.key)
         if pod is None:
             return
         pod.info = info
-        if info.key in self._active_keys or info.key in self._backoff_keys:
-            return
-        if info.key in self._gated:
+        if info.key in self._active.pods:
+            # A QueueSort may read what changed.
+            self._activate_or_gate(pod)
+        elif info.key in self._gated:
             self._requeue(pod, now_ns)
-            return
-        if any(self._may_help(pod, happened) for happened in events):
-            self._requeue(pod, now_ns)
+        elif info.key in self._unschedulable:
+            self._wake_by(pod, events, now_ns)
 
     def remove(self, key: str) -> None:
         """A pod went, or is bound: forget it, wherever it is."""
@@ -189,33 +195,37 @@ class SchedulingQueue:
     # -- decisions and their outcomes ---------------------------------------------------------
 
     def take_off(self, key: str) -> QueuedPod:
-        """The pod was decided. It is in flight until :meth:`done` or :meth:`reject`.
+        """The pod was decided. It is in flight until :meth:`reject`, :meth:`fail` or
+        :meth:`remove`.
 
         Raises KeyError if it was not active.
         """
-        pod = self._active_keys.pop(key)
+        pod = self._active.pop(key)
+        if pod is None:
+            raise KeyError(key)
         pod.attempts += 1
-        self._in_flight[key] = (pod, self._events_start + len(self._events))
+        self._in_flight[key] = (pod, self._events_end)
         return pod
 
-    def done(self, key: str) -> None:
-        """The pod is bound."""
-        self._end_flight(key)
-
     def reject(self, key: str, plugins: Iterable[str], pending: Iterable[str], now_ns: int) -> None:
-        """The attempt, or its binding, was turned down by ``plugins``."""
+        """The attempt, or its binding, was turned down by ``plugins``.
+
+        Where no plugin is named no event could wake the pod, so it is tried again after a backoff
+        as after an error (``AddUnschedulablePodIfNotPresent`` of kube-scheduler).
+        """
         pod, since = self._in_flight[key]
         pod.unschedulable_plugins = frozenset(plugins)
         pod.pending_plugins = frozenset(pending)
+        if not pod.unschedulable_plugins and not pod.pending_plugins:
+            self.fail(key, now_ns)
+            return
         pod.unschedulable_count += 1
         pod.consecutive_errors = 0
         pod.timestamp_ns = pod.rejected_at_ns = now_ns
-        missed = [self._events[i - self._events_start] for i in range(since, self._events_end)]
+        missed = [*islice(self._events, since - self._events_start, None)]
         self._end_flight(key)
-        if any(self._may_help(pod, happened) for happened in missed):
-            self._requeue(pod, now_ns)
-        else:
-            self._wait(self._unschedulable, pod, pod.unschedulable_plugins | pod.pending_plugins)
+        self._wait(self._unschedulable, pod, pod.unschedulable_plugins | pod.pending_plugins)
+        self._wake_by(pod, missed, now_ns)
 
     def fail(self, key: str, now_ns: int) -> None:
         """The attempt, or its binding, ended in an error: tried again after a backoff."""
@@ -238,16 +248,13 @@ class SchedulingQueue:
         for plugin in self._listeners(happened.event):
             concerned.update(self._waiting_for.get(plugin, {}))
         for pod in concerned.values():
-            if self._may_help(pod, happened):
-                self._requeue(pod, now_ns)
+            self._wake_by(pod, (happened,), now_ns)
 
     def tick(self, now_ns: int) -> None:
         """The clock moved on: end backoffs, and retry what has waited too long."""
-        while self._backoff and self._backoff[0][0] <= now_ns:
-            pod = heapq.heappop(self._backoff)[2]
-            if self._backoff_keys.get(pod.info.key) is pod:
-                del self._backoff_keys[pod.info.key]
-                self._activate_or_gate(pod)
+        while (first := self._backoff.head()) is not None and first[0] <= now_ns:
+            self._backoff.pop(first[1].info.key)
+            self._activate_or_gate(first[1])
         overdue: list[QueuedPod] = []
         for pod in self._unschedulable.values():
             # In order of rejection, so the first that is not overdue ends the search.
@@ -278,30 +285,29 @@ class SchedulingQueue:
 
     def _activate_or_gate(self, pod: QueuedPod) -> None:
         profile = self._profile(pod)
-        for plugin in profile.pre_enqueue:
-            if not plugin.pre_enqueue(pod.info).is_success:
-                pod.gating_plugin = plugin.name
-                self._wait(self._gated, pod, (plugin.name,))
-                return
-        pod.gating_plugin = ""
-        self._order += 1
-        self._active_keys[pod.info.key] = pod
-        heapq.heappush(self._active, (self._sort_key(profile, pod), self._order, pod))
+        if profile is None:
+            # Taken out of the configuration: nobody is left to try the pod.
+            return
+        pod.gating_plugin = _gating_plugin(profile, pod.info)
+        if pod.gating_plugin:
+            self._active.pop(pod.info.key)
+            self._wait(self._gated, pod, (pod.gating_plugin,))
+        else:
+            self._active.push(pod, _sort_key(profile, pod))
 
-    @staticmethod
-    def _sort_key(profile: Profile, pod: QueuedPod) -> Any:
-        key = profile.queue_sort.sort_key(pod)
-        return _comparable(profile, pod) if key is None else key
-
-    def _requeue(self, pod: QueuedPod, now_ns: int) -> None:
+    def _requeue(self, pod: QueuedPod, now_ns: int, *, at_once: bool = False) -> None:
         self._forget(pod.info.key)
-        ends_ns = 0 if pod.pending_plugins else self.backoff_ends_ns(pod)
+        ends_ns = 0 if at_once else self.backoff_ends_ns(pod)
         if ends_ns <= now_ns:
             self._activate_or_gate(pod)
-            return
-        self._order += 1
-        self._backoff_keys[pod.info.key] = pod
-        heapq.heappush(self._backoff, (ends_ns, self._order, pod))
+        else:
+            self._backoff.push(pod, ends_ns)
+
+    def _wake_by(self, pod: QueuedPod, events: Iterable[Happened], now_ns: int) -> None:
+        """Requeue a waiting pod if any of the events may help it."""
+        wake = max((self._wake(pod, happened) for happened in events), default=Wake.NO)
+        if wake is not Wake.NO:
+            self._requeue(pod, now_ns, at_once=wake is Wake.AT_ONCE)
 
     def _wait(self, where: dict[str, QueuedPod], pod: QueuedPod, plugins: Iterable[str]) -> None:
         where[pod.info.key] = pod
@@ -309,8 +315,8 @@ class SchedulingQueue:
             self._waiting_for.setdefault(plugin, {})[pod.info.key] = pod
 
     def _forget(self, key: str) -> None:
-        self._active_keys.pop(key, None)
-        self._backoff_keys.pop(key, None)
+        self._active.pop(key)
+        self._backoff.pop(key)
         pod = self._unschedulable.pop(key, None) or self._gated.pop(key, None)
         if pod is None:
             return
@@ -345,23 +351,52 @@ class SchedulingQueue:
         self._listeners_of[event] = found
         return found
 
-    def _may_help(self, pod: QueuedPod, happened: Happened) -> bool:
-        plugins = pod.unschedulable_plugins | pod.pending_plugins
-        if pod.gating_plugin:
-            plugins = frozenset({pod.gating_plugin})
-        if not plugins:
-            return True
+    def _wake(self, pod: QueuedPod, happened: Happened) -> Wake:
+        """``isPodWorthRequeuing`` of kube-scheduler."""
+        if not _concerns(pod, happened):
+            return Wake.NO
+        pending = frozenset[str]() if pod.gating_plugin else pod.pending_plugins
+        plugins = {pod.gating_plugin} if pod.gating_plugin else pod.unschedulable_plugins | pending
         scheduler = pod.info.pod.spec.scheduler_name
+        wake = Wake.NO
         for plugin, listeners in self._listeners(happened.event).items():
-            if plugin not in plugins:
+            if plugin not in plugins or (wake is not Wake.NO and plugin not in pending):
                 continue
-            for listener in listeners:
-                if (
-                    listener.scheduler_name == scheduler
-                    and _hint(listener.registered, pod.info.pod, happened) is QueueingHint.QUEUE
-                ):
-                    return True
-        return False
+            if any(
+                listener.scheduler_name == scheduler
+                and _hint(listener.registered, pod.info.pod, happened) is QueueingHint.QUEUE
+                for listener in listeners
+            ):
+                if plugin in pending:
+                    return Wake.AT_ONCE
+                wake = Wake.AFTER_BACKOFF
+        return wake
+
+
+_POD_EVENTS = frozenset({EventResource.ASSIGNED_POD, EventResource.UNSCHEDULED_POD})
+
+
+def _concerns(pod: QueuedPod, happened: Happened) -> bool:
+    """A pod hears of itself only by ``TARGET_POD``, and of nobody else by that: the room that it
+    gives back when its own binding fails, for one, is no news to it."""
+    resource = happened.event.resource
+    if resource not in _POD_EVENTS and resource is not EventResource.TARGET_POD:
+        return True
+    about = happened.new or happened.old
+    own = about is not None and about.uid == pod.info.uid
+    return own is (resource is EventResource.TARGET_POD)
+
+
+def _gating_plugin(profile: Profile, info: PodInfo) -> str:
+    """The first PreEnqueue plugin that holds the pod back, empty where none does."""
+    for plugin in profile.pre_enqueue:
+        try:
+            passes = plugin.pre_enqueue(info).is_success
+        except Exception:  # noqa: BLE001  a plugin's bug holds its pods back and nothing else
+            passes = False
+        if not passes:
+            return plugin.name
+    return ""
 
 
 def _hint(registered: RegisteredEvent, pod: Pod, happened: Happened) -> QueueingHint:
@@ -373,11 +408,15 @@ def _hint(registered: RegisteredEvent, pod: Pod, happened: Happened) -> Queueing
         return QueueingHint.QUEUE
 
 
-def _comparable(profile: Profile, pod: QueuedPod) -> Any:
-    """A heap key for a QueueSort that only has ``less``."""
+def _sort_key(profile: Profile, pod: QueuedPod) -> Any:
+    """What the heap sorts by: the plugin's own key, or one made of its ``less``."""
     sort = profile.queue_sort
+    key = sort.sort_key(pod)
+    if key is not None:
+        return key
 
     def compare(first: QueuedPod, second: QueuedPod) -> int:
         return -1 if sort.less(first, second) else int(sort.less(second, first))
 
-    return cmp_to_key(compare)(pod)
+    # The queue goes on to change the pod: its place must be that of the moment it was pushed.
+    return cmp_to_key(compare)(copy(pod))
