@@ -15,7 +15,7 @@ from asched.framework.events import ActionType, ClusterEvent, EventResource
 from asched.framework.interface import ReservePlugin, Victim
 from asched.framework.pod_info import PodInfo
 from asched.framework.profile import PluginLoader, Profile
-from asched.framework.status import REJECTIONS
+from asched.framework.status import REJECTIONS, Code
 from asched.model.meta import Object
 from asched.model.node import Node
 from asched.model.pod import Pod
@@ -96,6 +96,9 @@ class Fold:
         for entry in state.pods.values():
             if self._is_ours(entry) and entry.info.key not in state.queue:
                 state.queue.add(entry.info, state.now_ns)
+            elif entry.assignment is not None:
+                # The plugins are new instances: their books begin with what is still assumed.
+                self._reserve(entry, entry.assignment)
 
     def _is_ours(self, entry: PodEntry) -> bool:
         """A pending pod that one of our profiles is to place."""
@@ -216,15 +219,23 @@ class Fold:
             self._pending_pod_updated(entry, info)
         else:
             # Assumed, or confirmed to us while this older picture was on its way: keep its node.
-            self.state.nodes.replace_pod(entry.node, info)
-            self.state.queue.update(info, (), self.state.now_ns)
-            entry.info = info
+            self._placed_pod_updated(entry, info)
+
+    def _placed_pod_updated(self, entry: PodEntry, info: PodInfo) -> None:
+        state, old = self.state, entry.info
+        entry.info = info
+        state.nodes.replace_pod(entry.node, info)
+        waiting = state.waiting.get(info.key)
+        if waiting is not None:
+            waiting.info = info
+        events = pod_changes(old, info, EventResource.TARGET_POD)
+        state.queue.update(info, [Happened(e, old.pod, info.pod) for e in events], state.now_ns)
 
     def _bound_pod_updated(self, entry: PodEntry, info: PodInfo) -> None:
         old, node_name = entry.info, info.pod.node_name
         if entry.node and entry.node != node_name:
             # Another scheduler was faster; what the API server says counts.
-            self._displace(entry)
+            self._give_back(entry)
         entry.info = info
         if not entry.node:
             self._place(entry, node_name, PodPhase.BOUND)
@@ -261,25 +272,26 @@ class Fold:
     def _pod_gone(self, key: str) -> None:
         state = self.state
         entry = state.pods.pop(key)
-        state.nominator.withdraw(key)
         state.evictions.pop(entry.info.uid, None)
-        pod = entry.info.pod
         if entry.node:
-            if entry.phase is PodPhase.ASSUMED:
-                self._unreserve(entry)
-            state.nodes.remove_pod(entry.node, entry.info)
+            self._give_back(entry)
+        else:
+            self._tell(_UNSCHEDULED_DELETE, entry.info.pod, None)
         self._settled(entry)
-        self._tell(_ASSIGNED_DELETE if entry.node else _UNSCHEDULED_DELETE, pod, None)
 
     def _place(self, entry: PodEntry, node_name: str, phase: PodPhase) -> None:
         self.state.nodes.add_pod(node_name, entry.info)
         entry.node, entry.phase = node_name, phase
 
-    def _displace(self, entry: PodEntry) -> None:
-        self.state.nodes.remove_pod(entry.node, entry.info)
+    def _give_back(self, entry: PodEntry) -> None:
+        """Free the room of a placed pod; others may use it."""
+        pod = _on_node(entry)
         if entry.phase is PodPhase.ASSUMED:
             self._unreserve(entry)
+        self.state.nodes.remove_pod(entry.node, entry.info)
+        entry.assignment = None
         entry.node, entry.phase = "", PodPhase.PENDING
+        self._tell(_ASSIGNED_DELETE, pod, None)
 
     def _settled(self, entry: PodEntry) -> None:
         """Nothing is left to decide or to wait for: bound, or gone."""
@@ -294,7 +306,8 @@ class Fold:
     def _assigned(self, record: r.Assigned) -> None:
         state = self.state
         entry = self._decided(record.key, record.uid)
-        state.queue.take_off(record.key)
+        if state.nodes.row_of(record.node) is None:
+            raise FoldError(f"pod {record.key} assigned to {record.node}, which is no node")
         self._place(entry, record.node, PodPhase.ASSUMED)
         entry.assignment = record
         state.nominator.withdraw(record.key)
@@ -302,14 +315,11 @@ class Fold:
         if record.holds:
             deadlines = {hold.plugin: hold.deadline_ns for hold in record.holds}
             state.waiting[record.key] = WaitingPod(entry.info, record.node, deadlines)
-        notes = {reservation.plugin: reservation.note for reservation in record.reservations}
-        for plugin in self._reserve_plugins(entry):
-            plugin.reserved(entry.info, record.node, notes.get(plugin.name))
+        self._reserve(entry, record)
 
     def _rejected(self, record: r.Rejected) -> None:
         state = self.state
         entry = self._decided(record.key, record.uid)
-        state.queue.take_off(record.key)
         entry.rejection = record.message
         if record.nominated_node is not None:
             state.nominator.nominate(entry.info, record.nominated_node)
@@ -322,7 +332,6 @@ class Fold:
 
     def _attempt_failed(self, record: r.AttemptFailed) -> None:
         entry = self._decided(record.key, record.uid)
-        self.state.queue.take_off(record.key)
         entry.rejection = record.message
         self.state.queue.fail(record.key, self.state.now_ns)
 
@@ -339,14 +348,16 @@ class Fold:
             raise FoldError(f"pod {record.key} was rejected by Permit but is not waiting")
         entry = self.state.pods[record.key]
         entry.rejection = record.message
-        self._unassume(entry)
+        self._give_back(entry)
         self.state.queue.reject(record.key, (record.plugin,), (), self.state.now_ns)
         self._drop_if_not_ours(entry)
 
     def _decided(self, key: str, uid: str) -> PodEntry:
+        """The pod that a decision is about; it leaves the active queue."""
         entry = self.state.entry(key, uid)
-        if entry is None or entry.phase is not PodPhase.PENDING:
-            raise FoldError(f"a decision for pod {key} ({uid}), which is not pending")
+        if entry is None or key not in self.state.queue.active:
+            raise FoldError(f"a decision for pod {key} ({uid}), which does not wait for one")
+        self.state.queue.take_off(key)
         return entry
 
     def _advance_start(self, examined: int) -> None:
@@ -362,7 +373,7 @@ class Fold:
             return  # the watch was faster than the answer, or the pod is gone
         entry.phase = PodPhase.BOUND
         self._settled(entry)
-        self._tell(_ASSIGNED_ADD, None, entry.info.pod)
+        self._tell(_ASSIGNED_ADD, None, _on_node(entry))
 
     def _bind_failed(self, record: r.BindFailed) -> None:
         state = self.state
@@ -371,9 +382,11 @@ class Fold:
             return
         state.waiting.pop(record.key, None)
         entry.rejection = record.message
-        self._unassume(entry)
-        if record.code in REJECTIONS:
-            state.queue.reject(record.key, (record.plugin,), (), state.now_ns)
+        self._give_back(entry)
+        if record.code in REJECTIONS and record.plugin:
+            by = (record.plugin,)
+            refused, pending = ((), by) if record.code is Code.PENDING else (by, ())
+            state.queue.reject(record.key, refused, pending, state.now_ns)
         else:
             state.queue.fail(record.key, state.now_ns)
         self._drop_if_not_ours(entry)
@@ -386,11 +399,10 @@ class Fold:
     def _eviction_ended(self, record: r.VictimEvicted | r.EvictionFailed) -> None:
         self.state.evictions.pop(record.uid, None)
 
-    def _unassume(self, entry: PodEntry) -> None:
-        """Give back the room of an assumed pod; others may use it."""
-        self._displace(entry)
-        entry.assignment = None
-        self._tell(_ASSIGNED_DELETE, entry.info.pod, None)
+    def _reserve(self, entry: PodEntry, assignment: r.Assigned) -> None:
+        notes = {reservation.plugin: reservation.note for reservation in assignment.reservations}
+        for plugin in self._reserve_plugins(entry):
+            plugin.reserved(entry.info, assignment.node, notes.get(plugin.name))
 
     def _unreserve(self, entry: PodEntry) -> None:
         assignment = entry.assignment
@@ -404,3 +416,12 @@ class Fold:
         """None where the pod's profile was taken out of the configuration meanwhile."""
         profile = self.state.profiles.get(entry.info.pod.spec.scheduler_name)
         return profile.reserve if profile is not None else ()
+
+
+def _on_node(entry: PodEntry) -> Pod:
+    """The placed pod as hints are to see it: on its node, whether or not the API says so yet."""
+    pod = entry.info.pod
+    if pod.spec.node_name == entry.node:
+        return pod
+    replace = msgspec.structs.replace
+    return replace(pod, spec=replace(pod.spec, node_name=entry.node))

@@ -41,7 +41,8 @@ def observe_deletion(state: ClusterState, gone: Object) -> ObjectGone | None:
     if kind is Pod:
         entry = state.entry(key, gone.uid)
         return None if entry is None else ObjectGone("Pod", key, gone.uid)
-    if key not in state.objects_of.get(kind, {}):
+    kept = state.objects_of.get(kind, {}).get(key)
+    if kept is None or kept.uid != gone.uid:
         return None
     return ObjectGone(kind.__name__, key, gone.uid)
 
