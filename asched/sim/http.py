@@ -123,7 +123,8 @@ class ApiServer:
         token = next((text for text, known in self._tokens.items() if known == user), "")
         url, login = self._url, {}
         if token and credentials_in_url:
-            url = url.replace("://", f"://{quote(user.name, safe='')}:{quote(token, safe='')}@")
+            # Only the password counts; a user's own name may hold a colon, which a login may not.
+            url = url.replace("://", f"://token:{quote(token, safe='')}@")
         elif token:
             login = {"token": token}
         config: dict[str, Any] = {

@@ -33,7 +33,6 @@ _MERGE_KEYS = {
     "topologySpreadConstraints": "topologyKey",
     "resourceClaims": "name",
     "addresses": "type",
-    "taints": "key",
     "ownerReferences": "uid",
     "secrets": "name",
     "podIPs": "ip",
@@ -44,7 +43,6 @@ _MERGE_KEYS = {
 _KEY_BY_PARENT = {
     # ServicePort merges by port, ContainerPort by containerPort.
     ("spec", "ports"): "port",
-    # Node taints merge by key; conditions of PVCs and all others by type.
     ("resources", "claims"): "",
 }
 _PRIMITIVE_SETS = frozenset({"finalizers", "podCIDRs"})

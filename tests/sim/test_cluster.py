@@ -25,7 +25,9 @@ def test_a_cluster_begins_with_the_system_namespaces_and_priority_classes(
 ) -> None:
     names = [namespace["metadata"]["name"] for namespace in cluster.list("namespaces")]
     assert names == ["default", "kube-node-lease", "kube-public", "kube-system"]
-    values = {found["metadata"]["name"]: found["value"] for found in cluster.list("priorityclasses")}
+    values = {
+        found["metadata"]["name"]: found["value"] for found in cluster.list("priorityclasses")
+    }
     assert values == {
         "system-cluster-critical": 2_000_000_000,
         "system-node-critical": 2_000_001_000,
@@ -56,7 +58,9 @@ def test_objects_handed_in_are_not_touched_and_not_shared(cluster: Cluster) -> N
     cluster.create("pods", mine)
     assert "status" not in mine
     mine["spec"]["containers"][0]["image"] = "other"
-    assert cluster.get("pods", "p", namespace="default")["spec"]["containers"][0]["image"] != "other"
+    assert (
+        cluster.get("pods", "p", namespace="default")["spec"]["containers"][0]["image"] != "other"
+    )
 
 
 @pytest.mark.parametrize(
@@ -271,9 +275,7 @@ def test_expired_pages_offer_to_go_on_inconsistently(cluster: Cluster) -> None:
     with pytest.raises(ApiError) as error:
         cluster.api.list(nodes, ListOptions(limit=2, continue_token=first.continue_token))
     assert refused(error)[:2] == (410, "Expired")
-    again = cluster.api.list(
-        nodes, ListOptions(continue_token=error.value.metadata["continue"])
-    )
+    again = cluster.api.list(nodes, ListOptions(continue_token=error.value.metadata["continue"]))
     assert [stored.key for stored in again.items] == ["n2", "n2-new", "n3"]
 
 

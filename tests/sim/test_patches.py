@@ -14,6 +14,7 @@ from asched.sim.patches import json_patch, merge_patch
 from asched.sim.strategic import strategic_merge
 
 keys = st.sampled_from(["a", "b", "c/d", "e~f"])
+flags: st.SearchStrategy[Any] = st.booleans()
 scalars = st.none() | st.booleans() | st.integers(-3, 3) | st.sampled_from(["", "x", "y"])
 values = st.recursive(
     scalars, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(keys, inner, max_size=3)
@@ -83,18 +84,20 @@ def test_a_json_patch_made_of_two_objects_leads_from_one_to_the_other(
 
 
 @given(st.lists(scalars, max_size=5), st.data())
-def test_json_patch_moves_list_elements_as_python_does(items: list[Any], data: st.DataObject) -> None:
-    expected = list(items)
+def test_json_patch_moves_list_elements_as_python_does(
+    items: list[Any], data: st.DataObject
+) -> None:
+    expected: list[Any] = list(items)
     operations: list[dict[str, Any]] = []
     for _ in range(data.draw(st.integers(0, 4))):
-        if expected and data.draw(st.booleans()):
+        if expected and data.draw(flags):
             index = data.draw(st.integers(0, len(expected) - 1))
             del expected[index]
             operations.append({"op": "remove", "path": f"/l/{index}"})
         else:
             index = data.draw(st.integers(0, len(expected)))
             value = data.draw(scalars)
-            shown = "-" if index == len(expected) and data.draw(st.booleans()) else str(index)
+            shown = "-" if index == len(expected) and data.draw(flags) else str(index)
             expected.insert(index, value)
             operations.append({"op": "add", "path": f"/l/{shown}", "value": value})
     assert json_patch({"l": items}, operations) == {"l": expected}
@@ -139,9 +142,9 @@ def test_what_is_no_json_patch_is_a_bad_request(patch: Any) -> None:
     assert error.value.code == 400
 
 
-NODE = {
+POD = {
     "metadata": {"labels": {"a": "1"}, "finalizers": ["f1", "f2"]},
-    "spec": {"taints": [{"key": "k1", "effect": "NoSchedule"}, {"key": "k2", "effect": "NoExecute"}]},
+    "spec": {"volumes": [{"name": "k1", "kind": "NoSchedule"}, {"name": "k2", "kind": "NoExecute"}]},
     "status": {"conditions": [{"type": "Ready", "status": "True", "reason": "old"}]},
 }  # fmt: skip
 
@@ -160,22 +163,22 @@ NODE = {
             [{"type": "New", "status": "True"}, {"type": "Ready", "status": "True", "reason": "old"}],
         ),
         (
-            {"spec": {"taints": [{"key": "k1", "$patch": "delete"}]}},
-            ("spec", "taints"),
-            [{"key": "k2", "effect": "NoExecute"}],
+            {"spec": {"volumes": [{"name": "k1", "$patch": "delete"}]}},
+            ("spec", "volumes"),
+            [{"name": "k2", "kind": "NoExecute"}],
         ),
         (
-            {"spec": {"taints": [{"$patch": "replace"}, {"key": "k3", "effect": "NoSchedule"}]}},
-            ("spec", "taints"),
-            [{"key": "k3", "effect": "NoSchedule"}],
+            {"spec": {"volumes": [{"$patch": "replace"}, {"name": "k3", "kind": "NoSchedule"}]}},
+            ("spec", "volumes"),
+            [{"name": "k3", "kind": "NoSchedule"}],
         ),
         (
-            {"spec": {"$setElementOrder/taints": [{"key": "k2"}, {"key": "k1"}],
-                      "taints": [{"key": "k1", "effect": "NoExecute"}]}},
-            ("spec", "taints"),
-            [{"key": "k2", "effect": "NoExecute"}, {"key": "k1", "effect": "NoExecute"}],
+            {"spec": {"$setElementOrder/volumes": [{"name": "k2"}, {"name": "k1"}],
+                      "volumes": [{"name": "k1", "kind": "NoExecute"}]}},
+            ("spec", "volumes"),
+            [{"name": "k2", "kind": "NoExecute"}, {"name": "k1", "kind": "NoExecute"}],
         ),
-        ({"spec": {"taints": None}}, ("spec",), {}),
+        ({"spec": {"volumes": None}}, ("spec",), {}),
         ({"metadata": {"labels": {"$patch": "replace", "b": "2"}}}, ("metadata", "labels"), {"b": "2"}),
         ({"metadata": {"$deleteFromPrimitiveList/finalizers": ["f1"]}}, ("metadata", "finalizers"), ["f2"]),
         ({"metadata": {"finalizers": ["f3"]}}, ("metadata", "finalizers"), ["f1", "f2", "f3"]),
@@ -183,12 +186,18 @@ NODE = {
     ],
 )  # fmt: skip
 def test_strategic_merge(patch: dict[str, Any], where: tuple[str, ...], expected: Any) -> None:
-    before = copy.deepcopy(NODE)
-    result: Any = strategic_merge(NODE, patch)
+    before = copy.deepcopy(POD)
+    result: Any = strategic_merge(POD, patch)
     for part in where:
         result = result[part]
     assert result == expected
-    assert before == NODE
+    assert before == POD
+
+
+def test_lists_without_a_merge_key_are_replaced_as_a_whole() -> None:
+    node = {"spec": {"taints": [{"key": "a", "effect": "NoSchedule"}]}}
+    patch = {"spec": {"taints": [{"key": "b", "effect": "NoExecute"}]}}
+    assert strategic_merge(node, patch) == patch
 
 
 def test_ports_merge_by_the_key_of_their_kind() -> None:
@@ -206,11 +215,11 @@ def test_ports_merge_by_the_key_of_their_kind() -> None:
 
 @pytest.mark.parametrize(
     "patch",
-    [{"$patch": "explode"}, {"spec": {"taints": [{"effect": "NoSchedule"}]}}],
+    [{"$patch": "explode"}, {"spec": {"volumes": [{"kind": "x"}]}}],
 )
 def test_strategic_patches_that_make_no_sense_are_bad_requests(patch: dict[str, Any]) -> None:
     with pytest.raises(ApiError) as error:
-        strategic_merge(NODE, patch)
+        strategic_merge(POD, patch)
     assert error.value.code == 400
 
 

@@ -1,0 +1,55 @@
+"""The embedded cluster as a service."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import aiohttp
+import anyio
+import pytest
+import yaml
+
+from asched.sim.http import ApiServer
+from asched.sim.kubelet import KubeletTimings
+from asched.sim.serve import ServeOptions, serve_forever
+from tests.sim.objects import pod
+
+
+async def test_it_serves_nodes_and_runs_pods_until_cancelled(tmp_path: Path) -> None:
+    config = tmp_path / "config"
+    options = ServeOptions(nodes=3, kubeconfig=config, timings=KubeletTimings(start_s=0.0))
+    ready = anyio.Event()
+    servers: list[ApiServer] = []
+
+    def on_ready(server: ApiServer) -> None:
+        servers.append(server)
+        ready.set()
+
+    async def serve() -> None:
+        await serve_forever(options, on_ready=on_ready)
+
+    with anyio.fail_after(10):
+        async with anyio.create_task_group() as group:
+            group.start_soon(serve)
+            await ready.wait()
+            url = yaml.safe_load(config.read_text())["clusters"][0]["cluster"]["server"]
+            async with aiohttp.ClientSession(url) as session, session.get("/api/v1/nodes") as found:
+                assert len((await found.json())["items"]) == 3
+            cluster = servers[0].cluster
+            with cluster.watch("pods") as watcher:
+                cluster.create("pods", pod("p"))
+                cluster.bind("default", "p", "node-0000")
+                async for event in watcher:
+                    if event.stored.obj["status"]["phase"] == "Running":
+                        break
+            group.cancel_scope.cancel()
+
+
+async def test_a_kubeconfig_that_cannot_be_written_is_told_as_it_is(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        await serve_forever(ServeOptions(kubeconfig=tmp_path / "none" / "config"))
+
+
+async def test_faults_not_understood_end_it_at_once() -> None:
+    with pytest.raises(ValueError, match="'explode' is no fault"):
+        await serve_forever(ServeOptions(faults="explode"))
