@@ -10,62 +10,31 @@ import numpy as np
 from asched.framework.cycle_state import CycleState
 from asched.framework.interface import (
     FilterAllPlugin,
-    Handle,
     NormalizeScore,
     Plugin,
     PreFilterPlugin,
     PreFilterResult,
     PreScorePlugin,
     ScoreAllPlugin,
-    Waiting,
 )
-from asched.framework.nodes import Cluster, Nodes
+from asched.framework.nodes import Nodes
 from asched.framework.pod_info import PodInfo
 from asched.framework.profile import parse_arguments
 from asched.framework.status import SUCCESS, Status
 from asched.model.node import Node
 from asched.model.pod import Pod
+from asched.state.cluster import ClusterState, ProfileHandle
 from asched.state.node_table import NodeTable
 
 P = TypeVar("P", bound=Plugin)
 
 
-class StillCluster(Cluster):
-    """A cluster in which nothing happens."""
-
-    def __init__(self, nodes: Nodes) -> None:
-        self._nodes = nodes
-
-    @property
-    def nodes(self) -> Nodes:
-        return self._nodes
-
-    @property
-    def now_ns(self) -> int:
-        return 0
-
-
-class StillHandle(Handle):
-    """A handle on a still cluster."""
-
-    def __init__(self, nodes: Nodes) -> None:
-        self._cluster = StillCluster(nodes)
-
-    @property
-    def cluster(self) -> Cluster:
-        return self._cluster
-
-    @property
-    def scheduler_name(self) -> str:
-        return "default-scheduler"
-
-    def waiting_pods(self) -> Sequence[Waiting]:
-        return ()
-
-
-def build(plugin: type[P], nodes: Nodes, arguments: Mapping[str, Any] | None = None) -> P:
+def build(plugin: type[P], arguments: Mapping[str, Any] | None = None) -> P:
     """The plugin with these arguments. Raises ValueError where it refuses them."""
-    return plugin(parse_arguments(plugin, dict(arguments or {})), StillHandle(nodes))
+    return plugin(
+        parse_arguments(plugin, dict(arguments or {})),
+        ProfileHandle(ClusterState(), "default-scheduler"),
+    )
 
 
 def table_of(nodes: Sequence[Node], pods: Sequence[Pod] = ()) -> NodeTable:

@@ -85,7 +85,7 @@ class Comparison:
 
     def _all_points(self, pod: PodInfo, expect: dict[str, Any]) -> Iterator[str]:
         gated = expect.get("preEnqueue", {}).get("SchedulingGates")
-        answer = build(SchedulingGates, self._table).pre_enqueue(pod)
+        answer = build(SchedulingGates).pre_enqueue(pod)
         if gated is not None or expect["outcome"] != "ignored":
             wanted = ("Success", []) if gated is None else _recorded(gated)
             if _plain(answer) != wanted:
@@ -100,7 +100,7 @@ class Comparison:
     def _plugin(self, plugin: type[Plugin]) -> Any:
         if plugin not in self._built:
             arguments = self._document.plugin_arguments(plugin.name)
-            self._built[plugin] = build(plugin, self._table, arguments)
+            self._built[plugin] = build(plugin, arguments)
         return self._built[plugin]
 
     def _pre_filter(self, pod: PodInfo, expect: dict[str, Any]) -> Iterator[str]:
