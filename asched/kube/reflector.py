@@ -118,6 +118,11 @@ class Reflector:
         self._garbled_after: str | None = None
         """The version after which a line was garbled once already."""
 
+    @property
+    def resource_version(self) -> str:
+        """How far the watch has got; empty if a list is due."""
+        return self._resource_version
+
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
         """Reports as started after the first attempt to list, whether or not it succeeded."""
         started = False
@@ -316,17 +321,31 @@ def _last_version(events: list[WatchEvent]) -> str:
     return ""
 
 
-async def run_reflectors(
-    client: ApiClient,
-    sink: Sink,
-    resources: Iterable[Resource] = Resource,
-    settings: ReflectorSettings | None = None,
-) -> None:
-    """Watch all resources until cancelled.
+class ClusterWatch:
+    """Reflectors of all that scheduling reads, with one sink."""
 
-    They are listed one after the other in the given order, so that what pods refer to is known
-    before the pods; a resource that cannot be listed does not hold up the next.
-    """
-    async with anyio.create_task_group() as tasks:
-        for resource in resources:
-            await tasks.start(Reflector(client, resource, sink, settings).run)
+    def __init__(
+        self,
+        client: ApiClient,
+        sink: Sink,
+        resources: Iterable[Resource] = Resource,
+        settings: ReflectorSettings | None = None,
+    ) -> None:
+        self.reflectors = tuple(
+            Reflector(client, resource, sink, settings) for resource in resources
+        )
+
+    @property
+    def unsynced(self) -> tuple[Resource, ...]:
+        """The resources that the sink has had no list of yet; without them, nothing is decided."""
+        return tuple(r.resource for r in self.reflectors if not r.synced)
+
+    async def run(self) -> None:
+        """Watch until cancelled.
+
+        The resources are listed one after the other in their order, so that what pods refer to is
+        known before the pods; one that cannot be listed does not hold up the next.
+        """
+        async with anyio.create_task_group() as tasks:
+            for reflector in self.reflectors:
+                await tasks.start(reflector.run)

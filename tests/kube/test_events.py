@@ -108,6 +108,20 @@ async def test_another_note_another_pod_and_another_time_are_other_events() -> N
         assert len(s.events) == 4
 
 
+async def test_a_series_that_ends_is_updated_a_last_time() -> None:
+    async with stage() as s:
+        s.recorder.failed_scheduling(POD, "no")
+        await s.sent(1)
+        s.recorder.failed_scheduling(POD, "no")
+        await s.sent(2)
+        s.recorder.failed_scheduling(POD, "no")
+        s.clock.now_s = QUICK.series_window_s
+        s.recorder.scheduled(POD, "n1")
+        await s.sent(4)
+        (series,) = [e["series"] for e in s.events if e["reason"] == "FailedScheduling"]
+        assert series["count"] == 3
+
+
 async def test_a_series_whose_event_has_expired_goes_on_in_a_new_one() -> None:
     async with stage() as s:
         s.recorder.failed_scheduling(POD, "no")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from asched.kube.permissions import OPTIONAL, REQUIRED
-from asched.kube.reflector import run_reflectors
+from asched.kube.reflector import ClusterWatch
 from asched.kube.writers import PodRef, PodWriter
 from asched.model.resources import Resource
 from asched.sim.auth import KUBE_SCHEDULER_RULES, SCHEDULER
@@ -33,7 +33,7 @@ async def test_the_scheduler_user_can_watch_everything_and_act() -> None:
     async with (
         server.run(),
         client_for(server.url, clock, token="t") as client,
-        running(lambda: run_reflectors(client, view.sink)),
+        running(ClusterWatch(client, view.sink).run),
     ):
         await view.until(lambda: len(view.listed) == len(Resource))
         uid = server.cluster.create("pods", {"metadata": {"name": "p"}, "spec": spec})["metadata"][

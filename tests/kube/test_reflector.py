@@ -11,7 +11,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from asched.kube.changes import Deleted, Listed, Upserted
-from asched.kube.reflector import Reflector, ReflectorSettings, run_reflectors
+from asched.kube.reflector import ClusterWatch, Reflector, ReflectorSettings
 from asched.model.resources import Resource
 from tests.kube.harness import (
     PATIENCE_S,
@@ -167,9 +167,24 @@ async def test_an_expired_continue_token_begins_the_list_again_and_then_takes_it
 )
 async def test_an_expired_version_leads_to_a_new_list(expiry: Answer) -> None:
     lists = in_turn(listing([node("a", 3)], "10"), listing([node("c", 20)], "30"))
-    async with reflecting(lists_and_watches(lists, in_turn(expiry, HANG))) as scene:
-        await scene.until(lambda: scene.names == {"c"})
+    with capture_logs() as logs:
+        async with reflecting(lists_and_watches(lists, in_turn(expiry, HANG))) as scene:
+            await scene.until(lambda: scene.names == {"c"})
+    assert [entry["log_level"] for entry in logs] == ["info"], "expiry is nothing to worry about"
     assert scene.view.listed == [Resource.NODES] * 2
+
+
+@pytest.mark.parametrize(
+    ("refused", "watches_before_list"), [(refusal(400, "BadRequest"), 1), (refusal(500, ""), 5)]
+)
+async def test_a_watch_that_is_refused_for_good_is_given_up_for_a_list(
+    refused: Answer, watches_before_list: int
+) -> None:
+    lists = in_turn(listing([], "10"), listing([node("a", 11)], "11"))
+    watches = in_turn(*[refused] * watches_before_list, HANG)
+    async with reflecting(lists_and_watches(lists, watches)) as scene:
+        await scene.until(lambda: scene.names == {"a"})
+        assert len(scene.watched_from) == watches_before_list
 
 
 async def test_endless_expiry_is_paced() -> None:
@@ -377,9 +392,12 @@ async def test_resources_are_listed_in_their_order_even_if_some_cannot_be() -> N
     async with (
         ScriptedServer(script).run() as server,
         client_for(server.url, clock) as client,
-        running(lambda: run_reflectors(client, view.sink)),
     ):
-        await view.until(lambda: Resource.PODS in view.listed)
+        watch = ClusterWatch(client, view.sink)
+        assert watch.unsynced == tuple(Resource)
+        async with running(watch.run):
+            await view.until(lambda: Resource.PODS in view.listed)
+    assert watch.unsynced == (Resource.NODES,)
     assert view.listed == [resource for resource in Resource if resource is not Resource.NODES]
 
 

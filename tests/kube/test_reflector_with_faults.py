@@ -1,0 +1,140 @@
+"""Reflectors against the embedded API server while it misbehaves, one way at a time."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import anyio
+import pytest
+
+from asched.kube.reflector import ClusterWatch, Reflector, ReflectorSettings
+from asched.model.resources import Resource
+from asched.sim.cluster import Cluster
+from asched.sim.http import ApiServer
+from tests.kube.harness import PATIENCE_S, ManualClock, View, client_for, running
+
+
+class Site:
+    def __init__(self, server: ApiServer, view: View, clock: ManualClock, reflector: Reflector):
+        self.server = server
+        self.cluster = server.cluster
+        self.faults = server.faults
+        self.view = view
+        self.clock = clock
+        self.reflector = reflector
+
+    def create(self, *names: str) -> None:
+        for name in names:
+            self.cluster.create("nodes", {"metadata": {"name": name}})
+
+    async def shows(self, *names: str) -> None:
+        await self.view.until(lambda: self.view.names(Resource.NODES) == set(names))
+
+
+@asynccontextmanager
+async def site(*, existing: int = 0, bookmark_interval_s: float = 60.0) -> AsyncIterator[Site]:
+    clock, view = ManualClock(), View()
+    server = ApiServer(Cluster(seed=1), bookmark_interval_s=bookmark_interval_s)
+    for number in range(existing):
+        server.cluster.create("nodes", {"metadata": {"name": f"n{number}"}})
+    async with server.run(), client_for(server.url, clock) as client:
+        reflector = Reflector(client, Resource.NODES, view.sink, ReflectorSettings(page_limit=7))
+        async with running(reflector.run):
+            await view.until(lambda: reflector.synced)
+            yield Site(server, view, clock, reflector)
+
+
+async def test_every_stream_closes_after_one_event() -> None:
+    async with site() as s:
+        s.faults.close_watches_after(1)
+        names = [f"n{number}" for number in range(200)]
+        s.create(*names)
+        await s.shows(*names)
+        for name in names[:100]:
+            s.cluster.delete("nodes", name)
+        await s.shows(*names[100:])
+        assert s.reflector.counts.lists == 1
+        assert 300 <= s.reflector.counts.watches <= 303
+        assert s.clock.sleeps_s == []
+
+
+async def test_what_vanished_while_history_expired_is_gone_after_the_new_list() -> None:
+    async with site(existing=20) as s:
+        s.faults.close_watches_after(1)
+        s.faults.drop(count=3, verb="watch")
+        s.create("last-seen")
+        for number in range(15):
+            s.cluster.delete("nodes", f"n{number}")
+        s.cluster.expire_history()
+        await s.shows("n15", "n16", "n17", "n18", "n19", "last-seen")
+        assert s.reflector.counts.lists == 2
+
+
+async def test_a_list_of_many_pages_is_handed_over_once() -> None:
+    async with site(existing=30) as s:
+        assert s.server.requests_served >= 5
+        assert len(s.view.of(Resource.NODES)) == 30
+        assert len(s.view.batches) == 1
+
+
+@pytest.mark.parametrize("code", [429, 500, 503, 504])
+async def test_a_server_that_refuses_for_a_while(code: int) -> None:
+    async with site() as s:
+        s.faults.close_watches_after(1)
+        s.faults.answer(code, count=4, retry_after_s=2)
+        s.create("a", "b")
+        await s.shows("a", "b")
+        assert s.faults.shown == 4
+        assert s.clock.now_s >= (8 if code == 429 else 3)
+
+
+async def test_garbled_lines_lose_nothing() -> None:
+    async with site() as s:
+        s.faults.malform_watch_lines(5)
+        names = [f"n{number}" for number in range(50)]
+        s.create(*names)
+        await s.shows(*names)
+        assert s.reflector.counts.lists == 1
+
+
+async def test_a_slow_answer_is_waited_for() -> None:
+    async with site() as s:
+        s.faults.close_watches_after(1)
+        s.faults.delay(0.05, count=2)
+        s.create("a", "b", "c")
+        await s.shows("a", "b", "c")
+        assert s.faults.shown >= 1
+        assert s.reflector.counts.failures == 0
+
+
+async def test_an_idle_watch_moves_on_with_bookmarks() -> None:
+    async with site(bookmark_interval_s=0.01) as s:
+        for number in range(50):
+            s.cluster.create("namespaces", {"metadata": {"name": f"other{number}"}})
+        with anyio.fail_after(PATIENCE_S):
+            while s.reflector.resource_version != str(s.cluster.revision):
+                await anyio.lowlevel.checkpoint()
+        assert len(s.view.batches) == 1
+
+
+async def test_a_server_that_restarts() -> None:
+    clock, view = ManualClock(), View()
+    server = ApiServer(Cluster(seed=1))
+    async with server.run():
+        port = int(server.url.rsplit(":", 1)[1])
+        async with client_for(server.url, clock) as client:
+            watch = ClusterWatch(client, view.sink, [Resource.NODES])
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(watch.run)
+                await view.until(lambda: not watch.unsynced)
+                tasks.cancel_scope.cancel()
+    server.cluster.create("nodes", {"metadata": {"name": "a"}})
+    async with client_for(f"http://127.0.0.1:{port}", clock) as client:
+        watch = ClusterWatch(client, view.sink, [Resource.NODES])
+        async with running(watch.run):
+            with anyio.fail_after(PATIENCE_S):
+                while not clock.sleeps_s:
+                    await anyio.lowlevel.checkpoint()
+            async with server.run(port=port):
+                await view.until(lambda: view.names(Resource.NODES) == {"a"})
