@@ -2,68 +2,138 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
+from functools import partial
+
+import anyio
 import structlog
 
-from asched.framework.interface import BindingClient
+from asched.daemon.pauses import Pauses
+from asched.framework.interface import BindingClient, Plugin
 from asched.framework.pod_info import PodInfo
 from asched.framework.profile import Profile
 from asched.framework.status import SUCCESS, Code, Status
-from asched.kube.timing import Backoff, Clock
-from asched.kube.writers import Done, PodRef, PodWriter, Unknown
+from asched.kube.timing import Backoff
+from asched.kube.writers import BindOutcome, Done, PodRef, PodWriter, Refused, Unknown
 from asched.state.records import BindFailed, Bound
+
+PRE_BIND_TIMEOUT_S = 600.0
+"""A PreBind plugin that takes longer fails the binding: as long as kube-scheduler's slowest one,
+VolumeBinding, waits by default (``bindTimeoutSeconds``)."""
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
 
-class PatientBinder:
-    """The framework's :class:`BindingClient`. It answers only when the fate of a binding is known:
-    a pod whose binding may have succeeded must not be placed elsewhere."""
+class BindingAbandoned(Exception):  # noqa: N818  nothing is wrong: the daemon stops
+    """The daemon stops before the fate of a binding is known; the next start takes it up again."""
 
-    def __init__(self, writer: PodWriter, clock: Clock, backoff: Backoff) -> None:
+
+class PatientBinder:
+    """The framework's :class:`BindingClient` for one binding.
+
+    It answers only when the fate of the binding is known: a pod whose binding may have succeeded
+    must not be placed elsewhere, and one that never reached the API server keeps its place.
+    """
+
+    def __init__(
+        self,
+        writer: PodWriter,
+        pauses: Pauses,
+        backoff: Backoff,
+        node_exists: Callable[[str], bool],
+    ) -> None:
+        self.fate: BindOutcome | None = None
+        """How the last try ended; None before the first."""
+        self.abandoned = False
         self._writer = writer
-        self._clock = clock
+        self._pauses = pauses
         self._backoff = backoff
+        self._node_exists = node_exists
 
     async def bind(self, pod: PodInfo, node_name: str) -> Status:
+        """Raises :class:`BindingAbandoned` where the daemon stops first."""
         ref = PodRef(pod.namespace, pod.name, pod.uid)
         while True:
-            outcome = await self._writer.bind(ref, node_name)
+            outcome = self.fate = await self._writer.bind(ref, node_name)
             if isinstance(outcome, Done):
                 return SUCCESS
-            if not isinstance(outcome, Unknown):
+            if not self._worth_waiting(outcome, node_name):
                 return Status.error(outcome.message)
-            log.warning("binding of unknown fate", pod=pod.key, error=outcome.message)
-            await self._clock.sleep(self._backoff.next_s())
+            log.debug("binding tried again", pod=pod.key, node=node_name, error=outcome.message)
+            if not await self._pauses.pause(self._backoff.next_s()):
+                self.abandoned = True
+                raise BindingAbandoned
+
+    def _worth_waiting(self, outcome: BindOutcome, node_name: str) -> bool:
+        if isinstance(outcome, Unknown):
+            return True
+        # No server answered. Deciding anew would only fail again; unless the node went meanwhile.
+        return isinstance(outcome, Refused) and not outcome.status and self._node_exists(node_name)
 
 
 async def binding_cycle(
-    profile: Profile, client: BindingClient, pod: PodInfo, node_name: str
-) -> Bound | BindFailed:
-    """Run the cycle and say how it ended. Never raises for what a plugin does."""
-    try:
-        status = await _bind(profile, client, pod, node_name)
-    except Exception as error:
-        # Third-party code runs here; whatever it raises fails this pod's binding and no more.
-        log.exception("a plugin of the binding cycle raised", pod=pod.key)
-        status = Status.error(f"{type(error).__name__}: {error}")
-    if not status.is_success:
+    profile: Profile, binder: PatientBinder, pod: PodInfo, node_name: str
+) -> Bound | BindFailed | None:
+    """Run the cycle and say how it ended; None if it was abandoned.
+
+    Never raises for what a plugin does.
+    """
+    status = await _pre_bind(profile, binder, pod, node_name)
+    if status.is_success:
+        status = await _bind(profile, binder, pod, node_name)
+    if binder.abandoned:
+        return None
+    # Once the API server has bound the pod it is bound, whatever a plugin makes of it.
+    if not status.is_success and not isinstance(binder.fate, Done):
         return BindFailed(pod.key, pod.uid, node_name, status.code, status.plugin, status.message)
     for plugin in profile.post_bind:
         try:
-            await plugin.post_bind(client, pod, node_name)
+            await plugin.post_bind(binder, pod, node_name)
         except Exception:
-            # The pod is bound, whatever a plugin that is merely told of it does.
+            # The plugin is merely told.
             log.exception("a PostBind plugin raised", pod=pod.key, plugin=plugin.name)
     return Bound(pod.key, pod.uid, node_name)
 
 
-async def _bind(profile: Profile, client: BindingClient, pod: PodInfo, node_name: str) -> Status:
+async def _pre_bind(
+    profile: Profile, client: BindingClient, pod: PodInfo, node_name: str
+) -> Status:
     for plugin in profile.pre_bind:
-        status = await plugin.pre_bind(client, pod, node_name)
+        ask = partial(plugin.pre_bind, client, pod, node_name)
+        status = await _answer(plugin, "PreBind", ask, PRE_BIND_TIMEOUT_S)
         if not status.is_success:
+            return status
+    return SUCCESS
+
+
+async def _bind(profile: Profile, client: BindingClient, pod: PodInfo, node_name: str) -> Status:
+    for plugin in profile.bind:
+        ask = partial(plugin.bind, client, pod, node_name)
+        # Without a limit of time: the fate of a binding that was cut short would be unknown.
+        status = await _answer(plugin, "Bind", ask, None)
+        if not status.is_skip:
+            return status
+    return Status.error("every Bind plugin answered Skip")
+
+
+async def _answer(
+    plugin: Plugin, point: str, ask: Callable[[], Awaitable[object]], timeout_s: float | None
+) -> Status:
+    """What a plugin says; an error with its name on it where it raises, hangs or talks nonsense.
+
+    Errors are worded as kube-scheduler words them (``running PreBind plugin "X": ...``).
+    """
+    try:
+        with anyio.fail_after(timeout_s):
+            status = await ask()
+    except BindingAbandoned:
+        return Status.error("abandoned").by(plugin.name)
+    except Exception as error:
+        # Third-party code runs here; whatever it raises fails this pod's binding and no more.
+        log.exception("a plugin of the binding cycle raised", plugin=plugin.name, point=point)
+        what = f"{type(error).__name__}: {error}"
+    else:
+        if isinstance(status, Status) and status.code is not Code.ERROR:
             return status.by(plugin.name)
-    for binder in profile.bind:
-        status = await binder.bind(client, pod, node_name)
-        if status.code is not Code.SKIP:
-            return status.by(binder.name)
-    return Status.error("every bind plugin answered Skip")
+        what = status.message if isinstance(status, Status) else f"answered {status!r}, no Status"
+    return Status.error(f'running {point} plugin "{plugin.name}": {what}').by(plugin.name)

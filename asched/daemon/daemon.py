@@ -18,11 +18,13 @@ from asched.daemon.config_file import Configuration
 from asched.daemon.effects import Effects
 from asched.daemon.engine import Engine, EngineLimits
 from asched.daemon.inbox import Inbox
+from asched.daemon.metrics import Metrics
 from asched.framework.registry import Registry
 from asched.journal.store import JournalStore
-from asched.kube.client import ApiClient
+from asched.kube.client import NO_RETRY, ApiClient
+from asched.kube.errors import ApiError, NoAnswerError
 from asched.kube.events import EventRecorder, EventSettings
-from asched.kube.reflector import run_reflectors
+from asched.kube.reflector import ClusterWatch
 from asched.kube.timing import Backoff, RetryPolicy
 from asched.kube.writers import PodWriter
 from asched.state.cluster import ClusterState
@@ -31,10 +33,16 @@ from asched.state.records import EngineStarted, LeadershipGained, ProfilesLoaded
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
-EVENT_FLUSH_S = 5.0
+EVENT_FLUSH_S = 3.0
 """How long a stopping daemon goes on sending Events."""
 DRAIN_S = 20.0
-"""How long a stopping daemon waits for bindings under way."""
+"""How long a stopping daemon waits for effects under way. Together with the Events less than the
+30 s that Kubernetes grants a pod to end; what is left undone the next start takes up."""
+SLOW_TURN_S = 30.0
+"""A turn of the engine that takes longer makes the daemon unready."""
+_FIRST_ANSWER_RETRY = RetryPolicy(initial_s=0.2, max_s=5.0)
+_FIRST_ANSWER_TIMEOUT_S = 10.0
+_FIRST_ANSWER_COMPLAINT_S = 60.0
 _EFFECT_RETRY = RetryPolicy(attempts=1, initial_s=0.2, max_s=10.0)
 _REPORT_EVERY = 100_000
 
@@ -46,27 +54,39 @@ class Daemon(NamedTuple):
     cluster: ClusterState
     """For reading only."""
     events: EventRecorder | None
+    watch: ClusterWatch
+
+    def troubles(self) -> list[str]:
+        """What keeps it from scheduling now, a line each; empty if nothing does."""
+        return self.engine.troubles(SLOW_TURN_S)
 
 
 @asynccontextmanager
 async def running_daemon(
-    configuration: Configuration, registry: Registry, client: ApiClient, journal: JournalStore
+    configuration: Configuration,
+    registry: Registry,
+    client: ApiClient,
+    journal: JournalStore,
+    metrics: Metrics | None = None,
 ) -> AsyncIterator[Daemon]:
     """Fold the journal, take up the watches, and schedule until the block ends.
 
-    At the end of the block effects under way are finished and Events are flushed. Raises a
+    At the end of the block effects under way are finished and Events are flushed. ``metrics`` is
+    where to count; nobody sees it by default. Raises a
     :class:`~asched.journal.errors.JournalError` where the journal cannot be read or written.
     """
     instance = f"{socket.gethostname()}_{os.getpid()}"
+    metrics = metrics or Metrics()
     # First the claim, then the fold: after it nobody else can append.
     epoch = await journal.claim(instance, claimed_at_ns=SystemEngineClock().time_ns())
     fold = Fold(ClusterState(), registry.load)
     next_seq = await fold_journal(fold, journal)
     async with anyio.create_task_group() as tasks:
-        daemon, inbox = _assemble(configuration, fold, next_seq, client, journal, tasks, instance)
+        parts = _Parts(configuration, client, journal, metrics, tasks, instance)
+        daemon = _assemble(parts, fold, next_seq)
         _record_start(configuration, daemon.engine, epoch)
         async with anyio.create_task_group() as watching:
-            watching.start_soon(run_reflectors, client, inbox.put_changes)
+            watching.start_soon(_watch, client, daemon.watch)
             watching.start_soon(_run_engine, daemon.engine, watching.cancel_scope)
             try:
                 yield daemon
@@ -84,6 +104,36 @@ async def _run_engine(engine: Engine, watching: anyio.CancelScope) -> None:
     watching.cancel()
 
 
+async def _watch(client: ApiClient, watch: ClusterWatch) -> None:
+    await _first_answer(client)
+    await watch.run()
+
+
+async def _first_answer(client: ApiClient) -> None:
+    """Wait until the API server answers anything: one line in the log says so while it does not,
+    where every watch would say the same."""
+    backoff = Backoff(_FIRST_ANSWER_RETRY, client.random)
+    complained_at_s = -_FIRST_ANSWER_COMPLAINT_S
+    while True:
+        try:
+            await client.request(
+                "GET", "/version", retry=NO_RETRY, timeout_s=_FIRST_ANSWER_TIMEOUT_S
+            )
+        except ApiError:
+            return
+        except NoAnswerError as error:
+            now_s = client.clock.monotonic_s()
+            if now_s - complained_at_s >= _FIRST_ANSWER_COMPLAINT_S:
+                complained_at_s = now_s
+                log.warning(
+                    "the API server does not answer; trying until it does",
+                    server=client.server, error=str(error),
+                )  # fmt: skip
+        else:
+            return
+        await client.clock.sleep(backoff.next_s())
+
+
 async def fold_journal(fold: Fold, journal: JournalStore) -> int:
     """Bring the state up to the journal's end. Returns the number of the next record."""
     last_seq = 0
@@ -97,42 +147,54 @@ async def fold_journal(fold: Fold, journal: JournalStore) -> int:
     return last_seq + 1
 
 
-def _assemble(
-    configuration: Configuration,
-    fold: Fold,
-    next_seq: int,
-    client: ApiClient,
-    journal: JournalStore,
-    tasks: TaskGroup,
-    instance: str,
-) -> tuple[Daemon, Inbox]:
-    settings = configuration.settings
-    inbox = Inbox()
-    events = None
-    if settings.events.enabled:
-        limit = EventSettings(queue_limit=settings.events.queue_limit)
-        controller = configuration.profiles[0].scheduler_name
-        events = EventRecorder(client, controller, instance, limit)
-        tasks.start_soon(events.run)
+class _Parts(NamedTuple):
+    """What a daemon is made from."""
+
+    configuration: Configuration
+    client: ApiClient
+    journal: JournalStore
+    metrics: Metrics
+    tasks: TaskGroup
+    instance: str
+
+
+def _assemble(parts: _Parts, fold: Fold, next_seq: int) -> Daemon:
+    settings, client, inbox = parts.configuration.settings, parts.client, Inbox()
+    events = _event_recorder(parts)
     effects = Effects(
         fold.state,
         PodWriter(client),
         events,
-        tasks,
+        parts.tasks,
         inbox,
         client.clock,
         lambda: Backoff(_EFFECT_RETRY, client.random),
+        parts.metrics,
     )
     engine = Engine(
         fold,
-        journal,
+        parts.journal,
         effects,
         inbox,
         SystemEngineClock(),
+        parts.metrics,
         next_seq=next_seq,
         limits=EngineLimits(slice_s=settings.engine.turn_time_slice.total_seconds()),
     )
-    return Daemon(engine, fold.state, events), inbox
+    watch = ClusterWatch(client, inbox.put_changes)
+    parts.metrics.watch(fold.state, watch.reflectors)
+    return Daemon(engine, fold.state, events, watch)
+
+
+def _event_recorder(parts: _Parts) -> EventRecorder | None:
+    settings = parts.configuration.settings.events
+    if not settings.enabled:
+        return None
+    controller = parts.configuration.profiles[0].scheduler_name
+    limit = EventSettings(queue_limit=settings.queue_limit)
+    events = EventRecorder(parts.client, controller, parts.instance, limit)
+    parts.tasks.start_soon(events.run)
+    return events
 
 
 def _record_start(configuration: Configuration, engine: Engine, epoch: int) -> None:

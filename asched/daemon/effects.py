@@ -13,15 +13,27 @@ from anyio.abc import TaskGroup
 from asched.daemon.binding import PatientBinder, binding_cycle
 from asched.daemon.inbox import Inbox
 from asched.daemon.lanes import Lanes
+from asched.daemon.metrics import AttemptResult, Metrics
+from asched.daemon.pauses import Pauses
 from asched.framework.pod_info import PodInfo
+from asched.framework.status import REJECTIONS, Code
 from asched.kube.events import EventRecorder
 from asched.kube.timing import Backoff, Clock
-from asched.kube.writers import Done, PodGone, PodRef, PodWriter, Reason
-from asched.state.cluster import ClusterState, Eviction, PodPhase
+from asched.kube.writers import (
+    BoundElsewhere,
+    Done,
+    PodRef,
+    PodWriter,
+    Reason,
+    Refused,
+    Unknown,
+)
+from asched.model.node import Node
+from asched.state.cluster import ClusterState, Eviction, PodEntry, PodPhase
 from asched.state.records import (
     Assigned,
     AttemptFailed,
-    Bound,
+    BindFailed,
     Decision,
     EvictionFailed,
     PermitAllowed,
@@ -38,6 +50,7 @@ BackoffFactory = Callable[[], Backoff]
 class _Told(NamedTuple):
     """The condition we last wrote for a pod."""
 
+    uid: str
     message: str
     reason: Reason
     nominated_node: str
@@ -56,6 +69,7 @@ class Effects:
         inbox: Inbox,
         clock: Clock,
         backoff: BackoffFactory,
+        metrics: Metrics,
     ) -> None:
         """``events`` None posts none; ``backoff`` paces the retries of one effect."""
         self._cluster = cluster
@@ -65,7 +79,12 @@ class Effects:
         self._report = inbox.put_outcome
         self._clock = clock
         self._backoff = backoff
+        self._metrics = metrics
+        self._pauses = Pauses(clock)
         self._told: dict[str, _Told] = {}
+        """By the pod's key. Left out again when the pod is bound or gone."""
+        self._taken: set[str] = set()
+        """Uids of pods that somebody else bound, until the failed binding is in the journal."""
 
     @property
     def under_way(self) -> int:
@@ -79,8 +98,7 @@ class Effects:
             return  # gone in the very turn that decided it
         match decision:
             case Assigned() | PermitAllowed():
-                if decision.key not in self._cluster.waiting:
-                    self._bind(entry.info, entry.node)
+                self._bind_if_due(entry)
             case Rejected():
                 self._tell(entry.info, decision.message, "Unschedulable", decision.nominated_node)
                 for victim in decision.victims:
@@ -90,44 +108,71 @@ class Effects:
             case PermitRejected():
                 self._tell(entry.info, decision.message, "Unschedulable", None)
 
-    def binding_failed(self, key: str, uid: str, message: str) -> None:
+    def binding_failed(self, failure: BindFailed) -> None:
         """A binding ended without success, as a folded record says: tell the pod's owner."""
-        entry = self._cluster.entry(key, uid)
-        if entry is not None and entry.phase is PodPhase.PENDING:
-            self._tell(entry.info, message, "SchedulerError", None)
+        if failure.uid in self._taken:
+            self._taken.remove(failure.uid)
+            return
+        entry = self._cluster.entry(failure.key, failure.uid)
+        if entry is not None:
+            rejected = failure.code in REJECTIONS
+            reason: Reason = "Unschedulable" if rejected else "SchedulerError"
+            self._tell(entry.info, failure.message, reason, None)
 
     def resume(self) -> None:
         """After a start: take up what was decided before and not known to be done."""
         for entry in self._cluster.pods.values():
-            if entry.phase is PodPhase.ASSUMED and entry.info.key not in self._cluster.waiting:
-                log.info("binding decided before the start", pod=entry.info.key, node=entry.node)
-                self._bind(entry.info, entry.node)
+            self._bind_if_due(entry)
         for eviction in self._cluster.evictions.values():
             self._evict(eviction)
+        if self._lanes:
+            log.info("effects decided before the start", effects=len(self._lanes))
 
-    def forget(self, uid: str) -> None:
-        """A pod is gone or bound."""
-        self._told.pop(uid, None)
+    def forget(self, key: str) -> None:
+        """A pod is gone."""
+        self._told.pop(key, None)
+
+    def stop(self) -> None:
+        """Let what is under way end, but try nothing again."""
+        self._pauses.end()
 
     # -- bindings -----------------------------------------------------------------------------
 
-    def _bind(self, info: PodInfo, node_name: str) -> None:
-        self._lanes.submit(info.uid, "bind", partial(self._run_binding, info, node_name))
+    def _bind_if_due(self, entry: PodEntry) -> None:
+        if entry.phase is PodPhase.ASSUMED and entry.info.key not in self._cluster.waiting:
+            bind = partial(self._run_binding, entry.info, entry.node, self._clock.monotonic_s())
+            self._lanes.submit(entry.info.uid, "bind", bind)
 
-    async def _run_binding(self, info: PodInfo, node_name: str) -> None:
-        profile = self._cluster.profiles[info.pod.spec.scheduler_name]
-        client = PatientBinder(self._writer, self._clock, self._backoff())
-        outcome = await binding_cycle(profile, client, info, node_name)
-        if isinstance(outcome, Bound):
-            self.forget(info.uid)
-            if self._events is not None:
-                self._events.scheduled(_ref(info), node_name)
-        else:
+    async def _run_binding(self, info: PodInfo, node_name: str, decided_at_s: float) -> None:
+        name = info.pod.spec.scheduler_name
+        profile = self._cluster.profiles.get(name)
+        if profile is None:
+            # Decided before a restart that took the profile out of the configuration.
+            why = f'no profile is named "{name}" any more'
+            self._report(BindFailed(info.key, info.uid, node_name, Code.ERROR, "", why))
+            return
+        binder = PatientBinder(self._writer, self._pauses, self._backoff(), self._node_exists)
+        outcome = await binding_cycle(profile, binder, info, node_name)
+        if outcome is None:
+            return
+        result = AttemptResult.SCHEDULED
+        if isinstance(outcome, BindFailed):
+            result = AttemptResult.ERROR
             log.warning(
                 "binding failed", pod=info.key, node=node_name, plugin=outcome.plugin,
                 error=outcome.message,
             )  # fmt: skip
+            if isinstance(binder.fate, BoundElsewhere):
+                self._taken.add(info.uid)
+        else:
+            self.forget(info.key)
+            if self._events is not None:
+                self._events.scheduled(_ref(info), node_name)
+        self._metrics.attempt_ended(result, name, self._clock.monotonic_s() - decided_at_s)
         self._report(outcome)
+
+    def _node_exists(self, name: str) -> bool:
+        return name in self._cluster.objects(Node)
 
     # -- conditions ---------------------------------------------------------------------------
 
@@ -135,15 +180,22 @@ class Effects:
         """Say on the pod itself why it is not scheduled, unless it says just that already."""
         if self._events is not None:
             self._events.failed_scheduling(_ref(info), message)
-        known = self._told.get(info.uid)
+        known = self._told.get(info.key)
+        if known is not None and known.uid != info.uid:
+            known = None
         node = nominated if nominated is not None else (known.nominated_node if known else "")
-        if known is not None and known[:3] == (message, reason, node):
+        since = known.since if known else self._clock.utc()
+        told = _Told(info.uid, message, reason, node, since)
+        if told == known:
             return
-        told = _Told(message, reason, node, known.since if known else self._clock.utc())
-        self._told[info.uid] = told
+        self._told[info.key] = told
         self._lanes.submit(info.uid, "tell", partial(self._patch, info, told, nominated))
 
     async def _patch(self, info: PodInfo, told: _Told, nominated: str | None) -> None:
+        entry = self._cluster.entry(info.key, info.uid)
+        if entry is None or entry.phase is not PodPhase.PENDING:
+            self._unsay(info.key, told)  # a node was found meanwhile, or the pod went
+            return
         outcome = await self._writer.patch_unschedulable(
             _ref(info),
             message=told.message,
@@ -151,9 +203,15 @@ class Effects:
             last_transition=told.since,
             nominated_node=nominated,
         )
-        if not isinstance(outcome, Done | PodGone):
-            self._told.pop(info.uid, None)  # so that the next attempt says it again
+        if not isinstance(outcome, Done):
+            self._unsay(info.key, told)
+        if isinstance(outcome, Refused | Unknown):
             log.warning("condition not written", pod=info.key, error=outcome.message)
+
+    def _unsay(self, key: str, told: _Told) -> None:
+        """It was not said after all, so the next attempt is to say it again."""
+        if self._told.get(key) is told:
+            del self._told[key]
 
     # -- evictions ----------------------------------------------------------------------------
 

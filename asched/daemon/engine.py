@@ -8,17 +8,16 @@ slice.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
-
 import anyio
+import anyio.lowlevel
 import msgspec
 import structlog
 
 from asched.cycle.decide import Decider
-from asched.daemon.clock import EngineClock
+from asched.daemon.clock import EngineClock, SteadyTime
 from asched.daemon.effects import Effects
 from asched.daemon.inbox import Inbox
+from asched.daemon.metrics import AttemptResult, Metrics
 from asched.journal.errors import JournalBusyError, JournalFullError, JournalIOError
 from asched.journal.store import JournalStore
 from asched.kube.changes import Change, Deleted, Listed
@@ -33,6 +32,7 @@ from asched.state.records import (
     Bound,
     Decision,
     ObjectGone,
+    PermitAllowed,
     PermitRejected,
     Rejected,
     TurnStarted,
@@ -77,6 +77,7 @@ class Engine:
         effects: Effects,
         inbox: Inbox,
         clock: EngineClock,
+        metrics: Metrics,
         *,
         next_seq: int,
         awaited: frozenset[Resource] = frozenset(Resource),
@@ -85,6 +86,8 @@ class Engine:
         """``next_seq`` is where the journal goes on. Nothing is decided before each of ``awaited``
         was listed once."""
         self.stats = EngineStats()
+        self.journal_trouble = ""
+        """Why the journal cannot be written now; empty while it can."""
         self._fold = fold
         self._cluster = fold.state
         self._decider = Decider(fold.state)
@@ -92,10 +95,15 @@ class Engine:
         self._effects = effects
         self._inbox = inbox
         self._clock = clock
+        self._time = SteadyTime(clock, fold.state.now_ns)
+        self._metrics = metrics
         self._next_seq = next_seq
         self._awaited = set(awaited)
         self._limits = limits or EngineLimits()
         self._batch: list[AnyRecord] = []
+        self._now_ns = fold.state.now_ns
+        self._turn_begun = False
+        self._turn_began_ns: int | None = None
         self._stopping = False
         self.synced = anyio.Event()
         """Set once everything was listed and decisions begin."""
@@ -108,44 +116,65 @@ class Engine:
         Raises a :class:`~asched.journal.errors.JournalError` where the journal cannot be gone on
         with (a newer writer, damage), and AssertionError where the state contradicts itself.
         """
-        while not (self._stopping and not self._effects.under_way and not len(self._inbox)):
+        while not self._drained():
             await self.turn()
             await self._wait()
 
     def stop(self) -> None:
         """Decide nothing more; end when the effects under way have ended."""
         self._stopping = True
+        self._effects.stop()
         self._inbox.wake()
+
+    def _drained(self) -> bool:
+        return self._stopping and not self._effects.under_way and not self._inbox.outcomes
 
     def record_start(self, *records: AnyRecord) -> None:
         """Fold what a start adds to the journal (who we are, our profiles); committed first."""
-        with self._begun():
-            for record in records:
-                self._apply(record)
+        self._look_at_the_clock()
+        for record in records:
+            self._apply(record)
 
     async def turn(self) -> None:
         """Observe, decide, commit, release."""
-        with self._begun():
-            decisions: list[Decision] = []
-            self._observe()
-            if not self._awaited and not self._stopping:
-                self._decide(decisions)
-        if not self._batch:
-            return
-        batch, self._batch = self._batch, []
-        await self._commit(batch)
-        self.stats.turns += 1
-        for decision in decisions:
-            self._effects.release(decision)
-        self._after_commit(batch)
+        self._turn_began_ns = self._clock.monotonic_ns()
+        self._look_at_the_clock()
+        decisions: list[Decision] = []
+        self._observe()
+        if not self._awaited and not self._stopping:
+            self._decide(decisions)
+        if self._batch:
+            batch, self._batch = self._batch, []
+            await self._commit(batch)
+            self.stats.turns += 1
+            for decision in decisions:
+                self._effects.release(decision)
+            self._after_commit(batch)
+        self._turn_began_ns = None
 
-    @contextmanager
-    def _begun(self) -> Iterator[None]:
-        self._now_ns = max(self._clock.time_ns(), self._cluster.now_ns)
+    def troubles(self, slow_turn_s: float) -> list[str]:
+        """What keeps it from scheduling, a line each: caches that were not listed yet, a journal
+        that cannot be written, a turn that takes longer than ``slow_turn_s``."""
+        found = []
+        if self._awaited:
+            missing = ", ".join(sorted(resource.plural for resource in self._awaited))
+            found.append(f"not listed yet: {missing}")
+        if self.journal_trouble:
+            found.append(f"the journal cannot be written: {self.journal_trouble}")
+        if self._turn_began_ns is not None:
+            turn_s = (self._clock.monotonic_ns() - self._turn_began_ns) / NS_PER_S
+            if turn_s > slow_turn_s:
+                found.append(f"the present turn of the engine takes {turn_s:.0f} s already")
+        return found
+
+    # -- a turn's records ---------------------------------------------------------------------
+
+    def _look_at_the_clock(self) -> None:
+        self._now_ns = self._time.now_ns()
         self._turn_begun = False
-        if self._timer_due():
+        due_ns = self._next_timer_ns()
+        if due_ns is not None and due_ns <= self._now_ns:
             self._begin()
-        yield
 
     def _begin(self) -> None:
         """The clock goes into the journal before the first record that depends on it."""
@@ -204,49 +233,68 @@ class Engine:
         ends_ns = self._clock.monotonic_ns() + round(self._limits.slice_s * NS_PER_S)
         if room > 0 and self._cluster.queue.head() is not None:
             self._begin()
-        while len(decisions) < room and self._clock.monotonic_ns() < ends_ns:
+        now_ns = self._clock.monotonic_ns()
+        while len(decisions) < room and now_ns < ends_ns:
+            began_ns = now_ns
             next_decisions = self._decider.next()
             if not next_decisions:
                 return
             for decision in next_decisions:
                 self._apply(decision)
-                self._count(decision)
+            now_ns = self._clock.monotonic_ns()
+            duration_s = (now_ns - began_ns) / NS_PER_S
+            self._metrics.decided(duration_s)
+            for decision in next_decisions:
+                self._count(decision, duration_s)
             decisions.extend(next_decisions)
 
-    def _count(self, decision: Decision) -> None:
+    def _count(self, decision: Decision, duration_s: float) -> None:
         match decision:
             case Assigned():
-                self.stats.assigned += 1
+                self.stats.assigned += 1  # as an attempt it counts when the binding has ended
+                return
+            case PermitAllowed():
+                return
             case Rejected() | PermitRejected():
                 self.stats.rejected += 1
+                result = AttemptResult.UNSCHEDULABLE
             case AttemptFailed():
                 self.stats.failed += 1
+                result = AttemptResult.ERROR
                 log.warning("attempt failed", pod=decision.key, error=decision.message)
+        profile = self._cluster.pods[decision.key].info.pod.spec.scheduler_name
+        self._metrics.attempt_ended(result, profile, duration_s)
 
     # -- committing ---------------------------------------------------------------------------
 
     async def _commit(self, batch: list[AnyRecord]) -> None:
         """Append the batch. A full or unreachable disk holds everything up and loses nothing: the
         same batch is tried until it is stored, and it cannot be stored twice."""
-        complained = False
+        began_ns = self._clock.monotonic_ns()
         while True:
             try:
                 appended = await self._journal.append(
                     batch, written_at_ns=self._now_ns, first_seq=self._next_seq
                 )
             except (JournalFullError, JournalBusyError, JournalIOError) as error:
-                self.stats.journal_failures += 1
-                if not complained:
-                    complained = True
-                    log.error("journal: nothing is decided until it can be written",
-                              error=str(error))  # fmt: skip
+                self._complain(str(error))
                 await self._clock.sleep(self._limits.journal_retry_s)
                 continue
-            if complained:
-                log.info("journal: written again")
-            self._next_seq = appended.last_seq + 1
-            self.stats.records += len(batch)
-            return
+            break
+        if self.journal_trouble:
+            self.journal_trouble = ""
+            log.info("journal: written again")
+        self._next_seq = appended.last_seq + 1
+        self.stats.records += len(batch)
+        self._metrics.appended(len(batch), (self._clock.monotonic_ns() - began_ns) / NS_PER_S)
+
+    def _complain(self, error: str) -> None:
+        """Of a journal that cannot be written: once for each new reason."""
+        self.stats.journal_failures += 1
+        self._metrics.append_failed()
+        if error != self.journal_trouble:
+            self.journal_trouble = error
+            log.error("journal: nothing is decided until it can be written", error=error)
 
     def _after_commit(self, batch: list[AnyRecord]) -> None:
         for record in batch:
@@ -254,44 +302,46 @@ class Engine:
                 case Bound():
                     self.stats.bound += 1
                 case BindFailed():
-                    self._effects.binding_failed(record.key, record.uid, record.message)
-                case ObjectGone():
-                    self._effects.forget(record.uid)
+                    self._effects.binding_failed(record)
+                case ObjectGone(kind="Pod"):
+                    self._effects.forget(record.key)
 
     # -- waiting ------------------------------------------------------------------------------
 
-    def _timer_due(self) -> bool:
-        due_ns = self._next_timer_ns()
-        return due_ns is not None and due_ns <= self._now_ns
-
     def _next_timer_ns(self) -> int | None:
-        times = [
-            until_ns
-            for waiting in self._cluster.waiting.values()
-            for until_ns in waiting.pending_until_ns.values()
-        ]
+        """When the next thing falls due by itself."""
+        times = []
         queue_ns = self._cluster.queue.next_timer_ns()
         if queue_ns is not None:
             times.append(queue_ns)
+        if self._may_decide():
+            # Only a decision ends a permit's time: one that is overdue meanwhile is no reason to
+            # take turn after turn.
+            times += [
+                until_ns
+                for waiting in self._cluster.waiting.values()
+                for until_ns in waiting.pending_until_ns.values()
+            ]
         return min(times, default=None)
 
-    def _can_decide(self) -> bool:
+    def _may_decide(self) -> bool:
         return (
             not self._awaited
             and not self._stopping
             and self._effects.under_way < self._limits.effects_under_way
-            and self._cluster.queue.head() is not None
         )
 
     async def _wait(self) -> None:
         """Until there is something to do. Always lets other tasks run first."""
         await anyio.lowlevel.checkpoint()
-        if len(self._inbox) or self._can_decide():
+        if len(self._inbox) or self._drained():
+            return
+        if self._may_decide() and self._cluster.queue.head() is not None:
             return
         due_ns = self._next_timer_ns()
         if due_ns is None or self._stopping:
             await self._inbox.wait()
             return
-        pause_s = max(0.0, (due_ns - self._clock.time_ns()) / NS_PER_S)
+        pause_s = max(0.0, (due_ns - self._time.now_ns()) / NS_PER_S)
         with anyio.move_on_after(pause_s):
             await self._inbox.wait()

@@ -39,6 +39,11 @@ class Inbox:
         while len(self._changes) > self._most_changes:
             await self._drained.wait()
 
+    @property
+    def outcomes(self) -> int:
+        """Outcomes that wait."""
+        return len(self._outcomes)
+
     def put_outcome(self, outcome: Outcome) -> None:
         self._outcomes.append(outcome)
         self._arrived.set()
