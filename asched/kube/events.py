@@ -43,6 +43,10 @@ class EventSettings(msgspec.Struct, frozen=True):
     retry: RetryPolicy = RetryPolicy(attempts=4, initial_s=0.5, max_s=10.0)
     request_timeout_s: float = 10.0
 
+    def __post_init__(self) -> None:
+        if min(self.queue_limit, self.senders, self.series_limit) < 1:
+            raise ValueError("an event recorder needs room for one event and one sender")
+
 
 class EventCounts(msgspec.Struct):
     """What became of recorded events. Only the recorder writes them."""

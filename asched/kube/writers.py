@@ -11,8 +11,6 @@ from typing import Literal
 
 import msgspec
 
-from asched.framework.pod_info import PodInfo
-from asched.framework.status import SUCCESS, Status
 from asched.kube.client import STRATEGIC_MERGE_PATCH, ApiClient
 from asched.kube.errors import ApiError, NoAnswerError
 from asched.model.pod import DEFAULT_SCHEDULER_NAME, POD_SCHEDULED
@@ -267,17 +265,6 @@ class PodWriter:
         except NoAnswerError as error:
             return _no_answer(error)
         return Done()
-
-
-class Binder:
-    """The framework's ``BindingClient``: an outcome as a Status."""
-
-    def __init__(self, writer: PodWriter) -> None:
-        self._writer = writer
-
-    async def bind(self, pod: PodInfo, node_name: str) -> Status:
-        outcome = await self._writer.bind(PodRef(pod.namespace, pod.name, pod.uid), node_name)
-        return SUCCESS if isinstance(outcome, Done) else Status.error(outcome.message)
 
 
 def _nomination(node: str | None) -> str | msgspec.UnsetType | None:

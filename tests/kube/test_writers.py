@@ -9,12 +9,9 @@ from typing import Any
 
 import pytest
 
-from asched.framework.pod_info import PodInfo
-from asched.framework.status import Code
 from asched.kube.client import ApiClient
 from asched.kube.timing import RetryPolicy
 from asched.kube.writers import (
-    Binder,
     BoundElsewhere,
     Done,
     PodGone,
@@ -23,12 +20,10 @@ from asched.kube.writers import (
     Refused,
     Unknown,
 )
-from asched.model.pod import Pod
-from asched.model.resources import Resource, decode
 from asched.sim.auth import SCHEDULER
 from asched.sim.cluster import Cluster
 from asched.sim.http import ApiServer
-from tests.kube.harness import ManualClock, ScriptedServer, client_for, in_turn, json_bytes, refusal
+from tests.kube.harness import ManualClock, ScriptedServer, client_for, in_turn, refusal
 
 WHEN = datetime(2026, 1, 2, 3, 4, 5, 678901, tzinfo=UTC)
 STAMP = "2026-01-02T03:04:05Z"
@@ -160,18 +155,6 @@ async def test_a_server_that_is_not_there_has_done_nothing() -> None:
         outcome = await PodWriter(client).bind(PodRef("a", "p", "u"), "n")
     assert isinstance(outcome, Refused)
     assert outcome.status == 0
-
-
-async def test_the_frameworks_client_answers_with_statuses() -> None:
-    async with world() as w:
-        ref = w.pod()
-        binder = Binder(w.writer)
-        pod = decode(Resource.PODS, json_bytes(w.stored()))
-        assert isinstance(pod, Pod)
-        assert (await binder.bind(PodInfo(pod), "n1")).is_success
-        status = await binder.bind(PodInfo(pod), "n2")
-        assert (status.code, status.message) == (Code.ERROR, "already bound to node n1")
-        assert ref.key == pod.key
 
 
 async def test_why_a_pod_is_pending() -> None:
