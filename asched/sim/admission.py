@@ -183,9 +183,10 @@ def check_pod_update(new: Object, old: Object) -> None:
     name = new["metadata"]["name"]
     known_gates = {gate["name"] for gate in old_spec.get("schedulingGates") or ()}
     for index, gate in enumerate(new_spec.get("schedulingGates") or ()):
-        if gate["name"] not in known_gates:
+        gate_name = gate.get("name") or ""
+        if gate_name not in known_gates:
             message = "Forbidden: only deletion is allowed, but found new scheduling gate "
-            cause = Cause("FieldValueForbidden", f"{message}'{gate['name']}'",
+            cause = Cause("FieldValueForbidden", f"{message}'{gate_name}'",
                           f"spec.schedulingGates[{index}].name")  # fmt: skip
             raise invalid("Pod", "", name, [cause])
     comparable_new, comparable_old = _without_mutable(new_spec), _without_mutable(old_spec)

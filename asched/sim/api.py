@@ -31,6 +31,7 @@ from asched.sim.events import complete_core, to_core, to_events
 from asched.sim.listing import ListOptions, Page, list_page
 from asched.sim.resources import Registry, ResourceType
 from asched.sim.selectors import Predicate
+from asched.sim.shapes import check_shape
 from asched.sim.store import Object, Revisions, Storage, Stored, View, encode
 from asched.sim.validation import check_object, invalid_value, resource_group_for_errors
 from asched.sim.watch import Watcher
@@ -160,7 +161,10 @@ class ObjectApi:
                 f'{resource.kind} in version "{resource.version}" cannot be handled as a '
                 f"{resource.kind}: expected kind {resource.kind}, got {kind}"
             )
-        metadata = dict(obj.get("metadata") or {})
+        given = obj.get("metadata")
+        metadata = dict(given) if isinstance(given, dict) else {}
+        if given is not None and not isinstance(given, dict):
+            raise bad_request("the object's metadata is not an object")
         drop_empty(metadata, ("labels", "annotations", "finalizers", "ownerReferences"))
         named = metadata.get("namespace")
         if resource.namespaced:
@@ -177,6 +181,7 @@ class ObjectApi:
         typed["metadata"] = metadata
         if resource.storage_key == "events":
             typed = to_core(typed) if resource.group else complete_core(typed)
+        check_shape(resource, typed)
         return typed
 
     def create(

@@ -43,7 +43,7 @@ from asched.sim.resources import BUILT_IN
 
 def _node_status(node: Object, _: float) -> Any:
     conditions = (node.get("status") or {}).get("conditions") or ()
-    ready = next((c["status"] for c in conditions if c["type"] == "Ready"), None)
+    ready = next((c.get("status") for c in conditions if c.get("type") == "Ready"), None)
     shown = ["Unknown" if ready is None else "Ready" if ready == "True" else "NotReady"]
     if (node.get("spec") or {}).get("unschedulable"):
         shown.append("SchedulingDisabled")
@@ -63,7 +63,7 @@ def _node_roles(node: Object, _: float) -> Any:
 def _address(kind: str) -> Cell:
     def cell(node: Object, _: float) -> Any:
         addresses = (node.get("status") or {}).get("addresses") or ()
-        return next((a["address"] for a in addresses if a["type"] == kind), NONE)
+        return next((a.get("address", "") for a in addresses if a.get("type") == kind), NONE)
 
     return cell
 

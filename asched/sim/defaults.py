@@ -360,10 +360,10 @@ _DEFAULTS: dict[str, Callable[[Object], None]] = {
 
 
 def complete_status(storage_key: str, obj: Object) -> None:
-    """Write what the typed API always shows in a status: null times of conditions.
+    """Write what the typed API always shows in a status: every field without ``omitempty``.
 
-    ``lastProbeTime`` and its like have no omitempty in k8s.io/api, so a condition that was sent
-    without them comes back with null.
+    A condition that was sent without ``lastProbeTime`` and its like comes back with null there,
+    one without a type with an empty one.
     """
     times = _CONDITION_TIMES.get(storage_key)
     status = obj.get("status")
@@ -372,12 +372,10 @@ def complete_status(storage_key: str, obj: Object) -> None:
     conditions = status.get("conditions")
     if not conditions:
         return
-    if all(time in condition for condition in conditions for time in times):
+    always = {"type": "", "status": "", **dict.fromkeys(times)}
+    if all(field in condition for condition in conditions for field in always):
         return
-    obj["status"] = {
-        **status,
-        "conditions": [{**dict.fromkeys(times), **condition} for condition in conditions],
-    }
+    obj["status"] = {**status, "conditions": [{**always, **c} for c in conditions]}
 
 
 _CONDITION_TIMES = {

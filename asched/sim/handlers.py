@@ -23,6 +23,7 @@ from asched.sim.patches import json_patch, merge_patch
 from asched.sim.rendering import MetadataOnly, Rendering, WholeObjects
 from asched.sim.requests import RequestInfo
 from asched.sim.selectors import Predicate, both, field_selector, label_selector
+from asched.sim.shapes import check_request
 from asched.sim.store import Object, Stored, encode
 from asched.sim.strategic import strategic_merge
 from asched.sim.strictness import check_fields
@@ -108,6 +109,8 @@ def decode_body(request: Request) -> Any:
         return protobuf.decode(body)
     try:
         return _decode(body)
+    except RecursionError as error:
+        raise bad_request("json: exceeded max depth") from error
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         if request.content_type in _YAML_TYPES:
             return _decode_yaml(body)
@@ -155,10 +158,12 @@ def _create(api: ObjectApi, request: Request) -> Answer:
     if not isinstance(obj, dict):
         raise bad_request("the request body is not an object")
     if info.subresource == "binding":
+        check_request("Binding", obj)
         name = info.name or (obj.get("metadata") or {}).get("name") or ""
         binding.bind(api, info.resource, info.namespace, name, obj)
         return Answer(201, _BOUND)
     if info.subresource == "eviction":
+        check_request("Eviction", obj)
         options = _options_from(obj.get("deleteOptions") or {}, info)
         binding.evict(api, info.resource, info.namespace, info.name, options)
         return Answer(201, _BOUND)
@@ -240,7 +245,7 @@ def _apply(api: ObjectApi, request: Request) -> Answer:
 
 def _options_from(body: Any, info: RequestInfo) -> DeleteOptions:
     """DeleteOptions from the body, or from the query as kubectl may send them."""
-    body = body if isinstance(body, dict) else {}
+    body = check_request("DeleteOptions", body)
     preconditions = body.get("preconditions") or {}
     grace = body.get("gracePeriodSeconds")
     if grace is None and "gracePeriodSeconds" in info.query:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -23,14 +24,17 @@ from asched.sim.requests import PathNotServedError, RequestInfo, parse_request
 from asched.sim.store import encode
 from asched.sim.streaming import WatchStreams
 
+logger = logging.getLogger(__name__)
+
 HOST = "127.0.0.1"
 LOOPBACK = (HOST, "::1", "localhost")
 """Plain HTTP is for this machine alone."""
 BOOKMARK_INTERVAL_S = 60.0
-MAX_BODY_BYTES = 8 * 1024 * 1024
-"""Somewhat above etcd's limit for one object, so that the answer is a Status, not a reset."""
+MAX_BODY_BYTES = 3 * 1024 * 1024
+"""kube-apiserver's own limit (``MaxRequestBodyBytes``)."""
 
 _HEALTH = frozenset({"/healthz", "/readyz", "/livez"})
+_PANIC = "This request caused apiserver to panic. Look in the logs for details."
 _VERSION = {
     "major": "1",
     "minor": "36",
@@ -151,6 +155,10 @@ class ApiServer:
             return failure(error)
         except PathNotServedError:
             return web.Response(status=404, text="404 page not found\n")
+        except (TypeError, AttributeError, LookupError, ValueError):
+            # What the shape check let through: our own mistake, which must not end a connection.
+            logger.exception("request failed: %s %s", request.method, request.path)
+            return failure(ApiError(500, "InternalError", _PANIC, details={}))
 
     # --- resources -----------------------------------------------------------------------------
 
@@ -170,7 +178,7 @@ class ApiServer:
         return response
 
     async def _answer(self, request: web.BaseRequest, info: RequestInfo) -> web.Response:
-        body = await request.read() if request.can_read_body else b""
+        body = await _body_of(request) if request.can_read_body else b""
         headers = request.headers
         content_type = headers.get("Content-Type", "application/json").partition(";")[0].strip()
         result = answer(
@@ -221,6 +229,17 @@ class ApiServer:
         if path == "/":
             return json_response(200, self._discovery.paths())
         raise unknown_path()
+
+
+async def _body_of(request: web.BaseRequest) -> bytes:
+    """Raises ApiError 413 for a body that the API server would not read to its end."""
+    body = bytearray()
+    async for chunk in request.content.iter_any():
+        body += chunk
+        if len(body) > MAX_BODY_BYTES:
+            message = f"Request entity too large: limit is {MAX_BODY_BYTES}"
+            raise ApiError(413, "RequestEntityTooLarge", message)
+    return bytes(body)
 
 
 _GROUP_DEPTH = {"/": 2, "s": 3}

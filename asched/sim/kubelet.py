@@ -244,7 +244,7 @@ class Kubelets:
     def _host_address(self, pod: Object) -> str:
         node = self._api.find("nodes", "", pod["spec"]["nodeName"])
         addresses = (node.obj.get("status") or {}).get("addresses") or () if node else ()
-        return next((a["address"] for a in addresses if a["type"] == "InternalIP"), "")
+        return next((a.get("address", "") for a in addresses if a.get("type") == "InternalIP"), "")
 
     def _heartbeat(self, name: str, uid: str) -> None:
         """Renew a node's lease, as long as there is the node."""
@@ -277,7 +277,7 @@ def _conditions(pod: Object, now: str, *, ready: bool) -> list[Object]:
     kept = [
         condition
         for condition in pod["status"].get("conditions") or ()
-        if condition["type"] not in _POD_CONDITIONS
+        if condition.get("type") not in _POD_CONDITIONS
     ]
     made = []
     for kind in _POD_CONDITIONS:

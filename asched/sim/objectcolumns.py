@@ -191,7 +191,7 @@ DAEMON_SETS = (
 
 
 def _job_status(job: Object, _: float) -> Any:
-    held = {c["type"] for c in (job.get("status") or {}).get("conditions") or ()
+    held = {c.get("type") for c in (job.get("status") or {}).get("conditions") or ()
             if c.get("status") == "True"}  # fmt: skip
     for condition in ("Complete", "Failed", "Suspended", "FailureTarget"):
         if condition in held:

@@ -74,7 +74,7 @@ def _status(pod: Object, _: float) -> str:
     status = pod.get("status") or {}
     reason = status.get("reason") or status.get("phase") or ""
     for condition in status.get("conditions") or ():
-        if condition["type"] == "PodScheduled" and condition.get("reason") == "SchedulingGated":
+        if condition.get("type") == "PodScheduled" and condition.get("reason") == "SchedulingGated":
             reason = "SchedulingGated"
     initializing = _init_reason(pod)
     reason = initializing or _container_reason(pod, reason)
@@ -91,7 +91,7 @@ def _gates(pod: Object, _: float) -> str:
     if not gates:
         return "<none>"
     conditions = (pod.get("status") or {}).get("conditions") or ()
-    held = {c["type"] for c in conditions if c.get("status") == "True"}
+    held = {c.get("type") for c in conditions if c.get("status") == "True"}
     passed = sum(1 for gate in gates if gate.get("conditionType") in held)
     return f"{passed}/{len(gates)}"
 

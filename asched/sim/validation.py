@@ -202,6 +202,10 @@ def _pod_causes(pod: Object) -> list[Cause]:
                 "spec.nodeName", "cannot be set until all schedulingGates have been cleared"
             )
         )
+    for index, gate in enumerate(spec.get("schedulingGates") or ()):
+        if not gate.get("name"):
+            path = f"spec.schedulingGates[{index}]"
+            causes.append(invalid_value(path, "", "name part must be non-empty"))
     causes.extend(_spread_causes(spec.get("topologySpreadConstraints") or []))
     return causes
 
