@@ -145,15 +145,16 @@ class ServiceAccount:
 
 def find_credentials(kubeconfig: Path | None, context: str | None) -> CredentialSource:
     """``kubeconfig`` if given, else $KUBECONFIG, else the pod's service account, else
-    ``~/.kube/config``: the order of kubectl, with the pod before the home directory.
+    ``~/.kube/config``: the order of kubectl, with the pod before the home directory. Of several
+    files in $KUBECONFIG the first that exists is taken.
 
     Raises KubeConfigError where there is none of them.
     """
     if kubeconfig is not None:
         return KubeConfigFile(kubeconfig.expanduser(), context)
-    if named := os.environ.get("KUBECONFIG"):
-        first = named.split(os.pathsep)[0]
-        return KubeConfigFile(Path(first).expanduser(), context)
+    if named := os.environ.get("KUBECONFIG", "").strip(os.pathsep):
+        files = [Path(name).expanduser() for name in named.split(os.pathsep) if name]
+        return KubeConfigFile(next(filter(Path.exists, files), files[0]), context)
     if os.environ.get("KUBERNETES_SERVICE_HOST"):
         if context is not None:
             raise KubeConfigError("a context needs a kubeconfig; there is none in a cluster")

@@ -52,7 +52,7 @@ class ReflectorSettings(msgspec.Struct, frozen=True):
     healthy_watch_s: float = 10.0
     """A watch that lived this long is opened again without a pause, even if it was silent."""
     retry: RetryPolicy = RetryPolicy(initial_s=0.8, max_s=30.0)
-    slow_retry: RetryPolicy = RetryPolicy(initial_s=15.0, max_s=300.0)
+    slow_retry: RetryPolicy = RetryPolicy(initial_s=10.0, max_s=60.0)
     """For what only somebody else can mend: no permission, a resource that is not served."""
     complain_every_s: float = 300.0
     """The same trouble is not logged more often than this."""
@@ -228,9 +228,9 @@ class Reflector:
         lines = LineSplitter()
         overlong = 0
         async with self._client.stream(self.resource.path, params, timeout_s=timeout_s) as stream:
-            self._complaints.over()
             while chunk := await stream.read():
                 await self._deliver(lines.feed(chunk))
+                self._complaints.over()
                 if lines.overlong > overlong:
                     overlong = lines.overlong
                     self.decoder.skip_line("longer than any object can be")
@@ -288,14 +288,14 @@ class Reflector:
         if error.status == 404:
             self._complaints.about("not served by the API server", "404; tried again later")
             return await self._without()
-        if error.status in (401, 403):
+        if error.status == 403:
             self._complaints.about("not permitted", error.message)
-            if error.status == 403 and self.resource in OPTIONAL:
+            if self.resource in OPTIONAL:
                 return await self._without()
             return self._slow_backoff.next_s(error.retry_after_s)
         self._complaints.about("refused by the API server", str(error))
         self._failures_in_a_row += 1
-        our_fault = 400 <= error.status < 500 and error.status != 429
+        our_fault = 400 <= error.status < 500 and error.status not in (401, 429)
         if our_fault or self._failures_in_a_row >= self._settings.relist_after_failures:
             self._resource_version = ""
         return self._backoff.next_s(error.retry_after_s)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import os
 import ssl
 import sys
 from pathlib import Path
@@ -187,7 +188,8 @@ async def test_without_anything_to_go_by_the_ways_are_named(
     monkeypatch.setenv("HOME", str(tmp_path))
     with pytest.raises(KubeConfigError, match="give --kubeconfig"):
         find_credentials(None, None)
-    monkeypatch.setenv("KUBECONFIG", str(kubeconfig(tmp_path, "http://api")))
+    there = kubeconfig(tmp_path, "http://api")
+    monkeypatch.setenv("KUBECONFIG", f"{tmp_path / 'none'}{os.pathsep}{there}")
     assert (await find_credentials(None, None).load(BEGIN)).server == "http://api"
 
 

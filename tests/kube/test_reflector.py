@@ -315,7 +315,7 @@ async def test_a_resource_that_is_not_served_is_empty_until_it_is() -> None:
     assert [entry["event"] for entry in logs if entry["log_level"] == "warning"] == [
         "not served by the API server"
     ]
-    assert all(slept >= 7.5 for slept in scene.clock.sleeps_s)
+    assert all(slept >= 5 for slept in scene.clock.sleeps_s)
 
 
 async def test_a_resource_that_is_not_served_any_more_is_not_taken_for_empty() -> None:
@@ -335,11 +335,31 @@ async def test_no_permission_is_said_once_a_while_and_tried_slowly() -> None:
             with anyio.fail_after(PATIENCE_S):
                 await scene.clock.horizon_reached.wait()
             assert not scene.reflector.synced
-    assert 3600 / 301 <= len(scene.server.asked) <= 3600 / 150 + 6
+    assert 3600 / 61 <= len(scene.server.asked) <= 3600 / 30 + 6
     assert 0 < len(logs) <= 3600 / 300 + 1
     assert {(entry["event"], entry["error"]) for entry in logs} == {
         ("not permitted", "nodes is forbidden: no")
     }
+
+
+async def test_a_watch_that_opens_and_fails_is_complained_of_once_a_while() -> None:
+    failing = Answer(body=[event_line("ERROR", {"kind": "Status", "code": 500, "message": "no"})])
+    script = lists_and_watches(in_turn(listing([], "10")), in_turn(failing))
+    with capture_logs() as logs:
+        async with reflecting(script, horizon_s=3600) as scene:
+            with anyio.fail_after(PATIENCE_S):
+                await scene.clock.horizon_reached.wait()
+    assert 0 < len(logs) <= 3600 / 300 + 1
+
+
+async def test_a_token_refused_for_a_while_does_not_begin_a_new_list() -> None:
+    watches = in_turn(*[refusal(401, "Unauthorized")] * 3, Answer(body=[added("a", 11)], hang=True))
+    with capture_logs() as logs:
+        async with reflecting(lists_and_watches(in_turn(listing([], "10")), watches)) as scene:
+            await scene.until(lambda: scene.names == {"a"})
+            await anyio.wait_all_tasks_blocked()
+    assert len(scene.lists) == 1
+    assert [entry["event"] for entry in logs] == ["refused by the API server", "watching again"]
 
 
 async def test_what_scheduling_can_do_without_may_be_forbidden() -> None:
