@@ -22,7 +22,11 @@ class ImageIndex:
     def __init__(self) -> None:
         self._rows: dict[str, dict[int, int]] = {}
         self._names: dict[int, tuple[str, ...]] = {}
-        self._columns: dict[tuple[str, int], Int64Column] = {}
+        self._columns: dict[str, Int64Column] = {}
+
+    def __bool__(self) -> bool:
+        """Whether any node has an image."""
+        return bool(self._rows)
 
     def set_row(self, row: int, images: Sequence[ContainerImage]) -> bool:
         """The images of a row are now these. Returns whether anything changed."""
@@ -52,9 +56,9 @@ class ImageIndex:
         holders = self._rows.get(image)
         if not holders:
             return np.zeros(size, np.int64), 0
-        column = self._columns.get((image, size))
-        if column is None:
+        column = self._columns.get(image)
+        if column is None or len(column) != size:
             column = np.zeros(size, np.int64)
             column[list(holders)] = holders[min(holders)]
-            self._columns[image, size] = column
+            self._columns[image] = column
         return column, len(holders)

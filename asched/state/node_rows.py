@@ -10,6 +10,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
+from numpy.typing import NDArray
 
 from asched.framework.nodes import (
     BoolColumn,
@@ -17,12 +18,13 @@ from asched.framework.nodes import (
     LabelColumn,
     Nodes,
     RowArray,
+    S,
     TaintColumn,
 )
 from asched.framework.pod_info import HostPort, PodInfo
 from asched.model.node import Node
-from asched.model.quantity import MAX_INT64
 from asched.state.ports import ports_collide
+from asched.state.sums import requests_of, scoring_cpu_of, scoring_memory_of, shift
 
 if TYPE_CHECKING:
     from asched.state.node_table import NodeTable
@@ -63,6 +65,13 @@ class NodeRows(Nodes):
     @property
     def cluster_size(self) -> int:
         return self._table.cluster_size
+
+    @property
+    def version(self) -> int:
+        return self._table.version
+
+    def align(self, column: NDArray[S]) -> NDArray[S]:
+        return column[self._rows]
 
     def row_of(self, name: str) -> int | None:
         row = self._table.row_of(name)
@@ -145,14 +154,16 @@ class NodeRows(Nodes):
     # -- hypotheses ---------------------------------------------------------------------------
 
     def suppose_pod(self, row: int, pod: PodInfo) -> None:
-        """As if ``pod`` were on the node of ``row`` as well."""
-        self._own_pods(row)[pod.uid] = pod
+        """As if ``pod`` were on the node of ``row`` as well. Raises ValueError if it is."""
+        pods = self._own_pods(row)
+        if pod.uid in pods:
+            raise ValueError(f"pod {pod.key} is on node {self.names[row]} already")
+        pods[pod.uid] = pod
         self._count(row, pod, 1)
 
     def suppose_without(self, row: int, pod: PodInfo) -> None:
         """As if ``pod`` were not there. Raises KeyError if it is not."""
-        del self._own_pods(row)[pod.uid]
-        self._count(row, pod, -1)
+        self._count(row, self._own_pods(row).pop(pod.uid), -1)
 
     def _own_pods(self, row: int) -> dict[str, PodInfo]:
         pods = self._pods.get(row)
@@ -161,13 +172,13 @@ class NodeRows(Nodes):
         return pods
 
     def _count(self, row: int, pod: PodInfo, sign: int) -> None:
-        shape = pod.shape
+        shape, pods = pod.shape, self._pods[row]
         self.pod_count[row] += sign
         for name, number in shape.requests.items():
-            _shift(self.requested(name), row, sign * number)
-        _shift(self.scoring_cpu_milli, row, sign * shape.scoring_cpu_milli)
-        _shift(self.scoring_memory_bytes, row, sign * shape.scoring_memory_bytes)
-
-
-def _shift(column: Int64Column, row: int, difference: int) -> None:
-    column[row] = min(MAX_INT64, int(column[row]) + difference)
+            column = self.requested(name)
+            if not shift(column, row, sign * number):
+                column[row] = requests_of(pods.values(), name)
+        if not shift(self.scoring_cpu_milli, row, sign * shape.scoring_cpu_milli):
+            self.scoring_cpu_milli[row] = scoring_cpu_of(pods.values())
+        if not shift(self.scoring_memory_bytes, row, sign * shape.scoring_memory_bytes):
+            self.scoring_memory_bytes[row] = scoring_memory_of(pods.values())

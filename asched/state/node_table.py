@@ -27,12 +27,12 @@ from asched.framework.nodes import (
 )
 from asched.framework.pod_info import HostPort, PodInfo
 from asched.model.node import Node, Taint
-from asched.model.quantity import MAX_INT64
 from asched.model.requests import PODS, amounts
 from asched.state.change_log import ChangeLog
 from asched.state.images import ImageIndex
 from asched.state.node_rows import NodeRows
 from asched.state.ports import PortIndex
+from asched.state.sums import requests_of, scoring_cpu_of, scoring_memory_of, shift
 
 S = TypeVar("S", bound=np.generic)
 
@@ -68,10 +68,12 @@ class NodeTable(Nodes):
         self._ports = PortIndex()
         self._images = ImageIndex()
         self._row_log: ChangeLog[int] = ChangeLog()
+        self._object_log: ChangeLog[int] = ChangeLog()
         self._pod_log: ChangeLog[tuple[int, PodInfo, int]] = ChangeLog()
+        self._version = 0
         self.layout = 0
-        """Changes whenever results cannot be patched row by row: nodes came or went, or images
-        (whose score depends on how many nodes hold them) did."""
+        """Changes whenever results cannot be patched row by row: what is said of an image depends on
+        how many nodes hold it, of how many there are."""
 
     # -- reading ------------------------------------------------------------------------------
 
@@ -82,6 +84,13 @@ class NodeTable(Nodes):
     @property
     def cluster_size(self) -> int:
         return len(self._rows)
+
+    @property
+    def version(self) -> int:
+        return self._version
+
+    def align(self, column: NDArray[S]) -> NDArray[S]:
+        return column
 
     def row_of(self, name: str) -> int | None:
         return self._rows.get(name)
@@ -168,6 +177,15 @@ class NodeTable(Nodes):
         return recent if recent is None or len(recent) <= 1 else sorted(set(recent))
 
     @property
+    def objects_cursor(self) -> int:
+        """The present end of the log of rows whose node object changed, came or went."""
+        return self._object_log.cursor
+
+    def objects_changed_since(self, cursor: int) -> bool:
+        """Whether any row's node object changed since ``cursor``."""
+        return self._object_log.cursor != cursor
+
+    @property
     def pods_cursor(self) -> int:
         """The present end of the log of pods that came to rows and left them."""
         return self._pod_log.cursor
@@ -188,6 +206,8 @@ class NodeTable(Nodes):
         else:
             old = self._objects[row]
         self._objects[row] = node
+        if old is None or (old.labels, old.spec.taints) != (node.labels, node.spec.taints):
+            self._version += 1
         self._unschedulable[row] = node.spec.unschedulable
         self._set_allocatable(row, node, old)
         self._set_labels(row, node.metadata.labels, {} if old is None else old.metadata.labels)
@@ -197,9 +217,10 @@ class NodeTable(Nodes):
             row, images
         ):
             self.layout += 1
-        self._row_log.append(row)
+        self._object_changed(row)
         if old is None:
-            self.layout += 1
+            if self._images:
+                self.layout += 1
             for pod in self._strays.pop(name, {}).values():
                 self._add_to_row(row, pod)
 
@@ -225,8 +246,13 @@ class NodeTable(Nodes):
         self._alive[row] = False
         self.names[row] = ""
         heapq.heappush(self._free, row)
+        self._version += 1
         self.layout += 1
         self._row_log.append(row)
+
+    def _object_changed(self, row: int) -> None:
+        self._row_log.append(row)
+        self._object_log.append(row)
 
     def _new_row(self, name: str) -> int:
         if self._free:
@@ -310,55 +336,37 @@ class NodeTable(Nodes):
                 self._pod_log.append((row, old, -1))
                 self._pod_log.append((row, pod, 1))
             return
+        order = [*here]
         self._remove_from_row(row, old)
         self._add_to_row(row, pod)
+        self._pods[row] = {uid: here[uid] for uid in order}
 
     def _add_to_row(self, row: int, pod: PodInfo) -> None:
-        shape = pod.shape
         self._pods[row][pod.uid] = pod
-        for name, number in shape.requests.items():
-            column = self._column(self._requested, name)
-            column[row] = min(MAX_INT64, int(column[row]) + number)
-        self._pod_count[row] += 1
-        self._scoring_cpu[row] = min(
-            MAX_INT64, int(self._scoring_cpu[row]) + shape.scoring_cpu_milli
-        )
-        self._scoring_memory[row] = min(
-            MAX_INT64, int(self._scoring_memory[row]) + shape.scoring_memory_bytes
-        )
-        if shape.ports:
-            self._ports.add(row, shape.ports)
-        self._row_log.append(row)
-        self._pod_log.append((row, pod, 1))
+        self._count(row, pod, 1)
+        if pod.shape.ports:
+            self._ports.add(row, pod.shape.ports)
 
     def _remove_from_row(self, row: int, pod: PodInfo) -> None:
-        shape = pod.shape
         del self._pods[row][pod.uid]
-        self._pod_count[row] -= 1
-        for name, number in shape.requests.items():
-            column = self._requested[name]
-            held = int(column[row])
-            # A sum that was cut off at 64 bits cannot be subtracted from: add up what is left.
-            column[row] = held - number if held < MAX_INT64 else self._sum(row, name)
-        held = int(self._scoring_cpu[row])
-        self._scoring_cpu[row] = (
-            held - shape.scoring_cpu_milli
-            if held < MAX_INT64
-            else _saturated(p.shape.scoring_cpu_milli for p in self._pods[row].values())
-        )
-        held = int(self._scoring_memory[row])
-        self._scoring_memory[row] = (
-            held - shape.scoring_memory_bytes
-            if held < MAX_INT64
-            else _saturated(p.shape.scoring_memory_bytes for p in self._pods[row].values())
-        )
-        if shape.ports:
-            self._ports.remove(row, shape.ports)
-        self._row_log.append(row)
-        self._pod_log.append((row, pod, -1))
+        self._count(row, pod, -1)
+        if pod.shape.ports:
+            self._ports.remove(row, pod.shape.ports)
 
-    def _sum(self, row: int, resource: str) -> int:
-        return _saturated(p.shape.requests.get(resource, 0) for p in self._pods[row].values())
+    def _count(self, row: int, pod: PodInfo, sign: int) -> None:
+        """Enter in the columns that the pod came to the row, or left it."""
+        shape, pods = pod.shape, self._pods[row]
+        self._pod_count[row] += sign
+        for name, number in shape.requests.items():
+            column = self._column(self._requested, name)
+            if not shift(column, row, sign * number):
+                column[row] = requests_of(pods.values(), name)
+        if not shift(self._scoring_cpu, row, sign * shape.scoring_cpu_milli):
+            self._scoring_cpu[row] = scoring_cpu_of(pods.values())
+        if not shift(self._scoring_memory, row, sign * shape.scoring_memory_bytes):
+            self._scoring_memory[row] = scoring_memory_of(pods.values())
+        self._row_log.append(row)
+        self._pod_log.append((row, pod, sign))
 
     # -- storage ------------------------------------------------------------------------------
 
@@ -390,7 +398,3 @@ class NodeTable(Nodes):
 
 def _longer(column: NDArray[S], extra: int, fill: object) -> NDArray[S]:
     return np.concatenate([column, np.full(extra, fill, column.dtype)])
-
-
-def _saturated(numbers: Iterable[int]) -> int:
-    return min(MAX_INT64, sum(numbers))
