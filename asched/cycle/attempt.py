@@ -13,13 +13,10 @@ import numpy as np
 
 from asched.cycle.findings import Findings
 from asched.cycle.plugin_calls import PluginFailure, call, filter_nodes, normalized, score_nodes
-from asched.cycle.shape_cache import ShapeAnswers, ShapeCache
+from asched.cycle.shape_answers import ShapeAnswers
+from asched.cycle.shape_cache import ShapeCache
 from asched.framework.cycle_state import CycleState
-from asched.framework.interface import (
-    PreFilterExtensions,
-    PreFilterResult,
-    Scope,
-)
+from asched.framework.interface import PreFilterExtensions, PreFilterResult
 from asched.framework.nodes import BoolColumn, Int64Column, RowArray
 from asched.framework.pod_info import PodInfo
 from asched.framework.profile import Profile
@@ -37,8 +34,10 @@ class Screening:
 
     state: CycleState
     findings: Findings
-    feasible: RowArray
-    """Rows on which the pod can run, in row order (or in search order where a share sufficed)."""
+    feasible: BoolColumn
+    """Rows on which the pod can run."""
+    count: int = 0
+    """How many those are."""
     rejected: Status | None = None
     """PreFilter's rejection of the pod as a whole: then nothing was filtered."""
     node_names: frozenset[str] | None = None
@@ -50,10 +49,15 @@ class Screening:
     nominated_used: bool = False
     """The pod's nominated node passed, so no other was looked at."""
 
+    @property
+    def rows(self) -> RowArray:
+        """The feasible rows, ascending."""
+        return np.flatnonzero(self.feasible)
+
 
 @dataclass(slots=True)
 class PluginScores:
-    """One plugin's scores of the feasible nodes, in the order of :attr:`Screening.feasible`."""
+    """One plugin's scores of the feasible nodes, in the order of :attr:`Screening.rows`."""
 
     plugin: str
     weight: int
@@ -94,7 +98,7 @@ class Attempt:
         answers = self._answers
         state = CycleState()
         state.absorb(answers.state)
-        screening = Screening(state, answers.findings, np.empty(0, np.intp))
+        screening = Screening(state, answers.findings, answers.feasible)
         self._pre_filter(screening)
         if screening.rejected is not None:
             return screening
@@ -139,7 +143,7 @@ class Attempt:
         """Add what cluster-scope filters say to the shared findings of node-scope ones."""
         own: Findings | None = None
         for rank, plugin in enumerate(self._profile.filter):
-            if plugin.scope is Scope.NODE or plugin.name in screening.state.skip_filter:
+            if plugin.scope.shared or plugin.name in screening.state.skip_filter:
                 continue
             if own is None:
                 own = screening.findings = screening.findings.copy()
@@ -201,26 +205,27 @@ class Attempt:
 
     @staticmethod
     def _raise_errors(findings: Findings) -> None:
-        for status in findings.statuses:
-            if status.code not in _FILTER_CODES and any(
-                found is status for found, _ in findings.counted(np.ones(len(findings.rank), bool))
-            ):
+        if all(status.code in _FILTER_CODES for status in findings.statuses):
+            return
+        for status, _ in findings.counted(np.ones(len(findings.rank), np.bool_)):
+            if status.code not in _FILTER_CODES:
                 raise PluginFailure(status.plugin, "Filter", status.message or status.code.title)
 
     def _select(self, screening: Screening, nominated: str, share_of_nodes: bool) -> None:
-        passing = screening.findings.passing & self._table.alive
+        feasible = screening.feasible
+        if screening.findings is not self._answers.findings:
+            feasible = screening.findings.passing & self._table.alive
         if screening.node_names is not None:
-            passing &= self._only(screening.node_names)
-        if nominated:
-            row = self._table.row_of(nominated)
-            if row is not None and passing[row]:
-                screening.feasible = np.array([row], np.intp)
-                screening.nominated_used = True
-                return
-        if share_of_nodes and self._profile.spec.percentage_of_nodes_to_score:
-            self._select_share(screening, passing)
-        else:
-            screening.feasible = np.flatnonzero(passing)
+            feasible = feasible & self._only(screening.node_names)
+        row = self._table.row_of(nominated) if nominated else None
+        if row is not None and feasible[row]:
+            feasible = np.zeros(self._table.size, np.bool_)
+            feasible[row] = True
+            screening.nominated_used = True
+        elif share_of_nodes and self._profile.spec.percentage_of_nodes_to_score:
+            feasible = self._share(screening, feasible)
+        screening.feasible = feasible
+        screening.count = int(np.count_nonzero(feasible))
 
     def _only(self, names: frozenset[str]) -> BoolColumn:
         mask = np.zeros(self._table.size, np.bool_)
@@ -230,37 +235,76 @@ class Attempt:
                 mask[row] = True
         return mask
 
-    def _select_share(self, screening: Screening, passing: BoolColumn) -> None:
+    def _share(self, screening: Screening, feasible: BoolColumn) -> BoolColumn:
         """Stop once enough feasible nodes are found, beginning where the last search ended."""
         size = self._table.size
         enough = feasible_nodes_to_find(
             self._table.cluster_size, self._profile.spec.percentage_of_nodes_to_score
         )
         order = np.roll(np.arange(size), -self._cluster.next_start_row)
-        found = np.flatnonzero(passing[order])
-        screening.feasible = order[found[:enough]]
+        found = np.flatnonzero(feasible[order])
         screening.examined = int(found[enough - 1]) + 1 if len(found) >= enough else size
+        share = np.zeros(size, np.bool_)
+        share[order[found[:enough]]] = True
+        return share
 
     # -- scoring ------------------------------------------------------------------------------
 
-    def score(self, screening: Screening) -> Scoring:
-        """Run PreScore, Score and NormalizeScore for the feasible nodes.
+    def best(self, screening: Screening) -> tuple[int, RowArray]:
+        """(the highest total score, the rows that have it). There must be a feasible row.
 
         Raises :class:`PluginFailure` for a plugin that raises or answers nonsense.
         """
-        answers, state, feasible = self._answers, screening.state, screening.feasible
+        answers = self._answers
         answers.ensure_scores(self._pod)
-        # Node-scope PreScores may have run just now: carry over what they wrote.
-        state.absorb(answers.state)
-        nodes = self._table.take(feasible)
-        self._pre_score(state, nodes)
-        scoring = Scoring(np.zeros(len(feasible), np.int64))
+        nodes = self._prepare_scores(screening)
+        scorers = [
+            weighted
+            for weighted in self._profile.score
+            if not weighted.plugin.scope.shared
+            and weighted.plugin.name not in screening.state.skip_score
+        ]
+        shared = np.array_equal(screening.feasible, answers.feasible)
+        if shared and not scorers:
+            total = answers.total(self._pod)
+            score = int(total.max())
+            return score, np.flatnonzero(total == score)
+        rows = screening.rows
+        if shared:
+            totals = answers.total(self._pod)[rows]
+            for plugin, weight in scorers:
+                raw = score_nodes(plugin, screening.state, self._pod, nodes)
+                totals = totals + normalized(plugin, screening.state, self._pod, raw) * weight
+        else:
+            totals = self._score_rows(screening, nodes, rows).total
+        score = int(totals.max())
+        return score, rows[totals == score]
+
+    def score(self, screening: Screening) -> Scoring:
+        """Run PreScore, Score and NormalizeScore for the feasible nodes, and keep it all.
+
+        Raises :class:`PluginFailure` for a plugin that raises or answers nonsense.
+        """
+        self._answers.ensure_scores(self._pod)
+        nodes = self._prepare_scores(screening)
+        return self._score_rows(screening, nodes, screening.rows)
+
+    def _prepare_scores(self, screening: Screening) -> NodeRows:
+        # Shared PreScores may have run just now: carry over what they wrote.
+        screening.state.absorb(self._answers.state)
+        nodes = self._table.take(screening.rows)
+        self._pre_score(screening.state, nodes)
+        return nodes
+
+    def _score_rows(self, screening: Screening, nodes: NodeRows, rows: RowArray) -> Scoring:
+        state, shared = screening.state, self._answers.raw
+        scoring = Scoring(np.zeros(len(rows), np.int64))
         for plugin, weight in self._profile.score:
             if plugin.name in state.skip_score:
                 continue
-            known = answers.raw.get(plugin.name)
+            known = shared.get(plugin.name)
             if known is not None:
-                raw = known[feasible]
+                raw = known[rows]
             else:
                 raw = score_nodes(plugin, state, self._pod, nodes)
             scores = normalized(plugin, state, self._pod, raw)

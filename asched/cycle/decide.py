@@ -70,24 +70,20 @@ class Decider:
             return Rejected(info.key, info.uid, number, NO_NODES)
         attempt = Attempt(cluster, profile, info, self._cache)
         screening = attempt.screen(nominated=cluster.nominator.node_of(info.key))
-        feasible = screening.feasible
-        if not len(feasible):
+        if not screening.count:
             return self._no_node(profile, info, number, screening)
-        score, ties, row = 0, 1, int(feasible[0])
-        if len(feasible) > 1:
-            total = attempt.score(screening).total
-            score = int(total.max())
-            best = np.flatnonzero(total == score)
-            ties = len(best)
-            row = choose(feasible[best], cluster.seed, info.uid, number)
+        score, best = 0, screening.rows if screening.count == 1 else None
+        if best is None:
+            score, best = attempt.best(screening)
+        row = choose(best, cluster.seed, info.uid, number)
         decision = Assigned(
             info.key,
             info.uid,
             cluster.nodes.names[row],
             number,
-            feasible=len(feasible),
+            feasible=screening.count,
             score=score,
-            ties=ties,
+            ties=len(best),
             examined=screening.examined,
         )
         return self._reserve_and_permit(profile, info, screening, decision)

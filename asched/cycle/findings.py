@@ -14,24 +14,49 @@ from asched.framework.status import Code, Status
 PASSES = np.int16(np.iinfo(np.int16).max)
 
 
+class StatusNumbers:
+    """Numbers for the distinct statuses that occur; 0 is for none."""
+
+    __slots__ = ("_numbers", "statuses")
+
+    def __init__(self) -> None:
+        self.statuses: list[Status] = [Status()]
+        self._numbers: dict[Status, int] = {}
+
+    def copy(self) -> StatusNumbers:
+        twin = StatusNumbers()
+        twin.statuses, twin._numbers = list(self.statuses), dict(self._numbers)
+        return twin
+
+    def number(self, status: Status) -> int:
+        number = self._numbers.get(status)
+        if number is None:
+            number = self._numbers[status] = len(self.statuses)
+            self.statuses.append(status)
+        return number
+
+    def translation(self, plugin: str, statuses: Sequence[Status]) -> NDArray[np.int16]:
+        """From the codes of a plugin's verdicts to numbers."""
+        return np.array([0, *(self.number(s.by(plugin)) for s in statuses)], np.int16)
+
+
 class Findings:
     """For each row the first filter, in the profile's order, that refused it, and its status.
 
     ``rank[row]`` is the position of that filter, or :data:`PASSES`; ``code[row]`` numbers a status.
     """
 
-    __slots__ = ("_numbers", "code", "rank", "statuses")
+    __slots__ = ("_numbers", "code", "rank")
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, size: int, numbers: StatusNumbers | None = None) -> None:
+        """``numbers`` may be shared with other findings, whose rows can then be taken over."""
         self.rank = np.full(size, PASSES, np.int16)
         self.code = np.zeros(size, np.int16)
-        self.statuses: list[Status] = [Status()]
-        self._numbers: dict[Status, int] = {}
+        self._numbers = numbers or StatusNumbers()
 
     def copy(self) -> Findings:
-        twin = Findings(0)
+        twin = Findings(0, self._numbers.copy())
         twin.rank, twin.code = self.rank.copy(), self.code.copy()
-        twin.statuses, twin._numbers = list(self.statuses), dict(self._numbers)
         return twin
 
     @property
@@ -39,15 +64,32 @@ class Findings:
         passing: BoolColumn = self.rank == PASSES
         return passing
 
+    @property
+    def statuses(self) -> Sequence[Status]:
+        """All statuses that ever occurred, by number."""
+        return self._numbers.statuses
+
+    def extend(self, size: int) -> None:
+        """Rows were added; they pass so far."""
+        extra = size - len(self.rank)
+        if extra > 0:
+            self.rank = np.concatenate([self.rank, np.full(extra, PASSES, np.int16)])
+            self.code = np.concatenate([self.code, np.zeros(extra, np.int16)])
+
     def clear(self, rows: RowArray) -> None:
         self.rank[rows] = PASSES
         self.code[rows] = 0
+
+    def take_over(self, other: Findings, rows: RowArray) -> None:
+        """Say of ``rows`` what ``other`` says, which shares its numbers with this."""
+        self.rank[rows] = other.rank[rows]
+        self.code[rows] = other.code[rows]
 
     def add(self, rank: int, plugin: str, verdicts: Verdicts, rows: RowArray | None = None) -> None:
         """Enter one filter's verdicts, for all rows or for ``rows``."""
         if not verdicts.statuses:
             return
-        numbers = self._renumber(plugin, verdicts.statuses)
+        numbers = self._numbers.translation(plugin, verdicts.statuses)
         if rows is None:
             wins = (verdicts.codes > 0) & (self.rank > rank)
             self.rank[wins] = rank
@@ -60,7 +102,7 @@ class Findings:
 
     def set(self, row: int, rank: int, status: Status) -> None:
         self.rank[row] = rank
-        self.code[row] = self._number(status)
+        self.code[row] = self._numbers.number(status)
 
     def status(self, row: int) -> Status | None:
         """The status that refused a row, None where it passed."""
@@ -71,16 +113,6 @@ class Findings:
         counts = np.bincount(self.code[rows & (self.rank != PASSES)], minlength=1)
         for number in np.flatnonzero(counts).tolist():
             yield self.statuses[number], int(counts[number])
-
-    def _renumber(self, plugin: str, statuses: Sequence[Status]) -> NDArray[np.int16]:
-        return np.array([0, *(self._number(s.by(plugin)) for s in statuses)], np.int16)
-
-    def _number(self, status: Status) -> int:
-        number = self._numbers.get(status)
-        if number is None:
-            number = self._numbers[status] = len(self.statuses)
-            self.statuses.append(status)
-        return number
 
 
 def histogram(counted: Iterable[tuple[Sequence[str], int]]) -> str:

@@ -68,6 +68,30 @@ def filter_nodes(
     return Verdicts(codes, statuses)
 
 
+def filter_node(
+    plugin: FilterPlugin | FilterAllPlugin, state: CycleState, pod: PodInfo, nodes: Nodes, row: int
+) -> Status | None:
+    """One filter's verdict on one row, None for a pass; by its form for one node if it has that."""
+    if isinstance(plugin, FilterPlugin):
+        status = call(plugin, "Filter", plugin.filter, state, pod, nodes.info(row))
+        if not isinstance(status, Status):
+            raise PluginFailure(plugin.name, "Filter", f"answered {status!r}, not a Status")
+        return None if status.is_success else status
+    return filter_nodes(plugin, state, pod, nodes.take(np.array([row], np.intp))).status(0)
+
+
+def score_node(
+    plugin: ScorePlugin | ScoreAllPlugin, state: CycleState, pod: PodInfo, nodes: Nodes, row: int
+) -> int:
+    """One plugin's raw score of one row; by its form for one node if it has that."""
+    if isinstance(plugin, ScorePlugin):
+        score = call(plugin, "Score", plugin.score, state, pod, nodes.info(row))
+        if not isinstance(score, int):
+            raise PluginFailure(plugin.name, "Score", f"answered {score!r}, not an integer")
+        return score
+    return int(score_nodes(plugin, state, pod, nodes.take(np.array([row], np.intp)))[0])
+
+
 def score_nodes(
     plugin: ScorePlugin | ScoreAllPlugin, state: CycleState, pod: PodInfo, nodes: Nodes
 ) -> Int64Column:

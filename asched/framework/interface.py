@@ -29,13 +29,23 @@ ENTRY_POINT_GROUP = "asched.plugins"
 
 
 class Scope(Enum):
-    """How far a plugin looks when it filters or scores one node."""
+    """How far a plugin looks when it filters or scores one node (before normalising).
 
+    The narrower, the less is computed again: answers of the first two are shared between like pods,
+    and renewed only for rows in which something changed that the plugin looks at.
+    """
+
+    NODE_OBJECT = "nodeObject"
+    """Only at the pod's shape and that node's own API object, not at the pods on it."""
     NODE = "node"
-    """Only at the pod's shape and that node's own row (before normalising). Answers are then shared
-    between like pods and computed again only for rows that changed."""
+    """Only at the pod's shape and that node's own row, pods on it included."""
     CLUSTER = "cluster"
     """Anywhere: computed anew for each attempt."""
+
+    @property
+    def shared(self) -> bool:
+        """Whether like pods get the same answers."""
+        return self is not Scope.CLUSTER
 
 
 class Arguments(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
@@ -148,7 +158,11 @@ class PreFilterExtensions(Plugin):
 
 
 class FilterPlugin(Plugin):
-    """Can the pod run here? Written for one node; simple."""
+    """Can the pod run here? Written for one node; simple.
+
+    A plugin may have both forms, which must agree: the one for all nodes is then used for many, this
+    one for few.
+    """
 
     @abstractmethod
     def filter(self, state: CycleState, pod: PodInfo, node: NodeInfo) -> Status: ...
@@ -205,7 +219,8 @@ class PreScorePlugin(Plugin):
 
 
 class ScorePlugin(Plugin):
-    """How good is this node? Written for one node; simple."""
+    """How good is this node? Written for one node; simple. May be had beside the other form, as for
+    filters."""
 
     @abstractmethod
     def score(self, state: CycleState, pod: PodInfo, node: NodeInfo) -> int:

@@ -26,7 +26,7 @@ class ImageLocality(ScoreAllPlugin):
     api_version: ClassVar[int] = 1
     # How many nodes have an image is part of the node table's layout: when it changes, nothing
     # computed before is used again. Else a row's score depends on that row alone.
-    scope: ClassVar[Scope] = Scope.NODE
+    scope: ClassVar[Scope] = Scope.NODE_OBJECT
 
     def score_all(self, state: CycleState, pod: PodInfo, nodes: Nodes) -> Int64Column:
         shape = pod.shape

@@ -115,7 +115,7 @@ class NodeAffinity(
     name: ClassVar[str] = "NodeAffinity"
     api_version: ClassVar[int] = 1
     arguments: ClassVar[type[NodeAffinityArgs]] = NodeAffinityArgs
-    scope: ClassVar[Scope] = Scope.NODE
+    scope: ClassVar[Scope] = Scope.NODE_OBJECT
 
     def __init__(self, args: NodeAffinityArgs, handle: Handle) -> None:
         super().__init__(args, handle)

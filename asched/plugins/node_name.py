@@ -30,7 +30,7 @@ class NodeName(FilterAllPlugin, EnqueueExtensions):
 
     name: ClassVar[str] = "NodeName"
     api_version: ClassVar[int] = 1
-    scope: ClassVar[Scope] = Scope.NODE
+    scope: ClassVar[Scope] = Scope.NODE_OBJECT
 
     def filter_all(self, state: CycleState, pod: PodInfo, nodes: Nodes) -> Verdicts:
         wanted = pod.pod.spec.node_name

@@ -32,7 +32,7 @@ class NodeUnschedulable(FilterAllPlugin, EnqueueExtensions):
 
     name: ClassVar[str] = "NodeUnschedulable"
     api_version: ClassVar[int] = 1
-    scope: ClassVar[Scope] = Scope.NODE
+    scope: ClassVar[Scope] = Scope.NODE_OBJECT
 
     def filter_all(self, state: CycleState, pod: PodInfo, nodes: Nodes) -> Verdicts:
         cordoned = nodes.unschedulable

@@ -70,7 +70,7 @@ class TaintToleration(
 
     name: ClassVar[str] = "TaintToleration"
     api_version: ClassVar[int] = 1
-    scope: ClassVar[Scope] = Scope.NODE
+    scope: ClassVar[Scope] = Scope.NODE_OBJECT
 
     def filter_all(self, state: CycleState, pod: PodInfo, nodes: Nodes) -> Verdicts:
         table = state.get(_HARD)

@@ -156,6 +156,17 @@ class NodeTable(Nodes):
     def pods(self, row: int) -> Iterable[PodInfo]:
         return self._pods[row].values()
 
+    def holds_pod(self, node_name: str, pod: PodInfo) -> bool:
+        """Whether just this picture of the pod is filed under the node, known or not."""
+        row = self._rows.get(node_name)
+        here = self._strays.get(node_name, {}) if row is None else self._pods[row]
+        return here.get(pod.uid) is pod
+
+    @property
+    def pods_counted(self) -> int:
+        """How many pods are filed, on nodes known or not."""
+        return sum(map(len, self._pods)) + sum(map(len, self._strays.values()))
+
     def take(self, rows: RowArray) -> NodeRows:
         return NodeRows(self, rows)
 

@@ -1,0 +1,246 @@
+"""What the plugins that like pods share say of one shape, for all nodes, kept up to date.
+
+Most pods are copies of one another. What *node-scope* plugins say of a pod depends on its shape and
+on each node's own row, so it is computed once for all rows and afterwards only for rows that
+changed: usually one, the node of the placement before, and then only by the plugins that look at the
+pods of a node.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from asched.cycle.findings import Findings, StatusNumbers
+from asched.cycle.plugin_calls import (
+    call,
+    check_range,
+    filter_node,
+    filter_nodes,
+    normalized,
+    score_node,
+    score_nodes,
+)
+from asched.framework.cycle_state import CycleState
+from asched.framework.interface import (
+    FilterAllPlugin,
+    FilterPlugin,
+    NormalizeScore,
+    PreFilterResult,
+    Scope,
+    ScoreAllPlugin,
+    ScorePlugin,
+)
+from asched.framework.nodes import BoolColumn, Int64Column, RowArray
+from asched.framework.pod_info import PodInfo
+from asched.framework.profile import Profile, Weighted
+from asched.framework.status import Code, Status
+from asched.state.node_table import NodeTable
+
+_PATCH_SHARE = 4
+"""Patch while less than one row in this many changed; beyond, computing all is cheaper."""
+_FEW_ROWS = 4
+"""Up to so many rows, going through them one by one costs less than numpy's overhead."""
+INFEASIBLE = -1
+
+RankedFilter = tuple[int, FilterPlugin | FilterAllPlugin]
+
+
+class ShapeAnswers:
+    """The shared answers of one profile about one shape."""
+
+    def __init__(self, profile: Profile, pod: PodInfo, table: NodeTable) -> None:
+        self._profile = profile
+        self._table = table
+        self.state = CycleState()
+        """What shared PreFilters and PreScores wrote; the start of every attempt's state."""
+        self.pre_filter: dict[str, PreFilterResult] = {}
+        self.pre_score: dict[str, Status] = {}
+        self.raw: dict[str, Int64Column] = {}
+        """Raw scores by plugin, for all rows; empty until asked for."""
+        self._set_findings(StatusNumbers())
+        self._total: Int64Column | None = None
+        self._normalized_part = np.zeros(0, np.int64)
+        self._layout = self._cursor = self._objects_cursor = -1
+        self._scores: list[Weighted] = []
+        self._scored = False
+        self._run_pre_filters(pod)
+
+    def _set_findings(self, numbers: StatusNumbers) -> None:
+        self._object_findings = Findings(self._table.size, numbers)
+        self.findings = Findings(self._table.size, numbers)
+        """What all shared filters say."""
+        self.feasible: BoolColumn = np.zeros(self._table.size, np.bool_)
+        """Rows of nodes that all shared filters pass."""
+
+    def _run_pre_filters(self, pod: PodInfo) -> None:
+        for plugin in self._profile.pre_filter:
+            if not plugin.scope.shared:
+                continue
+            result = call(plugin, "PreFilter", plugin.pre_filter, self.state, pod, self._table)
+            self.pre_filter[plugin.name] = result
+            if result.status.is_skip:
+                self.state.skip_filter.add(plugin.name)
+        filters = [
+            (rank, plugin)
+            for rank, plugin in enumerate(self._profile.filter)
+            if plugin.scope.shared and plugin.name not in self.state.skip_filter
+        ]
+        self._object_filters = [f for f in filters if f[1].scope is Scope.NODE_OBJECT]
+        self._row_filters = [f for f in filters if f[1].scope is Scope.NODE]
+
+    # -- keeping up ---------------------------------------------------------------------------
+
+    def refresh(self, pod: PodInfo) -> None:
+        """Bring the answers up to the table's last change. Raises :class:`PluginFailure`."""
+        table = self._table
+        rows = table.changed_since(self._cursor) if self._layout == table.layout else None
+        if rows is None or len(rows) * _PATCH_SHARE > max(table.size, 64):
+            self._filter_all(pod)
+            if self._scored:
+                self._score_all(pod)
+        elif rows:
+            self._patch(pod, rows, table.objects_changed_since(self._objects_cursor))
+        self._layout, self._cursor = table.layout, table.cursor
+        self._objects_cursor = table.objects_cursor
+
+    def _filter_all(self, pod: PodInfo) -> None:
+        self._set_findings(StatusNumbers())
+        for rank, plugin in self._object_filters:
+            verdicts = filter_nodes(plugin, self.state, pod, self._table)
+            self._object_findings.add(rank, plugin.name, verdicts)
+        every = np.arange(self._table.size)
+        self.findings.take_over(self._object_findings, every)
+        for rank, plugin in self._row_filters:
+            verdicts = filter_nodes(plugin, self.state, pod, self._table)
+            self.findings.add(rank, plugin.name, verdicts)
+        self.feasible = self.findings.passing & self._table.alive
+        self._total = None
+
+    def _patch(self, pod: PodInfo, changed: list[int], objects_too: bool) -> None:
+        rows = np.array(changed, np.intp)
+        self._extend()
+        before = self.feasible[rows]
+        if objects_too:
+            self._object_findings.clear(rows)
+            self._patch_filters(pod, self._object_findings, self._object_filters, rows)
+        self.findings.take_over(self._object_findings, rows)
+        self._patch_filters(pod, self.findings, self._row_filters, rows)
+        self.feasible[rows] = self.findings.passing[rows] & self._table.alive[rows]
+        if not np.array_equal(self.feasible[rows], before):
+            # Scores are normalised over the feasible nodes, and those are others now.
+            self._total = None
+        if self._scored:
+            self._patch_scores(pod, rows, objects_too)
+
+    def _extend(self) -> None:
+        size = self._table.size
+        missing = size - len(self.feasible)
+        if missing <= 0:
+            return
+        self._object_findings.extend(size)
+        self.findings.extend(size)
+        self.feasible = np.concatenate([self.feasible, np.zeros(missing, np.bool_)])
+        for name, raw in self.raw.items():
+            self.raw[name] = np.concatenate([raw, np.zeros(missing, np.int64)])
+        self._total = None
+
+    def _patch_filters(
+        self, pod: PodInfo, findings: Findings, filters: Sequence[RankedFilter], rows: RowArray
+    ) -> None:
+        if len(rows) > _FEW_ROWS:
+            nodes = self._table.take(rows)
+            for rank, plugin in filters:
+                verdicts = filter_nodes(plugin, self.state, pod, nodes)
+                findings.add(rank, plugin.name, verdicts, rows)
+            return
+        for row in rows.tolist():
+            for rank, plugin in filters:
+                if rank > findings.rank[row]:
+                    break
+                status = filter_node(plugin, self.state, pod, self._table, row)
+                if status is not None:
+                    findings.set(row, rank, status.by(plugin.name))
+
+    # -- scores -------------------------------------------------------------------------------
+
+    def ensure_scores(self, pod: PodInfo) -> None:
+        """Compute raw scores of all rows; from then on :meth:`refresh` keeps them up to date.
+
+        Raises :class:`PluginFailure`.
+        """
+        if self._scored:
+            return
+        for plugin in self._profile.pre_score:
+            if not plugin.scope.shared:
+                continue
+            status = call(plugin, "PreScore", plugin.pre_score, self.state, pod, self._table)
+            self.pre_score[plugin.name] = status
+            if status.code is Code.SKIP:
+                self.state.skip_score.add(plugin.name)
+        self._scores = [
+            weighted
+            for weighted in self._profile.score
+            if weighted.plugin.scope.shared and weighted.plugin.name not in self.state.skip_score
+        ]
+        self._score_all(pod)
+        self._scored = True
+
+    def _score_all(self, pod: PodInfo) -> None:
+        for plugin, _ in self._scores:
+            scores = score_nodes(plugin, self.state, pod, self._table)
+            self._check(plugin, scores, self.feasible)
+            # A copy: rows are patched in place, and what a plugin returned may be its own.
+            self.raw[plugin.name] = scores.astype(np.int64)
+        self._total = None
+
+    def _patch_scores(self, pod: PodInfo, rows: RowArray, objects_too: bool) -> None:
+        few = len(rows) <= _FEW_ROWS
+        nodes = self._table if few else self._table.take(rows)
+        for plugin, _ in self._scores:
+            if plugin.scope is Scope.NODE_OBJECT and not objects_too:
+                continue
+            if few:
+                scores = np.array(
+                    [score_node(plugin, self.state, pod, self._table, r) for r in rows.tolist()],
+                    np.int64,
+                )
+            else:
+                scores = score_nodes(plugin, self.state, pod, nodes)
+            self._check(plugin, scores, self.feasible[rows])
+            raw = self.raw[plugin.name]
+            if isinstance(plugin, NormalizeScore) and not np.array_equal(raw[rows], scores):
+                self._total = None
+            raw[rows] = scores
+        if self._total is not None:
+            self._total[rows] = np.where(self.feasible[rows], self._sum(rows), INFEASIBLE)
+
+    def _sum(self, rows: RowArray | slice) -> Int64Column:
+        total = self._normalized_part[rows].copy()
+        for plugin, weight in self._scores:
+            if not isinstance(plugin, NormalizeScore):
+                total += self.raw[plugin.name][rows] * weight
+        return total
+
+    def total(self, pod: PodInfo) -> Int64Column:
+        """The weighted sum of the shared scores, normalised over :attr:`feasible`;
+        :data:`INFEASIBLE` elsewhere. :meth:`ensure_scores` comes first. Raises PluginFailure."""
+        if self._total is None:
+            feasible = np.flatnonzero(self.feasible)
+            part = np.zeros(self._table.size, np.int64)
+            for plugin, weight in self._scores:
+                if isinstance(plugin, NormalizeScore):
+                    raw = self.raw[plugin.name][feasible]
+                    part[feasible] += normalized(plugin, self.state, pod, raw) * weight
+            self._normalized_part = part
+            self._total = np.where(self.feasible, self._sum(slice(None)), INFEASIBLE)
+        return self._total
+
+    @staticmethod
+    def _check(
+        plugin: ScorePlugin | ScoreAllPlugin, scores: Int64Column, feasible: BoolColumn
+    ) -> None:
+        """Scores that nobody normalises must be in range already, where the pod could go."""
+        if not isinstance(plugin, NormalizeScore):
+            check_range(plugin, scores[feasible])
