@@ -30,6 +30,8 @@ HOST = "127.0.0.1"
 LOOPBACK = (HOST, "::1", "localhost")
 """Plain HTTP is for this machine alone."""
 BOOKMARK_INTERVAL_S = 60.0
+SHUTDOWN_TIMEOUT_S = 2.0
+"""How long a server that stops waits for clients that do not read their answers."""
 MAX_BODY_BYTES = 3 * 1024 * 1024
 """kube-apiserver's own limit (``MaxRequestBodyBytes``)."""
 
@@ -102,7 +104,12 @@ class ApiServer:
                 f"{host!r} is not a loopback address: use one of {', '.join(LOOPBACK)}"
             )
         server = web.Server(self._handle, access_log=None)
-        runner = web.ServerRunner(server, handle_signals=False, handler_cancellation=True)
+        runner = web.ServerRunner(
+            server,
+            handle_signals=False,
+            handler_cancellation=True,
+            shutdown_timeout=SHUTDOWN_TIMEOUT_S,
+        )
         await runner.setup()
         try:
             site = web.TCPSite(runner, host, port, backlog=1024)

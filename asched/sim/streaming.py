@@ -8,7 +8,7 @@ from typing import Any
 from aiohttp import web
 
 from asched.sim.api import ObjectApi
-from asched.sim.errors import ApiError
+from asched.sim.errors import ApiError, bad_request
 from asched.sim.faults import Faults
 from asched.sim.handlers import rendering_for, selected
 from asched.sim.listing import parse_revision
@@ -42,7 +42,7 @@ class WatchStreams:
         initial = info.flag("sendInitialEvents")
         version = info.query.get("resourceVersion", "")
         revision = parse_revision(version)
-        timeout_s = float(info.query.get("timeoutSeconds") or DEFAULT_TIMEOUT_S)
+        timeout_s = _timeout_s(info.query.get("timeoutSeconds", ""))
         watcher = self._api.watcher(info.resource, info.namespace, selected(info))
         rendering = rendering_for(self._api, info, request.headers.get("Accept", ""))
         response = web.StreamResponse(headers={"Content-Type": "application/json"})
@@ -71,6 +71,16 @@ class WatchStreams:
             finally:
                 self._open.discard(watcher)
         return response
+
+
+def _timeout_s(text: str) -> float:
+    """Raises ApiError 400 for anything but whole seconds; zero means the default."""
+    if text and not (text.isascii() and text.isdecimal()):
+        raise bad_request(
+            f'timeoutSeconds: Invalid value: "{text}": strconv.ParseInt: parsing "{text}": '
+            "invalid syntax"
+        )
+    return float(text or 0) or DEFAULT_TIMEOUT_S
 
 
 class _Stream:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import stat
 from collections.abc import AsyncIterator
@@ -15,7 +16,7 @@ import yaml
 from asched.sim.auth import SCHEDULER
 from asched.sim.cluster import Cluster
 from asched.sim.faults import Faults
-from asched.sim.http import ApiServer, tokens_for_two
+from asched.sim.http import MAX_BODY_BYTES, ApiServer, tokens_for_two
 from tests.sim.objects import node, pod
 
 TABLE = {"Accept": "application/json;as=Table;v=v1;g=meta.k8s.io,application/json"}
@@ -103,6 +104,7 @@ async def test_collections_are_deleted_by_selector(
         ("GET", "/nowhere", None, 404),
         ("GET", f"{PODS}?limit=many", None, 400),
         ("GET", f"{PODS}?watch=1&resourceVersion=abc", None, 500),
+        ("GET", f"{PODS}?watch=1&timeoutSeconds=soon", None, 400),
         ("GET", f"{PODS}?fieldSelector=spec.image%3Dx", None, 400),
         ("TRACE", PODS, None, 405),
     ],
@@ -113,6 +115,12 @@ async def test_bad_requests_get_a_status_and_leave_the_server_well(
     async with client.request(method, path, data=content) as response:
         assert response.status == code
     assert (await fetched(client, "/api/v1/nodes"))["items"] == []
+
+
+@pytest.mark.parametrize(("size", "code"), [(MAX_BODY_BYTES, 400), (MAX_BODY_BYTES + 1, 413)])
+async def test_bodies_have_a_limit(client: aiohttp.ClientSession, size: int, code: int) -> None:
+    async with client.post(PODS, data=io.BytesIO(b" " * size)) as response:
+        assert (response.status, (await body_of(response))["code"]) == (code, code)
 
 
 async def test_tables_have_the_servers_columns(
