@@ -21,6 +21,7 @@ from asched.model.node import Node, Taint
 
 if TYPE_CHECKING:
     from asched.framework.pod_queries import PodQuery, TermHolders, TermKind
+    from asched.framework.volumes import MountedVolumes
 
 Int64Column: TypeAlias = NDArray[np.int64]
 Int32Column: TypeAlias = NDArray[np.int32]
@@ -28,6 +29,7 @@ BoolColumn: TypeAlias = NDArray[np.bool_]
 RowArray: TypeAlias = NDArray[np.intp]
 
 ObjectT = TypeVar("ObjectT", bound=Object)
+S = TypeVar("S", bound=np.generic)
 
 MAX_NODE_SCORE = 100
 MIN_NODE_SCORE = 0
@@ -119,6 +121,15 @@ class Nodes(ABC):
     @abstractmethod
     def cluster_size(self) -> int:
         """How many nodes the cluster has, whatever choice of rows this is."""
+
+    @property
+    @abstractmethod
+    def version(self) -> int:
+        """Changes whenever a node of the cluster comes or goes, or its labels or taints change."""
+
+    @abstractmethod
+    def align(self, column: NDArray[S]) -> NDArray[S]:
+        """A column by row of :attr:`Cluster.nodes`, for these rows. Not to be written to."""
 
     @abstractmethod
     def row_of(self, name: str) -> int | None:
@@ -239,6 +250,15 @@ class NodeInfo:
         """What the pods on the node request together, in the same units."""
         return int(self._nodes.requested(resource)[self._row])
 
+    @property
+    def scoring_cpu_milli(self) -> int:
+        """Requested cpu, with the defaults that scoring assumes."""
+        return int(self._nodes.scoring_cpu_milli[self._row])
+
+    @property
+    def scoring_memory_bytes(self) -> int:
+        return int(self._nodes.scoring_memory_bytes[self._row])
+
     def free(self, resource: str) -> int:
         return self.allocatable(resource) - self.requested(resource)
 
@@ -281,13 +301,21 @@ class Cluster(Protocol):
         """How many matching pods the node of each row of :attr:`nodes` has, assumed ones included."""
 
     def term_holders(self, kind: TermKind) -> Sequence[TermHolders]:
-        """Every distinct affinity term of that kind which pods on nodes have, and where."""
+        """Every distinct affinity term of that kind which pods on nodes have, and where. The same
+        object as before while the terms are the same; the columns move on."""
 
     @property
     def nodes(self) -> Nodes: ...
 
+    @property
+    def volumes(self) -> MountedVolumes:
+        """What the pods on nodes mount."""
+
     def objects(self, kind: type[ObjectT]) -> Mapping[str, ObjectT]:
         """All objects of one kind other than pods and nodes, by ``namespace/name`` (or name)."""
+
+    def objects_version(self, kind: type[Object]) -> int:
+        """Changes whenever one of :meth:`objects` of that kind appears, changes or goes."""
 
     @property
     def now_ns(self) -> int:

@@ -15,6 +15,18 @@ def truncated_quotient(dividend: Int64Column, divisor: Int64Column) -> Int64Colu
     return quotient
 
 
+def quotient(dividend: int, divisor: int) -> int:
+    """:func:`truncated_quotient` of two numbers."""
+    return dividend // divisor if dividend >= 0 else -(-dividend // divisor)
+
+
+def wrapped(number: int) -> int:
+    """``number`` as 64 bits hold it: columns wrap, as Go does, and single numbers must agree."""
+    if -(2**63) <= number < 2**63:
+        return number
+    return (number + 2**63) % 2**64 - 2**63
+
+
 def normalize_to_highest(
     scores: Int64Column, *, reverse: bool = False, ceiling: int = MAX_NODE_SCORE
 ) -> Int64Column:

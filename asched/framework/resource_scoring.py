@@ -12,7 +12,7 @@ from typing import NamedTuple
 import msgspec
 
 from asched.framework.interface import Arguments
-from asched.framework.nodes import Int64Column, Nodes
+from asched.framework.nodes import Int64Column, NodeInfo, Nodes
 from asched.framework.pod_info import PodShape
 from asched.model.requests import CPU, EPHEMERAL_STORAGE, MEMORY, is_scalar_resource
 
@@ -75,3 +75,12 @@ def in_use(resource: str, nodes: Nodes, *, assume_defaults: bool) -> Int64Column
     if assume_defaults and resource == MEMORY:
         return nodes.scoring_memory_bytes
     return nodes.requested(resource)
+
+
+def in_use_on(resource: str, node: NodeInfo, *, assume_defaults: bool) -> int:
+    """:func:`in_use` for one node."""
+    if assume_defaults and resource == CPU:
+        return node.scoring_cpu_milli
+    if assume_defaults and resource == MEMORY:
+        return node.scoring_memory_bytes
+    return node.requested(resource)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import ClassVar
 
@@ -15,8 +16,10 @@ from asched.framework.interface import (
     PreScorePlugin,
     Scope,
     ScoreAllPlugin,
+    ScorePlugin,
 )
-from asched.framework.nodes import MAX_NODE_SCORE, BoolColumn, Int64Column, Nodes
+from asched.framework.nodes import MAX_NODE_SCORE, BoolColumn, Int64Column, NodeInfo, Nodes
+from asched.framework.normalize import wrapped
 from asched.framework.pod_info import PodInfo
 from asched.framework.resource_scoring import (
     ResourceWeight,
@@ -49,7 +52,7 @@ class NodeResourcesBalancedAllocationArgs(Arguments, frozen=True):
 _SCORED: StateKey[tuple[ScoredResource, ...]] = StateKey("NodeResourcesBalancedAllocation/score")
 
 
-class NodeResourcesBalancedAllocation(PreScorePlugin, ScoreAllPlugin):
+class NodeResourcesBalancedAllocation(PreScorePlugin, ScoreAllPlugin, ScorePlugin):
     """Balance is 100 less the standard deviation (in percent) of the used fractions of a node's
     resources. The score is half of 100, and half again of how much the pod improves the balance;
     so it stays within 50 to 100. Skipped for pods that request none of the resources."""
@@ -86,6 +89,37 @@ class NodeResourcesBalancedAllocation(PreScorePlugin, ScoreAllPlugin):
         gain = _balance(including, offered) - _balance(without, offered)
         score: Int64Column = _HALF + (_HALF + gain) // 2
         return score
+
+    def score(self, state: CycleState, pod: PodInfo, node: NodeInfo) -> int:
+        without: list[float] = []
+        including: list[float] = []
+        for name, _, asked in state.read(_SCORED):
+            # To floats before dividing, as the columns do: it tells beyond 53 bits.
+            capacity = float(node.allocatable(name))
+            if capacity:
+                used = node.requested(name)
+                without.append(min(float(used) / capacity, 1.0))
+                including.append(min(float(wrapped(used + asked)) / capacity, 1.0))
+        return _HALF + (_HALF + _balance_of(including) - _balance_of(without)) // 2
+
+
+def _balance_of(fractions: Sequence[float]) -> int:
+    """:func:`_balance` for one node: the fractions of the resources that it offers."""
+    count = len(fractions)
+    if count < 2:
+        deviation = 0.0
+    elif count == 2:
+        deviation = abs(fractions[0] - fractions[1]) / 2
+    else:
+        # Plain additions in order: sum() rounds differently from one Python to the next.
+        total = squares = 0.0
+        for fraction in fractions:
+            total += fraction
+        mean = total / count
+        for fraction in fractions:
+            squares += (fraction - mean) * (fraction - mean)
+        deviation = math.sqrt(squares / count)
+    return int((1 - deviation) * MAX_NODE_SCORE)
 
 
 def _balance(fractions: Fractions, offered: Sequence[BoolColumn]) -> Int64Column:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import ClassVar, Literal, NamedTuple
+import math
+from collections.abc import Sequence
+from typing import ClassVar, Literal, NamedTuple, Protocol
 
 import numpy as np
 
@@ -19,21 +20,31 @@ from asched.framework.interface import (
     Arguments,
     EnqueueExtensions,
     FilterAllPlugin,
+    FilterPlugin,
     Handle,
     PreFilterPlugin,
     PreFilterResult,
     PreScorePlugin,
     Scope,
     ScoreAllPlugin,
+    ScorePlugin,
 )
 from asched.framework.node_matching import is_qualified_name
-from asched.framework.nodes import MAX_NODE_SCORE, BoolColumn, Int64Column, Nodes, Verdicts
-from asched.framework.normalize import truncated_quotient
+from asched.framework.nodes import (
+    MAX_NODE_SCORE,
+    BoolColumn,
+    Int64Column,
+    NodeInfo,
+    Nodes,
+    Verdicts,
+)
+from asched.framework.normalize import quotient, truncated_quotient, wrapped
 from asched.framework.pod_info import PodInfo, PodShape, shape_of
 from asched.framework.resource_scoring import (
     ResourceWeight,
     ScoredResource,
     in_use,
+    in_use_on,
     scored_resources,
     with_defaults,
 )
@@ -131,12 +142,15 @@ _NEEDS: StateKey[tuple[Need, ...]] = StateKey("NodeResourcesFit/filter")
 _SCORED: StateKey[tuple[ScoredResource, ...]] = StateKey("NodeResourcesFit/score")
 _PROCEED = PreFilterResult(SUCCESS)
 
-ResourceScorer = Callable[[Int64Column, Int64Column], Int64Column]
-"""(requested with the pod, capacity) to a score of 0 to 100 per node; 0 where capacity is 0."""
-
 
 class NodeResourcesFit(
-    PreFilterPlugin, FilterAllPlugin, PreScorePlugin, ScoreAllPlugin, EnqueueExtensions
+    PreFilterPlugin,
+    FilterAllPlugin,
+    FilterPlugin,
+    PreScorePlugin,
+    ScoreAllPlugin,
+    ScorePlugin,
+    EnqueueExtensions,
 ):
     """Rejects nodes without room. A request above all that the node offers is unresolvable:
     evicting pods would not help. Scores by the configured strategy, default LeastAllocated."""
@@ -175,6 +189,21 @@ class NodeResourcesFit(
                 failures.add(allocatable < asked, None)
         return failures.verdicts()
 
+    def filter(self, state: CycleState, pod: PodInfo, node: NodeInfo) -> Status:
+        needs = state.get(_NEEDS)
+        if needs is None:
+            needs = self._needs(pod.shape)
+        reasons: list[str | None] = []
+        if node.pod_count >= node.allowed_pods:
+            reasons.append(TOO_MANY_PODS)
+        for resource, asked, reason in needs:
+            allocatable = node.allocatable(resource)
+            if allocatable - node.requested(resource) < asked:
+                reasons.append(reason)
+                if allocatable < asked:
+                    reasons.append(None)
+        return _status(tuple(reasons)) if reasons else SUCCESS
+
     def _needs(self, shape: PodShape) -> tuple[Need, ...]:
         """In kube-scheduler's order, which leaves that of extended resources open: by name."""
         native = (CPU, MEMORY, EPHEMERAL_STORAGE)
@@ -202,7 +231,7 @@ class NodeResourcesFit(
         for name, weight, asked in state.read(_SCORED):
             capacity = nodes.allocatable(name)
             requested = in_use(name, nodes, assume_defaults=True) + asked
-            score = self._scorer(requested, capacity)
+            score = self._scorer.of_all(requested, capacity)
             total += score * weight
             counts = capacity > 0
             if self._weighs_only_positive:
@@ -213,6 +242,20 @@ class NodeResourcesFit(
             rounded: Int64Column = np.floor(total / weights + 0.5).astype(np.int64)
             return rounded
         return truncated_quotient(total, weights)
+
+    def score(self, state: CycleState, pod: PodInfo, node: NodeInfo) -> int:
+        total = weights = 0
+        for name, weight, asked in state.read(_SCORED):
+            capacity = node.allocatable(name)
+            requested = wrapped(in_use_on(name, node, assume_defaults=True) + asked)
+            score = self._scorer.of_node(requested, capacity)
+            total += score * weight
+            if capacity > 0 and (score > 0 or not self._weighs_only_positive):
+                weights += weight
+        weights = max(weights, 1)
+        if self._weighs_only_positive:
+            return math.floor(total / weights + 0.5)
+        return quotient(total, weights)
 
     # -- queueing hints -----------------------------------------------------------------------
 
@@ -318,30 +361,56 @@ def _status(combination: tuple[str | None, ...]) -> Status:
 def _scorer(strategy: ScoringStrategy) -> ResourceScorer:
     ratio = strategy.requested_to_capacity_ratio
     if strategy.type == "RequestedToCapacityRatio" and ratio is not None:
-        return _by_utilization(ratio.shape)
-    return _most_allocated if strategy.type == "MostAllocated" else _least_allocated
+        return _ByUtilization(ratio.shape)
+    return _MostAllocated() if strategy.type == "MostAllocated" else _LeastAllocated()
 
 
-def _least_allocated(requested: Int64Column, capacity: Int64Column) -> Int64Column:
-    free = np.maximum(capacity - requested, 0)
-    return truncated_quotient(free * MAX_NODE_SCORE, np.maximum(capacity, 1))
+class ResourceScorer(Protocol):
+    """Requested with the pod, and capacity, to a score of 0 to 100; 0 where capacity is 0."""
+
+    def of_all(self, requested: Int64Column, capacity: Int64Column) -> Int64Column: ...
+
+    def of_node(self, requested: int, capacity: int) -> int: ...
 
 
-def _most_allocated(requested: Int64Column, capacity: Int64Column) -> Int64Column:
-    used = np.minimum(requested, capacity)
-    return truncated_quotient(used * MAX_NODE_SCORE, np.maximum(capacity, 1))
+class _LeastAllocated:
+    def of_all(self, requested: Int64Column, capacity: Int64Column) -> Int64Column:
+        free = np.maximum(capacity - requested, 0)
+        return truncated_quotient(free * MAX_NODE_SCORE, np.maximum(capacity, 1))
+
+    def of_node(self, requested: int, capacity: int) -> int:
+        free = max(wrapped(capacity - requested), 0)
+        return quotient(wrapped(free * MAX_NODE_SCORE), max(capacity, 1))
 
 
-def _by_utilization(shape: Sequence[UtilizationShapePoint]) -> ResourceScorer:
-    worth = np.array([_worth(shape, percent) for percent in range(_MAX_UTILIZATION + 1)], np.int64)
+class _MostAllocated:
+    def of_all(self, requested: Int64Column, capacity: Int64Column) -> Int64Column:
+        used = np.minimum(requested, capacity)
+        return truncated_quotient(used * MAX_NODE_SCORE, np.maximum(capacity, 1))
 
-    def score(requested: Int64Column, capacity: Int64Column) -> Int64Column:
+    def of_node(self, requested: int, capacity: int) -> int:
+        used = min(requested, capacity)
+        return quotient(wrapped(used * MAX_NODE_SCORE), max(capacity, 1))
+
+
+class _ByUtilization:
+    def __init__(self, shape: Sequence[UtilizationShapePoint]) -> None:
+        percents = range(_MAX_UTILIZATION + 1)
+        self._worth = np.array([_worth(shape, percent) for percent in percents], np.int64)
+
+    def of_all(self, requested: Int64Column, capacity: Int64Column) -> Int64Column:
         percent = truncated_quotient(requested * _MAX_UTILIZATION, np.maximum(capacity, 1))
         percent[requested > capacity] = _MAX_UTILIZATION
-        scores: Int64Column = worth[np.clip(percent, 0, _MAX_UTILIZATION)]
+        scores: Int64Column = self._worth[np.clip(percent, 0, _MAX_UTILIZATION)]
         return scores * (capacity > 0)
 
-    return score
+    def of_node(self, requested: int, capacity: int) -> int:
+        if capacity <= 0:
+            return 0
+        percent = quotient(wrapped(requested * _MAX_UTILIZATION), capacity)
+        if requested > capacity:
+            percent = _MAX_UTILIZATION
+        return int(self._worth[min(max(percent, 0), _MAX_UTILIZATION)])
 
 
 def _worth(shape: Sequence[UtilizationShapePoint], percent: int) -> int:

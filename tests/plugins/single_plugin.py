@@ -10,12 +10,14 @@ import numpy as np
 from asched.framework.cycle_state import CycleState
 from asched.framework.interface import (
     FilterAllPlugin,
+    FilterPlugin,
     NormalizeScore,
     Plugin,
     PreFilterPlugin,
     PreFilterResult,
     PreScorePlugin,
     ScoreAllPlugin,
+    ScorePlugin,
 )
 from asched.framework.nodes import Nodes
 from asched.framework.pod_info import PodInfo
@@ -69,6 +71,11 @@ def rejections(plugin: FilterAllPlugin, pod: PodInfo, nodes: Nodes) -> dict[str,
     assert len(verdicts.codes) == nodes.size
     assert verdicts.codes.dtype == np.int16
     found = {name: verdicts.status(row) for row, name in enumerate(nodes.names) if name}
+    if isinstance(plugin, FilterPlugin):
+        for row, name in enumerate(nodes.names):
+            if name:
+                one = plugin.filter(state, pod, nodes.info(row))
+                assert (None if one.is_success else one) == found[name], "the forms must agree"
     return {name: status for name, status in found.items() if status is not None}
 
 
@@ -90,6 +97,10 @@ def scores(plugin: ScoreAllPlugin, pod: PodInfo, nodes: Nodes) -> Scores | None:
     assert raw.dtype == np.int64
     assert len(raw) == nodes.size
     before = raw.tolist()
+    if isinstance(plugin, ScorePlugin):
+        alive = [row for row, name in enumerate(nodes.names) if name]
+        one_by_one = [plugin.score(state, pod, nodes.info(row)) for row in alive]
+        assert one_by_one == [before[row] for row in alive], "the forms must agree"
     if not isinstance(plugin, NormalizeScore):
         return Scores(before, before)
     normalized = plugin.normalize(state, pod, raw)
