@@ -11,13 +11,13 @@ from hashlib import blake2b
 
 import numpy as np
 
-from asched.cycle.findings import Findings
-from asched.cycle.plugin_calls import PluginFailure, call, filter_nodes, normalized, score_nodes
 from asched.cycle.shape_answers import ShapeAnswers
 from asched.cycle.shape_cache import ShapeCache
 from asched.framework.cycle_state import CycleState
+from asched.framework.findings import Findings
 from asched.framework.interface import PreFilterExtensions, PreFilterResult
 from asched.framework.nodes import BoolColumn, Int64Column, RowArray
+from asched.framework.plugin_calls import PluginFailure, call, filter_nodes, normalized, score_nodes
 from asched.framework.pod_info import PodInfo
 from asched.framework.profile import Profile
 from asched.framework.status import Code, Status

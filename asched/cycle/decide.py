@@ -9,10 +9,10 @@ from __future__ import annotations
 import numpy as np
 
 from asched.cycle.attempt import Attempt, Screening, choose
-from asched.cycle.findings import histogram, rejecting_plugins
-from asched.cycle.plugin_calls import PluginFailure, call
 from asched.cycle.shape_cache import ShapeCache
+from asched.framework.findings import histogram, rejecting_plugins
 from asched.framework.interface import PostFilterResult
+from asched.framework.plugin_calls import PluginFailure, call
 from asched.framework.pod_info import PodInfo, QueuedPod
 from asched.framework.profile import Profile
 from asched.framework.status import Code, Status

@@ -12,17 +12,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from asched.cycle.findings import Findings, StatusNumbers
-from asched.cycle.plugin_calls import (
-    call,
-    check_range,
-    filter_node,
-    filter_nodes,
-    normalized,
-    score_node,
-    score_nodes,
-)
 from asched.framework.cycle_state import CycleState
+from asched.framework.findings import Findings, StatusNumbers
 from asched.framework.interface import (
     FilterAllPlugin,
     FilterPlugin,
@@ -33,6 +24,15 @@ from asched.framework.interface import (
     ScorePlugin,
 )
 from asched.framework.nodes import BoolColumn, Int64Column, RowArray
+from asched.framework.plugin_calls import (
+    call,
+    check_range,
+    filter_node,
+    filter_nodes,
+    normalized,
+    score_node,
+    score_nodes,
+)
 from asched.framework.pod_info import PodInfo
 from asched.framework.profile import Profile, Weighted
 from asched.framework.status import Code, Status
