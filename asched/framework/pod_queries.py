@@ -9,13 +9,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from enum import Enum
+from functools import lru_cache
 from typing import NamedTuple
 
 import msgspec
 
 from asched.framework.labels import LabelSet
 from asched.framework.nodes import Int64Column
-from asched.model.pod import Pod, PodAffinityTerm
+from asched.framework.pod_info import PodShape
+from asched.model.pod import Affinity, PodAffinityTerm
 from asched.model.selectors import LabelSelector
 
 _encode = msgspec.json.Encoder(order="deterministic").encode
@@ -52,13 +54,13 @@ class PodQuery(NamedTuple):
 
     selectors: tuple[Selector, ...]
     """All of them must match."""
-    namespaces: frozenset[str]
+    namespaces: frozenset[str] | None
+    """None for any namespace."""
     count_terminating: bool = True
 
     def matches(self, labels: LabelSet) -> bool:
-        return labels.namespace in self.namespaces and all(
-            selector.matches(labels.labels) for selector in self.selectors
-        )
+        in_scope = self.namespaces is None or labels.namespace in self.namespaces
+        return in_scope and all(selector.matches(labels.labels) for selector in self.selectors)
 
 
 class AffinityTerm(NamedTuple):
@@ -114,16 +116,23 @@ class TermHolders(NamedTuple):
     """By row; read-only."""
 
 
-def terms_of(pod: Pod, kind: TermKind) -> Sequence[WeightedTerm]:
-    """The terms of one kind that a pod has."""
-    affinity = pod.spec.affinity
+PodTerms = Mapping[TermKind, Sequence[WeightedTerm]]
+"""The affinity terms of a pod; every kind has an entry."""
+
+
+@lru_cache(maxsize=4096)
+def terms_of(shape: PodShape, namespace: str) -> PodTerms:
+    """The terms that pods of a shape have in a namespace. Like pods get the same object."""
+    return {kind: _terms(shape.affinity, namespace, kind) for kind in TermKind}
+
+
+def _terms(affinity: Affinity | None, namespace: str, kind: TermKind) -> Sequence[WeightedTerm]:
     if affinity is None:
         return ()
     wants_near = kind in (TermKind.REQUIRED_AFFINITY, TermKind.PREFERRED_AFFINITY)
     rules = affinity.pod_affinity if wants_near else affinity.pod_anti_affinity
     if rules is None:
         return ()
-    namespace = pod.metadata.namespace
     if kind in (TermKind.REQUIRED_AFFINITY, TermKind.REQUIRED_ANTI_AFFINITY):
         return [WeightedTerm(AffinityTerm.of(term, namespace), 1) for term in rules.required]
     return [

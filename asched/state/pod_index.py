@@ -42,14 +42,67 @@ class _Counts:
             self.column[row] += sign
 
 
+class _Held:
+    """The pods on nodes that have one term, by row and in all."""
+
+    __slots__ = ("column", "total")
+
+    def __init__(self, size: int) -> None:
+        self.column: Int64Column = np.zeros(size, np.int64)
+        self.total = 0
+
+
+class _Holders:
+    """The terms of one kind that pods on nodes have."""
+
+    __slots__ = ("_answer", "_held", "_size")
+
+    def __init__(self) -> None:
+        self._held: dict[WeightedTerm, _Held] = {}
+        self._size = 0
+        self._answer: tuple[TermHolders, ...] | None = None
+
+    def count(self, row: int, term: WeightedTerm, sign: int) -> None:
+        """A pod with the term came to the row, or left it."""
+        held = self._held.get(term)
+        if held is None:
+            held = self._held[term] = _Held(self._size)
+            self._answer = None
+        held.column[row] += sign
+        held.total += sign
+        if not held.total:
+            del self._held[term]
+            self._answer = None
+
+    def resize(self, size: int) -> None:
+        if size != self._size:
+            for held in self._held.values():
+                held.column = _fit(held.column, size)
+            self._size, self._answer = size, None
+
+    def clear(self) -> None:
+        self._held.clear()
+        self._answer = None
+
+    def answer(self) -> tuple[TermHolders, ...]:
+        """The same object for as long as the terms are the same."""
+        if self._answer is None:
+            self._answer = tuple(
+                TermHolders(weighted.term, weighted.weight, held.column)
+                for weighted, held in self._held.items()
+            )
+        return self._answer
+
+
 class PodIndex:
     """Answers :class:`PodQuery` and who holds which affinity terms."""
 
     def __init__(self, table: NodeTable) -> None:
         self._table = table
         self._counts: OrderedDict[PodQuery, _Counts] = OrderedDict()
-        self._holders: dict[TermKind, dict[WeightedTerm, Int64Column]] = {k: {} for k in TermKind}
+        self._holders = {kind: _Holders() for kind in TermKind}
         self._holders_cursor = -1
+        self._holders_size = 0
 
     def count_pods(self, query: PodQuery) -> Int64Column:
         """How many matching pods each row's node has. Read-only; valid until the next change."""
@@ -75,41 +128,27 @@ class PodIndex:
 
     def term_holders(self, kind: TermKind) -> Sequence[TermHolders]:
         """Every distinct term of that kind which pods on nodes have, in order of appearance."""
-        size = self._table.size
         changes = self._table.pods_changed_since(self._holders_cursor)
         if changes is None:
-            for held in self._holders.values():
-                held.clear()
-            for row, pod in self._all_pods():
-                self._hold(row, pod, 1)
-        else:
-            for row, pod, sign in changes:
-                self._hold(row, pod, sign)
+            for holders in self._holders.values():
+                holders.clear()
+            changes = [(row, pod, 1) for row, pod in self._all_pods()]
+        if changes or self._holders_size != self._table.size:
+            self._move_holders(changes)
         self._holders_cursor = self._table.pods_cursor
-        terms = self._holders[kind]
-        answer = []
-        for weighted, column in list(terms.items()):
-            if not column.any():
-                del terms[weighted]
-                continue
-            fitted = terms[weighted] = _fit(column, size)
-            answer.append(TermHolders(weighted.term, weighted.weight, fitted))
-        return answer
+        return self._holders[kind].answer()
 
-    def _hold(self, row: int, pod: PodInfo, sign: int) -> None:
-        affinity = pod.pod.spec.affinity
-        if affinity is None or (
-            affinity.pod_affinity is None and affinity.pod_anti_affinity is None
-        ):
-            return
-        for kind, held in self._holders.items():
-            for weighted in terms_of(pod.pod, kind):
-                column = held.get(weighted)
-                if column is None:
-                    column = held[weighted] = np.zeros(self._table.size, np.int64)
-                elif row >= len(column):
-                    column = held[weighted] = _fit(column, self._table.size)
-                column[row] += sign
+    def _move_holders(self, changes: Iterable[tuple[int, PodInfo, int]]) -> None:
+        self._holders_size = self._table.size
+        for holders in self._holders.values():
+            holders.resize(self._holders_size)
+        for row, pod, sign in changes:
+            affinity = pod.shape.affinity
+            if affinity is None or not (affinity.pod_affinity or affinity.pod_anti_affinity):
+                continue
+            for kind, terms in terms_of(pod.shape, pod.namespace).items():
+                for term in terms:
+                    self._holders[kind].count(row, term, sign)
 
     def _all_pods(self) -> Iterable[tuple[int, PodInfo]]:
         table = self._table
