@@ -94,20 +94,20 @@ async def test_what_does_not_decode_and_what_is_not_watched_is_skipped(tmp_path:
     assert [log["event"] for log in logs] == ["object skipped", "resource skipped"]
 
 
-@pytest.mark.parametrize(
-    "content",
-    [
-        b"plain text",
-        gzip.compress(b"no json\n"),
-        gzip.compress(b'{"t":1}\n'),
-        gzip.compress(json.dumps(entry("STRANGE", node("a"))).encode()),
-        gzip.compress(json.dumps(entry("LISTED", {"items": 3})).encode()),
-        gzip.compress(json.dumps(entry("ADDED", node("a"))).encode())[:-9],
-    ],
-)
-async def test_what_is_no_tape_is_one_line(content: bytes, tmp_path: Path) -> None:
+NO_TAPES = {
+    "no gzip": b"plain text",
+    "no json": gzip.compress(b"no json\n"),
+    "fields missing": gzip.compress(b'{"t":1}\n'),
+    "unknown type": gzip.compress(json.dumps(entry("STRANGE", node("a"))).encode()),
+    "list without items": gzip.compress(json.dumps(entry("LISTED", {"items": 3})).encode()),
+    "cut short": gzip.compress(json.dumps(entry("ADDED", node("a"))).encode())[:-9],
+}
+
+
+@pytest.mark.parametrize("what", NO_TAPES)
+async def test_what_is_no_tape_is_one_line(what: str, tmp_path: Path) -> None:
     path = tmp_path / "tape.gz"
-    path.write_bytes(content)
+    path.write_bytes(NO_TAPES[what])
     with pytest.raises(TapeError) as caught:
         await Tape(path).feed(View().sink)
     assert str(path) in str(caught.value)
