@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from enum import Enum
 from typing import NamedTuple, TypeVar, cast
@@ -96,9 +97,14 @@ class ClusterState:
         self.next_start_row = 0
         """Where the search for feasible nodes begins when a share of them suffices."""
         self.objects_of: dict[type[Object], dict[str, Object]] = {}
+        self.objects_changed: Counter[type[Object]] = Counter()
+        """How often an object of each kind appeared, changed or went."""
 
     def objects(self, kind: type[ObjectT]) -> Mapping[str, ObjectT]:
         return cast("Mapping[str, ObjectT]", self.objects_of.get(kind, {}))
+
+    def objects_version(self, kind: type[Object]) -> int:
+        return self.objects_changed[kind]
 
     def count_pods(self, query: PodQuery) -> Int64Column:
         return self._pod_index.count_pods(query)

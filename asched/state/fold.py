@@ -133,6 +133,7 @@ class Fold:
         kept = self.state.objects_of.setdefault(type(seen), {})
         old = kept.get(seen.key)
         kept[seen.key] = seen
+        self.state.objects_changed[type(seen)] += 1
         if isinstance(seen, Node):
             self.state.nodes.set_node(seen)
         self._tell_of(type(seen), old, seen)
@@ -146,6 +147,7 @@ class Fold:
         old = self.state.objects_of.get(kind, {}).pop(record.key, None)
         if old is None:
             return
+        self.state.objects_changed[kind] += 1
         if isinstance(old, Node):
             self.state.nodes.remove_node(old.name)
         self._tell_of(kind, old, None)
