@@ -143,6 +143,19 @@ class AWSElasticBlockStore(ApiStruct):
 
 class AzureDisk(ApiStruct):
     disk_name: str = ""
+    data_disk_uri: str = msgspec.field(default="", name="diskURI")
+
+
+class CinderVolumeSource(ApiStruct):
+    volume_id: str = msgspec.field(default="", name="volumeID")
+
+
+class PortworxVolumeSource(ApiStruct):
+    volume_id: str = msgspec.field(default="", name="volumeID")
+
+
+class MigratedVolumeSource(ApiStruct):
+    """A source of which only the presence matters: a CSI driver took its place."""
 
 
 class ISCSIVolume(ApiStruct):
@@ -178,6 +191,10 @@ class Volume(ApiStruct):
     gce_persistent_disk: GCEPersistentDisk | None = None
     aws_elastic_block_store: AWSElasticBlockStore | None = None
     azure_disk: AzureDisk | None = None
+    cinder: CinderVolumeSource | None = None
+    portworx_volume: PortworxVolumeSource | None = None
+    azure_file: MigratedVolumeSource | None = None
+    vsphere_volume: MigratedVolumeSource | None = None
     iscsi: ISCSIVolume | None = None
     rbd: RBDVolume | None = None
 
@@ -209,6 +226,7 @@ class PodSpec(ApiStruct):
     scheduling_gates: tuple[SchedulingGate, ...] = ()
     volumes: tuple[Volume, ...] = ()
     host_network: bool = False
+    host_users: bool | None = None
     resource_claims: tuple[PodResourceClaim, ...] = ()
     scheduling_group: PodSchedulingGroup | None = None
     termination_grace_period_seconds: int | None = None

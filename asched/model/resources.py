@@ -180,6 +180,18 @@ def _check_pod(pod: Pod) -> None:
             if container.resources.requests:
                 where = f"{field}[{index}].resources.requests"
                 _check_quantities(pod.key, where, container.resources.requests)
+    for statuses, field in (
+        (pod.status.container_statuses, "status.containerStatuses"),
+        (pod.status.init_container_statuses, "status.initContainerStatuses"),
+    ):
+        for index, status in enumerate(statuses):
+            where = f"{field}[{index}]"
+            if status.resources is not None:
+                actual = status.resources.requests
+                _check_quantities(pod.key, f"{where}.resources.requests", actual)
+            if status.allocated_resources:
+                allocated = status.allocated_resources
+                _check_quantities(pod.key, f"{where}.allocatedResources", allocated)
     if spec.resources is not None:
         _check_quantities(pod.key, "spec.resources.requests", spec.resources.requests)
     if spec.overhead:

@@ -34,6 +34,15 @@ class AWSElasticBlockStoreVolume(ApiStruct):
 
 class AzureDiskVolume(ApiStruct):
     disk_name: str = ""
+    data_disk_uri: str = msgspec.field(default="", name="diskURI")
+
+
+class CinderVolume(ApiStruct):
+    volume_id: str = msgspec.field(default="", name="volumeID")
+
+
+class PortworxVolume(ApiStruct):
+    volume_id: str = msgspec.field(default="", name="volumeID")
 
 
 class PersistentVolumeSpec(ApiStruct):
@@ -47,6 +56,8 @@ class PersistentVolumeSpec(ApiStruct):
     gce_persistent_disk: GCEPersistentDiskVolume | None = None
     aws_elastic_block_store: AWSElasticBlockStoreVolume | None = None
     azure_disk: AzureDiskVolume | None = None
+    cinder: CinderVolume | None = None
+    portworx_volume: PortworxVolume | None = None
 
 
 class PersistentVolumeStatus(ApiStruct):
@@ -56,6 +67,12 @@ class PersistentVolumeStatus(ApiStruct):
 class PersistentVolume(Object, tag_field="kind", tag="PersistentVolume"):
     spec: PersistentVolumeSpec = PersistentVolumeSpec()
     status: PersistentVolumeStatus = PersistentVolumeStatus()
+
+    @property
+    def storage_class(self) -> str:
+        """Its class; the beta annotation wins as in ``GetPersistentVolumeClass``."""
+        annotated = self.metadata.annotations.storage_class
+        return annotated if annotated is not None else self.spec.storage_class_name
 
 
 class VolumeResourceRequirements(ApiStruct):
@@ -84,6 +101,11 @@ class PersistentVolumeClaim(Object, tag_field="kind", tag="PersistentVolumeClaim
         """The class asked for; the beta annotation wins as in ``GetPersistentVolumeClaimClass``."""
         annotated = self.metadata.annotations.storage_class
         return annotated if annotated is not None else self.spec.storage_class_name or ""
+
+    @property
+    def fully_bound(self) -> bool:
+        """The volume controller has finished binding it (``isPVCFullyBound``)."""
+        return bool(self.spec.volume_name) and self.metadata.annotations.bind_completed is not None
 
 
 class TopologySelectorLabelRequirement(ApiStruct):
