@@ -14,6 +14,14 @@ from asched.cli.root import CommandSource, LazyCommand, RootGroup
 
 COMMANDS: Final = {
     "run": CommandSource("asched.cli.run", "Schedule a cluster."),
+    "demo": CommandSource(
+        "asched.cli.demo.command",
+        "Schedule a simulated cluster, live: API server, kubelets, workload and daemon.",
+    ),
+    "apiserver": CommandSource(
+        "asched.cli.apiserver",
+        "Serve an embedded cluster: a Kubernetes API in memory, with simulated kubelets.",
+    ),
     "plugins": CommandSource("asched.cli.plugins", "Look at the plugins that are installed."),
     "config": CommandSource("asched.cli.config", "Check a configuration, or print the defaults."),
 }

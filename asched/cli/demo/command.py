@@ -1,0 +1,212 @@
+"""The command itself: options, and the order in which things happen."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Annotated, Final, NamedTuple
+
+import anyio
+import structlog
+import typer
+
+from asched.cli.demo.loading import Loader
+from asched.cli.demo.server import Kubeconfigs, api_server
+from asched.cli.demo.standing import standing, utilisation
+from asched.cli.demo.summary import Outcome, next_commands, print_summary
+from asched.cli.demo.tally import Tally
+from asched.cli.demo.view import View, open_view
+from asched.cli.demo.workload import MIN_NODES, Workload, build, most_pods
+from asched.cli.errors import BadInput
+from asched.cli.failures import as_command_error
+from asched.cli.root import command_app
+from asched.daemon.config_file import Configuration, load
+from asched.daemon.config_settings import LogLevel, LogSettings
+from asched.daemon.daemon import Daemon, running_daemon
+from asched.daemon.logs import configure_logs
+from asched.framework.registry import Registry
+from asched.journal.opening import open_journal
+from asched.journal.store import JournalStore
+from asched.kube.connection import connect
+from asched.state.cluster import ClusterState
+
+app = command_app("Schedule a simulated cluster, live: API server, kubelets, workload and daemon.")
+
+log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
+
+_REFRESH_S: Final = 0.25
+_POD_START_S: Final = 0.3
+
+
+class Options(NamedTuple):
+    nodes: int
+    pods: int
+    seed: int
+    over_s: float
+    timeout_s: float
+    journal: Path
+    folder: Path
+    keep: bool
+
+
+@app.command()
+def demo(
+    nodes: Annotated[int, typer.Option(help="Nodes to begin with.", min=MIN_NODES)] = 200,
+    pods: Annotated[int, typer.Option(help="Pods that can run.", min=1)] = 2000,
+    seed: Annotated[int, typer.Option(help="Draws the workload.", min=0)] = 1,
+    over: Annotated[
+        float, typer.Option(help="Seconds within which the pods arrive.", min=0.1)
+    ] = 6.0,
+    timeout: Annotated[
+        float, typer.Option(help="Give up when pods that can run are not bound so many seconds on.")
+    ] = 120.0,
+    journal: Annotated[
+        Path | None,
+        typer.Option(help="A new file for the journal. Default: one in a new temporary folder."),
+    ] = None,
+    keep: Annotated[
+        bool,
+        typer.Option(
+            "--keep/--exit", help="Keep cluster and daemon running after the summary, until Ctrl-C."
+        ),
+    ] = False,
+) -> None:
+    """Schedule a simulated cluster, live: API server, kubelets, workload and daemon.
+
+    The API server runs in a process of its own; all talk to it over HTTP. A few pods that cannot
+    run are among the workload, each for another reason. Exits with 0 only if every pod that can run
+    was bound.
+    """
+    if pods > most_pods(nodes):
+        raise BadInput(f"asched: {nodes} nodes take at most {most_pods(nodes)} pods here")
+    if journal is not None and journal.exists():
+        raise BadInput(f"asched: {journal} exists; the demo writes a new journal")
+    folder = Path(tempfile.mkdtemp(prefix="asched-demo-"))
+    path = (journal or folder / "journal.db").absolute()
+    options = Options(nodes, pods, seed, over, timeout, path, folder, keep)
+    try:
+        succeeded = anyio.run(_demo, options, backend_options={"use_uvloop": True})
+    except Exception as error:  # noqa: BLE001  whatever it is is raised again
+        raise as_command_error(error) from None
+    raise typer.Exit(0 if succeeded else 1)
+
+
+async def _demo(options: Options) -> bool:
+    registry = Registry.discover()
+    configuration = load(None, registry)
+    workload = build(options.nodes, options.pods, options.over_s, options.seed)
+    _announce(options, workload)
+    async with api_server(options.folder, _POD_START_S) as kubeconfigs:
+        outcome = await _run(options, configuration, registry, workload, kubeconfigs)
+    if not options.keep:
+        _point_further(outcome, None)
+    return outcome.succeeded
+
+
+def _announce(options: Options, workload: Workload) -> None:
+    reasons = sorted(set(workload.hopeless.values()))
+    late = sum(pool.count for pool in workload.pools if pool.late)
+    print(f"{options.nodes} nodes, {late} more to join; {options.pods} pods that can run, arriving")
+    print(f"over {options.over_s:g} s, and {len(workload.hopeless)} that cannot, each because it")
+    for reason in reasons:
+        print(f"  - {reason}")
+    print(flush=True)
+
+
+async def _run(
+    options: Options,
+    configuration: Configuration,
+    registry: Registry,
+    workload: Workload,
+    kubeconfigs: Kubeconfigs,
+) -> Outcome:
+    _log_warnings()
+    async with (
+        connect(kubeconfigs.admin) as admin,
+        connect(kubeconfigs.scheduler) as client,
+        open_journal(str(options.journal)) as store,
+    ):
+        loader = Loader(admin, workload, options.over_s, time.monotonic)
+        await loader.prepare()
+        async with running_daemon(configuration, registry, client, store) as daemon:
+            await daemon.engine.synced.wait()
+            tally = Tally(workload.feasible)
+            with open_view() as view:
+                # Again, because a live view takes what goes to stderr and puts it above itself.
+                _log_warnings()
+                await _until_settled(options, loader, daemon, tally, store, view)
+            _log_warnings()
+            outcome = _outcome(options, workload, tally, daemon.cluster)
+            print_summary(outcome)
+            if options.keep:
+                _point_further(outcome, kubeconfigs.admin)
+                await _until_interrupted()
+    return outcome
+
+
+def _log_warnings() -> None:
+    configure_logs(LogSettings(level=LogLevel.WARNING))
+
+
+async def _until_settled(
+    options: Options,
+    loader: Loader,
+    daemon: Daemon,
+    tally: Tally,
+    store: JournalStore,
+    view: View,
+) -> None:
+    """Load the cluster and watch, until nothing more is to be expected or time is up."""
+    workload, state = loader.workload, daemon.cluster
+    total, feasible = len(workload.arrivals), len(workload.feasible)
+    begun_s = time.monotonic()
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(loader.run)
+        while True:
+            await anyio.sleep(_REFRESH_S)
+            await tally.read_on(store)
+            elapsed_s = time.monotonic() - begun_s
+            view.show(standing(elapsed_s, total, feasible, loader.progress, tally, state))
+            settled = loader.progress.done and _settled(workload, tally, state)
+            if settled or elapsed_s > options.over_s + options.timeout_s:
+                tasks.cancel_scope.cancel()
+                return
+
+
+def _settled(workload: Workload, tally: Tally, state: ClusterState) -> bool:
+    return not tally.unbound and workload.hopeless.keys() <= _pending(state).keys()
+
+
+def _pending(state: ClusterState) -> dict[str, str]:
+    """What the scheduler says of each pod that it tried or holds back, by key."""
+    said = {key: f"held back by {pod.gating_plugin}" for key, pod in state.queue.gated.items()}
+    for pod in state.queue:
+        rejection = state.pods[pod.info.key].rejection
+        if rejection:
+            said.setdefault(pod.info.key, rejection)
+    return said
+
+
+def _outcome(options: Options, workload: Workload, tally: Tally, state: ClusterState) -> Outcome:
+    path = options.journal
+    files = (path, path.with_name(f"{path.name}-wal"))
+    size = sum(file.stat().st_size for file in files if file.exists())
+    return Outcome(workload, tally, utilisation(state), _pending(state), path, size)
+
+
+def _point_further(outcome: Outcome, kubeconfig: Path | None) -> None:
+    print("Look further:")
+    for line in next_commands(outcome, kubeconfig):
+        print(f"  {line}")
+    if kubeconfig is not None:
+        print("\nCluster and daemon go on; Ctrl-C ends them.")
+    sys.stdout.flush()
+
+
+async def _until_interrupted() -> None:
+    with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+        async for _ in signals:
+            return

@@ -1,0 +1,293 @@
+"""What the demo schedules: nodes of several kinds, and the groups of pods that arrive on them.
+
+Everything is drawn from a seed. Sizes follow from the pools: each group gets a share of its pool,
+no pod more than an eighth of a node, and the shares of a pool leave a quarter of it free, so that
+every pod of a feasible group fits somewhere whatever the order of arrival.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from random import Random
+from typing import Any, Final
+
+from asched.sim.kubelet import RUN_SECONDS
+from asched.sim.nodes import REGION, ZONES, simulated_node
+
+Object = dict[str, Any]
+
+NAMESPACES: Final = ("shop", "data", "ml", "ops")
+GPU: Final = "nvidia.com/gpu"
+GPU_MODEL: Final = "nvidia.com/gpu.product"
+POOL: Final = "pool"
+GI: Final = 1 << 30
+MI: Final = 1 << 20
+PODS_PER_NODE: Final = 110
+MIN_NODES: Final = 10
+
+_GPU_TAINT: Final = {"key": GPU, "value": "present", "effect": "NoSchedule"}
+_GPU_TOLERATION: Final = {"key": GPU, "operator": "Exists", "effect": "NoSchedule"}
+_SPOT_TAINT: Final = {"key": "spot", "value": "true", "effect": "PreferNoSchedule"}
+_LARGEST_PART_OF_A_NODE: Final = 8
+_CPU_SHARE: Final = 0.62
+_MEMORY_SHARE: Final = 0.35
+"""Of a pool, requested by all feasible pods together."""
+
+PRIORITY_CLASSES: Final = {"production": 100_000, "interactive": 10_000, "batch": 100}
+
+
+@dataclass(frozen=True)
+class Pool:
+    """Like nodes. ``late`` ones join while the workload runs."""
+
+    name: str
+    count: int
+    cpu: int
+    memory_gi: int
+    gpus: int = 0
+    gpu_model: str = ""
+    taints: tuple[Object, ...] = ()
+    late: bool = False
+
+    def nodes(self) -> Iterator[Object]:
+        for index in range(self.count):
+            labels = {
+                POOL: self.name,
+                "topology.kubernetes.io/zone": ZONES[index % len(ZONES)],
+                "topology.kubernetes.io/region": REGION,
+            }
+            capacity = {
+                "cpu": str(self.cpu),
+                "memory": f"{self.memory_gi}Gi",
+                "ephemeral-storage": "500Gi",
+                "pods": str(PODS_PER_NODE),
+            }
+            if self.gpus:
+                labels[GPU_MODEL] = self.gpu_model
+                capacity[GPU] = str(self.gpus)
+            name = f"{self.name}-{index:03d}"
+            node = simulated_node(name, capacity=capacity, labels=labels, index=index)
+            if self.taints:
+                node["spec"]["taints"] = list(self.taints)
+            yield node
+
+
+def pools(nodes: int) -> tuple[Pool, ...]:
+    """A mixed cluster of ``nodes`` nodes at first, and some that come later."""
+    memory, a100, l4 = (max(1, round(nodes * part)) for part in (0.12, 0.09, 0.06))
+    spot = max(1, nodes // 20)
+    general = nodes - memory - a100 - l4 - spot
+    return (
+        Pool("general", general, cpu=16, memory_gi=64),
+        Pool("spot", spot, cpu=16, memory_gi=64, taints=(_SPOT_TAINT,)),
+        Pool("memory", memory, cpu=32, memory_gi=256),
+        Pool("a100", a100, cpu=96, memory_gi=768, gpus=8, gpu_model="A100", taints=(_GPU_TAINT,)),
+        Pool("l4", l4, cpu=48, memory_gi=192, gpus=4, gpu_model="L4", taints=(_GPU_TAINT,)),
+        Pool(
+            "h100", max(1, nodes // 50), cpu=96, memory_gi=768, gpus=8, gpu_model="H100",
+            taints=(_GPU_TAINT,), late=True,
+        ),
+    )  # fmt: skip
+
+
+@dataclass(frozen=True)
+class Arrival:
+    """A pod and when it comes."""
+
+    at_s: float
+    """Seconds after the beginning."""
+    pod: Object
+
+
+@dataclass
+class Workload:
+    """All that will be created."""
+
+    pools: tuple[Pool, ...]
+    arrivals: list[Arrival] = field(default_factory=list)
+    feasible: set[str] = field(default_factory=set)
+    """Keys of the pods that can run."""
+    hopeless: dict[str, str] = field(default_factory=dict)
+    """Keys of the pods that cannot run, and why in a few words."""
+
+
+@dataclass(frozen=True)
+class _Group:
+    """Like pods: a Deployment's, or a Job's."""
+
+    name: str
+    namespace: str
+    pool: str
+    share: float
+    """Part of all feasible pods."""
+    replicas: tuple[int, int]
+    """Least and most pods of one such group."""
+    priority_class: str = ""
+    run_s: tuple[float, float] | None = None
+    """How long they run before they have succeeded; None: for ever."""
+    spec: Mapping[str, Any] = field(default_factory=dict)
+    gpus: tuple[int, ...] = ()
+    """GPUs per pod, one of these for a group."""
+
+
+def _required(key: str, *values: str) -> Object:
+    terms = [{"matchExpressions": [{"key": key, "operator": "In", "values": list(values)}]}]
+    node_affinity = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}
+    return {"affinity": {"nodeAffinity": node_affinity}}
+
+
+def _preferred(key: str, *values: str) -> Object:
+    preference = {"matchExpressions": [{"key": key, "operator": "In", "values": list(values)}]}
+    preferred = [{"weight": 50, "preference": preference}]
+    return {
+        "affinity": {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": preferred}}
+    }
+
+
+_GROUPS: Final = (
+    _Group("web", "shop", "general", 0.28, (20, 60), "production"),
+    _Group("api", "shop", "general", 0.20, (10, 30), "production", spec=_preferred("topology.kubernetes.io/zone", "zone-a")),
+    _Group("report", "data", "general", 0.22, (20, 50), "batch", run_s=(2.0, 6.0)),
+    _Group("cache", "data", "memory", 0.10, (5, 20), "interactive", spec=_required(POOL, "memory")),
+    _Group("exporter", "ops", "general", 0.10, (5, 15)),
+    _Group("infer", "ml", "l4", 0.04, (1, 6), "interactive", gpus=(1,),
+           spec={"nodeSelector": {GPU_MODEL: "L4"}, "tolerations": [_GPU_TOLERATION]}),
+    _Group("train", "ml", "a100", 0.05, (1, 8), "batch", gpus=(1, 2, 4),
+           spec={**_required(GPU_MODEL, "A100"), "tolerations": [_GPU_TOLERATION]}),
+    _Group("finetune", "ml", "h100", 0.01, (1, 4), "batch", gpus=(1, 2),
+           spec={"nodeSelector": {GPU_MODEL: "H100"}, "tolerations": [_GPU_TOLERATION]}),
+)  # fmt: skip
+"""Groups of GPU pods take fewer where their pool's GPUs do not suffice; ``web`` makes up for it."""
+
+_HOPELESS: Final[tuple[tuple[str, str, Object, Object], ...]] = (
+    ("giant", "asks for more cpu than any node has", {"cpu": "500", "memory": "1Gi"}, {}),
+    ("lost", "wants a label that no node has", {"cpu": "100m"}, {"nodeSelector": {"disk": "tape"}}),
+    (
+        "shy", "wants a GPU node but does not tolerate its taint",
+        {"cpu": "100m"}, {"nodeSelector": {GPU_MODEL: "A100"}},
+    ),
+    (
+        "greedy", "wants 16 GPUs where a node has 8",
+        {"cpu": "1", GPU: "16"}, {"tolerations": [_GPU_TOLERATION]},
+    ),
+    (
+        "held", "is held back by a scheduling gate",
+        {"cpu": "100m"}, {"schedulingGates": [{"name": "example.com/quota"}]},
+    ),
+)  # fmt: skip
+
+
+def most_pods(nodes: int) -> int:
+    """How many pods a demo of ``nodes`` nodes can take, with room to spare."""
+    general = next(pool.count for pool in pools(nodes) if pool.name == "general")
+    return general * PODS_PER_NODE * 3 // 4
+
+
+def build(nodes: int, pods: int, over_s: float, seed: int) -> Workload:
+    """``pods`` pods that can run and some that cannot, arriving within ``over_s`` seconds."""
+    return _Builder(nodes, pods, over_s, seed).workload()
+
+
+class _Builder:
+    def __init__(self, nodes: int, pods: int, over_s: float, seed: int) -> None:
+        self._random = Random(seed)
+        self._pods = pods
+        self._over_s = over_s
+        self._workload = Workload(pools(nodes))
+        self._pools = {pool.name: pool for pool in self._workload.pools}
+        # GPU pods of one pool take at most half its GPUs: with at most 4 of 8 on a pod there is
+        # then always a node with room for the next.
+        self._gpus_left = {p.name: p.count * p.gpus // 2 for p in self._workload.pools}
+
+    def workload(self) -> Workload:
+        left = self._pods
+        for group in _GROUPS[1:]:
+            left -= self._groups_of(group, round(self._pods * group.share))
+        self._groups_of(_GROUPS[0], left)
+        for name, why, requests, spec in _HOPELESS:
+            self._hopeless(name, why, requests, spec)
+        self._workload.arrivals.sort(key=lambda arrival: arrival.at_s)
+        return self._workload
+
+    def _groups_of(self, kind: _Group, count: int) -> int:
+        """Make ``count`` pods of a kind, in groups. Returns how many there was room for."""
+        made = 0
+        while made < count:
+            replicas = min(self._random.randint(*kind.replicas), count - made)
+            requests, fitting = self._requests(kind, replicas)
+            if not fitting:
+                break
+            self._group(kind, fitting, requests)
+            made += fitting
+        return made
+
+    def _requests(self, kind: _Group, replicas: int) -> tuple[Object, int]:
+        """What each pod of a group asks for, and how many of the pods may be made."""
+        pool = self._pools[kind.pool]
+        requests: Object = {}
+        if kind.gpus:
+            left = self._gpus_left[kind.pool]
+            gpus = self._random.choice([n for n in kind.gpus if n <= max(1, left)])
+            replicas = min(replicas, left // gpus)
+            self._gpus_left[kind.pool] -= gpus * replicas
+            requests[GPU] = str(gpus)
+        peers = max(1, round(self._pods * sum(g.share for g in _GROUPS if g.pool == kind.pool)))
+        spread = self._random.uniform(0.5, 1.5)
+        nodes_per_pod = pool.count / peers
+        cpu = min(_CPU_SHARE * nodes_per_pod * spread, 1 / _LARGEST_PART_OF_A_NODE) * pool.cpu
+        memory = (
+            min(_MEMORY_SHARE * nodes_per_pod * spread, 1 / _LARGEST_PART_OF_A_NODE)
+            * pool.memory_gi
+        )
+        requests["cpu"] = f"{max(10, round(cpu * 100) * 10)}m"
+        requests["memory"] = f"{max(16, round(memory * 64) * 16)}Mi"
+        return requests, replicas
+
+    def _group(self, kind: _Group, replicas: int, requests: Object) -> None:
+        suffix = f"{self._random.getrandbits(20):05x}"
+        # Those whose nodes join later come early, and have to wait.
+        latest = 0.3 if self._pools[kind.pool].late else 0.9
+        starts_s = self._random.uniform(0.0, self._over_s * latest)
+        for index in range(replicas):
+            name = f"{kind.name}-{suffix}-{index:03d}"
+            spec: Object = {**kind.spec}
+            annotations = {}
+            if kind.priority_class:
+                spec["priorityClassName"] = kind.priority_class
+            if kind.run_s is not None:
+                spec["restartPolicy"] = "Never"
+                annotations[RUN_SECONDS] = f"{self._random.uniform(*kind.run_s):.1f}"
+            labels = {"app": kind.name, "group": f"{kind.name}-{suffix}"}
+            pod = _pod(kind.namespace, name, requests, spec, labels, annotations)
+            # A group comes in a burst, as a controller creates it.
+            at_s = min(starts_s + index * 0.005, self._over_s)
+            self._workload.arrivals.append(Arrival(at_s, pod))
+            self._workload.feasible.add(f"{kind.namespace}/{name}")
+
+    def _hopeless(self, name: str, why: str, requests: Object, spec: Object) -> None:
+        for index in range(max(1, min(5, self._pods // 200))):
+            full_name = f"{name}-{index}"
+            pod = _pod("ops", full_name, requests, dict(spec), {"app": name}, {})
+            self._workload.arrivals.append(
+                Arrival(self._random.uniform(0.0, self._over_s * 0.5), pod)
+            )
+            self._workload.hopeless[f"ops/{full_name}"] = why
+
+
+def _pod(
+    namespace: str, name: str, requests: Object, spec: Object, labels: Object, annotations: Object
+) -> Object:
+    resources: Object = {"requests": requests}
+    if GPU in requests:
+        # Extended resources are not overcommitted: a request needs an equal limit.
+        resources["limits"] = {GPU: requests[GPU]}
+    container = {"name": "main", "image": f"example.com/{labels['app']}:1", "resources": resources}
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            "namespace": namespace, "name": name, "labels": labels, "annotations": annotations,
+        },
+        "spec": {**spec, "containers": [container]},
+    }  # fmt: skip
