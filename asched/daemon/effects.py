@@ -114,7 +114,7 @@ class Effects:
             self._taken.remove(failure.uid)
             return
         entry = self._cluster.entry(failure.key, failure.uid)
-        if entry is not None:
+        if entry is not None and entry.info.pod.spec.scheduler_name in self._cluster.profiles:
             rejected = failure.code in REJECTIONS
             reason: Reason = "Unschedulable" if rejected else "SchedulerError"
             self._tell(entry.info, failure.message, reason, None)
@@ -146,9 +146,10 @@ class Effects:
     async def _run_binding(self, info: PodInfo, node_name: str, decided_at_s: float) -> None:
         name = info.pod.spec.scheduler_name
         profile = self._cluster.profiles.get(name)
-        if profile is None:
-            # Decided before a restart that took the profile out of the configuration.
-            why = f'no profile is named "{name}" any more'
+        # Both can only be missing for what was decided before a restart, or has waited in its lane.
+        if profile is None or not self._node_exists(node_name):
+            missing = f"node {node_name}" if profile else f"profile {name}"
+            why = f"{missing} is gone since the pod was assigned"
             self._report(BindFailed(info.key, info.uid, node_name, Code.ERROR, "", why))
             return
         binder = PatientBinder(self._writer, self._pauses, self._backoff(), self._node_exists)

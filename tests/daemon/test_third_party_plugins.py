@@ -1,0 +1,245 @@
+"""Plugins that are not ours: found on disk, run at every point, and kept from doing harm."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import ClassVar
+
+import pytest
+
+from asched.framework.cycle_state import CycleState
+from asched.framework.interface import (
+    BindingClient,
+    BindPlugin,
+    FilterPlugin,
+    PermitPlugin,
+    PermitResult,
+    PostBindPlugin,
+    PreBindPlugin,
+    ReservePlugin,
+    ReserveResult,
+)
+from asched.framework.nodes import NodeInfo
+from asched.framework.pod_info import PodInfo
+from asched.framework.status import SUCCESS, Code, Status
+from tests.daemon.world import KUBE, world
+
+PAIRS = '''
+"""Pods labelled `pair` start in twos: the first waits at Permit until the second has a node."""
+from asched.framework.interface import (
+    PermitPlugin, PermitResult, PostBindPlugin, PreBindPlugin,
+)
+from asched.framework.status import SUCCESS, Code, Status
+
+calls = []
+
+class Pairs(PermitPlugin, PreBindPlugin, PostBindPlugin):
+    name = "Pairs"
+    api_version = 1
+
+    def permit(self, state, pod, node_name):
+        pair = pod.pod.metadata.labels.get("pair")
+        if pair is None:
+            return PermitResult()
+        partners = [
+            waiting for waiting in self.handle.waiting_pods()
+            if waiting.info.pod.metadata.labels.get("pair") == pair
+        ]
+        for partner in partners:
+            partner.allow(self.name)
+        return PermitResult() if partners else PermitResult(Status(Code.WAIT), 0.5)
+
+    async def pre_bind(self, client, pod, node_name):
+        calls.append(("PreBind", pod.name, node_name))
+        return SUCCESS
+
+    async def post_bind(self, client, pod, node_name):
+        calls.append(("PostBind", pod.name, node_name))
+'''
+
+
+@pytest.fixture
+def pairs_distribution(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    """A distribution with a plugin, as pip would leave it on disk; the name of its module."""
+    site, module = tmp_path / "site", "asched_test_pairs"
+    info = site / "pairs-1.2.dist-info"
+    info.mkdir(parents=True)
+    (site / f"{module}.py").write_text(PAIRS)
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: pairs\nVersion: 1.2\n")
+    (info / "entry_points.txt").write_text(f"[asched.plugins]\nPairs = {module}:Pairs\n")
+    monkeypatch.syspath_prepend(str(site))
+    yield module
+    sys.modules.pop(module, None)
+
+
+def enabled(name: str) -> str:
+    """The default profile with one more plugin, wherever it can serve."""
+    return KUBE + f"profiles:\n- plugins:\n    multiPoint:\n      enabled: [{{name: {name}}}]\n"
+
+
+async def test_a_distribution_on_disk_serves_permit_pre_bind_and_post_bind(
+    tmp_path: Path, pairs_distribution: str
+) -> None:
+    async with world(tmp_path, nodes=2) as w, w.daemon(enabled("Pairs")) as daemon:
+        w.add_pod("lone", labels={"pair": "a"})
+        w.add_pod("plain")
+        await w.until(lambda: w.node_of("plain") != "")
+        await w.until(
+            lambda: w.message("lone") == "rejected due to timeout at plugin Pairs"
+        )  # fmt: skip
+        assert w.condition("lone")["reason"] == "Unschedulable"
+        assert not w.node_of("lone")
+        w.add_pod("left", labels={"pair": "b"})
+        w.add_pod("right", labels={"pair": "b"})
+        await w.until(lambda: all(w.node_of(name) for name in ("left", "right")))
+        stats = daemon.engine.stats
+    calls = sys.modules[pairs_distribution].calls
+    for name in ("plain", "left", "right"):
+        told = [(point, node) for point, pod, node in calls if pod == name]
+        assert told == [("PreBind", w.node_of(name)), ("PostBind", w.node_of(name))]
+    assert not [call for call in calls if call[1] == "lone"]
+    assert (stats.bound, stats.failed) == (3, 0)
+
+
+class Broken(FilterPlugin):
+    """Raises for pods of one name."""
+
+    name: ClassVar[str] = "Broken"
+    api_version: ClassVar[int] = 1
+
+    def filter(self, state: CycleState, pod: PodInfo, node: NodeInfo) -> Status:
+        if pod.name == "bad":
+            raise RuntimeError("boom")
+        return SUCCESS
+
+
+async def test_a_plugin_that_raises_fails_its_own_pod_only(tmp_path: Path) -> None:
+    async with world(tmp_path, nodes=1) as w, w.daemon(enabled("Broken"), Broken):
+        w.add_pod("bad")
+        w.add_pod("good")
+        await w.until(lambda: w.node_of("good") == "n0" and bool(w.message("bad")))
+        assert w.message("bad") == "plugin Broken at Filter: RuntimeError: boom"
+        assert w.condition("bad")["reason"] == "SchedulerError"
+
+
+class Awkward(PreBindPlugin, PostBindPlugin):
+    """Fails in every way that a plugin of the binding cycle can, once each."""
+
+    name: ClassVar[str] = "Awkward"
+    api_version: ClassVar[int] = 1
+    met: ClassVar[set[str]] = set()
+
+    async def pre_bind(self, client: BindingClient, pod: PodInfo, node_name: str) -> Status:
+        if pod.name in self.met:
+            return SUCCESS
+        self.met.add(pod.name)
+        match pod.name:
+            case "raises":
+                raise RuntimeError("boom")
+            case "nonsense":
+                return "yes"  # type: ignore[return-value]  # which is the point
+            case "errs":
+                return Status.error("disk on fire")
+            case "refuses":
+                return Status.unschedulable("not today")
+        return SUCCESS
+
+    async def post_bind(self, client: BindingClient, pod: PodInfo, node_name: str) -> None:
+        raise RuntimeError("boom")
+
+
+async def test_a_failed_pre_bind_is_told_and_tried_again(tmp_path: Path) -> None:
+    Awkward.met.clear()
+    said: dict[str, tuple[str, str]] = {}
+    names = ("raises", "nonsense", "errs", "refuses")
+    async with world(tmp_path, nodes=1) as w:
+
+        def note_conditions() -> bool:
+            for name in names:
+                if w.message(name):
+                    said[name] = (w.condition(name)["reason"], w.message(name))
+            return len(said) == len(names)
+
+        async with w.daemon(enabled("Awkward"), Awkward) as daemon:
+            for name in names:
+                w.add_pod(name)
+            await w.until(note_conditions)
+            # A rejection waits for an event of the plugin that rejected; it registered none.
+            await w.until(lambda: w.unbound() == ["refuses"])
+            assert daemon.cluster.queue.unschedulable.keys() == {"default/refuses"}
+    prefix = 'running PreBind plugin "Awkward": '
+    assert said == {
+        "raises": ("SchedulerError", prefix + "RuntimeError: boom"),
+        "nonsense": ("SchedulerError", prefix + "answered 'yes', no Status"),
+        "errs": ("SchedulerError", prefix + "disk on fire"),
+        "refuses": ("Unschedulable", "not today"),
+    }
+
+
+class BindsThenRaises(BindPlugin):
+    name: ClassVar[str] = "BindsThenRaises"
+    api_version: ClassVar[int] = 1
+
+    async def bind(self, client: BindingClient, pod: PodInfo, node_name: str) -> Status:
+        await client.bind(pod, node_name)
+        raise RuntimeError("afterwards")
+
+
+async def test_bound_is_bound_whatever_the_plugin_says_then(tmp_path: Path) -> None:
+    config = (
+        KUBE + "profiles:\n- plugins:\n    bind:\n      enabled: [{name: BindsThenRaises}]\n"
+        "      disabled: [{name: DefaultBinder}]\n"
+    )
+    async with world(tmp_path, nodes=1) as w:
+        async with w.daemon(config, BindsThenRaises) as daemon:
+            w.add_pod("p")
+            await w.until(lambda: w.events("p") != [])
+            assert w.events("p")[0][0] == "Scheduled"
+            stats = daemon.engine.stats
+        assert (stats.assigned, stats.bound, stats.failed) == (1, 1, 0)
+
+
+class Ledger(ReservePlugin):
+    """Keeps books of what it set aside."""
+
+    name: ClassVar[str] = "Ledger"
+    api_version: ClassVar[int] = 1
+    books: ClassVar[list[tuple[str, str, object]]] = []
+
+    def reserve(self, state: CycleState, pod: PodInfo, node_name: str) -> ReserveResult:
+        return ReserveResult(note={"slot": len(pod.name)})
+
+    def reserved(self, pod: PodInfo, node_name: str, note: dict[str, object] | None) -> None:
+        self.books.append(("reserved", pod.name, note))
+
+    def unreserve(self, pod: PodInfo, node_name: str, note: dict[str, object] | None) -> None:
+        self.books.append(("unreserved", pod.name, note))
+
+
+class Never(PermitPlugin):
+    """Holds every pod for a moment and lets none go."""
+
+    name: ClassVar[str] = "Never"
+    api_version: ClassVar[int] = 1
+
+    def permit(self, state: CycleState, pod: PodInfo, node_name: str) -> PermitResult:
+        return PermitResult(Status(Code.WAIT), 0.1)
+
+
+async def test_books_are_kept_and_kept_again_after_a_restart(tmp_path: Path) -> None:
+    Ledger.books.clear()
+    config = (
+        KUBE
+        + "profiles:\n- plugins:\n    multiPoint:\n      enabled: [{name: Ledger}, {name: Never}]\n"
+    )
+    async with world(tmp_path, nodes=1) as w:
+        async with w.daemon(config, Ledger, Never):
+            w.add_pod("four")
+            await w.until(lambda: "timeout at plugin Never" in w.message("four"))
+        live = list(Ledger.books)
+        assert live[:2] == [("reserved", "four", {"slot": 4}), ("unreserved", "four", {"slot": 4})]
+        Ledger.books.clear()
+        async with w.daemon(config, Ledger, Never):
+            assert Ledger.books[: len(live)] == live

@@ -1,0 +1,212 @@
+"""A cluster for daemons to schedule: the embedded API server over real HTTP, and what it saw."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import anyio
+
+from asched.daemon.config_file import parse
+from asched.daemon.daemon import Daemon, running_daemon
+from asched.framework.interface import Plugin
+from asched.framework.registry import Registry
+from asched.journal import open_journal
+from asched.journal.store import JournalStore
+from asched.kube.connection import connect
+from asched.model.quantity import milli_value
+from asched.sim.cluster import Cluster
+from asched.sim.faults import Fault, Faults
+from asched.sim.http import ApiServer
+from asched.sim.nodes import simulated_node
+from asched.sim.store import DELETED, Change
+
+Object = dict[str, Any]
+
+PATIENCE_S = 60.0
+"""How long a test waits for what must come; only a failing test ever waits that long."""
+KUBE = "apiVersion: kubescheduler.config.k8s.io/v1\nkind: KubeSchedulerConfiguration\n"
+OWN = "apiVersion: asched.dev/v1\nkind: AschedConfiguration\n"
+
+
+class ObservedFaults(Faults):
+    """Faults, and an ear at every request before it takes effect."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.on_request: Callable[[str, str], None] = lambda verb, resource: None
+
+    def take(self, verb: str, resource: str) -> Fault | None:
+        self.on_request(verb, resource)
+        return super().take(verb, resource)
+
+
+class Placements:
+    """Which pod got which node, and every breach of what must hold at any time."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self.node_of: dict[str, str] = {}
+        """By uid, of all pods there ever were."""
+        self.order: list[str] = []
+        """Names of pods in the order of their binding."""
+        self.breaches: list[str] = []
+        """Pods that changed their node, nodes over capacity."""
+        self._holding: dict[str, tuple[str, int]] = {}
+        self._used_millis: dict[str, int] = {}
+        cluster.listen("pods", self._on_pod)
+
+    def _on_pod(self, change: Change) -> None:
+        pod = change.new.obj
+        uid, node = pod["metadata"]["uid"], pod["spec"].get("nodeName", "")
+        before = self.node_of.get(uid, "")
+        if before not in ("", node):
+            self.breaches.append(f"{pod['metadata']['name']} went from {before} to {node}")
+        if change.type == DELETED or pod["status"].get("phase") in ("Succeeded", "Failed"):
+            held_on, millis = self._holding.pop(uid, ("", 0))
+            self._used_millis[held_on] = self._used_millis.get(held_on, 0) - millis
+        elif node and not before:
+            self.node_of[uid] = node
+            self.order.append(pod["metadata"]["name"])
+            self._hold(uid, node, cpu_millis(pod))
+
+    def _hold(self, uid: str, node: str, millis: int) -> None:
+        self._holding[uid] = node, millis
+        used = self._used_millis[node] = self._used_millis.get(node, 0) + millis
+        allocatable = self._cluster.get("nodes", node)["status"]["allocatable"]["cpu"]
+        if used > milli_value(allocatable):
+            self.breaches.append(f"{node} is over capacity: {used}m of {allocatable}")
+
+
+def cpu_millis(pod: Object) -> int:
+    containers = pod["spec"]["containers"]
+    return sum(milli_value(c["resources"]["requests"]["cpu"]) for c in containers)
+
+
+class World:
+    """The cluster, its server and its observers; made by :func:`world`."""
+
+    def __init__(self, cluster: Cluster, server: ApiServer, faults: ObservedFaults, folder: Path):
+        self.cluster = cluster
+        self.server = server
+        self.faults = faults
+        self.folder = folder
+        self.placements = Placements(cluster)
+        self.journal = folder / "journal.db"
+        self.kubeconfig = server.kubeconfig(folder / "kubeconfig.yaml")
+        self._changed = anyio.Event()
+        for resource in ("pods", "nodes", "events.events.k8s.io"):
+            cluster.listen(resource, self._on_change)
+
+    def _on_change(self, _: Change) -> None:
+        self.touch()
+
+    def touch(self) -> None:
+        """Look again at what :meth:`until` waits for."""
+        self._changed.set()
+        self._changed = anyio.Event()
+
+    async def until(self, holds: Callable[[], bool]) -> None:
+        """Wait for the condition; it is looked at after every change in the cluster."""
+        with anyio.fail_after(PATIENCE_S):
+            while not holds():
+                assert not self.placements.breaches
+                await self._changed.wait()
+        assert not self.placements.breaches
+
+    # -- making things ------------------------------------------------------------------------
+
+    def add_node(self, name: str, cpu: str = "4", pods: str = "110", **labels: str) -> None:
+        capacity = {"cpu": cpu, "memory": "16Gi", "ephemeral-storage": "50Gi", "pods": pods}
+        self.cluster.create("nodes", simulated_node(name, capacity=capacity, labels=labels))
+
+    def add_pod(
+        self, name: str, cpu: str = "100m", *, labels: Mapping[str, str] | None = None, **spec: Any
+    ) -> Object:
+        container = {"name": "c", "image": "app", "resources": {"requests": {"cpu": cpu}}}
+        return self.cluster.create(
+            "pods",
+            {
+                "metadata": {"name": name, "labels": dict(labels or {})},
+                "spec": {"containers": [container], **spec},
+            },
+        )
+
+    def add_pods(self, count: int, prefix: str, cpu: str = "100m") -> None:
+        for number in range(count):
+            self.add_pod(f"{prefix}-{number}", cpu)
+
+    # -- looking at things --------------------------------------------------------------------
+
+    def pod(self, name: str) -> Object:
+        return self.cluster.get("pods", name, namespace="default")
+
+    def node_of(self, name: str) -> str:
+        node: str = self.pod(name)["spec"].get("nodeName", "")
+        return node
+
+    def condition(self, name: str) -> Mapping[str, str]:
+        """The pod's PodScheduled condition; empty while it has none."""
+        for condition in self.pod(name)["status"].get("conditions") or ():
+            if condition["type"] == "PodScheduled":
+                found: Mapping[str, str] = condition
+                return found
+        return {}
+
+    def message(self, name: str) -> str:
+        return self.condition(name).get("message", "")
+
+    def unbound(self) -> list[str]:
+        pods = self.cluster.list("pods", fields="spec.nodeName=")
+        return [pod["metadata"]["name"] for pod in pods]
+
+    def events(self, name: str) -> list[tuple[str, str]]:
+        """Reason and note of the Events about a pod."""
+        found = self.cluster.list("events.events.k8s.io", namespace="default")
+        return [(e["reason"], e["message"]) for e in found if e["involvedObject"]["name"] == name]
+
+    # -- daemons ------------------------------------------------------------------------------
+
+    @asynccontextmanager
+    async def daemon(
+        self, config: str = "", *plugins: type[Plugin], journal: str | None = None
+    ) -> AsyncIterator[Daemon]:
+        """A daemon in this process, on the journal of this world."""
+        async with (
+            open_journal(journal or str(self.journal)) as store,
+            self.daemon_on(store, config, *plugins) as daemon,
+        ):
+            yield daemon
+
+    @asynccontextmanager
+    async def daemon_on(
+        self, store: JournalStore, config: str = "", *plugins: type[Plugin]
+    ) -> AsyncIterator[Daemon]:
+        registry = registry_with(*plugins)
+        configuration = parse(config, "test", registry, empty_is_defaults=True)
+        async with (
+            connect(self.kubeconfig) as client,
+            running_daemon(configuration, registry, client, store) as daemon,
+        ):
+            yield daemon
+
+
+def registry_with(*plugins: type[Plugin]) -> Registry:
+    """The installed plugins and these."""
+    installed = Registry.discover()
+    known = {name: installed.load(name) for name in installed.names}
+    return Registry(known | {plugin.name: plugin for plugin in plugins})
+
+
+@asynccontextmanager
+async def world(folder: Path, nodes: int = 0, **node: str) -> AsyncIterator[World]:
+    """A cluster of ``nodes`` like nodes, served."""
+    faults = ObservedFaults()
+    cluster = Cluster(seed=1)
+    async with ApiServer(cluster, faults=faults).run() as server:
+        made = World(cluster, server, faults, folder)
+        for number in range(nodes):
+            made.add_node(f"n{number}", **node)
+        yield made
