@@ -18,6 +18,7 @@ from asched.state.nominator import Nominator
 from asched.state.pod_index import PodIndex
 from asched.state.queue import SchedulingQueue
 from asched.state.records import Assigned
+from asched.state.volume_index import VolumeIndex
 
 ObjectT = TypeVar("ObjectT", bound=Object)
 
@@ -88,6 +89,7 @@ class ClusterState:
         self.nodes = NodeTable()
         self.pods: dict[str, PodEntry] = {}
         self._pod_index = PodIndex(self.nodes)
+        self.volumes = VolumeIndex(self.nodes)
         self.queue = SchedulingQueue()
         self.nominator = Nominator()
         self.waiting: dict[str, WaitingPod] = {}

@@ -57,6 +57,10 @@ class PodHeap:
             heapq.heappop(entries)
         return None
 
+    def in_order(self) -> list[QueuedPod]:
+        """All pods in the order in which they would be handed out."""
+        return [self._pods[entry[2]] for entry in sorted(filter(self._is_live, self._entries))]
+
     def clear(self) -> None:
         self._entries.clear()
         self._pods.clear()

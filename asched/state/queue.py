@@ -114,6 +114,11 @@ class SchedulingQueue:
         """Keys of the pods that were decided and whose binding has not ended."""
         return self._in_flight.keys()
 
+    @property
+    def flying(self) -> Iterator[QueuedPod]:
+        """The pods in flight."""
+        return (pod for pod, _ in self._in_flight.values())
+
     def find(self, key: str) -> QueuedPod | None:
         return (
             self._active.pods.get(key)
@@ -126,6 +131,10 @@ class SchedulingQueue:
         """The pod to be tried next."""
         first = self._active.head()
         return None if first is None else first[1]
+
+    def in_order(self) -> list[QueuedPod]:
+        """The active pods in the order in which they will be tried, as things are."""
+        return self._active.in_order()
 
     def next_timer_ns(self) -> int | None:
         """When the next backoff ends, or the next rejected pod has waited long enough."""
@@ -263,6 +272,25 @@ class SchedulingQueue:
             overdue.append(pod)
         for pod in overdue:
             self._requeue(pod, now_ns)
+
+    # -- invariants ---------------------------------------------------------------------------
+
+    def check(self) -> None:
+        """Raise AssertionError, in one line, where the queue's own books contradict each other."""
+        waiting: dict[str, set[str]] = {}
+        for pod in self._gated.values():
+            waiting.setdefault(pod.gating_plugin, set()).add(pod.info.key)
+        for pod in self._unschedulable.values():
+            for plugin in pod.unschedulable_plugins | pod.pending_plugins:
+                waiting.setdefault(plugin, set()).add(pod.info.key)
+        indexed = {plugin: {*pods} for plugin, pods in self._waiting_for.items()}
+        if indexed != waiting:
+            raise AssertionError(f"queue: pods by plugin are {waiting}, the index says {indexed}")
+        if self._events and not self._in_flight:
+            raise AssertionError(f"queue: {len(self._events)} events kept for no pod in flight")
+        for key, pod in (*self._active.pods.items(), *self._backoff.pods.items()):
+            if key != pod.info.key:
+                raise AssertionError(f"queue: pod {pod.info.key} is filed as {key}")
 
     # -- inside -------------------------------------------------------------------------------
 

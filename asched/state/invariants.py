@@ -1,0 +1,155 @@
+"""What holds of every state that a fold may leave behind, whatever the records were.
+
+For tests and simulation, after each record; it looks at everything, so it is not for hot paths.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from asched.state.cluster import ClusterState, PodEntry, PodPhase
+from asched.state.node_table import NodeTable
+
+
+def check(state: ClusterState) -> None:
+    """Raise :class:`AssertionError`, saying in one line what is wrong, unless all is well."""
+    for key, entry in state.pods.items():
+        _check_entry(state, key, entry)
+    state.queue.check()
+    _check_queue_holds_no_stranger(state)
+    _check_waiting(state)
+    _check_nominator(state)
+    _check_evictions(state)
+    _check_columns(state)
+
+
+def _demand(holds: bool, what: str) -> None:
+    if not holds:
+        raise AssertionError(what)
+
+
+def _places(state: ClusterState, key: str) -> list[str]:
+    queue = state.queue
+    places = {
+        "active": key in queue.active,
+        "backoff": key in queue.backoff,
+        "unschedulable": key in queue.unschedulable,
+        "gated": key in queue.gated,
+        "in flight": key in queue.in_flight,
+    }
+    return [place for place, there in places.items() if there]
+
+
+def _check_entry(state: ClusterState, key: str, entry: PodEntry) -> None:
+    """A pod is in exactly one place of the queue, or in none, as its phase demands."""
+    pod, places = entry.info.pod, _places(state, key)
+    _demand(key == entry.info.key, f"pod {key} is filed as {entry.info.key}")
+    _demand(not pod.terminal, f"pod {key} is finished but still known")
+    _demand(
+        bool(entry.node) is (entry.phase is not PodPhase.PENDING),
+        f"pod {key} is {entry.phase.value} with node {entry.node!r}",
+    )
+    _demand(
+        (entry.assignment is not None) is (entry.phase is PodPhase.ASSUMED),
+        f"pod {key} is {entry.phase.value} with assignment {entry.assignment}",
+    )
+    match entry.phase:
+        case PodPhase.PENDING:
+            ours = pod.spec.scheduler_name in state.profiles and not pod.terminating
+            right = len(places) == 1 and places != ["in flight"] if ours else not places
+        case PodPhase.ASSUMED:
+            right = places == ["in flight"]
+        case PodPhase.BOUND:
+            right = not places
+    where = " and ".join(places) or "nowhere in the queue"
+    _demand(right, f"pod {key} is {entry.phase.value} but {where}")
+
+
+def _check_queue_holds_no_stranger(state: ClusterState) -> None:
+    for queued in (*state.queue, *state.queue.flying):
+        entry = state.pods.get(queued.info.key)
+        _demand(
+            entry is not None and entry.info is queued.info,
+            f"the queue holds another pod {queued.info.key} than the state",
+        )
+
+
+def _check_waiting(state: ClusterState) -> None:
+    for key, waiting in state.waiting.items():
+        entry = state.pods.get(key)
+        _demand(
+            entry is not None
+            and entry.phase is PodPhase.ASSUMED
+            and entry.info is waiting.info
+            and entry.node == waiting.node_name,
+            f"pod {key} waits for Permit on {waiting.node_name} but is not assumed there",
+        )
+        _demand(bool(waiting.pending_until_ns), f"pod {key} waits for no Permit plugin")
+
+
+def _check_nominator(state: ClusterState) -> None:
+    nominator = state.nominator
+    for node_name, pods in nominator.by_node.items():
+        _demand(bool(pods), f"node {node_name} is nominated for nobody")
+        for key, info in pods.items():
+            entry = state.pods.get(key)
+            _demand(
+                entry is not None and entry.info is info and entry.phase is PodPhase.PENDING,
+                f"pod {key} is nominated to {node_name} but is not pending as such",
+            )
+            _demand(
+                nominator.node_of(key) == node_name,
+                f"pod {key} is nominated to {node_name} and to {nominator.node_of(key)!r}",
+            )
+
+
+def _check_evictions(state: ClusterState) -> None:
+    for uid, eviction in state.evictions.items():
+        entry = state.entry(eviction.victim.key, uid)
+        _demand(
+            entry is not None and uid == eviction.victim.uid,
+            f"pod {eviction.victim.key} ({uid}) is to be evicted but is not known",
+        )
+
+
+def _check_columns(state: ClusterState) -> None:
+    """The columns equal those of a table built afresh from the nodes and the placed pods."""
+    table, fresh = state.nodes, NodeTable()
+    for row in np.flatnonzero(table.alive).tolist():
+        fresh.set_node(table.node(row))
+    for key, entry in state.pods.items():
+        if entry.node:
+            _demand(
+                table.holds_pod(entry.node, entry.info),
+                f"pod {key} is {entry.phase.value} on {entry.node} but not counted there as such",
+            )
+            fresh.add_pod(entry.node, entry.info)
+    counted, placed = table.pods_counted, fresh.pods_counted
+    _demand(counted == placed, f"{counted} pods are counted on nodes, {placed} are placed")
+    for name in fresh.names:
+        mine, afresh = table.row_of(name), fresh.row_of(name)
+        _demand(mine is not None, f"node {name} has no row")
+        assert mine is not None
+        assert afresh is not None
+        for column, kept, rebuilt in _columns(table, fresh):
+            _demand(
+                bool(kept[mine] == rebuilt[afresh]),
+                f"node {name}: column {column} says {kept[mine]}, its pods say {rebuilt[afresh]}",
+            )
+
+
+_Column = np.ndarray[tuple[int, ...], np.dtype[np.generic]]
+
+
+def _columns(table: NodeTable, fresh: NodeTable) -> list[tuple[str, _Column, _Column]]:
+    columns: list[tuple[str, _Column, _Column]] = [
+        ("pod count", table.pod_count, fresh.pod_count),
+        ("allowed pods", table.allowed_pods, fresh.allowed_pods),
+        ("scoring cpu", table.scoring_cpu_milli, fresh.scoring_cpu_milli),
+        ("scoring memory", table.scoring_memory_bytes, fresh.scoring_memory_bytes),
+        ("unschedulable", table.unschedulable, fresh.unschedulable),
+    ]
+    for name in table.resources:
+        columns.append((f"allocatable {name}", table.allocatable(name), fresh.allocatable(name)))
+        columns.append((f"requested {name}", table.requested(name), fresh.requested(name)))
+    return columns

@@ -1,0 +1,152 @@
+"""Profiles made of an explicit list of plugin classes, and a few plugins to make them of."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, ClassVar
+
+from asched.framework.cycle_state import CycleState
+from asched.framework.events import (
+    ActionType,
+    ClusterEvent,
+    ClusterEventWithHint,
+    EventResource,
+    QueueingHint,
+)
+from asched.framework.interface import (
+    EnqueueExtensions,
+    ExtensionPoint,
+    FilterAllPlugin,
+    Handle,
+    Plugin,
+    ReservePlugin,
+    ReserveResult,
+)
+from asched.framework.nodes import Nodes, Verdicts
+from asched.framework.pod_info import PodInfo
+from asched.framework.profile import PluginLoader, PluginWeight, ProfileSpec
+from asched.model.meta import Object
+from asched.model.pod import Pod
+from asched.plugins.default_binder import DefaultBinder
+from asched.plugins.priority_sort import PrioritySort
+from asched.plugins.scheduling_gates import SchedulingGates
+from asched.state.cluster import ClusterState
+from asched.state.fold import Fold
+from asched.state.records import ProfilesLoaded, QueueSettings
+
+ESSENTIAL: tuple[type[Plugin], ...] = (PrioritySort, DefaultBinder)
+
+
+def profile_of(
+    *plugins: type[Plugin],
+    name: str = "default-scheduler",
+    weights: Mapping[str, int] | None = None,
+    percentage: int = 0,
+    arguments: Mapping[str, dict[str, Any]] | None = None,
+) -> ProfileSpec:
+    """A profile that enables each plugin at every point it serves, in the order given."""
+    served = [*plugins]
+    for essential, base in zip(ESSENTIAL, _REQUIRED_POINTS, strict=True):
+        if not any(base.served_by(plugin) for plugin in plugins):
+            served.append(essential)
+    points = {
+        point.field: tuple(
+            PluginWeight(p.name, (weights or {}).get(p.name, 1) if _is_score(point) else 1)
+            for p in served
+            if point.served_by(p)
+        )
+        for point in ExtensionPoint
+    }
+    return ProfileSpec(
+        scheduler_name=name,
+        points=points,
+        arguments=dict(arguments or {}),
+        percentage_of_nodes_to_score=percentage,
+    )
+
+
+_REQUIRED_POINTS = (ExtensionPoint.QUEUE_SORT, ExtensionPoint.BIND)
+
+
+def _is_score(point: ExtensionPoint) -> bool:
+    return point is ExtensionPoint.SCORE
+
+
+def loader(*plugins: type[Plugin]) -> PluginLoader:
+    """Finds exactly these plugins, and those that every profile needs."""
+    return {plugin.name: plugin for plugin in (*ESSENTIAL, *plugins)}.__getitem__
+
+
+def a_fold(
+    *plugins: type[Plugin],
+    profiles: Sequence[ProfileSpec] = (),
+    settings: QueueSettings | None = None,
+) -> Fold:
+    """A fold over an empty state with one profile of these plugins, or with ``profiles``."""
+    fold = Fold(ClusterState(), loader(*plugins))
+    specs = tuple(profiles) or (profile_of(*plugins),)
+    fold.apply(ProfilesLoaded(specs, settings or QueueSettings()))
+    return fold
+
+
+class NodeWatcher(FilterAllPlugin, EnqueueExtensions):
+    """Any news of nodes may lift its rejections."""
+
+    name: ClassVar[str] = "NodeWatcher"
+    api_version: ClassVar[int] = 1
+
+    def filter_all(self, state: CycleState, pod: PodInfo, nodes: Nodes) -> Verdicts:
+        return Verdicts.passing(nodes.size)
+
+    def events_to_register(self) -> Sequence[ClusterEventWithHint]:
+        any_news = ClusterEvent(EventResource.NODE, ActionType.ADD | ActionType.UPDATE)
+        return (ClusterEventWithHint(any_news),)
+
+
+class RoomWatcher(FilterAllPlugin, EnqueueExtensions):
+    """A pod that leaves a node may lift its rejections, and so may a new label of the own pod."""
+
+    name: ClassVar[str] = "RoomWatcher"
+    api_version: ClassVar[int] = 1
+
+    def filter_all(self, state: CycleState, pod: PodInfo, nodes: Nodes) -> Verdicts:
+        return Verdicts.passing(nodes.size)
+
+    def events_to_register(self) -> Sequence[ClusterEventWithHint]:
+        return (
+            ClusterEventWithHint(
+                ClusterEvent(EventResource.ASSIGNED_POD, ActionType.DELETE), left_a_node
+            ),
+            ClusterEventWithHint(
+                ClusterEvent(EventResource.TARGET_POD, ActionType.UPDATE_POD_LABEL)
+            ),
+        )
+
+
+def left_a_node(pod: Pod, old: Object | None, new: Object | None) -> QueueingHint:
+    on_a_node = isinstance(old, Pod) and bool(old.spec.node_name)
+    return QueueingHint.QUEUE if on_a_node else QueueingHint.SKIP
+
+
+class Ledger(ReservePlugin):
+    """Keeps books of who has something reserved where."""
+
+    name: ClassVar[str] = "Ledger"
+    api_version: ClassVar[int] = 1
+
+    def __init__(self, args: Any, handle: Handle) -> None:
+        super().__init__(args, handle)
+        self.books: dict[str, tuple[str, dict[str, Any] | None]] = {}
+
+    def reserve(self, state: CycleState, pod: PodInfo, node_name: str) -> ReserveResult:
+        return ReserveResult(note={"node": node_name})
+
+    def reserved(self, pod: PodInfo, node_name: str, note: dict[str, Any] | None) -> None:
+        assert pod.uid not in self.books
+        self.books[pod.uid] = (node_name, note)
+
+    def unreserve(self, pod: PodInfo, node_name: str, note: dict[str, Any] | None) -> None:
+        assert self.books.pop(pod.uid) == (node_name, note)
+
+
+DEFAULT = (SchedulingGates, NodeWatcher, RoomWatcher, Ledger)
