@@ -14,10 +14,14 @@ import numpy as np
 from asched.framework.node_matching import labels_match, matchable, selector_matches
 from asched.framework.nodes import BoolColumn, Cluster, Int64Column, Nodes
 from asched.framework.pod_info import PodShape
-from asched.framework.pod_queries import PodQuery
+from asched.framework.pod_queries import PodQuery, Selector
 from asched.framework.topology import DomainCounts, Domains
 from asched.model.node import NO_EXECUTE, NO_SCHEDULE, Taint
 from asched.model.pod import Toleration
+from asched.model.selectors import LabelSelector
+
+_EVERYTHING = Selector(LabelSelector())
+_NOTHING = Selector(None)
 
 
 class Constraint(NamedTuple):
@@ -30,14 +34,23 @@ class Constraint(NamedTuple):
     honors_taints: bool
     query: PodQuery
 
+    @property
+    def counted(self) -> PodQuery:
+        """The pods on nodes that count. An empty selector, though every pod matches it, counts
+        none, as ``countPodsMatchSelector`` of kube-scheduler does."""
+        if self.query.selectors == (_EVERYTHING,):
+            return self.query._replace(selectors=(_NOTHING,))
+        return self.query
+
 
 class Spread:
     """Where the pods that one constraint is about are, followed from attempt to attempt."""
 
-    __slots__ = ("_counts", "constraint", "domains", "missing", "on_node")
+    __slots__ = ("_counts", "constraint", "counted", "domains", "missing", "on_node")
 
     def __init__(self, constraint: Constraint) -> None:
         self.constraint = constraint
+        self.counted = constraint.counted
         self._counts: DomainCounts | None = None
 
     def survey(self, nodes: Nodes, counted: BoolColumn, *, absent_is_empty: bool) -> None:
@@ -110,7 +123,7 @@ class Plan:
             self._survey(cluster.nodes)
             self._version = cluster.nodes.version
         for spread in self.spreads:
-            spread.follow(cluster.count_pods(spread.constraint.query))
+            spread.follow(cluster.count_pods(spread.counted))
 
     def _survey(self, nodes: Nodes) -> None:
         included = nodes.alive

@@ -1,0 +1,138 @@
+"""Affinity and spreading between pods answer, each on its own, as kube-scheduler was recorded to."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from asched.framework.cycle_state import CycleState
+from asched.framework.pod_info import PodInfo
+from asched.framework.profile import parse_arguments
+from asched.framework.status import Status
+from asched.model.resources import Resource
+from asched.plugins.inter_pod_affinity import InterPodAffinity
+from asched.plugins.pod_topology_spread import PodTopologySpread
+from asched.state.cluster import ClusterState, ProfileHandle
+from tests.conformance.documents import Case, Document, documents
+from tests.plugins.single_plugin import rejections, rows_of, scores
+
+pytestmark = pytest.mark.shared
+
+TOPICS = (
+    "resources",
+    "taints-tolerations",
+    "node-affinity",
+    "nodename-ports",
+    "image-locality",
+    "interpod-affinity",
+    "topology-spread",
+    "volumes",
+    "declared-features",
+    "preemption",
+    "fit-strategies",
+    "mixed",
+    "edge",
+)
+PLUGINS: tuple[type[InterPodAffinity] | type[PodTopologySpread], ...] = (
+    InterPodAffinity,
+    PodTopologySpread,
+)
+READ = (
+    Resource.NODES,
+    Resource.NAMESPACES,
+    Resource.SERVICES,
+    Resource.REPLICATION_CONTROLLERS,
+    Resource.REPLICA_SETS,
+    Resource.STATEFUL_SETS,
+)
+
+
+def cluster_of(document: Document) -> ClusterState:
+    """What the two plugins look at, as it is in the document."""
+    cluster = ClusterState()
+    for resource in READ:
+        for found in document.objects(resource):
+            cluster.objects_of.setdefault(type(found), {})[found.key] = found
+            cluster.objects_changed[type(found)] += 1
+    for node in document.nodes:
+        cluster.nodes.set_node(node)
+    for pod in document.pods:
+        if pod.node_name and not pod.terminal:
+            cluster.nodes.add_pod(pod.node_name, PodInfo(pod))
+    return cluster
+
+
+def recorded(status: list[Any]) -> tuple[str, tuple[str, ...]]:
+    return status[0], tuple(status[1])
+
+
+def plain(status: Status) -> tuple[str, tuple[str, ...]]:
+    return status.code.title, status.reasons
+
+
+class Comparison:
+    """The two plugins of one document against its cases; differences as readable lines."""
+
+    def __init__(self, document: Document) -> None:
+        self._document = document
+        self._cluster = cluster_of(document)
+        handle = ProfileHandle(self._cluster, "default-scheduler")
+        self._plugins = [
+            plugin(parse_arguments(plugin, document.plugin_arguments(plugin.name)), handle)
+            for plugin in PLUGINS
+        ]
+
+    def differences(self, case: Case) -> Iterator[str]:
+        pod, expect = PodInfo(case.pod), case.expect
+        # The recording counted a pod that demands a node as being there already.
+        self._cluster.nodes.add_pod(case.pod.node_name, pod)
+        for plugin in self._plugins:
+            if "filter" in expect and plugin.name not in self._document.disabled("filter"):
+                yield from self._filter(plugin, pod, expect)
+            if "score" in expect and plugin.name not in self._document.disabled("score"):
+                yield from self._score(plugin, pod, expect)
+        self._cluster.nodes.remove_pod(case.pod.node_name, pod)
+
+    def _filter(
+        self, plugin: InterPodAffinity | PodTopologySpread, pod: PodInfo, expect: dict[str, Any]
+    ) -> Iterator[str]:
+        table = self._cluster.nodes
+        result = plugin.pre_filter(CycleState(), pod, table)
+        if result.status.is_skip != (plugin.name in expect["preFilter"]["skipped"]):
+            yield f"{plugin.name}: PreFilter answered {result.status}"
+        if plugin.name in expect["preFilter"].get("plugins", {}):
+            yield f"{plugin.name}: expected a rejection at PreFilter, got {result.status}"
+        listed = expect["filter"].get("plugins", {}).get(plugin.name, {})
+        wanted = {name: recorded(status) for name, status in listed.items()}
+        for nodes in (table, rows_of(table, [name for name in table.names if name][::-1])):
+            got = {name: plain(s) for name, s in rejections(plugin, pod, nodes).items()}
+            for name in sorted(wanted.keys() | got.keys()):
+                if wanted.get(name) != got.get(name):
+                    yield f"{plugin.name} on {name}: {wanted.get(name)}, got {got.get(name)}"
+
+    def _score(
+        self, plugin: InterPodAffinity | PodTopologySpread, pod: PodInfo, expect: dict[str, Any]
+    ) -> Iterator[str]:
+        answered = scores(plugin, pod, rows_of(self._cluster.nodes, expect["feasible"]))
+        got = None if answered is None else (answered.raw, answered.normalized)
+        of_plugin = expect["score"].get(plugin.name)
+        wanted = None if of_plugin is None else (of_plugin["raw"], of_plugin["normalized"])
+        if got != wanted or (got is None) != (plugin.name in expect["preScore"]["skipped"]):
+            yield f"{plugin.name}: expected scores {wanted}, got {got}"
+
+
+@pytest.mark.parametrize("topic", TOPICS)
+def test_answers_as_recorded(shared_dir: Path, topic: str) -> None:
+    compared = 0
+    wrong = []
+    for path in documents(shared_dir / "golden" / "kube", [topic]):
+        document = Document(path)
+        comparison = Comparison(document)
+        for number, case in enumerate(document.cases):
+            compared += 1
+            wrong += [f"{path.stem} case {number}: {d}" for d in comparison.differences(case)]
+    assert compared
+    assert not wrong, f"{len(wrong)} differences in {compared} cases\n" + "\n".join(wrong[:20])
