@@ -129,7 +129,7 @@ class Decider:
     def _no_node(
         self, profile: Profile, info: PodInfo, number: int, screening: Screening
     ) -> Decision:
-        result = self._post_filter(profile, info, screening)
+        result = post_filter(self._cluster, profile, info, screening)
         rejection = screening.rejected
         if rejection is not None:
             statuses = [rejection]
@@ -149,24 +149,6 @@ class Decider:
             result.victims,
             screening.examined,
         )
-
-    def _post_filter(
-        self, profile: Profile, info: PodInfo, screening: Screening
-    ) -> PostFilterResult:
-        """Ask PostFilter plugins in order until one made room."""
-        reasons: list[str] = []
-        nominated: str | None = None
-        for plugin in profile.post_filter:
-            refused = RefusedNodes(self._cluster, screening)
-            result = call(plugin, "PostFilter", plugin.post_filter, screening.state, info, refused)
-            if result.status.is_success:
-                return result
-            if not result.status.is_rejection:
-                raise PluginFailure(plugin.name, "PostFilter", result.status.message)
-            reasons.extend(result.status.reasons)
-            if result.nominated_node is not None:
-                nominated = result.nominated_node
-        return PostFilterResult(Status.unschedulable(*reasons), nominated)
 
     # -- held pods ----------------------------------------------------------------------------
 
@@ -205,6 +187,29 @@ class Decider:
                 del pending[answer.key]
                 decisions.append(PermitRejected(answer.key, uid, answer.plugin, answer.message))
         return tuple(decisions)
+
+
+def post_filter(
+    cluster: ClusterState, profile: Profile, info: PodInfo, screening: Screening
+) -> PostFilterResult:
+    """Ask PostFilter plugins in order until one made room, or one answered that nothing will
+    (``RunPostFilterPlugins``). Raises :class:`PluginFailure` for a plugin that raises.
+    """
+    reasons: list[str] = []
+    nominated: str | None = None
+    for plugin in profile.post_filter:
+        refused = RefusedNodes(cluster, screening)
+        result = call(plugin, "PostFilter", plugin.post_filter, screening.state, info, refused)
+        if result.status.is_success:
+            return result
+        if result.status.code is not Code.UNSCHEDULABLE:
+            # The plugin is sure, or failed: no other is asked, and its words are what is said. An
+            # error here does not fail the attempt; the pod is unschedulable as before.
+            return PostFilterResult(Status.unschedulable(*result.status.reasons))
+        reasons.extend(result.status.reasons)
+        if result.nominated_node is not None:
+            nominated = result.nominated_node
+    return PostFilterResult(Status.unschedulable(*reasons), nominated)
 
 
 class RefusedNodes:

@@ -1,0 +1,224 @@
+"""One attempt laid open: what every plugin says of every node.
+
+:mod:`asched.cycle.attempt` looks for a decision and leaves out what does not matter to it; here
+each filter is run on its own on every node, and scores are kept even where a single feasible node
+needs none. Pure: it reads the state, and what it runs is what the attempt runs.
+"""
+
+from __future__ import annotations
+
+from enum import Enum
+
+import msgspec
+import numpy as np
+
+from asched.cycle.attempt import Attempt, Screening
+from asched.cycle.decide import NO_NODES, fit_message, post_filter
+from asched.cycle.shape_cache import ShapeCache
+from asched.framework.plugin_calls import PluginFailure, filter_nodes
+from asched.framework.pod_info import PodInfo
+from asched.framework.profile import Profile
+from asched.framework.status import Status
+from asched.state.cluster import ClusterState
+
+
+class AttemptOutcome(Enum):
+    """How an attempt ends, in the words of kube-scheduler's tests."""
+
+    SCHEDULED = "scheduled"
+    """At least one node is feasible (Reserve and Permit are not asked here)."""
+    UNSCHEDULABLE = "unschedulable"
+    GATED = "gated"
+    """A PreEnqueue plugin holds the pod back: nothing else is run."""
+    SKIPPED = "skipped"
+    """The pod is being deleted: never tried."""
+    IGNORED = "ignored"
+    """The pod is another scheduler's."""
+    ERROR = "error"
+
+
+class PreFilterInspection(msgspec.Struct, frozen=True):
+    """The PreFilter phase."""
+
+    rejections: dict[str, Status]
+    """Plugin to status, of those that answered neither Success nor Skip."""
+    skipped: tuple[str, ...]
+    """Plugins whose Filter is not run, sorted."""
+    node_names: tuple[str, ...] | None = None
+    """The only nodes to look at, sorted; None for all. May name nodes that do not exist."""
+    restricted_by: tuple[str, ...] = ()
+    status: Status | None = None
+    """The rejection that ended the phase, and with it the attempt."""
+
+
+class FilterInspection(msgspec.Struct, frozen=True):
+    """The Filter phase. What is not listed passes."""
+
+    plugins: dict[str, dict[str, Status]]
+    """Plugin to node to status: each filter on its own on every node, whatever the others say and
+    without nominated pods."""
+    nodes: dict[str, Status]
+    """Node to the status that refuses it: of the first filter that fails, with the pods nominated
+    to the node supposed there."""
+
+
+class PluginScoring(msgspec.Struct, frozen=True):
+    """One plugin's scores, aligned with :attr:`Inspection.feasible`."""
+
+    weight: int
+    raw: tuple[int, ...]
+    normalized: tuple[int, ...]
+
+
+class Inspection(msgspec.Struct, frozen=True):
+    """All that an attempt finds."""
+
+    outcome: AttemptOutcome
+    nodes: tuple[str, ...] = ()
+    """Every node of the cluster, sorted."""
+    pre_enqueue: dict[str, Status] = {}
+    pre_filter: PreFilterInspection | None = None
+    filter: FilterInspection | None = None
+    """None where PreFilter ended the attempt."""
+    feasible: tuple[str, ...] = ()
+    """Sorted."""
+    nominated_node_used: bool = False
+    """The pod's nominated node passed, so no other counts, though all were looked at."""
+    score_skipped: tuple[str, ...] = ()
+    """Plugins whose Score is not run, sorted."""
+    scores: dict[str, PluginScoring] = {}
+    total: tuple[int, ...] = ()
+    """Sum of weighted normalised scores, aligned with :attr:`feasible`."""
+    best: tuple[str, ...] = ()
+    """The nodes with the highest total, sorted: any of them may be chosen."""
+    message: str = ""
+    """Why not: the text of the pod's ``PodScheduled=False`` condition."""
+    failed_plugin: str = ""
+    """The plugin whose failure is the outcome ``error``."""
+
+    def rank_of(self, node: str) -> int:
+        """The place of a feasible node by total, from 1; equal totals share one."""
+        own = self.total[self.feasible.index(node)]
+        return 1 + sum(1 for total in self.total if total > own)
+
+
+def inspect(cluster: ClusterState, profile: Profile, pod: PodInfo) -> Inspection:
+    """What an attempt for ``pod`` would find in ``cluster`` as it is. All nodes are looked at,
+    whatever share the profile would be content with."""
+    names = tuple(sorted(name for name in cluster.nodes.names if name))
+    if pod.pod.spec.scheduler_name != profile.scheduler_name:
+        return Inspection(AttemptOutcome.IGNORED, names)
+    if pod.pod.terminating:
+        return Inspection(AttemptOutcome.SKIPPED, names)
+    for plugin in profile.pre_enqueue:
+        status = plugin.pre_enqueue(pod)
+        if not status.is_success:
+            held = {plugin.name: status.by(plugin.name)}
+            return Inspection(AttemptOutcome.GATED, names, pre_enqueue=held, message=status.message)
+    if not names:
+        return Inspection(AttemptOutcome.UNSCHEDULABLE, message=NO_NODES)
+    try:
+        return _Inspector(cluster, profile, pod, names).inspection()
+    except PluginFailure as failure:
+        return Inspection(
+            AttemptOutcome.ERROR, names, message=str(failure), failed_plugin=failure.plugin
+        )
+
+
+class _Inspector:
+    def __init__(
+        self, cluster: ClusterState, profile: Profile, pod: PodInfo, names: tuple[str, ...]
+    ) -> None:
+        self._cluster = cluster
+        self._profile = profile
+        self._pod = pod
+        self._names = names
+        # A cache of its own: nothing that was computed before has a say.
+        self._attempt = Attempt(cluster, profile, pod, ShapeCache(cluster.nodes))
+
+    def inspection(self) -> Inspection:
+        nominated = self._cluster.nominator.node_of(self._pod.key)
+        screening = self._attempt.screen(nominated=nominated, share_of_nodes=False)
+        pre_filter = _pre_filter(screening)
+        filters = None
+        if screening.rejected is None:
+            filters = FilterInspection(self._each_filter(screening), self._verdicts(screening))
+        if screening.count:
+            return self._scheduled(screening, pre_filter, filters)
+        made_room = post_filter(self._cluster, self._profile, self._pod, screening)
+        return Inspection(
+            AttemptOutcome.UNSCHEDULABLE,
+            self._names,
+            pre_filter=pre_filter,
+            filter=filters,
+            message=fit_message(self._cluster, screening, made_room.status.message),
+        )
+
+    def _each_filter(self, screening: Screening) -> dict[str, dict[str, Status]]:
+        table, found = self._cluster.nodes, {}
+        alive = np.flatnonzero(table.alive).tolist()
+        for plugin in self._profile.filter:
+            if plugin.name in screening.state.skip_filter:
+                continue
+            verdicts = filter_nodes(plugin, screening.state, self._pod, table)
+            refused = {}
+            for row in alive:
+                status = verdicts.status(row)
+                if status is not None:
+                    refused[table.names[row]] = status.by(plugin.name)
+            if refused:
+                found[plugin.name] = refused
+        return found
+
+    def _verdicts(self, screening: Screening) -> dict[str, Status]:
+        table, found = self._cluster.nodes, {}
+        for row in np.flatnonzero(table.alive & ~screening.findings.passing).tolist():
+            status = screening.findings.status(row)
+            if status is not None:
+                found[table.names[row]] = status
+        return found
+
+    def _scheduled(
+        self,
+        screening: Screening,
+        pre_filter: PreFilterInspection,
+        filters: FilterInspection | None,
+    ) -> Inspection:
+        scoring = self._attempt.score(screening)
+        found = [self._cluster.nodes.names[row] for row in screening.rows.tolist()]
+        order = sorted(range(len(found)), key=found.__getitem__)
+        feasible = tuple(found[index] for index in order)
+        total = tuple(scoring.total[order].tolist())
+        best = max(total)
+        return Inspection(
+            AttemptOutcome.SCHEDULED,
+            self._names,
+            pre_filter=pre_filter,
+            filter=filters,
+            feasible=feasible,
+            nominated_node_used=screening.nominated_used,
+            score_skipped=scoring.skipped,
+            scores={
+                scores.plugin: PluginScoring(
+                    scores.weight,
+                    tuple(scores.raw[order].tolist()),
+                    tuple(scores.normalized[order].tolist()),
+                )
+                for scores in scoring.plugins
+            },
+            total=total,
+            best=tuple(name for name, own in zip(feasible, total, strict=True) if own == best),
+        )
+
+
+def _pre_filter(screening: Screening) -> PreFilterInspection:
+    rejected, names = screening.rejected, screening.node_names
+    # Restrictions that leave no node together are the phase's own rejection, no plugin's.
+    own_doing = names is not None and not names
+    return PreFilterInspection(
+        rejections={rejected.plugin: rejected} if rejected and not own_doing else {},
+        skipped=tuple(sorted(screening.state.skip_filter)),
+        node_names=None if names is None else tuple(sorted(names)),
+        restricted_by=screening.narrowed_by,
+        status=rejected,
+    )
