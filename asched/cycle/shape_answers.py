@@ -25,7 +25,8 @@ from asched.framework.interface import (
 )
 from asched.framework.nodes import BoolColumn, Int64Column, RowArray
 from asched.framework.plugin_calls import (
-    call,
+    PluginFailure,
+    ask,
     check_range,
     filter_node,
     filter_nodes,
@@ -35,13 +36,15 @@ from asched.framework.plugin_calls import (
 )
 from asched.framework.pod_info import PodInfo
 from asched.framework.profile import Profile, Weighted
-from asched.framework.status import Code, Status
+from asched.framework.status import Status
 from asched.state.node_table import NodeTable
 
 _PATCH_SHARE = 4
 """Patch while less than one row in this many changed; beyond, computing all is cheaper."""
 _FEW_ROWS = 4
 """Up to so many rows, going through them one by one costs less than numpy's overhead."""
+_SPARE_STATUSES = 1024
+"""Statuses kept beyond one a row before all is computed afresh, to forget those of the past."""
 INFEASIBLE = -1
 
 RankedFilter = tuple[int, FilterPlugin | FilterAllPlugin]
@@ -65,6 +68,13 @@ class ShapeAnswers:
         self._layout = self._cursor = self._objects_cursor = -1
         self._scores: list[Weighted] = []
         self._scored = False
+        self._unscored: set[int] = set()
+        """Rows that changed since their scores were last asked for."""
+        self._unscored_objects = False
+        self.rejected = False
+        """A shared PreFilter turned the shape away (or failed): filters are not run."""
+        self.failed = False
+        """A shared PreFilter answered an error, which it need not do again."""
         self._run_pre_filters(pod)
 
     def _set_findings(self, numbers: StatusNumbers) -> None:
@@ -78,15 +88,24 @@ class ShapeAnswers:
         for plugin in self._profile.pre_filter:
             if not plugin.scope.shared:
                 continue
-            result = call(plugin, "PreFilter", plugin.pre_filter, self.state, pod, self._table)
+            result = ask(
+                PreFilterResult, plugin, "PreFilter", plugin.pre_filter, self.state, pod,
+                self._table,
+            )  # fmt: skip
             self.pre_filter[plugin.name] = result
             if result.status.is_skip:
                 self.state.skip_filter.add(plugin.name)
+            elif not result.status.is_success:
+                # It may not have prepared what its filter needs, and no node will do anyway.
+                self.rejected = True
+                self.failed |= not result.status.is_rejection
         filters = [
             (rank, plugin)
             for rank, plugin in enumerate(self._profile.filter)
             if plugin.scope.shared and plugin.name not in self.state.skip_filter
         ]
+        if self.rejected:
+            filters = []
         self._object_filters = [f for f in filters if f[1].scope is Scope.NODE_OBJECT]
         self._row_filters = [f for f in filters if f[1].scope is Scope.NODE]
 
@@ -96,10 +115,10 @@ class ShapeAnswers:
         """Bring the answers up to the table's last change. Raises :class:`PluginFailure`."""
         table = self._table
         rows = table.changed_since(self._cursor) if self._layout == table.layout else None
-        if rows is None or len(rows) * _PATCH_SHARE > max(table.size, 64):
+        outgrown = len(self.findings.statuses) > table.size + _SPARE_STATUSES
+        if rows is None or outgrown or len(rows) * _PATCH_SHARE > max(table.size, 64):
             self._filter_all(pod)
-            if self._scored:
-                self._score_all(pod)
+            self._scored = False
         elif rows:
             self._patch(pod, rows, table.objects_changed_since(self._objects_cursor))
         self._layout, self._cursor = table.layout, table.cursor
@@ -132,7 +151,8 @@ class ShapeAnswers:
             # Scores are normalised over the feasible nodes, and those are others now.
             self._total = None
         if self._scored:
-            self._patch_scores(pod, rows, objects_too)
+            self._unscored.update(changed)
+            self._unscored_objects |= objects_too
 
     def _extend(self) -> None:
         size = self._table.size
@@ -166,19 +186,23 @@ class ShapeAnswers:
     # -- scores -------------------------------------------------------------------------------
 
     def ensure_scores(self, pod: PodInfo) -> None:
-        """Compute raw scores of all rows; from then on :meth:`refresh` keeps them up to date.
+        """Bring the raw scores of all rows up to date.
 
-        Raises :class:`PluginFailure`.
+        Apart from :meth:`refresh`, since a pod with one feasible node is placed without scores: a
+        plugin that fails there must not fail it. Raises :class:`PluginFailure`.
         """
         if self._scored:
+            self._catch_up(pod)
             return
         for plugin in self._profile.pre_score:
             if not plugin.scope.shared:
                 continue
-            status = call(plugin, "PreScore", plugin.pre_score, self.state, pod, self._table)
-            self.pre_score[plugin.name] = status
-            if status.code is Code.SKIP:
+            status = ask(Status, plugin, "PreScore", plugin.pre_score, self.state, pod, self._table)
+            if status.is_skip:
                 self.state.skip_score.add(plugin.name)
+            elif not status.is_success:
+                raise PluginFailure(plugin.name, "PreScore", status.message)
+            self.pre_score[plugin.name] = status
         self._scores = [
             weighted
             for weighted in self._profile.score
@@ -186,6 +210,18 @@ class ShapeAnswers:
         ]
         self._score_all(pod)
         self._scored = True
+        self._unscored.clear()
+        self._unscored_objects = False
+
+    def _catch_up(self, pod: PodInfo) -> None:
+        size = self._table.size
+        if len(self._unscored) * _PATCH_SHARE > max(size, 64):
+            self._score_all(pod)
+        elif self._unscored:
+            rows = np.array(sorted(self._unscored), np.intp)
+            self._patch_scores(pod, rows, self._unscored_objects)
+        self._unscored.clear()
+        self._unscored_objects = False
 
     def _score_all(self, pod: PodInfo) -> None:
         for plugin, _ in self._scores:

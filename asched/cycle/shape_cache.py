@@ -38,6 +38,8 @@ class ShapeCache:
             known = ShapeAnswers(profile, pod, self._table)
             self._profiles[id(profile)] = profile
         known.refresh(pod)
+        if known.failed:
+            return known
         self._answers[key] = known
         if len(self._answers) > _MOST_SHAPES:
             self._answers.popitem(last=False)

@@ -35,9 +35,9 @@ class StatusNumbers:
             self.statuses.append(status)
         return number
 
-    def translation(self, plugin: str, statuses: Sequence[Status]) -> NDArray[np.int16]:
+    def translation(self, plugin: str, statuses: Sequence[Status]) -> NDArray[np.int32]:
         """From the codes of a plugin's verdicts to numbers."""
-        return np.array([0, *(self.number(s.by(plugin)) for s in statuses)], np.int16)
+        return np.array([0, *(self.number(s.by(plugin)) for s in statuses)], np.int32)
 
 
 class Findings:
@@ -51,7 +51,8 @@ class Findings:
     def __init__(self, size: int, numbers: StatusNumbers | None = None) -> None:
         """``numbers`` may be shared with other findings, whose rows can then be taken over."""
         self.rank = np.full(size, PASSES, np.int16)
-        self.code = np.zeros(size, np.int16)
+        # Reasons may name figures, so that patches bring ever new statuses.
+        self.code = np.zeros(size, np.int32)
         self._numbers = numbers or StatusNumbers()
 
     def copy(self) -> Findings:
@@ -74,7 +75,7 @@ class Findings:
         extra = size - len(self.rank)
         if extra > 0:
             self.rank = np.concatenate([self.rank, np.full(extra, PASSES, np.int16)])
-            self.code = np.concatenate([self.code, np.zeros(extra, np.int16)])
+            self.code = np.concatenate([self.code, np.zeros(extra, np.int32)])
 
     def clear(self, rows: RowArray) -> None:
         self.rank[rows] = PASSES

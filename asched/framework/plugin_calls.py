@@ -19,6 +19,7 @@ from asched.framework.interface import (
 from asched.framework.nodes import MAX_NODE_SCORE, Int64Column, Nodes, Verdicts
 from asched.framework.pod_info import PodInfo
 from asched.framework.status import Status
+from asched.model.quantity import MAX_INT64, MIN_INT64
 
 Args = ParamSpec("Args")
 R = TypeVar("R")
@@ -42,23 +43,35 @@ def call(
         raise PluginFailure(plugin.name, point, f"{type(error).__name__}: {error}") from error
 
 
+def ask(
+    expected: type[R],
+    plugin: Plugin,
+    point: str,
+    method: Callable[Args, R],
+    *args: Args.args,
+    **kwargs: Args.kwargs,
+) -> R:
+    """As :func:`call`; an answer of another type than ``expected`` is a failure too."""
+    answer: object = call(plugin, point, method, *args, **kwargs)
+    # A plugin is foreign code: its annotations promise nothing.
+    if not isinstance(answer, expected):
+        raise PluginFailure(plugin.name, point, f"answered {answer!r}, not a {expected.__name__}")
+    return answer
+
+
 def filter_nodes(
     plugin: FilterPlugin | FilterAllPlugin, state: CycleState, pod: PodInfo, nodes: Nodes
 ) -> Verdicts:
     """One filter's verdict on every row, whichever form the plugin is written in."""
     if isinstance(plugin, FilterAllPlugin):
-        verdicts = call(plugin, "Filter", plugin.filter_all, state, pod, nodes)
-        if len(verdicts.codes) != nodes.size:
-            what = f"{len(verdicts.codes)} verdicts for {nodes.size} nodes"
-            raise PluginFailure(plugin.name, "Filter", what)
+        verdicts = ask(Verdicts, plugin, "Filter", plugin.filter_all, state, pod, nodes)
+        _check_verdicts(plugin, verdicts, nodes.size)
         return verdicts
     codes = np.zeros(nodes.size, np.int16)
     statuses: list[Status] = []
     numbers: dict[Status, int] = {}
     for row in np.flatnonzero(nodes.alive).tolist():
-        status = call(plugin, "Filter", plugin.filter, state, pod, nodes.info(row))
-        if not isinstance(status, Status):
-            raise PluginFailure(plugin.name, "Filter", f"answered {status!r}, not a Status")
+        status = ask(Status, plugin, "Filter", plugin.filter, state, pod, nodes.info(row))
         if not status.is_success:
             number = numbers.get(status)
             if number is None:
@@ -68,14 +81,23 @@ def filter_nodes(
     return Verdicts(codes, statuses)
 
 
+def _check_verdicts(plugin: Plugin, verdicts: Verdicts, size: int) -> None:
+    codes, known = verdicts.codes, len(verdicts.statuses)
+    if len(codes) != size:
+        raise PluginFailure(plugin.name, "Filter", f"{len(codes)} verdicts for {size} nodes")
+    if known and size and not (codes.min() >= 0 and codes.max() <= known):
+        what = f"a verdict of {codes.min()} or {codes.max()}, but {known} statuses"
+        raise PluginFailure(plugin.name, "Filter", what)
+    if any(status.is_success for status in verdicts.statuses):
+        raise PluginFailure(plugin.name, "Filter", "Success among the statuses of refused nodes")
+
+
 def filter_node(
     plugin: FilterPlugin | FilterAllPlugin, state: CycleState, pod: PodInfo, nodes: Nodes, row: int
 ) -> Status | None:
     """One filter's verdict on one row, None for a pass; by its form for one node if it has that."""
     if isinstance(plugin, FilterPlugin):
-        status = call(plugin, "Filter", plugin.filter, state, pod, nodes.info(row))
-        if not isinstance(status, Status):
-            raise PluginFailure(plugin.name, "Filter", f"answered {status!r}, not a Status")
+        status = ask(Status, plugin, "Filter", plugin.filter, state, pod, nodes.info(row))
         return None if status.is_success else status
     return filter_nodes(plugin, state, pod, nodes.take(np.array([row], np.intp))).status(0)
 
@@ -84,12 +106,12 @@ def score_node(
     plugin: ScorePlugin | ScoreAllPlugin, state: CycleState, pod: PodInfo, nodes: Nodes, row: int
 ) -> int:
     """One plugin's raw score of one row; by its form for one node if it has that."""
-    if isinstance(plugin, ScorePlugin):
-        score = call(plugin, "Score", plugin.score, state, pod, nodes.info(row))
-        if not isinstance(score, int):
-            raise PluginFailure(plugin.name, "Score", f"answered {score!r}, not an integer")
-        return score
-    return int(score_nodes(plugin, state, pod, nodes.take(np.array([row], np.intp)))[0])
+    if not isinstance(plugin, ScorePlugin):
+        return int(score_nodes(plugin, state, pod, nodes.take(np.array([row], np.intp)))[0])
+    score = ask(int, plugin, "Score", plugin.score, state, pod, nodes.info(row))
+    if not MIN_INT64 <= score <= MAX_INT64:
+        raise PluginFailure(plugin.name, "Score", f"a score of {score} is beyond 64 bits")
+    return score
 
 
 def score_nodes(
@@ -97,21 +119,11 @@ def score_nodes(
 ) -> Int64Column:
     """One plugin's raw score of every row, whichever form it is written in."""
     if isinstance(plugin, ScoreAllPlugin):
-        scores = call(plugin, "Score", plugin.score_all, state, pod, nodes)
-        if len(scores) != nodes.size:
-            what = f"{len(scores)} scores for {nodes.size} nodes"
-            raise PluginFailure(plugin.name, "Score", what)
-        if not np.issubdtype(scores.dtype, np.integer):
-            raise PluginFailure(
-                plugin.name, "Score", f"scores of type {scores.dtype}, not integers"
-            )
-        return scores
+        scores = ask(np.ndarray, plugin, "Score", plugin.score_all, state, pod, nodes)
+        return _checked_scores(plugin, "Score", scores, nodes.size)
     scores = np.zeros(nodes.size, np.int64)
     for row in np.flatnonzero(nodes.alive).tolist():
-        score = call(plugin, "Score", plugin.score, state, pod, nodes.info(row))
-        if not isinstance(score, int):
-            raise PluginFailure(plugin.name, "Score", f"answered {score!r}, not an integer")
-        scores[row] = score
+        scores[row] = score_node(plugin, state, pod, nodes, row)
     return scores
 
 
@@ -119,12 +131,19 @@ def normalized(plugin: Plugin, state: CycleState, pod: PodInfo, scores: Int64Col
     """Scores brought into 0 to 100 by the plugin itself, and checked to be there."""
     if isinstance(plugin, NormalizeScore):
         raw = scores
-        scores = call(plugin, "NormalizeScore", plugin.normalize, state, pod, raw)
-        if len(scores) != len(raw):
-            what = f"{len(scores)} scores for {len(raw)} nodes"
-            raise PluginFailure(plugin.name, "NormalizeScore", what)
+        scores = ask(np.ndarray, plugin, "NormalizeScore", plugin.normalize, state, pod, raw)
+        scores = _checked_scores(plugin, "NormalizeScore", scores, len(raw))
     check_range(plugin, scores)
     return scores
+
+
+def _checked_scores(plugin: Plugin, point: str, scores: Int64Column, size: int) -> Int64Column:
+    if scores.shape != (size,):
+        shape = "x".join(map(str, scores.shape))
+        raise PluginFailure(plugin.name, point, f"{shape} scores for {size} nodes")
+    if not np.issubdtype(scores.dtype, np.integer):
+        raise PluginFailure(plugin.name, point, f"scores of type {scores.dtype}, not integers")
+    return scores.astype(np.int64, copy=False)
 
 
 def check_range(plugin: Plugin, scores: Int64Column) -> None:
