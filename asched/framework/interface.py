@@ -10,7 +10,7 @@ PreBind, Bind or PostBind, which are asynchronous.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from enum import Enum
 from typing import Any, ClassVar, Protocol
 
@@ -21,6 +21,8 @@ from asched.framework.events import ClusterEventWithHint
 from asched.framework.nodes import Cluster, Int64Column, NodeInfo, Nodes, Verdicts
 from asched.framework.pod_info import PodInfo, QueuedPod
 from asched.framework.status import SUCCESS, Status
+from asched.framework.volume_books import ClaimRef
+from asched.model.storage import PersistentVolume, PersistentVolumeClaim
 
 API_VERSION = 1
 """Version of this contract. Within one version it only grows."""
@@ -268,6 +270,9 @@ class ReservePlugin(Plugin):
     def unreserve(self, pod: PodInfo, node_name: str, note: dict[str, Any] | None) -> None:
         """The pod will not get there after all: take it out again."""
 
+    def settled(self, pod: PodInfo, node_name: str, note: dict[str, Any] | None) -> None:
+        """The pod is bound there: from now on the API server's objects say what it has."""
+
 
 class PermitResult(msgspec.Struct, frozen=True):
     """Success lets the pod go on; a rejection fails it; WAIT holds it for at most ``timeout_s``."""
@@ -283,15 +288,47 @@ class PermitPlugin(Plugin):
     def permit(self, state: CycleState, pod: PodInfo, node_name: str) -> PermitResult: ...
 
 
+class Unavailable(Exception):  # noqa: N818  a state of things, not a mistake
+    """The API server could not be asked just now."""
+
+
 class BindingClient(Protocol):
     """What plugins of the binding cycle may ask of the API server."""
 
     async def bind(self, pod: PodInfo, node_name: str) -> Status:
         """Post the Binding. A conflict is read back before anything is concluded."""
 
+    async def claim_volume(self, volume: str, claim: ClaimRef) -> Status:
+        """Set the volume's ``claimRef``. An error where another claim has it already."""
+
+    async def select_node(self, claim: ClaimRef, node_name: str) -> Status:
+        """Set the claim's annotation ``volume.kubernetes.io/selected-node``, for which its volume
+        is then made."""
+
+    async def read_volume(self, name: str) -> PersistentVolume | None:
+        """The volume as the API server has it now, None if it has none of that name. Raises
+        :class:`Unavailable`."""
+
+    async def read_claim(self, claim: ClaimRef) -> PersistentVolumeClaim | None:
+        """The very claim as the API server has it now. Raises :class:`Unavailable`."""
+
+    async def wait_until(
+        self, check: Callable[[], Awaitable[Status | None]], timeout_s: float
+    ) -> Status | None:
+        """Ask ``check`` from time to time until it answers other than None; None where it did not
+        within ``timeout_s``."""
+
+
+PRE_BIND_TIME_LIMIT_S = 600.0
+
 
 class PreBindPlugin(Plugin):
     """Work that must be done before the pod is bound. Asynchronous; may take long."""
+
+    @property
+    def time_limit_s(self) -> float:
+        """A :meth:`pre_bind` that takes longer has failed."""
+        return PRE_BIND_TIME_LIMIT_S
 
     @abstractmethod
     async def pre_bind(self, client: BindingClient, pod: PodInfo, node_name: str) -> Status: ...

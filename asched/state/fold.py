@@ -298,6 +298,8 @@ class Fold:
     def _settled(self, entry: PodEntry) -> None:
         """Nothing is left to decide or to wait for: bound, or gone."""
         state, key = self.state, entry.info.key
+        if entry.assignment is not None:
+            self._close_books(entry, entry.assignment)
         entry.assignment = None
         state.queue.remove(key)
         state.waiting.pop(key, None)
@@ -413,6 +415,12 @@ class Fold:
         notes = {reservation.plugin: reservation.note for reservation in assignment.reservations}
         for plugin in reversed(self._reserve_plugins(entry)):
             plugin.unreserve(entry.info, entry.node, notes.get(plugin.name))
+
+    def _close_books(self, entry: PodEntry, assignment: r.Assigned) -> None:
+        """The pod is bound as decided (one that is gone, or is elsewhere, gave its room back)."""
+        notes = {reservation.plugin: reservation.note for reservation in assignment.reservations}
+        for plugin in self._reserve_plugins(entry):
+            plugin.settled(entry.info, assignment.node, notes.get(plugin.name))
 
     def _reserve_plugins(self, entry: PodEntry) -> tuple[ReservePlugin, ...]:
         """None where the pod's profile was taken out of the configuration meanwhile."""

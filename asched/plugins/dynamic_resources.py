@@ -1,0 +1,78 @@
+"""DynamicResources: ResourceClaims, so far for the pods that have none.
+
+Allocating claims is not implemented. A pod that has some is refused in plain words rather than
+placed without its devices. For all others the plugin is as present as in kube-scheduler: it scores
+0 and adds its words when preemption is considered.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+import numpy as np
+
+from asched.framework.cycle_state import CycleState, StateKey
+from asched.framework.events import (
+    ActionType,
+    ClusterEvent,
+    ClusterEventWithHint,
+    EventResource,
+)
+from asched.framework.interface import (
+    EnqueueExtensions,
+    FilterAllPlugin,
+    NodeStatuses,
+    PostFilterPlugin,
+    PostFilterResult,
+    PreFilterPlugin,
+    PreFilterResult,
+    ScoreAllPlugin,
+)
+from asched.framework.nodes import Int64Column, Nodes, Verdicts
+from asched.framework.pod_info import PodInfo
+from asched.framework.status import Status
+
+NOTHING_TO_DEALLOCATE = PostFilterResult(Status.unschedulable("no new claims to deallocate"))
+NO_STATE = PostFilterResult(Status.error("not found"))
+"""What kube-scheduler's plugin answers if its PreFilter had no turn: its own state is missing."""
+
+_SKIP = PreFilterResult(Status.skip())
+
+_SEEN: StateKey[bool] = StateKey("DynamicResources/prefilter")
+
+
+class DynamicResources(
+    PreFilterPlugin, FilterAllPlugin, PostFilterPlugin, ScoreAllPlugin, EnqueueExtensions
+):
+    """Refuses pods with ResourceClaims, which are not supported; leaves all others alone."""
+
+    name: ClassVar[str] = "DynamicResources"
+    api_version: ClassVar[int] = 1
+
+    def pre_filter(self, state: CycleState, pod: PodInfo, nodes: Nodes) -> PreFilterResult:
+        state.write(_SEEN, True)
+        claims = pod.pod.spec.resource_claims
+        if not claims:
+            return _SKIP
+        names = ", ".join(claim.name for claim in claims)
+        return PreFilterResult(
+            Status.unresolvable(f"ResourceClaims are not supported yet: the pod asks for {names}")
+        )
+
+    def filter_all(self, state: CycleState, pod: PodInfo, nodes: Nodes) -> Verdicts:
+        return Verdicts.passing(nodes.size)
+
+    def post_filter(
+        self, state: CycleState, pod: PodInfo, statuses: NodeStatuses
+    ) -> PostFilterResult:
+        return NOTHING_TO_DEALLOCATE if state.get(_SEEN) else NO_STATE
+
+    def score_all(self, state: CycleState, pod: PodInfo, nodes: Nodes) -> Int64Column:
+        return np.zeros(nodes.size, np.int64)
+
+    def events_to_register(self) -> Sequence[ClusterEventWithHint]:
+        # Claims do not come or go in the life of a pod: only its own change could help.
+        return (
+            ClusterEventWithHint(ClusterEvent(EventResource.TARGET_POD, ActionType.UPDATE_OTHER)),
+        )

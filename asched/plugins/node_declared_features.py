@@ -1,0 +1,134 @@
+"""NodeDeclaredFeatures: some pods need a feature of the kubelet that not every node has."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+import numpy as np
+
+from asched.framework.cycle_state import CycleState, StateKey
+from asched.framework.events import (
+    ActionType,
+    ClusterEvent,
+    ClusterEventWithHint,
+    EventResource,
+    QueueingHint,
+)
+from asched.framework.interface import (
+    EnqueueExtensions,
+    FilterAllPlugin,
+    Handle,
+    PreFilterPlugin,
+    PreFilterResult,
+)
+from asched.framework.nodes import BoolColumn, Nodes, Verdicts
+from asched.framework.pod_info import PodInfo
+from asched.framework.status import SUCCESS, Status
+from asched.model.meta import Object
+from asched.model.node import Node
+from asched.model.pod import Pod
+
+MISSING_FEATURE = Status.unresolvable("node(s) didn't match Pod's required features")
+
+RESTART_ALL_CONTAINERS = "RestartAllContainersOnContainerExits"
+USER_NAMESPACES_HOST_NETWORK = "UserNamespacesHostNetworkSupport"
+
+_SKIP = PreFilterResult(Status.skip())
+_PROCEED = PreFilterResult(SUCCESS)
+
+_NEEDED: StateKey[frozenset[str]] = StateKey("NodeDeclaredFeatures/prefilter")
+
+_NONE: frozenset[str] = frozenset()
+
+
+def required_features(pod: Pod) -> frozenset[str]:
+    """The features that a node must declare to run the pod.
+
+    Source: the features of ``k8s.io/component-helpers/nodedeclaredfeatures`` of 1.36 that bear on
+    scheduling; the others (resizing in place, WebSockets) never do.
+    """
+    spec = pod.spec
+    found = _NONE
+    for containers in (spec.containers, spec.init_containers):
+        for container in containers:
+            if any(r.action == "RestartAllContainers" for r in container.restart_policy_rules):
+                found = found | {RESTART_ALL_CONTAINERS}
+    if spec.host_network and spec.host_users is False:
+        found = found | {USER_NAMESPACES_HOST_NETWORK}
+    return found
+
+
+class NodeDeclaredFeatures(PreFilterPlugin, FilterAllPlugin, EnqueueExtensions):
+    """Rejects nodes whose ``status.declaredFeatures`` lacks one that the pod needs. Skipped for the
+    many pods that need none."""
+
+    name: ClassVar[str] = "NodeDeclaredFeatures"
+    api_version: ClassVar[int] = 1
+
+    def __init__(self, args: None, handle: Handle) -> None:
+        super().__init__(args, handle)
+        self._version: tuple[int, int] | None = None
+        self._declared: dict[str, BoolColumn] = {}
+
+    def pre_filter(self, state: CycleState, pod: PodInfo, nodes: Nodes) -> PreFilterResult:
+        needed = required_features(pod.pod)
+        if not needed:
+            return _SKIP
+        state.write(_NEEDED, needed)
+        return _PROCEED
+
+    def filter_all(self, state: CycleState, pod: PodInfo, nodes: Nodes) -> Verdicts:
+        self._catch_up()
+        missing = np.zeros(nodes.size, np.bool_)
+        needed = state.read(_NEEDED)
+        for feature in sorted(needed):
+            column = self._declared.get(feature)
+            if column is None:
+                return Verdicts.reject(np.ones(nodes.size, np.bool_), MISSING_FEATURE)
+            missing |= ~nodes.align(column)
+        return Verdicts.reject(missing, MISSING_FEATURE)
+
+    def _catch_up(self) -> None:
+        """The columns stand while no node changes."""
+        cluster = self.handle.cluster
+        nodes = cluster.nodes
+        version = (cluster.objects_version(Node), nodes.version)
+        if version == self._version:
+            return
+        self._version = version
+        self._declared.clear()
+        for row in np.flatnonzero(nodes.alive).tolist():
+            for feature in nodes.node(row).status.declared_features:
+                if feature not in self._declared:
+                    self._declared[feature] = np.zeros(nodes.size, np.bool_)
+                self._declared[feature][row] = True
+
+    def events_to_register(self) -> Sequence[ClusterEventWithHint]:
+        return (
+            ClusterEventWithHint(
+                ClusterEvent(
+                    EventResource.NODE, ActionType.ADD | ActionType.UPDATE_NODE_DECLARED_FEATURE
+                ),
+                declares_other_features,
+            ),
+            ClusterEventWithHint(
+                ClusterEvent(EventResource.TARGET_POD, ActionType.UPDATE), needs_other_features
+            ),
+        )
+
+
+def declares_other_features(pod: Pod, old: Object | None, new: Object | None) -> QueueingHint:
+    """A node came, or declares other features than before."""
+    if not isinstance(new, Node):
+        return QueueingHint.SKIP
+    same = isinstance(old, Node) and old.status.declared_features == new.status.declared_features
+    return QueueingHint.SKIP if same else QueueingHint.QUEUE
+
+
+def needs_other_features(pod: Pod, old: Object | None, new: Object | None) -> QueueingHint:
+    """The pod itself changed in what it needs."""
+    if not isinstance(old, Pod) or not isinstance(new, Pod):
+        return QueueingHint.SKIP
+    same = required_features(old) == required_features(new)
+    return QueueingHint.SKIP if same else QueueingHint.QUEUE

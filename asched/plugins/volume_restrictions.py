@@ -1,0 +1,191 @@
+"""VolumeRestrictions: disks that pods of one node cannot share, and claims for a single pod."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import ClassVar
+
+import numpy as np
+
+from asched.framework.cycle_state import CycleState, StateKey
+from asched.framework.events import (
+    ActionType,
+    ClusterEvent,
+    ClusterEventWithHint,
+    EventResource,
+    QueueingHint,
+)
+from asched.framework.interface import (
+    EnqueueExtensions,
+    FilterAllPlugin,
+    PreFilterExtensions,
+    PreFilterPlugin,
+    PreFilterResult,
+)
+from asched.framework.nodes import BoolColumn, NodeInfo, Nodes, Verdicts
+from asched.framework.pod_info import PodInfo
+from asched.framework.status import SUCCESS, Status
+from asched.framework.volumes import claim_not_found, claims_of, is_disk, mounts_claim
+from asched.model.meta import Object
+from asched.model.pod import Pod, Volume
+from asched.model.storage import PersistentVolumeClaim
+
+DISK_TAKEN = Status.unschedulable("node(s) had no available disk")
+CLAIM_IN_USE = Status.unschedulable(
+    "node(s) unavailable due to PersistentVolumeClaim with ReadWriteOncePod access mode already"
+    " in-use by another pod"
+)
+READ_WRITE_ONCE_POD = "ReadWriteOncePod"
+
+_PROCEED = PreFilterResult(SUCCESS)
+_SKIP = PreFilterResult(Status.skip())
+
+
+class SinglePodClaims:
+    """The pod's ReadWriteOncePod claims, and how often other pods on nodes name one of them."""
+
+    __slots__ = ("names", "namespace", "users")
+
+    def __init__(self, namespace: str, names: frozenset[str], users: int) -> None:
+        self.namespace = namespace
+        self.names = names
+        self.users = users
+
+    def clone(self) -> SinglePodClaims:
+        return SinglePodClaims(self.namespace, self.names, self.users)
+
+    def count(self, pod: PodInfo, sign: int) -> None:
+        """A pod came to a node or left it."""
+        if pod.namespace != self.namespace:
+            return
+        for claim in claims_of(pod.pod):
+            if not claim.ephemeral and claim.name in self.names:
+                self.users += sign
+
+
+_CLAIMS: StateKey[SinglePodClaims] = StateKey("VolumeRestrictions/prefilter")
+
+
+class VolumeRestrictions(PreFilterPlugin, PreFilterExtensions, FilterAllPlugin, EnqueueExtensions):
+    """Rejects nodes where another pod has the disk that this one names itself (a GCE PD, EBS volume,
+    iSCSI target or RBD image; all but EBS may be shared by readers), and all nodes while another
+    pod anywhere uses a ReadWriteOncePod claim of this one."""
+
+    name: ClassVar[str] = "VolumeRestrictions"
+    api_version: ClassVar[int] = 1
+
+    def pre_filter(self, state: CycleState, pod: PodInfo, nodes: Nodes) -> PreFilterResult:
+        names: set[str] = set()
+        has_disk = False
+        for volume in pod.pod.spec.volumes:
+            if volume.persistent_volume_claim is not None:
+                names.add(volume.persistent_volume_claim.claim_name)
+            else:
+                has_disk = has_disk or is_disk(volume)
+        if not names and not has_disk:
+            return _SKIP
+        known = self.handle.cluster.objects(PersistentVolumeClaim)
+        single = set()
+        for name in sorted(names):
+            claim = known.get(f"{pod.namespace}/{name}")
+            if claim is None:
+                return PreFilterResult(Status.unresolvable(claim_not_found(name)))
+            if READ_WRITE_ONCE_POD in claim.spec.access_modes:
+                single.add(name)
+        mounted = self.handle.cluster.volumes
+        # kube-scheduler counts claims in use here, and pods once it tries pods on and off.
+        users = sum(mounted.pods_with_claim(f"{pod.namespace}/{name}") > 0 for name in single)
+        if not has_disk and not users:
+            return _SKIP
+        state.write(_CLAIMS, SinglePodClaims(pod.namespace, frozenset(single), users))
+        return _PROCEED
+
+    def add_pod(self, state: CycleState, pod: PodInfo, added: PodInfo, node: NodeInfo) -> Status:
+        state.read(_CLAIMS).count(added, 1)
+        return SUCCESS
+
+    def remove_pod(
+        self, state: CycleState, pod: PodInfo, removed: PodInfo, node: NodeInfo
+    ) -> Status:
+        state.read(_CLAIMS).count(removed, -1)
+        return SUCCESS
+
+    def filter_all(self, state: CycleState, pod: PodInfo, nodes: Nodes) -> Verdicts:
+        in_use = state.read(_CLAIMS).users > 0
+        codes = np.full(nodes.size, 2 if in_use else 0, np.int16)
+        disks = [volume for volume in pod.pod.spec.volumes if is_disk(volume)]
+        if disks:
+            codes[self._conflicts(disks, nodes)] = 1
+        return Verdicts(codes, (DISK_TAKEN, CLAIM_IN_USE))
+
+    def _conflicts(self, disks: Sequence[Volume], nodes: Nodes) -> BoolColumn:
+        conflict = np.zeros(nodes.size, np.bool_)
+        cluster = self.handle.cluster
+        if nodes is cluster.nodes:
+            for row, pods in cluster.volumes.pods_with_disks().items():
+                conflict[row] = _clash(disks, pods.values())
+        else:  # a choice of rows, possibly with pods tried on and off
+            for row in range(nodes.size):
+                conflict[row] = _clash(disks, nodes.pods(row))
+        return conflict
+
+    def events_to_register(self) -> Sequence[ClusterEventWithHint]:
+        return (
+            ClusterEventWithHint(
+                ClusterEvent(EventResource.ASSIGNED_POD, ActionType.DELETE), freed_a_volume
+            ),
+            ClusterEventWithHint(ClusterEvent(EventResource.NODE, ActionType.ADD)),
+            ClusterEventWithHint(
+                ClusterEvent(EventResource.PERSISTENT_VOLUME_CLAIM, ActionType.ADD), own_claim_came
+            ),
+        )
+
+
+def freed_a_volume(pod: Pod, old: Object | None, new: Object | None) -> QueueingHint:
+    """The deleted pod had a disk that the waiting pod wants, or named one of its claims."""
+    if not isinstance(old, Pod):
+        return QueueingHint.SKIP
+    if any(_collide(one, other) for one in pod.spec.volumes for other in old.spec.volumes):
+        return QueueingHint.QUEUE
+    if old.namespace != pod.namespace:
+        return QueueingHint.SKIP
+    freed = {claim.name for claim in claims_of(old) if not claim.ephemeral}
+    wants = any(claim.name in freed for claim in claims_of(pod) if not claim.ephemeral)
+    return QueueingHint.QUEUE if wants else QueueingHint.SKIP
+
+
+def own_claim_came(pod: Pod, old: Object | None, new: Object | None) -> QueueingHint:
+    """The claim that was missing is there."""
+    own = isinstance(new, PersistentVolumeClaim) and mounts_claim(pod, new)
+    return QueueingHint.QUEUE if own else QueueingHint.SKIP
+
+
+def _clash(disks: Sequence[Volume], pods: Iterable[PodInfo]) -> bool:
+    return any(
+        _collide(wanted, held)
+        for other in pods
+        for held in other.pod.spec.volumes
+        for wanted in disks
+    )
+
+
+def _collide(wanted: Volume, held: Volume) -> bool:
+    """Whether two pods of one node cannot have these (``isVolumeConflict``)."""
+    if wanted.gce_persistent_disk is not None and held.gce_persistent_disk is not None:
+        disk, other = wanted.gce_persistent_disk, held.gce_persistent_disk
+        if disk.pd_name == other.pd_name and not (disk.read_only and other.read_only):
+            return True
+    if wanted.aws_elastic_block_store is not None and held.aws_elastic_block_store is not None:
+        ebs, other_ebs = wanted.aws_elastic_block_store, held.aws_elastic_block_store
+        if ebs.volume_id == other_ebs.volume_id:
+            return True
+    if wanted.iscsi is not None and held.iscsi is not None:
+        target, other_target = wanted.iscsi, held.iscsi
+        if target.iqn == other_target.iqn and not (target.read_only and other_target.read_only):
+            return True
+    if wanted.rbd is not None and held.rbd is not None:
+        image, other_image = wanted.rbd, held.rbd
+        same = (image.pool, image.image) == (other_image.pool, other_image.image)
+        shared = not set(image.monitors).isdisjoint(other_image.monitors)
+        return same and shared and not (image.read_only and other_image.read_only)
+    return False

@@ -1,0 +1,128 @@
+"""Clusters with volumes, and one plugin at a time over them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, TypeVar
+
+import msgspec
+
+from asched.framework.cycle_state import CycleState
+from asched.framework.interface import FilterAllPlugin, Plugin, PreFilterPlugin
+from asched.framework.nodes import Nodes
+from asched.framework.pod_info import PodInfo
+from asched.framework.profile import parse_arguments
+from asched.framework.status import Status
+from asched.model.meta import Object
+from asched.model.node import Node
+from asched.model.pod import Pod
+from asched.model.resources import KINDS
+from asched.state.cluster import ClusterState, ProfileHandle
+
+P = TypeVar("P", bound=Plugin)
+
+
+def cluster_of(*objects: Object) -> ClusterState:
+    """A cluster with these objects; pods without a node and finished ones are left out."""
+    cluster = ClusterState()
+    for item in objects:
+        if not isinstance(item, Pod):
+            put(cluster, item)
+    for item in objects:
+        if isinstance(item, Pod) and item.node_name and not item.terminal:
+            cluster.nodes.add_pod(item.node_name, PodInfo(item))
+    return cluster
+
+
+def put(cluster: ClusterState, item: Object) -> None:
+    """An object appears or changes."""
+    cluster.objects_of.setdefault(type(item), {})[item.key] = item
+    cluster.objects_changed[type(item)] += 1
+    if isinstance(item, Node):
+        cluster.nodes.set_node(item)
+
+
+def api(kind: str, name: str, namespace: str = "", **fields: Any) -> Object:
+    """An object from fields as the API has them; ``labels``, ``annotations`` and
+    ``ownerReferences`` belong to the metadata."""
+    metadata = {"name": name, "namespace": namespace, "uid": f"{kind}-{name}"}
+    for field in ("labels", "annotations", "ownerReferences", "deletionTimestamp", "uid"):
+        if field in fields:
+            metadata[field] = fields.pop(field)
+    return msgspec.convert({"kind": kind, "metadata": metadata, **fields}, KINDS[kind])
+
+
+def a_node(name: str, labels: Mapping[str, str] | None = None, **status: Any) -> Object:
+    return api(
+        "Node", name, labels={"kubernetes.io/hostname": name, **(labels or {})}, status=status
+    )
+
+
+def a_pod(name: str, *volumes: Mapping[str, Any], node: str = "", **spec: Any) -> Pod:
+    """A pod of namespace ``d`` with these volume sources; a text is short for a claim."""
+    named = [{"name": f"v{i}", **volume} for i, volume in enumerate(volumes)]
+    pod = api("Pod", name, "d", spec={"volumes": named, "nodeName": node, **spec})
+    assert isinstance(pod, Pod)
+    return pod
+
+
+def claim_volume(name: str) -> dict[str, Any]:
+    return {"persistentVolumeClaim": {"claimName": name}}
+
+
+def a_claim(name: str, size: str = "1Gi", *, bound_to: str = "", **spec: Any) -> Object:
+    annotations = {"pv.kubernetes.io/bind-completed": "yes"} if bound_to else {}
+    annotations.update(spec.pop("annotations", {}))
+    status = spec.pop("status", {"phase": "Bound" if bound_to else "Pending"})
+    return api(
+        "PersistentVolumeClaim",
+        name,
+        "d",
+        annotations=annotations,
+        spec={
+            "accessModes": ["ReadWriteOnce"],
+            "volumeName": bound_to,
+            "resources": {"requests": {"storage": size}},
+            **spec,
+        },
+        status=status,
+    )
+
+
+def a_volume(
+    name: str, size: str = "1Gi", *, on: Iterable[str] = (), labels: Any = None, **spec: Any
+) -> Object:
+    """An available volume; ``on`` names the only nodes that reach it."""
+    hosts = [*on]
+    if hosts:
+        term = {
+            "matchExpressions": [
+                {"key": "kubernetes.io/hostname", "operator": "In", "values": hosts}
+            ]
+        }
+        spec["nodeAffinity"] = {"required": {"nodeSelectorTerms": [term]}}
+    return api(
+        "PersistentVolume",
+        name,
+        labels=labels or {},
+        spec={"accessModes": ["ReadWriteOnce"], "capacity": {"storage": size}, **spec},
+        status={"phase": "Bound" if "claimRef" in spec else "Available"},
+    )
+
+
+def build(plugin: type[P], cluster: ClusterState, **arguments: Any) -> P:
+    return plugin(parse_arguments(plugin, arguments), ProfileHandle(cluster, "default-scheduler"))
+
+
+def rejections(
+    plugin: FilterAllPlugin, pod: PodInfo, nodes: Nodes, state: CycleState | None = None
+) -> dict[str, Status] | Status:
+    """PreFilter's answer where it ends the matter, else the status of each node that is refused."""
+    state = CycleState() if state is None else state
+    if isinstance(plugin, PreFilterPlugin):
+        status = plugin.pre_filter(state, pod, nodes).status
+        if not status.is_success:
+            return status
+    verdicts = plugin.filter_all(state, pod, nodes)
+    found = {name: verdicts.status(row) for row, name in enumerate(nodes.names) if name}
+    return {name: status for name, status in found.items() if status is not None}
