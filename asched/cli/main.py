@@ -22,6 +22,13 @@ COMMANDS: Final = {
         "asched.cli.apiserver",
         "Serve an embedded cluster: a Kubernetes API in memory, with simulated kubelets.",
     ),
+    "history": CommandSource(
+        "asched.cli.history", "Tell what happened to a pod, from the journal alone."
+    ),
+    "explain": CommandSource(
+        "asched.cli.explain",
+        "Explain a pod's scheduling attempt: what each plugin said of each node.",
+    ),
     "plugins": CommandSource("asched.cli.plugins", "Look at the plugins that are installed."),
     "config": CommandSource("asched.cli.config", "Check a configuration, or print the defaults."),
 }

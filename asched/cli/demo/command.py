@@ -102,6 +102,7 @@ async def _demo(options: Options) -> bool:
     async with api_server(options.folder, _POD_START_S) as kubeconfigs:
         outcome = await _run(options, configuration, registry, workload, kubeconfigs)
     if not options.keep:
+        print_summary(outcome)
         _point_further(outcome, None)
     return outcome.succeeded
 
@@ -140,8 +141,8 @@ async def _run(
                 await _until_settled(options, loader, daemon, tally, store, view)
             _log_warnings()
             outcome = _outcome(options, workload, tally, daemon.cluster)
-            print_summary(outcome)
             if options.keep:
+                print_summary(outcome)
                 _point_further(outcome, kubeconfigs.admin)
                 await _until_interrupted()
     return outcome
@@ -191,10 +192,7 @@ def _pending(state: ClusterState) -> dict[str, str]:
 
 
 def _outcome(options: Options, workload: Workload, tally: Tally, state: ClusterState) -> Outcome:
-    path = options.journal
-    files = (path, path.with_name(f"{path.name}-wal"))
-    size = sum(file.stat().st_size for file in files if file.exists())
-    return Outcome(workload, tally, utilisation(state), _pending(state), path, size)
+    return Outcome(workload, tally, utilisation(state), _pending(state), options.journal)
 
 
 def _point_further(outcome: Outcome, kubeconfig: Path | None) -> None:

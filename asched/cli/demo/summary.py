@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import shlex
+import shutil
+import sys
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -28,7 +30,6 @@ class Outcome:
     pending: dict[str, str]
     """Keys of the pods that are pending, and what the scheduler says of each."""
     journal: Path
-    journal_bytes: int
 
     @property
     def succeeded(self) -> bool:
@@ -56,10 +57,15 @@ def print_summary(outcome: Outcome) -> None:
             (f"requested {use.resource}", f"{use.part:.0%}  ({describe(use)})")
             for use in outcome.use
         ),
-        ("journal", f"{tally.seq} records, {outcome.journal_bytes / 1e6:.1f} MB"),
+        ("journal", f"{tally.seq} records, {_size_bytes(outcome.journal) / 1e6:.1f} MB"),
     ]
     print_table(("THE RUN", ""), rows)
     _print_pending(outcome)
+
+
+def _size_bytes(journal: Path) -> int:
+    files = (journal, journal.with_name(f"{journal.name}-wal"))
+    return sum(file.stat().st_size for file in files if file.exists())
 
 
 def _print_pending(outcome: Outcome) -> None:
@@ -86,17 +92,18 @@ def next_commands(outcome: Outcome, kubeconfig: Path | None) -> Sequence[str]:
     """What to type to look further, with names from the run. ``kubeconfig`` of a cluster that is
     still there."""
     journal = f"--journal {shlex.quote(str(outcome.journal))}"
+    asched = "asched" if shutil.which("asched") else shlex.quote(sys.argv[0])
     lines = []
     retried = max(outcome.tally.attempts, key=lambda key: outcome.tally.attempts[key], default=None)
     waited = next((k for k in sorted(outcome.tally.attempts) if k in outcome.workload.feasible), "")
     if waited or retried:
-        lines.append(f"asched history {waited or retried} {journal}")
+        lines.append(f"{asched} history {waited or retried} {journal}")
     hopeless = next((k for k in sorted(outcome.workload.hopeless) if "/shy-" in k), None)
     if hopeless:
-        lines.append(f"asched explain {hopeless} {journal}")
+        lines.append(f"{asched} explain {hopeless} {journal}")
     bound = sorted(outcome.workload.feasible - outcome.tally.unbound)
     if bound:
-        lines.append(f"asched explain {bound[len(bound) // 2]} {journal}")
+        lines.append(f"{asched} explain {bound[len(bound) // 2]} {journal}")
     if kubeconfig is not None:
         kubectl = f"kubectl --kubeconfig {shlex.quote(str(kubeconfig))}"
         lines += [f"{kubectl} get pods -A -o wide", f"{kubectl} get nodes"]

@@ -1,0 +1,1 @@
+"""Questions to the journal: what happened, and why. Reads, never writes."""

@@ -1,0 +1,284 @@
+"""Why an attempt ended as it did: recomputed from the journal, plugin by plugin, node by node."""
+
+from __future__ import annotations
+
+from collections import Counter
+from datetime import UTC, datetime, timedelta
+
+import msgspec
+
+from asched.audit.pods import AuditError, PodName, find_pod
+from asched.audit.travel import (
+    AttemptRecord,
+    attempts_of,
+    choose_attempt,
+    state_before,
+)
+from asched.cycle.decide import Decider
+from asched.cycle.inspect import Inspection, inspect
+from asched.framework.profile import PluginLoader
+from asched.framework.status import Status
+from asched.journal.store import JournalStore
+from asched.state.cluster import ClusterState, PodEntry
+from asched.state.records import Assigned, AttemptFailed, Rejected
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class Refusal(msgspec.Struct, frozen=True, rename="camel"):
+    """A plugin that refuses a node."""
+
+    plugin: str
+    code: str
+    reasons: tuple[str, ...]
+
+
+class NodeScore(msgspec.Struct, frozen=True, rename="camel"):
+    plugin: str
+    raw: int
+    normalized: int
+    weight: int
+    weighted: int
+
+
+class NodeExplanation(msgspec.Struct, frozen=True, rename="camel"):
+    """What was found of one node."""
+
+    name: str
+    feasible: bool
+    refused_by: tuple[Refusal, ...] = ()
+    """Every plugin that refuses the node; the one whose word counted comes first."""
+    scores: tuple[NodeScore, ...] = ()
+    total: int | None = None
+    rank: int | None = None
+    """By total, from 1; equal totals share one."""
+
+
+class ReasonCount(msgspec.Struct, frozen=True, rename="camel"):
+    """A reason that counted, and for how many nodes."""
+
+    nodes: int
+    plugin: str
+    reason: str
+
+
+class RecordedDecision(msgspec.Struct, frozen=True, rename="camel"):
+    """What was decided then."""
+
+    kind: str
+    """``assigned``, ``rejected`` or ``failed``; ``none`` for a pod that was never tried."""
+    seq: int = 0
+    at: datetime | None = None
+    attempt: int = 0
+    node: str = ""
+    score: int = 0
+    feasible: int = 0
+    ties: int = 0
+    message: str = ""
+
+
+class Explanation(msgspec.Struct, frozen=True, rename="camel"):
+    """One attempt explained. This is the JSON form (see ``docs/history.md``)."""
+
+    namespace: str
+    name: str
+    uid: str
+    profile: str
+    attempts: tuple[int, ...]
+    """The numbers of all attempts for this pod."""
+    decision: RecordedDecision
+    reproduced: bool | None
+    """Whether deciding once more from the journal gave the very decision that was recorded. None
+    where there is none."""
+    outcome: str
+    message: str
+    nodes_total: int
+    feasible: int
+    pre_filter: tuple[Refusal, ...]
+    """PreFilter's rejection of the pod as a whole."""
+    only_nodes: tuple[str, ...] | None
+    """The nodes that PreFilter left to look at; None for all."""
+    skipped_filters: tuple[str, ...]
+    skipped_scores: tuple[str, ...]
+    reasons: tuple[ReasonCount, ...]
+    """The most frequent first."""
+    nodes: tuple[NodeExplanation, ...]
+    """Feasible ones by rank, then the others by the number of plugins that refuse them."""
+    notes: tuple[str, ...] = ()
+
+
+async def explain(
+    journal: JournalStore, pod: PodName, load: PluginLoader, *, attempt: int | None = None
+) -> Explanation:
+    """Explain an attempt for the newest pod of that name: the last one, or that of the number.
+
+    Raises :class:`AuditError`, :class:`~asched.journal.errors.JournalError`, ProfileError and
+    FoldError.
+    """
+    key = await find_pod(journal, pod)
+    recorded = await attempts_of(journal, key)
+    if not recorded:
+        if attempt is not None:
+            raise AuditError(f"no attempt {attempt}: pod {key} was never tried")
+        head = await journal.head()
+        state = await state_before(journal, load, head.seq + 1)
+        return _untried(state, key)
+    newest = [tried for tried in recorded if tried.record.uid == recorded[-1].record.uid]
+    chosen = choose_attempt(newest, attempt)
+    state = await state_before(journal, load, chosen.seq)
+    numbers = tuple(dict.fromkeys(tried.record.attempt for tried in newest))
+    return _explained(state, chosen.seq, chosen.record, numbers)
+
+
+def _untried(state: ClusterState, key: str) -> Explanation:
+    entry = state.pods.get(key)
+    if entry is None:
+        raise AuditError(f"pod {key} was never tried, and is gone")
+    if entry.node:
+        raise AuditError(f"pod {key} was never tried: it was bound to {entry.node} by another")
+    return _explanation(state, entry, RecordedDecision("none"), None, ())
+
+
+def _explained(
+    state: ClusterState, seq: int, record: AttemptRecord, numbers: tuple[int, ...]
+) -> Explanation:
+    entry = state.pods[record.key]
+    # The state is ours alone, so deciding once more harms nobody.
+    again = Decider(state).next()
+    return _explanation(
+        state, entry, _recorded(seq, record, state), again[:1] == (record,), numbers
+    )
+
+
+def _recorded(seq: int, record: AttemptRecord, state: ClusterState) -> RecordedDecision:
+    at = _EPOCH + timedelta(microseconds=state.now_ns // 1000)
+    match record:
+        case Assigned():
+            return RecordedDecision(
+                "assigned", seq, at, record.attempt, record.node, record.score, record.feasible,
+                record.ties,
+            )  # fmt: skip
+        case Rejected():
+            return RecordedDecision("rejected", seq, at, record.attempt, message=record.message)
+        case AttemptFailed():
+            return RecordedDecision("failed", seq, at, record.attempt, message=record.message)
+
+
+def _explanation(
+    state: ClusterState,
+    entry: PodEntry,
+    decision: RecordedDecision,
+    reproduced: bool | None,
+    numbers: tuple[int, ...],
+) -> Explanation:
+    info = entry.info
+    scheduler_name = info.pod.spec.scheduler_name
+    profile = state.profiles.get(scheduler_name)
+    if profile is None:
+        raise AuditError(f"pod {info.key} is for {scheduler_name}, which is no profile of ours")
+    found = inspect(state, profile, info)
+    pre_filter, nodes = found.pre_filter, _nodes(found)
+    held = [*found.pre_enqueue.values()]
+    if pre_filter is not None and pre_filter.status is not None:
+        held.append(pre_filter.status)
+    return Explanation(
+        namespace=info.namespace,
+        name=info.name,
+        uid=info.uid,
+        profile=scheduler_name,
+        attempts=numbers,
+        decision=decision,
+        reproduced=reproduced,
+        outcome=found.outcome.value,
+        message=found.message,
+        nodes_total=len(found.nodes),
+        feasible=len(found.feasible),
+        pre_filter=tuple(map(_refusal, held)),
+        only_nodes=None if pre_filter is None else pre_filter.node_names,
+        skipped_filters=() if pre_filter is None else pre_filter.skipped,
+        skipped_scores=found.score_skipped,
+        reasons=_reasons(nodes),
+        nodes=nodes,
+        notes=_notes(profile.spec.percentage_of_nodes_to_score, found),
+    )
+
+
+def _notes(percentage: int, found: Inspection) -> tuple[str, ...]:
+    notes = []
+    if percentage:
+        notes.append(
+            f"the profile looks for {percentage} % of the nodes only; here all were looked at"
+        )
+    if found.nominated_node_used:
+        notes.append("the pod's nominated node passed, so no other was considered")
+    return tuple(notes)
+
+
+def _refusal(status: Status) -> Refusal:
+    return Refusal(status.plugin, status.code.title, status.reasons)
+
+
+def _reasons(nodes: tuple[NodeExplanation, ...]) -> tuple[ReasonCount, ...]:
+    """Of each refused node only the plugin counts whose word came first."""
+    counts = Counter(
+        (node.refused_by[0].plugin, reason)
+        for node in nodes
+        if node.refused_by
+        for reason in node.refused_by[0].reasons
+    )
+    ordered = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
+    return tuple(ReasonCount(number, plugin, reason) for (plugin, reason), number in ordered)
+
+
+def _nodes(found: Inspection) -> tuple[NodeExplanation, ...]:
+    if found.filter is None:
+        return ()
+    ranks = _ranks(found.total)
+    feasible = [
+        NodeExplanation(name, True, (), _scores(found, index), found.total[index], ranks[index])
+        for index, name in enumerate(found.feasible)
+    ]
+    feasible.sort(key=lambda node: (node.rank or 0, node.name))
+    passing = frozenset(found.feasible)
+    refused = [
+        NodeExplanation(name, False, _refusals(found, name))
+        for name in found.nodes
+        if name not in passing
+    ]
+    refused.sort(key=lambda node: (len(node.refused_by), node.name))
+    return (*feasible, *refused)
+
+
+def _ranks(totals: tuple[int, ...]) -> list[int]:
+    first: dict[int, int] = {}
+    for place, total in enumerate(sorted(totals, reverse=True), 1):
+        first.setdefault(total, place)
+    return [first[total] for total in totals]
+
+
+def _scores(found: Inspection, index: int) -> tuple[NodeScore, ...]:
+    return tuple(
+        NodeScore(
+            plugin,
+            scores.raw[index],
+            scores.normalized[index],
+            scores.weight,
+            scores.normalized[index] * scores.weight,
+        )
+        for plugin, scores in found.scores.items()
+    )
+
+
+def _refusals(found: Inspection, node: str) -> tuple[Refusal, ...]:
+    assert found.filter is not None, "only called after the filters ran"
+    counted = found.filter.nodes.get(node)
+    refusals = [] if counted is None else [_refusal(counted)]
+    for plugin, statuses in found.filter.plugins.items():
+        if node in statuses and (counted is None or plugin != counted.plugin):
+            refusals.append(_refusal(statuses[node]))
+    only = found.pre_filter.node_names if found.pre_filter is not None else None
+    if only is not None and node not in only and found.pre_filter is not None:
+        by = ", ".join(found.pre_filter.restricted_by)
+        reason = f"node(s) didn't satisfy plugin(s) [{by}]"
+        refusals.insert(0, Refusal(by, "UnschedulableAndUnresolvable", (reason,)))
+    return tuple(refusals)

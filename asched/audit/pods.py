@@ -1,0 +1,77 @@
+"""Pods as a user names them, and finding them in a journal, long gone ones too."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from asched.framework.strict import nearest
+from asched.journal.codec import object_subject
+from asched.journal.store import JournalStore
+from asched.model.pod import Pod
+from asched.state.records import ObjectSeen
+
+
+class AuditError(Exception):
+    """A question that the journal cannot answer; its text is one line for a user."""
+
+
+class PodName(NamedTuple):
+    """``NAME`` or ``NAMESPACE/NAME``."""
+
+    namespace: str
+    """Empty where the user named none."""
+    name: str
+
+    @classmethod
+    def parse(cls, text: str) -> PodName:
+        """Raises :class:`AuditError` for what names no pod."""
+        namespace, slash, name = text.rpartition("/")
+        if not name or "/" in namespace or (slash and not namespace):
+            raise AuditError(f"{text!r} names no pod; expected NAME or NAMESPACE/NAME")
+        return cls(namespace, name)
+
+    def matches(self, key: str) -> bool:
+        namespace, _, name = key.partition("/")
+        return name == self.name and self.namespace in ("", namespace)
+
+    def choose(self, keys: Iterable[str]) -> str:
+        """The one pod's key among all that the journal knows.
+
+        Raises :class:`AuditError` where there is none, naming the nearest, or more than one.
+        """
+        known = dict.fromkeys(keys)
+        found = [key for key in known if self.matches(key)]
+        if len(found) == 1:
+            return found[0]
+        if found:
+            raise AuditError(f"more than one pod of that name: {', '.join(sorted(found))}")
+        wanted = f"{self.namespace or 'default'}/{self.name}"
+        guess = nearest(wanted, known) or self._by_name(known)
+        hint = f"; did you mean {guess}?" if guess else ""
+        raise AuditError(f"the journal knows no pod {self}{hint}")
+
+    def _by_name(self, keys: Iterable[str]) -> str | None:
+        of_name = {key.partition("/")[2]: key for key in keys}
+        guess = nearest(self.name, of_name)
+        return None if guess is None else of_name[guess]
+
+    def __str__(self) -> str:
+        return f"{self.namespace}/{self.name}" if self.namespace else self.name
+
+
+async def find_pod(journal: JournalStore, pod: PodName) -> str:
+    """The key of the pod that the user means.
+
+    Raises :class:`AuditError` (see :meth:`PodName.choose`) and
+    :class:`~asched.journal.errors.JournalError`.
+    """
+    if pod.namespace:
+        async for _ in journal.read(subject=object_subject("Pod", str(pod))):
+            return str(pod)
+    keys: dict[str, None] = {}
+    async for stored in journal.read():
+        record = stored.record
+        if isinstance(record, ObjectSeen) and isinstance(record.object, Pod):
+            keys[record.object.key] = None
+    return pod.choose(keys)

@@ -1,0 +1,313 @@
+"""What happened to one pod, from the journal alone.
+
+The journal is folded once more, and after each record it is looked where the pod is now queued: so
+a move from queue to queue is told with the very record that caused it.
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import NamedTuple
+
+from asched.audit.entries import (
+    Assignment,
+    Binding,
+    BindingFailure,
+    Change,
+    Deletion,
+    Entry,
+    Eviction,
+    EvictionFailure,
+    Failure,
+    Observed,
+    PermitAnswer,
+    PodTimeline,
+    Preemption,
+    QueueMove,
+    Rejection,
+)
+from asched.audit.pods import PodName
+from asched.framework.profile import PluginLoader
+from asched.journal.codec import subject_of
+from asched.journal.store import JournalStore
+from asched.model.node import Node
+from asched.model.pod import Pod, PodCondition
+from asched.state import records as r
+from asched.state.cluster import ClusterState
+from asched.state.fold import Fold
+from asched.state.queue import SchedulingQueue
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+class _Followed(NamedTuple):
+    """A pod that is followed, and where it was last."""
+
+    timeline: PodTimeline
+    queue: str
+
+
+class PodTimelines:
+    """Folds a journal and writes down what concerns the pods that are asked for."""
+
+    def __init__(self, pod: PodName, load: PluginLoader) -> None:
+        self.found: list[PodTimeline] = []
+        """Oldest first; one for each uid."""
+        self.keys: dict[str, None] = {}
+        """Every pod that the journal knows."""
+        self._pod = pod
+        self._fold = Fold(ClusterState(), load)
+        self._followed: dict[str, _Followed] = {}
+        self._seq = 0
+
+    def apply(self, seq: int, record: r.AnyRecord) -> None:
+        """Fold the next record. Raises FoldError, ProfileError."""
+        self._seq = seq
+        if isinstance(record, r.ObjectSeen) and isinstance(record.object, Pod):
+            self._pod_seen(record.object)
+        else:
+            self._tell(record)
+        self._fold.apply(record)
+        for key in [*self._followed]:
+            self._look_at_queue(key, record)
+
+    # -- writing ------------------------------------------------------------------------------
+
+    @property
+    def _at(self) -> datetime:
+        return _EPOCH + timedelta(microseconds=self._fold.state.now_ns // 1000)
+
+    def _write(self, key: str, entry: Entry) -> None:
+        followed = self._followed.get(key)
+        if followed is not None:
+            followed.timeline.entries.append(entry)
+
+    def _pod_seen(self, pod: Pod) -> None:
+        key = pod.key
+        self.keys[key] = None
+        if not self._pod.matches(key):
+            return
+        followed = self._followed.get(key)
+        if followed is not None and followed.timeline.uid == pod.metadata.uid:
+            before = self._fold.state.pods[key].info.pod
+            self._write(key, Change(self._seq, self._at, changes(before, pod)))
+            return
+        if followed is not None:
+            # A new pod of the same name: the one before must have gone unnoticed.
+            self._write(key, Deletion(self._seq, self._at))
+        timeline = PodTimeline(pod.namespace, pod.name, pod.metadata.uid)
+        self.found.append(timeline)
+        self._followed[key] = _Followed(timeline, "")
+        gates = tuple(gate.name for gate in pod.spec.scheduling_gates)
+        self._write(
+            key,
+            Observed(
+                self._seq,
+                self._at,
+                pod.spec.scheduler_name,
+                pod.spec.priority,
+                pod.node_name,
+                gates,
+            ),
+        )
+
+    def _tell(self, record: r.AnyRecord) -> None:
+        seq, at = self._seq, self._at
+        match record:
+            case r.PodChanged() if record.key in self._followed:
+                self._write(record.key, Change(seq, at, self._changed(record)))
+            case r.ObjectGone(kind="Pod"):
+                self._write(record.key, Deletion(seq, at))
+            case r.Rejected():
+                self._rejected(record)
+            case r.Assigned() | r.AttemptFailed() | r.PermitAllowed() | r.PermitRejected():
+                self._write(record.key, _decision(record, seq, at))
+            case r.Bound():
+                self._write(record.key, Binding(seq, at, record.node))
+            case r.BindFailed():
+                self._write(
+                    record.key,
+                    BindingFailure(
+                        seq, at, record.node, record.code.title, record.plugin, record.message
+                    ),
+                )
+            case r.VictimEvicted():
+                self._write(record.key, Eviction(seq, at))
+            case r.EvictionFailed():
+                self._write(record.key, EvictionFailure(seq, at, record.message))
+
+    def _rejected(self, record: r.Rejected) -> None:
+        seq, at = self._seq, self._at
+        self._write(
+            record.key,
+            Rejection(
+                seq, at, record.attempt, record.message, record.plugins, record.pending_plugins,
+                record.nominated_node or "", tuple(victim.key for victim in record.victims),
+            ),
+        )  # fmt: skip
+        for victim in record.victims:
+            self._write(victim.key, Preemption(seq, at, record.key, record.nominated_node or ""))
+
+    def _changed(self, record: r.PodChanged) -> tuple[str, ...]:
+        """As :func:`changes`, from the short form of a change."""
+        entry = self._fold.state.entry(record.key, record.uid)
+        if entry is None:
+            return ()
+        old = entry.info.pod
+        return _differences(
+            ("node", old.spec.node_name, record.node_name),
+            ("phase", old.status.phase, record.phase),
+            ("nominated node", old.status.nominated_node_name, record.nominated_node_name),
+            ("deletion", _when(old.metadata.deletion_timestamp), _when(record.deletion_timestamp)),
+            ("started", _when(old.status.start_time), _when(record.start_time)),
+            *_conditions(old, record.conditions),
+        )
+
+    # -- queues -------------------------------------------------------------------------------
+
+    def _look_at_queue(self, key: str, record: r.AnyRecord) -> None:
+        followed = self._followed[key]
+        if self._fold.state.entry(key, followed.timeline.uid) is None:
+            del self._followed[key]  # gone; another of that name may come
+            return
+        queue = queue_of(self._fold.state.queue, key)
+        if queue == followed.queue:
+            return
+        self._followed[key] = followed._replace(queue=queue)
+        # That a decision takes a pod off the queue goes without saying.
+        if queue:
+            move = QueueMove(self._seq, self._at, queue, followed.queue, self._cause(key, record))
+            self._write(key, move)
+
+    def _cause(self, key: str, record: r.AnyRecord) -> str:
+        """What moved the pod, in words."""
+        if subject_of(record) == f"pod/{key}":
+            return _own_cause(record, self._followed[key].queue)
+        match record:
+            case r.TurnStarted():
+                return "its time was up"
+            case r.ObjectSeen(object=Node() as node):
+                return f"node {node.name} was seen"
+            case r.ObjectSeen():
+                return f"{subject_of(record)} was seen"
+            case r.ObjectGone():
+                return f"{subject_of(record)} is gone"
+            case r.PodChanged():
+                return f"pod {record.key} changed"
+            case r.Bound():
+                return f"pod {record.key} was bound to {record.node}"
+            case r.ProfilesLoaded():
+                return "profiles were loaded"
+            case _:
+                return f"{type(record).__name__} of {subject_of(record) or 'the engine'}"
+
+
+def _own_cause(record: r.AnyRecord, queue: str) -> str:
+    """What a record about the pod itself did to it."""
+    match record:
+        case r.Rejected(plugins=plugins) if plugins and queue in ("active", "backoff"):
+            return "rejected, but something that may help happened during the attempt"
+        case r.Rejected(plugins=plugins):
+            return f"rejected by {', '.join(plugins)}" if plugins else "rejected"
+        case r.AttemptFailed():
+            return f"{record.plugin} failed"
+        case r.PermitRejected():
+            return f"turned away by {record.plugin}"
+        case r.BindFailed():
+            return "its binding failed"
+        case r.PodChanged():
+            return "it changed"
+        case _:
+            return "it was seen"
+
+
+def queue_of(queue: SchedulingQueue, key: str) -> str:
+    """In which queue a pod waits; empty for none."""
+    for name, pods in (
+        ("active", queue.active),
+        ("backoff", queue.backoff),
+        ("unschedulable", queue.unschedulable),
+        ("gated", queue.gated),
+    ):
+        if key in pods:
+            return name
+    return ""
+
+
+def changes(old: Pod, new: Pod) -> tuple[str, ...]:
+    """What is different, a short phrase each; only what scheduling reads."""
+    return _differences(
+        *_label_changes(old.metadata.labels, new.metadata.labels),
+        ("node", old.spec.node_name, new.spec.node_name),
+        (
+            "scheduling gates",
+            [gate.name for gate in old.spec.scheduling_gates],
+            [gate.name for gate in new.spec.scheduling_gates],
+        ),
+        ("tolerations", len(old.spec.tolerations), len(new.spec.tolerations)),
+        ("phase", old.status.phase, new.status.phase),
+        ("nominated node", old.status.nominated_node_name, new.status.nominated_node_name),
+        (
+            "deletion",
+            _when(old.metadata.deletion_timestamp),
+            _when(new.metadata.deletion_timestamp),
+        ),
+        *_conditions(old, new.status.conditions),
+    )
+
+
+def _label_changes(old: dict[str, str], new: dict[str, str]) -> list[tuple[str, object, object]]:
+    keys = sorted({*old, *new})
+    return [(f"label {key}", old.get(key, ""), new.get(key, "")) for key in keys]
+
+
+def _conditions(old: Pod, new: tuple[PodCondition, ...]) -> list[tuple[str, object, object]]:
+    if old.status.conditions == new:
+        return []
+    return [("conditions", _listed(old.status.conditions), _listed(new))]
+
+
+def _listed(conditions: tuple[PodCondition, ...]) -> str:
+    return ", ".join(f"{condition.type}={condition.status}" for condition in conditions)
+
+
+def _when(time: datetime | None) -> str:
+    return "" if time is None else time.isoformat()
+
+
+def _differences(*fields: tuple[str, object, object]) -> tuple[str, ...]:
+    return tuple(
+        f"{name} {old or '(none)'} -> {new or '(none)'}" for name, old, new in fields if old != new
+    )
+
+
+def _decision(
+    record: r.Assigned | r.AttemptFailed | r.PermitAllowed | r.PermitRejected,
+    seq: int,
+    at: datetime,
+) -> Entry:
+    match record:
+        case r.Assigned():
+            return Assignment(
+                seq, at, record.attempt, record.node, record.feasible, record.score, record.ties,
+                record.examined, tuple(hold.plugin for hold in record.holds),
+            )  # fmt: skip
+        case r.AttemptFailed():
+            return Failure(seq, at, record.attempt, record.plugin, record.message)
+        case r.PermitAllowed():
+            return PermitAnswer(seq, at, record.plugin, True)
+        case r.PermitRejected():
+            return PermitAnswer(seq, at, record.plugin, False, record.message)
+
+
+async def timelines(journal: JournalStore, pod: PodName, load: PluginLoader) -> list[PodTimeline]:
+    """The timeline of every pod that had that name, oldest first.
+
+    Raises :class:`AuditError` where there is no such pod or the name fits pods of several
+    namespaces, :class:`~asched.journal.errors.JournalError`, ProfileError and FoldError.
+    """
+    found = PodTimelines(pod, load)
+    async for stored in journal.read():
+        found.apply(stored.seq, stored.record)
+    pod.choose(found.keys)
+    return found.found

@@ -1,0 +1,61 @@
+"""Time travel: the state as it was at a record of the journal."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from asched.audit.pods import AuditError
+from asched.framework.profile import PluginLoader
+from asched.journal.codec import object_subject
+from asched.journal.store import JournalStore
+from asched.state.cluster import ClusterState
+from asched.state.fold import Fold
+from asched.state.records import Assigned, AttemptFailed, Rejected
+
+AttemptRecord = Assigned | Rejected | AttemptFailed
+"""The decisions that end an attempt."""
+
+
+class RecordedAttempt(NamedTuple):
+    """One attempt, as it was decided."""
+
+    seq: int
+    record: AttemptRecord
+
+
+async def state_before(journal: JournalStore, load: PluginLoader, seq: int) -> ClusterState:
+    """The state that all records before ``seq`` make: what the decision at ``seq`` was made from.
+
+    The journal is streamed, so what this needs is time, not memory. Raises
+    :class:`~asched.journal.errors.JournalError`, ProfileError where a recorded plugin is not
+    installed, and FoldError for a journal that contradicts itself.
+    """
+    fold = Fold(ClusterState(), load)
+    if seq > 1:
+        async for stored in journal.read(up_to=seq - 1):
+            fold.apply(stored.record)
+    return fold.state
+
+
+async def attempts_of(journal: JournalStore, key: str) -> list[RecordedAttempt]:
+    """All attempts for pods of that key, oldest first."""
+    return [
+        RecordedAttempt(stored.seq, stored.record)
+        async for stored in journal.read(subject=object_subject("Pod", key))
+        if isinstance(stored.record, AttemptRecord)
+    ]
+
+
+def choose_attempt(attempts: list[RecordedAttempt], number: int | None) -> RecordedAttempt:
+    """The last attempt with that number, or the last of all.
+
+    Raises :class:`AuditError` where there is none of that number.
+    """
+    for attempt in reversed(attempts):
+        if number in (None, attempt.record.attempt):
+            return attempt
+    numbers = sorted({attempt.record.attempt for attempt in attempts})
+    there = (
+        f"there were attempts {numbers[0]} to {numbers[-1]}" if numbers else "it was never tried"
+    )
+    raise AuditError(f"no attempt {number}: {there}")

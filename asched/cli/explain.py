@@ -1,0 +1,173 @@
+"""``asched explain``: which plugins said what on which nodes, recomputed from the journal."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Final
+
+import msgspec
+import typer
+
+from asched.audit.explain import Explanation, NodeExplanation, Refusal, explain
+from asched.audit.pods import PodName
+from asched.cli.errors import BadInput
+from asched.cli.journals import DEFAULT_URL, JournalOption, PodArgument, ask
+from asched.cli.output import TableOrData, print_json, print_table
+from asched.cli.root import command_app
+from asched.framework.registry import Registry
+from asched.framework.strict import nearest
+from asched.journal.store import JournalStore
+
+app = command_app("Explain a pod's scheduling attempt: what each plugin said of each node.")
+
+_SHOWN: Final = 15
+"""Nodes of each kind, unless all are wanted."""
+
+
+@app.command(name="explain")
+def explain_pod(
+    pod: PodArgument,
+    journal: JournalOption = DEFAULT_URL,
+    attempt: Annotated[
+        int | None, typer.Option(help="Which attempt. Default: the last one.", min=1)
+    ] = None,
+    node: Annotated[str | None, typer.Option(help="Show all that was found of this node.")] = None,
+    every: Annotated[
+        bool, typer.Option("--all", help="Show all nodes, not the first few of each kind.")
+    ] = False,
+    output: Annotated[
+        TableOrData, typer.Option("--output", "-o", help="How to print.")
+    ] = TableOrData.TABLE,
+) -> None:
+    """Explain a pod's scheduling attempt: what each plugin said of each node.
+
+    The state just before the decision is made again from the journal, and all filters and scores
+    are run on every node. Exits with 1 where deciding once more gives another decision than the
+    recorded one (another version of asched or of a plugin decided then).
+    """
+
+    async def question(store: JournalStore, name: PodName, registry: Registry) -> Explanation:
+        return await explain(store, name, registry.load, attempt=attempt)
+
+    found = ask(journal, pod, question)
+    if node is not None:
+        found = msgspec.structs.replace(found, nodes=(_node(found, node),))
+    if output is TableOrData.JSON:
+        print_json(found)
+    else:
+        _print_head(found)
+        if node is not None:
+            _print_node(found.nodes[0])
+        else:
+            _print_nodes(found, None if every else _SHOWN)
+    if found.reproduced is False:
+        typer.echo("asched: decided once more, the outcome is not the recorded one", err=True)
+        raise typer.Exit(1)
+
+
+def _node(found: Explanation, name: str) -> NodeExplanation:
+    for node in found.nodes:
+        if node.name == name:
+            return node
+    if not found.nodes:
+        raise BadInput("asched: no node was looked at: the pod was turned away before")
+    guess = nearest(name, [node.name for node in found.nodes])
+    hint = f"; did you mean {guess}?" if guess else ""
+    raise BadInput(f"asched: no node {name!r} at that time{hint}")
+
+
+def _print_head(found: Explanation) -> None:
+    print(f"pod {found.namespace}/{found.name}, uid {found.uid}, profile {found.profile}")
+    decision = found.decision
+    if decision.at is None:
+        print("never tried so far; if it were now:")
+    else:
+        print(
+            f"attempt {decision.attempt} of {len(found.attempts)} at {decision.at:%Y-%m-%d %H:%M:%S}"
+            f" UTC, record {decision.seq}"
+        )
+        print(f"  decided: {_decided(found)}")
+        print(f"  decided once more from the journal: {'the same' if found.reproduced else 'NOT'}")
+    if decision.at is None or not found.reproduced:
+        print(f"  {found.outcome}{': ' + found.message if found.message else ''}")
+    for refusal in found.pre_filter:
+        print(f"  {_refused(refusal)}")
+    for note in found.notes:
+        print(f"  note: {note}")
+    if found.nodes:
+        print(f"  {found.feasible} of {found.nodes_total} nodes feasible")
+    if found.reasons:
+        rows = [(str(reason.nodes), reason.plugin, reason.reason) for reason in found.reasons]
+        print_table(("NODES", "PLUGIN", "REFUSED BECAUSE"), rows)
+
+
+def _decided(found: Explanation) -> str:
+    decision = found.decision
+    if decision.kind != "assigned":
+        return f"{decision.kind}: {decision.message}"
+    if decision.feasible == 1:
+        return f"to {decision.node}, the only feasible node"
+    text = f"to {decision.node}, score {decision.score} of {decision.feasible} feasible nodes"
+    return f"{text}, drawn among {decision.ties} equally good" if decision.ties > 1 else text
+
+
+def _refused(refusal: Refusal) -> str:
+    return f"{refusal.plugin}: {', '.join(refusal.reasons)} ({refusal.code})"
+
+
+def _print_nodes(found: Explanation, limit: int | None) -> None:
+    feasible = [node for node in found.nodes if node.feasible]
+    refused = [node for node in found.nodes if not node.feasible]
+    if feasible:
+        plugins = [(score.plugin, score.weight) for score in feasible[0].scores]
+        print_table(
+            ("RANK", "NODE", "TOTAL", *(f"{plugin} x{weight}" for plugin, weight in plugins)),
+            [
+                (
+                    str(node.rank),
+                    node.name + (" <-" if node.name == found.decision.node else ""),
+                    str(node.total),
+                    *(str(score.weighted) for score in node.scores),
+                )
+                for node in _shown(feasible, limit, found.decision.node)
+            ],
+        )
+        _print_left_out(len(feasible), limit)
+    if refused:
+        print_table(
+            ("NODE", "REFUSED BY"),
+            [
+                (node.name, "; ".join(map(_refused, node.refused_by)))
+                for node in _shown(refused, limit, "")
+            ],
+        )
+        _print_left_out(len(refused), limit)
+
+
+def _shown(
+    nodes: Sequence[NodeExplanation], limit: int | None, wanted: str
+) -> list[NodeExplanation]:
+    """The first ones, and the one that was chosen wherever it stands."""
+    return [n for i, n in enumerate(nodes) if limit is None or i < limit or n.name == wanted]
+
+
+def _print_left_out(count: int, limit: int | None) -> None:
+    if limit is not None and count > limit:
+        print(f"... of {count}; --all shows every one, --node NODE all of one")
+
+
+def _print_node(node: NodeExplanation) -> None:
+    if not node.feasible:
+        print_table(
+            ("PLUGIN", "CODE", "REFUSES " + node.name + " BECAUSE"),
+            [(r.plugin, r.code, ", ".join(r.reasons)) for r in node.refused_by],
+        )
+        return
+    print_table(
+        ("PLUGIN", "RAW", "NORMALIZED", "WEIGHT", "WEIGHTED"),
+        [
+            (s.plugin, str(s.raw), str(s.normalized), str(s.weight), str(s.weighted))
+            for s in node.scores
+        ],
+        title=f"{node.name}: total {node.total}, rank {node.rank}",
+    )

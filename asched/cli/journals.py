@@ -1,0 +1,46 @@
+"""Opening a journal to ask it something."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Annotated, Final, TypeVar
+
+import anyio
+import typer
+
+from asched.audit.pods import AuditError, PodName
+from asched.cli.errors import BadInput
+from asched.cli.failures import as_command_error
+from asched.daemon.config_settings import JournalSettings
+from asched.framework.registry import Registry
+from asched.journal.opening import open_journal
+from asched.journal.store import JournalStore
+
+T = TypeVar("T")
+
+DEFAULT_URL: Final = JournalSettings().url
+
+JournalOption = Annotated[
+    str, typer.Option("--journal", help="The journal: a file, or sqlite+aiosqlite:///PATH.")
+]
+PodArgument = Annotated[str, typer.Argument(metavar="POD", help="NAME or NAMESPACE/NAME.")]
+
+Question = Callable[[JournalStore, PodName, Registry], Awaitable[T]]
+
+
+def ask(url: str, pod: str, question: Question[T]) -> T:
+    """Put a question about a pod to the journal at ``url``, which is opened for reading only.
+
+    Raises CommandError for what cannot be answered.
+    """
+
+    async def answer() -> T:
+        async with open_journal(url, read_only=True) as journal:
+            return await question(journal, PodName.parse(pod), Registry.discover())
+
+    try:
+        return anyio.run(answer)
+    except AuditError as error:
+        raise BadInput(f"asched: {error}") from None
+    except Exception as error:  # noqa: BLE001  whatever it is is raised again
+        raise as_command_error(error) from None
