@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -88,7 +88,15 @@ def cpu_millis(pod: Object) -> int:
 class World:
     """The cluster, its server and its observers; made by :func:`world`."""
 
-    def __init__(self, cluster: Cluster, server: ApiServer, faults: ObservedFaults, folder: Path):
+    def __init__(
+        self,
+        cluster: Cluster,
+        server: ApiServer,
+        faults: ObservedFaults,
+        folder: Path,
+        listener: _Listener,
+    ) -> None:
+        self._listener = listener
         self.cluster = cluster
         self.server = server
         self.faults = faults
@@ -167,6 +175,15 @@ class World:
         found = self.cluster.list("events.events.k8s.io", namespace="default")
         return [(e["reason"], e["message"]) for e in found if e["involvedObject"]["name"] == name]
 
+    @asynccontextmanager
+    async def outage(self) -> AsyncIterator[None]:
+        """The API server is down during the block."""
+        await self._listener.stop()
+        try:
+            yield
+        finally:
+            await self._listener.start()
+
     # -- daemons ------------------------------------------------------------------------------
 
     @asynccontextmanager
@@ -200,13 +217,34 @@ def registry_with(*plugins: type[Plugin]) -> Registry:
     return Registry(known | {plugin.name: plugin for plugin in plugins})
 
 
+class _Listener:
+    """An API server that can be down for a while, and comes back at the same address."""
+
+    def __init__(self, server: ApiServer) -> None:
+        self._server = server
+        self._running = AsyncExitStack()
+        self._port = 0
+
+    async def start(self) -> None:
+        await self._running.enter_async_context(self._server.run(port=self._port))
+        self._port = int(self._server.url.rpartition(":")[2])
+
+    async def stop(self) -> None:
+        await self._running.aclose()
+
+
 @asynccontextmanager
 async def world(folder: Path, nodes: int = 0, **node: str) -> AsyncIterator[World]:
     """A cluster of ``nodes`` like nodes, served."""
     faults = ObservedFaults()
     cluster = Cluster(seed=1)
-    async with ApiServer(cluster, faults=faults).run() as server:
-        made = World(cluster, server, faults, folder)
+    server = ApiServer(cluster, faults=faults)
+    listener = _Listener(server)
+    await listener.start()
+    try:
+        made = World(cluster, server, faults, folder, listener)
         for number in range(nodes):
             made.add_node(f"n{number}", **node)
         yield made
+    finally:
+        await listener.stop()

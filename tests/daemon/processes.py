@@ -1,0 +1,96 @@
+"""``asched`` in processes of its own, from inside a test."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import anyio
+from anyio.streams.buffered import BufferedByteReceiveStream
+
+from tests.daemon.world import OWN, PATIENCE_S
+
+ROOT = Path(__file__).resolve().parents[2]
+NO_HEALTH = OWN + "health: {address: ''}\nlog: {format: json}\n"
+_LINE_LIMIT = 100
+
+
+class Command:
+    """One run of ``asched``."""
+
+    def __init__(self, pid: int, output: Path) -> None:
+        self.pid = pid
+        self.status: int | None = None
+        """The exit status once :meth:`Commands.ended` has seen it; minus the signal if killed."""
+        self._output = output
+
+    def send(self, number: signal.Signals) -> None:
+        os.kill(self.pid, number)
+
+    @property
+    def output(self) -> str:
+        """What it wrote to stdout and stderr so far."""
+        return self._output.read_text() if self._output.exists() else ""
+
+    @property
+    def lines(self) -> list[str]:
+        return self.output.splitlines()
+
+
+class Commands:
+    """Starts commands, one at a time. Made by :func:`commands`."""
+
+    def __init__(self, process: anyio.abc.Process, folder: Path) -> None:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        self._requests = process.stdin
+        self._answers = BufferedByteReceiveStream(process.stdout)
+        self._folder = folder
+        self._started = 0
+
+    async def _answer(self) -> str:
+        with anyio.fail_after(PATIENCE_S):
+            return (await self._answers.receive_until(b"\n", _LINE_LIMIT)).decode()
+
+    async def ready(self) -> None:
+        assert await self._answer() == "ready"
+
+    async def start(self, *arguments: str) -> Command:
+        self._started += 1
+        output = self._folder / f"output-{self._started}"
+        await self._requests.send(json.dumps([str(output), *arguments]).encode() + b"\n")
+        return Command(int(await self._answer()), output)
+
+    async def ended(self, command: Command) -> int:
+        """Wait for the command's end; its exit status."""
+        if command.status is None:
+            command.status = int(await self._answer())
+        return command.status
+
+
+@asynccontextmanager
+async def commands(folder: Path) -> AsyncIterator[Commands]:
+    """Commands run as children of one process that lives as long as the block."""
+    program = [sys.executable, "-m", "tests.daemon.forked_commands"]
+    async with await anyio.open_process(program, cwd=ROOT, stderr=None) as process:
+        made = Commands(process, folder)
+        await made.ready()
+        yield made
+
+
+@asynccontextmanager
+async def running(made: Commands, *arguments: str) -> AsyncIterator[Command]:
+    """A command that is killed at the end of the block if it still runs."""
+    command = await made.start(*arguments)
+    try:
+        yield command
+    finally:
+        if command.status is None:
+            command.send(signal.SIGKILL)
+            with anyio.CancelScope(shield=True):
+                await made.ended(command)

@@ -1,0 +1,110 @@
+"""Killed with SIGKILL again and again under load: nothing is done twice and nothing is lost."""
+
+from __future__ import annotations
+
+import random
+import signal
+from collections.abc import Callable
+from pathlib import Path
+
+from asched.daemon.daemon import fold_journal
+from asched.framework.registry import Registry
+from asched.journal import open_journal
+from asched.journal.chain import GENESIS, verify
+from asched.sim.store import Change
+from asched.state.cluster import ClusterState, PodPhase
+from asched.state.fold import Fold
+from tests.daemon.processes import NO_HEALTH, Command, commands, running
+from tests.daemon.world import World, world
+
+KILLS = 20
+NODES = 20
+PODS = 600
+"""More than there are connections to the API server, so that a kill leaves some unposted."""
+MOST_MILLIS = 120
+"""With so much for each pod the nodes of 4 CPUs are full to nine tenths."""
+RESUMED = "effects decided before the start"
+
+
+class Assassin:
+    """Kills a daemon at the n-th thing that it does: inside the request that does it, before it
+    takes effect or after."""
+
+    def __init__(self, w: World) -> None:
+        self._left = 0
+        self._strike: Callable[[], None] | None = None
+        w.faults.on_request = lambda verb, resource: self._count()
+        w.cluster.listen("pods", self._on_pod)
+
+    def aim(self, command: Command, nth: int) -> None:
+        self._left = nth
+        self._strike = lambda: command.send(signal.SIGKILL)
+
+    def _on_pod(self, change: Change) -> None:
+        if change.old is not None:
+            self._count()
+
+    def _count(self) -> None:
+        if self._strike is None:
+            return
+        self._left -= 1
+        if self._left <= 0:
+            strike, self._strike = self._strike, None
+            strike()
+
+
+class Workload:
+    """Keeps the cluster nearly full: pods go, and as many come, with every life of the daemon."""
+
+    def __init__(self, w: World, chance: random.Random) -> None:
+        self._world = w
+        self._chance = chance
+        self._wave = 0
+
+    def change(self) -> None:
+        cluster = self._world.cluster
+        bound = cluster.list("pods", fields="spec.nodeName!=")
+        for pod in self._chance.sample(bound, max(0, len(bound) - PODS // 2)):
+            name = pod["metadata"]["name"]
+            cluster.delete("pods", name, namespace="default", grace_period_s=0)
+        self._wave += 1
+        millis = self._chance.randint(50, MOST_MILLIS)
+        self._world.add_pods(PODS - cluster.count("pods"), f"wave-{self._wave}", f"{millis}m")
+
+
+async def test_kill_9_twenty_times_under_load(tmp_path: Path) -> None:
+    chance = random.Random(20)
+    resumed = 0
+    async with world(tmp_path, nodes=NODES, cpu="4") as w, commands(tmp_path) as made:
+        assassin, workload = Assassin(w), Workload(w, chance)
+        config = tmp_path / "config.yaml"
+        config.write_text(NO_HEALTH)
+        arguments = ["--kubeconfig", w.kubeconfig, "--journal", w.journal, "--config", config]
+        for _ in range(KILLS):
+            workload.change()
+            async with running(made, "run", *map(str, arguments)) as command:
+                # From within the first lists to when most of the pods are bound.
+                assassin.aim(command, chance.randint(1, chance.choice((40, PODS))))
+                assert await made.ended(command) == -signal.SIGKILL, command.output
+            resumed += RESUMED in command.output
+            assert w.placements.breaches == []
+        async with w.daemon():
+            await w.until(lambda: not w.unbound())
+        await check_journal(w)
+    assert resumed, "none of the kills left a decision without its effect: a test of nothing"
+
+
+async def check_journal(w: World) -> None:
+    """It is whole and chained, and folds to the pods and places that the cluster has."""
+    fold = Fold(ClusterState(), Registry.discover().load)
+    async with open_journal(str(w.journal), read_only=True) as store:
+        head = GENESIS
+        async for sealed in store.batches():
+            head = verify(sealed, head)
+        assert head == await store.head()
+        await fold_journal(fold, store)
+    assert fold.state.epoch == KILLS + 1
+    assert all(entry.phase is PodPhase.BOUND for entry in fold.state.pods.values())
+    known = {entry.info.uid: entry.node for entry in fold.state.pods.values()}
+    alive = {pod["metadata"]["uid"] for pod in w.cluster.list("pods")}
+    assert known == {uid: node for uid, node in w.placements.node_of.items() if uid in alive}
