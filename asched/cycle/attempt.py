@@ -17,7 +17,7 @@ from asched.framework.cycle_state import CycleState
 from asched.framework.findings import Findings
 from asched.framework.interface import PreFilterExtensions, PreFilterResult
 from asched.framework.nodes import BoolColumn, Int64Column, RowArray
-from asched.framework.plugin_calls import PluginFailure, call, filter_nodes, normalized, score_nodes
+from asched.framework.plugin_calls import PluginFailure, ask, filter_nodes, normalized, score_nodes
 from asched.framework.pod_info import PodInfo
 from asched.framework.profile import Profile
 from asched.framework.status import Code, Status
@@ -104,40 +104,31 @@ class Attempt:
             return screening
         self._filter(screening)
         self._mind_nominated_pods(screening)
-        self._raise_errors(screening.findings)
+        self._raise_errors(screening)
         self._select(screening, nominated, share_of_nodes)
         return screening
 
     def _pre_filter(self, screening: Screening) -> None:
+        """``RunPreFilterPlugins`` of kube-scheduler: an unresolvable rejection ends it; after an
+        Unschedulable the others still prepare what preemption will need."""
         for plugin in self._profile.pre_filter:
-            known = self._answers.pre_filter.get(plugin.name)
-            result = known or call(
-                plugin, "PreFilter", plugin.pre_filter, screening.state, self._pod, self._table
-            )
-            self._enter_pre_filter(screening, plugin.name, result)
-            if screening.rejected is not None:
-                return
-
-    @staticmethod
-    def _enter_pre_filter(screening: Screening, name: str, result: PreFilterResult) -> None:
-        status = result.status
-        if status.is_skip:
-            screening.state.skip_filter.add(name)
-            return
-        if status.is_rejection:
-            screening.rejected = status.by(name)
-            return
-        if not status.is_success:
-            raise PluginFailure(name, "PreFilter", status.message)
-        if result.node_names is not None:
-            held = screening.node_names
-            names = result.node_names if held is None else held & result.node_names
-            screening.node_names = names
-            screening.narrowed_by = (*screening.narrowed_by, name)
-            if not names:
-                by = ", ".join(screening.narrowed_by)
-                reason = f"node(s) didn't satisfy plugin(s) [{by}] simultaneously"
-                screening.rejected = Status.unresolvable(reason).by(name)
+            result = self._answers.pre_filter.get(plugin.name) or ask(
+                PreFilterResult, plugin, "PreFilter", plugin.pre_filter, screening.state,
+                self._pod, self._table,
+            )  # fmt: skip
+            status = result.status
+            if status.is_skip:
+                screening.state.skip_filter.add(plugin.name)
+            elif status.is_rejection:
+                screening.rejected = status.by(plugin.name)
+                if status.code is not Code.UNSCHEDULABLE:
+                    return
+            elif not status.is_success:
+                raise PluginFailure(plugin.name, "PreFilter", status.message or status.code.title)
+            elif result.node_names is not None:
+                _narrow(screening, plugin.name, result.node_names)
+                if not screening.node_names:
+                    return
 
     def _filter(self, screening: Screening) -> None:
         """Add what cluster-scope filters say to the shared findings of node-scope ones."""
@@ -199,15 +190,20 @@ class Attempt:
         for plugin in self._profile.pre_filter:
             if isinstance(plugin, PreFilterExtensions) and plugin.name not in state.skip_filter:
                 info = node.info(0)
-                status = call(plugin, "AddPod", plugin.add_pod, state, self._pod, added, info)
+                status = ask(
+                    Status, plugin, "AddPod", plugin.add_pod, state, self._pod, added, info
+                )
                 if not status.is_success:
                     raise PluginFailure(plugin.name, "AddPod", status.message)
 
-    @staticmethod
-    def _raise_errors(findings: Findings) -> None:
+    def _raise_errors(self, screening: Screening) -> None:
+        findings = screening.findings
         if all(status.code in _FILTER_CODES for status in findings.statuses):
             return
-        for status, _ in findings.counted(np.ones(len(findings.rank), np.bool_)):
+        looked_at = self._table.alive
+        if screening.node_names is not None:
+            looked_at = looked_at & self._only(screening.node_names)
+        for status, _ in findings.counted(looked_at):
             if status.code not in _FILTER_CODES:
                 raise PluginFailure(status.plugin, "Filter", status.message or status.code.title)
 
@@ -316,11 +312,26 @@ class Attempt:
     def _pre_score(self, state: CycleState, nodes: NodeRows) -> None:
         for plugin in self._profile.pre_score:
             known = self._answers.pre_score.get(plugin.name)
-            status = known or call(plugin, "PreScore", plugin.pre_score, state, self._pod, nodes)
+            status = known or ask(
+                Status, plugin, "PreScore", plugin.pre_score, state, self._pod, nodes
+            )
             if status.code is Code.SKIP:
                 state.skip_score.add(plugin.name)
             elif not status.is_success:
                 raise PluginFailure(plugin.name, "PreScore", status.message)
+
+
+def _narrow(screening: Screening, plugin: str, node_names: frozenset[str]) -> None:
+    """``PreFilterResult.Merge``: only what all plugins name is looked at."""
+    held = screening.node_names
+    screening.node_names = node_names if held is None else held & node_names
+    by = screening.narrowed_by = tuple(sorted({*screening.narrowed_by, plugin}))
+    if screening.node_names:
+        return
+    reason = f"node(s) didn't satisfy plugin(s) [{' '.join(by)}] simultaneously"
+    if len(by) == 1:
+        reason = f"node(s) didn't satisfy plugin {plugin}"
+    screening.rejected = Status.unresolvable(reason).by(plugin)
 
 
 _FILTER_CODES = frozenset(

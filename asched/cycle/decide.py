@@ -6,13 +6,23 @@ state and so the same decisions. The caller folds each decision before it asks f
 
 from __future__ import annotations
 
+from typing import Any
+
+import msgspec
 import numpy as np
 
 from asched.cycle.attempt import Attempt, Screening, choose
 from asched.cycle.shape_cache import ShapeCache
 from asched.framework.findings import histogram, rejecting_plugins
-from asched.framework.interface import PostFilterResult
-from asched.framework.plugin_calls import PluginFailure, call
+from asched.framework.interface import (
+    PermitPlugin,
+    PermitResult,
+    PostFilterResult,
+    ReservePlugin,
+    ReserveResult,
+)
+from asched.framework.nodes import BoolColumn
+from asched.framework.plugin_calls import PluginFailure, ask
 from asched.framework.pod_info import PodInfo, QueuedPod
 from asched.framework.profile import Profile
 from asched.framework.status import Code, Status
@@ -95,22 +105,25 @@ class Decider:
             return decision
         reservations: list[Reservation] = []
         for plugin in profile.reserve:
-            result = call(plugin, "Reserve", plugin.reserve, screening.state, info, decision.node)
+            result = ask(
+                ReserveResult, plugin, "Reserve", plugin.reserve, screening.state, info,
+                decision.node,
+            )  # fmt: skip
             if not result.status.is_success:
-                return _turned_down(
-                    info, decision.attempt, result.status.by(plugin.name), "Reserve"
-                )
+                return _turned_down(decision, result.status.by(plugin.name), "Reserve")
             if result.note is not None:
-                reservations.append(Reservation(plugin.name, result.note))
+                reservations.append(Reservation(plugin.name, _as_recorded(plugin, result.note)))
         holds: list[PermitHold] = []
         for permit in profile.permit:
-            answer = call(permit, "Permit", permit.permit, screening.state, info, decision.node)
+            answer = ask(
+                PermitResult, permit, "Permit", permit.permit, screening.state, info, decision.node
+            )
             status = answer.status.by(permit.name)
             if status.code is Code.WAIT:
-                deadline_ns = self._cluster.now_ns + round(answer.timeout_s * NS_PER_S)
-                holds.append(PermitHold(permit.name, deadline_ns))
+                timeout_ns = round(_permit_timeout_s(permit, answer) * NS_PER_S)
+                holds.append(PermitHold(permit.name, self._cluster.now_ns + timeout_ns))
             elif not status.is_success:
-                return _turned_down(info, decision.attempt, status, "Permit")
+                return _turned_down(decision, status, "Permit")
         return Assigned(
             decision.key,
             decision.uid,
@@ -134,8 +147,8 @@ class Decider:
         if rejection is not None:
             statuses = [rejection]
         else:
-            alive = self._cluster.nodes.alive
-            statuses = [status for status, _ in screening.findings.counted(alive)]
+            looked_at = looked_at_rows(self._cluster, screening)
+            statuses = [status for status, _ in screening.findings.counted(looked_at)]
         refused, pending = rejecting_plugins(statuses)
         plugins = tuple(sorted({*refused, *screening.narrowed_by}))
         return Rejected(
@@ -155,17 +168,13 @@ class Decider:
     def _due_permits(self) -> tuple[Decision, ...]:
         """Held pods whose time is up."""
         cluster = self._cluster
-        return tuple(
-            PermitRejected(
-                key,
-                waiting.info.uid,
-                plugin,
-                f"rejected due to timeout at plugin {plugin}",
-            )
-            for key, waiting in cluster.waiting.items()
-            for plugin, until_ns in sorted(waiting.pending_until_ns.items())[:1]
-            if min(waiting.pending_until_ns.values()) <= cluster.now_ns
-        )
+        decisions: list[Decision] = []
+        for key, waiting in cluster.waiting.items():
+            until_ns, plugin = min((at, name) for name, at in waiting.pending_until_ns.items())
+            if until_ns <= cluster.now_ns:
+                message = f"rejected due to timeout at plugin {plugin}"
+                decisions.append(PermitRejected(key, waiting.info.uid, plugin, message))
+        return tuple(decisions)
 
     def _permit_answers(self, profile: Profile) -> tuple[Decision, ...]:
         """What plugins said, during the attempt, about pods they hold."""
@@ -176,16 +185,17 @@ class Decider:
         pending = {key: set(w.pending_until_ns) for key, w in self._cluster.waiting.items()}
         decisions: list[Decision] = []
         for answer in answers:
-            held_by = pending.get(answer.key, set())
-            if answer.plugin not in held_by:
-                continue  # settled by an earlier answer, or not this plugin's to say
+            held_by = pending.get(answer.key)
+            if held_by is None:
+                continue  # settled by an earlier answer
             uid = self._cluster.waiting[answer.key].info.uid
-            if answer.message is None:
-                held_by.remove(answer.plugin)
-                decisions.append(PermitAllowed(answer.key, uid, answer.plugin))
-            else:
+            if answer.message is not None:
+                # As in kube-scheduler anybody may reject; only who holds the pod can let it go.
                 del pending[answer.key]
                 decisions.append(PermitRejected(answer.key, uid, answer.plugin, answer.message))
+            elif answer.plugin in held_by:
+                held_by.remove(answer.plugin)
+                decisions.append(PermitAllowed(answer.key, uid, answer.plugin))
         return tuple(decisions)
 
 
@@ -199,7 +209,10 @@ def post_filter(
     nominated: str | None = None
     for plugin in profile.post_filter:
         refused = RefusedNodes(cluster, screening)
-        result = call(plugin, "PostFilter", plugin.post_filter, screening.state, info, refused)
+        result = ask(
+            PostFilterResult, plugin, "PostFilter", plugin.post_filter, screening.state, info,
+            refused,
+        )  # fmt: skip
         if result.status.is_success:
             return result
         if result.status.code is not Code.UNSCHEDULABLE:
@@ -244,7 +257,7 @@ class RefusedNodes:
 
 def narrowed_status(screening: Screening) -> Status:
     """What is said of nodes that PreFilter left out."""
-    by = ", ".join(screening.narrowed_by)
+    by = " ".join(screening.narrowed_by)
     return Status.unresolvable(f"node(s) didn't satisfy plugin(s) [{by}]")
 
 
@@ -260,24 +273,56 @@ def fit_message(cluster: ClusterState, screening: Screening, post_filter: str) -
     return f"{text} {post_filter}" if post_filter else text
 
 
+def looked_at_rows(cluster: ClusterState, screening: Screening) -> BoolColumn:
+    """The nodes that PreFilter left to the filters."""
+    table = cluster.nodes
+    if screening.node_names is None:
+        return table.alive
+    named = np.zeros(table.size, np.bool_)
+    rows = [table.row_of(name) for name in screening.node_names]
+    named[[row for row in rows if row is not None]] = True
+    return named
+
+
 def _refusals(cluster: ClusterState, screening: Screening) -> str:
-    looked_at = cluster.nodes.alive
-    counted: list[tuple[tuple[str, ...], int]] = []
-    if screening.node_names is not None:
-        named = np.zeros(cluster.nodes.size, np.bool_)
-        rows = [cluster.nodes.row_of(name) for name in screening.node_names]
-        named[[row for row in rows if row is not None]] = True
-        left_out = int((looked_at & ~named).sum())
-        if left_out:
-            counted.append((narrowed_status(screening).reasons, left_out))
-        looked_at = looked_at & named
-    counted.extend((s.reasons, number) for s, number in screening.findings.counted(looked_at))
+    looked_at = looked_at_rows(cluster, screening)
+    counted = [(s.reasons, number) for s, number in screening.findings.counted(looked_at)]
+    left_out = cluster.nodes.cluster_size - int(np.count_nonzero(looked_at))
+    if left_out:
+        counted.append((narrowed_status(screening).reasons, left_out))
     return histogram(counted)
 
 
-def _turned_down(info: PodInfo, attempt: int, status: Status, point: str) -> Decision:
-    if status.is_rejection:
-        pending = (status.plugin,) if status.code is Code.PENDING else ()
-        plugins = () if pending else (status.plugin,)
-        return Rejected(info.key, info.uid, attempt, status.message, plugins, pending)
-    raise PluginFailure(status.plugin, point, status.message)
+MAX_PERMIT_TIMEOUT_S = 15 * 60.0
+"""No Permit plugin holds a pod longer, whatever it asks for (kube-scheduler's ``maxTimeout``)."""
+
+
+def _permit_timeout_s(plugin: PermitPlugin, answer: PermitResult) -> float:
+    if not answer.timeout_s >= 0:
+        raise PluginFailure(plugin.name, "Permit", f"a timeout of {answer.timeout_s} s")
+    return min(answer.timeout_s, MAX_PERMIT_TIMEOUT_S)
+
+
+def _as_recorded(plugin: ReservePlugin, note: dict[str, Any]) -> dict[str, Any]:
+    """The note as a replay will read it from the journal, so that both see the same."""
+    try:
+        recorded: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(note))
+    except (TypeError, ValueError, RecursionError) as error:
+        raise PluginFailure(plugin.name, "Reserve", f"note is not JSON: {error}") from None
+    return recorded
+
+
+def _turned_down(assigned: Assigned, status: Status, point: str) -> Decision:
+    """What becomes of an assignment that Reserve or Permit refused."""
+    if not status.is_rejection:
+        raise PluginFailure(status.plugin, point, status.message or status.code.title)
+    pending = (status.plugin,) if status.code is Code.PENDING else ()
+    return Rejected(
+        assigned.key,
+        assigned.uid,
+        assigned.attempt,
+        status.message,
+        () if pending else (status.plugin,),
+        pending,
+        examined=assigned.examined,
+    )
