@@ -9,17 +9,18 @@ import anyio
 import structlog
 
 from asched.daemon.pauses import Pauses
+from asched.daemon.volume_requests import VolumeRequests
 from asched.framework.interface import BindingClient, Plugin
 from asched.framework.pod_info import PodInfo
 from asched.framework.profile import Profile
 from asched.framework.status import SUCCESS, Code, Status
-from asched.kube.timing import Backoff
+from asched.kube.timing import Backoff, Clock
+from asched.kube.volume_writers import VolumeWriter
 from asched.kube.writers import BindOutcome, Done, PodRef, PodWriter, Refused, Unknown
 from asched.state.records import BindFailed, Bound
 
-PRE_BIND_TIMEOUT_S = 600.0
-"""A PreBind plugin that takes longer fails the binding: as long as kube-scheduler's slowest one,
-VolumeBinding, waits by default (``bindTimeoutSeconds``)."""
+_CHECK_INTERVAL_S = 0.25
+"""How often a plugin that waits for something looks again."""
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
@@ -28,7 +29,7 @@ class BindingAbandoned(Exception):  # noqa: N818  nothing is wrong: the daemon s
     """The daemon stops before the fate of a binding is known; the next start takes it up again."""
 
 
-class PatientBinder:
+class PatientBinder(VolumeRequests):
     """The framework's :class:`BindingClient` for one binding.
 
     It answers only when the fate of the binding is known: a pod whose binding may have succeeded
@@ -38,15 +39,19 @@ class PatientBinder:
     def __init__(
         self,
         writer: PodWriter,
+        volumes: VolumeWriter,
         pauses: Pauses,
+        clock: Clock,
         backoff: Backoff,
         node_exists: Callable[[str], bool],
     ) -> None:
+        super().__init__(volumes)
         self.fate: BindOutcome | None = None
         """How the last try ended; None before the first."""
         self.abandoned = False
         self._writer = writer
         self._pauses = pauses
+        self._clock = clock
         self._backoff = backoff
         self._node_exists = node_exists
 
@@ -60,9 +65,26 @@ class PatientBinder:
             if not self._worth_waiting(outcome, node_name):
                 return Status.error(outcome.message)
             log.debug("binding tried again", pod=pod.key, node=node_name, error=outcome.message)
-            if not await self._pauses.pause(self._backoff.next_s()):
-                self.abandoned = True
-                raise BindingAbandoned
+            await self._pause(self._backoff.next_s())
+
+    async def wait_until(
+        self, check: Callable[[], Awaitable[Status | None]], timeout_s: float
+    ) -> Status | None:
+        """Raises :class:`BindingAbandoned` where the daemon stops first."""
+        deadline_s = self._clock.monotonic_s() + timeout_s
+        while True:
+            status = await check()
+            if status is not None:
+                return status
+            left_s = deadline_s - self._clock.monotonic_s()
+            if left_s <= 0:
+                return None
+            await self._pause(min(_CHECK_INTERVAL_S, left_s))
+
+    async def _pause(self, delay_s: float) -> None:
+        if not await self._pauses.pause(delay_s):
+            self.abandoned = True
+            raise BindingAbandoned
 
     def _worth_waiting(self, outcome: BindOutcome, node_name: str) -> bool:
         if isinstance(outcome, Unknown):
@@ -100,7 +122,7 @@ async def _pre_bind(
 ) -> Status:
     for plugin in profile.pre_bind:
         ask = partial(plugin.pre_bind, client, pod, node_name)
-        status = await _answer(plugin, "PreBind", ask, PRE_BIND_TIMEOUT_S)
+        status = await _answer(plugin, "PreBind", ask, plugin.time_limit_s)
         if not status.is_success:
             return status
     return SUCCESS

@@ -26,6 +26,7 @@ from asched.kube.errors import ApiError, NoAnswerError
 from asched.kube.events import EventRecorder, EventSettings
 from asched.kube.reflector import ClusterWatch
 from asched.kube.timing import Backoff, RetryPolicy
+from asched.kube.volume_writers import VolumeWriter
 from asched.kube.writers import PodWriter
 from asched.state.cluster import ClusterState
 from asched.state.fold import Fold
@@ -164,6 +165,7 @@ def _assemble(parts: _Parts, fold: Fold, next_seq: int) -> Daemon:
     effects = Effects(
         fold.state,
         PodWriter(client),
+        VolumeWriter(client),
         events,
         parts.tasks,
         inbox,

@@ -19,6 +19,7 @@ from asched.framework.pod_info import PodInfo
 from asched.framework.status import REJECTIONS, Code
 from asched.kube.events import EventRecorder
 from asched.kube.timing import Backoff, Clock
+from asched.kube.volume_writers import VolumeWriter
 from asched.kube.writers import (
     BoundElsewhere,
     Done,
@@ -64,6 +65,7 @@ class Effects:
         self,
         cluster: ClusterState,
         writer: PodWriter,
+        volumes: VolumeWriter,
         events: EventRecorder | None,
         tasks: TaskGroup,
         inbox: Inbox,
@@ -74,6 +76,7 @@ class Effects:
         """``events`` None posts none; ``backoff`` paces the retries of one effect."""
         self._cluster = cluster
         self._writer = writer
+        self._volumes = volumes
         self._events = events
         self._lanes = Lanes(tasks, inbox.wake)
         self._report = inbox.put_outcome
@@ -152,7 +155,10 @@ class Effects:
             why = f"{missing} is gone since the pod was assigned"
             self._report(BindFailed(info.key, info.uid, node_name, Code.ERROR, "", why))
             return
-        binder = PatientBinder(self._writer, self._pauses, self._backoff(), self._node_exists)
+        binder = PatientBinder(
+            self._writer, self._volumes, self._pauses, self._clock, self._backoff(),
+            self._node_exists,
+        )  # fmt: skip
         outcome = await binding_cycle(profile, binder, info, node_name)
         if outcome is None:
             return

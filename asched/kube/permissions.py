@@ -1,6 +1,7 @@
 """What asched asks of the API server: no more than ``system:kube-scheduler`` allows.
 
-That ClusterRole exists in every cluster, so a binding to it is all that an installation needs.
+That ClusterRole exists in every cluster, so a binding to it is all that an installation needs;
+where pods have volumes, one to ``system:volume-scheduler`` too, which kube-scheduler's user has.
 """
 
 from __future__ import annotations
@@ -34,6 +35,10 @@ WRITE = frozenset(
         Permission("", "pods/binding", "create"),
         Permission("", "pods/status", "patch"),
         Permission("", "pods", "delete"),
+        Permission("", "persistentvolumes", "get"),
+        Permission("", "persistentvolumes", "patch"),
+        Permission("", "persistentvolumeclaims", "get"),
+        Permission("", "persistentvolumeclaims", "patch"),
         Permission("events.k8s.io", "events", "create"),
         Permission("events.k8s.io", "events", "patch"),
     }

@@ -1,0 +1,185 @@
+"""What is done to volumes and claims before a pod is bound (``bindAPIUpdate`` of kube-scheduler).
+
+kube-scheduler writes the whole object back with the resourceVersion it knows. We keep only what
+scheduling reads of an object, so we read it, see that nobody else was faster, and patch the few
+fields under that resourceVersion. The permissions are those of the built-in
+``system:volume-scheduler``, which is bound to the scheduler's user beside ``system:kube-scheduler``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from asched.framework.volume_books import ClaimRef
+from asched.kube.client import MERGE_PATCH, ApiClient
+from asched.kube.errors import ApiError, NoAnswerError
+from asched.kube.writers import Done, Refused, Unknown
+from asched.model.resources import DecodeError, Resource, decode
+from asched.model.storage import PersistentVolume, PersistentVolumeClaim
+
+VolumeOutcome = Done | Refused | Unknown
+
+BOUND_BY_CONTROLLER = "pv.kubernetes.io/bound-by-controller"
+SELECTED_NODE = "volume.kubernetes.io/selected-node"
+_TRIES = 3
+"""A patch that came too late is made again from a fresh reading this often in all."""
+
+
+class _Meta(msgspec.Struct, frozen=True, rename="camel"):
+    uid: str = ""
+    resource_version: str = ""
+    annotations: dict[str, str] | None = None
+
+
+class _Reference(msgspec.Struct, frozen=True):
+    namespace: str = ""
+    name: str = ""
+    uid: str = ""
+
+
+class _Spec(msgspec.Struct, frozen=True, rename="camel"):
+    claim_ref: _Reference | None = None
+    volume_name: str = ""
+
+
+class _Present(msgspec.Struct, frozen=True):
+    """A volume or a claim, as far as a patch must know it."""
+
+    metadata: _Meta = _Meta()
+    spec: _Spec = _Spec()
+
+
+_decode_present = msgspec.json.Decoder(_Present).decode
+_encode = msgspec.json.Encoder().encode
+
+_Plan = Callable[[_Present], "dict[str, Any] | VolumeOutcome"]
+"""What to patch into the present object, or the outcome where nothing is to be patched."""
+
+
+class VolumeWriter:
+    """Promises volumes to claims, and claims to nodes."""
+
+    def __init__(self, client: ApiClient) -> None:
+        self._client = client
+
+    async def claim_volume(self, volume: str, claim: ClaimRef) -> VolumeOutcome:
+        """Set the volume's claimRef, so that the volume controller binds the two."""
+
+        def plan(present: _Present) -> dict[str, Any] | VolumeOutcome:
+            held = present.spec.claim_ref
+            if held is not None and _is_other(held, claim):
+                by = f"{held.namespace}/{held.name}"
+                return Refused(f'volume "{volume}" is claimed by {by} already', 409)
+            if held is not None and held.uid:
+                return Done()
+            patch: dict[str, Any] = {
+                "spec": {
+                    "claimRef": {
+                        "kind": "PersistentVolumeClaim",
+                        "apiVersion": "v1",
+                        "namespace": claim.namespace,
+                        "name": claim.name,
+                        "uid": claim.uid,
+                    }
+                }
+            }
+            if held is None:
+                patch["metadata"] = {"annotations": {BOUND_BY_CONTROLLER: "yes"}}
+            return patch
+
+        return await self._change(_volume_path(volume), plan)
+
+    async def select_node(self, claim: ClaimRef, node_name: str) -> VolumeOutcome:
+        """Say for which node the claim's volume is to be made."""
+
+        def plan(present: _Present) -> dict[str, Any] | VolumeOutcome:
+            if present.metadata.uid != claim.uid:
+                return Refused(f'claim "{claim.key}" is another one by now', 409)
+            selected = (present.metadata.annotations or {}).get(SELECTED_NODE)
+            if selected == node_name:
+                return Done()
+            if selected is not None:
+                return Refused(f'node {selected} is selected for claim "{claim.key}" already', 409)
+            if present.spec.volume_name:
+                return Refused(f'claim "{claim.key}" was bound meanwhile', 409)
+            return {"metadata": {"annotations": {SELECTED_NODE: node_name}}}
+
+        return await self._change(_claim_path(claim), plan)
+
+    async def read_volume(self, name: str) -> PersistentVolume | None:
+        """The volume as it is now, None if there is none. Raises ApiError, NoAnswerError and
+        DecodeError."""
+        body = await self._read(_volume_path(name))
+        found = None if body is None else decode(Resource.PERSISTENT_VOLUMES, body)
+        return found if isinstance(found, PersistentVolume) else None
+
+    async def read_claim(self, claim: ClaimRef) -> PersistentVolumeClaim | None:
+        """The claim as it is now, None if that very one is gone. Raises as :meth:`read_volume`."""
+        body = await self._read(_claim_path(claim))
+        found = None if body is None else decode(Resource.PERSISTENT_VOLUME_CLAIMS, body)
+        same = isinstance(found, PersistentVolumeClaim) and found.uid == claim.uid
+        return found if same and isinstance(found, PersistentVolumeClaim) else None
+
+    async def _read(self, path: str) -> bytes | None:
+        try:
+            return await self._client.request("GET", path)
+        except ApiError as error:
+            if error.status == 404:
+                return None
+            raise
+
+    async def _change(self, path: str, plan: _Plan) -> VolumeOutcome:
+        try:
+            for _ in range(_TRIES):
+                outcome = await self._change_once(path, plan)
+                if outcome is not None:
+                    return outcome
+        except ApiError as error:
+            return Unknown(error.message) if error.status >= 500 else _refused(error)
+        except NoAnswerError as error:
+            return Unknown(str(error)) if error.sent else Refused(str(error))
+        except (msgspec.DecodeError, DecodeError) as error:
+            return Refused(str(error))
+        return Refused("the object has been modified again and again", 409)
+
+    async def _change_once(self, path: str, plan: _Plan) -> VolumeOutcome | None:
+        """None where the object was modified between reading and patching."""
+        present = _decode_present(await self._client.request("GET", path))
+        patch = plan(present)
+        if not isinstance(patch, dict):
+            return patch
+        # As preconditions: the API server refuses to patch another object, or a later state of it.
+        metadata = patch.setdefault("metadata", {})
+        metadata["uid"] = present.metadata.uid
+        metadata["resourceVersion"] = present.metadata.resource_version
+        try:
+            await self._client.request(
+                "PATCH", path, body=_encode(patch), content_type=MERGE_PATCH, idempotent=True
+            )
+        except ApiError as error:
+            if error.status == 409:
+                return None
+            raise
+        return Done()
+
+
+def _is_other(held: _Reference, claim: ClaimRef) -> bool:
+    return (held.namespace, held.name) != (claim.namespace, claim.name) or held.uid not in (
+        "",
+        claim.uid,
+    )
+
+
+def _refused(error: ApiError) -> Refused:
+    return Refused(error.message, error.status)
+
+
+def _volume_path(name: str) -> str:
+    return f"/api/v1/persistentvolumes/{name}"
+
+
+def _claim_path(claim: ClaimRef) -> str:
+    return f"/api/v1/namespaces/{claim.namespace}/persistentvolumeclaims/{claim.name}"
