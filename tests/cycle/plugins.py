@@ -1,0 +1,326 @@
+"""Plugins for tests of the cycle. What a pod or node is to meet is written in its labels."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, ClassVar, cast
+
+import numpy as np
+
+from asched.framework.cycle_state import CycleState, StateKey
+from asched.framework.interface import (
+    FilterAllPlugin,
+    FilterPlugin,
+    NodeStatuses,
+    NormalizeScore,
+    PermitPlugin,
+    PermitResult,
+    PostFilterPlugin,
+    PostFilterResult,
+    PreFilterPlugin,
+    PreFilterResult,
+    PreScorePlugin,
+    ReservePlugin,
+    ReserveResult,
+    Scope,
+    ScoreAllPlugin,
+    ScorePlugin,
+)
+from asched.framework.nodes import Int64Column, NodeInfo, Nodes, Verdicts
+from asched.framework.normalize import normalize_to_highest
+from asched.framework.pod_info import PodInfo
+from asched.framework.status import SUCCESS, Code, Status
+
+NO_CPU = Status.unschedulable("Insufficient cpu")
+
+
+class RoomForOne(FilterPlugin):
+    """Enough cpu, written for one node."""
+
+    name: ClassVar[str] = "Room"
+    api_version: ClassVar[int] = 1
+    scope: ClassVar[Scope] = Scope.NODE
+
+    def filter(self, state: CycleState, pod: PodInfo, node: NodeInfo) -> Status:
+        return SUCCESS if node.free("cpu") >= pod.shape.requests.get("cpu", 0) else NO_CPU
+
+
+class RoomForAll(FilterAllPlugin):
+    """The same, written for all nodes at once."""
+
+    name: ClassVar[str] = "Room"
+    api_version: ClassVar[int] = 1
+    scope: ClassVar[Scope] = Scope.NODE
+
+    def filter_all(self, state: CycleState, pod: PodInfo, nodes: Nodes) -> Verdicts:
+        free = nodes.allocatable("cpu") - nodes.requested("cpu")
+        return Verdicts.reject(free < pod.shape.requests.get("cpu", 0), NO_CPU)
+
+
+class RoomForOneUnshared(RoomForOne):
+    """The same, computed anew for each attempt."""
+
+    api_version: ClassVar[int] = 1
+    scope: ClassVar[Scope] = Scope.CLUSTER
+
+
+class EmptiestForOne(ScorePlugin, NormalizeScore):
+    """The most free cpu; reverse wins nothing. Written for one node."""
+
+    name: ClassVar[str] = "Emptiest"
+    api_version: ClassVar[int] = 1
+    scope: ClassVar[Scope] = Scope.NODE
+
+    def score(self, state: CycleState, pod: PodInfo, node: NodeInfo) -> int:
+        return node.free("cpu")
+
+    def normalize(self, state: CycleState, pod: PodInfo, scores: Int64Column) -> Int64Column:
+        return normalize_to_highest(scores)
+
+
+class EmptiestForAll(ScoreAllPlugin, NormalizeScore):
+    """The same, written for all nodes at once."""
+
+    name: ClassVar[str] = "Emptiest"
+    api_version: ClassVar[int] = 1
+    scope: ClassVar[Scope] = Scope.NODE
+
+    def score_all(self, state: CycleState, pod: PodInfo, nodes: Nodes) -> Int64Column:
+        return nodes.allocatable("cpu") - nodes.requested("cpu")
+
+    def normalize(self, state: CycleState, pod: PodInfo, scores: Int64Column) -> Int64Column:
+        return normalize_to_highest(scores)
+
+
+class FewPods(ScorePlugin):
+    """100 less ten a pod, in range by itself."""
+
+    name: ClassVar[str] = "FewPods"
+    api_version: ClassVar[int] = 1
+    scope: ClassVar[Scope] = Scope.NODE
+
+    def score(self, state: CycleState, pod: PodInfo, node: NodeInfo) -> int:
+        return max(0, 100 - 10 * node.pod_count)
+
+
+class ByLabel(ScorePlugin):
+    """The number in the node's label ``score``."""
+
+    name: ClassVar[str] = "ByLabel"
+    api_version: ClassVar[int] = 1
+    scope: ClassVar[Scope] = Scope.NODE
+
+    def score(self, state: CycleState, pod: PodInfo, node: NodeInfo) -> int:
+        return int(node.labels.get("score", "0"))
+
+
+class Crowd(FilterPlugin, ScorePlugin):
+    """Looks at the whole cluster: no node may have two pods more than the emptiest one."""
+
+    name: ClassVar[str] = "Crowd"
+    api_version: ClassVar[int] = 1
+
+    def filter(self, state: CycleState, pod: PodInfo, node: NodeInfo) -> Status:
+        nodes = self.handle.cluster.nodes
+        fewest = int(nodes.pod_count[nodes.alive].min())
+        crowded = node.pod_count > fewest + 1
+        return Status.unschedulable(f"{node.pod_count} pods already") if crowded else SUCCESS
+
+    def score(self, state: CycleState, pod: PodInfo, node: NodeInfo) -> int:
+        return node.pod_count % 7
+
+
+class Moody(ScorePlugin):
+    """Fails on any node with the label ``mood``."""
+
+    name: ClassVar[str] = "Moody"
+    api_version: ClassVar[int] = 1
+    scope: ClassVar[Scope] = Scope.NODE
+
+    def score(self, state: CycleState, pod: PodInfo, node: NodeInfo) -> int:
+        if "mood" in node.labels:
+            raise RuntimeError(f"not in the mood on {node.name}")
+        return 1
+
+
+PREPARED: StateKey[str] = StateKey("Gatekeeper/prepared")
+
+
+class Gatekeeper(PreFilterPlugin, FilterPlugin):
+    """Does as the pod's labels say: ``skip``, ``reject``, ``refuse`` (unresolvable), ``error`` or
+    ``only`` (nodes, separated by dots). Its filter needs what its PreFilter prepared."""
+
+    name: ClassVar[str] = "Gatekeeper"
+    api_version: ClassVar[int] = 1
+
+    def pre_filter(self, state: CycleState, pod: PodInfo, nodes: Nodes) -> PreFilterResult:
+        labels = pod.labels
+        if "skip" in labels:
+            return PreFilterResult(Status.skip())
+        if "reject" in labels:
+            return PreFilterResult(Status.unschedulable("not this pod"))
+        if "refuse" in labels:
+            return PreFilterResult(Status.unresolvable("never this pod"))
+        if "error" in labels:
+            return PreFilterResult(Status.error("broken"))
+        state.write(PREPARED, pod.name)
+        only = labels.get("only")
+        return PreFilterResult(node_names=None if only is None else frozenset(only.split(".")))
+
+    def filter(self, state: CycleState, pod: PodInfo, node: NodeInfo) -> Status:
+        assert state.read(PREPARED) == pod.name
+        return SUCCESS
+
+
+class SecondGatekeeper(PreFilterPlugin):
+    """Restricts to the nodes in the label ``also``."""
+
+    name: ClassVar[str] = "Also"
+    api_version: ClassVar[int] = 1
+
+    def pre_filter(self, state: CycleState, pod: PodInfo, nodes: Nodes) -> PreFilterResult:
+        also = pod.labels.get("also")
+        return PreFilterResult(node_names=None if also is None else frozenset(also.split(".")))
+
+
+class NoScoring(PreScorePlugin, ScorePlugin):
+    """Leaves itself out of scoring; scored after all it would be found out."""
+
+    name: ClassVar[str] = "NoScoring"
+    api_version: ClassVar[int] = 1
+
+    def pre_score(self, state: CycleState, pod: PodInfo, nodes: Nodes) -> Status:
+        return Status.skip()
+
+    def score(self, state: CycleState, pod: PodInfo, node: NodeInfo) -> int:
+        raise AssertionError("scored although it answered Skip")
+
+
+class Answering(FilterAllPlugin, ScoreAllPlugin, NormalizeScore, ReservePlugin, PermitPlugin):
+    """Answers what the pod's label ``answer`` names, mostly nonsense."""
+
+    name: ClassVar[str] = "Answering"
+    api_version: ClassVar[int] = 1
+
+    def filter_all(self, state: CycleState, pod: PodInfo, nodes: Nodes) -> Verdicts:
+        match pod.labels.get("answer"):
+            case "filter raises":
+                raise LookupError("nothing there")
+            case "filter short":
+                return Verdicts.passing(nodes.size - 1)
+            case "filter none":
+                return cast(Verdicts, None)
+            case "filter beyond":
+                return Verdicts(np.full(nodes.size, 3, np.int16), (NO_CPU,))
+            case "filter success":
+                return Verdicts(np.ones(nodes.size, np.int16), (SUCCESS,))
+            case "filter error":
+                return Verdicts(np.ones(nodes.size, np.int16), (Status.error("broken"),))
+            case "filter wait":
+                return Verdicts(np.ones(nodes.size, np.int16), (Status(Code.WAIT),))
+        return Verdicts.passing(nodes.size)
+
+    def score_all(self, state: CycleState, pod: PodInfo, nodes: Nodes) -> Int64Column:
+        match pod.labels.get("answer"):
+            case "score raises":
+                raise ZeroDivisionError("by zero")
+            case "score long":
+                return np.zeros(nodes.size + 1, np.int64)
+            case "score square":
+                return np.zeros((nodes.size, nodes.size), np.int64)
+            case "score list":
+                return cast(Int64Column, [0] * nodes.size)
+            case "score float":
+                return cast(Int64Column, np.zeros(nodes.size, np.float64))
+        return np.full(nodes.size, 50, np.int64)
+
+    def normalize(self, state: CycleState, pod: PodInfo, scores: Int64Column) -> Int64Column:
+        match pod.labels.get("answer"):
+            case "normalize high":
+                return scores + 51
+            case "normalize low":
+                return scores - 51
+            case "normalize short":
+                return scores[1:]
+            case "normalize none":
+                return cast(Int64Column, None)
+        return scores
+
+    def reserve(self, state: CycleState, pod: PodInfo, node_name: str) -> ReserveResult:
+        match pod.labels.get("answer"):
+            case "reserve raises":
+                raise OSError("no disk")
+            case "reserve error":
+                return ReserveResult(Status.error("broken"))
+            case "reserve object":
+                return ReserveResult(note={"what": object()})
+            case "reserve tuple":
+                return ReserveResult(note={"what": (1, 2)})
+            case "reserve none":
+                return cast(ReserveResult, None)
+        return ReserveResult()
+
+    def permit(self, state: CycleState, pod: PodInfo, node_name: str) -> PermitResult:
+        match pod.labels.get("answer"):
+            case "permit raises":
+                raise OSError("no net")
+            case "permit nan":
+                return PermitResult(Status(Code.WAIT), float("nan"))
+            case "permit early":
+                return PermitResult(Status(Code.WAIT), -1.0)
+            case "permit none":
+                return cast(PermitResult, None)
+        return PermitResult()
+
+
+class Doorman(PermitPlugin):
+    """Holds pods with the label ``hold`` for so many seconds; lets those in that a pod with the
+    label ``open`` names, and turns those away that one with ``shut`` names."""
+
+    name: ClassVar[str] = "Doorman"
+    api_version: ClassVar[int] = 1
+
+    def permit(self, state: CycleState, pod: PodInfo, node_name: str) -> PermitResult:
+        for waiting in self.handle.waiting_pods():
+            if waiting.info.name == pod.labels.get("open"):
+                waiting.allow(self.name)
+            if waiting.info.name == pod.labels.get("shut"):
+                waiting.reject(self.name, f"{pod.name} says no")
+        if "deny" in pod.labels:
+            return PermitResult(Status.unschedulable("not today"))
+        if "hold" in pod.labels:
+            return PermitResult(Status(Code.WAIT), float(pod.labels["hold"]))
+        return PermitResult()
+
+
+class _Rescue(PostFilterPlugin):
+    api_version: ClassVar[int] = 1
+    label: ClassVar[str]
+
+    def post_filter(
+        self, state: CycleState, pod: PodInfo, statuses: NodeStatuses
+    ) -> PostFilterResult:
+        match pod.labels.get(self.label):
+            case "room":
+                return PostFilterResult(SUCCESS, statuses.names(unresolvable=False)[0])
+            case "sure":
+                return PostFilterResult(Status.unresolvable(f"{self.name}: nothing will help"))
+            case "raises":
+                raise RuntimeError("no idea")
+        return PostFilterResult(Status.unschedulable(f"{self.name}: no victims."))
+
+
+class FirstRescue(_Rescue):
+    name: ClassVar[str] = "First"
+    api_version: ClassVar[int] = 1
+    label: ClassVar[str] = "first"
+
+
+class SecondRescue(_Rescue):
+    name: ClassVar[str] = "Second"
+    api_version: ClassVar[int] = 1
+    label: ClassVar[str] = "second"
+
+
+def notes_of(reservations: Sequence[Any]) -> list[Any]:
+    return [reservation.note for reservation in reservations]

@@ -1,0 +1,62 @@
+"""A state with a decider on it: objects in, decisions out."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from asched.cycle.decide import Decider
+from asched.framework.interface import Plugin
+from asched.framework.profile import ProfileSpec
+from asched.model.resources import AnyObject
+from asched.state import records as r
+from asched.state.cluster import ClusterState
+from asched.state.fold import Fold
+from asched.state.invariants import check
+from asched.state.queue import NS_PER_S
+from tests.state.profiles import loader, profile_of
+
+
+class Scheduling:
+    """Folds what it is told and what it decides; the state is checked after each record."""
+
+    def __init__(
+        self, *plugins: type[Plugin], profiles: Sequence[ProfileSpec] = (), seed: int = 1
+    ) -> None:
+        self.records: list[r.AnyRecord] = []
+        self.fold = Fold(ClusterState(), loader(*plugins))
+        self.state = self.fold.state
+        self.decider = Decider(self.state)
+        self.apply(r.EngineStarted("test", seed))
+        self.apply(r.ProfilesLoaded(tuple(profiles) or (profile_of(*plugins),)))
+
+    def apply(self, record: r.AnyRecord) -> None:
+        self.records.append(record)
+        self.fold.apply(record)
+        check(self.state)
+
+    def see(self, *objects: AnyObject) -> None:
+        for item in objects:
+            self.apply(r.ObjectSeen(item))
+
+    def pass_time(self, seconds: float) -> None:
+        self.apply(r.TurnStarted(self.state.now_ns + round(seconds * NS_PER_S)))
+
+    def next(self) -> tuple[r.Decision, ...]:
+        decisions = self.decider.next()
+        for decision in decisions:
+            self.apply(decision)
+        return decisions
+
+    def decide(self) -> list[r.Decision]:
+        """Decide until nothing is left to decide now."""
+        return [decision for batch in iter(self.next, ()) for decision in batch]
+
+
+def nodes_of(decisions: Iterable[r.Decision]) -> dict[str, str]:
+    """Pod key to node, of the assignments."""
+    return {d.key: d.node for d in decisions if isinstance(d, r.Assigned)}
+
+
+def the_one(decisions: Sequence[r.Decision]) -> r.Decision:
+    assert len(decisions) == 1, decisions
+    return decisions[0]

@@ -1,0 +1,127 @@
+"""What like pods share changes no decision: a decider that has seen everything and one that has
+seen nothing decide the same, and so do both forms of a plugin."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from asched.cycle.decide import Decider
+from asched.framework.interface import Plugin
+from asched.state import records as r
+from asched.state.cluster import ClusterState
+from asched.state.fold import Fold
+from tests.cycle.plugins import (
+    ByLabel,
+    Crowd,
+    EmptiestForAll,
+    EmptiestForOne,
+    FewPods,
+    Gatekeeper,
+    Moody,
+    NoScoring,
+    RoomForAll,
+    RoomForOne,
+    RoomForOneUnshared,
+)
+from tests.cycle.scheduling import Scheduling, nodes_of
+from tests.state.objects import a_node, a_pod
+from tests.state.profiles import loader, profile_of
+
+NODES = tuple(f"n{i}" for i in range(5))
+SETS: tuple[tuple[type[Plugin], ...], ...] = (
+    (RoomForAll, EmptiestForAll, FewPods),
+    (RoomForOne, Crowd, EmptiestForOne, ByLabel),
+    (Gatekeeper, RoomForAll, Moody, EmptiestForAll),
+    (RoomForOneUnshared, NoScoring, Moody, FewPods),
+)
+
+steps = st.lists(
+    st.one_of(
+        st.tuples(
+            st.just("node"),
+            st.sampled_from(NODES),
+            st.sampled_from(("0", "1", "2", "4")),
+            st.dictionaries(
+                st.sampled_from(("mood", "score")), st.sampled_from(("1", "9")), max_size=1
+            ),
+        ),
+        st.tuples(st.just("gone"), st.sampled_from(NODES)),
+        st.tuples(
+            st.just("pods"),
+            st.integers(1, 3),
+            st.sampled_from(("250m", "500m", "1")),
+            st.dictionaries(
+                st.sampled_from(("only", "refuse", "skip")), st.sampled_from(NODES), max_size=1
+            ),
+        ),
+        st.tuples(st.just("leave"), st.integers(0, 20)),
+        st.tuples(st.just("time"), st.sampled_from((1, 20))),
+    ),
+    max_size=14,
+)
+
+
+def _take(scheduling: Scheduling, step: tuple[object, ...], number: int) -> None:
+    match step:
+        case ("node", str(name), str(cpu), dict(labels)):
+            scheduling.see(a_node(name, {"cpu": cpu, "pods": "110"}, labels=labels))
+        case ("gone", str(name)):
+            scheduling.apply(r.ObjectGone("Node", name))
+        case ("pods", int(count), str(cpu), dict(labels)):
+            for i in range(count):
+                scheduling.see(a_pod(f"p{number}-{i}", {"cpu": cpu}, labels=labels))
+        case ("leave", int(which)):
+            entries = list(scheduling.state.pods.values())
+            if entries:
+                info = entries[which % len(entries)].info
+                scheduling.apply(r.ObjectGone("Pod", info.key, info.uid))
+        case ("time", int(seconds)):
+            scheduling.pass_time(seconds)
+
+
+@given(plugins=st.sampled_from(SETS), steps=steps, percentage=st.sampled_from((0, 0, 30)))
+@settings(max_examples=300, deadline=None)
+def test_a_warm_decider_decides_as_a_fresh_one(
+    plugins: tuple[type[Plugin], ...], steps: list[tuple[object, ...]], percentage: int
+) -> None:
+    profile = profile_of(*plugins, percentage=percentage)
+    scheduling = Scheduling(*plugins, profiles=(profile,))
+    for number, step in enumerate(steps):
+        _take(scheduling, step, number)
+        while True:
+            fresh = Fold(ClusterState(), loader(*plugins))
+            fresh.apply_all(scheduling.records)
+            expected = Decider(fresh.state).next()
+            assert scheduling.next() == expected
+            if not expected:
+                break
+
+
+def _likewise(*plugins: type[Plugin]) -> list[r.Decision]:
+    scheduling = Scheduling(*plugins)
+    for number, name in enumerate(NODES):
+        scheduling.see(a_node(name, {"cpu": str(1 + number), "pods": "110"}))
+    for number in range(40):
+        scheduling.see(a_pod(f"p{number}", {"cpu": ("300m", "500m")[number % 2]}))
+    return scheduling.decide()
+
+
+@pytest.mark.parametrize("room", [RoomForOne, RoomForOneUnshared])
+def test_both_forms_of_a_plugin_decide_the_same(room: type[Plugin]) -> None:
+    for_all = _likewise(RoomForAll, EmptiestForAll)
+    assert _likewise(room, EmptiestForOne) == for_all
+    assert len(nodes_of(for_all)) == 37
+    assert isinstance(for_all[-1], r.Rejected)
+
+
+def test_a_scorer_that_fails_does_not_fail_a_pod_with_one_feasible_node() -> None:
+    scheduling = Scheduling(RoomForAll, Moody)
+    scheduling.see(a_node("n0", {"cpu": "2", "pods": "9"}), a_node("n1", {"cpu": "2", "pods": "9"}))
+    scheduling.see(a_pod("first", {"cpu": "1500m"}))
+    first = nodes_of(scheduling.decide())
+    moody = next(name for name in ("n0", "n1") if name not in first.values())
+    scheduling.see(a_node(moody, {"cpu": "2", "pods": "9"}, labels={"mood": "bad"}))
+    scheduling.see(a_pod("second", {"cpu": "1500m"}))
+    assert nodes_of(scheduling.decide()) == {"default/second": moody}
