@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 from asched.framework.nodes import MAX_NODE_SCORE, Int64Column
@@ -39,3 +41,16 @@ def normalize_to_highest(
         return np.full(len(scores), ceiling, np.int64) if reverse else scores.copy()
     scaled = truncated_quotient(scores * ceiling, np.full(1, highest, np.int64))
     return ceiling - scaled if reverse else scaled
+
+
+def of_each_value(
+    formula: Callable[[Int64Column], Int64Column], scores: Int64Column, lowest: int, highest: int
+) -> Int64Column:
+    """``formula`` of every score, worked out once per value where scores lie close together.
+
+    ``lowest`` and ``highest`` are those of ``scores``, or beyond.
+    """
+    if highest - lowest >= len(scores):
+        return formula(scores)
+    by_value = formula(np.arange(lowest, highest + 1))
+    return by_value[scores - lowest] if lowest else by_value[scores]

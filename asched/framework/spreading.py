@@ -56,10 +56,11 @@ class Spread:
     def survey(self, nodes: Nodes, counted: BoolColumn, *, absent_is_empty: bool) -> None:
         """Number the domains anew; only pods on ``counted`` rows count."""
         label = nodes.label(self.constraint.topology_key)
-        self.domains = Domains(label, counted, absent_is_empty=absent_is_empty)
         missing = ~label.present
         self.missing: BoolColumn | None = missing if (missing & nodes.alive).any() else None
         """Rows without the label; None where every node has it."""
+        absent_is_empty = absent_is_empty and self.missing is not None
+        self.domains = Domains(label, counted, absent_is_empty=absent_is_empty)
 
     def follow(self, column: Int64Column) -> None:
         """Take note of the pods that match now, by row."""
@@ -95,6 +96,8 @@ class Spread:
 
     def distinct(self, nodes: Nodes, but: BoolColumn | None) -> int:
         """The number of domains that these nodes are in, leaving some of them out."""
+        if nodes.size == nodes.cluster_size and but is None and self.missing is None:
+            return self.domains.number
         domains = nodes.align(self.domains.of_row)
         found = np.zeros(self.domains.number + 1, np.bool_)
         found[domains if but is None else domains[~but]] = True

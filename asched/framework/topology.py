@@ -71,7 +71,7 @@ class DomainCounts:
 
     _AT_ONCE = 32
     """Beyond this many changed rows, summing anew is cheaper."""
-    _LARGE_SHARE = 4
+    _LARGE_SHARE = 8
     """Domains with more than one row in this many are spread to their rows all at once."""
 
     def __init__(self, domains: Domains, column: Int64Column) -> None:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from asched.framework.labels import LabelSet, label_set_of
+from asched.framework.labels import LabelSet
 from asched.framework.memo import Memo
 from asched.framework.nodes import Cluster
 from asched.framework.pod_queries import Selector
 from asched.model.meta import OwnerReference
-from asched.model.pod import Pod
 from asched.model.selectors import LabelSelector
 from asched.model.workloads import (
     ReplicaSet,
@@ -37,8 +36,9 @@ class WorkloadSelectors:
             _MOST_PODS
         )
 
-    def of(self, pod: Pod) -> tuple[Selector, ...]:
-        """Selectors all of which a fellow pod satisfies; none where nothing looks after the pod."""
+    def of(self, labels: LabelSet, owner: OwnerReference | None) -> tuple[Selector, ...]:
+        """Selectors all of which a fellow of a pod satisfies that has these labels and this
+        controller; none where nothing looks after it."""
         cluster = self._cluster
         versions = tuple(cluster.objects_version(kind) for kind in _KINDS)
         if versions != self._versions:
@@ -47,7 +47,6 @@ class WorkloadSelectors:
             self._services = {}
             for service in cluster.objects(Service).values():
                 self._services.setdefault(service.namespace, []).append(service)
-        labels, owner = label_set_of(pod), pod.metadata.controller
         return self._known.get((labels.number, owner), lambda: self._work_out(labels, owner))
 
     def _work_out(self, labels: LabelSet, owner: OwnerReference | None) -> tuple[Selector, ...]:

@@ -8,6 +8,7 @@ from typing import ClassVar, Literal, NamedTuple
 
 import msgspec
 import numpy as np
+from numpy.typing import NDArray
 
 from asched.framework.cycle_state import CycleState, StateKey
 from asched.framework.events import (
@@ -30,7 +31,7 @@ from asched.framework.interface import (
     Scope,
     ScoreAllPlugin,
 )
-from asched.framework.labels import label_set_of
+from asched.framework.labels import LabelSet, label_set_of
 from asched.framework.memo import Memo
 from asched.framework.node_matching import is_qualified_name
 from asched.framework.nodes import (
@@ -41,6 +42,7 @@ from asched.framework.nodes import (
     Nodes,
     Verdicts,
 )
+from asched.framework.normalize import of_each_value
 from asched.framework.pod_info import PodInfo, PodShape
 from asched.framework.pod_queries import PodQuery, Selector
 from asched.framework.spreading import Constraint, Plan
@@ -171,7 +173,7 @@ class Skews:
                 shifts[domain] = shifts.get(domain, 0) + sign
 
     def verdicts(self, nodes: Nodes) -> Verdicts:
-        codes = np.zeros(nodes.size, np.int16)
+        codes: NDArray[np.int16] | None = None
         # From the last constraint to the first, whose refusal is what is reported.
         for index in reversed(range(len(self._shifts))):
             spread, shifts = self.plan.spreads[index], self._shifts[index]
@@ -181,10 +183,14 @@ class Skews:
                 for domain, shift in shifts.items():
                     held = held + (domains == domain) * np.int64(shift)
             most = spread.most(shifts, counts_itself=self.counts_itself[index])
-            np.putmask(codes, held > most, np.int16(2))
+            uneven = held > most
+            if codes is None:
+                codes = np.multiply(uneven, np.int16(2), dtype=np.int16)
+            else:
+                np.putmask(codes, uneven, np.int16(2))
             if spread.missing is not None:
                 np.putmask(codes, nodes.align(spread.missing), np.int16(1))
-        return Verdicts(codes, _STATUSES)
+        return Verdicts.passing(nodes.size) if codes is None else Verdicts(codes, _STATUSES)
 
 
 class Evenness(NamedTuple):
@@ -294,7 +300,11 @@ class PodTopologySpread(
         highest = int(counting.max(initial=0))
         if highest:
             lowest = int(counting.min())
-            scaled = (highest + lowest - scores) * MAX_NODE_SCORE // highest
+
+            def scale(some: Int64Column) -> Int64Column:
+                return (highest + lowest - some) * MAX_NODE_SCORE // highest
+
+            scaled = of_each_value(scale, scores, 0, highest)
         else:
             scaled = np.full(len(scores), MAX_NODE_SCORE, np.int64)
         if left_out is not None:
@@ -310,7 +320,7 @@ class PodTopologySpread(
         if own:
             by = _encode(own)
         else:
-            by = self._default_selectors(pod.pod, when)
+            by = self._default_selectors(pod.pod, pod.label_set, when)
             if not by:
                 return None
 
@@ -321,15 +331,15 @@ class PodTopologySpread(
 
         return self._plans.get((pod.shape, pod.namespace, when, by), work_out)
 
-    def _default_selectors(self, pod: Pod, when: str) -> tuple[Selector, ...]:
+    def _default_selectors(self, pod: Pod, labels: LabelSet, when: str) -> tuple[Selector, ...]:
         if not any(constraint.when_unsatisfiable == when for constraint in self._defaults):
             return ()
-        return self._workloads.of(pod)
+        return self._workloads.of(labels, pod.metadata.controller)
 
     def _constraints(self, pod: Pod, when: str) -> tuple[Constraint, ...]:
         """The pod's own constraints of that kind, or else the default ones."""
         own = pod.spec.topology_spread_constraints
-        selectors = () if own else self._default_selectors(pod, when)
+        selectors = () if own else self._default_selectors(pod, label_set_of(pod), when)
         if not own and not selectors:
             return ()
         return tuple(

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
 
 from asched.framework.cycle_state import CycleState
+from asched.framework.interface import Plugin
 from asched.framework.pod_info import PodInfo
 from asched.framework.profile import parse_arguments
 from asched.framework.status import Status
@@ -50,6 +51,9 @@ READ = (
 )
 
 
+P = TypeVar("P", bound=Plugin)
+
+
 def cluster_of(document: Document) -> ClusterState:
     """What the two plugins look at, as it is in the document."""
     cluster = ClusterState()
@@ -73,6 +77,10 @@ def plain(status: Status) -> tuple[str, tuple[str, ...]]:
     return status.code.title, status.reasons
 
 
+def _instance(plugin: type[P], arguments: dict[str, Any], handle: ProfileHandle) -> P:
+    return plugin(parse_arguments(plugin, arguments), handle)
+
+
 class Comparison:
     """The two plugins of one document against its cases; differences as readable lines."""
 
@@ -81,8 +89,7 @@ class Comparison:
         self._cluster = cluster_of(document)
         handle = ProfileHandle(self._cluster, "default-scheduler")
         self._plugins = [
-            plugin(parse_arguments(plugin, document.plugin_arguments(plugin.name)), handle)
-            for plugin in PLUGINS
+            _instance(plugin, document.plugin_arguments(plugin.name), handle) for plugin in PLUGINS
         ]
 
     def differences(self, case: Case) -> Iterator[str]:

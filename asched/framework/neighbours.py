@@ -1,0 +1,168 @@
+"""The pods near each node, as required affinity and anti-affinity look at them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from enum import IntEnum
+from typing import NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from asched.framework.nodes import BoolColumn, Int64Column, NodeInfo, Nodes
+from asched.framework.pod_info import PodInfo
+from asched.framework.pod_queries import PodQuery, TermKind, terms_of
+from asched.framework.topology import DomainCounts
+
+
+class Counted(NamedTuple):
+    """Pods that matter to a rule, by the domains of a topology key."""
+
+    topology_key: str
+    counts: DomainCounts
+
+
+class Wanted(NamedTuple):
+    """Pods that terms of the incoming pod speak of, and the domains it counts them by."""
+
+    query: PodQuery
+    topology_key: str
+    counts: DomainCounts
+    """As of the last look; to be followed before use."""
+    weight: int
+    """Negative where the pods are to be kept away from."""
+
+
+class Wishes(NamedTuple):
+    """The terms of an incoming pod, with the namespaces they select as they are now."""
+
+    together: tuple[Wanted, ...] = ()
+    """The pods that satisfy *all* required affinity terms, for each topology key of those."""
+    apart: tuple[Wanted, ...] = ()
+    """For each required anti-affinity term."""
+    preferred: tuple[Wanted, ...] = ()
+
+
+class Rule(IntEnum):
+    """What can keep a pod off a node, in the order in which it is reported."""
+
+    TOGETHER = 1
+    APART = 2
+    EXISTING_APART = 4
+
+
+class Neighbours:
+    """How many pods that matter to a rule are near each node.
+
+    The counts are shared and never changed here; :meth:`shift` notes what is supposed to be
+    otherwise.
+    """
+
+    __slots__ = ("_counted", "_namespace_labels", "_pod", "_shifts", "_wishes")
+
+    def __init__(
+        self,
+        pod: PodInfo,
+        namespace_labels: Mapping[str, str],
+        wishes: Wishes,
+        existing: Sequence[Counted],
+    ) -> None:
+        """``existing``: the pods whose required anti-affinity means the incoming pod."""
+        self._pod = pod
+        self._namespace_labels = namespace_labels
+        self._wishes = wishes
+        self._counted: dict[Rule, Sequence[Counted | Wanted]] = {
+            Rule.TOGETHER: wishes.together,
+            Rule.APART: wishes.apart,
+            Rule.EXISTING_APART: existing,
+        }
+        self._shifts: dict[tuple[Rule, str], dict[str, int]] = {}
+
+    # -- suppositions -------------------------------------------------------------------------
+
+    def clone(self) -> Neighbours:
+        existing = [Counted(c.topology_key, c.counts) for c in self._counted[Rule.EXISTING_APART]]
+        twin = Neighbours(self._pod, self._namespace_labels, self._wishes, existing)
+        twin._shifts = {place: dict(by_value) for place, by_value in self._shifts.items()}
+        return twin
+
+    def shift(self, other: PodInfo, node: NodeInfo, sign: int) -> None:
+        """As if another pod were on the node too (1), or not there (-1)."""
+        for held in terms_of(other.shape, other.namespace)[TermKind.REQUIRED_ANTI_AFFINITY]:
+            if held.term.matches(self._pod.label_set, self._namespace_labels):
+                self._shift(Rule.EXISTING_APART, held.term.topology_key, node, sign)
+        for rule, wishes in (
+            (Rule.TOGETHER, self._wishes.together),
+            (Rule.APART, self._wishes.apart),
+        ):
+            for wanted in wishes:
+                if wanted.query.matches(other.label_set):
+                    self._shift(rule, wanted.topology_key, node, sign)
+
+    def _shift(self, rule: Rule, topology_key: str, node: NodeInfo, sign: int) -> None:
+        domain = node.labels.get(topology_key)
+        if domain is not None:
+            by_value = self._shifts.setdefault((rule, topology_key), {})
+            by_value[domain] = by_value.get(domain, 0) + sign
+
+    # -- answers ------------------------------------------------------------------------------
+
+    def failures(self, nodes: Nodes) -> NDArray[np.int16] | None:
+        """The rules that each node fails, as bits of :class:`Rule`; None where there are no rules."""
+        codes: NDArray[np.int16] | None = None
+        for rule, failing in (
+            (Rule.TOGETHER, self._lonely(nodes)),
+            (Rule.APART, self._crowded(Rule.APART, nodes)),
+            (Rule.EXISTING_APART, self._crowded(Rule.EXISTING_APART, nodes)),
+        ):
+            if failing is not None:
+                bits = np.multiply(failing, np.int16(rule), dtype=np.int16)
+                codes = bits if codes is None else codes | bits
+        return codes
+
+    def _lonely(self, nodes: Nodes) -> BoolColumn | None:
+        """Where a required affinity is not met: all topology keys must be there, and pods near by
+        each of them, unless the pod is the first of its group."""
+        failing: BoolColumn | None = None
+        may_be_first = self._may_be_first
+        for key in dict.fromkeys(wanted.topology_key for wanted in self._wishes.together):
+            if may_be_first:
+                here = ~nodes.label(key).present
+            else:
+                # A node without the label is near nobody.
+                here = self._near(Rule.TOGETHER, key, nodes) <= 0
+            failing = here if failing is None else failing | here
+        return failing
+
+    def _crowded(self, rule: Rule, nodes: Nodes) -> BoolColumn | None:
+        """Where any pod of the rule is near."""
+        failing: BoolColumn | None = None
+        counted = (c.topology_key for c in self._counted[rule])
+        supposed = (key for of_rule, key in self._shifts if of_rule is rule)
+        for key in dict.fromkeys((*counted, *supposed)):
+            here = self._near(rule, key, nodes) > 0
+            failing = here if failing is None else failing | here
+        return failing
+
+    def _near(self, rule: Rule, topology_key: str, nodes: Nodes) -> Int64Column:
+        """How many pods are in the domain of each node; none where the node has no such label."""
+        number: Int64Column | None = None
+        for counted in self._counted[rule]:
+            if counted.topology_key == topology_key:
+                column = nodes.align(counted.counts.by_row)
+                number = column if number is None else number + column
+        if number is None:
+            number = np.zeros(nodes.size, np.int64)
+        for value, shift in self._shifts.get((rule, topology_key), {}).items():
+            number = number + nodes.label(topology_key).is_in((value,)) * np.int64(shift)
+        return number
+
+    @property
+    def _may_be_first(self) -> bool:
+        """Whether no pod in any domain satisfies the required affinity, but the pod itself would:
+        then it need not wait for a first pod of its group."""
+        for wanted in self._wishes.together:
+            supposed = self._shifts.get((Rule.TOGETHER, wanted.topology_key), {})
+            if wanted.counts.total + sum(supposed.values()):
+                return False
+        return all(w.query.matches(self._pod.label_set) for w in self._wishes.together)
