@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any, ClassVar, cast
+from typing import ClassVar, cast
 
 import numpy as np
 
@@ -320,7 +319,3 @@ class SecondRescue(_Rescue):
     name: ClassVar[str] = "Second"
     api_version: ClassVar[int] = 1
     label: ClassVar[str] = "second"
-
-
-def notes_of(reservations: Sequence[Any]) -> list[Any]:
-    return [reservation.note for reservation in reservations]

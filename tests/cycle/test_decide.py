@@ -1,0 +1,414 @@
+"""Decisions: who is asked in which order, what is said, and what a plugin's failure does."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from asched.cycle.attempt import feasible_nodes_to_find
+from asched.plugins.node_unschedulable import NodeUnschedulable
+from asched.state import records as r
+from asched.state.cluster import PodPhase
+from asched.state.queue import NS_PER_S
+from tests.cycle.plugins import (
+    Answering,
+    ByLabel,
+    Doorman,
+    EmptiestForAll,
+    FirstRescue,
+    Gatekeeper,
+    NoScoring,
+    RoomForAll,
+    SecondGatekeeper,
+    SecondRescue,
+)
+from tests.cycle.scheduling import Scheduling, nodes_of, the_one
+from tests.state.objects import a_node, a_pod
+from tests.state.profiles import profile_of
+
+
+def _rejection(scheduling: Scheduling, **labels: str) -> r.Rejected:
+    scheduling.see(a_pod("p", {"cpu": "1"}, labels=labels))
+    decision = the_one(scheduling.decide())
+    assert isinstance(decision, r.Rejected)
+    return decision
+
+
+# -- what kube-scheduler says ---------------------------------------------------------------------
+
+
+def test_no_nodes() -> None:
+    rejected = _rejection(Scheduling(RoomForAll))
+    assert rejected.message == "no nodes available to schedule pods"
+    assert rejected.plugins == ()
+
+
+def test_reasons_are_counted_and_sorted_as_text() -> None:
+    scheduling = Scheduling(NodeUnschedulable, RoomForAll)
+    for number in range(12):
+        cordoned = number >= 10
+        scheduling.see(a_node(f"n{number}", {"cpu": "500m"}, unschedulable=cordoned))
+    rejected = _rejection(scheduling)
+    assert rejected.message == (
+        "0/12 nodes are available: 10 Insufficient cpu, 2 node(s) were unschedulable."
+    )
+    assert rejected.plugins == ("NodeUnschedulable", "Room")
+
+
+def test_a_rejection_by_pre_filter_is_told_once() -> None:
+    scheduling = Scheduling(Gatekeeper, RoomForAll)
+    scheduling.see(a_node("n0"), a_node("n1"))
+    rejected = _rejection(scheduling, refuse="yes")
+    assert rejected.message == "0/2 nodes are available: never this pod."
+    assert rejected.plugins == ("Gatekeeper",)
+
+
+def test_nodes_that_pre_filter_left_out_are_told_and_wake_nobody_else() -> None:
+    scheduling = Scheduling(Gatekeeper, NodeUnschedulable, RoomForAll)
+    scheduling.see(a_node("n0", unschedulable=True), a_node("n1", {"cpu": "1m"}), a_node("n2"))
+    rejected = _rejection(scheduling, only="n1.absent")
+    assert rejected.message == (
+        "0/3 nodes are available: 1 Insufficient cpu,"
+        " 2 node(s) didn't satisfy plugin(s) [Gatekeeper]."
+    )
+    assert rejected.plugins == ("Gatekeeper", "Room")
+
+
+def test_restrictions_that_leave_no_node() -> None:
+    scheduling = Scheduling(SecondGatekeeper, Gatekeeper)
+    scheduling.see(a_node("n0"), a_node("n1"))
+    both = _rejection(scheduling, only="n0", also="n1")
+    assert both.message == (
+        "0/2 nodes are available:"
+        " node(s) didn't satisfy plugin(s) [Also Gatekeeper] simultaneously."
+    )
+    assert both.plugins == ("Also", "Gatekeeper")
+    alone = Scheduling(Gatekeeper)
+    alone.see(a_node("n0"))
+    alone.see(a_pod("q", labels={"only": ""}))
+    # "".split gives one empty name: a node that does not exist.
+    rejected = the_one(alone.decide())
+    assert isinstance(rejected, r.Rejected)
+    assert rejected.message == (
+        "0/1 nodes are available: 1 node(s) didn't satisfy plugin(s) [Gatekeeper]."
+    )
+
+
+def test_restricted_to_a_node_it_goes_there() -> None:
+    scheduling = Scheduling(Gatekeeper, RoomForAll, EmptiestForAll)
+    scheduling.see(*(a_node(f"n{number}") for number in range(5)))
+    scheduling.see(a_pod("p", labels={"only": "n3"}))
+    assert nodes_of(scheduling.decide()) == {"default/p": "n3"}
+
+
+def test_a_skipped_filter_is_not_run() -> None:
+    scheduling = Scheduling(Gatekeeper)
+    scheduling.see(a_node("n0"))
+    # Gatekeeper's filter would fail without what its PreFilter writes.
+    scheduling.see(a_pod("p", labels={"skip": "yes"}))
+    assert nodes_of(scheduling.decide()) == {"default/p": "n0"}
+
+
+# -- PostFilter -----------------------------------------------------------------------------------
+
+
+def _rescue(**labels: str) -> r.Decision:
+    scheduling = Scheduling(RoomForAll, FirstRescue, SecondRescue)
+    scheduling.see(a_node("n0", {"cpu": "1m"}))
+    scheduling.see(a_pod("p", labels=labels))
+    return the_one(scheduling.decide())
+
+
+def test_post_filters_are_asked_until_one_made_room() -> None:
+    decision = _rescue(second="room")
+    assert isinstance(decision, r.Rejected)
+    assert decision.nominated_node == "n0"
+    assert decision.message == "0/1 nodes are available: 1 Insufficient cpu."
+
+
+def test_what_post_filters_say_follows_the_reasons() -> None:
+    decision = _rescue()
+    assert isinstance(decision, r.Rejected)
+    assert decision.message == (
+        "0/1 nodes are available: 1 Insufficient cpu. First: no victims., Second: no victims."
+    )
+
+
+def test_a_post_filter_that_is_sure_ends_it() -> None:
+    decision = _rescue(first="sure", second="room")
+    assert isinstance(decision, r.Rejected)
+    assert decision.nominated_node is None
+    assert decision.message == (
+        "0/1 nodes are available: 1 Insufficient cpu. First: nothing will help"
+    )
+
+
+def test_post_filter_runs_after_a_pre_filter_rejection() -> None:
+    scheduling = Scheduling(Gatekeeper, FirstRescue)
+    scheduling.see(a_node("n0"))
+    rejected = _rejection(scheduling, reject="yes", first="room")
+    assert rejected.nominated_node == "n0"
+
+
+# -- failures -------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("answer", "point"),
+    [
+        ("filter raises", "Filter: LookupError: nothing there"),
+        ("filter short", "Filter: 1 verdicts for 2 nodes"),
+        ("filter none", "Filter: answered None, not a Verdicts"),
+        ("filter beyond", "Filter: a verdict of 3 or 3, but 1 statuses"),
+        ("filter success", "Filter: Success among the statuses of refused nodes"),
+        ("filter error", "Filter: broken"),
+        ("filter wait", "Filter: Wait"),
+        ("score raises", "Score: ZeroDivisionError: by zero"),
+        ("score long", "Score: 3 scores for 2 nodes"),
+        ("score square", "Score: 2x2 scores for 2 nodes"),
+        ("score list", "Score: answered [0, 0], not a ndarray"),
+        ("score float", "Score: scores of type float64, not integers"),
+        ("normalize high", "Score: a score of 101 or 101 is outside 0..100"),
+        ("normalize low", "Score: a score of -1 or -1 is outside 0..100"),
+        ("normalize short", "NormalizeScore: 1 scores for 2 nodes"),
+        ("normalize none", "NormalizeScore: answered None, not a ndarray"),
+        ("reserve raises", "Reserve: OSError: no disk"),
+        ("reserve error", "Reserve: broken"),
+        ("reserve none", "Reserve: answered None, not a ReserveResult"),
+        ("reserve object", "Reserve: note is not JSON: Encoding objects of type object"),
+        ("permit raises", "Permit: OSError: no net"),
+        ("permit nan", "Permit: a timeout of nan s"),
+        ("permit early", "Permit: a timeout of -1.0 s"),
+        ("permit none", "Permit: answered None, not a PermitResult"),
+    ],
+)
+def test_a_failing_plugin_fails_its_pod_and_no_other(answer: str, point: str) -> None:
+    scheduling = Scheduling(Answering)
+    scheduling.see(a_node("n0"), a_node("n1"))
+    scheduling.see(a_pod("bad", priority=1, labels={"answer": answer}), a_pod("good"))
+    failed, assigned = scheduling.decide()
+    assert isinstance(failed, r.AttemptFailed)
+    assert failed.key == "default/bad"
+    assert failed.plugin == "Answering"
+    assert failed.message.startswith(f"plugin Answering at {point}")
+    assert isinstance(assigned, r.Assigned)
+    assert assigned.key == "default/good"
+
+
+def test_an_error_of_pre_filter_fails_the_attempt() -> None:
+    scheduling = Scheduling(Gatekeeper)
+    scheduling.see(a_node("n0"))
+    scheduling.see(a_pod("p", labels={"error": "yes"}))
+    failed = the_one(scheduling.decide())
+    assert isinstance(failed, r.AttemptFailed)
+    assert (failed.plugin, failed.message) == (
+        "Gatekeeper",
+        "plugin Gatekeeper at PreFilter: broken",
+    )
+
+
+def test_a_failed_attempt_is_tried_again_after_its_backoff() -> None:
+    scheduling = Scheduling(Answering)
+    scheduling.see(a_node("n0"))
+    scheduling.see(a_pod("p", labels={"answer": "filter raises"}))
+    for attempt, backoff_s in enumerate((1, 2, 4, 8, 10, 10), start=1):
+        failed = the_one(scheduling.decide())
+        assert isinstance(failed, r.AttemptFailed)
+        assert failed.attempt == attempt
+        scheduling.pass_time(backoff_s - 0.001)
+        assert scheduling.decide() == []
+        scheduling.pass_time(0.001)
+
+
+# -- scoring --------------------------------------------------------------------------------------
+
+
+def test_weights_decide() -> None:
+    nodes = (
+        a_node("empty", {"cpu": "9", "pods": "9"}, labels={"score": "0"}),
+        a_node("liked", {"cpu": "1", "pods": "9"}, labels={"score": "80"}),
+    )
+    for weight, winner, score in ((1, "empty", 100), (2, "liked", 171)):
+        profile = profile_of(EmptiestForAll, ByLabel, weights={"ByLabel": weight})
+        scheduling = Scheduling(EmptiestForAll, ByLabel, profiles=(profile,))
+        scheduling.see(*nodes, a_pod("p", {}))
+        assigned = the_one(scheduling.decide())
+        assert isinstance(assigned, r.Assigned)
+        assert (assigned.node, assigned.score, assigned.feasible) == (winner, score, 2)
+
+
+def test_a_plugin_whose_pre_score_skips_is_not_scored() -> None:
+    scheduling = Scheduling(NoScoring, ByLabel)
+    scheduling.see(a_node("n0"), a_node("n1", labels={"score": "7"}), a_pod("p"))
+    assigned = the_one(scheduling.decide())
+    assert isinstance(assigned, r.Assigned)
+    assert (assigned.node, assigned.score, assigned.ties) == ("n1", 7, 1)
+
+
+def test_ties_are_broken_by_the_seed() -> None:
+    chosen = set()
+    for seed in range(20):
+        scheduling = Scheduling(RoomForAll, seed=seed)
+        scheduling.see(*(a_node(f"n{number}") for number in range(4)), a_pod("p"))
+        assigned = the_one(scheduling.decide())
+        assert isinstance(assigned, r.Assigned)
+        assert assigned.ties == 4
+        chosen.add(assigned.node)
+    assert chosen == {"n0", "n1", "n2", "n3"}
+
+
+_SCRIPT = """
+import sys
+import msgspec
+from tests.cycle.plugins import Crowd, EmptiestForAll, Gatekeeper, RoomForAll, SecondGatekeeper
+from tests.cycle.scheduling import Scheduling
+from tests.state.objects import a_node, a_pod
+
+scheduling = Scheduling(Gatekeeper, SecondGatekeeper, RoomForAll, Crowd, EmptiestForAll, seed=5)
+scheduling.see(*(a_node(f"n{i}", {"cpu": "2"}, labels={f"l{i}": "x"}) for i in range(9)))
+for i in range(60):
+    only = ".".join(f"n{(i + j) % 9}" for j in range(4))
+    labels = {"only": only, "also": "n1.n2.n3.n4"} if i % 3 else {}
+    scheduling.see(a_pod(f"p{i}", {"cpu": "300m"}, priority=i % 4, labels=labels))
+sys.stdout.write(msgspec.json.encode(scheduling.decide()).decode())
+"""
+
+
+def test_decisions_do_not_depend_on_the_order_of_sets() -> None:
+    outputs = []
+    for hash_seed in ("0", "4242"):
+        environment = {**os.environ, "PYTHONHASHSEED": hash_seed}
+        done = subprocess.run(
+            [sys.executable, "-c", _SCRIPT],
+            cwd=Path(__file__).parents[2],
+            env=environment,
+            capture_output=True,
+            check=True,
+        )
+        outputs.append(done.stdout)
+    assert outputs[0] == outputs[1]
+    assert b'"Rejected"' in outputs[0]
+    assert b'"Assigned"' in outputs[0]
+
+
+# -- a share of the nodes -------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("nodes", "percentage", "enough"),
+    [(50, 10, 50), (99, 1, 99), (100, 50, 100), (1000, 5, 100), (1000, 30, 300), (6000, 100, 6000)],
+)
+def test_how_many_feasible_nodes_suffice(nodes: int, percentage: int, enough: int) -> None:
+    assert feasible_nodes_to_find(nodes, percentage) == enough
+
+
+def test_a_share_of_the_nodes_goes_round() -> None:
+    profile = profile_of(RoomForAll, percentage=10)
+    scheduling = Scheduling(RoomForAll, profiles=(profile,))
+    scheduling.see(*(a_node(f"n{number:03}") for number in range(250)))
+    starts = []
+    for number in range(4):
+        starts.append(scheduling.state.next_start_row)
+        scheduling.see(a_pod(f"p{number}"))
+        assigned = the_one(scheduling.decide())
+        assert isinstance(assigned, r.Assigned)
+        assert (assigned.feasible, assigned.examined) == (100, 100)
+        row = scheduling.state.nodes.row_of(assigned.node)
+        assert row is not None
+        assert (row - starts[-1]) % 250 < 100
+    assert starts == [0, 100, 200, 50]
+
+
+# -- nominated pods -------------------------------------------------------------------------------
+
+
+def test_room_is_kept_for_a_nominated_pod_of_no_lower_priority() -> None:
+    scheduling = Scheduling(RoomForAll)
+    scheduling.see(a_node("n0", {"cpu": "1"}))
+    scheduling.see(a_pod("vip", {"cpu": "1"}, priority=5, nominated="n0", gates=()))
+    assert nodes_of(scheduling.next()) == {"default/vip": "n0"}
+    other = Scheduling(RoomForAll)
+    other.see(a_node("n0", {"cpu": "1"}))
+    # Another scheduler's pod stays pending, and nominated.
+    other.see(a_pod("vip", {"cpu": "1"}, priority=5, nominated="n0", scheduler="else"))
+    other.see(a_pod("low", {"cpu": "1"}, priority=4), a_pod("high", {"cpu": "1"}, priority=6))
+    high, low = other.decide()
+    assert isinstance(high, r.Assigned)
+    assert isinstance(low, r.Rejected)
+
+
+def test_a_nominated_node_is_tried_first_and_alone() -> None:
+    scheduling = Scheduling(RoomForAll, EmptiestForAll)
+    scheduling.see(a_node("big", {"cpu": "9"}), a_node("small", {"cpu": "1"}))
+    scheduling.see(a_pod("p", nominated="small"))
+    assigned = the_one(scheduling.decide())
+    assert isinstance(assigned, r.Assigned)
+    assert (assigned.node, assigned.feasible) == ("small", 1)
+
+
+# -- Reserve and Permit ---------------------------------------------------------------------------
+
+
+def test_notes_are_what_a_replay_reads() -> None:
+    scheduling = Scheduling(Answering)
+    scheduling.see(a_node("n0"), a_pod("p", labels={"answer": "reserve tuple"}))
+    assigned = the_one(scheduling.decide())
+    assert isinstance(assigned, r.Assigned)
+    assert assigned.reservations == (r.Reservation("Answering", {"what": [1, 2]}),)
+
+
+def _holding(**labels: str) -> Scheduling:
+    scheduling = Scheduling(RoomForAll, Doorman)
+    scheduling.see(a_node("n0"), a_pod("held", labels=labels))
+    assigned = the_one(scheduling.decide())
+    assert isinstance(assigned, r.Assigned)
+    return scheduling
+
+
+def test_permit_may_turn_a_pod_away() -> None:
+    scheduling = Scheduling(RoomForAll, Doorman)
+    scheduling.see(a_node("n0"))
+    rejected = _rejection(scheduling, deny="yes")
+    assert (rejected.message, rejected.plugins) == ("not today", ("Doorman",))
+
+
+def test_a_held_pod_keeps_its_room_until_its_time_is_up() -> None:
+    scheduling = _holding(hold="10")
+    scheduling.pass_time(9.9)
+    assert scheduling.decide() == []
+    assert scheduling.state.pods["default/held"].phase is PodPhase.ASSUMED
+    scheduling.pass_time(0.1)
+    rejected = the_one(scheduling.next())
+    assert isinstance(rejected, r.PermitRejected)
+    assert rejected.plugin == "Doorman"
+    assert rejected.message.startswith("rejected due to timeout")
+    assert rejected.message.endswith("at plugin Doorman")
+    assert scheduling.state.nodes.pod_count.tolist() == [0]
+
+
+def test_nobody_holds_a_pod_longer_than_15_minutes() -> None:
+    scheduling = _holding(hold="99999")
+    waiting = scheduling.state.waiting["default/held"]
+    assert waiting.pending_until_ns == {"Doorman": 15 * 60 * NS_PER_S}
+
+
+def test_another_attempt_may_let_a_held_pod_in() -> None:
+    scheduling = _holding(hold="10")
+    scheduling.see(a_pod("opener", labels={"open": "held"}))
+    assigned, allowed = scheduling.decide()
+    assert isinstance(assigned, r.Assigned)
+    assert allowed == r.PermitAllowed("default/held", "pod-held", "Doorman")
+    assert not scheduling.state.waiting
+    assert scheduling.state.pods["default/held"].phase is PodPhase.ASSUMED
+
+
+def test_another_attempt_may_turn_a_held_pod_away() -> None:
+    scheduling = _holding(hold="10")
+    scheduling.see(a_pod("shutter", labels={"shut": "held"}))
+    _, rejected = scheduling.next()
+    assert rejected == r.PermitRejected("default/held", "pod-held", "Doorman", "shutter says no")
+    assert scheduling.state.pods["default/held"].phase is PodPhase.PENDING
