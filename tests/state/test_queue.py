@@ -1,0 +1,426 @@
+"""The queue, driven by records: who waits where, for what and for how long."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import ClassVar
+
+import pytest
+
+from asched.framework.events import (
+    ActionType,
+    ClusterEvent,
+    ClusterEventWithHint,
+    EventResource,
+    QueueingHint,
+)
+from asched.framework.interface import (
+    EnqueueExtensions,
+    Plugin,
+    PreEnqueuePlugin,
+    QueueSortPlugin,
+)
+from asched.framework.pod_info import PodInfo, QueuedPod
+from asched.framework.status import Code, Status
+from asched.model.meta import Object
+from asched.model.pod import Pod
+from asched.model.resources import AnyObject
+from asched.plugins.scheduling_gates import SchedulingGates
+from asched.state import records as r
+from asched.state.fold import FoldError
+from asched.state.invariants import check
+from asched.state.queue import NS_PER_S, SchedulingQueue
+from tests.state.objects import a_node, a_pod, bound, labelled
+from tests.state.profiles import NodeWatcher, RoomWatcher, a_fold, profile_of
+
+
+class Broken(NodeWatcher):
+    """Its hint raises."""
+
+    name: ClassVar[str] = "Broken"
+    api_version: ClassVar[int] = 1
+
+    def events_to_register(self) -> Sequence[ClusterEventWithHint]:
+        return (ClusterEventWithHint(ClusterEvent(EventResource.NODE, ActionType.ADD), _raise),)
+
+
+def _raise(pod: Pod, old: Object | None, new: Object | None) -> QueueingHint:
+    raise RuntimeError("a bug")
+
+
+class ByName(QueueSortPlugin):
+    """Only ``less``, by the label ``rank`` and then the name."""
+
+    name: ClassVar[str] = "ByName"
+    api_version: ClassVar[int] = 1
+
+    def less(self, first: QueuedPod, second: QueuedPod) -> bool:
+        return self._rank(first) < self._rank(second)
+
+    @staticmethod
+    def _rank(pod: QueuedPod) -> tuple[str, str]:
+        return pod.info.labels.get("rank", ""), pod.info.name
+
+
+class BrokenGate(PreEnqueuePlugin, EnqueueExtensions):
+    """Its PreEnqueue raises for pods with the label ``bad``."""
+
+    name: ClassVar[str] = "BrokenGate"
+    api_version: ClassVar[int] = 1
+
+    def pre_enqueue(self, pod: PodInfo) -> Status:
+        if "bad" in pod.labels:
+            raise RuntimeError("a bug")
+        return Status()
+
+    def events_to_register(self) -> Sequence[ClusterEventWithHint]:
+        return ()
+
+
+class Queue:
+    """A fold whose head is decided by the test."""
+
+    def __init__(self, *plugins: type[Plugin]) -> None:
+        self.fold = a_fold(*(plugins or (SchedulingGates, NodeWatcher, RoomWatcher)))
+        self.see(a_node("n0"))
+
+    @property
+    def queue(self) -> SchedulingQueue:
+        return self.fold.state.queue
+
+    def apply(self, record: r.AnyRecord) -> None:
+        self.fold.apply(record)
+        check(self.fold.state)
+
+    def see(self, *objects: AnyObject) -> None:
+        for item in objects:
+            self.apply(r.ObjectSeen(item))
+
+    def pass_time(self, seconds: float) -> None:
+        self.apply(r.TurnStarted(self.fold.state.now_ns + round(seconds * NS_PER_S)))
+
+    def head(self) -> QueuedPod:
+        head = self.queue.head()
+        assert head is not None
+        return head
+
+    def reject(self, *plugins: str, pending: tuple[str, ...] = ()) -> None:
+        head = self.head()
+        key, uid = head.info.key, head.info.uid
+        self.apply(r.Rejected(key, uid, head.attempts + 1, "no", plugins, pending))
+
+    def fail(self) -> None:
+        head = self.head()
+        key, uid = head.info.key, head.info.uid
+        self.apply(r.AttemptFailed(key, uid, head.attempts + 1, "X", "oops"))
+
+    def assign(self, node: str = "n0") -> r.Assigned:
+        head = self.head()
+        assigned = r.Assigned(head.info.key, head.info.uid, node, head.attempts + 1, 1)
+        self.apply(assigned)
+        return assigned
+
+    def unbind(self, assigned: r.Assigned, code: Code, plugin: str = "") -> None:
+        self.apply(r.BindFailed(assigned.key, assigned.uid, assigned.node, code, plugin, "no"))
+
+    def names(self) -> list[str]:
+        return [pod.info.name for pod in self.queue.in_order()]
+
+
+BACKOFFS_S = (1, 2, 4, 8, 10, 10)
+
+
+def test_backoff_doubles_up_to_ten_seconds() -> None:
+    queue = Queue()
+    queue.see(a_pod("p"))
+    for number, backoff_s in enumerate(BACKOFFS_S):
+        queue.reject("NodeWatcher")
+        assert list(queue.queue.unschedulable) == ["default/p"]
+        queue.see(a_node("n1", labels={"try": str(number)}))
+        assert list(queue.queue.backoff) == ["default/p"]
+        assert queue.queue.next_timer_ns() == queue.fold.state.now_ns + backoff_s * NS_PER_S
+        queue.pass_time(backoff_s - 0.001)
+        assert queue.queue.head() is None
+        queue.pass_time(0.001)
+        assert queue.names() == ["p"]
+
+
+def test_errors_back_off_by_a_count_of_their_own() -> None:
+    queue = Queue()
+    queue.see(a_pod("p"))
+    for _ in range(3):
+        queue.reject("NodeWatcher")
+        queue.pass_time(300)
+    for backoff_s in BACKOFFS_S:
+        queue.fail()
+        queue.pass_time(backoff_s - 0.001)
+        assert queue.queue.head() is None
+        queue.pass_time(0.001)
+    queue.reject("NodeWatcher")
+    queue.see(a_node("n1"))
+    # The fourth rejection: eight seconds, whatever errors there were between.
+    assert queue.queue.next_timer_ns() == queue.fold.state.now_ns + 8 * NS_PER_S
+
+
+def test_a_backoff_that_is_over_by_then_costs_nothing() -> None:
+    queue = Queue()
+    queue.see(a_pod("p"))
+    queue.reject("NodeWatcher")
+    queue.pass_time(5)
+    queue.see(a_node("n1"))
+    assert queue.names() == ["p"]
+
+
+def test_after_five_minutes_a_rejected_pod_is_tried_again() -> None:
+    queue = Queue()
+    queue.see(a_pod("p"))
+    queue.reject("RoomWatcher")
+    assert queue.queue.next_timer_ns() == 300 * NS_PER_S
+    queue.pass_time(299.999)
+    assert queue.queue.head() is None
+    queue.pass_time(0.001)
+    assert queue.names() == ["p"]
+
+
+def test_a_pod_that_no_plugin_rejected_just_backs_off() -> None:
+    queue = Queue()
+    queue.see(a_pod("p"))
+    queue.reject()
+    assert list(queue.queue.backoff) == ["default/p"]
+    queue.pass_time(1)
+    assert queue.names() == ["p"]
+
+
+def test_only_events_of_the_rejecting_plugins_wake() -> None:
+    queue = Queue()
+    queue.see(a_pod("room"), a_pod("node"))
+    queue.reject("RoomWatcher")
+    queue.reject("NodeWatcher")
+    queue.pass_time(20)
+    queue.see(a_node("n1"))
+    assert queue.names() == ["node"]
+    other = a_pod("other", on="n0")
+    queue.see(other)
+    assert queue.names() == ["node"]
+    queue.apply(r.ObjectGone("Pod", other.key, other.uid))
+    assert queue.names() == ["node", "room"]
+
+
+def test_a_flood_that_concerns_nobody_wakes_nobody() -> None:
+    queue = Queue()
+    for number in range(50):
+        queue.see(a_pod(f"p{number}"))
+        queue.reject("RoomWatcher")
+    queue.pass_time(20)
+    for number in range(200):
+        queue.see(a_node(f"n{number % 7}", labels={"beat": str(number)}))
+        queue.see(a_pod(f"foreign-{number}", scheduler="else"))
+    assert len(queue.queue.unschedulable) == 50
+
+
+def test_a_hint_that_raises_counts_as_queue() -> None:
+    queue = Queue(Broken)
+    queue.see(a_pod("p"))
+    queue.reject("Broken")
+    queue.pass_time(20)
+    queue.see(a_node("n1"))
+    assert queue.names() == ["p"]
+
+
+def test_an_event_during_the_binding_is_not_lost() -> None:
+    queue = Queue()
+    queue.see(a_pod("p"))
+    assigned = queue.assign()
+    queue.see(a_node("n1"))
+    queue.unbind(assigned, Code.UNSCHEDULABLE, "NodeWatcher")
+    assert list(queue.queue.backoff) == ["default/p"]
+
+
+def test_an_event_before_the_decision_does_not_count() -> None:
+    queue = Queue()
+    queue.see(a_pod("p"), a_pod("long"))
+    queue.assign()
+    queue.see(a_node("n1"))
+    assigned = queue.assign()
+    queue.unbind(assigned, Code.UNSCHEDULABLE, "NodeWatcher")
+    assert list(queue.queue.unschedulable) == [assigned.key]
+
+
+def test_the_room_a_pod_gives_back_wakes_others_but_not_itself() -> None:
+    queue = Queue()
+    queue.see(a_pod("first"), a_pod("second"))
+    assigned = queue.assign()
+    queue.reject("RoomWatcher")
+    queue.pass_time(20)
+    queue.unbind(assigned, Code.UNSCHEDULABLE, "RoomWatcher")
+    assert list(queue.queue.unschedulable) == ["default/first"]
+    assert queue.names() == ["second"]
+
+
+def test_a_pod_that_went_to_another_node_than_assumed_frees_ours() -> None:
+    queue = Queue()
+    queue.see(a_node("n1"), a_pod("first"), a_pod("second"))
+    queue.assign("n0")
+    queue.reject("RoomWatcher")
+    queue.pass_time(20)
+    queue.see(bound(a_pod("first"), "n1"))
+    assert queue.names() == ["second"]
+    assert queue.fold.state.nodes.pod_count.tolist() == [0, 1]
+
+
+def test_what_a_pending_plugin_waited_for_skips_the_backoff() -> None:
+    queue = Queue()
+    queue.see(a_pod("p"))
+    queue.reject("RoomWatcher", pending=("NodeWatcher",))
+    queue.see(a_node("n1"))
+    assert queue.names() == ["p"]
+
+
+def test_with_a_pending_plugin_another_ones_event_still_backs_off() -> None:
+    queue = Queue()
+    other = a_pod("other", on="n0")
+    queue.see(a_pod("p"), other)
+    queue.reject("RoomWatcher", pending=("NodeWatcher",))
+    queue.apply(r.ObjectGone("Pod", other.key, other.uid))
+    assert list(queue.queue.backoff) == ["default/p"]
+
+
+def test_its_own_update_wakes_a_pod_and_no_other() -> None:
+    queue = Queue()
+    queue.see(a_pod("p"), a_pod("q"))
+    queue.reject("RoomWatcher")
+    queue.reject("RoomWatcher")
+    queue.pass_time(20)
+    queue.see(labelled(a_pod("p"), app="new"))
+    assert queue.names() == ["p"]
+
+
+def test_its_own_update_during_the_binding_is_not_lost() -> None:
+    queue = Queue()
+    queue.see(a_pod("p"))
+    assigned = queue.assign()
+    queue.see(labelled(a_pod("p"), app="new"))
+    queue.unbind(assigned, Code.UNSCHEDULABLE, "RoomWatcher")
+    assert list(queue.queue.backoff) == ["default/p"]
+
+
+def test_gated_pods_wait_for_their_gates() -> None:
+    queue = Queue()
+    queue.see(a_pod("p", gates=("a", "b")))
+    assert list(queue.queue.gated) == ["default/p"]
+    assert queue.queue.next_timer_ns() is None
+    queue.pass_time(1000)
+    queue.see(a_node("n1"), a_pod("p", gates=("b",)))
+    assert list(queue.queue.gated) == ["default/p"]
+    queue.see(a_pod("p"))
+    assert queue.names() == ["p"]
+
+
+def test_a_pre_enqueue_that_raises_holds_back_its_pod_alone() -> None:
+    queue = Queue(BrokenGate)
+    queue.see(a_pod("bad", labels={"bad": "yes"}), a_pod("good"))
+    assert list(queue.queue.gated) == ["default/bad"]
+    assert queue.names() == ["good"]
+    queue.see(a_pod("bad"))
+    assert sorted(queue.names()) == ["bad", "good"]
+
+
+def test_priority_comes_first_and_then_who_waits_longest() -> None:
+    queue = Queue()
+    queue.see(a_pod("old"))
+    queue.pass_time(1)
+    queue.see(a_pod("new"), a_pod("vip", priority=9), a_pod("newest"))
+    assert queue.names() == ["vip", "old", "new", "newest"]
+
+
+def test_a_retried_pod_stands_behind_those_that_came_before_its_rejection() -> None:
+    queue = Queue()
+    queue.see(a_pod("first"), a_pod("second"))
+    assigned = queue.assign()
+    queue.pass_time(1)
+    queue.unbind(assigned, Code.ERROR)
+    queue.pass_time(10)
+    # Nobody looked at the head meanwhile: what the first attempt left in the heap does not count.
+    assert queue.names() == ["second", "first"]
+    assert queue.head().info.name == "second"
+
+
+def test_a_queue_sort_with_less_alone() -> None:
+    queue = Queue(ByName)
+    queue.see(a_pod("c"), a_pod("a"), a_pod("b", labels={"rank": "z"}))
+    assert queue.names() == ["a", "c", "b"]
+    queue.see(labelled(a_pod("a"), rank="y"))
+    assert queue.names() == ["c", "a", "b"]
+    assert queue.head().info.name == "c"
+
+
+def test_each_profile_has_its_own_pods_and_plugins() -> None:
+    specs = (profile_of(NodeWatcher), profile_of(RoomWatcher, name="batch"))
+    fold = a_fold(NodeWatcher, RoomWatcher, profiles=specs)
+    for pod in (a_pod("p"), a_pod("q", scheduler="batch"), a_pod("r", scheduler="else")):
+        fold.apply(r.ObjectSeen(pod))
+    queue = fold.state.queue
+    assert [pod.info.name for pod in queue.in_order()] == ["p", "q"]
+    for key, uid in (("default/p", "pod-p"), ("default/q", "pod-q")):
+        fold.apply(r.Rejected(key, uid, 1, "no", ("NodeWatcher",)))
+    fold.apply(r.TurnStarted(20 * NS_PER_S))
+    fold.apply(r.ObjectSeen(a_node("n0")))
+    # The batch profile has no NodeWatcher, so nobody says QUEUE for its pod.
+    assert [pod.info.name for pod in queue.in_order()] == ["p"]
+
+
+def test_a_new_configuration_sorts_everybody_in_afresh() -> None:
+    queue = Queue()
+    queue.see(a_pod("p"), a_pod("q"), a_pod("other", scheduler="batch"))
+    queue.reject("NodeWatcher")
+    queue.fail()
+    loaded = profile_of(SchedulingGates, NodeWatcher, RoomWatcher)
+    queue.apply(r.ProfilesLoaded((loaded, profile_of(name="batch"))))
+    assert sorted(queue.names()) == ["other", "p", "q"]
+    queue.apply(r.ProfilesLoaded((profile_of(name="batch"),)))
+    assert queue.names() == ["other"]
+
+
+def test_a_binding_that_fails_after_its_profile_went_ends_there() -> None:
+    queue = Queue()
+    queue.see(a_pod("p"))
+    assigned = queue.assign()
+    queue.apply(r.ProfilesLoaded((profile_of(name="batch"),)))
+    queue.unbind(assigned, Code.ERROR)
+    assert len(queue.queue) == 0
+    assert list(queue.queue.in_flight) == []
+
+
+def test_a_decision_about_a_pod_that_does_not_wait_is_refused() -> None:
+    queue = Queue()
+    queue.see(a_pod("p"))
+    queue.assign()
+    with pytest.raises(FoldError, match="does not wait for one"):
+        queue.fold.apply(r.Rejected("default/p", "pod-p", 2, "no"))
+    queue.see(a_pod("q"))
+    with pytest.raises(FoldError, match="which is no node"):
+        queue.assign("nowhere")
+
+
+def test_time_does_not_run_backwards() -> None:
+    queue = Queue()
+    queue.pass_time(5)
+    with pytest.raises(FoldError, match="backwards"):
+        queue.pass_time(-1)
+
+
+def test_a_fold_needs_no_reader() -> None:
+    """The order is the same whether or not somebody looked at the head in between."""
+    watched, unwatched = Queue(), Queue()
+    for queue in (watched, unwatched):
+        for number in range(200):
+            queue.see(a_pod(f"p{number}", priority=number % 3))
+            if number % 2:
+                if queue is watched:
+                    queue.head()
+                names = queue.names()
+                info = queue.queue.active[f"default/{names[0]}"].info
+                queue.apply(r.AttemptFailed(info.key, info.uid, 1, "X", "oops"))
+            queue.pass_time(1)
+    assert watched.names() == unwatched.names()
+    assert len(watched.names()) > 100
