@@ -1,0 +1,211 @@
+"""What a watch says becomes a record only where a decision may depend on it."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from asched.model.node import NodeCondition
+from asched.model.pod import (
+    ContainerStatus,
+    Pod,
+    PodCondition,
+    ResourceRequirements,
+)
+from asched.model.resources import AnyObject, Resource
+from asched.model.workloads import Service
+from asched.state import records as r
+from asched.state.fold import FoldError
+from asched.state.observe import observe_deletion, observe_list, observe_object
+from tests.state.description import describe
+from tests.state.objects import a_node, a_pod, bound, deleted, in_phase, labelled
+from tests.state.profiles import DEFAULT, a_fold
+
+WHEN = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def _status(
+    pod: Pod,
+    *,
+    resources: dict[str, str] | None = None,
+    allocated: dict[str, str] | None = None,
+    conditions: tuple[PodCondition, ...] = (),
+) -> Pod:
+    container = ContainerStatus(
+        name="main",
+        resources=None if resources is None else ResourceRequirements(requests=dict(resources)),
+        allocated_resources=None if allocated is None else dict(allocated),
+    )
+    replace = msgspec.structs.replace
+    status = replace(pod.status, container_statuses=(container,), conditions=conditions)
+    return replace(pod, status=status)
+
+
+def test_a_list_tells_what_vanished_and_what_is_new() -> None:
+    fold = a_fold(*DEFAULT)
+    state = fold.state
+    kept, gone, changed = a_pod("kept"), a_pod("gone"), a_pod("changed")
+    unreadable, new = a_pod("unreadable"), a_pod("new")
+    for pod in (kept, gone, changed, unreadable):
+        fold.apply(r.ObjectSeen(pod))
+    listed = (kept, labelled(changed, app="x"), new)
+    news = []
+    for record in observe_list(state, Resource.PODS, listed, {"default/unreadable"}):
+        fold.apply(record)
+        news.append(record)
+    assert news == [
+        r.ObjectGone("Pod", "default/gone", "pod-gone"),
+        r.ObjectSeen(listed[1]),
+        r.ObjectSeen(new),
+    ]
+    assert sorted(state.pods) == [f"default/{n}" for n in ("changed", "kept", "new", "unreadable")]
+    assert not [*observe_list(state, Resource.PODS, listed, {"default/unreadable"})]
+
+
+def test_a_list_of_nodes_tells_of_nodes_alone() -> None:
+    fold = a_fold(*DEFAULT)
+    fold.apply_all([r.ObjectSeen(a_node("n0")), r.ObjectSeen(a_pod("p"))])
+    assert [*observe_list(fold.state, Resource.NODES, ())] == [
+        r.ObjectGone("Node", "n0", "node-n0")
+    ]
+
+
+def test_a_pod_recreated_under_its_name_replaces_the_old_one() -> None:
+    fold = a_fold(*DEFAULT)
+    fold.apply(r.ObjectSeen(a_node("n0")))
+    fold.apply(r.ObjectSeen(a_pod("p", on="n0")))
+    again = a_pod("p", uid="second")
+    record = observe_object(fold.state, again)
+    assert record == r.ObjectSeen(again)
+    fold.apply(r.ObjectSeen(again))
+    assert fold.state.nodes.pod_count.tolist() == [0]
+    assert observe_deletion(fold.state, a_pod("p")) is None
+    assert observe_deletion(fold.state, again) == r.ObjectGone("Pod", "default/p", "second")
+
+
+@pytest.mark.parametrize(
+    "noise",
+    [
+        a_pod("p", conditions=(PodCondition(type="Ready", status="True"),)),
+        _status(a_pod("p"), resources={"cpu": "500m"}, allocated={"cpu": "500m"}),
+        _status(a_pod("p")),
+    ],
+)
+def test_progress_of_containers_is_no_news(noise: Pod) -> None:
+    fold = a_fold(*DEFAULT)
+    assert observe_object(fold.state, noise) == r.ObjectSeen(a_pod("p"))
+    fold.apply(r.ObjectSeen(a_pod("p")))
+    assert observe_object(fold.state, noise) is None
+
+
+@pytest.mark.parametrize(
+    "resized",
+    [
+        _status(a_pod("p"), resources={"cpu": "1"}),
+        _status(a_pod("p"), resources={"cpu": "500m"}, allocated={"cpu": "1"}),
+    ],
+)
+def test_a_pod_resized_in_place_counts_with_what_it_uses(resized: Pod) -> None:
+    fold = a_fold(*DEFAULT)
+    fold.apply(r.ObjectSeen(a_node("n0")))
+    fold.apply(r.ObjectSeen(a_pod("p", on="n0")))
+    news = observe_object(fold.state, bound(resized, "n0"))
+    assert isinstance(news, r.ObjectSeen)
+    fold.apply(news)
+    assert fold.state.nodes.requested("cpu").tolist() == [1000]
+    in_step = observe_object(fold.state, _status(a_pod("p", on="n0"), resources={"cpu": "500m"}))
+    assert in_step is not None
+    fold.apply(in_step)
+    assert fold.state.nodes.requested("cpu").tolist() == [500]
+
+
+def test_heartbeats_are_no_news_and_readiness_is() -> None:
+    fold = a_fold(*DEFAULT)
+    ready = NodeCondition(type="Ready", status="True")
+    pressure = NodeCondition(type="MemoryPressure", status="False")
+    first = observe_object(fold.state, a_node("n0", conditions=(pressure, ready)))
+    assert first == r.ObjectSeen(a_node("n0", conditions=(ready,)))
+    fold.apply(r.ObjectSeen(a_node("n0", conditions=(ready,))))
+    more = NodeCondition(type="DiskPressure", status="True")
+    assert observe_object(fold.state, a_node("n0", conditions=(more, ready))) is None
+    unready = NodeCondition(type="Ready", status="False")
+    assert observe_object(fold.state, a_node("n0", conditions=(unready,))) is not None
+
+
+def test_a_finished_pod_is_gone() -> None:
+    fold = a_fold(*DEFAULT)
+    pod = a_pod("p", on="n0")
+    assert observe_object(fold.state, in_phase(pod, "Succeeded")) is None
+    fold.apply(r.ObjectSeen(pod))
+    assert observe_object(fold.state, in_phase(pod, "Failed")) == r.ObjectGone(
+        "Pod", pod.key, pod.uid
+    )
+    recreated = in_phase(a_pod("p", uid="second"), "Succeeded")
+    news = observe_object(fold.state, recreated)
+    assert news is not None
+    fold.apply(news)
+    assert not fold.state.pods
+
+
+def test_other_objects_are_told_once() -> None:
+    fold = a_fold(*DEFAULT)
+    service = Service(metadata=a_pod("s", uid="one").metadata)
+    assert observe_deletion(fold.state, service) is None
+    fold.apply(r.ObjectSeen(service))
+    assert observe_object(fold.state, service) is None
+    late = Service(metadata=a_pod("s", uid="before").metadata)
+    assert observe_deletion(fold.state, late) is None
+    assert observe_deletion(fold.state, service) == r.ObjectGone("Service", "default/s", "one")
+
+
+pictures = st.builds(
+    lambda on, phase, nominated, at, conditions, app: labelled(
+        deleted(a_pod("p", on=on, phase=phase, nominated=nominated, conditions=conditions), at)
+        if at
+        else a_pod("p", on=on, phase=phase, nominated=nominated, conditions=conditions),
+        app=app,
+    ),
+    st.sampled_from(("", "n0")),
+    st.sampled_from(("Pending", "Running")),
+    st.sampled_from(("", "n0", "n1")),
+    st.sampled_from((None, WHEN)),
+    st.lists(
+        st.builds(
+            PodCondition,
+            type=st.sampled_from(("PodScheduled", "DisruptionTarget", "Ready")),
+            status=st.sampled_from(("True", "False")),
+        ),
+        max_size=2,
+    ).map(tuple),
+    st.sampled_from(("a", "a", "b")),
+)
+
+
+@given(first=pictures, second=pictures)
+@settings(max_examples=200, deadline=None)
+def test_a_small_record_says_as_much_as_the_whole_object(first: Pod, second: Pod) -> None:
+    """``PodChanged`` leaves the state that ``ObjectSeen`` of the same pod leaves."""
+    start: list[AnyObject] = [a_node("n0"), a_node("n1"), first]
+    by_news, by_object = a_fold(*DEFAULT), a_fold(*DEFAULT)
+    for item in (*start, second):
+        news = observe_object(by_news.state, item)
+        if news is not None:
+            by_news.apply(news)
+            whole = news
+            if isinstance(news, r.PodChanged):
+                entry = by_news.state.pods["default/p"]
+                whole = r.ObjectSeen(entry.info.pod)
+                read = {c for c in second.status.conditions if c.type != "Ready"}
+                assert {*entry.info.pod.status.conditions} == read
+                assert first.labels == second.labels
+            by_object.apply(whole)
+    assert describe(by_news.state) == describe(by_object.state)
+
+
+def test_a_change_of_a_pod_never_seen_is_refused() -> None:
+    with pytest.raises(FoldError, match="never seen"):
+        a_fold(*DEFAULT).apply(r.PodChanged("default/p", "pod-p"))
