@@ -1,0 +1,94 @@
+"""Single steps of the fold that deserve a name of their own."""
+
+from __future__ import annotations
+
+from asched.framework.interface import Victim
+from asched.framework.status import Code
+from asched.state import records as r
+from asched.state.fold import Fold
+from asched.state.invariants import check
+from asched.state.queue import NS_PER_S
+from tests.state.objects import a_node, a_pod, bound, labelled
+from tests.state.profiles import DEFAULT, Ledger, a_fold, profile_of
+
+
+def _assumed(*holds: r.PermitHold) -> Fold:
+    fold = a_fold(*DEFAULT)
+    fold.apply_all([r.ObjectSeen(a_node("n0")), r.ObjectSeen(a_pod("p"))])
+    reservations = (r.Reservation("Ledger", {"node": "n0"}),)
+    fold.apply(r.Assigned("default/p", "pod-p", "n0", 1, 1, holds=holds, reservations=reservations))
+    check(fold.state)
+    return fold
+
+
+def _books(fold: Fold) -> dict[str, tuple[str, dict[str, str] | None]]:
+    ledger = fold.state.profiles["default-scheduler"].plugins["Ledger"]
+    assert isinstance(ledger, Ledger)
+    return ledger.books
+
+
+def test_a_held_pod_is_shown_as_it_is_now() -> None:
+    fold = _assumed(r.PermitHold("Doorman", NS_PER_S))
+    fold.apply(r.ObjectSeen(labelled(a_pod("p"), app="new")))
+    check(fold.state)
+    assert fold.state.waiting["default/p"].info.labels == {"app": "new"}
+
+
+def test_new_plugin_instances_know_what_is_reserved() -> None:
+    fold = _assumed()
+    before = _books(fold)
+    fold.apply(r.ProfilesLoaded((profile_of(*DEFAULT),)))
+    assert _books(fold) is not before
+    assert _books(fold) == before == {"pod-p": ("n0", {"node": "n0"})}
+    fold.apply(r.BindFailed("default/p", "pod-p", "n0", Code.ERROR))
+    assert _books(fold) == {}
+
+
+def test_an_old_picture_does_not_unbind_a_pod() -> None:
+    fold = _assumed()
+    fold.apply(r.Bound("default/p", "pod-p", "n0"))
+    fold.apply(r.ObjectSeen(labelled(a_pod("p"), app="late")))
+    check(fold.state)
+    assert fold.state.pods["default/p"].node == "n0"
+    assert fold.state.nodes.pod_count.tolist() == [1]
+
+
+def test_an_answer_that_the_watch_overtook_changes_nothing() -> None:
+    fold = _assumed()
+    fold.apply(r.ObjectSeen(bound(a_pod("p"), "n0")))
+    for late in (
+        r.Bound("default/p", "pod-p", "n0"),
+        r.BindFailed("default/p", "pod-p", "n0", Code.ERROR),
+    ):
+        fold.apply(late)
+        check(fold.state)
+    assert fold.state.nodes.pod_count.tolist() == [1]
+
+
+def test_an_eviction_is_known_until_the_victim_is_gone() -> None:
+    fold = a_fold(*DEFAULT)
+    victim = a_pod("victim", on="n0")
+    fold.apply_all([r.ObjectSeen(item) for item in (a_node("n0"), victim, a_pod("p"))])
+    fold.apply(
+        r.Rejected(
+            "default/p", "pod-p", 1, "no", ("RoomWatcher",),
+            nominated_node="n0", victims=(Victim(victim.key, victim.uid),),
+        )
+    )  # fmt: skip
+    check(fold.state)
+    assert fold.state.nominator.node_of("default/p") == "n0"
+    assert list(fold.state.evictions) == [victim.uid]
+    fold.apply(r.TurnStarted(20 * NS_PER_S))
+    fold.apply(r.ObjectGone("Pod", victim.key, victim.uid))
+    check(fold.state)
+    assert not fold.state.evictions
+    assert list(fold.state.queue.active) == ["default/p"]
+
+
+def test_an_unknown_node_counts_its_pods_once_it_appears() -> None:
+    fold = a_fold(*DEFAULT)
+    fold.apply(r.ObjectSeen(a_pod("p", on="late")))
+    check(fold.state)
+    fold.apply(r.ObjectSeen(a_node("late")))
+    check(fold.state)
+    assert fold.state.nodes.pod_count.tolist() == [1]

@@ -1,0 +1,68 @@
+"""An invariant that cannot fail says nothing: each breach is told in one line."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from asched.framework.pod_info import PodInfo
+from asched.state import records as r
+from asched.state.cluster import ClusterState, PodPhase, WaitingPod
+from asched.state.invariants import check
+from tests.state.objects import a_node, a_pod
+from tests.state.profiles import DEFAULT, a_fold
+
+
+def _lose_from_queue(state: ClusterState) -> None:
+    state.queue.remove("default/pending")
+
+
+def _forget_pod(state: ClusterState) -> None:
+    del state.pods["default/pending"]
+
+
+def _count_twice(state: ClusterState) -> None:
+    state.nodes.add_pod("n0", PodInfo(a_pod("ghost")))
+
+
+def _count_nowhere(state: ClusterState) -> None:
+    entry = state.pods["default/placed"]
+    state.nodes.remove_pod("n0", entry.info)
+
+
+def _nominate_placed(state: ClusterState) -> None:
+    state.nominator.nominate(state.pods["default/placed"].info, "n0")
+
+
+def _wait_unassumed(state: ClusterState) -> None:
+    info = state.pods["default/placed"].info
+    state.waiting["default/placed"] = WaitingPod(info, "n0", {"Doorman": 1})
+
+
+def _bound_in_queue(state: ClusterState) -> None:
+    state.pods["default/pending"].phase = PodPhase.BOUND
+    state.pods["default/pending"].node = "n0"
+
+
+@pytest.mark.parametrize(
+    ("breach", "told"),
+    [
+        (_lose_from_queue, "pod default/pending is pending but nowhere in the queue"),
+        (_forget_pod, "the queue holds another pod default/pending than the state"),
+        (_count_twice, "2 pods are counted on nodes, 1 are placed"),
+        (_count_nowhere, "pod default/placed is bound on n0 but not counted there as such"),
+        (_nominate_placed, "pod default/placed is nominated to n0 but is not pending as such"),
+        (_wait_unassumed, "pod default/placed waits for Permit on n0 but is not assumed there"),
+        (_bound_in_queue, "pod default/pending is bound but active"),
+    ],
+)
+def test_each_breach_is_told(breach: Callable[[ClusterState], None], told: str) -> None:
+    fold = a_fold(*DEFAULT)
+    for item in (a_node("n0"), a_pod("placed", on="n0"), a_pod("pending")):
+        fold.apply(r.ObjectSeen(item))
+    check(fold.state)
+    breach(fold.state)
+    with pytest.raises(AssertionError) as caught:
+        check(fold.state)
+    assert str(caught.value) == told
