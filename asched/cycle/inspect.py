@@ -108,13 +108,13 @@ def inspect(cluster: ClusterState, profile: Profile, pod: PodInfo) -> Inspection
     names = tuple(sorted(name for name in cluster.nodes.names if name))
     if pod.pod.spec.scheduler_name != profile.scheduler_name:
         return Inspection(AttemptOutcome.IGNORED, names)
-    if pod.pod.terminating:
-        return Inspection(AttemptOutcome.SKIPPED, names)
     for plugin in profile.pre_enqueue:
         status = plugin.pre_enqueue(pod)
         if not status.is_success:
             held = {plugin.name: status.by(plugin.name)}
             return Inspection(AttemptOutcome.GATED, names, pre_enqueue=held, message=status.message)
+    if pod.pod.terminating:
+        return Inspection(AttemptOutcome.SKIPPED, names)
     if not names:
         return Inspection(AttemptOutcome.UNSCHEDULABLE, message=NO_NODES)
     try:
@@ -139,7 +139,7 @@ class _Inspector:
     def inspection(self) -> Inspection:
         nominated = self._cluster.nominator.node_of(self._pod.key)
         screening = self._attempt.screen(nominated=nominated, share_of_nodes=False)
-        pre_filter = _pre_filter(screening)
+        pre_filter = _pre_filter(self._profile, screening)
         filters = None
         if screening.rejected is None:
             filters = FilterInspection(self._each_filter(screening), self._verdicts(screening))
@@ -211,13 +211,17 @@ class _Inspector:
         )
 
 
-def _pre_filter(screening: Screening) -> PreFilterInspection:
+def _pre_filter(profile: Profile, screening: Screening) -> PreFilterInspection:
     rejected, names = screening.rejected, screening.node_names
     # Restrictions that leave no node together are the phase's own rejection, no plugin's.
     own_doing = names is not None and not names
+    ran = [plugin.name for plugin in profile.pre_filter]
+    if rejected is not None:
+        # Answers that like pods share are known of plugins whose turn did not come, too.
+        ran = ran[: ran.index(rejected.plugin)]
     return PreFilterInspection(
         rejections={rejected.plugin: rejected} if rejected and not own_doing else {},
-        skipped=tuple(sorted(screening.state.skip_filter)),
+        skipped=tuple(sorted(screening.state.skip_filter.intersection(ran))),
         node_names=None if names is None else tuple(sorted(names)),
         restricted_by=screening.narrowed_by,
         status=rejected,

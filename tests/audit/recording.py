@@ -1,0 +1,128 @@
+"""A journal made without a daemon: the same fold and the same decisions, every step by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+
+from asched.cycle.decide import Decider
+from asched.daemon.config_file import load
+from asched.framework.registry import Registry
+from asched.journal.memory import MemoryStore
+from asched.journal.store import JournalStore
+from asched.model.node import Node
+from asched.model.pod import Pod
+from asched.model.resources import AnyObject, Resource, decode
+from asched.state.cluster import ClusterState
+from asched.state.fold import Fold
+from asched.state.records import (
+    AnyRecord,
+    Assigned,
+    Bound,
+    Decision,
+    EngineStarted,
+    ObjectGone,
+    ObjectSeen,
+    ProfilesLoaded,
+    TurnStarted,
+)
+
+BEGIN_NS = int(datetime(2026, 1, 1, tzinfo=UTC).timestamp()) * 1_000_000_000
+REGISTRY = Registry.discover()
+
+
+def node(name: str, cpu: str = "4", taint: str = "", **labels: str) -> Node:
+    taints = [{"key": taint, "effect": "NoSchedule"}] if taint else []
+    allocatable = {"cpu": cpu, "memory": "16Gi", "pods": "110"}
+    raw = {
+        "metadata": {"name": name, "uid": f"uid-{name}", "labels": labels},
+        "spec": {"taints": taints},
+        "status": {"allocatable": allocatable},
+    }
+    decoded = decode(Resource.NODES, msgspec.json.encode(raw))
+    assert isinstance(decoded, Node)
+    return decoded
+
+
+def pod(
+    name: str, cpu: str = "1", *, namespace: str = "default", uid: str = "", **spec: Any
+) -> Pod:
+    container = {"name": "c", "image": "app", "resources": {"requests": {"cpu": cpu}}}
+    raw = {
+        "metadata": {"name": name, "namespace": namespace, "uid": uid or f"uid-{name}"},
+        "spec": {"schedulerName": "default-scheduler", "containers": [container], **spec},
+    }
+    decoded = decode(Resource.PODS, msgspec.json.encode(raw))
+    assert isinstance(decoded, Pod)
+    return decoded
+
+
+class Recording:
+    """Records as a daemon would write them. The clock is moved by hand."""
+
+    def __init__(self) -> None:
+        self.records: list[AnyRecord] = []
+        self.state = ClusterState()
+        self._fold = Fold(self.state, REGISTRY.load)
+        self._decider = Decider(self.state)
+        self.add(EngineStarted("test", 7))
+        self.add(ProfilesLoaded(load(None, REGISTRY).profiles))
+        self.turn(0.0)
+
+    def add(self, record: AnyRecord) -> int:
+        """Fold and keep a record; its number in the journal."""
+        self._fold.apply(record)
+        self.records.append(record)
+        return len(self.records)
+
+    def turn(self, at_s: float) -> None:
+        self.add(TurnStarted(BEGIN_NS + round(at_s * 1e9)))
+
+    def see(self, *objects: AnyObject) -> None:
+        for seen in objects:
+            self.add(ObjectSeen(seen))
+
+    def lose(self, gone: Pod) -> None:
+        self.add(ObjectGone("Pod", gone.key, gone.metadata.uid))
+
+    def decide(self) -> list[Decision]:
+        """Decide for all that are active."""
+        made: list[Decision] = []
+        while decisions := self._decider.next():
+            for decision in decisions:
+                self.add(decision)
+            made += decisions
+        return made
+
+    def bind(self, decisions: Sequence[Decision]) -> None:
+        """The API server confirms the bindings."""
+        for decision in decisions:
+            if isinstance(decision, Assigned):
+                self.add(Bound(decision.key, decision.uid, decision.node))
+
+    async def journal(self) -> MemoryStore:
+        store = MemoryStore()
+        await self.store_in(store)
+        return store
+
+    async def store_in(self, store: JournalStore) -> None:
+        await store.claim("test", claimed_at_ns=BEGIN_NS)
+        await store.append(self.records, written_at_ns=BEGIN_NS)
+
+
+def woken_pod() -> Recording:
+    """``web`` fits nowhere, a node joins, ``web`` runs there and goes."""
+    recording = Recording()
+    web = pod("web", "2")
+    recording.see(node("small", "1"), node("tainted", "8", taint="dedicated"), web)
+    recording.decide()
+    recording.turn(0.5)
+    recording.see(node("large", "8"))
+    recording.turn(1.25)
+    recording.bind(recording.decide())
+    recording.turn(9.0)
+    recording.lose(web)
+    return recording

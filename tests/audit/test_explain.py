@@ -1,0 +1,185 @@
+"""Explanations: recomputed from the journal, and equal to what was decided."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+
+from asched.audit.explain import Explanation, explain
+from asched.audit.pods import AuditError, PodName
+from asched.audit.travel import attempts_of, state_before
+from asched.framework.profile import ProfileError
+from asched.framework.registry import Registry
+from asched.state.records import Assigned
+from tests.audit.recording import REGISTRY, Recording, node, pod, woken_pod
+
+
+async def told(recording: Recording, name: str, attempt: int | None = None) -> Explanation:
+    journal = await recording.journal()
+    return await explain(journal, PodName.parse(name), REGISTRY.load, attempt=attempt)
+
+
+async def test_a_rejection_names_every_plugin_on_every_node() -> None:
+    found = await told(woken_pod(), "web", attempt=1)
+    assert (found.outcome, found.feasible, found.nodes_total) == ("unschedulable", 0, 2)
+    assert found.decision.kind == "rejected"
+    assert found.decision.message == found.message
+    assert found.reproduced is True
+    assert found.attempts == (1, 2)
+    by_name = {n.name: [(r.plugin, r.reasons) for r in n.refused_by] for n in found.nodes}
+    assert by_name == {
+        "small": [("NodeResourcesFit", ("Insufficient cpu",))],
+        "tainted": [("TaintToleration", ("node(s) had untolerated taint(s)",))],
+    }
+    assert [(r.nodes, r.plugin) for r in found.reasons] == [
+        (1, "NodeResourcesFit"),
+        (1, "TaintToleration"),
+    ]
+
+
+async def test_the_first_refusal_comes_first_and_the_others_are_told_too() -> None:
+    recording = Recording()
+    recording.see(node("bad", "1", taint="dedicated"), pod("p", "2", nodeSelector={"disk": "ssd"}))
+    recording.decide()
+    found = await told(recording, "p")
+    [bad] = found.nodes
+    assert [r.plugin for r in bad.refused_by] == [
+        "TaintToleration", "NodeAffinity", "NodeResourcesFit",
+    ]  # fmt: skip
+    assert [(r.nodes, r.plugin) for r in found.reasons] == [(1, "TaintToleration")]
+
+
+async def test_an_assignment_has_scores_that_add_up_and_ranks() -> None:
+    recording = Recording()
+    recording.see(node("a", "4"), node("b", "8"), node("c", "8"), node("t", "8", taint="x"))
+    recording.see(pod("p", "1"))
+    [decision] = recording.decide()
+    assert isinstance(decision, Assigned)
+    found = await told(recording, "p")
+    feasible = [n for n in found.nodes if n.feasible]
+    assert [n.rank for n in feasible] == [1, 1, 3]
+    assert {n.name for n in feasible[:2]} == {"b", "c"}
+    for n in feasible:
+        assert n.total == sum(s.weighted for s in n.scores)
+        assert all(s.weighted == s.normalized * s.weight for s in n.scores)
+    chosen = next(n for n in feasible if n.name == decision.node)
+    assert (chosen.rank, chosen.total) == (1, decision.score)
+    assert found.decision.ties == 2
+    assert found.reproduced is True
+
+
+async def test_every_attempt_of_a_busy_history_is_reproduced() -> None:
+    recording = busy_history(Random(3))
+    journal = await recording.journal()
+    kinds = set()
+    for key in sorted({*recording.state.pods}):
+        for attempt in await attempts_of(journal, key):
+            found = await explain(
+                journal, PodName.parse(key), REGISTRY.load, attempt=attempt.record.attempt
+            )
+            assert found.reproduced is True
+            kinds.add(found.decision.kind)
+            if isinstance(attempt.record, Assigned):
+                best = [n.name for n in found.nodes if n.rank == 1]
+                assert attempt.record.node in best
+                assert (found.feasible, len(best)) == (
+                    attempt.record.feasible,
+                    attempt.record.ties,
+                ) or (found.feasible == 1)
+            else:
+                assert found.message == found.decision.message
+    assert kinds == {"assigned", "rejected"}
+
+
+def busy_history(random: Random) -> Recording:
+    recording = Recording()
+    recording.see(*(node(f"n{i}", random.choice(["2", "4"]), random.choice(["", "", "x"]))
+                    for i in range(6)))  # fmt: skip
+    for step in range(8):
+        recording.turn(step * 3.0)
+        recording.see(*(pod(f"p{step}-{i}", random.choice(["500m", "1", "2", "9"]))
+                        for i in range(4)))  # fmt: skip
+        recording.bind(recording.decide())
+    return recording
+
+
+async def test_a_decision_that_was_altered_is_not_reproduced() -> None:
+    recording = Recording()
+    recording.see(node("a", "4"), node("b", "8"), pod("p"))
+    [decision] = recording.decide()
+    assert isinstance(decision, Assigned)
+    assert decision.node == "b"
+    recording.records[-1] = Assigned(
+        decision.key, decision.uid, "a", 1, decision.feasible, decision.score
+    )
+    found = await told(recording, "p")
+    assert found.reproduced is False
+    assert found.decision.node == "a"
+
+
+async def test_a_gated_pod_was_never_tried_and_says_why() -> None:
+    recording = Recording()
+    recording.see(node("n"), pod("g", schedulingGates=[{"name": "example.com/quota"}]))
+    found = await told(recording, "g")
+    assert (found.outcome, found.decision.kind, found.reproduced) == ("gated", "none", None)
+    assert [r.plugin for r in found.pre_filter] == ["SchedulingGates"]
+    assert "example.com/quota" in found.message
+
+
+async def test_only_the_nodes_that_prefilter_left_are_looked_at() -> None:
+    recording = Recording()
+    term = {"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["b"]}]}
+    affinity = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [term]}}
+    recording.see(node("a"), node("b", "1"))
+    recording.see(pod("p", "2", affinity={"nodeAffinity": affinity}))
+    recording.decide()
+    found = await told(recording, "p")
+    assert found.only_nodes == ("b",)
+    assert {n.name: n.refused_by[0].plugin for n in found.nodes} == {
+        "a": "NodeAffinity",
+        "b": "NodeResourcesFit",
+    }
+    assert found.message == found.decision.message
+
+
+@pytest.mark.parametrize(
+    ("name", "attempt", "complaint"),
+    [
+        ("web", 3, "no attempt 3: there were attempts 1 to 2"),
+        ("gone", None, "pod default/gone was never tried, and is gone"),
+        ("gone", 1, "no attempt 1: pod default/gone was never tried"),
+        ("foreign", None, "pod default/foreign is for other, which is no profile of ours"),
+        ("placed", None, "pod default/placed was never tried: it was bound to large by another"),
+        ("webb", None, "the journal knows no pod webb; did you mean default/web?"),
+    ],
+)
+async def test_what_cannot_be_explained(name: str, attempt: int | None, complaint: str) -> None:
+    recording = woken_pod()
+    gone = pod("gone", schedulingGates=[{"name": "example.com/quota"}])
+    recording.see(gone, pod("foreign", schedulerName="other"), pod("placed", nodeName="large"))
+    recording.lose(gone)
+    with pytest.raises(AuditError) as caught:
+        await told(recording, name, attempt)
+    assert str(caught.value) == complaint
+
+
+async def test_the_state_before_a_record_is_the_state_as_it_was() -> None:
+    recording = woken_pod()
+    journal = await recording.journal()
+    before = await state_before(journal, REGISTRY.load, 1)
+    assert (before.now_ns, before.profiles, len(before.pods)) == (0, {}, 0)
+    [rejected, assigned] = await attempts_of(journal, "default/web")
+    then = await state_before(journal, REGISTRY.load, rejected.seq)
+    assert "default/web" in then.queue.active
+    assert then.nodes.cluster_size == 2
+    later = await state_before(journal, REGISTRY.load, assigned.seq)
+    assert later.nodes.cluster_size == 3
+    last = await state_before(journal, REGISTRY.load, len(recording.records) + 1)
+    assert not last.pods
+
+
+async def test_a_plugin_that_is_no_longer_installed_is_named() -> None:
+    journal = await woken_pod().journal()
+    with pytest.raises(ProfileError, match="unknown plugin"):
+        await explain(journal, PodName.parse("web"), Registry().load)

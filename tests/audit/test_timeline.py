@@ -1,0 +1,186 @@
+"""The timeline of a pod, from the journal alone."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import msgspec
+import pytest
+
+from asched.audit.entries import (
+    Assignment,
+    Binding,
+    BindingFailure,
+    Change,
+    Deletion,
+    Entry,
+    Observed,
+    PodTimeline,
+    QueueMove,
+    Rejection,
+)
+from asched.audit.pods import AuditError, PodName
+from asched.audit.timeline import timelines
+from asched.framework.status import Code
+from asched.state.records import BindFailed, PodChanged
+from tests.audit.recording import REGISTRY, Recording, node, pod, woken_pod
+
+BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+async def told(recording: Recording, name: str) -> list[PodTimeline]:
+    return await timelines(await recording.journal(), PodName.parse(name), REGISTRY.load)
+
+
+def after_s(entry: Entry) -> float:
+    return (entry.at - BEGIN) / timedelta(seconds=1)
+
+
+async def test_everything_that_happened_to_a_pod_in_order() -> None:
+    [timeline] = await told(woken_pod(), "web")
+    assert (timeline.namespace, timeline.name, timeline.uid) == ("default", "web", "uid-web")
+    seen, queued, rejected, waits, woken, ready, assigned, bound, gone = timeline.entries
+    assert isinstance(seen, Observed)
+    assert seen.scheduler_name == "default-scheduler"
+    assert isinstance(queued, QueueMove)
+    assert (queued.before, queued.queue, queued.cause) == ("", "active", "it was seen")
+    assert isinstance(rejected, Rejection)
+    assert rejected.attempt == 1
+    assert rejected.message.startswith(
+        "0/2 nodes are available: 1 Insufficient cpu, 1 node(s) had untolerated taint(s)."
+    )
+    assert rejected.plugins == ("NodeResourcesFit", "TaintToleration")
+    assert isinstance(waits, QueueMove)
+    assert (waits.before, waits.queue) == ("active", "unschedulable")
+    assert waits.cause == "rejected by NodeResourcesFit, TaintToleration"
+    assert isinstance(woken, QueueMove)
+    assert (woken.before, woken.queue) == ("unschedulable", "backoff")
+    assert (woken.cause, after_s(woken)) == ("node large was seen", 0.5)
+    assert isinstance(ready, QueueMove)
+    assert (ready.before, ready.queue, after_s(ready)) == ("backoff", "active", 1.25)
+    assert isinstance(assigned, Assignment)
+    assert (assigned.attempt, assigned.node, assigned.feasible) == (2, "large", 1)
+    assert isinstance(bound, Binding)
+    assert bound.node == "large"
+    assert isinstance(gone, Deletion)
+    assert after_s(gone) == 9.0
+    assert [e.seq for e in timeline.entries] == sorted(e.seq for e in timeline.entries)
+
+
+async def test_the_record_numbers_are_those_of_the_journal() -> None:
+    recording = woken_pod()
+    [timeline] = await told(recording, "default/web")
+    for entry, kind in ((timeline.entries[2], "Rejected"), (timeline.entries[7], "Bound")):
+        assert type(recording.records[entry.seq - 1]).__name__ == kind
+
+
+async def test_pods_of_one_name_are_told_apart_by_uid() -> None:
+    recording = Recording()
+    first, second = pod("db", uid="first"), pod("db", uid="second")
+    recording.see(node("n"), first)
+    recording.bind(recording.decide())
+    # The deletion of the first went unnoticed.
+    recording.see(second)
+    recording.bind(recording.decide())
+    recording.lose(second)
+    timelines_found = await told(recording, "db")
+    assert [timeline.uid for timeline in timelines_found] == ["first", "second"]
+    for timeline in timelines_found:
+        kinds = [type(entry) for entry in timeline.entries]
+        assert kinds == [Observed, QueueMove, Assignment, Binding, Deletion]
+
+
+async def test_a_binding_that_failed_and_what_followed() -> None:
+    recording = Recording()
+    recording.see(node("n"), pod("p"))
+    recording.decide()
+    recording.turn(0.1)
+    recording.add(
+        BindFailed("default/p", "uid-p", "n", Code.ERROR, "DefaultBinder", "connection refused")
+    )
+    recording.turn(3.0)
+    recording.decide()
+    [timeline] = await told(recording, "p")
+    failure, backoff, active, again = timeline.entries[3:]
+    assert isinstance(failure, BindingFailure)
+    assert (failure.node, failure.code, failure.message) == ("n", "Error", "connection refused")
+    assert isinstance(backoff, QueueMove)
+    assert (backoff.queue, backoff.cause) == ("backoff", "its binding failed")
+    assert isinstance(active, QueueMove)
+    assert active.queue == "active"
+    assert isinstance(again, Assignment)
+    assert again.attempt == 2
+
+
+async def test_changes_are_told_as_differences() -> None:
+    recording = Recording()
+    recording.see(node("n"), pod("p"))
+    recording.bind(recording.decide())
+    recording.add(PodChanged("default/p", "uid-p", node_name="n", phase="Running"))
+    labelled = pod("p", nodeName="n")
+    meta = msgspec.structs.replace(labelled.metadata, labels={"tier": "gold"})
+    status = msgspec.structs.replace(labelled.status, phase="Running")
+    recording.see(msgspec.structs.replace(labelled, metadata=meta, status=status))
+    [timeline] = await told(recording, "p")
+    short, full = timeline.entries[-2:]
+    assert isinstance(short, Change)
+    assert short.changes == ("node (none) -> n", "phase (none) -> Running")
+    assert isinstance(full, Change)
+    assert full.changes == ("label tier (none) -> gold",)
+
+
+async def test_a_gated_pod_waits_and_is_woken_by_its_own_change() -> None:
+    recording = Recording()
+    gated = pod("g", schedulingGates=[{"name": "example.com/quota"}])
+    recording.see(node("n"), gated, pod("g"))
+    [timeline] = await told(recording, "g")
+    seen, held, changed, freed = timeline.entries
+    assert isinstance(seen, Observed)
+    assert seen.gates == ("example.com/quota",)
+    assert isinstance(held, QueueMove)
+    assert held.queue == "gated"
+    assert isinstance(changed, Change)
+    assert changed.changes == ("scheduling gates ['example.com/quota'] -> (none)",)
+    assert isinstance(freed, QueueMove)
+    assert (freed.before, freed.queue) == ("gated", "active")
+
+
+@pytest.mark.parametrize(
+    ("name", "complaint"),
+    [
+        ("wep", "the journal knows no pod wep; did you mean default/web?"),
+        ("prod/web", "the journal knows no pod prod/web; did you mean default/web?"),
+        ("nothing-like-it", "the journal knows no pod nothing-like-it"),
+        ("a/b/c", "'a/b/c' names no pod; expected NAME or NAMESPACE/NAME"),
+        ("/web", "'/web' names no pod; expected NAME or NAMESPACE/NAME"),
+        ("", "'' names no pod; expected NAME or NAMESPACE/NAME"),
+    ],
+)
+async def test_a_name_that_fits_no_pod(name: str, complaint: str) -> None:
+    with pytest.raises(AuditError) as caught:
+        await told(woken_pod(), name)
+    assert str(caught.value) == complaint
+
+
+async def test_a_name_in_two_namespaces_must_be_told_apart() -> None:
+    recording = Recording()
+    recording.see(pod("p", namespace="a", uid="1"), pod("p", namespace="b", uid="2"))
+    with pytest.raises(AuditError, match="more than one pod of that name: a/p, b/p"):
+        await told(recording, "p")
+    [timeline] = await told(recording, "b/p")
+    assert timeline.uid == "2"
+
+
+async def test_json_of_entries_is_tagged_and_read_back() -> None:
+    [timeline] = await told(woken_pod(), "web")
+    text = msgspec.json.encode(timeline)
+    assert msgspec.json.decode(text, type=PodTimeline) == timeline
+    plain = msgspec.json.decode(text)
+    assert [entry["event"] for entry in plain["entries"]] == [
+        "seen", "queued", "rejected", "queued", "queued", "queued", "assigned", "bound", "gone",
+    ]  # fmt: skip
+    assert plain["entries"][6] == {
+        "event": "assigned", "seq": plain["entries"][6]["seq"], "at": "2026-01-01T00:00:01.250000Z",
+        "attempt": 2, "node": "large", "feasible": 1, "score": 0, "ties": 1, "examined": 0,
+        "heldBy": [],
+    }  # fmt: skip
