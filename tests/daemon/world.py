@@ -11,6 +11,7 @@ import anyio
 
 from asched.daemon.config_file import parse
 from asched.daemon.daemon import Daemon, running_daemon
+from asched.daemon.metrics import Metrics
 from asched.framework.interface import Plugin
 from asched.framework.registry import Registry
 from asched.journal import open_journal
@@ -188,24 +189,28 @@ class World:
 
     @asynccontextmanager
     async def daemon(
-        self, config: str = "", *plugins: type[Plugin], journal: str | None = None
+        self, config: str = "", *plugins: type[Plugin], metrics: Metrics | None = None
     ) -> AsyncIterator[Daemon]:
         """A daemon in this process, on the journal of this world."""
         async with (
-            open_journal(journal or str(self.journal)) as store,
-            self.daemon_on(store, config, *plugins) as daemon,
+            open_journal(str(self.journal)) as store,
+            self.daemon_on(store, config, *plugins, metrics=metrics) as daemon,
         ):
             yield daemon
 
     @asynccontextmanager
     async def daemon_on(
-        self, store: JournalStore, config: str = "", *plugins: type[Plugin]
+        self,
+        store: JournalStore,
+        config: str = "",
+        *plugins: type[Plugin],
+        metrics: Metrics | None = None,
     ) -> AsyncIterator[Daemon]:
         registry = registry_with(*plugins)
         configuration = parse(config, "test", registry, empty_is_defaults=True)
         async with (
             connect(self.kubeconfig) as client,
-            running_daemon(configuration, registry, client, store) as daemon,
+            running_daemon(configuration, registry, client, store, metrics) as daemon,
         ):
             yield daemon
 

@@ -1,0 +1,90 @@
+"""Time in the engine: steady when the wall clock is not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import anyio
+from hypothesis import given
+from hypothesis import strategies as st
+
+from asched.daemon.clock import SteadyTime
+from asched.journal import open_journal
+from tests.daemon.test_third_party_plugins import Never, enabled
+from tests.daemon.world import world
+
+S = 1_000_000_000
+
+
+class TwoClocks:
+    """A wall clock and a monotonic one, set by hand."""
+
+    def __init__(self, wall_ns: int) -> None:
+        self.wall_ns = wall_ns
+        self.steady_ns = 0
+
+    def time_ns(self) -> int:
+        return self.wall_ns
+
+    def monotonic_ns(self) -> int:
+        return self.steady_ns
+
+    async def sleep(self, delay_s: float) -> None:
+        self.pass_s(delay_s)
+
+    def pass_s(self, delay_s: float) -> None:
+        self.wall_ns += round(delay_s * S)
+        self.steady_ns += round(delay_s * S)
+
+
+def test_a_clock_that_is_set_back_is_waited_for_at_the_usual_pace() -> None:
+    clock = TwoClocks(wall_ns=1000 * S)
+    time = SteadyTime(clock, not_before_ns=0)
+    assert time.now_ns() == 1000 * S
+    clock.wall_ns -= 600 * S
+    assert time.now_ns() == 1000 * S
+    clock.pass_s(10)
+    assert time.now_ns() == 1010 * S
+    clock.pass_s(600)
+    clock.wall_ns += 600 * S
+    assert time.now_ns() == 1610 * S
+
+
+def test_a_clock_behind_the_journal() -> None:
+    clock = TwoClocks(wall_ns=10 * S)
+    time = SteadyTime(clock, not_before_ns=5000 * S)
+    assert time.now_ns() == 5000 * S
+    clock.pass_s(3)
+    assert time.now_ns() == 5003 * S
+
+
+@given(st.lists(st.tuples(st.integers(0, 100 * S), st.integers(-(10**6) * S, 10**6 * S))))
+def test_never_backwards_never_slower_than_time_passes(steps: list[tuple[int, int]]) -> None:
+    clock = TwoClocks(wall_ns=10**9 * S)
+    time = SteadyTime(clock, not_before_ns=0)
+    before_ns = time.now_ns()
+    for passed_ns, jump_ns in steps:
+        clock.steady_ns += passed_ns
+        clock.wall_ns += passed_ns + jump_ns
+        now_ns = time.now_ns()
+        assert now_ns >= max(before_ns + passed_ns, clock.wall_ns)
+        before_ns = now_ns
+
+
+async def test_what_is_overdue_but_cannot_be_decided_fills_no_journal(tmp_path: Path) -> None:
+    """A permit's time runs out while a restarted daemon cannot list: nothing may be decided yet, and
+    turn after turn would write nothing but the time."""
+    async with world(tmp_path, nodes=1) as w:
+        w.faults.on_request = lambda verb, resource: w.touch()
+        async with w.daemon(enabled("Never"), Never) as daemon:
+            w.add_pod("held")
+            while not daemon.cluster.waiting:
+                await anyio.wait_all_tasks_blocked()
+            w.faults.answer(500, count=10_000, verb="list", resource="nodes")
+        async with w.daemon(enabled("Never"), Never) as daemon:
+            assert daemon.cluster.waiting
+            await w.until(lambda: w.faults.shown >= 5)  # 1 s at least, and a permit lasts 0.1 s
+            assert daemon.cluster.waiting
+            assert daemon.engine.stats.turns < 20
+        async with open_journal(str(w.journal), read_only=True) as store:
+            assert (await store.head()).seq < 100

@@ -1,0 +1,128 @@
+"""The health endpoint over real HTTP."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+import aiohttp
+import pytest
+from prometheus_client import CollectorRegistry
+from prometheus_client.parser import text_string_to_metric_families
+
+from asched.daemon.config_settings import HealthSettings
+from asched.daemon.health import Health, HealthAddressError
+from asched.daemon.metrics import Metrics
+from tests.daemon.world import world
+
+ANY_PORT = HealthSettings("127.0.0.1:0")
+
+
+class Answer(NamedTuple):
+    status: int
+    text: str
+
+
+@asynccontextmanager
+async def serving(health: Health) -> AsyncIterator[aiohttp.ClientSession]:
+    async with (
+        health.serving(ANY_PORT),
+        aiohttp.ClientSession(f"http://{health.address}") as session,
+    ):
+        yield session
+
+
+async def get(session: aiohttp.ClientSession, path: str) -> Answer:
+    async with session.get(path) as response:
+        return Answer(response.status, await response.text())
+
+
+async def test_alive_but_not_ready_until_a_daemon_is_attached() -> None:
+    health = Health(CollectorRegistry())
+    async with serving(health) as session:
+        assert await get(session, "/livez") == (200, "ok")
+        assert await get(session, "/healthz") == (200, "ok")
+        assert await get(session, "/readyz") == (503, "starting: the journal is being folded\n")
+        health.attach(lambda: ["one", "two"])
+        assert await get(session, "/readyz") == (503, "one\ntwo\n")
+        health.attach(list)
+        assert await get(session, "/readyz") == (200, "ok")
+        assert (await get(session, "/else")).status == 404
+    assert health.address == ""
+
+
+async def test_no_address_serves_nothing() -> None:
+    health = Health(CollectorRegistry())
+    async with health.serving(HealthSettings("")):
+        assert health.address == ""
+
+
+async def test_an_address_that_cannot_be_had_is_one_line() -> None:
+    first, second = Health(CollectorRegistry()), Health(CollectorRegistry())
+    async with first.serving(ANY_PORT):
+        with pytest.raises(HealthAddressError, match="Address already in use"):
+            async with second.serving(HealthSettings(first.address)):
+                pytest.fail("both serve it")
+    with pytest.raises(HealthAddressError, match=r"cannot serve health on nowhere\.invalid:80: "):
+        async with second.serving(HealthSettings("nowhere.invalid:80")):
+            pytest.fail("it serves an address that there is not")
+
+
+async def samples(session: aiohttp.ClientSession) -> dict[str, float]:
+    """All samples, as ``name{label=value,...}``, labels sorted."""
+    text = (await get(session, "/metrics")).text
+    found = {}
+    for family in text_string_to_metric_families(text):
+        for sample in family.samples:
+            labels = ",".join(f"{key}={value}" for key, value in sorted(sample.labels.items()))
+            found[f"{sample.name}{{{labels}}}" if labels else sample.name] = sample.value
+    return found
+
+
+async def test_metrics_of_a_daemon_at_work(tmp_path: Path) -> None:
+    metrics = Metrics()
+    health = Health(metrics.registry)
+    async with world(tmp_path, nodes=2) as w, serving(health) as session:
+        w.faults.answer(500, count=1, verb="watch", resource="pods")
+        async with w.daemon(metrics=metrics) as daemon:
+            health.attach(daemon.troubles)
+            w.add_pods(10, "p")
+            w.add_pod("big", "100")
+            w.add_pod("gated", schedulingGates=[{"name": "example.com/gate"}])
+            await w.until(
+                lambda: sorted(w.unbound()) == ["big", "gated"] and w.message("big") != ""
+            )
+            assert await get(session, "/readyz") == (200, "ok")
+            shown = await samples(session)
+        after = await samples(session)
+    attempts = "scheduler_schedule_attempts_total{profile=default-scheduler,result=%s}"
+    assert after[attempts % "scheduled"] == 10
+    assert shown[attempts % "unschedulable"] == 1
+    assert shown["scheduler_pending_pods{queue=unschedulable}"] == 1
+    assert shown["scheduler_pending_pods{queue=gated}"] == 1
+    assert shown["scheduler_pending_pods{queue=active}"] == 0
+    assert shown["scheduler_cache_size{type=nodes}"] == 2
+    assert shown["scheduler_cache_size{type=pods}"] == 12
+    assert shown["scheduler_scheduling_algorithm_duration_seconds_count"] == 11
+    duration = "scheduler_scheduling_attempt_duration_seconds_count"
+    assert after[duration + "{profile=default-scheduler,result=scheduled}"] == 10
+    assert after["asched_journal_batch_records_sum"] == daemon.engine.stats.records
+    assert after["asched_journal_append_duration_seconds_count"] == daemon.engine.stats.turns
+    assert after["asched_journal_append_failures_total"] == 0
+    assert shown["asched_reflector_lists_total{resource=pods}"] == 1
+    assert shown["asched_reflector_watch_failures_total{resource=pods}"] == 1
+
+
+async def test_unready_while_the_api_server_is_not_there(tmp_path: Path) -> None:
+    async with world(tmp_path, nodes=1) as w:
+        w.faults.on_request = lambda verb, resource: w.touch()
+        w.faults.answer(500, count=10_000, verb="list", resource="nodes")
+        async with w.daemon() as daemon:
+            await w.until(lambda: w.faults.shown > 0)
+            assert daemon.troubles()[0].startswith("not listed yet: ")
+            assert "nodes" in daemon.troubles()[0]
+            w.faults.clear()
+            await daemon.engine.synced.wait()
+            assert daemon.troubles() == []
