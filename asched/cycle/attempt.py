@@ -7,20 +7,21 @@ with what PostFilter, Reserve and Permit add, is :mod:`asched.cycle.decide`.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from hashlib import blake2b
 
 import numpy as np
 
 from asched.cycle.shape_answers import ShapeAnswers
 from asched.cycle.shape_cache import ShapeCache
 from asched.framework.cycle_state import CycleState
+from asched.framework.draw import draw
 from asched.framework.findings import Findings
-from asched.framework.interface import PreFilterExtensions, PreFilterResult
+from asched.framework.interface import PreFilterResult
 from asched.framework.nodes import BoolColumn, Int64Column, RowArray
 from asched.framework.plugin_calls import PluginFailure, ask, filter_nodes, normalized, score_nodes
 from asched.framework.pod_info import PodInfo
 from asched.framework.profile import Profile
 from asched.framework.status import Code, Status
+from asched.framework.trial import Fit
 from asched.state.cluster import ClusterState
 from asched.state.node_rows import NodeRows
 
@@ -147,54 +148,18 @@ class Attempt:
         As in kube-scheduler: pods of equal or higher priority nominated to the node are supposed to
         be on it; where the filters fail then, the node fails.
         """
-        nominator = self._cluster.nominator
-        if not nominator:
+        cluster = self._cluster
+        if not cluster.nominator:
             return
-        copied = False
-        for node_name, nominated in nominator.by_node.items():
-            row = self._table.row_of(node_name)
-            if row is None:
-                continue
-            guests = [
-                guest
-                for guest in nominated.values()
-                if guest.uid != self._pod.uid and guest.priority >= self._pod.priority
-            ]
-            if not guests:
-                continue
-            refusal = self._refusal_with(screening.state, row, guests)
-            if refusal is not None:
-                if not copied:
-                    screening.findings, copied = screening.findings.copy(), True
-                screening.findings.clear(np.array([row], np.intp))
-                screening.findings.set(row, *refusal)
-
-    def _refusal_with(
-        self, state: CycleState, row: int, guests: list[PodInfo]
-    ) -> tuple[int, Status] | None:
-        """The first filter that refuses the row if ``guests`` are on it, and its status."""
-        node = self._table.take(np.array([row], np.intp))
-        supposed = state.clone()
-        for guest in guests:
-            node.suppose_pod(0, guest)
-            self._tell_added(supposed, guest, node)
-        for rank, plugin in enumerate(self._profile.filter):
-            if plugin.name in supposed.skip_filter:
-                continue
-            status = filter_nodes(plugin, supposed, self._pod, node).status(0)
-            if status is not None:
-                return rank, status.by(plugin.name)
-        return None
-
-    def _tell_added(self, state: CycleState, added: PodInfo, node: NodeRows) -> None:
-        for plugin in self._profile.pre_filter:
-            if isinstance(plugin, PreFilterExtensions) and plugin.name not in state.skip_filter:
-                info = node.info(0)
-                status = ask(
-                    Status, plugin, "AddPod", plugin.add_pod, state, self._pod, added, info
-                )
-                if not status.is_success:
-                    raise PluginFailure(plugin.name, "AddPod", status.message)
+        fit = Fit(self._profile, cluster, cluster.nominator, screening.state, self._pod)
+        known = [self._table.row_of(name) for name in cluster.nominator.by_node]
+        rows = np.array(sorted(row for row in known if row is not None), np.intp)
+        shared = screening.findings
+        for trial in fit.trials(rows):
+            for row, found, index in trial.crowded_out():
+                if screening.findings is shared:
+                    screening.findings = shared.copy()
+                screening.findings.copy_row(int(trial.rows[row]), found, index)
 
     def _raise_errors(self, screening: Screening) -> None:
         findings = screening.findings
@@ -246,10 +211,12 @@ class Attempt:
 
     # -- scoring ------------------------------------------------------------------------------
 
-    def best(self, screening: Screening) -> tuple[int, RowArray]:
+    def best(
+        self, screening: Screening, bonus: Int64Column | None = None
+    ) -> tuple[int, RowArray]:
         """(the highest total score, the rows that have it). There must be a feasible row.
 
-        Raises :class:`PluginFailure` for a plugin that raises or answers nonsense.
+        ``bonus``, by row of the table, is added to the total. Raises :class:`PluginFailure` for a plugin that raises or answers nonsense.
         """
         answers = self._answers
         answers.ensure_scores(self._pod)
@@ -261,7 +228,7 @@ class Attempt:
             and weighted.plugin.name not in screening.state.skip_score
         ]
         shared = np.array_equal(screening.feasible, answers.feasible)
-        if shared and not scorers:
+        if shared and not scorers and bonus is None:
             total = answers.total(self._pod)
             score = int(total.max())
             return score, np.flatnonzero(total == score)
@@ -273,6 +240,8 @@ class Attempt:
                 totals = totals + normalized(plugin, screening.state, self._pod, raw) * weight
         else:
             totals = self._score_rows(screening, nodes, rows).total
+        if bonus is not None:
+            totals = totals + bonus[rows]
         score = int(totals.max())
         return score, rows[totals == score]
 
@@ -353,5 +322,4 @@ def choose(best: RowArray, seed: int, uid: str, attempt: int) -> int:
     """
     if len(best) == 1:
         return int(best[0])
-    digest = blake2b(f"{seed}/{uid}/{attempt}".encode(), digest_size=8).digest()
-    return int(best[int.from_bytes(digest, "big") % len(best)])
+    return int(best[draw(seed, f"{uid}/{attempt}", len(best))])

@@ -12,7 +12,9 @@ import msgspec
 import numpy as np
 
 from asched.cycle.attempt import Attempt, Screening, choose
+from asched.cycle.extenders import Consultation
 from asched.cycle.shape_cache import ShapeCache
+from asched.framework.extenders import EXTENDER, AttemptPausedError, ExtenderFailureError
 from asched.framework.findings import histogram, rejecting_plugins
 from asched.framework.interface import (
     PermitPlugin,
@@ -21,7 +23,7 @@ from asched.framework.interface import (
     ReservePlugin,
     ReserveResult,
 )
-from asched.framework.nodes import BoolColumn
+from asched.framework.nodes import BoolColumn, RowArray
 from asched.framework.plugin_calls import PluginFailure, ask
 from asched.framework.pod_info import PodInfo, QueuedPod
 from asched.framework.profile import Profile
@@ -32,6 +34,7 @@ from asched.state.records import (
     Assigned,
     AttemptFailed,
     Decision,
+    ExtenderAsked,
     PermitAllowed,
     PermitHold,
     PermitRejected,
@@ -73,18 +76,26 @@ class Decider:
             return self._attempt(profile, info, attempt_number)
         except PluginFailure as failure:
             return AttemptFailed(info.key, info.uid, attempt_number, failure.plugin, str(failure))
+        except ExtenderFailureError as failure:
+            return AttemptFailed(info.key, info.uid, attempt_number, EXTENDER, str(failure))
 
     def _attempt(self, profile: Profile, info: PodInfo, number: int) -> Decision:
         cluster = self._cluster
         if not cluster.nodes.cluster_size:
             return Rejected(info.key, info.uid, number, NO_NODES)
         attempt = Attempt(cluster, profile, info, self._cache)
-        screening = attempt.screen(nominated=cluster.nominator.node_of(info.key))
+        consultation = Consultation(cluster, profile, info, number)
+        screening = self._screen(attempt, consultation, info)
+        if not isinstance(screening, Screening):
+            return screening
         if not screening.count:
-            return self._no_node(profile, info, number, screening)
+            return self._no_node(profile, info, number, screening, consultation)
+        bonus = consultation.prioritize(screening) if screening.count > 1 else None
+        if isinstance(bonus, ExtenderAsked):
+            return bonus
         score, best = 0, screening.rows if screening.count == 1 else None
         if best is None:
-            score, best = attempt.best(screening)
+            score, best = attempt.best(screening, bonus)
         row = choose(best, cluster.seed, info.uid, number)
         decision = Assigned(
             info.key,
@@ -97,6 +108,20 @@ class Decider:
             examined=screening.examined,
         )
         return self._reserve_and_permit(profile, info, screening, decision)
+
+    def _screen(
+        self, attempt: Attempt, consultation: Consultation, info: PodInfo
+    ) -> Screening | ExtenderAsked:
+        """What plugins and extenders leave: of the nominated node, or else of all."""
+        # What was asked about may be outside the share whose turn it is now.
+        share = not consultation.begun
+        nominated = self._cluster.nominator.node_of(info.key)
+        screening = attempt.screen(nominated=nominated, share_of_nodes=share)
+        asked = consultation.filter(screening)
+        if asked is None and screening.nominated_used and not screening.count:
+            screening = attempt.screen(share_of_nodes=share)
+            asked = consultation.filter(screening)
+        return screening if asked is None else asked
 
     def _reserve_and_permit(
         self, profile: Profile, info: PodInfo, screening: Screening, decision: Assigned
@@ -140,9 +165,18 @@ class Decider:
     # -- when no node fits --------------------------------------------------------------------
 
     def _no_node(
-        self, profile: Profile, info: PodInfo, number: int, screening: Screening
+        self,
+        profile: Profile,
+        info: PodInfo,
+        number: int,
+        screening: Screening,
+        consultation: Consultation,
     ) -> Decision:
-        result = post_filter(self._cluster, profile, info, screening)
+        consultation.offer_review(screening)
+        try:
+            result = post_filter(self._cluster, profile, info, screening)
+        except AttemptPausedError as paused:
+            return consultation.ask_review(paused)
         rejection = screening.rejected
         if rejection is not None:
             statuses = [rejection]
@@ -161,6 +195,7 @@ class Decider:
             result.nominated_node,
             result.victims,
             screening.examined,
+            result.displaced,
         )
 
     # -- held pods ----------------------------------------------------------------------------
@@ -215,9 +250,12 @@ def post_filter(
         )  # fmt: skip
         if result.status.is_success:
             return result
-        if result.status.code is not Code.UNSCHEDULABLE:
-            # The plugin is sure, or failed: no other is asked, and its words are what is said. An
-            # error here does not fail the attempt; the pod is unschedulable as before.
+        if result.status.code is Code.UNSCHEDULABLE_AND_UNRESOLVABLE:
+            # The plugin is sure: no other is asked, and its words are what is said.
+            return result
+        if not result.status.is_rejection:
+            # So it is after an error, which does not fail the attempt: the pod is unschedulable as
+            # before.
             return PostFilterResult(Status.unschedulable(*result.status.reasons))
         reasons.extend(result.status.reasons)
         if result.nominated_node is not None:
@@ -229,6 +267,7 @@ class RefusedNodes:
     """Why nodes were refused, for PostFilter plugins."""
 
     def __init__(self, cluster: ClusterState, screening: Screening) -> None:
+        self._cluster = cluster
         self._table = cluster.nodes
         self._screening = screening
 
@@ -244,15 +283,25 @@ class RefusedNodes:
         return screening.findings.status(row)
 
     def names(self, *, unresolvable: bool) -> list[str]:
-        found = []
-        for row in np.flatnonzero(self._table.alive).tolist():
-            status = self.status(self._table.names[row])
-            if (
-                status is not None
-                and (status.code is Code.UNSCHEDULABLE_AND_UNRESOLVABLE) is unresolvable
-            ):
-                found.append(self._table.names[row])
-        return found
+        resolute = self._with({Code.UNSCHEDULABLE_AND_UNRESOLVABLE})
+        rows = resolute if unresolvable else self._with(set(Code)) & ~resolute
+        return [self._table.names[row] for row in np.flatnonzero(rows).tolist()]
+
+    def rows(self, code: Code) -> RowArray:
+        return np.flatnonzero(self._with({code}))
+
+    def _with(self, codes: set[Code]) -> BoolColumn:
+        """Where a node was refused with one of these codes."""
+        alive, screening = self._table.alive, self._screening
+        if screening.rejected is not None:
+            return alive & (screening.rejected.code in codes)
+        findings = screening.findings
+        sought = np.array([status.code in codes for status in findings.statuses], np.bool_)
+        refused = alive & ~findings.passing & sought[findings.code]
+        looked_at = looked_at_rows(self._cluster, screening)
+        if Code.UNSCHEDULABLE_AND_UNRESOLVABLE in codes:
+            return np.where(looked_at, refused, alive)
+        return refused & looked_at
 
 
 def narrowed_status(screening: Screening) -> Status:

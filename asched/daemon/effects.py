@@ -15,6 +15,7 @@ from asched.daemon.inbox import Inbox
 from asched.daemon.lanes import Lanes
 from asched.daemon.metrics import AttemptResult, Metrics
 from asched.daemon.pauses import Pauses
+from asched.framework.interface import Eviction, Victim
 from asched.framework.pod_info import PodInfo
 from asched.framework.status import REJECTIONS, Code
 from asched.kube.events import EventRecorder
@@ -30,7 +31,8 @@ from asched.kube.writers import (
     Unknown,
 )
 from asched.model.node import Node
-from asched.state.cluster import ClusterState, Eviction, PodEntry, PodPhase
+from asched.model.pod import DEFAULT_SCHEDULER_NAME
+from asched.state.cluster import ClusterState, PodEntry, PodPhase
 from asched.state.records import (
     Assigned,
     AttemptFailed,
@@ -104,6 +106,8 @@ class Effects:
                 self._bind_if_due(entry)
             case Rejected():
                 self._tell(entry.info, decision.message, "Unschedulable", decision.nominated_node)
+                for displaced in decision.displaced:
+                    self._clear_nomination(displaced)
                 for victim in decision.victims:
                     self._evict(self._cluster.evictions[victim.uid])
             case AttemptFailed():
@@ -220,6 +224,16 @@ class Effects:
         if self._told.get(key) is told:
             del self._told[key]
 
+    def _clear_nomination(self, displaced: Victim) -> None:
+        self.forget(displaced.key)
+        ref = PodRef.of(displaced.key, displaced.uid)
+        self._lanes.submit(displaced.uid, "clear nomination", partial(self._run_clearing, ref))
+
+    async def _run_clearing(self, ref: PodRef) -> None:
+        outcome = await self._writer.nominate(ref, "")
+        if isinstance(outcome, Refused | Unknown):
+            log.warning("nomination not cleared", pod=ref.key, error=outcome.message)
+
     # -- evictions ----------------------------------------------------------------------------
 
     def _evict(self, eviction: Eviction) -> None:
@@ -228,7 +242,13 @@ class Effects:
     async def _run_eviction(self, eviction: Eviction) -> None:
         victim, preemptor = eviction.victim, eviction.preemptor
         ref = PodRef.of(victim.key, victim.uid)
-        outcome = await self._writer.evict(ref, now=self._clock.utc())
+        by_entry = self._cluster.entry(preemptor.key, preemptor.uid)
+        by_whom = (
+            by_entry.info.pod.spec.scheduler_name
+            if by_entry is not None
+            else DEFAULT_SCHEDULER_NAME
+        )
+        outcome = await self._writer.evict(ref, now=self._clock.utc(), scheduler_name=by_whom)
         if isinstance(outcome, Done):
             if self._events is not None:
                 by = PodRef.of(preemptor.key, preemptor.uid)

@@ -105,6 +105,11 @@ class Findings:
         self.rank[row] = rank
         self.code[row] = self._numbers.number(status)
 
+    def copy_row(self, row: int, other: Findings, from_row: int) -> None:
+        """Say of ``row`` what ``other``, of the same profile, says of its ``from_row``."""
+        self.rank[row] = other.rank[from_row]
+        self.code[row] = self._numbers.number(other.statuses[int(other.code[from_row])])
+
     def status(self, row: int) -> Status | None:
         """The status that refused a row, None where it passed."""
         return None if self.rank[row] == PASSES else self.statuses[int(self.code[row])]

@@ -10,19 +10,22 @@ PreBind, Bind or PostBind, which are asynchronous.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from enum import Enum
-from typing import Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 
 import msgspec
 
 from asched.framework.cycle_state import CycleState
 from asched.framework.events import ClusterEventWithHint
-from asched.framework.nodes import Cluster, Int64Column, NodeInfo, Nodes, Verdicts
+from asched.framework.nodes import Cluster, Int64Column, NodeInfo, Nodes, RowArray, Verdicts
 from asched.framework.pod_info import PodInfo, QueuedPod
-from asched.framework.status import SUCCESS, Status
+from asched.framework.status import SUCCESS, Code, Status
 from asched.framework.volume_books import ClaimRef
 from asched.model.storage import PersistentVolume, PersistentVolumeClaim
+
+if TYPE_CHECKING:
+    from asched.framework.trial import Fit
 
 API_VERSION = 1
 """Version of this contract. Within one version it only grows."""
@@ -72,6 +75,21 @@ class Waiting(Protocol):
     def reject(self, plugin: str, message: str) -> None: ...
 
 
+class Victim(msgspec.Struct, frozen=True, gc=False):
+    """A pod to be evicted."""
+
+    key: str
+    uid: str
+
+
+class Eviction(NamedTuple):
+    """A victim and the pod it makes room for."""
+
+    victim: Victim
+    preemptor: Victim
+    node: str
+
+
 class Handle(Protocol):
     """What the framework offers a plugin, for as long as its profile lives."""
 
@@ -84,6 +102,24 @@ class Handle(Protocol):
     def waiting_pods(self) -> Sequence[Waiting]:
         """Pods held by Permit, oldest first. What is allowed or rejected through them takes effect
         right after the present attempt, as decisions of their own."""
+
+    def nominated_node(self, pod: PodInfo) -> str:
+        """The node on which room is being made for the pod, or empty."""
+
+    def nominated_pods(self, node_name: str) -> Sequence[PodInfo]:
+        """The pods for which room is being made on the node."""
+
+    @property
+    def evictions(self) -> Mapping[str, Eviction]:
+        """Evictions decided and not known to be carried out, by the victim's uid."""
+
+    def fit(self, state: CycleState, pod: PodInfo) -> Fit:
+        """The pod against all filters of the profile, to be tried on nodes whose pods are supposed
+        to come and go. ``state`` is the one of the pod's attempt, after PreFilter."""
+
+    def draw(self, words: str, below: int) -> int:
+        """A number from 0 to ``below - 1``, in place of a random one: the same in every replay for
+        the same words."""
 
 
 class Plugin(ABC):
@@ -187,12 +223,8 @@ class NodeStatuses(Protocol):
     def names(self, *, unresolvable: bool) -> Sequence[str]:
         """Refused nodes whose status is (or is not) UnschedulableAndUnresolvable."""
 
-
-class Victim(msgspec.Struct, frozen=True, gc=False):
-    """A pod to be evicted."""
-
-    key: str
-    uid: str
+    def rows(self, code: Code) -> RowArray:
+        """The rows of the cluster's nodes that were refused with just this code, ascending."""
 
 
 class PostFilterResult(msgspec.Struct, frozen=True):
@@ -201,6 +233,8 @@ class PostFilterResult(msgspec.Struct, frozen=True):
     status: Status
     nominated_node: str | None = None
     victims: tuple[Victim, ...] = ()
+    displaced: tuple[Victim, ...] = ()
+    """Pending pods that lose their nomination to the node, because this pod comes before them."""
 
 
 class PostFilterPlugin(Plugin):

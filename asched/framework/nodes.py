@@ -200,6 +200,27 @@ class Nodes(ABC):
         return NodeInfo(self, row)
 
 
+class SupposedNodes(Nodes):
+    """Nodes of a hypothesis: the columns say what they would, were pods there that are not, or away
+    that are there. The cluster itself does not change. Rows of it cannot be taken again."""
+
+    @abstractmethod
+    def suppose_pods(self, placed: Iterable[tuple[int, PodInfo]]) -> None:
+        """As if each pod were on the node of its row as well. Raises ValueError if one is."""
+
+    @abstractmethod
+    def suppose_without_pods(self, placed: Iterable[tuple[int, PodInfo]]) -> None:
+        """As if none of the pods were there. Raises KeyError if one is not."""
+
+    def suppose_pod(self, row: int, pod: PodInfo) -> None:
+        """As if ``pod`` were on the node of ``row`` as well. Raises ValueError if it is."""
+        self.suppose_pods([(row, pod)])
+
+    def suppose_without(self, row: int, pod: PodInfo) -> None:
+        """As if ``pod`` were not there. Raises KeyError if it is not."""
+        self.suppose_without_pods([(row, pod)])
+
+
 class NodeInfo:
     """One node, as a per-node plugin sees it. Valid during the call it is passed to."""
 
@@ -306,6 +327,9 @@ class Cluster(Protocol):
 
     @property
     def nodes(self) -> Nodes: ...
+
+    def suppose(self, rows: RowArray) -> SupposedNodes:
+        """A hypothesis about these rows of :attr:`nodes`; at first all is as it is."""
 
     @property
     def volumes(self) -> MountedVolumes:

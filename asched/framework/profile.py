@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, TypeVar, cast
+from typing import Any, NamedTuple, Protocol, TypeVar, cast
 
 import msgspec
 
@@ -91,10 +91,17 @@ PluginLoader = Callable[[str], type[Plugin]]
 """Finds a plugin's class by name. Raises :class:`ProfileError` where there is none to be had."""
 
 
+class OwnHandle(Handle, Protocol):
+    """A handle that works for one profile."""
+
+    def built(self, profile: Profile) -> None:
+        """The profile is ready: it is what the handle speaks of from now on."""
+
+
 class Profile:
     """The plugins of one scheduler name, instantiated."""
 
-    def __init__(self, spec: ProfileSpec, load: PluginLoader, handle: Handle) -> None:
+    def __init__(self, spec: ProfileSpec, load: PluginLoader, handle: OwnHandle) -> None:
         """Build every plugin of ``spec``.
 
         Raises :class:`ProfileError` where a plugin is missing, does not serve the point it is
@@ -128,6 +135,7 @@ class Profile:
         if not self.bind:
             raise ProfileError(f"profile {self.scheduler_name}: at least one bind plugin is needed")
         self.events = tuple(self._registered_events())
+        handle.built(self)
 
     def _at(self, point: ExtensionPoint, base: type[P]) -> tuple[P, ...]:
         found = []

@@ -5,14 +5,20 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from enum import Enum
-from typing import NamedTuple, TypeVar, cast
+from typing import TypeVar, cast
 
-from asched.framework.interface import Victim, Waiting
-from asched.framework.nodes import Int64Column
+from asched.framework.cycle_state import CycleState
+from asched.framework.draw import draw
+from asched.framework.extenders import ExtenderSpec
+from asched.framework.interface import Eviction, Waiting
+from asched.framework.nodes import Int64Column, RowArray
 from asched.framework.pod_info import PodInfo
 from asched.framework.pod_queries import PodQuery, TermHolders, TermKind
 from asched.framework.profile import Profile
+from asched.framework.trial import Fit
 from asched.model.meta import Object
+from asched.state.inquiries import Inquiry
+from asched.state.node_rows import NodeRows
 from asched.state.node_table import NodeTable
 from asched.state.nominator import Nominator
 from asched.state.pod_index import PodIndex
@@ -59,14 +65,6 @@ class WaitingPod:
         """Deadline by plugin, for the plugins that have not allowed it."""
 
 
-class Eviction(NamedTuple):
-    """A victim and the pod it makes room for."""
-
-    victim: Victim
-    preemptor: Victim
-    node: str
-
-
 class PermitAnswer:
     """A Permit plugin's later word about a held pod."""
 
@@ -96,6 +94,9 @@ class ClusterState:
         self.evictions: dict[str, Eviction] = {}
         """Evictions decided but not known to be carried out, by the victim's uid."""
         self.profiles: Mapping[str, Profile] = {}
+        self.extenders: tuple[ExtenderSpec, ...] = ()
+        self.inquiries: dict[str, Inquiry] = {}
+        """What extenders were asked for the attempts under way, by the pod's key."""
         self.next_start_row = 0
         """Where the search for feasible nodes begins when a share of them suffices."""
         self.objects_of: dict[type[Object], dict[str, Object]] = {}
@@ -107,6 +108,9 @@ class ClusterState:
 
     def objects_version(self, kind: type[Object]) -> int:
         return self.objects_changed[kind]
+
+    def suppose(self, rows: RowArray) -> NodeRows:
+        return self.nodes.take(rows)
 
     def count_pods(self, query: PodQuery) -> Int64Column:
         return self._pod_index.count_pods(query)
@@ -154,6 +158,7 @@ class ProfileHandle:
     def __init__(self, state: ClusterState, scheduler_name: str) -> None:
         self._state = state
         self._scheduler_name = scheduler_name
+        self._profile: Profile | None = None
         self.answers: list[PermitAnswer] = []
         """What plugins said about held pods since the decider last looked."""
 
@@ -167,3 +172,24 @@ class ProfileHandle:
 
     def waiting_pods(self) -> Sequence[Waiting]:
         return [HeldPod(waiting, self.answers) for waiting in self._state.waiting.values()]
+
+    def built(self, profile: Profile) -> None:
+        self._profile = profile
+
+    def nominated_node(self, pod: PodInfo) -> str:
+        return self._state.nominator.node_of(pod.key)
+
+    def nominated_pods(self, node_name: str) -> Sequence[PodInfo]:
+        return [*self._state.nominator.pods_on(node_name)]
+
+    @property
+    def evictions(self) -> Mapping[str, Eviction]:
+        return self._state.evictions
+
+    def fit(self, state: CycleState, pod: PodInfo) -> Fit:
+        if self._profile is None:
+            raise RuntimeError("no profile was built with this handle")
+        return Fit(self._profile, self._state, self._state.nominator, state, pod)
+
+    def draw(self, words: str, below: int) -> int:
+        return draw(self._state.seed, words, below)

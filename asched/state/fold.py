@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from asched.framework.events import ActionType, ClusterEvent, EventResource
-from asched.framework.interface import ReservePlugin, Victim
+from asched.framework.interface import Eviction, ReservePlugin, Victim
 from asched.framework.pod_info import PodInfo
 from asched.framework.profile import PluginLoader, Profile
 from asched.framework.status import REJECTIONS, Code
@@ -24,12 +24,12 @@ from asched.state import records as r
 from asched.state.changes import EVENT_RESOURCES, node_changes, pod_changes
 from asched.state.cluster import (
     ClusterState,
-    Eviction,
     PodEntry,
     PodPhase,
     ProfileHandle,
     WaitingPod,
 )
+from asched.state.inquiries import Inquiry
 from asched.state.queue import Happened
 
 _ASSIGNED_ADD = ClusterEvent(EventResource.ASSIGNED_POD, ActionType.ADD)
@@ -59,12 +59,17 @@ class Fold:
             r.Assigned: self._assigned,
             r.Rejected: self._rejected,
             r.AttemptFailed: self._attempt_failed,
+            r.ExtenderAsked: self._extender_asked,
+            r.ExtenderFiltered: self._extender_answered,
+            r.ExtenderPrioritized: self._extender_answered,
+            r.ExtenderReviewed: self._extender_answered,
+            r.ExtenderFailed: self._extender_answered,
             r.PermitAllowed: self._permit_allowed,
             r.PermitRejected: self._permit_rejected,
             r.Bound: self._bound,
             r.BindFailed: self._bind_failed,
             r.VictimEvicted: self._eviction_ended,
-            r.EvictionFailed: self._eviction_ended,
+            r.EvictionFailed: self._eviction_failed,
             r.LeadershipGained: self._leadership_gained,
             r.LeadershipLost: self._nothing,
         }
@@ -92,6 +97,11 @@ class Fold:
             handle = ProfileHandle(state, spec.scheduler_name)
             profiles[spec.scheduler_name] = Profile(spec, self._load, handle)
         state.profiles = profiles
+        state.extenders = record.extenders
+        for key in state.inquiries:
+            # Whoever was to answer may be gone, or another one now: these attempts begin again.
+            state.queue.give_up(key)
+        state.inquiries.clear()
         state.queue.configure(profiles, record.queue)
         for entry in state.pods.values():
             if self._is_ours(entry) and entry.info.key not in state.queue:
@@ -149,6 +159,7 @@ class Fold:
             return
         self.state.objects_changed[kind] += 1
         if isinstance(old, Node):
+            self._forget_answers_about(old.name)
             self.state.nodes.remove_node(old.name)
         self._tell_of(kind, old, None)
 
@@ -215,6 +226,9 @@ class Fold:
         self._tell(_UNSCHEDULED_ADD, None, pod)
 
     def _pod_updated(self, entry: PodEntry, info: PodInfo) -> None:
+        if info.pod.terminating:
+            # Whoever deleted it: there is nothing left to evict.
+            self.state.evictions.pop(info.uid, None)
         if info.pod.node_name:
             self._bound_pod_updated(entry, info)
         elif entry.phase is PodPhase.PENDING:
@@ -263,6 +277,7 @@ class Fold:
             state.nominator.refresh(info)
         if not self._is_ours(entry):
             state.queue.remove(info.key)
+            state.inquiries.pop(info.key, None)
         elif info.key in state.queue:
             events = pod_changes(old, info, EventResource.TARGET_POD)
             state.queue.update(info, [Happened(e, old.pod, info.pod) for e in events], state.now_ns)
@@ -302,6 +317,7 @@ class Fold:
             self._close_books(entry, entry.assignment)
         entry.assignment = None
         state.queue.remove(key)
+        state.inquiries.pop(key, None)
         state.waiting.pop(key, None)
         state.nominator.withdraw(key)
 
@@ -331,6 +347,9 @@ class Fold:
         for victim in record.victims:
             node = record.nominated_node or ""
             state.evictions[victim.uid] = Eviction(victim, preemptor, node)
+        for displaced in record.displaced:
+            if state.entry(displaced.key, displaced.uid) is not None:
+                state.nominator.withdraw(displaced.key)
         self._advance_start(record.examined)
         state.queue.reject(record.key, record.plugins, record.pending_plugins, state.now_ns)
 
@@ -357,12 +376,38 @@ class Fold:
         self._drop_if_not_ours(entry)
 
     def _decided(self, key: str, uid: str) -> PodEntry:
-        """The pod that a decision is about; it leaves the active queue."""
+        """The pod that a decision is about: its attempt ended, it leaves the active queue."""
+        self.state.inquiries.pop(key, None)
+        return self._taken_off(key, uid)
+
+    def _taken_off(self, key: str, uid: str) -> PodEntry:
         entry = self.state.entry(key, uid)
         if entry is None or key not in self.state.queue.active:
             raise FoldError(f"a decision for pod {key} ({uid}), which does not wait for one")
         self.state.queue.take_off(key)
         return entry
+
+    def _extender_asked(self, record: r.ExtenderAsked) -> None:
+        self._taken_off(record.key, record.uid)
+        inquiry = self.state.inquiries.get(record.key)
+        if inquiry is None or not inquiry.is_of(record.uid, record.attempt):
+            inquiry = self.state.inquiries[record.key] = Inquiry(record.uid, record.attempt)
+        inquiry.ask(record, self.state.nodes.size)
+        self._advance_start(record.examined)
+
+    def _extender_answered(self, record: r.ExtenderAnswer) -> None:
+        inquiry = self.state.inquiries.get(record.key)
+        if inquiry is None or not inquiry.expects(record):
+            return  # too late: the pod is gone, or the attempt was given up
+        inquiry.enter(record)
+        if not inquiry.pending:
+            self.state.queue.resume(record.key)
+
+    def _forget_answers_about(self, node_name: str) -> None:
+        row = self.state.nodes.row_of(node_name)
+        if row is not None:
+            for inquiry in self.state.inquiries.values():
+                inquiry.node_gone(row)
 
     def _advance_start(self, examined: int) -> None:
         if examined:
@@ -400,8 +445,14 @@ class Fold:
         if not self._is_ours(entry):
             self.state.queue.remove(entry.info.key)
 
-    def _eviction_ended(self, record: r.VictimEvicted | r.EvictionFailed) -> None:
+    def _eviction_ended(self, record: r.VictimEvicted) -> None:
         self.state.evictions.pop(record.uid, None)
+
+    def _eviction_failed(self, record: r.EvictionFailed) -> None:
+        """No room will be made by this: the pod that waits for it is to look for other victims."""
+        eviction = self.state.evictions.pop(record.uid, None)
+        if eviction is not None and self.state.entry(*_ref(eviction.preemptor)) is not None:
+            self.state.queue.activate(eviction.preemptor.key)
 
     def _reserve(self, entry: PodEntry, assignment: r.Assigned) -> None:
         notes = {reservation.plugin: reservation.note for reservation in assignment.reservations}
@@ -426,6 +477,10 @@ class Fold:
         """None where the pod's profile was taken out of the configuration meanwhile."""
         profile = self.state.profiles.get(entry.info.pod.spec.scheduler_name)
         return profile.reserve if profile is not None else ()
+
+
+def _ref(pod: Victim) -> tuple[str, str]:
+    return pod.key, pod.uid
 
 
 def _on_node(entry: PodEntry) -> Pod:

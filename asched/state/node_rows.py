@@ -6,8 +6,9 @@ made on the gathered copies, so the table itself never changes for a question.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from typing import TYPE_CHECKING, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -16,21 +17,28 @@ from asched.framework.nodes import (
     BoolColumn,
     Int64Column,
     LabelColumn,
-    Nodes,
     RowArray,
     S,
+    SupposedNodes,
     TaintColumn,
 )
-from asched.framework.pod_info import HostPort, PodInfo
+from asched.framework.pod_info import HostPort, PodInfo, PodShape
 from asched.model.node import Node
 from asched.state.ports import ports_collide
-from asched.state.sums import requests_of, scoring_cpu_of, scoring_memory_of, shift
+from asched.state.sums import requests_of, scoring_cpu_of, scoring_memory_of
 
 if TYPE_CHECKING:
     from asched.state.node_table import NodeTable
 
 
-class NodeRows(Nodes):
+_Shift: TypeAlias = tuple[NDArray[np.intp], int]
+"""How many pods of a shape came to each row (negative: left it), and what one of them adds."""
+
+_SAFE = 1 << 62
+"""Sums below this, moved by less than this, stay within 64 bits."""
+
+
+class NodeRows(SupposedNodes):
     """Some rows of a :class:`NodeTable`, in the order given."""
 
     def __init__(self, table: NodeTable, rows: RowArray) -> None:
@@ -153,17 +161,23 @@ class NodeRows(Nodes):
 
     # -- hypotheses ---------------------------------------------------------------------------
 
-    def suppose_pod(self, row: int, pod: PodInfo) -> None:
-        """As if ``pod`` were on the node of ``row`` as well. Raises ValueError if it is."""
-        pods = self._own_pods(row)
-        if pod.uid in pods:
-            raise ValueError(f"pod {pod.key} is on node {self.names[row]} already")
-        pods[pod.uid] = pod
-        self._count(row, pod, 1)
+    def suppose_pods(self, placed: Iterable[tuple[int, PodInfo]]) -> None:
+        came: dict[PodShape, list[int]] = {}
+        for row, pod in placed:
+            pods = self._own_pods(row)
+            if pod.uid in pods:
+                raise ValueError(f"pod {pod.key} is on node {self.names[row]} already")
+            pods[pod.uid] = pod
+            came.setdefault(pod.shape, []).append(row)
+        self._count(came, 1)
 
-    def suppose_without(self, row: int, pod: PodInfo) -> None:
-        """As if ``pod`` were not there. Raises KeyError if it is not."""
-        self._count(row, self._own_pods(row).pop(pod.uid), -1)
+    def suppose_without_pods(self, placed: Iterable[tuple[int, PodInfo]]) -> None:
+        went: dict[PodShape, list[int]] = {}
+        for row, pod in placed:
+            # The shape that was counted, should the pod have been changed since.
+            shape = self._own_pods(row).pop(pod.uid).shape
+            went.setdefault(shape, []).append(row)
+        self._count(went, -1)
 
     def _own_pods(self, row: int) -> dict[str, PodInfo]:
         pods = self._pods.get(row)
@@ -171,14 +185,39 @@ class NodeRows(Nodes):
             pods = self._pods[row] = {pod.uid: pod for pod in self.pods(row)}
         return pods
 
-    def _count(self, row: int, pod: PodInfo, sign: int) -> None:
-        shape, pods = pod.shape, self._pods[row]
-        self.pod_count[row] += sign
-        for name, number in shape.requests.items():
-            column = self.requested(name)
-            if not shift(column, row, sign * number):
-                column[row] = requests_of(pods.values(), name)
-        if not shift(self.scoring_cpu_milli, row, sign * shape.scoring_cpu_milli):
-            self.scoring_cpu_milli[row] = scoring_cpu_of(pods.values())
-        if not shift(self.scoring_memory_bytes, row, sign * shape.scoring_memory_bytes):
-            self.scoring_memory_bytes[row] = scoring_memory_of(pods.values())
+    def _count(self, moved: Mapping[PodShape, Sequence[int]], sign: int) -> None:
+        """Enter in the columns how many pods of each shape came to each row, or left it."""
+        shifts: dict[str, list[_Shift]] = {}
+        cpu: list[_Shift] = []
+        memory: list[_Shift] = []
+        for shape, rows in moved.items():
+            times = np.bincount(rows, minlength=self.size) * sign
+            self.pod_count[:] += times
+            for name, number in shape.requests.items():
+                shifts.setdefault(name, []).append((times, number))
+            cpu.append((times, shape.scoring_cpu_milli))
+            memory.append((times, shape.scoring_memory_bytes))
+        for name, of_resource in shifts.items():
+            self._shift(self.requested(name), of_resource, partial(requests_of, resource=name))
+        self._shift(self.scoring_cpu_milli, cpu, scoring_cpu_of)
+        self._shift(self.scoring_memory_bytes, memory, scoring_memory_of)
+
+    def _shift(
+        self,
+        column: Int64Column,
+        shifts: Sequence[_Shift],
+        exact: Callable[[Iterable[PodInfo]], int],
+    ) -> None:
+        """Move a column of sums, or add up afresh where a sum is or comes near being cut off."""
+        if not shifts:
+            return
+        most = sum(abs(number) * int(np.abs(times).max()) for times, number in shifts)
+        if max(most, int(np.abs(column).max())) < _SAFE:
+            for times, number in shifts:
+                column += times * number
+            return
+        moved = np.zeros(self.size, np.bool_)
+        for times, _ in shifts:
+            moved |= times != 0
+        for row in np.flatnonzero(moved).tolist():
+            column[row] = exact(self._pods[row].values())

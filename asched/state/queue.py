@@ -9,6 +9,8 @@
                               +-> in flight -> unschedulable --------+
                               |                                      |
                               +-> assigned, bound: left the queue    +-> active (no backoff left)
+                              |
+                              +-> asked extenders -> answered -> front of active (same attempt)
 
 Active is a heap in the order of the profile's QueueSort. A rejected pod waits until an event that
 one of its rejecting plugins registered says QUEUE; one that no plugin answers for (an error, or no
@@ -27,7 +29,8 @@ from functools import cmp_to_key
 from itertools import islice
 from typing import Any, NamedTuple
 
-from asched.framework.events import ClusterEvent, EventResource, QueueingHint
+from asched.framework.events import ActionType, ClusterEvent, EventResource, QueueingHint
+from asched.framework.extenders import EXTENDER
 from asched.framework.pod_info import PodInfo, QueuedPod
 from asched.framework.profile import Profile, RegisteredEvent
 from asched.model.meta import Object
@@ -111,13 +114,14 @@ class SchedulingQueue:
 
     @property
     def in_flight(self) -> Iterable[str]:
-        """Keys of the pods that were decided and whose binding has not ended."""
-        return self._in_flight.keys()
+        """Keys of the pods that were decided and whose binding has not ended, or whose attempt waits
+        for extenders."""
+        return (key for key in self._in_flight if key not in self._active.pods)
 
     @property
     def flying(self) -> Iterator[QueuedPod]:
         """The pods in flight."""
-        return (pod for pod, _ in self._in_flight.values())
+        return (self._in_flight[key][0] for key in self.in_flight)
 
     def find(self, key: str) -> QueuedPod | None:
         return (
@@ -213,8 +217,23 @@ class SchedulingQueue:
         if pod is None:
             raise KeyError(key)
         pod.attempts += 1
-        self._in_flight[key] = (pod, self._events_end)
+        # An attempt that goes on keeps the events since it began.
+        self._in_flight.setdefault(key, (pod, self._events_end))
         return pod
+
+    def resume(self, key: str) -> None:
+        """What the pod's attempt waited for is there: it goes on, under the same number, before
+        any other pod is tried. Raises KeyError if it was not in flight."""
+        pod, _ = self._in_flight[key]
+        pod.attempts -= 1
+        self._active.push(pod, _FRONT)
+
+    def give_up(self, key: str) -> None:
+        """Forget that the pod's attempt was begun; it is active again. Raises KeyError if it was not
+        in flight."""
+        if key not in self._active.pods:
+            self.resume(key)
+        self._end_flight(key)
 
     def reject(self, key: str, plugins: Iterable[str], pending: Iterable[str], now_ns: int) -> None:
         """The attempt, or its binding, was turned down by ``plugins``.
@@ -244,6 +263,13 @@ class SchedulingQueue:
         pod.timestamp_ns = pod.rejected_at_ns = now_ns
         self._end_flight(key)
         self._requeue(pod, now_ns)
+
+    def activate(self, key: str) -> None:
+        """Try a waiting pod again at once, whatever it waits for (``Activate`` of kube-scheduler)."""
+        pod = self.find(key)
+        if pod is not None and key not in self._active.pods:
+            self._forget(key)
+            self._activate_or_gate(pod)
 
     # -- events and timers --------------------------------------------------------------------
 
@@ -321,7 +347,7 @@ class SchedulingQueue:
             self._active.pop(pod.info.key)
             self._wait(self._gated, pod, (pod.gating_plugin,))
         else:
-            self._active.push(pod, _sort_key(profile, pod))
+            self._active.push(pod, (_IN_ORDER, _sort_key(profile, pod)))
 
     def _requeue(self, pod: QueuedPod, now_ns: int, *, at_once: bool = False) -> None:
         self._forget(pod.info.key)
@@ -372,7 +398,7 @@ class SchedulingQueue:
             return known
         found: dict[str, tuple[Listener, ...]] = {}
         for name, profile in self._profiles.items():
-            for registered in profile.events:
+            for registered in (*profile.events, _ANY_EVENT):
                 if registered.event.covers(event):
                     entry = Listener(name, registered)
                     found[registered.plugin] = (*found.get(registered.plugin, ()), entry)
@@ -400,6 +426,13 @@ class SchedulingQueue:
                 wake = Wake.AFTER_BACKOFF
         return wake
 
+
+_ANY_EVENT = RegisteredEvent(EXTENDER, ClusterEvent(EventResource.ANY, ActionType.ALL), None)
+"""Extenders cannot say what might change their mind, so anything may."""
+
+_IN_ORDER = 1
+_FRONT = (0,)
+"""Sorts before all that is in order; several such pods go by their arrival."""
 
 _POD_EVENTS = frozenset({EventResource.ASSIGNED_POD, EventResource.UNSCHEDULED_POD})
 

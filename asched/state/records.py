@@ -14,6 +14,7 @@ from typing import Any, dataclass_transform
 
 import msgspec
 
+from asched.framework.extenders import ExtenderSpec, ExtenderVerb, PreemptionCandidate
 from asched.framework.interface import Victim
 from asched.framework.profile import ProfileSpec
 from asched.framework.status import Code
@@ -52,6 +53,8 @@ class ProfilesLoaded(Record):
 
     profiles: tuple[ProfileSpec, ...]
     queue: QueueSettings = QueueSettings()
+    extenders: tuple[ExtenderSpec, ...] = ()
+    """In the order in which they are asked; other records name them by their position here."""
 
 
 class ObjectSeen(Record):
@@ -123,6 +126,79 @@ class EvictionFailed(Record):
     message: str = ""
 
 
+class ExtenderRefusal(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
+    """Nodes that an extender refused with the same words."""
+
+    message: str
+    nodes: bytes
+    """Which of the nodes that it was asked about, a bit each in their order."""
+    unresolvable: bool = False
+    """Evicting pods would not help there."""
+
+
+class ExtenderFiltered(Record):
+    """An extender said which of the nodes of the last question will do."""
+
+    key: str
+    uid: str
+    attempt: int
+    extender: int
+    passed: bytes
+    """Which of the nodes that it was asked about, a bit each in their order."""
+    refused: tuple[ExtenderRefusal, ...] = ()
+
+    @property
+    def verb_answered(self) -> ExtenderVerb:
+        return ExtenderVerb.FILTER
+
+
+class ExtenderPrioritized(Record):
+    """An extender scored the nodes of the last question."""
+
+    key: str
+    uid: str
+    attempt: int
+    extender: int
+    scores: tuple[int, ...]
+    """0 to 10, in the order of the nodes; 0 for one that it did not mention."""
+
+    @property
+    def verb_answered(self) -> ExtenderVerb:
+        return ExtenderVerb.PRIORITIZE
+
+
+class ExtenderReviewed(Record):
+    """An extender said which candidates of a preemption will do, and with which victims."""
+
+    key: str
+    uid: str
+    attempt: int
+    extender: int
+    candidates: tuple[PreemptionCandidate, ...] = ()
+
+    @property
+    def verb_answered(self) -> ExtenderVerb:
+        return ExtenderVerb.PREEMPT
+
+
+class ExtenderFailed(Record):
+    """An extender did not answer the last question, or answered nonsense."""
+
+    key: str
+    uid: str
+    attempt: int
+    extender: int
+    verb: ExtenderVerb
+    message: str
+
+    @property
+    def verb_answered(self) -> ExtenderVerb:
+        return self.verb
+
+
+ExtenderAnswer = ExtenderFiltered | ExtenderPrioritized | ExtenderReviewed | ExtenderFailed
+
+
 class LeadershipGained(Record):
     epoch: int
 
@@ -183,6 +259,8 @@ class Rejected(Record):
     victims: tuple[Victim, ...] = ()
     examined: int = 0
     """How many nodes were looked at, where a share sufficed; 0 for all."""
+    displaced: tuple[Victim, ...] = ()
+    """Pending pods of lower priority that lose their nomination to the same node."""
 
 
 class AttemptFailed(Record):
@@ -193,6 +271,23 @@ class AttemptFailed(Record):
     attempt: int
     plugin: str
     message: str
+
+
+class ExtenderAsked(Record):
+    """The attempt cannot go on without these extenders' answers; until then the pod is in flight."""
+
+    key: str
+    uid: str
+    attempt: int
+    verb: ExtenderVerb
+    extenders: tuple[int, ...]
+    """Their positions in :attr:`ProfilesLoaded.extenders`. All are asked at the same time."""
+    nodes: bytes = b""
+    """The nodes in question: a bit for each row of the node table."""
+    candidates: tuple[PreemptionCandidate, ...] = ()
+    """The candidates in question, where ``verb`` is PREEMPT."""
+    examined: int = 0
+    """How many nodes were looked at, where a share sufficed; 0 for all."""
 
 
 class PermitAllowed(Record):
@@ -223,10 +318,11 @@ Observation = (
     | BindFailed
     | VictimEvicted
     | EvictionFailed
+    | ExtenderAnswer
     | LeadershipGained
     | LeadershipLost
 )
-Decision = Assigned | Rejected | AttemptFailed | PermitAllowed | PermitRejected
+Decision = Assigned | Rejected | AttemptFailed | ExtenderAsked | PermitAllowed | PermitRejected
 AnyRecord = Observation | Decision
 
-DECISIONS = (Assigned, Rejected, AttemptFailed, PermitAllowed, PermitRejected)
+DECISIONS = (Assigned, Rejected, AttemptFailed, ExtenderAsked, PermitAllowed, PermitRejected)
