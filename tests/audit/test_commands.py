@@ -1,0 +1,120 @@
+"""``asched history`` and ``asched explain`` on a journal file."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from asched.cli.main import app
+from asched.journal.opening import open_journal
+from tests.audit.recording import node, pod, woken_pod
+
+runner = CliRunner()
+
+
+@pytest.fixture
+async def journal(tmp_path: Path) -> Path:
+    path = tmp_path / "journal.db"
+    recording = woken_pod()
+    recording.see(node("spare", "8"), pod("next", "1"))
+    recording.bind(recording.decide())
+    async with open_journal(str(path)) as store:
+        await recording.store_in(store)
+    return path
+
+
+def run(journal: Path, *args: str) -> tuple[int, str, str]:
+    result = runner.invoke(app, [*args, "--journal", str(journal)], prog_name="asched")
+    return result.exit_code, result.stdout, result.stderr
+
+
+def test_history_as_a_table(journal: Path) -> None:
+    code, out, err = run(journal, "history", "web")
+    assert (code, err) == (0, "")
+    assert "pod default/web, uid uid-web" in out
+    events = [line.split()[5] for line in out.splitlines() if line.strip().startswith("2026-")]
+    assert events == [
+        "seen", "queued", "rejected", "queued", "queued", "queued", "assigned", "bound", "gone",
+    ]  # fmt: skip
+    assert "from unschedulable to backoff: node large was seen" in out
+    assert "+0.500 s" in out
+
+
+def test_history_as_json(journal: Path) -> None:
+    code, out, err = run(journal, "history", "default/web", "-o", "json")
+    assert (code, err) == (0, "")
+    [found] = json.loads(out)["pods"]
+    assert set(found) == {"namespace", "name", "uid", "entries"}
+    assert [e["event"] for e in found["entries"]][-1] == "gone"
+
+
+def test_explain_a_rejection(journal: Path) -> None:
+    code, out, err = run(journal, "explain", "web", "--attempt", "1")
+    assert (code, err) == (0, "")
+    assert "decided once more from the journal: the same" in out
+    assert "0 of 2 nodes feasible" in out
+    refusals = [line.split()[:2] for line in out.splitlines() if "Unschedulable" in line]
+    assert refusals == [["small", "NodeResourcesFit:"], ["tainted", "TaintToleration:"]]
+
+
+def test_explain_an_assignment_names_the_chosen_node(journal: Path) -> None:
+    code, out, err = run(journal, "explain", "next")
+    assert (code, err) == (0, "")
+    [chosen] = [line for line in out.splitlines() if "<-" in line]
+    assert chosen.split()[0] == "1"
+    assert "NodeResourcesFit x1" in out
+
+
+def test_explain_one_node(journal: Path) -> None:
+    code, out, _ = run(journal, "explain", "next", "--node", "spare", "-o", "json")
+    assert code == 0
+    [found] = json.loads(out)["nodes"]
+    assert found["name"] == "spare"
+    assert found["total"] == sum(score["weighted"] for score in found["scores"])
+    code, out, _ = run(journal, "explain", "next", "--node", "tainted")
+    assert code == 0
+    assert "REFUSES tainted BECAUSE" in out
+
+
+def test_explain_as_json_has_the_documented_fields(journal: Path) -> None:
+    _, out, _ = run(journal, "explain", "next", "-o", "json")
+    documented = (Path(__file__).parents[2] / "docs" / "history.md").read_text()
+    for field in json.loads(out):
+        assert f"`{field}`" in documented, field
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (("history", "wep"), "asched: the journal knows no pod wep; did you mean default/web?\n"),
+        (("explain", "wep"), "asched: the journal knows no pod wep; did you mean default/web?\n"),
+        (
+            ("explain", "web", "--attempt", "9"),
+            "asched: no attempt 9: there were attempts 1 to 2\n",
+        ),
+        (
+            ("explain", "web", "--node", "smal"),
+            "asched: no node 'smal' at that time; did you mean small?\n",
+        ),
+        (("history", "a/b/c"), "asched: 'a/b/c' names no pod; expected NAME or NAMESPACE/NAME\n"),
+    ],
+)
+def test_mistakes_are_one_line(journal: Path, args: Sequence[str], message: str) -> None:
+    assert run(journal, *args) == (2, "", message)
+
+
+@pytest.mark.parametrize("command", ["history", "explain"])
+def test_a_journal_that_is_not_there(tmp_path: Path, command: str) -> None:
+    path = tmp_path / "none.db"
+    assert run(path, command, "web") == (2, "", f"asched: cannot open {path}: no such file\n")
+
+
+def test_asking_leaves_the_journal_as_it_is(journal: Path) -> None:
+    before = journal.read_bytes()
+    run(journal, "history", "web")
+    run(journal, "explain", "web")
+    assert journal.read_bytes() == before
