@@ -216,7 +216,9 @@ class Attempt:
     ) -> tuple[int, RowArray]:
         """(the highest total score, the rows that have it). There must be a feasible row.
 
-        ``bonus``, by row of the table, is added to the total. Raises :class:`PluginFailure` for a plugin that raises or answers nonsense.
+        ``bonus``, by row of the table, is added to the totals.
+
+        Raises :class:`PluginFailure` for a plugin that raises or answers nonsense.
         """
         answers = self._answers
         answers.ensure_scores(self._pod)

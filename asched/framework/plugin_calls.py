@@ -8,6 +8,7 @@ from typing import ParamSpec, TypeVar
 import numpy as np
 
 from asched.framework.cycle_state import CycleState
+from asched.framework.extenders import ExtenderInterruption
 from asched.framework.interface import (
     FilterAllPlugin,
     FilterPlugin,
@@ -36,9 +37,12 @@ class PluginFailure(Exception):  # noqa: N818  it is caught by name, never shown
 def call(
     plugin: Plugin, point: str, method: Callable[Args, R], *args: Args.args, **kwargs: Args.kwargs
 ) -> R:
-    """Call a plugin's method. Raises :class:`PluginFailure` for whatever it raises."""
+    """Call a plugin's method. Raises :class:`PluginFailure` for whatever it raises, but lets
+    :class:`ExtenderInterruption` pass, which is no doing of the plugin's."""
     try:
         return method(*args, **kwargs)
+    except ExtenderInterruption:
+        raise
     except Exception as error:
         raise PluginFailure(plugin.name, point, f"{type(error).__name__}: {error}") from error
 
