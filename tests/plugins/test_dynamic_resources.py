@@ -1,0 +1,71 @@
+"""DynamicResources: pods without claims pass, with kube-scheduler's words; others are told no."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from asched.framework.cycle_state import CycleState
+from asched.framework.nodes import RowArray
+from asched.framework.pod_info import PodInfo
+from asched.framework.status import Code, Status
+from asched.plugins.dynamic_resources import DynamicResources
+from asched.state.node_table import NodeTable
+from tests.daemon.world import world
+from tests.plugins.volume_clusters import a_node, a_pod, build, cluster_of
+
+
+class NoStatuses:
+    """Statuses of no node."""
+
+    def status(self, node_name: str) -> Status | None:
+        return None
+
+    def names(self, *, unresolvable: bool) -> list[str]:
+        return []
+
+    def rows(self, code: Code) -> RowArray:
+        return np.empty(0, np.intp)
+
+
+def test_a_pod_without_claims() -> None:
+    cluster = cluster_of(a_node("n"), a_node("m"))
+    plugin, state, pod = build(DynamicResources, cluster), CycleState(), PodInfo(a_pod("p"))
+    assert plugin.pre_filter(state, pod, cluster.nodes).status.is_skip
+    assert plugin.filter_all(state, pod, cluster.nodes).codes.tolist() == [0, 0]
+    assert plugin.score_all(state, pod, cluster.nodes).tolist() == [0, 0]
+    words = plugin.post_filter(state, pod, NoStatuses()).status
+    assert words == Status.unschedulable("no new claims to deallocate")
+
+
+def test_without_a_turn_at_pre_filter_it_misses_its_state() -> None:
+    plugin = build(DynamicResources, cluster_of())
+    status = plugin.post_filter(CycleState(), PodInfo(a_pod("p")), NoStatuses()).status
+    assert (status.code, status.message) == (Code.ERROR, "not found")
+
+
+def test_a_pod_with_claims_is_refused_in_plain_words() -> None:
+    claims = [{"name": "gpu", "resourceClaimTemplateName": "t"}, {"name": "nic"}]
+    pod = PodInfo(a_pod("p", resourceClaims=claims))
+    plugin = build(DynamicResources, cluster_of())
+    status = plugin.pre_filter(CycleState(), pod, NodeTable()).status
+    reason = "ResourceClaims are not supported yet: the pod asks for gpu, nic"
+    assert status == Status.unresolvable(reason)
+
+
+async def test_the_words_in_the_pods_condition(tmp_path: Path) -> None:
+    async with world(tmp_path, nodes=2) as w, w.daemon():
+        w.add_pod("big", "900")
+        w.add_pod("lost", volumes=[{"name": "v", "persistentVolumeClaim": {"claimName": "none"}}])
+        w.add_pod("device", resourceClaims=[{"name": "gpu", "resourceClaimName": "mine"}])
+        await w.until(lambda: all(map(w.message, ("big", "lost", "device"))))
+        assert w.message("big").startswith(
+            "0/2 nodes are available: 2 Insufficient cpu. no new claims to deallocate"
+        )
+        assert w.message("lost") == (
+            '0/2 nodes are available: persistentvolumeclaim "none" not found. not found'
+        )
+        assert w.message("device").startswith(
+            "0/2 nodes are available: ResourceClaims are not supported yet: the pod asks for gpu."
+        )

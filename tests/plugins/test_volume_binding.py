@@ -1,0 +1,316 @@
+"""VolumeBinding: claims that are wrong, the books, arguments."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from asched.framework.cycle_state import CycleState
+from asched.framework.nodes import Nodes
+from asched.framework.pod_info import PodInfo
+from asched.framework.status import Code, Status
+from asched.model.meta import Object
+from asched.plugins.volume_binding import VolumeBinding
+from asched.state.cluster import ClusterState
+from tests.plugins.volume_clusters import (
+    a_claim,
+    a_node,
+    a_pod,
+    a_volume,
+    api,
+    build,
+    claim_volume,
+    cluster_of,
+    put,
+    rejections,
+)
+
+NO_MATCH = "node(s) didn't find available persistent volumes to bind"
+NODE_CONFLICT = "node(s) didn't match PersistentVolume's node affinity"
+
+
+def late_class(name: str = "late", provisioner: str = "kubernetes.io/no-provisioner") -> Object:
+    return api(
+        "StorageClass", name, provisioner=provisioner, volumeBindingMode="WaitForFirstConsumer"
+    )
+
+
+def late_claim(name: str, size: str = "1Gi", **spec: Any) -> Object:
+    return a_claim(name, size, **{"storageClassName": "late", **spec})
+
+
+def late_volume(name: str, size: str = "1Gi", **spec: Any) -> Object:
+    return a_volume(name, size, **{"storageClassName": "late", **spec})
+
+
+def pod_with(*claims: str, name: str = "p") -> PodInfo:
+    return PodInfo(a_pod(name, *map(claim_volume, claims)))
+
+
+class Scheduler:
+    """The plugin, taken through the cycle as the framework does."""
+
+    def __init__(self, *objects: Object) -> None:
+        self.cluster: ClusterState = cluster_of(*objects)
+        self.plugin = build(VolumeBinding, self.cluster)
+
+    def refused(self, pod: PodInfo, nodes: Nodes | None = None) -> dict[str, Status] | Status:
+        return rejections(self.plugin, pod, nodes or self.cluster.nodes)
+
+    def reserve(self, pod: PodInfo, node: str) -> dict[str, Any]:
+        """Place the pod; what was noted of it."""
+        state = CycleState()
+        assert self.plugin.pre_filter(state, pod, self.cluster.nodes).status.is_success
+        result = self.plugin.reserve(state, pod, node)
+        assert result.status.is_success
+        self.plugin.reserved(pod, node, result.note)
+        return result.note or {}
+
+    def volumes_for(self, pod: PodInfo, node: str) -> dict[str, str]:
+        note = self.reserve(pod, node)
+        return {binding["claim"][1]: binding["volume"] for binding in note["bindings"]}
+
+
+# -- claims that are wrong --------------------------------------------------------------------------
+
+
+def owned_claim(owner_uid: str) -> Object:
+    owner = {"kind": "Pod", "name": "p", "uid": owner_uid, "controller": True}
+    return api(
+        "PersistentVolumeClaim", "p-v0", "d", ownerReferences=[owner],
+        spec={"storageClassName": "late"},
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("claim", "reason"),
+    [
+        (None, 'persistentvolumeclaim "c" not found'),
+        (
+            a_claim("c", bound_to="gone", status={"phase": "Lost"}),
+            'persistentvolumeclaim "c" bound to non-existent persistentvolume "gone"',
+        ),
+        (
+            api("PersistentVolumeClaim", "c", "d", deletionTimestamp="2026-01-01T00:00:00Z"),
+            'persistentvolumeclaim "c" is being deleted',
+        ),
+        (a_claim("c"), "pod has unbound immediate PersistentVolumeClaims"),
+        (
+            a_claim("c", storageClassName="no-such-class"),
+            "pod has unbound immediate PersistentVolumeClaims",
+        ),
+        (
+            late_claim("c", volumeName="pv-not-bound-yet"),
+            "pod has unbound immediate PersistentVolumeClaims",
+        ),
+    ],
+)
+def test_a_claim_that_rules_the_pod_out(claim: Object | None, reason: str) -> None:
+    scheduler = Scheduler(a_node("n"), late_class(), *([claim] if claim else []))
+    assert scheduler.refused(pod_with("c")) == Status.unresolvable(reason)
+
+
+def ephemeral_pod() -> PodInfo:
+    return PodInfo(a_pod("p", {"ephemeral": {}}))
+
+
+def test_an_ephemeral_claim_is_waited_for_and_must_be_the_pods_own() -> None:
+    pod = ephemeral_pod()
+    waiting = "waiting for ephemeral volume controller to create the persistentvolumeclaim"
+    scheduler = Scheduler(a_node("n"), late_class("late", "d.example.com"))
+    assert scheduler.refused(pod) == Status.unresolvable(f'{waiting} "p-v0"')
+    put(scheduler.cluster, owned_claim("another"))
+    alien = "PVC d/p-v0 was not created for pod d/p (pod is not owner)"
+    assert scheduler.refused(pod) == Status.unresolvable(alien)
+    put(scheduler.cluster, owned_claim(pod.uid))
+    assert scheduler.refused(pod) == {}
+    assert scheduler.reserve(pod, "n")["provisions"] == [
+        ["d", "p-v0", "PersistentVolumeClaim-p-v0"]
+    ]
+
+
+def test_a_pod_without_claims_is_left_alone() -> None:
+    scheduler = Scheduler(a_node("n"))
+    pod = PodInfo(a_pod("p", {"emptyDir": {}}))
+    answer = scheduler.refused(pod)
+    assert isinstance(answer, Status)
+    assert answer.is_skip
+    assert scheduler.plugin.reserve(CycleState(), pod, "n").note is None
+    assert scheduler.plugin.pre_score(CycleState(), pod, scheduler.cluster.nodes).is_skip
+
+
+def test_a_bound_claim_without_its_volume() -> None:
+    scheduler = Scheduler(a_node("n"), a_claim("c", bound_to="gone"))
+    gone = "node(s) unavailable due to one or more pvc(s) bound to non-existent pv(s)"
+    assert scheduler.refused(pod_with("c")) == {"n": Status.unresolvable(gone)}
+
+
+# -- what is chosen -------------------------------------------------------------------------------
+
+
+def test_the_smallest_volume_that_fits_and_each_volume_once() -> None:
+    scheduler = Scheduler(
+        a_node("n"),
+        late_class(),
+        *(late_volume(f"pv-{size}", f"{size}Gi") for size in (8, 3, 5)),
+        late_claim("large", "2Gi"),
+        late_claim("small", "1Gi"),
+        late_claim("huge", "4Gi"),
+    )
+    assert scheduler.volumes_for(pod_with("large", "small"), "n") == {
+        "small": "pv-3",
+        "large": "pv-5",
+    }
+    assert scheduler.volumes_for(pod_with("huge", name="q"), "n") == {"huge": "pv-8"}
+
+
+def test_a_volume_is_promised_once_until_it_is_given_back() -> None:
+    scheduler = Scheduler(
+        a_node("n"), late_class(), late_volume("pv"), late_claim("a"), late_claim("b")
+    )
+    first, second = pod_with("a", name="first"), pod_with("b", name="second")
+    note = scheduler.reserve(first, "n")
+    assert scheduler.refused(second) == {"n": Status.unresolvable(NO_MATCH)}
+    scheduler.plugin.unreserve(first, "n", note)
+    assert scheduler.refused(second) == {}
+
+
+def test_pods_that_share_a_claim_share_the_promise() -> None:
+    scheduler = Scheduler(
+        a_node("n"), a_node("m"), late_class(), late_claim("shared"),
+        late_volume("pv-1", on=["n"]), late_volume("pv-2", on=["m"]),
+    )  # fmt: skip
+    first, second = pod_with("shared", name="first"), pod_with("shared", name="second")
+    note = scheduler.reserve(first, "n")
+    assert scheduler.refused(second) == {"m": Status.unresolvable(NO_MATCH)}
+    assert scheduler.volumes_for(second, "n") == {"shared": "pv-1"}
+    scheduler.plugin.unreserve(first, "n", note)
+    # The second still holds it.
+    assert scheduler.refused(pod_with("shared", name="third")) == {
+        "m": Status.unresolvable(NO_MATCH)
+    }
+
+
+def test_a_claim_that_is_to_be_made_stays_on_its_node() -> None:
+    scheduler = Scheduler(
+        a_node("n"), a_node("m"), late_class("late", "d.example.com"), late_claim("shared")
+    )
+    note = scheduler.reserve(pod_with("shared", name="first"), "n")
+    assert note["provisions"] == [["d", "shared", "PersistentVolumeClaim-shared"]]
+    assert scheduler.refused(pod_with("shared", name="second")) == {
+        "m": Status.unresolvable(NO_MATCH)
+    }
+
+
+def test_after_the_binding_the_objects_alone_count() -> None:
+    scheduler = Scheduler(
+        a_node("n"), late_class(), late_volume("pv"), late_claim("a"), late_claim("b")
+    )
+    pod = pod_with("a", name="first")
+    note = scheduler.reserve(pod, "n")
+    reference = {"namespace": "d", "name": "a", "uid": "PersistentVolumeClaim-a"}
+    put(scheduler.cluster, late_volume("pv", claimRef=reference))
+    put(scheduler.cluster, late_claim("a", bound_to="pv"))
+    scheduler.plugin.settled(pod, "n", note)
+    other = pod_with("b", name="second")
+    assert scheduler.refused(other) == {"n": Status.unresolvable(NO_MATCH)}
+    # Released and cleared by the administrator: nothing remembers the old promise.
+    put(scheduler.cluster, late_volume("pv"))
+    assert scheduler.refused(other) == {}
+
+
+def test_the_books_are_the_same_when_rebuilt_from_notes() -> None:
+    objects = [a_node("n"), late_class(), late_volume("pv"), late_claim("a"), late_claim("b")]
+    live = Scheduler(*objects)
+    note = live.reserve(pod_with("a", name="first"), "n")
+    replayed = Scheduler(*objects)
+    replayed.plugin.reserved(pod_with("a", name="first"), "n", note)
+    second = pod_with("b", name="second")
+    assert replayed.refused(second) == live.refused(second) != {}
+
+
+# -- where a bound volume is ----------------------------------------------------------------------
+
+
+def zonal(name: str, label: str) -> Object:
+    expression = {"key": label, "operator": "In", "values": ["a"]}
+    affinity = {"required": {"nodeSelectorTerms": [{"matchExpressions": [expression]}]}}
+    return a_volume(name, awsElasticBlockStore={"volumeID": "vol-1"}, nodeAffinity=affinity)
+
+
+def test_a_migrated_volume_goes_by_its_drivers_topology() -> None:
+    zone, csi_zone = "topology.kubernetes.io/zone", "topology.ebs.csi.aws.com/zone"
+    migrated = {"storage.alpha.kubernetes.io/migrated-plugins": "kubernetes.io/aws-ebs,x"}
+    scheduler = Scheduler(
+        a_node("in-tree", {zone: "a"}),
+        a_node("migrated", {csi_zone: "a"}),
+        a_node("migrated-elsewhere", {zone: "a", csi_zone: "b"}),
+        *(
+            api("CSINode", name, annotations=migrated)
+            for name in ("migrated", "migrated-elsewhere")
+        ),
+        a_claim("c", bound_to="pv"),
+        zonal("pv", zone),
+    )
+    conflict = Status.unresolvable(NODE_CONFLICT)
+    assert scheduler.refused(pod_with("c")) == {"migrated-elsewhere": conflict}
+
+
+def test_a_volume_that_demands_a_node_by_name_is_reached_from_none() -> None:
+    field = {"key": "metadata.name", "operator": "In", "values": ["n"]}
+    affinity = {"required": {"nodeSelectorTerms": [{"matchFields": [field]}]}}
+    scheduler = Scheduler(
+        a_node("n"), a_claim("c", bound_to="pv"), a_volume("pv", nodeAffinity=affinity)
+    )
+    assert scheduler.refused(pod_with("c")) == {"n": Status.unresolvable(NODE_CONFLICT)}
+
+
+def test_thousands_of_local_volumes_are_each_found_on_their_node() -> None:
+    names = [f"n{i}" for i in range(50)]
+    scheduler = Scheduler(
+        *map(a_node, names),
+        late_class(),
+        late_claim("a"),
+        *(late_volume(f"pv-{name}", on=[name]) for name in names[:40]),
+    )
+    refused = scheduler.refused(pod_with("a"))
+    assert isinstance(refused, dict)
+    assert sorted(refused) == sorted(names[40:])
+    rows = np.array([7, 45], np.intp)
+    some = scheduler.refused(pod_with("a"), scheduler.cluster.nodes.take(rows))
+    assert some == {"n45": Status.unresolvable(NO_MATCH)}
+    assert scheduler.volumes_for(pod_with("a"), "n7") == {"a": "pv-n7"}
+
+
+# -- arguments ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        ({"bindTimeoutSeconds": -1}, "bindTimeoutSeconds: -1 is negative"),
+        ({"shape": [{"utilization": 0, "score": 0}]}, "StorageCapacityScoring is off"),
+    ],
+)
+def test_arguments_refused(arguments: dict[str, Any], complaint: str) -> None:
+    with pytest.raises(ValueError, match=complaint):
+        build(VolumeBinding, cluster_of(), **arguments)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "timeout_s"),
+    [({}, 600), ({"bindTimeoutSeconds": 5}, 5), ({"bindTimeoutSeconds": None, "shape": None}, 600)],
+)
+def test_the_bind_timeout(arguments: dict[str, Any], timeout_s: float) -> None:
+    plugin = build(VolumeBinding, cluster_of(), **arguments)
+    assert plugin.time_limit_s > timeout_s
+    assert plugin.time_limit_s == timeout_s + 600
+
+
+def test_reserving_on_a_node_that_went() -> None:
+    scheduler = Scheduler(a_node("n"), late_class(), late_volume("pv"), late_claim("a"))
+    state, pod = CycleState(), pod_with("a")
+    scheduler.plugin.pre_filter(state, pod, scheduler.cluster.nodes)
+    assert scheduler.plugin.reserve(state, pod, "gone").status.code is Code.ERROR
