@@ -113,6 +113,9 @@ class Handle(Protocol):
     def evictions(self) -> Mapping[str, Eviction]:
         """Evictions decided and not known to be carried out, by the victim's uid."""
 
+    def is_preempting(self, uid: str) -> bool:
+        """Whether any of :attr:`evictions` makes room for the pod of that uid."""
+
     def fit(self, state: CycleState, pod: PodInfo) -> Fit:
         """The pod against all filters of the profile, to be tried on nodes whose pods are supposed
         to come and go. ``state`` is the one of the pod's attempt, after PreFilter."""

@@ -1,0 +1,392 @@
+"""DefaultPreemption: where no node is feasible, evict pods of lower priority to make one so."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import ClassVar, NamedTuple
+
+import numpy as np
+
+from asched.framework.cycle_state import CycleState
+from asched.framework.events import (
+    ActionType,
+    ClusterEvent,
+    ClusterEventWithHint,
+    EventResource,
+    QueueingHint,
+)
+from asched.framework.findings import histogram
+from asched.framework.interface import (
+    Arguments,
+    EnqueueExtensions,
+    Handle,
+    NodeStatuses,
+    PostFilterPlugin,
+    PostFilterResult,
+    PreEnqueuePlugin,
+    Victim,
+)
+from asched.framework.nodes import RowArray
+from asched.framework.pod_info import PodInfo
+from asched.framework.status import SUCCESS, Code, Status
+from asched.framework.trial import Fit, Placed, Trial
+from asched.model.meta import Object
+from asched.model.pod import Pod
+from asched.model.workloads import PodDisruptionBudget
+
+NEVER = "not eligible due to preemptionPolicy=Never."
+VICTIMS_LEAVING = "not eligible due to a terminating pod on the nominated node."
+NO_VICTIMS = Status.unresolvable("No preemption victims found for incoming pod")
+NOT_HELPFUL = "Preemption is not helpful for scheduling"
+UNDER_WAY = Status.unresolvable("waiting for the preemption for this pod to be finished")
+
+_PREFIX = "preemption: "
+_DISRUPTED = "DisruptionTarget"
+_BY_SCHEDULER = "PreemptionByScheduler"
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_PRIORITY_OFFSET = 1 << 31
+"""Added to each priority in a sum, so that fewer pods of a negative one count less, not more."""
+
+
+class DefaultPreemptionArgs(Arguments, frozen=True):
+    """How many candidates are enough: a share of the nodes where preemption may help, and never
+    less than an absolute number."""
+
+    min_candidate_nodes_percentage: int = 10
+    min_candidate_nodes_absolute: int = 100
+
+    def __post_init__(self) -> None:
+        percentage = self.min_candidate_nodes_percentage
+        absolute = self.min_candidate_nodes_absolute
+        if not 0 <= percentage <= 100:
+            raise ValueError(
+                f"minCandidateNodesPercentage: Invalid value: {percentage}:"
+                " not in valid range [0, 100]"
+            )
+        if absolute < 0:
+            raise ValueError(
+                f"minCandidateNodesAbsolute: Invalid value: {absolute}: not in valid range [0, inf)"
+            )
+        if not percentage and not absolute:
+            raise ValueError(
+                "minCandidateNodesPercentage: Invalid value: 0:"
+                " cannot be zero at the same time as minCandidateNodesAbsolute"
+            )
+
+    def enough(self, nodes: int) -> int:
+        """How many candidates to look for among so many nodes."""
+        share = nodes * self.min_candidate_nodes_percentage // 100
+        return min(nodes, max(share, self.min_candidate_nodes_absolute))
+
+
+class Candidate(NamedTuple):
+    """A node on which the pod would fit if the victims were gone."""
+
+    node: str
+    victims: tuple[PodInfo, ...]
+    """The most important first. Some may be on their way out already."""
+    pdb_violations: int
+
+
+class DryRun:
+    """What evictions would bring about."""
+
+    __slots__ = ("candidates", "rejected")
+
+    def __init__(self) -> None:
+        self.candidates: list[Candidate] = []
+        self.rejected: dict[str, Status] = {}
+        """Node to why evictions would not help there."""
+
+    def is_enough(self, wanted: int) -> bool:
+        """The search ends once there are so many, and one of them violates no budget."""
+        found = len(self.candidates)
+        return found >= wanted and any(not c.pdb_violations for c in self.candidates)
+
+    def shortlist(self, wanted: int) -> list[Candidate]:
+        """Those that violate no budget, then the others, so many of each."""
+        kind = [c for c in self.candidates if not c.pdb_violations]
+        unkind = [c for c in self.candidates if c.pdb_violations]
+        return kind[:wanted] + unkind[:wanted]
+
+    @property
+    def errors(self) -> list[str]:
+        return [s.message for s in self.rejected.values() if s.code is Code.ERROR]
+
+
+class DefaultPreemption(PostFilterPlugin, PreEnqueuePlugin, EnqueueExtensions):
+    """Chooses a node and the victims on it as kube-scheduler does. While the evictions are being
+    carried out the pod is not tried again; other pods are."""
+
+    name: ClassVar[str] = "DefaultPreemption"
+    api_version: ClassVar[int] = 1
+    arguments: ClassVar[type[DefaultPreemptionArgs]] = DefaultPreemptionArgs
+
+    def __init__(self, args: DefaultPreemptionArgs, handle: Handle) -> None:
+        super().__init__(args, handle)
+        self._args = args
+
+    # -- the decision -------------------------------------------------------------------------
+
+    def post_filter(
+        self, state: CycleState, pod: PodInfo, statuses: NodeStatuses
+    ) -> PostFilterResult:
+        reason = self.ineligible(pod, statuses)
+        if reason:
+            return PostFilterResult(Status.unschedulable(_PREFIX + reason))
+        rows = statuses.rows(Code.UNSCHEDULABLE)
+        wanted = self._args.enough(len(rows))
+        if len(rows):
+            offset = self.handle.draw(f"{self.name}/{pod.uid}/{self._now_ns}", len(rows))
+            rows = np.roll(rows, -offset)
+        run = self.dry_run(state, pod, rows, wanted)
+        if run.candidates:
+            return self._preempt(pod, self.best(run.shortlist(wanted))[0])
+        if run.errors:
+            text = run.errors[0] if len(run.errors) == 1 else f"[{', '.join(run.errors)}]"
+            return PostFilterResult(Status.error(_PREFIX + text))
+        return PostFilterResult(Status.unschedulable(_PREFIX + self.no_candidate(run)), "")
+
+    def ineligible(self, pod: PodInfo, statuses: NodeStatuses) -> str:
+        """Why the pod may not preempt (``PodEligibleToPreemptOthers``); empty if it may.
+
+        One that preempted already waits for its victims to go, unless its node turned out to be
+        hopeless.
+        """
+        if pod.pod.spec.preemption_policy == "Never":
+            return NEVER
+        nodes, nominated = self.handle.cluster.nodes, self.handle.nominated_node(pod)
+        row = nodes.row_of(nominated) if nominated else None
+        if row is None:
+            return ""
+        status = statuses.status(nominated)
+        if status is not None and status.code is Code.UNSCHEDULABLE_AND_UNRESOLVABLE:
+            return ""
+        leaving = any(_preempted(other) for other in _less_important(nodes.pods(row), pod))
+        return VICTIMS_LEAVING if leaving else ""
+
+    def no_candidate(self, run: DryRun) -> str:
+        """What to say where no evictions would help: each node counts."""
+        size = self.handle.cluster.nodes.cluster_size
+        counted = [(status.reasons, 1) for status in run.rejected.values()]
+        others = size - len(run.rejected)
+        if others:
+            counted.append(((NOT_HELPFUL,), others))
+        return f"0/{size} nodes are available: {histogram(counted)}."
+
+    def best(self, candidates: Sequence[Candidate]) -> list[Candidate]:
+        """The candidates that do the least harm (``pickOneNodeForPreemption``): fewest violations
+        of budgets, then the lowest priority of the most important victim, the smallest sum of
+        priorities, the fewest victims, the latest start of the most important victims."""
+        harms = [self._harm(candidate) for candidate in candidates]
+        least = min(harms)
+        return [c for c, harm in zip(candidates, harms, strict=True) if harm == least]
+
+    def _harm(self, candidate: Candidate) -> tuple[int, int, int, int, timedelta]:
+        priorities = [victim.priority for victim in candidate.victims]
+        highest = max(priorities)
+        earliest = min(self._started(v) for v in candidate.victims if v.priority == highest)
+        total = sum(priorities) + _PRIORITY_OFFSET * len(priorities)
+        return candidate.pdb_violations, highest, total, len(priorities), _EPOCH - earliest
+
+    def _preempt(self, pod: PodInfo, candidate: Candidate) -> PostFilterResult:
+        # Graceful deletion has begun: asking for it again would do nothing.
+        staying = [v for v in candidate.victims if not v.pod.terminating]
+        if not staying:
+            return PostFilterResult(SUCCESS, candidate.node)
+        handle = self.handle
+        evicted = {v.uid: v for v in staying if v.uid not in handle.evictions}
+        for waiting in handle.waiting_pods():
+            # Not bound yet: it gives its place back without being deleted.
+            if evicted.pop(waiting.info.uid, None) is not None:
+                waiting.reject(self.name, "preempted")
+        displaced = _less_important(handle.nominated_pods(candidate.node), pod)
+        return PostFilterResult(
+            SUCCESS,
+            candidate.node,
+            tuple(Victim(v.key, v.uid) for v in evicted.values()),
+            tuple(Victim(p.key, p.uid) for p in displaced),
+        )
+
+    # -- the dry run --------------------------------------------------------------------------
+
+    def dry_run(
+        self, state: CycleState, pod: PodInfo, rows: RowArray, wanted: int | None = None
+    ) -> DryRun:
+        """Look for candidates among these rows of the cluster's nodes, in order, until ``wanted``
+        are found; None looks at all. Raises PluginFailure where a filter fails."""
+        run = DryRun()
+        fit = self.handle.fit(state, pod)
+        budgets = _Budgets(self.handle.cluster.objects(PodDisruptionBudget).values())
+        for trial in _in_batches(fit, rows, wanted):
+            rounds = _Rounds(trial, self._potential_victims(trial, pod), budgets)
+            rounds.play()
+            for row in range(trial.nodes.size):
+                node = trial.nodes.names[row]
+                outcome = rounds.outcome(row, node)
+                if isinstance(outcome, Candidate):
+                    run.candidates.append(outcome)
+                    if wanted is not None and run.is_enough(wanted):
+                        return run
+                else:
+                    run.rejected[node] = outcome
+        return run
+
+    def _potential_victims(self, trial: Trial, pod: PodInfo) -> list[list[PodInfo]]:
+        """The less important pods of each row, the most important of them first."""
+        found = []
+        for row in range(trial.nodes.size):
+            lower = _less_important(trial.nodes.pods(row), pod)
+            if len(lower) > 1:
+                lower.sort(key=lambda victim: (-victim.priority, self._started(victim)))
+            found.append(lower)
+        return found
+
+    @property
+    def _now_ns(self) -> int:
+        return self.handle.cluster.now_ns
+
+    def _started(self, pod: PodInfo) -> datetime:
+        """When the pod started; now if it has not."""
+        return pod.pod.status.start_time or _EPOCH + timedelta(microseconds=self._now_ns // 1000)
+
+    # -- while victims go ---------------------------------------------------------------------
+
+    def pre_enqueue(self, pod: PodInfo) -> Status:
+        return UNDER_WAY if self.handle.is_preempting(pod.uid) else SUCCESS
+
+    def events_to_register(self) -> Sequence[ClusterEventWithHint]:
+        event = ClusterEvent(EventResource.ASSIGNED_POD, ActionType.DELETE)
+        return (ClusterEventWithHint(event, self._evictions_done),)
+
+    def _evictions_done(self, pod: Pod, old: Object | None, new: Object | None) -> QueueingHint:
+        """A pod held back here was on its way to be tried: it goes on once its evictions are done.
+
+        kube-scheduler answers Skip and lets the plugins that had rejected the pod decide again,
+        which only some of them do at the right moment.
+        """
+        done = not self.handle.is_preempting(pod.uid)
+        return QueueingHint.QUEUE if done else QueueingHint.SKIP
+
+
+def _less_important(pods: Iterable[PodInfo], than: PodInfo) -> list[PodInfo]:
+    priority = than.priority
+    return [pod for pod in pods if pod.priority < priority]
+
+
+def _preempted(pod: PodInfo) -> bool:
+    """Being deleted because a scheduler preempted it."""
+    if not pod.pod.terminating:
+        return False
+    for condition in pod.pod.status.conditions:
+        if condition.type == _DISRUPTED:
+            return condition.status == "True" and condition.reason == _BY_SCHEDULER
+    return False
+
+
+def _in_batches(fit: Fit, rows: RowArray, wanted: int | None) -> Iterator[Trial]:
+    """Trials over the rows, no more at a time than are likely to be needed."""
+    size = max(1, len(rows) if wanted is None else wanted)
+    for start in range(0, len(rows), size):
+        yield from fit.trials(rows[start : start + size])
+
+
+class _Rounds:
+    """The dry run on the rows of one trial (``SelectVictimsOnNode`` of kube-scheduler, for all rows
+    at once): all potential victims are taken away; then, round by round, the next one of each row
+    is put back, and stays if the pod still fits."""
+
+    def __init__(
+        self, trial: Trial, potential: Sequence[Sequence[PodInfo]], budgets: _Budgets
+    ) -> None:
+        self._trial = trial
+        self._potential = potential
+        self._budgets = budgets
+        self._victims: dict[int, list[PodInfo]] = {}
+        self._violating: dict[int, set[str]] = {}
+        self._refusals: dict[int, Status] = {}
+
+    def play(self) -> None:
+        trial, potential = self._trial, self._potential
+        trial.remove([(row, pod) for row, pods in enumerate(potential) for pod in pods])
+        found = trial.refusals()
+        queues: dict[int, list[PodInfo]] = {}
+        for row, pods in enumerate(potential):
+            refusal = found.status(row) if pods else NO_VICTIMS
+            if refusal is not None:
+                self._refusals[row] = refusal
+                continue
+            violating, others = self._budgets.split(pods)
+            self._violating[row] = {pod.uid for pod in violating}
+            self._victims[row] = []
+            queues[row] = violating + others
+        for number in range(max(map(len, queues.values()), default=0)):
+            self._reprieve([(row, q[number]) for row, q in queues.items() if number < len(q)])
+
+    def _reprieve(self, placed: Sequence[Placed]) -> None:
+        """Put one pod back on each of some rows; where the pod does not fit then, it is a victim."""
+        self._trial.add(placed)
+        passing = self._trial.refusals().passing.tolist()
+        victims = [(row, pod) for row, pod in placed if not passing[row]]
+        if victims:
+            self._trial.remove(victims)
+        for row, pod in victims:
+            self._victims[row].append(pod)
+
+    def outcome(self, row: int, node: str) -> Candidate | Status:
+        """What became of a row; a status tells why evictions would not help."""
+        refusal = self._refusals.get(row)
+        if refusal is not None:
+            return refusal
+        victims, violating = self._victims[row], self._violating[row]
+        if not victims:
+            return Status.error(f'expected at least one victim pod on node "{node}"')
+        chosen = {pod.uid for pod in victims}
+        in_order = tuple(pod for pod in self._potential[row] if pod.uid in chosen)
+        return Candidate(node, in_order, len(violating & chosen))
+
+
+class _Budgets:
+    """The PodDisruptionBudgets, and which pods they protect."""
+
+    def __init__(self, budgets: Iterable[PodDisruptionBudget]) -> None:
+        self._by_namespace: dict[str, list[PodDisruptionBudget]] = {}
+        for budget in budgets:
+            # One that selects nothing in particular protects nobody.
+            selector = budget.spec.selector
+            if selector and (selector.match_labels or selector.match_expressions):
+                self._by_namespace.setdefault(budget.namespace, []).append(budget)
+        self._of_labels: dict[int, list[PodDisruptionBudget]] = {}
+
+    def split(self, pods: Sequence[PodInfo]) -> tuple[list[PodInfo], list[PodInfo]]:
+        """(pods whose eviction would violate a budget, the others), if they were evicted in this
+        order (``filterPodsWithPDBViolation``). A budget that already counts a pod as disrupted is
+        not charged for it again."""
+        if not self._by_namespace:
+            return [], list(pods)
+        left: dict[str, int] = {}
+        violating: list[PodInfo] = []
+        others: list[PodInfo] = []
+        for pod in pods:
+            violates = False
+            for budget in self._protecting(pod):
+                if pod.name in budget.status.disrupted_pods:
+                    continue
+                left.setdefault(budget.key, budget.status.disruptions_allowed)
+                left[budget.key] -= 1
+                violates = violates or left[budget.key] < 0
+            (violating if violates else others).append(pod)
+        return violating, others
+
+    def _protecting(self, pod: PodInfo) -> list[PodDisruptionBudget]:
+        labels = pod.label_set
+        known = self._of_labels.get(labels.number)
+        if known is None:
+            near: Mapping[str, list[PodDisruptionBudget]] = self._by_namespace
+            known = self._of_labels[labels.number] = [
+                budget
+                for budget in near.get(pod.namespace, ())
+                if pod.labels and budget.spec.selector and budget.spec.selector.matches(pod.labels)
+            ]
+        return known
