@@ -84,6 +84,8 @@ def demo(
         raise BadInput(f"asched: {nodes} nodes take at most {most_pods(nodes)} pods here")
     if journal is not None and journal.exists():
         raise BadInput(f"asched: {journal} exists; the demo writes a new journal")
+    if journal is not None and not journal.parent.is_dir():
+        raise BadInput(f"asched: cannot write a journal in {journal.parent}: it is no folder")
     folder = Path(tempfile.mkdtemp(prefix="asched-demo-"))
     path = (journal or folder / "journal.db").absolute()
     options = Options(nodes, pods, seed, over, timeout, path, folder, keep)
@@ -143,8 +145,7 @@ async def _run(
             outcome = _outcome(options, workload, tally, daemon.cluster)
             if options.keep:
                 print_summary(outcome)
-                _point_further(outcome, kubeconfigs.admin)
-                await _until_interrupted()
+                await _stay(outcome, kubeconfigs)
     return outcome
 
 
@@ -204,7 +205,9 @@ def _point_further(outcome: Outcome, kubeconfig: Path | None) -> None:
     sys.stdout.flush()
 
 
-async def _until_interrupted() -> None:
+async def _stay(outcome: Outcome, kubeconfigs: Kubeconfigs) -> None:
     with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+        # Only now, so that whoever does what it says is heard.
+        _point_further(outcome, kubeconfigs.admin)
         async for _ in signals:
             return

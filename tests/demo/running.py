@@ -1,0 +1,33 @@
+"""``asched demo`` as a process of its own."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+DEMO_TIMEOUT_S = 100
+"""Only a failing test ever waits that long."""
+
+
+def demo(*args: str, cwd: Path, command: Sequence[str] = (sys.executable, "-m", "asched")) -> Any:
+    """Run the demo to its end, its temporary files under ``cwd``."""
+    return subprocess.run(
+        [*command, "demo", *args],
+        cwd=cwd,
+        env={"PATH": "/usr/bin:/bin", "TMPDIR": str(cwd), "HOME": str(cwd)},
+        capture_output=True,
+        text=True,
+        timeout=DEMO_TIMEOUT_S,
+        check=False,
+    )
+
+
+def logged(stderr: str) -> list[dict[str, Any]]:
+    """What was logged. Fails on anything in ``stderr`` that is no log event."""
+    events = [json.loads(line) for line in stderr.splitlines()]
+    assert all({"event", "level", "timestamp"} <= event.keys() for event in events)
+    return events

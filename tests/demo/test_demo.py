@@ -1,0 +1,133 @@
+"""The demo, small: it schedules everything that can run, says what it did, and can be asked."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from asched.cli.main import app
+from asched.cycle.decide import Decider
+from asched.framework.registry import Registry
+from asched.journal.opening import open_journal
+from asched.state.cluster import ClusterState
+from asched.state.fold import Fold
+from asched.state.records import Assigned, AttemptFailed, Rejected
+from tests.demo.running import DEMO_TIMEOUT_S, demo, logged
+
+
+def test_a_small_demo(tmp_path: Path) -> None:
+    journal = tmp_path / "run.db"
+    done = demo(
+        "--nodes", "20", "--pods", "120", "--over", "1", "--journal", str(journal), cwd=tmp_path
+    )
+    assert done.returncode == 0, done.stderr
+    assert not [event for event in logged(done.stderr) if event["level"] == "error"]
+    out = done.stdout
+    assert re.search(r"pods that can run +120\s", out)
+    assert re.search(r"bound +120\s", out)
+    assert re.search(r"seen to bound +p50 \d+ ms, p99 \d+ ms", out)
+    assert "Insufficient nvidia.com/gpu" in out
+    assert "held back by SchedulingGates" in out
+    assert re.search(r"bound 120/120", out), "a progress line, as this is no terminal"
+    assert "\x1b" not in out
+    commands = [line.strip() for line in out.splitlines() if f"--journal {journal}" in line]
+    assert [shlex.split(line)[1] for line in commands] == ["history", "explain", "explain"]
+    for line in commands:
+        asked = CliRunner().invoke(app, shlex.split(line)[1:], prog_name="asched")
+        assert (asked.exit_code, asked.stderr) == (0, "")
+
+
+async def test_every_decision_of_a_demo_can_be_made_again(tmp_path: Path) -> None:
+    journal = tmp_path / "run.db"
+    done = demo(
+        "--nodes", "12", "--pods", "80", "--over", "0.5", "--seed", "5", "--journal", str(journal),
+        cwd=tmp_path,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    fold = Fold(ClusterState(), Registry.discover().load)
+    decider, repeated = Decider(fold.state), 0
+    async with open_journal(str(journal), read_only=True) as store:
+        async for stored in store.read():
+            if isinstance(stored.record, Assigned | Rejected | AttemptFailed):
+                assert decider.next() == (stored.record,)
+                repeated += 1
+            fold.apply(stored.record)
+    assert repeated >= 80
+
+
+def test_it_fails_where_pods_that_can_run_are_not_bound(tmp_path: Path) -> None:
+    done = demo(
+        "--nodes", "20", "--pods", "400", "--over", "0.1", "--timeout", "0", cwd=tmp_path
+    )  # fmt: skip
+    assert done.returncode == 1, done.stderr
+    assert "SHOULD HAVE RUN" in done.stdout
+    logged(done.stderr)
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (("--nodes", "10", "--pods", "5000"), "asched: 10 nodes take at most 495 pods here\n"),
+        (("--journal", "there.db"), "asched: there.db exists; the demo writes a new journal\n"),
+        (
+            ("--journal", "no/such/folder.db"),
+            "asched: cannot write a journal in no/such: it is no folder\n",
+        ),
+    ],
+)
+def test_what_it_refuses(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, args: tuple[str, ...], message: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "there.db").touch()
+    done = CliRunner().invoke(app, ["demo", *args], prog_name="asched")
+    assert (done.exit_code, done.stdout, done.stderr) == (2, "", message)
+
+
+def test_a_killed_demo_leaves_no_server_behind(tmp_path: Path) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "asched", "demo", "--nodes", "10", "--pods", "50", "--over", "30"],
+        cwd=tmp_path,
+        env={"PATH": "/usr/bin:/bin", "TMPDIR": str(tmp_path)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    with process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        running = next(line for line in process.stdout if "created" in line)
+        assert "/5" in running
+        process.send_signal(signal.SIGKILL)
+        # The server writes to the same stderr, so that ends only when the server has.
+        process.communicate(timeout=DEMO_TIMEOUT_S)
+    assert process.returncode == -signal.SIGKILL
+
+
+def test_kept_it_goes_on_until_told_to_stop(tmp_path: Path) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "asched", "demo", "--nodes", "10", "--pods", "30", "--over", "0.2",
+         "--keep"],
+        cwd=tmp_path,
+        env={"PATH": "/usr/bin:/bin", "TMPDIR": str(tmp_path)},
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )  # fmt: skip
+    with process:
+        assert process.stdout is not None
+        lines = iter(process.stdout)
+        kubectl = next(line for line in lines if "kubectl --kubeconfig" in line)
+        assert Path(shlex.split(kubectl)[2]).is_file()
+        assert next(line for line in lines if "Ctrl-C" in line)
+        process.send_signal(signal.SIGINT)
+        _, stderr = process.communicate(timeout=DEMO_TIMEOUT_S)
+    assert process.returncode == 0
+    logged(stderr)

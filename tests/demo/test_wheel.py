@@ -1,0 +1,70 @@
+"""An installed wheel works as a checkout does: migrations and data travel with it."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import sysconfig
+import venv
+from pathlib import Path
+
+import pytest
+
+from tests.demo.running import demo, logged
+
+ROOT = Path(__file__).parents[2]
+BUILD_TIMEOUT_S = 100
+
+
+def run(*command: str, cwd: Path) -> str:
+    done = subprocess.run(
+        command, cwd=cwd, capture_output=True, text=True, timeout=BUILD_TIMEOUT_S, check=False
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A virtual environment with asched from its wheel and this one's dependencies."""
+    folder = tmp_path_factory.mktemp("wheel")
+    run(
+        sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", str(folder),
+        str(ROOT), cwd=folder,
+    )  # fmt: skip
+    [wheel] = folder.glob("asched-*.whl")
+    home = folder / "venv"
+    venv.create(home, with_pip=False, symlinks=True)
+    run(
+        sys.executable, "-m", "pip", "--python", str(home / "bin" / "python"), "install",
+        "--no-deps", "--no-index", "--quiet", str(wheel), cwd=folder,
+    )  # fmt: skip
+    [packages] = home.glob("lib/python*/site-packages")
+    # A path in a .pth file: what lies there is found, its own .pth files (the checkout's) are not.
+    (packages / "dependencies.pth").write_text(sysconfig.get_path("purelib") + "\n")
+    return home
+
+
+def test_the_demo_runs_from_an_installed_wheel(installed: Path, tmp_path: Path) -> None:
+    python = installed / "bin" / "python"
+    where = run(str(python), "-c", "import asched; print(asched.__file__)", cwd=tmp_path)
+    assert Path(where.strip()).is_relative_to(installed)
+    done = demo(
+        "--nodes", "20", "--pods", "100", "--over", "1", "--journal", "run.db",
+        cwd=tmp_path, command=[str(installed / "bin" / "asched")],
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    logged(done.stderr)
+    told = run(
+        str(installed / "bin" / "asched"), "explain", "ops/shy-0", "--journal", "run.db",
+        cwd=tmp_path,
+    )  # fmt: skip
+    assert "decided once more from the journal: the same" in told
+
+
+def test_the_wheel_holds_what_is_not_code(installed: Path) -> None:
+    [package] = installed.glob("lib/python*/site-packages/asched")
+    shipped = {path.name for path in (package / "_migrations" / "versions").glob("*.py")}
+    assert shipped == {path.name for path in (ROOT / "migrations" / "versions").glob("*.py")}
+    assert (package / "_migrations" / "env.py").is_file()
+    assert not list(package.parent.glob("tests*")), "tests stay at home"
