@@ -6,6 +6,7 @@ state and so the same decisions. The caller folds each decision before it asks f
 
 from __future__ import annotations
 
+from datetime import timedelta
 from typing import Any
 
 import msgspec
@@ -14,6 +15,7 @@ import numpy as np
 from asched.cycle.attempt import Attempt, Screening, choose
 from asched.cycle.extenders import Consultation
 from asched.cycle.shape_cache import ShapeCache
+from asched.framework.duration import format_duration
 from asched.framework.extenders import EXTENDER, AttemptPausedError, ExtenderFailureError
 from asched.framework.findings import histogram, rejecting_plugins
 from asched.framework.interface import (
@@ -207,7 +209,8 @@ class Decider:
         for key, waiting in cluster.waiting.items():
             until_ns, plugin = min((at, name) for name, at in waiting.pending_until_ns.items())
             if until_ns <= cluster.now_ns:
-                message = f"rejected due to timeout at plugin {plugin}"
+                waited = _as_go_prints(until_ns - waiting.since_ns)
+                message = f"rejected due to timeout after waiting {waited} at plugin {plugin}"
                 decisions.append(PermitRejected(key, waiting.info.uid, plugin, message))
         return tuple(decisions)
 
@@ -238,16 +241,20 @@ def post_filter(
     cluster: ClusterState, profile: Profile, info: PodInfo, screening: Screening
 ) -> PostFilterResult:
     """Ask PostFilter plugins in order until one made room, or one answered that nothing will
-    (``RunPostFilterPlugins``). Raises :class:`PluginFailure` for a plugin that raises.
+    (``RunPostFilterPlugins``). Raises :class:`PluginFailure` for a plugin that raises, and
+    :class:`AttemptPausedError` where an extender is to be asked about preemption first.
     """
     reasons: list[str] = []
     nominated: str | None = None
     for plugin in profile.post_filter:
         refused = RefusedNodes(cluster, screening)
-        result = ask(
-            PostFilterResult, plugin, "PostFilter", plugin.post_filter, screening.state, info,
-            refused,
-        )  # fmt: skip
+        try:
+            result = ask(
+                PostFilterResult, plugin, "PostFilter", plugin.post_filter, screening.state, info,
+                refused,
+            )  # fmt: skip
+        except ExtenderFailureError as failure:
+            result = PostFilterResult(Status.error(str(failure)))
         if result.status.is_success:
             return result
         if result.status.code is Code.UNSCHEDULABLE_AND_UNRESOLVABLE:
@@ -350,6 +357,14 @@ def _permit_timeout_s(plugin: PermitPlugin, answer: PermitResult) -> float:
     if not answer.timeout_s >= 0:
         raise PluginFailure(plugin.name, "Permit", f"a timeout of {answer.timeout_s} s")
     return min(answer.timeout_s, MAX_PERMIT_TIMEOUT_S)
+
+
+def _as_go_prints(duration_ns: int) -> str:
+    """A duration of less than an hour: ``500ms``, ``1.5s``, ``15m0s``."""
+    minutes, rest_ns = divmod(duration_ns, 60 * NS_PER_S)
+    if minutes:
+        return f"{minutes}m{rest_ns / NS_PER_S:g}s"
+    return format_duration(timedelta(microseconds=rest_ns // 1000))
 
 
 def _as_recorded(plugin: ReservePlugin, note: dict[str, Any]) -> dict[str, Any]:

@@ -17,6 +17,7 @@ from asched.framework.pod_queries import PodQuery, TermHolders, TermKind
 from asched.framework.profile import Profile
 from asched.framework.trial import Fit
 from asched.model.meta import Object
+from asched.state.evictions import Evictions
 from asched.state.inquiries import Inquiry
 from asched.state.node_rows import NodeRows
 from asched.state.node_table import NodeTable
@@ -56,11 +57,14 @@ class PodEntry:
 class WaitingPod:
     """An assumed pod that Permit plugins hold back."""
 
-    __slots__ = ("info", "node_name", "pending_until_ns")
+    __slots__ = ("info", "node_name", "pending_until_ns", "since_ns")
 
-    def __init__(self, info: PodInfo, node_name: str, pending_until_ns: dict[str, int]) -> None:
+    def __init__(
+        self, info: PodInfo, node_name: str, since_ns: int, pending_until_ns: dict[str, int]
+    ) -> None:
         self.info = info
         self.node_name = node_name
+        self.since_ns = since_ns
         self.pending_until_ns = pending_until_ns
         """Deadline by plugin, for the plugins that have not allowed it."""
 
@@ -91,8 +95,7 @@ class ClusterState:
         self.queue = SchedulingQueue()
         self.nominator = Nominator()
         self.waiting: dict[str, WaitingPod] = {}
-        self.evictions: dict[str, Eviction] = {}
-        """Evictions decided but not known to be carried out, by the victim's uid."""
+        self.evictions = Evictions()
         self.profiles: Mapping[str, Profile] = {}
         self.extenders: tuple[ExtenderSpec, ...] = ()
         self.inquiries: dict[str, Inquiry] = {}
@@ -185,6 +188,9 @@ class ProfileHandle:
     @property
     def evictions(self) -> Mapping[str, Eviction]:
         return self._state.evictions
+
+    def is_preempting(self, uid: str) -> bool:
+        return self._state.evictions.make_room_for(uid)
 
     def fit(self, state: CycleState, pod: PodInfo) -> Fit:
         if self._profile is None:

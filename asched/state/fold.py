@@ -228,7 +228,7 @@ class Fold:
     def _pod_updated(self, entry: PodEntry, info: PodInfo) -> None:
         if info.pod.terminating:
             # Whoever deleted it: there is nothing left to evict.
-            self.state.evictions.pop(info.uid, None)
+            self.state.evictions.end(info.uid)
         if info.pod.node_name:
             self._bound_pod_updated(entry, info)
         elif entry.phase is PodPhase.PENDING:
@@ -289,7 +289,7 @@ class Fold:
     def _pod_gone(self, key: str) -> None:
         state = self.state
         entry = state.pods.pop(key)
-        state.evictions.pop(entry.info.uid, None)
+        state.evictions.end(entry.info.uid)
         if entry.node:
             self._give_back(entry)
         else:
@@ -334,7 +334,7 @@ class Fold:
         self._advance_start(record.examined)
         if record.holds:
             deadlines = {hold.plugin: hold.deadline_ns for hold in record.holds}
-            state.waiting[record.key] = WaitingPod(entry.info, record.node, deadlines)
+            state.waiting[record.key] = WaitingPod(entry.info, record.node, state.now_ns, deadlines)
         self._reserve(entry, record)
 
     def _rejected(self, record: r.Rejected) -> None:
@@ -346,7 +346,7 @@ class Fold:
         preemptor = Victim(record.key, record.uid)
         for victim in record.victims:
             node = record.nominated_node or ""
-            state.evictions[victim.uid] = Eviction(victim, preemptor, node)
+            state.evictions.begin(Eviction(victim, preemptor, node))
         for displaced in record.displaced:
             if state.entry(displaced.key, displaced.uid) is not None:
                 state.nominator.withdraw(displaced.key)
@@ -446,11 +446,11 @@ class Fold:
             self.state.queue.remove(entry.info.key)
 
     def _eviction_ended(self, record: r.VictimEvicted) -> None:
-        self.state.evictions.pop(record.uid, None)
+        self.state.evictions.end(record.uid)
 
     def _eviction_failed(self, record: r.EvictionFailed) -> None:
         """No room will be made by this: the pod that waits for it is to look for other victims."""
-        eviction = self.state.evictions.pop(record.uid, None)
+        eviction = self.state.evictions.end(record.uid)
         if eviction is not None and self.state.entry(*_ref(eviction.preemptor)) is not None:
             self.state.queue.activate(eviction.preemptor.key)
 

@@ -29,7 +29,12 @@ def describe(state: ClusterState) -> dict[str, Any]:
             for node, pods in state.nominator.by_node.items()
         },
         "waiting": {
-            key: (waiting.info.pod, waiting.node_name, dict(waiting.pending_until_ns))
+            key: (
+                waiting.info.pod,
+                waiting.node_name,
+                waiting.since_ns,
+                dict(waiting.pending_until_ns),
+            )
             for key, waiting in state.waiting.items()
         },
         "evictions": dict(state.evictions),

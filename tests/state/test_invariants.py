@@ -37,7 +37,7 @@ def _nominate_placed(state: ClusterState) -> None:
 
 def _wait_unassumed(state: ClusterState) -> None:
     info = state.pods["default/placed"].info
-    state.waiting["default/placed"] = WaitingPod(info, "n0", {"Doorman": 1})
+    state.waiting["default/placed"] = WaitingPod(info, "n0", 0, {"Doorman": 1})
 
 
 def _bound_in_queue(state: ClusterState) -> None:
