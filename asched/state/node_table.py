@@ -346,6 +346,8 @@ class NodeTable(Nodes):
             if old.label_set is not pod.label_set or old.pod.terminating != pod.pod.terminating:
                 self._pod_log.append((row, old, -1))
                 self._pod_log.append((row, pod, 1))
+                # No column changed, but a plugin of node scope may look at the pods themselves.
+                self._row_log.append(row)
             return
         order = [*here]
         self._remove_from_row(row, old)

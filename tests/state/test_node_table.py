@@ -17,7 +17,7 @@ from hypothesis.stateful import (
 )
 
 from asched.framework.nodes import Nodes
-from asched.framework.pod_info import HostPort, PodInfo
+from asched.framework.pod_info import HostPort, PodInfo, PodShape
 from asched.model.node import ContainerImage, Node, NodeStatus, Taint
 from asched.model.pod import ContainerPort
 from asched.model.quantity import MAX_INT64
@@ -79,7 +79,8 @@ class Row(NamedTuple):
     conflicts: list[bool]
     images: list[tuple[int, int]]
     node: Node
-    pods: dict[str, PodInfo]
+    pods: dict[str, tuple[PodShape, dict[str, str]]]
+    """What a plugin of node scope may read of them."""
 
 
 def rows_by_number(nodes: Nodes) -> dict[int, Row]:
@@ -107,7 +108,7 @@ def rows_by_number(nodes: Nodes) -> dict[int, Row]:
             [column[row] for column in conflicts],
             [(column[row], holders) for column, holders in sizes],
             nodes.node(row),
-            {pod.uid: pod for pod in nodes.pods(row)},
+            {pod.uid: (pod.shape, pod.labels) for pod in nodes.pods(row)},
         )
         for row in np.flatnonzero(nodes.alive).tolist()
     }
