@@ -87,7 +87,11 @@ def run_to_end(
             _until_signal, configuration, registry, options, backend_options={"use_uvloop": True}
         )
     except BaseExceptionGroup as group:
-        raise _first_cause(group) from None
+        cause = _first_cause(group)
+        if not isinstance(cause, CommandError):
+            # A bug, or a state that cannot be: whoever looks into it needs more than one line.
+            log.critical("stopped by an internal error", exc_info=cause)
+        raise cause from None
     except USER_ERRORS as error:
         raise _command_error(error) from None
 

@@ -19,6 +19,8 @@ from asched.kube.volume_writers import VolumeWriter
 from asched.kube.writers import BindOutcome, Done, PodRef, PodWriter, Refused, Unknown
 from asched.state.records import BindFailed, Bound
 
+_POST_BIND_TIME_LIMIT_S = 60.0
+"""Nothing depends on what PostBind does; longer than this nobody waits for its end."""
 _CHECK_INTERVAL_S = 0.25
 """How often a plugin that waits for something looks again."""
 
@@ -108,12 +110,7 @@ async def binding_cycle(
     # Once the API server has bound the pod it is bound, whatever a plugin makes of it.
     if not status.is_success and not isinstance(binder.fate, Done):
         return BindFailed(pod.key, pod.uid, node_name, status.code, status.plugin, status.message)
-    for plugin in profile.post_bind:
-        try:
-            await plugin.post_bind(binder, pod, node_name)
-        except Exception:
-            # The plugin is merely told.
-            log.exception("a PostBind plugin raised", pod=pod.key, plugin=plugin.name)
+    await _post_bind(profile, binder, pod, node_name)
     return Bound(pod.key, pod.uid, node_name)
 
 
@@ -138,6 +135,16 @@ async def _bind(profile: Profile, client: BindingClient, pod: PodInfo, node_name
     return Status.error("every Bind plugin answered Skip")
 
 
+async def _post_bind(profile: Profile, client: BindingClient, pod: PodInfo, node_name: str) -> None:
+    """The plugins are merely told: whatever they do, the pod is bound."""
+    for plugin in profile.post_bind:
+        try:
+            with anyio.fail_after(_POST_BIND_TIME_LIMIT_S):
+                await plugin.post_bind(client, pod, node_name)
+        except Exception:
+            log.exception("a PostBind plugin raised", pod=pod.key, plugin=plugin.name)
+
+
 async def _answer(
     plugin: Plugin, point: str, ask: Callable[[], Awaitable[object]], timeout_s: float | None
 ) -> Status:
@@ -145,8 +152,9 @@ async def _answer(
 
     Errors are worded as kube-scheduler words them (``running PreBind plugin "X": ...``).
     """
+    status: object = None
     try:
-        with anyio.fail_after(timeout_s):
+        with anyio.move_on_after(timeout_s) as limit:
             status = await ask()
     except BindingAbandoned:
         return Status.error("abandoned").by(plugin.name)
@@ -158,4 +166,6 @@ async def _answer(
         if isinstance(status, Status) and status.code is not Code.ERROR:
             return status.by(plugin.name)
         what = status.message if isinstance(status, Status) else f"answered {status!r}, no Status"
+        if limit.cancelled_caught:
+            what = f"no answer within {timeout_s:g} s"
     return Status.error(f'running {point} plugin "{plugin.name}": {what}').by(plugin.name)

@@ -31,7 +31,7 @@ from asched.kube.writers import (
     Unknown,
 )
 from asched.model.node import Node
-from asched.model.pod import DEFAULT_SCHEDULER_NAME
+from asched.model.pod import DEFAULT_SCHEDULER_NAME, POD_SCHEDULED
 from asched.state.cluster import ClusterState, PodEntry, PodPhase
 from asched.state.records import (
     Assigned,
@@ -57,7 +57,8 @@ class _Told(NamedTuple):
     message: str
     reason: Reason
     nominated_node: str
-    since: datetime
+    since: datetime | None
+    """When the pod began to be unscheduled; None where it was before we came, as it says itself."""
 
 
 class Effects:
@@ -195,12 +196,16 @@ class Effects:
         if known is not None and known.uid != info.uid:
             known = None
         node = nominated if nominated is not None else (known.nominated_node if known else "")
-        since = known.since if known else self._clock.utc()
+        since = known.since if known else self._unscheduled_since(info)
         told = _Told(info.uid, message, reason, node, since)
         if told == known:
             return
         self._told[info.key] = told
         self._lanes.submit(info.uid, "tell", partial(self._patch, info, told, nominated))
+
+    def _unscheduled_since(self, info: PodInfo) -> datetime | None:
+        known = [c.status for c in info.pod.status.conditions if c.type == POD_SCHEDULED]
+        return None if known == ["False"] else self._clock.utc()
 
     async def _patch(self, info: PodInfo, told: _Told, nominated: str | None) -> None:
         entry = self._cluster.entry(info.key, info.uid)

@@ -102,7 +102,7 @@ class _Condition(msgspec.Struct, frozen=True, rename="camel"):
     status: str
     reason: str
     message: str
-    last_transition_time: str
+    last_transition_time: str | msgspec.UnsetType
     last_probe_time: None = None
 
 
@@ -198,15 +198,16 @@ class PodWriter:
         *,
         message: str,
         reason: Reason,
-        last_transition: datetime,
+        last_transition: datetime | None,
         nominated_node: str | None = None,
     ) -> PatchOutcome:
         """Set the condition ``PodScheduled=False`` and, unless None, the nominated node.
 
-        ``last_transition`` is when the condition became false: that of the present condition if it
-        is false already, else now. An empty ``nominated_node`` clears it.
+        ``last_transition`` is when the condition became false; None leaves the time that it has, for
+        one that is false already. An empty ``nominated_node`` clears it.
         """
-        condition = _Condition(POD_SCHEDULED, "False", reason, message, _rfc3339(last_transition))
+        since = msgspec.UNSET if last_transition is None else _rfc3339(last_transition)
+        condition = _Condition(POD_SCHEDULED, "False", reason, message, since)
         return await self._patch(pod, _StatusPatch((condition,), _nomination(nominated_node)))
 
     async def nominate(self, pod: PodRef, node: str) -> PatchOutcome:

@@ -62,6 +62,23 @@ async def test_a_clean_restart_goes_on(tmp_path: Path) -> None:
         assert [r.epoch for r in records if isinstance(r, LeadershipGained)] == [1, 2, 3]
 
 
+async def test_since_when_a_pod_is_unscheduled_outlives_the_daemon(tmp_path: Path) -> None:
+    async with world(tmp_path, nodes=1, cpu="1") as w:
+        w.add_pod("big", "3")
+        long_ago = "2020-01-01T00:00:00Z"
+        unscheduled = {
+            "type": "PodScheduled", "status": "False", "reason": "Unschedulable",
+            "message": "0/7 nodes are available.", "lastTransitionTime": long_ago,
+        }  # fmt: skip
+        status = {"conditions": [unscheduled]}
+        w.cluster.patch(
+            "pods", "big", {"status": status}, namespace="default", subresource="status"
+        )
+        async with w.daemon():
+            await w.until(lambda: w.message("big").startswith("0/1 nodes"))
+        assert w.condition("big")["lastTransitionTime"] == long_ago
+
+
 async def test_bindings_decided_but_never_posted_are_posted_as_decided(tmp_path: Path) -> None:
     async with world(tmp_path, nodes=5) as w:
         w.faults.delay(NEVER_S, count=100, verb="create", resource=BINDING)

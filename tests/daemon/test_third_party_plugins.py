@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import ClassVar
 
+import anyio
 import pytest
 
 from asched.framework.cycle_state import CycleState
@@ -129,6 +130,7 @@ class Awkward(PreBindPlugin, PostBindPlugin):
 
     name: ClassVar[str] = "Awkward"
     api_version: ClassVar[int] = 1
+    time_limit_s: ClassVar[float] = 0.2
     met: ClassVar[set[str]] = set()
 
     async def pre_bind(self, client: BindingClient, pod: PodInfo, node_name: str) -> Status:
@@ -140,6 +142,8 @@ class Awkward(PreBindPlugin, PostBindPlugin):
                 raise RuntimeError("boom")
             case "nonsense":
                 return "yes"  # type: ignore[return-value]  # which is the point
+            case "hangs":
+                await anyio.sleep_forever()
             case "errs":
                 return Status.error("disk on fire")
             case "refuses":
@@ -153,7 +157,7 @@ class Awkward(PreBindPlugin, PostBindPlugin):
 async def test_a_failed_pre_bind_is_told_and_tried_again(tmp_path: Path) -> None:
     Awkward.met.clear()
     said: dict[str, tuple[str, str]] = {}
-    names = ("raises", "nonsense", "errs", "refuses")
+    names = ("raises", "nonsense", "hangs", "errs", "refuses")
     async with world(tmp_path, nodes=1) as w:
 
         def note_conditions() -> bool:
@@ -173,6 +177,7 @@ async def test_a_failed_pre_bind_is_told_and_tried_again(tmp_path: Path) -> None
     assert said == {
         "raises": ("SchedulerError", prefix + "RuntimeError: boom"),
         "nonsense": ("SchedulerError", prefix + "answered 'yes', no Status"),
+        "hangs": ("SchedulerError", prefix + "no answer within 0.2 s"),
         "errs": ("SchedulerError", prefix + "disk on fire"),
         "refuses": ("Unschedulable", "not today"),
     }

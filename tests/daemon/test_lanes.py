@@ -1,0 +1,105 @@
+"""The small parts that effects are made of: lanes, pauses, the inbox."""
+
+from __future__ import annotations
+
+import anyio
+import anyio.lowlevel
+
+from asched.daemon.inbox import Inbox
+from asched.daemon.lanes import Job, Lanes
+from asched.daemon.pauses import Pauses
+from asched.kube.changes import Listed
+from asched.kube.timing import SystemClock
+from asched.model.resources import Resource
+from asched.state.records import Bound
+
+
+class Diary:
+    """Jobs that write down when they begin and end."""
+
+    def __init__(self) -> None:
+        self.lines: list[str] = []
+        self.may_end = anyio.Event()
+
+    def job(self, name: str) -> Job:
+        async def work() -> None:
+            self.lines.append(f"{name} begins")
+            await self.may_end.wait()
+            self.lines.append(f"{name} ends")
+
+        return work
+
+
+async def test_in_order_within_a_lane_and_at_the_same_time_between_lanes() -> None:
+    diary, ends = Diary(), list[int]()
+    async with anyio.create_task_group() as tasks:
+        lanes = Lanes(tasks, lambda: ends.append(len(lanes)))
+        for lane, kind in (("a", "tell"), ("a", "bind"), ("b", "tell")):
+            lanes.submit(lane, kind, diary.job(f"{lane}/{kind}"))
+        await anyio.wait_all_tasks_blocked()
+        assert diary.lines == ["a/tell begins", "b/tell begins"]
+        assert len(lanes) == 2
+        diary.may_end.set()
+    assert diary.lines.index("a/tell ends") < diary.lines.index("a/bind begins")
+    assert ends == [1, 0]
+
+
+async def test_only_the_newest_word_that_waits_is_said() -> None:
+    diary = Diary()
+    async with anyio.create_task_group() as tasks:
+        lanes = Lanes(tasks, lambda: None)
+        lanes.submit("a", "tell", diary.job("first"))
+        await anyio.wait_all_tasks_blocked()
+        for name in ("second", "third"):
+            lanes.submit("a", "tell", diary.job(name))
+        diary.may_end.set()
+    assert diary.lines == ["first begins", "first ends", "third begins", "third ends"]
+
+
+async def test_pauses_end_when_the_daemon_stops() -> None:
+    pauses, answers = Pauses(SystemClock()), list[bool]()
+
+    async def wait() -> None:
+        answers.append(await pauses.pause(3600))
+
+    assert await pauses.pause(0.001)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(wait)
+        tasks.start_soon(wait)
+        await anyio.wait_all_tasks_blocked()
+        pauses.end()
+    assert answers == [False, False]
+    assert not await pauses.pause(3600)
+
+
+async def test_the_inbox_holds_watches_back_but_never_outcomes() -> None:
+    inbox, listed = Inbox(most_changes=4), Listed(Resource.PODS, ())
+    handed_over: list[int] = []
+
+    async def watch(number: int) -> None:
+        await inbox.put_changes((listed, listed, listed))
+        handed_over.append(number)
+
+    async with anyio.create_task_group() as tasks:
+        for number in range(2):
+            tasks.start_soon(watch, number)
+        await anyio.wait_all_tasks_blocked()
+        assert handed_over == [0]
+        inbox.put_outcome(Bound("default/p", "u", "n"))
+        assert (len(inbox), inbox.outcomes) == (7, 1)
+        while inbox.next_change() is not None:
+            pass
+        await inbox.wait()
+    assert handed_over == [0, 1]
+    assert inbox.next_outcome() == Bound("default/p", "u", "n")
+    assert inbox.next_outcome() is None
+
+
+async def test_waking_an_inbox_counts_even_before_anybody_waits() -> None:
+    inbox = Inbox()
+    inbox.wake()
+    with anyio.fail_after(5):
+        await inbox.wait()
+    with anyio.move_on_after(0) as again:
+        await inbox.wait()
+    assert again.cancelled_caught
