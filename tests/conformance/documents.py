@@ -6,14 +6,13 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import msgspec
 
-from asched.model.meta import Object
 from asched.model.node import Node
 from asched.model.pod import Pod
-from asched.model.resources import Resource, decode
+from asched.model.resources import AnyObject, Resource, decode
 from tests.conformance.defaulting import (
     ApiObject,
     default_namespace,
@@ -30,18 +29,26 @@ class Case(NamedTuple):
     expect: dict[str, Any]
 
 
+class DocumentError(ValueError):
+    """A file is no recorded document."""
+
+
 class Document:
     """One recorded file, its objects as the API server would hand them out."""
 
     def __init__(self, path: Path) -> None:
-        recorded = json.loads(path.read_bytes())
+        """Raises :class:`DocumentError` where the file does not have the form."""
+        try:
+            recorded = json.loads(path.read_bytes())
+            self.topic: str = recorded["topic"]
+            self._objects: dict[str, list[ApiObject]] = recorded["objects"]
+            self._cases: list[dict[str, Any]] = recorded["cases"]
+            self.config: dict[str, Any] | None = recorded.get("config")
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise DocumentError(f"{path.name} is no recorded document: {error!r}") from None
         self.name = path.stem
-        self.topic: str = recorded["topic"]
-        self.config: dict[str, Any] | None = recorded["config"]
-        self._objects: dict[str, list[ApiObject]] = recorded["objects"]
         classes = self._objects.get("priorityClasses", [])
         self._default_pod = partial(default_pod, priority_classes=classes)
-        self._cases: list[dict[str, Any]] = recorded["cases"]
 
     @property
     def nodes(self) -> list[Node]:
@@ -51,7 +58,7 @@ class Document:
     def pods(self) -> list[Pod]:
         return [pod for pod in self.objects(Resource.PODS) if isinstance(pod, Pod)]
 
-    def objects(self, resource: Resource) -> list[Object]:
+    def objects(self, resource: Resource) -> list[AnyObject]:
         """All objects of one resource."""
         default = self._defaulting(resource)
         field = _FIELDS.get(resource, resource.plural)
@@ -117,8 +124,9 @@ _FIELDS = {
 }
 
 
-def _decode(resource: Resource, raw: ApiObject) -> Object:
-    return decode(resource, msgspec.json.encode(raw))
+def _decode(resource: Resource, raw: ApiObject) -> AnyObject:
+    decoded = decode(resource, msgspec.json.encode(raw))
+    return cast(AnyObject, decoded)
 
 
 def documents(directory: Path, topics: Sequence[str]) -> list[Path]:

@@ -1,0 +1,54 @@
+"""``python -m tests.conformance DIR``: does asched answer as recorded?"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from pathlib import Path
+
+from asched.framework.registry import Registry
+from tests.conformance.runner import results, topics_in
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Print a line a topic, what differs, and the sum. 0 if all agree, 1 if not, 2 if there is
+    nothing to run."""
+    options = _parser().parse_args(arguments)
+    topics = {
+        topic: paths
+        for topic, paths in topics_in(options.directory).items()
+        if not options.topic or topic in options.topic
+    }
+    if not topics:
+        print(f"no documents in {options.directory}", file=sys.stderr)
+        return 2
+    registry = Registry.discover()
+    passed = failed = 0
+    width = max(map(len, topics))
+    for topic, paths in topics.items():
+        found = list(results(topic, paths, registry))
+        wrong = [result for result in found if not result.passed]
+        passed += len(found) - len(wrong)
+        failed += len(wrong)
+        print(f"{topic:{width}}  {len(found) - len(wrong)} passed, {len(wrong)} failed")
+        for result in wrong[: options.cases]:
+            print(f"  {result.place}")
+            for line in result.differences[: options.diffs]:
+                print(f"    {line}")
+            if len(result.differences) > options.diffs:
+                print(f"    ... and {len(result.differences) - options.diffs} more")
+    print(f"{passed} passed, {failed} failed")
+    return 1 if failed else 0
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m tests.conformance", description=__doc__)
+    parser.add_argument("directory", type=Path, metavar="DIR", help="documents, topics as folders")
+    parser.add_argument("--topic", action="append", metavar="NAME", help="only this topic; repeat")
+    parser.add_argument("--diffs", type=int, default=5, help="differences shown a case (5)")
+    parser.add_argument("--cases", type=int, default=10, help="failing cases shown a topic (10)")
+    return parser
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,171 @@
+"""What asched answers for the cases of a document, in the form of the recorded ``expect``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from asched.cycle.attempt import Attempt, Screening
+from asched.cycle.decide import RefusedNodes
+from asched.cycle.inspect import AttemptOutcome, Inspection, inspect
+from asched.cycle.shape_cache import ShapeCache
+from asched.framework.config import KubeSchedulerConfiguration, decode_configuration
+from asched.framework.pod_info import PodInfo
+from asched.framework.profile import Profile
+from asched.framework.registry import Registry
+from asched.framework.resolve import resolve
+from asched.framework.status import Code, Status
+from asched.model.pod import DEFAULT_SCHEDULER_NAME
+from asched.model.resources import Resource
+from asched.plugins.default_preemption import DefaultPreemption
+from asched.state.cluster import ClusterState
+from asched.state.fold import Fold
+from asched.state.records import ObjectGone, ObjectSeen, ProfilesLoaded
+from tests.conformance.documents import Case, Document
+
+Answer = dict[str, Any]
+
+
+class Laboratory:
+    """A document's cluster under its profile. Every case sees it as recorded."""
+
+    def __init__(self, document: Document, registry: Registry) -> None:
+        """Raises ConfigurationError for a configuration that asched refuses."""
+        self._document = document
+        self._state = ClusterState()
+        self._fold = Fold(self._state, registry.load)
+        config = KubeSchedulerConfiguration()
+        if document.config is not None:
+            config = decode_configuration(document.config)
+        self._fold.apply(ProfilesLoaded(resolve(config, registry)))
+        for resource in Resource:
+            for seen in document.objects(resource):
+                self._fold.apply(ObjectSeen(seen))
+
+    def answers(self) -> Iterator[tuple[Case, Answer]]:
+        """Each case with what asched answers."""
+        for case in self._document.cases:
+            # A pod that demands a node was counted as being on it in the recording. So it is here.
+            self._fold.apply(ObjectSeen(case.pod))
+            yield case, self._answer(PodInfo(case.pod))
+            self._fold.apply(ObjectGone("Pod", case.pod.key, case.pod.uid))
+
+    def _answer(self, pod: PodInfo) -> Answer:
+        state = self._state
+        profile = state.profiles[DEFAULT_SCHEDULER_NAME]
+        inspection = inspect(state, profile, pod)
+        answer: Answer = {"outcome": inspection.outcome.value, "feasible": [*inspection.feasible]}
+        if inspection.pre_enqueue:
+            answer["preEnqueue"] = _by_plugin(inspection.pre_enqueue)
+        answer.update(_pre_filter(inspection))
+        answer.update(_filter(inspection))
+        if inspection.outcome is AttemptOutcome.SCHEDULED:
+            answer.update(_score(inspection))
+        elif inspection.outcome in (AttemptOutcome.UNSCHEDULABLE, AttemptOutcome.ERROR):
+            answer["message"] = inspection.message
+        if inspection.outcome is AttemptOutcome.UNSCHEDULABLE and inspection.nodes:
+            answer.update(_preemption(state, profile, pod))
+        return answer
+
+
+def _status(status: Status) -> list[Any]:
+    return [status.code.title, [*status.reasons]]
+
+
+def _by_plugin(statuses: dict[str, Status]) -> dict[str, Any]:
+    return {name: _status(status) for name, status in statuses.items()}
+
+
+def _pre_filter(inspection: Inspection) -> Answer:
+    found = inspection.pre_filter
+    if found is None:
+        return {}
+    names = found.node_names
+    answer: Answer = {"nodeNames": None if names is None else [*names]}
+    if found.skipped:
+        answer["skipped"] = [*found.skipped]
+    if found.rejections:
+        answer["plugins"] = _by_plugin(found.rejections)
+    if found.restricted_by:
+        answer["restrictedBy"] = [*found.restricted_by]
+    if found.status is not None:
+        answer["status"] = [*_status(found.status), found.status.plugin]
+    return {"preFilter": answer}
+
+
+def _filter(inspection: Inspection) -> Answer:
+    found = inspection.filter
+    if found is None:
+        return {}
+    answer: Answer = {}
+    if found.plugins:
+        answer["plugins"] = {name: _by_plugin(nodes) for name, nodes in found.plugins.items()}
+    if found.nodes:
+        answer["nodes"] = {
+            node: [status.plugin, *_status(status)] for node, status in found.nodes.items()
+        }
+    return {"filter": answer}
+
+
+def _score(inspection: Inspection) -> Answer:
+    answer: Answer = {
+        "score": {
+            name: {
+                "weight": scores.weight,
+                "raw": [*scores.raw],
+                "normalized": [*scores.normalized],
+            }
+            for name, scores in inspection.scores.items()
+        },
+        "total": [*inspection.total],
+        "best": [*inspection.best],
+        "preScore": {"skipped": [*inspection.score_skipped]} if inspection.score_skipped else {},
+    }
+    if inspection.nominated_node_used:
+        answer["nominatedNodeUsed"] = True
+    return answer
+
+
+def _preemption(state: ClusterState, profile: Profile, pod: PodInfo) -> Answer:
+    """The dry run over all potential nodes, if DefaultPreemption has its turn."""
+    screening = Attempt(state, profile, pod, ShapeCache(state.nodes)).screen(share_of_nodes=False)
+    plugin = _reached(profile, pod, screening, refused := RefusedNodes(state, screening))
+    if plugin is None:
+        return {}
+    names, rows = state.nodes.names, refused.rows(Code.UNSCHEDULABLE)
+    reason = plugin.ineligible(pod, refused)
+    answer: Answer = {
+        "eligible": not reason,
+        "potentialNodes": sorted(names[row] for row in rows.tolist()),
+        "candidates": {},
+        "nominated": [],
+    }
+    if reason:
+        answer["reason"] = reason
+        return {"preemption": answer}
+    run = plugin.dry_run(screening.state, pod, rows)
+    answer["candidates"] = {
+        candidate.node: {
+            "victims": [victim.key for victim in candidate.victims],
+            "pdbViolations": candidate.pdb_violations,
+        }
+        for candidate in run.candidates
+    }
+    if run.rejected:
+        answer["rejected"] = _by_plugin(run.rejected)
+    if run.candidates:
+        answer["nominated"] = sorted(candidate.node for candidate in plugin.best(run.candidates))
+    return {"preemption": answer}
+
+
+def _reached(
+    profile: Profile, pod: PodInfo, screening: Screening, refused: RefusedNodes
+) -> DefaultPreemption | None:
+    """DefaultPreemption, unless it is not enabled or a plugin before it settles the matter."""
+    for plugin in profile.post_filter:
+        if isinstance(plugin, DefaultPreemption):
+            return plugin
+        result = plugin.post_filter(screening.state, pod, refused)
+        if result.status.code is not Code.UNSCHEDULABLE:
+            return None
+    return None

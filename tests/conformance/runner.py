@@ -1,0 +1,53 @@
+"""Runs recorded documents and counts what agrees."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from asched.framework.registry import Registry
+from asched.framework.strict import ConfigurationError
+from asched.model.resources import DecodeError
+from tests.conformance.answers import Laboratory
+from tests.conformance.differences import differences
+from tests.conformance.documents import Document, DocumentError
+
+
+class CaseResult(NamedTuple):
+    """One case: where it is recorded, and how the answer differs."""
+
+    topic: str
+    place: str
+    """Document and number of the case."""
+    differences: tuple[str, ...]
+
+    @property
+    def passed(self) -> bool:
+        return not self.differences
+
+
+def topics_in(directory: Path) -> dict[str, list[Path]]:
+    """The documents by topic, which is their folder (``.`` for the directory itself)."""
+    found: dict[str, list[Path]] = {}
+    for path in sorted(directory.rglob("*.json"), key=_in_number_order):
+        found.setdefault(str(path.parent.relative_to(directory)), []).append(path)
+    return found
+
+
+def _in_number_order(path: Path) -> tuple[str, int, str]:
+    return str(path.parent), len(path.stem), path.stem
+
+
+def results(topic: str, paths: Sequence[Path], registry: Registry) -> Iterator[CaseResult]:
+    """The result of every case. A document that cannot be used is one failed case."""
+    for path in paths:
+        try:
+            document = Document(path)
+            laboratory = Laboratory(document, registry)
+            for number, (case, answer) in enumerate(laboratory.answers()):
+                place = f"{path.stem} case {number} ({case.pod.key})"
+                found = differences(case.pod, case.expect, answer)
+                yield CaseResult(topic, place, tuple(found))
+        except (DocumentError, ConfigurationError, DecodeError) as error:
+            yield CaseResult(topic, path.stem, (f"cannot be used: {error}",))
