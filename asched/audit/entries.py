@@ -72,6 +72,23 @@ class Failure(Event, frozen=True, tag="failed"):
     message: str
 
 
+class ExtenderInquiry(Event, frozen=True, tag="extenderAsked"):
+    """The attempt waits for the answers of these extenders."""
+
+    attempt: int
+    verb: str
+    """``filter``, ``prioritize`` or ``preempt``."""
+    extenders: tuple[str, ...]
+
+
+class ExtenderReply(Event, frozen=True, tag="extenderAnswered"):
+    attempt: int
+    verb: str
+    extender: str
+    failure: str = ""
+    """Why there was no answer."""
+
+
 class PermitAnswer(Event, frozen=True, tag="permit"):
     """A plugin that held the pod let it go, or turned it away."""
 
@@ -119,6 +136,8 @@ Entry = (
     | Assignment
     | Rejection
     | Failure
+    | ExtenderInquiry
+    | ExtenderReply
     | PermitAnswer
     | Binding
     | BindingFailure

@@ -209,6 +209,8 @@ def _notes(percentage: int, found: Inspection) -> tuple[str, ...]:
         notes.append(
             f"the profile looks for {percentage} % of the nodes only; here all were looked at"
         )
+    if found.awaits_extender:
+        notes.append("an extender had not answered yet; what is here is without its word")
     if found.nominated_node_used:
         notes.append("the pod's nominated node passed, so no other was considered")
     return tuple(notes)

@@ -18,6 +18,8 @@ from asched.audit.entries import (
     Entry,
     Eviction,
     EvictionFailure,
+    ExtenderInquiry,
+    ExtenderReply,
     Failure,
     Observed,
     PermitAnswer,
@@ -122,6 +124,20 @@ class PodTimelines:
                 self._rejected(record)
             case r.Assigned() | r.AttemptFailed() | r.PermitAllowed() | r.PermitRejected():
                 self._write(record.key, _decision(record, seq, at))
+            case r.ExtenderAsked():
+                names = tuple(self._extender(index) for index in record.extenders)
+                inquiry = ExtenderInquiry(seq, at, record.attempt, record.verb.value, names)
+                self._write(record.key, inquiry)
+            case (
+                r.ExtenderFiltered()
+                | r.ExtenderPrioritized()
+                | r.ExtenderReviewed()
+                | r.ExtenderFailed()
+            ):
+                name, verb = self._extender(record.extender), record.verb_answered.value
+                failure = record.message if isinstance(record, r.ExtenderFailed) else ""
+                reply = ExtenderReply(seq, at, record.attempt, verb, name, failure)
+                self._write(record.key, reply)
             case r.Bound():
                 self._write(record.key, Binding(seq, at, record.node))
             case r.BindFailed():
@@ -135,6 +151,10 @@ class PodTimelines:
                 self._write(record.key, Eviction(seq, at))
             case r.EvictionFailed():
                 self._write(record.key, EvictionFailure(seq, at, record.message))
+
+    def _extender(self, index: int) -> str:
+        extenders = self._fold.state.extenders
+        return extenders[index].name if index < len(extenders) else f"extender {index}"
 
     def _rejected(self, record: r.Rejected) -> None:
         seq, at = self._seq, self._at
@@ -217,6 +237,13 @@ def _own_cause(record: r.AnyRecord, queue: str) -> str:
             return "its binding failed"
         case r.PodChanged():
             return "it changed"
+        case (
+            r.ExtenderFiltered()
+            | r.ExtenderPrioritized()
+            | r.ExtenderReviewed()
+            | r.ExtenderFailed()
+        ):
+            return "the extenders that were asked have answered"
         case _:
             return "it was seen"
 

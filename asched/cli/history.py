@@ -15,6 +15,8 @@ from asched.audit.entries import (
     Entry,
     Eviction,
     EvictionFailure,
+    ExtenderInquiry,
+    ExtenderReply,
     Failure,
     Observed,
     PermitAnswer,
@@ -95,6 +97,11 @@ def described(entry: Entry) -> tuple[str, str]:
             return "rejected", _rejected(entry)
         case Failure():
             return "failed", f"attempt {entry.attempt}: {entry.message}"
+        case ExtenderInquiry():
+            return "asked", f"attempt {entry.attempt}: {', '.join(entry.extenders)} to {entry.verb}"
+        case ExtenderReply():
+            failed = f" failed: {entry.failure}" if entry.failure else " answered"
+            return "extender", f"attempt {entry.attempt}: {entry.verb} of {entry.extender}{failed}"
         case PermitAnswer():
             said = "let it go" if entry.allowed else f"turned it away: {entry.message}"
             return "permit", f"{entry.plugin} {said}"

@@ -12,14 +12,17 @@ from enum import Enum
 import msgspec
 import numpy as np
 
-from asched.cycle.attempt import Attempt, Screening
+from asched.cycle.attempt import Attempt, PluginScores, Screening
 from asched.cycle.decide import NO_NODES, fit_message, post_filter
+from asched.cycle.extenders import Consultation
 from asched.cycle.shape_cache import ShapeCache
+from asched.framework.extenders import EXTENDER, AttemptPausedError, ExtenderFailureError
 from asched.framework.plugin_calls import PluginFailure, filter_nodes
 from asched.framework.pod_info import PodInfo
 from asched.framework.profile import Profile
 from asched.framework.status import Status
 from asched.state.cluster import ClusterState
+from asched.state.records import ExtenderAsked
 
 
 class AttemptOutcome(Enum):
@@ -88,11 +91,14 @@ class Inspection(msgspec.Struct, frozen=True):
     """Plugins whose Score is not run, sorted."""
     scores: dict[str, PluginScoring] = {}
     total: tuple[int, ...] = ()
-    """Sum of weighted normalised scores, aligned with :attr:`feasible`."""
+    """Sum of weighted normalised scores, aligned with :attr:`feasible`. What extenders add stands
+    among :attr:`scores` under the name ``Extender``."""
     best: tuple[str, ...] = ()
     """The nodes with the highest total, sorted: any of them may be chosen."""
     message: str = ""
     """Why not: the text of the pod's ``PodScheduled=False`` condition."""
+    awaits_extender: bool = False
+    """An extender's answer is missing, so what is here is without it."""
     failed_plugin: str = ""
     """The plugin whose failure is the outcome ``error``."""
 
@@ -123,6 +129,8 @@ def inspect(cluster: ClusterState, profile: Profile, pod: PodInfo) -> Inspection
         return Inspection(
             AttemptOutcome.ERROR, names, message=str(failure), failed_plugin=failure.plugin
         )
+    except ExtenderFailureError as failure:
+        return Inspection(AttemptOutcome.ERROR, names, message=str(failure), failed_plugin=EXTENDER)
 
 
 class _Inspector:
@@ -135,24 +143,46 @@ class _Inspector:
         self._names = names
         # A cache of its own: nothing that was computed before has a say.
         self._attempt = Attempt(cluster, profile, pod, ShapeCache(cluster.nodes))
+        queued = cluster.queue.find(pod.key)
+        number = 0 if queued is None else queued.attempts + 1
+        self._consultation = Consultation(cluster, profile, pod, number)
+        self._awaits_extender = False
 
     def inspection(self) -> Inspection:
         nominated = self._cluster.nominator.node_of(self._pod.key)
-        screening = self._attempt.screen(nominated=nominated, share_of_nodes=False)
+        screening = self._screen(nominated)
+        if screening.nominated_used and not screening.count:
+            screening = self._screen("")
         pre_filter = _pre_filter(self._profile, screening)
         filters = None
         if screening.rejected is None:
             filters = FilterInspection(self._each_filter(screening), self._verdicts(screening))
         if screening.count:
             return self._scheduled(screening, pre_filter, filters)
-        made_room = post_filter(self._cluster, self._profile, self._pod, screening)
+        post_filter_message = self._post_filter(screening)
         return Inspection(
             AttemptOutcome.UNSCHEDULABLE,
             self._names,
             pre_filter=pre_filter,
             filter=filters,
-            message=fit_message(self._cluster, screening, made_room.status.message),
+            message=fit_message(self._cluster, screening, post_filter_message),
+            awaits_extender=self._awaits_extender,
         )
+
+    def _screen(self, nominated: str) -> Screening:
+        """What plugins, and extenders as far as they answered, leave."""
+        screening = self._attempt.screen(nominated=nominated, share_of_nodes=False)
+        self._awaits_extender = self._consultation.filter(screening) is not None
+        return screening
+
+    def _post_filter(self, screening: Screening) -> str:
+        self._consultation.offer_review(screening)
+        try:
+            result = post_filter(self._cluster, self._profile, self._pod, screening)
+        except AttemptPausedError:
+            self._awaits_extender = True
+            return ""
+        return result.status.message
 
     def _each_filter(self, screening: Screening) -> dict[str, dict[str, Status]]:
         table, found = self._cluster.nodes, {}
@@ -184,10 +214,18 @@ class _Inspector:
         pre_filter: PreFilterInspection,
         filters: FilterInspection | None,
     ) -> Inspection:
+        # Extenders are asked to score only where there is a choice.
+        bonus = self._consultation.prioritize(screening) if screening.count > 1 else None
         scoring = self._attempt.score(screening)
         found = [self._cluster.nodes.names[row] for row in screening.rows.tolist()]
         order = sorted(range(len(found)), key=found.__getitem__)
         feasible = tuple(found[index] for index in order)
+        if isinstance(bonus, ExtenderAsked):
+            self._awaits_extender = True
+        elif bonus is not None:
+            extra = bonus[screening.rows]
+            scoring.total = scoring.total + extra
+            scoring.plugins.append(PluginScores(EXTENDER, 1, extra, extra))
         total = tuple(scoring.total[order].tolist())
         best = max(total)
         return Inspection(
@@ -208,6 +246,7 @@ class _Inspector:
             },
             total=total,
             best=tuple(name for name, own in zip(feasible, total, strict=True) if own == best),
+            awaits_extender=self._awaits_extender,
         )
 
 
