@@ -10,6 +10,7 @@ import msgspec
 
 from asched.cycle.decide import Decider
 from asched.daemon.config_file import load
+from asched.framework.extenders import ExtenderSpec
 from asched.framework.registry import Registry
 from asched.journal.memory import MemoryStore
 from asched.journal.store import JournalStore
@@ -63,13 +64,13 @@ def pod(
 class Recording:
     """Records as a daemon would write them. The clock is moved by hand."""
 
-    def __init__(self) -> None:
+    def __init__(self, *extenders: ExtenderSpec) -> None:
         self.records: list[AnyRecord] = []
         self.state = ClusterState()
         self._fold = Fold(self.state, REGISTRY.load)
         self._decider = Decider(self.state)
         self.add(EngineStarted("test", 7))
-        self.add(ProfilesLoaded(load(None, REGISTRY).profiles))
+        self.add(ProfilesLoaded(load(None, REGISTRY).profiles, extenders=extenders))
         self.turn(0.0)
 
     def add(self, record: AnyRecord) -> int:

@@ -5,10 +5,13 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from typing import get_args
 
+import msgspec
 import pytest
 from typer.testing import CliRunner
 
+from asched.audit.entries import Entry
 from asched.cli.main import app
 from asched.journal.opening import open_journal
 from tests.audit.recording import node, pod, woken_pod
@@ -85,6 +88,15 @@ def test_explain_as_json_has_the_documented_fields(journal: Path) -> None:
     documented = (Path(__file__).parents[2] / "docs" / "history.md").read_text()
     for field in json.loads(out):
         assert f"`{field}`" in documented, field
+
+
+@pytest.mark.parametrize("entry", get_args(Entry), ids=lambda entry: entry.__name__)
+def test_every_event_and_its_fields_are_documented(entry: type[msgspec.Struct]) -> None:
+    documented = (Path(__file__).parents[2] / "docs" / "history.md").read_text()
+    tag = msgspec.inspect.type_info(entry).tag  # type: ignore[attr-defined]
+    [row] = [line for line in documented.splitlines() if line.startswith(f"| `{tag}` ")]
+    for field in entry.__struct_encode_fields__:
+        assert field in ("seq", "at") or f"`{field}`" in row, field
 
 
 @pytest.mark.parametrize(

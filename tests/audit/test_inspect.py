@@ -113,7 +113,7 @@ def inspect_recorded(document: Document, case: Case) -> Inspection:
     fold.apply_all([EngineStarted("test", 0), ProfilesLoaded(profiles), TurnStarted(1)])
     for resource in Resource:
         for seen in document.objects(resource):
-            fold.apply(ObjectSeen(seen))  # type: ignore[arg-type]  # decoded as one of its kinds
+            fold.apply(ObjectSeen(seen))
     # A case that demands a node was recorded as being counted there already.
     fold.apply(ObjectSeen(case.pod))
     return inspect(state, state.profiles["default-scheduler"], PodInfo(case.pod))
