@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 
 import anyio
@@ -14,6 +14,7 @@ from asched.framework.interface import BindingClient, Plugin
 from asched.framework.pod_info import PodInfo
 from asched.framework.profile import Profile
 from asched.framework.status import SUCCESS, Code, Status
+from asched.kube.extenders import ExtenderError, HttpExtender
 from asched.kube.timing import Backoff, Clock
 from asched.kube.volume_writers import VolumeWriter
 from asched.kube.writers import BindOutcome, Done, PodRef, PodWriter, Refused, Unknown
@@ -69,6 +70,26 @@ class PatientBinder(VolumeRequests):
             log.debug("binding tried again", pod=pod.key, node=node_name, error=outcome.message)
             await self._pause(self._backoff.next_s())
 
+    async def bind_by(self, extender: HttpExtender, pod: PodInfo, node_name: str) -> Status:
+        """Have the extender bind the pod. Where it fails, whether the pod is bound is read back.
+
+        Raises :class:`BindingAbandoned` where the daemon stops first.
+        """
+        try:
+            await extender.bind(pod.pod, node_name)
+        except ExtenderError as error:
+            message = str(error)
+        else:
+            return SUCCESS
+        ref = PodRef(pod.namespace, pod.name, pod.uid)
+        while True:
+            outcome = self.fate = await self._writer.fate(ref, node_name, message)
+            if isinstance(outcome, Done):
+                return SUCCESS
+            if not isinstance(outcome, Unknown):
+                return Status.error(outcome.message)
+            await self._pause(self._backoff.next_s())
+
     async def wait_until(
         self, check: Callable[[], Awaitable[Status | None]], timeout_s: float
     ) -> Status | None:
@@ -96,15 +117,21 @@ class PatientBinder(VolumeRequests):
 
 
 async def binding_cycle(
-    profile: Profile, binder: PatientBinder, pod: PodInfo, node_name: str
+    profile: Profile,
+    binder: PatientBinder,
+    pod: PodInfo,
+    node_name: str,
+    extenders: Sequence[HttpExtender] = (),
 ) -> Bound | BindFailed | None:
-    """Run the cycle and say how it ended; None if it was abandoned.
+    """Run the cycle and say how it ended; None if it was abandoned. The first of ``extenders`` that
+    does not fail ignorably binds the pod, else the Bind plugins do.
 
     Never raises for what a plugin does.
     """
     status = await _pre_bind(profile, binder, pod, node_name)
     if status.is_success:
-        status = await _bind(profile, binder, pod, node_name)
+        bound = await _bind_outside(extenders, binder, pod, node_name)
+        status = await _bind(profile, binder, pod, node_name) if bound is None else bound
     if binder.abandoned:
         return None
     # Once the API server has bound the pod it is bound, whatever a plugin makes of it.
@@ -123,6 +150,22 @@ async def _pre_bind(
         if not status.is_success:
             return status
     return SUCCESS
+
+
+async def _bind_outside(
+    extenders: Sequence[HttpExtender], binder: PatientBinder, pod: PodInfo, node_name: str
+) -> Status | None:
+    """How an extender's binding ended (``extendersBinding`` of kube-scheduler); None where the Bind
+    plugins are to do it."""
+    for extender in extenders:
+        try:
+            status = await binder.bind_by(extender, pod, node_name)
+        except BindingAbandoned:
+            return Status.error("abandoned")
+        if status.is_success or not extender.config.ignorable:
+            return status
+        log.info("an extender that may be ignored did not bind", pod=pod.key, error=status.message)
+    return None
 
 
 async def _bind(profile: Profile, client: BindingClient, pod: PodInfo, node_name: str) -> Status:

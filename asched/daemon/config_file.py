@@ -133,8 +133,6 @@ class _Reader:
             # What was dropped for being wrong must not be blamed for being absent.
             seen = {problem.path for problem in problems}
             found = [p for p in found if len(p.path) >= _ENTRY_DEPTH and p.path not in seen]
-        if config.extenders:
-            found.append(Problem(("extenders",), "not supported by this version of asched"))
         if not problems and not found:
             in_vain = without_effect(config, self._registry)
             self._warnings += self._lines(number, document, in_vain)

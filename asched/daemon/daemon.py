@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import NamedTuple
 
@@ -19,11 +19,13 @@ from asched.daemon.effects import Effects
 from asched.daemon.engine import Engine, EngineLimits
 from asched.daemon.inbox import Inbox
 from asched.daemon.metrics import Metrics
+from asched.framework.extenders import in_order_of_asking, spec_of, without_ignored_resources
 from asched.framework.registry import Registry
 from asched.journal.store import JournalStore
 from asched.kube.client import NO_RETRY, ApiClient
 from asched.kube.errors import ApiError, NoAnswerError
 from asched.kube.events import EventRecorder, EventSettings
+from asched.kube.extenders import HttpExtender, open_extenders
 from asched.kube.reflector import ClusterWatch
 from asched.kube.timing import Backoff, RetryPolicy
 from asched.kube.volume_writers import VolumeWriter
@@ -82,8 +84,11 @@ async def running_daemon(
     epoch = await journal.claim(instance, claimed_at_ns=SystemEngineClock().time_ns())
     fold = Fold(ClusterState(), registry.load)
     next_seq = await fold_journal(fold, journal)
-    async with anyio.create_task_group() as tasks:
-        parts = _Parts(configuration, client, journal, metrics, tasks, instance)
+    async with (
+        open_extenders(configuration.scheduler.extenders) as extenders,
+        anyio.create_task_group() as tasks,
+    ):
+        parts = _Parts(configuration, client, journal, metrics, tasks, instance, extenders)
         daemon = _assemble(parts, fold, next_seq)
         _record_start(configuration, daemon.engine, epoch)
         async with anyio.create_task_group() as watching:
@@ -157,6 +162,7 @@ class _Parts(NamedTuple):
     metrics: Metrics
     tasks: TaskGroup
     instance: str
+    extenders: Sequence[HttpExtender]
 
 
 def _assemble(parts: _Parts, fold: Fold, next_seq: int) -> Daemon:
@@ -172,6 +178,7 @@ def _assemble(parts: _Parts, fold: Fold, next_seq: int) -> Daemon:
         client.clock,
         lambda: Backoff(_EFFECT_RETRY, client.random),
         parts.metrics,
+        parts.extenders,
     )
     engine = Engine(
         fold,
@@ -205,11 +212,12 @@ def _record_start(configuration: Configuration, engine: Engine, epoch: int) -> N
         EngineStarted(__version__, settings.seed),
         LeadershipGained(epoch),
         ProfilesLoaded(
-            configuration.profiles,
+            without_ignored_resources(configuration.profiles, scheduler.extenders),
             QueueSettings(
                 scheduler.pod_initial_backoff_seconds,
                 scheduler.pod_max_backoff_seconds,
                 settings.unschedulable_flush_interval.total_seconds(),
             ),
+            tuple(map(spec_of, in_order_of_asking(scheduler.extenders))),
         ),
     )

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from functools import partial
 from typing import NamedTuple
@@ -10,6 +10,7 @@ from typing import NamedTuple
 import structlog
 from anyio.abc import TaskGroup
 
+from asched.daemon.asking import Asking
 from asched.daemon.binding import PatientBinder, binding_cycle
 from asched.daemon.inbox import Inbox
 from asched.daemon.lanes import Lanes
@@ -19,6 +20,7 @@ from asched.framework.interface import Eviction, Victim
 from asched.framework.pod_info import PodInfo
 from asched.framework.status import REJECTIONS, Code
 from asched.kube.events import EventRecorder
+from asched.kube.extenders import HttpExtender
 from asched.kube.timing import Backoff, Clock
 from asched.kube.volume_writers import VolumeWriter
 from asched.kube.writers import (
@@ -39,6 +41,7 @@ from asched.state.records import (
     BindFailed,
     Decision,
     EvictionFailed,
+    ExtenderAsked,
     PermitAllowed,
     PermitRejected,
     Rejected,
@@ -75,8 +78,10 @@ class Effects:
         clock: Clock,
         backoff: BackoffFactory,
         metrics: Metrics,
+        extenders: Sequence[HttpExtender] = (),
     ) -> None:
-        """``events`` None posts none; ``backoff`` paces the retries of one effect."""
+        """``events`` None posts none; ``backoff`` paces the retries of one effect. ``extenders`` are
+        those of the recorded configuration, in its order."""
         self._cluster = cluster
         self._writer = writer
         self._volumes = volumes
@@ -87,6 +92,10 @@ class Effects:
         self._backoff = backoff
         self._metrics = metrics
         self._pauses = Pauses(clock)
+        self._extenders = extenders
+        self._asking = Asking(cluster, extenders, tasks, inbox.put_outcome)
+        self._bound_outside = 0
+        """Bindings under way that extenders carry out."""
         self._told: dict[str, _Told] = {}
         """By the pod's key. Left out again when the pod is bound or gone."""
         self._taken: set[str] = set()
@@ -96,6 +105,12 @@ class Effects:
     def under_way(self) -> int:
         """Pods with effects that have not ended."""
         return len(self._lanes)
+
+    @property
+    def load(self) -> int:
+        """As :attr:`under_way`, without those that wait for an extender to bind their pod: a slow
+        one must not keep us from deciding for pods that it has no part in."""
+        return len(self._lanes) - self._bound_outside
 
     def release(self, decision: Decision) -> None:
         """Begin the effects of a decision that was just folded and is in the journal."""
@@ -111,6 +126,8 @@ class Effects:
                     self._clear_nomination(displaced)
                 for victim in decision.victims:
                     self._evict(self._cluster.evictions[victim.uid])
+            case ExtenderAsked():
+                self._asking.ask(decision, entry.info)
             case AttemptFailed():
                 self._tell(entry.info, decision.message, "SchedulerError", None)
             case PermitRejected():
@@ -164,7 +181,12 @@ class Effects:
             self._writer, self._volumes, self._pauses, self._clock, self._backoff(),
             self._node_exists,
         )  # fmt: skip
-        outcome = await binding_cycle(profile, binder, info, node_name)
+        binders = self._binders(info)
+        self._bound_outside += bool(binders)
+        try:
+            outcome = await binding_cycle(profile, binder, info, node_name, binders)
+        finally:
+            self._bound_outside -= bool(binders)
         if outcome is None:
             return
         result = AttemptResult.SCHEDULED
@@ -182,6 +204,14 @@ class Effects:
                 self._events.scheduled(_ref(info), node_name)
         self._metrics.attempt_ended(result, name, self._clock.monotonic_s() - decided_at_s)
         self._report(outcome)
+
+    def _binders(self, info: PodInfo) -> list[HttpExtender]:
+        """The extenders that are to bind the pod in place of Bind plugins."""
+        return [
+            extender
+            for spec, extender in zip(self._cluster.extenders, self._extenders, strict=True)
+            if spec.bind_verb and spec.is_interested_in(info)
+        ]
 
     def _node_exists(self, name: str) -> bool:
         return name in self._cluster.objects(Node)

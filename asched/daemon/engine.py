@@ -31,6 +31,7 @@ from asched.state.records import (
     BindFailed,
     Bound,
     Decision,
+    ExtenderAsked,
     ObjectGone,
     PermitAllowed,
     PermitRejected,
@@ -229,7 +230,7 @@ class Engine:
     # -- deciding -----------------------------------------------------------------------------
 
     def _decide(self, decisions: list[Decision]) -> None:
-        room = self._limits.effects_under_way - self._effects.under_way
+        room = self._limits.effects_under_way - self._effects.load
         ends_ns = self._clock.monotonic_ns() + round(self._limits.slice_s * NS_PER_S)
         if room > 0 and self._cluster.queue.head() is not None:
             self._begin()
@@ -253,7 +254,7 @@ class Engine:
             case Assigned():
                 self.stats.assigned += 1  # as an attempt it counts when the binding has ended
                 return
-            case PermitAllowed():
+            case PermitAllowed() | ExtenderAsked():
                 return
             case Rejected() | PermitRejected():
                 self.stats.rejected += 1
@@ -328,7 +329,7 @@ class Engine:
         return (
             not self._awaited
             and not self._stopping
-            and self._effects.under_way < self._limits.effects_under_way
+            and self._effects.load < self._limits.effects_under_way
         )
 
     async def _wait(self) -> None:

@@ -7,9 +7,15 @@ from collections import deque
 import anyio
 
 from asched.kube.changes import Batch, Change
-from asched.state.records import BindFailed, Bound, EvictionFailed, VictimEvicted
+from asched.state.records import (
+    BindFailed,
+    Bound,
+    EvictionFailed,
+    ExtenderAnswer,
+    VictimEvicted,
+)
 
-Outcome = Bound | BindFailed | VictimEvicted | EvictionFailed
+Outcome = Bound | BindFailed | VictimEvicted | EvictionFailed | ExtenderAnswer
 
 _MOST_CHANGES = 20_000
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
-from typing import Any, Final, NamedTuple, TypeVar
+from typing import Annotated, Any, Final, NamedTuple, TypeVar
 
 import aiohttp
 import anyio
@@ -23,6 +23,7 @@ from asched.kube.extender_tls import TlsSettings, tls_settings
 from asched.model.meta import ApiStruct
 from asched.model.node import Node
 from asched.model.pod import Pod
+from asched.model.quantity import MAX_INT64, MIN_INT64
 
 MAX_ANSWER_BYTES: Final = 64 * 1024 * 1024
 """A longer answer is a mistake: 5,000 complete nodes are about 50 MiB."""
@@ -116,7 +117,7 @@ class HttpExtender:
             host = _decoded(url, fields.get("host"), _TEXT, "")
             score = _decoded(url, fields.get("score"), _NUMBER, 0)
             # A host that is given twice counts twice, as in kube-scheduler.
-            scores[host] = scores.get(host, 0) + score
+            scores[host] = min(max(scores.get(host, 0) + score, MIN_INT64), MAX_INT64)
         return scores
 
     async def preempt(
@@ -272,11 +273,11 @@ def _victims(about: VictimPods, *, compact: bool) -> dict[str, Any]:
 # -- answers --------------------------------------------------------------------------------------
 
 
-class _NamedMeta(msgspec.Struct):
+class _NamedMeta(msgspec.Struct, frozen=True):
     name: str = ""
 
 
-class _Named(msgspec.Struct):
+class _Named(msgspec.Struct, frozen=True):
     """Of a whole node that comes back only the name is of interest."""
 
     metadata: _NamedMeta = _NamedMeta()
@@ -285,7 +286,7 @@ class _Named(msgspec.Struct):
 _TEXT = msgspec.json.Decoder(str)
 _TEXTS = msgspec.json.Decoder(list[str])
 _REASONS = msgspec.json.Decoder(dict[str, str])
-_NUMBER = msgspec.json.Decoder(int)
+_NUMBER = msgspec.json.Decoder(Annotated[int, msgspec.Meta(ge=MIN_INT64, le=MAX_INT64)])
 _NODES = msgspec.json.Decoder(list[_Named])
 _LIST = msgspec.json.Decoder(list[msgspec.Raw])
 _MAP = msgspec.json.Decoder(dict[str, msgspec.Raw])

@@ -174,6 +174,11 @@ class PodWriter:
             return await self._read_back(pod, node, str(error), 0)
         return Done()
 
+    async def fate(self, pod: PodRef, node: str, message: str) -> BindOutcome:
+        """Whether a pod that somebody else was to bind is bound; ``message`` says what went wrong
+        and is the outcome's own where it is not."""
+        return await self._read_back(pod, node, message, 0)
+
     async def _read_back(self, pod: PodRef, node: str, message: str, status: int) -> BindOutcome:
         try:
             body = await self._client.request("GET", pod.path)

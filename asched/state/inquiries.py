@@ -7,8 +7,6 @@ dropped when the attempt ends. Only the fold changes an inquiry.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-
 import numpy as np
 from numpy.typing import NDArray
 
@@ -128,9 +126,6 @@ class Inquiry:
         for answers in self.filters.values():
             answers.rows[answers.rows == row] = _GONE
 
-    def names(self, names: Sequence[str]) -> list[str]:
-        """The nodes of the present question, given the names by row; empty for one that went."""
-        return [names[row] if row != _GONE else "" for row in self.rows.tolist()]
 
 
 def mask_of(rows: RowArray, size: int) -> BoolColumn:
@@ -138,9 +133,3 @@ def mask_of(rows: RowArray, size: int) -> BoolColumn:
     mask = np.zeros(size, np.bool_)
     mask[rows[rows != _GONE]] = True
     return mask
-
-
-def groups(codes: Iterable[int], size: int) -> dict[int, bytes]:
-    """For each distinct number of ``codes``, the positions that have it, packed."""
-    column = np.fromiter(codes, np.int64, size)
-    return {int(code): packed(column == code) for code in np.unique(column)}

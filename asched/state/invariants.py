@@ -17,6 +17,7 @@ def check(state: ClusterState) -> None:
         _check_entry(state, key, entry)
     state.queue.check()
     _check_queue_holds_no_stranger(state)
+    _check_inquiries(state)
     _check_waiting(state)
     _check_nominator(state)
     _check_evictions(state)
@@ -56,7 +57,9 @@ def _check_entry(state: ClusterState, key: str, entry: PodEntry) -> None:
     match entry.phase:
         case PodPhase.PENDING:
             ours = pod.spec.scheduler_name in state.profiles and not pod.terminating
-            right = len(places) == 1 and places != ["in flight"] if ours else not places
+            asked = key in state.inquiries and bool(state.inquiries[key].pending)
+            flies = places == ["in flight"]
+            right = len(places) == 1 and flies is asked if ours else not places
         case PodPhase.ASSUMED:
             right = places == ["in flight"]
         case PodPhase.BOUND:
@@ -72,6 +75,18 @@ def _check_queue_holds_no_stranger(state: ClusterState) -> None:
             entry is not None and entry.info is queued.info,
             f"the queue holds another pod {queued.info.key} than the state",
         )
+
+
+def _check_inquiries(state: ClusterState) -> None:
+    """Extenders are asked for pending pods only, and who has all answers is about to be tried."""
+    for key, inquiry in state.inquiries.items():
+        entry = state.entry(key, inquiry.uid)
+        _demand(
+            entry is not None and entry.phase is PodPhase.PENDING,
+            f"extenders are asked about pod {key} ({inquiry.uid}), which is not pending",
+        )
+        place = state.queue.in_flight if inquiry.pending else state.queue.active
+        _demand(key in place, f"pod {key} was asked about but is not where it waits for answers")
 
 
 def _check_waiting(state: ClusterState) -> None:
