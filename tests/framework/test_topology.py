@@ -1,0 +1,86 @@
+"""Counts by domain that are followed equal counts made afresh."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from asched.framework.nodes import LabelColumn, Vocabulary
+from asched.framework.topology import DomainCounts, Domains
+
+ROWS = 60
+
+
+def label_column(values: list[str | None]) -> LabelColumn:
+    vocabulary = Vocabulary()
+    vocabulary.intern("a word of another label")
+    ids = [-1 if value is None else vocabulary.intern(value) for value in values]
+    return LabelColumn(np.array(ids, np.int32), vocabulary)
+
+
+def plain_sums(values: list[str | None], counted: list[bool], column: list[int]) -> list[int]:
+    """The sum of each row's domain, 0 for a row without one."""
+    return [
+        sum(
+            number
+            for other, counts, number in zip(values, counted, column, strict=True)
+            if counts and other == value
+        )
+        if value is not None
+        else 0
+        for value in values
+    ]
+
+
+many = st.lists(st.sampled_from((None, "", *(f"h{i}" for i in range(25)))), min_size=ROWS)
+few = st.lists(st.sampled_from((None, "x", "y")), min_size=ROWS)
+
+
+@settings(max_examples=100, deadline=None)
+@given(data=st.data(), values=(many | few).map(lambda drawn: drawn[:ROWS]))
+def test_followed_counts(data: st.DataObject, values: list[str | None]) -> None:
+    counted = data.draw(st.lists(st.booleans(), min_size=ROWS, max_size=ROWS))
+    label = label_column(values)
+    domains = Domains(label, np.array(counted))
+    alive = {v for v, c in zip(values, counted, strict=True) if c and v is not None}
+    assert domains.live == len(alive)
+    assert domains.number == len(set(values) - {None})
+    column = np.zeros(ROWS, np.int64)
+    counts = DomainCounts(domains, column)
+    for _ in range(3):
+        changes = data.draw(
+            st.dictionaries(st.integers(0, ROWS - 1), st.integers(-3, 5), max_size=40)
+        )
+        for row, difference in changes.items():
+            column[row] += difference
+        counts.follow(domains, column)
+        expected = plain_sums(values, counted, column.tolist())
+        assert counts.by_row.tolist() == expected
+        by_value = {v: e for v, e in zip(values, expected, strict=True) if v is not None}
+        assert counts.total == sum(by_value.values())
+        live = [by_value[value] for value in alive]
+        assert sorted(counts.sums[: domains.live].tolist()) == sorted(live)
+
+
+def test_absent_is_empty() -> None:
+    domains = Domains(label_column(["x", None, "", "x"]), absent_is_empty=True)
+    assert domains.of_row[1] == domains.of_row[2] != domains.of_row[0]
+    assert domains.number == 2
+    unseen = Domains(label_column(["x", None, None]), absent_is_empty=True)
+    assert unseen.of_row[1] == unseen.of_row[2] != unseen.of_row[0]
+    assert unseen.number == 2
+
+
+def test_no_node_has_the_label() -> None:
+    domains = Domains(label_column([None, None]))
+    counts = DomainCounts(domains, np.array([3, 4]))
+    assert (domains.number, counts.total, counts.by_row.tolist()) == (0, 0, [0, 0])
+
+
+def test_other_domains_are_counted_afresh() -> None:
+    column = np.array([1, 2, 3])
+    counts = DomainCounts(Domains(label_column(["a", "a", "b"])), column)
+    assert counts.by_row.tolist() == [3, 3, 3]
+    counts.follow(Domains(label_column(["a", "b", "b"])), column)
+    assert counts.by_row.tolist() == [1, 5, 5]
