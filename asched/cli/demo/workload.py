@@ -233,7 +233,7 @@ class _Builder:
             self._gpus_left[kind.pool] -= gpus * replicas
             requests[GPU] = str(gpus)
         peers = max(1, round(self._pods * sum(g.share for g in _GROUPS if g.pool == kind.pool)))
-        spread = self._random.uniform(0.5, 1.5)
+        spread = self._random.uniform(0.6, 1.2)
         nodes_per_pod = pool.count / peers
         cpu = min(_CPU_SHARE * nodes_per_pod * spread, 1 / _LARGEST_PART_OF_A_NODE) * pool.cpu
         memory = (
