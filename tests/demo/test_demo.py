@@ -37,6 +37,7 @@ def test_a_small_demo(tmp_path: Path) -> None:
     assert "held back by SchedulingGates" in out
     assert re.search(r"bound 120/120", out), "a progress line, as this is no terminal"
     assert "\x1b" not in out
+    assert [path.name for path in tmp_path.iterdir() if path.is_dir()] == []
     commands = [line.strip() for line in out.splitlines() if f"--journal {journal}" in line]
     assert [shlex.split(line)[1] for line in commands] == ["history", "explain", "explain"]
     for line in commands:

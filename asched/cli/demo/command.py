@@ -93,6 +93,9 @@ def demo(
         succeeded = anyio.run(_demo, options, backend_options={"use_uvloop": True})
     except Exception as error:  # noqa: BLE001  whatever it is is raised again
         raise as_command_error(error) from None
+    finally:
+        if journal is not None:
+            folder.rmdir()
     raise typer.Exit(0 if succeeded else 1)
 
 

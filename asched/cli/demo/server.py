@@ -50,6 +50,8 @@ async def api_server(folder: Path, pod_start_s: float) -> AsyncIterator[Kubeconf
     finally:
         with anyio.CancelScope(shield=True):
             await _stop(process)
+        for file in files:
+            file.unlink(missing_ok=True)  # nobody answers there any more
 
 
 async def _ready(process: Process) -> None:
