@@ -39,7 +39,7 @@ class JournalSettings(Section, frozen=True):
 
 class HealthSettings(Section, frozen=True):
     address: str = "127.0.0.1:10251"
-    """``host:port`` that serves /healthz, /readyz and /metrics; empty serves nothing."""
+    """``host:port`` that serves /livez, /readyz and /metrics; empty serves nothing."""
 
     def __post_init__(self) -> None:
         host, colon, port = self.address.rpartition(":")

@@ -148,8 +148,8 @@ def test_what_was_wrong_is_not_told_again_as_missing() -> None:
         (KUBE + "parallelism: 1\nparallelism: 2", "parallelism: given twice, on lines 3 and 4"),
         (KUBE + "clientConnection: {qps: .inf}", "qps: .inf is not a number that can be used"),
         (
-            KUBE + "extenders:\n- urlPrefix: http://x\n",
-            "f.yaml:3: document 1: extenders: not supported by this version of asched",
+            KUBE + "extenders:\n- urlPrefix: x\n",
+            'f.yaml:4: document 1: extenders[0].urlPrefix: expected an http or https URL, got "x"',
         ),
         (OWN + "engine: {seed: -1}", "engine.seed: must be at least 0, got -1"),
         (OWN + "engine: {turnTimeSlice: 0s}", "engine: turnTimeSlice must be greater than 0"),

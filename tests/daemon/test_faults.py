@@ -115,6 +115,35 @@ async def test_who_is_beaten_to_a_pod_leaves_it_alone(tmp_path: Path) -> None:
         assert w.condition("p")["status"] == "True"
 
 
+async def test_a_pod_deleted_while_it_is_being_bound_gives_its_room_back(tmp_path: Path) -> None:
+    async with world(tmp_path, nodes=1, cpu="1") as w:
+
+        def delete_first(verb: str, resource: str) -> None:
+            if resource == BINDING and w.unbound() == ["doomed"]:
+                w.cluster.delete("pods", "doomed", namespace="default", grace_period_s=0)
+                w.add_pod("next", "800m")
+
+        w.faults.on_request = delete_first
+        async with w.daemon() as daemon:
+            w.add_pod("doomed", "800m")
+            await w.until(lambda: w.cluster.count("pods") == 1 and not w.unbound())
+        assert w.placements.order == ["next"]
+        assert daemon.cluster.pods.keys() == {"default/next"}
+
+
+async def test_a_late_condition_does_not_come_after_the_binding(tmp_path: Path) -> None:
+    async with world(tmp_path, nodes=1, cpu="1") as w:
+        w.faults.on_request = lambda verb, resource: w.touch()
+        w.faults.delay(2.0, verb="patch", resource="pods/status")
+        async with w.daemon() as daemon:
+            w.add_pod("big", "3")
+            await w.until(lambda: w.faults.shown == 1)
+            w.add_node("large", cpu="4")  # decided when the backoff of 1 s is over
+            await w.until(lambda: w.node_of("big") == "large")
+            assert daemon.engine.stats.assigned == 1
+        assert w.condition("big")["status"] == "True"
+
+
 async def test_expired_watches_list_again(tmp_path: Path) -> None:
     async with world(tmp_path, nodes=2) as w, w.daemon() as daemon:
         w.add_pods(5, "p")
