@@ -97,6 +97,11 @@ class VolumeBooks:
         holders = self._volumes.get(volume)
         return None if holders is None else next(iter(holders.values()))
 
+    @property
+    def promised(self) -> Iterable[str]:
+        """The volumes promised to any claim."""
+        return self._volumes.keys()
+
     def promised_to(self, claim: PersistentVolumeClaim) -> Iterable[str]:
         """The volumes promised to a claim."""
         wanted = ClaimRef.of(claim)

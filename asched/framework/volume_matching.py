@@ -1,14 +1,12 @@
 """Which volumes the claims of a pod can have on each node: for all nodes at once.
 
-Source: ``FindPodVolumes`` of kube-scheduler's volume binder and ``FindMatchingVolume`` of
-component-helpers, 1.36. Where Kubernetes leaves the choice between volumes of one size to chance,
-the name decides.
+Source: ``FindPodVolumes`` of kube-scheduler's volume binder, 1.36.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from functools import lru_cache
 from typing import NamedTuple
 
 import numpy as np
@@ -18,8 +16,9 @@ from asched.framework.csi_nodes import CsiNodes
 from asched.framework.node_matching import matchable, selector_matches, term_matches
 from asched.framework.nodes import BoolColumn, Cluster, Int32Column, Nodes, RowArray
 from asched.framework.volume_books import ClaimRef, VolumeBinding, VolumeBooks, VolumeChoice
+from asched.framework.volume_pool import VolumePool, storage_request
 from asched.framework.volumes import STORAGE
-from asched.model.quantity import thousandths, value
+from asched.model.quantity import value
 from asched.model.selectors import (
     LabelSelector,
     NodeSelector,
@@ -29,7 +28,6 @@ from asched.model.selectors import (
 from asched.model.storage import (
     CSIDriver,
     CSIStorageCapacity,
-    ObjectReference,
     PersistentVolume,
     PersistentVolumeClaim,
     StorageClass,
@@ -41,16 +39,7 @@ NO_MATCH = 2
 NO_SPACE = 4
 NO_VOLUME = 8
 
-AVAILABLE = "Available"
 NO_PROVISIONER = "kubernetes.io/no-provisioner"
-
-
-class Candidates(NamedTuple):
-    """The volumes of a class that no claim has, by increasing size."""
-
-    sizes: list[int]
-    """In thousandths."""
-    volumes: list[PersistentVolume]
 
 
 class Match(NamedTuple):
@@ -82,20 +71,6 @@ class PodVolumes(NamedTuple):
         )
 
 
-def storage_request(claim: PersistentVolumeClaim) -> int:
-    """How much the claim asks for, in thousandths of a byte."""
-    return thousandths(claim.spec.resources.requests.get(STORAGE, 0))
-
-
-def refers_to(reference: ObjectReference | None, claim: PersistentVolumeClaim) -> bool:
-    """Whether a volume's claimRef means the claim; one without UID was written by a user."""
-    return (
-        reference is not None
-        and (reference.namespace, reference.name) == (claim.namespace, claim.name)
-        and reference.uid in ("", claim.uid)
-    )
-
-
 def labels_allow(volume: PersistentVolume, labels: dict[str, str]) -> bool:
     """Whether the volume can be reached from a node with these labels (``CheckNodeAffinity``)."""
     affinity = volume.spec.node_affinity
@@ -104,6 +79,7 @@ def labels_allow(volume: PersistentVolume, labels: dict[str, str]) -> bool:
     return _reachable(affinity.required).matches(labels, "")
 
 
+@lru_cache(maxsize=4096)
 def _reachable(selector: NodeSelector) -> NodeSelector:
     """The selector as Kubernetes applies it to volumes: it shows it a node without a name, so what
     demands one never matches."""
@@ -117,74 +93,6 @@ def _reachable(selector: NodeSelector) -> NodeSelector:
     return NodeSelector(node_selector_terms=terms)
 
 
-class VolumePool:
-    """The volumes of the cluster, sorted for matching."""
-
-    def __init__(self, cluster: Cluster, books: VolumeBooks) -> None:
-        self._cluster = cluster
-        self._books = books
-        self._version = -1
-        self._free: dict[str, Candidates] = {}
-        self._claimed: dict[str, list[PersistentVolume]] = {}
-
-    def free(self, claim: PersistentVolumeClaim) -> Iterator[PersistentVolume]:
-        """Volumes that the claim could have, the smallest first, wherever they are."""
-        self._catch_up()
-        spec = claim.spec
-        candidates = self._free.get(claim.storage_class)
-        if candidates is None:
-            return
-        for volume in candidates.volumes[bisect_left(candidates.sizes, storage_request(claim)) :]:
-            if (
-                volume.spec.volume_mode == spec.volume_mode
-                and (spec.selector is None or spec.selector.matches(volume.labels))
-                and set(spec.access_modes) <= set(volume.spec.access_modes)
-                and self._books.claimant(volume.name) is None
-            ):
-                yield volume
-
-    def prebound(self, claim: PersistentVolumeClaim) -> PersistentVolume | None:
-        """The volume that is meant for the claim, by its claimRef or by our own promise."""
-        self._catch_up()
-        volumes = self._cluster.objects(PersistentVolume)
-        found = [v for v in self._claimed.get(claim.key, ()) if refers_to(v.spec.claim_ref, claim)]
-        promised = (volumes.get(name) for name in self._books.promised_to(claim))
-        found.extend(volume for volume in promised if volume is not None)
-        fitting = [
-            volume
-            for volume in found
-            if volume.storage_class == claim.storage_class
-            and _size(volume) >= storage_request(claim)
-            and volume.spec.volume_mode == claim.spec.volume_mode
-            and volume.metadata.deletion_timestamp is None
-        ]
-        return min(fitting, key=lambda volume: volume.name, default=None)
-
-    def _catch_up(self) -> None:
-        version = self._cluster.objects_version(PersistentVolume)
-        if version == self._version:
-            return
-        self._version = version
-        self._claimed = {}
-        free: dict[str, list[tuple[int, str, PersistentVolume]]] = {}
-        for volume in self._cluster.objects(PersistentVolume).values():
-            reference = volume.spec.claim_ref
-            if reference is not None:
-                key = f"{reference.namespace}/{reference.name}"
-                self._claimed.setdefault(key, []).append(volume)
-            elif volume.status.phase == AVAILABLE and volume.metadata.deletion_timestamp is None:
-                entry = (_size(volume), volume.name, volume)
-                free.setdefault(volume.storage_class, []).append(entry)
-        self._free = {}
-        for name, entries in free.items():
-            entries.sort(key=lambda entry: entry[:2])
-            self._free[name] = Candidates([e[0] for e in entries], [e[2] for e in entries])
-
-
-def _size(volume: PersistentVolume) -> int:
-    return thousandths(volume.spec.capacity.get(STORAGE, 0))
-
-
 class VolumeFinder:
     """Finds volumes for the claims of one pod, on some nodes."""
 
@@ -196,8 +104,6 @@ class VolumeFinder:
         self._pool = pool
         self._csi = csi
         self._nodes = nodes
-        self._rows: dict[NodeSelector, RowArray] = {}
-        self._by_label: dict[str, tuple[RowArray, Int32Column]] = {}
 
     def find(
         self, bound: Sequence[PersistentVolumeClaim], unbound: Sequence[PersistentVolumeClaim]
@@ -208,7 +114,7 @@ class VolumeFinder:
         open_rows, assigned, rest = self._follow_chosen_nodes(unbound, conflicts)
         rest.sort(key=lambda claim: (storage_request(claim), claim.name))
         matches: list[Match] = []
-        taken: dict[str, BoolColumn] = {}
+        taken: dict[str, list[Int32Column]] = {}
         provisions = [(claim, open_rows) for claim in assigned]
         for claim in rest:
             match = self._match(claim, taken)
@@ -246,41 +152,14 @@ class VolumeFinder:
         return np.where(migrated, self._mask(translated(volume, in_tree.plugin)), reaches)
 
     def _mask(self, volume: PersistentVolume) -> BoolColumn:
-        rows = self._reachable_rows(volume)
-        if rows is None:
-            return np.ones(self._nodes.size, np.bool_)
-        mask = np.zeros(self._nodes.size, np.bool_)
-        mask[rows] = True
-        return mask
-
-    def _reachable_rows(self, volume: PersistentVolume) -> RowArray | None:
-        """The rows from which a volume can be reached, None for all."""
+        """The rows from which a volume can be reached."""
         affinity = volume.spec.node_affinity
         if affinity is None or affinity.required is None:
-            return None
-        selector = affinity.required
-        rows = self._rows.get(selector)
-        if rows is None:
-            label = _only_label(selector)
-            if label is not None:
-                rows = self._rows_with(label)
-            else:
-                rows = np.flatnonzero(selector_matches(_reachable(selector), self._nodes))
-            self._rows[selector] = rows
-        return rows
+            return np.ones(self._nodes.size, np.bool_)
+        return selector_matches(_reachable(affinity.required), self._nodes)
 
-    def _rows_with(self, label: tuple[str, str]) -> RowArray:
-        """The rows of one label value, looked up rather than searched for: local volumes come by
-        the thousand, each on its own node."""
-        key, text = label
-        column = self._nodes.label(key)
-        index = self._by_label.get(key)
-        if index is None:
-            order = np.argsort(column.ids, kind="stable")
-            index = self._by_label[key] = order, column.ids[order]
-        order, ids = index
-        number = column.number(text)
-        return order[np.searchsorted(ids, number) : np.searchsorted(ids, number, side="right")]
+    def _rows_of(self, volume: PersistentVolume) -> RowArray:
+        return np.flatnonzero(self._mask(volume))
 
     # -- claims to bind -----------------------------------------------------------------------
 
@@ -304,30 +183,19 @@ class VolumeFinder:
         conflicts[~open_rows] |= NO_MATCH
         return open_rows, assigned, rest
 
-    def _match(self, claim: PersistentVolumeClaim, taken: dict[str, BoolColumn]) -> Match:
+    def _match(self, claim: PersistentVolumeClaim, taken: dict[str, list[Int32Column]]) -> Match:
         """The smallest volume that fits, on each row, but none ``taken`` there by a claim before."""
-        size = self._nodes.size
-        chosen = np.full(size, -1, np.int32)
-        volumes: list[PersistentVolume] = []
         prebound = self._pool.prebound(claim)
-        left = size
-        for volume in (prebound,) if prebound is not None else self._pool.free(claim):
-            rows = self._reachable_rows(volume)
-            hit = np.flatnonzero(chosen < 0) if rows is None else rows[chosen[rows] < 0]
-            used = taken.get(volume.name)
-            if used is not None:
-                hit = hit[~used[hit]]
-            if not len(hit):
-                continue
-            chosen[hit] = len(volumes)
-            volumes.append(volume)
-            if used is None:
-                used = taken[volume.name] = np.zeros(size, np.bool_)
-            used[hit] = True
-            left -= len(hit)
-            if not left:
-                break
-        return Match(claim, volumes, chosen)
+        if prebound is not None:
+            return Match(claim, (prebound,), self._mask(prebound).astype(np.int32) - 1)
+        free = self._pool.free(claim.storage_class)
+        if free is None:
+            return Match(claim, (), np.full(self._nodes.size, -1, np.int32))
+        of_class = taken.setdefault(claim.storage_class, [])
+        promised = self._books.promised
+        chosen = free.smallest(claim, self._nodes, promised, of_class, self._rows_of)
+        of_class.append(chosen)
+        return Match(claim, free.volumes, chosen)
 
     # -- claims to provision ------------------------------------------------------------------
 
@@ -407,16 +275,3 @@ def labels_select(selector: LabelSelector, nodes: Nodes) -> BoolColumn:
     if not requirements:
         return np.ones(nodes.size, np.bool_)
     return term_matches(NodeSelectorTerm(match_expressions=requirements), nodes)
-
-
-def _only_label(selector: NodeSelector) -> tuple[str, str] | None:
-    """The one label value that a selector asks for, if that is all it asks."""
-    if len(selector.node_selector_terms) != 1:
-        return None
-    term = selector.node_selector_terms[0]
-    if term.match_fields or len(term.match_expressions) != 1:
-        return None
-    requirement = term.match_expressions[0]
-    if requirement.operator != "In" or len(requirement.values) != 1:
-        return None
-    return requirement.key, requirement.values[0]

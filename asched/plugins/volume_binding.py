@@ -48,10 +48,10 @@ from asched.framework.volume_matching import (
     NODE_CONFLICT,
     PodVolumes,
     VolumeFinder,
-    VolumePool,
     labels_allow,
     volume_limit,
 )
+from asched.framework.volume_pool import VolumePool
 from asched.framework.volumes import (
     WAIT_FOR_FIRST_CONSUMER,
     PodClaim,

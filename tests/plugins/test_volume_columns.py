@@ -239,6 +239,32 @@ def test_volume_binding(found: list[Object], mounted: list[Any]) -> None:
         assert {claim.key for claim in choice.provisions} == to_make
 
 
+@given(objects(), objects(), mounts)
+def test_volume_binding_follows_the_objects(
+    found: list[Object], later: list[Object], mounted: list[Any]
+) -> None:
+    """A plugin that knew the objects before they changed says what a new one says."""
+    cluster = cluster_of(*found)
+    plugin, pod = build(VolumeBinding, cluster), PodInfo(a_pod("pending", *mounted))
+    rejections(plugin, pod, cluster.nodes)
+    for gone in ("v1", "v2"):
+        if cluster.objects_of.get(PersistentVolume, {}).pop(gone, None) is not None:
+            cluster.objects_changed[PersistentVolume] += 1
+    rejections(plugin, pod, cluster.nodes)
+    for item in later:
+        put(cluster, item)
+    fresh = build(VolumeBinding, cluster)
+    answer = rejections(plugin, pod, cluster.nodes)
+    assert answer == rejections(fresh, pod, cluster.nodes)
+    if isinstance(answer, Status):
+        return
+    state = CycleState()
+    plugin.pre_filter(state, pod, cluster.nodes)
+    for name in NODES:
+        if name not in answer:
+            assert plugin.reserve(state, pod, name) == fresh.reserve(state, pod, name)
+
+
 @given(objects(), mounts)
 def test_volume_zone(found: list[Object], mounted: list[Any]) -> None:
     question = Question(found, [], mounted)
