@@ -22,8 +22,8 @@ from asched.journal import open_journal
 from tests.daemon.processes import NO_HEALTH, Command, Commands, commands, running
 from tests.daemon.world import KUBE, OWN, PATIENCE_S, World, world
 
-PROMPTLY_S = 10.0
-"""A service manager kills what takes much longer; Kubernetes after 30 s."""
+PROMPTLY_S = 20.0
+"""Less than a drain that runs into its limit; Kubernetes kills after 30 s."""
 KUBECONFIG = """
 apiVersion: v1
 kind: Config
