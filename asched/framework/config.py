@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from datetime import timedelta
 from typing import Annotated, Any, Final
+from urllib.parse import urlsplit
 
 import msgspec
 
@@ -257,10 +258,28 @@ def _leader_election_problems(election: LeaderElection) -> Iterator[Problem]:
         yield Problem((*path, "resourceLock"), f"expected leases, got {got}")
 
 
+_MAX_EXTENDER_WEIGHT: Final = 2**31 - 1
+"""That of a plugin. Scores of 10 stay within 64 bits with it."""
+
+
+def _is_web_url(text: str) -> bool:
+    try:
+        parts = urlsplit(text)
+        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        return False
+
+
 def _extender_problems(extenders: tuple[Extender, ...]) -> Iterator[Problem]:
     managed: set[str] = set()
     for index, extender in enumerate(extenders):
         path: Path = ("extenders", index)
+        if not _is_web_url(extender.url_prefix):
+            given = quote(extender.url_prefix)
+            yield Problem((*path, "urlPrefix"), f"expected an http or https URL, got {given}")
+        if extender.weight > _MAX_EXTENDER_WEIGHT:
+            got = quote(extender.weight)
+            yield Problem((*path, "weight"), f"must be at most {_MAX_EXTENDER_WEIGHT}, got {got}")
         if extender.prioritize_verb and extender.weight <= 0:
             yield Problem((*path, "weight"), "must be greater than 0 where prioritizeVerb is given")
         for position, resource in enumerate(extender.managed_resources):

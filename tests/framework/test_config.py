@@ -138,13 +138,22 @@ def test_a_full_document_decodes() -> None:
         (
             {
                 "extenders": [
-                    {"urlPrefix": "a", "prioritizeVerb": "p", "bindVerb": "b"},
-                    {"urlPrefix": "b", "bindVerb": "b", "managedResources": [{"name": "cpu"}]},
+                    {"urlPrefix": "http://a", "prioritizeVerb": "p", "bindVerb": "b"},
+                    {
+                        "urlPrefix": "https://b:1/c",
+                        "bindVerb": "b",
+                        "managedResources": [{"name": "cpu"}],
+                    },
+                    {"urlPrefix": "b:80/filter", "weight": 2**31},
+                    {"urlPrefix": "http://b:x"},
                 ]
             },
             [
                 "extenders[0].weight: must be greater than 0 where prioritizeVerb is given",
                 'extenders[1].managedResources[0].name: "cpu" is not an extended resource\'s name',
+                'extenders[2].urlPrefix: expected an http or https URL, got "b:80/filter"',
+                "extenders[2].weight: must be at most 2147483647, got 2147483648",
+                'extenders[3].urlPrefix: expected an http or https URL, got "http://b:x"',
                 "extenders[1].bindVerb: only one extender can bind, and extenders[0] does",
             ],
         ),
