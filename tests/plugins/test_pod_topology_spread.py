@@ -193,6 +193,25 @@ def test_score(world: World) -> None:
             stage.happen(happening)
 
 
+def test_a_pod_supposed_in_the_emptiest_domain_raises_the_floor() -> None:
+    constraint = {
+        "maxSkew": 1,
+        "topologyKey": ZONE,
+        "whenUnsatisfiable": "DoNotSchedule",
+        "labelSelector": {"matchLabels": {"app": "x"}},
+    }
+    stage = three_nodes(a_pod("q", node="n2"))
+    plugin, table, state = stage.build(PodTopologySpread), stage.cluster.nodes, CycleState()
+    pod = PodInfo(a_pod("p", topologySpreadConstraints=[constraint]))
+    plugin.pre_filter(state, pod, table)
+    assert refusals(plugin, state, pod, table) == {"n1": None, "n2": UNEVEN, "n3": MISSING}
+    clone = state.clone()
+    plugin.add_pod(clone, pod, PodInfo(a_pod("guest")), table.info(0))
+    assert refusals(plugin, clone, pod, table) == {"n1": None, "n2": None, "n3": MISSING}
+    plugin.add_pod(clone, pod, PodInfo(a_pod("second")), table.info(0))
+    assert refusals(plugin, clone, pod, table) == {"n1": UNEVEN, "n2": None, "n3": MISSING}
+
+
 # -- defaults -----------------------------------------------------------------------------------------
 
 
