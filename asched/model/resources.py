@@ -152,6 +152,8 @@ def decode(resource: Resource, raw: bytes | msgspec.Raw) -> Object:
         _check_quantities(decoded.key, "status.allocatable", decoded.status.allocatable)
     elif isinstance(decoded, Pod):
         _check_pod(decoded)
+    else:
+        _check_storage(decoded)
     return decoded
 
 
@@ -196,6 +198,18 @@ def _check_pod(pod: Pod) -> None:
         _check_quantities(pod.key, "spec.resources.requests", spec.resources.requests)
     if spec.overhead:
         _check_quantities(pod.key, "spec.overhead", spec.overhead)
+
+
+def _check_storage(decoded: Object) -> None:
+    if isinstance(decoded, PersistentVolume):
+        _check_quantities(decoded.key, "spec.capacity", decoded.spec.capacity)
+    elif isinstance(decoded, PersistentVolumeClaim):
+        requests = decoded.spec.resources.requests
+        _check_quantities(decoded.key, "spec.resources.requests", requests)
+    elif isinstance(decoded, CSIStorageCapacity):
+        sizes = {"capacity": decoded.capacity, "maximumVolumeSize": decoded.maximum_volume_size}
+        given = {field: size for field, size in sizes.items() if size is not None}
+        _check_quantities(decoded.key, "CSIStorageCapacity", given)
 
 
 def _check_quantities(key: str, where: str, quantities: dict[str, str | int | float]) -> None:

@@ -278,3 +278,25 @@ async def test_a_pod_deleted_while_it_waits_gives_its_volume_back(tmp_path: Path
             storage.add_pod("q", "data")
             async with running(VolumeController(w.cluster)):
                 await w.until(lambda: w.node_of("q") == "n0")
+
+
+async def test_a_restart_goes_on_waiting_for_the_same_volume(tmp_path: Path) -> None:
+    async with world(tmp_path, nodes=5) as w:
+        storage = Storage(w)
+        storage.add_class("d.example.com")
+        storage.add_claim("data")
+        storage.add_pod("p", "data")
+
+        def selected() -> str:
+            claim = w.cluster.get("persistentvolumeclaims", "data", namespace="default")
+            node: str = claim["metadata"].get("annotations", {}).get(SELECTED_NODE, "")
+            return node
+
+        w.cluster.listen("persistentvolumeclaims", lambda _: w.touch())
+        async with w.daemon():
+            await w.until(lambda: bool(selected()))
+            chosen = selected()
+        assert not w.node_of("p")
+        async with w.daemon(), running(VolumeController(w.cluster)):
+            await w.until(lambda: w.node_of("p") == chosen)
+        assert not w.message("p")
