@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from asched.cycle.crowding import Crowding
 from asched.cycle.shape_answers import ShapeAnswers
 from asched.cycle.shape_cache import ShapeCache
 from asched.framework.cycle_state import CycleState
@@ -154,12 +155,16 @@ class Attempt:
         fit = Fit(self._profile, cluster, cluster.nominator, screening.state, self._pod)
         known = [self._table.row_of(name) for name in cluster.nominator.by_node]
         rows = np.array(sorted(row for row in known if row is not None), np.intp)
-        shared = screening.findings
-        for trial in fit.trials(rows):
-            for row, found, index in trial.crowded_out():
-                if screening.findings is shared:
-                    screening.findings = shared.copy()
-                screening.findings.copy_row(int(trial.rows[row]), found, index)
+        # Where the pod itself is nominated, a pod like it would find itself beside it.
+        own = rows == self._table.row_of(cluster.nominator.node_of(self._pod.key))
+        shared = self._answers.crowding(self._pod.priority) if fit.shareable else Crowding()
+        findings = screening.findings
+        for crowding, hosts in ((shared, rows[~own]), (Crowding(), rows[own])):
+            refused = crowding.refused(fit, hosts, cluster.row_stamps)
+            if len(refused):
+                if findings is screening.findings:
+                    screening.findings = findings.copy()
+                screening.findings.copy_rows(refused, crowding.found, refused)
 
     def _raise_errors(self, screening: Screening) -> None:
         findings = screening.findings
@@ -211,9 +216,7 @@ class Attempt:
 
     # -- scoring ------------------------------------------------------------------------------
 
-    def best(
-        self, screening: Screening, bonus: Int64Column | None = None
-    ) -> tuple[int, RowArray]:
+    def best(self, screening: Screening, bonus: Int64Column | None = None) -> tuple[int, RowArray]:
         """(the highest total score, the rows that have it). There must be a feasible row.
 
         ``bonus``, by row of the table, is added to the totals.

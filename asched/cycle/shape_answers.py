@@ -12,6 +12,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from asched.cycle.crowding import Crowding
 from asched.framework.cycle_state import CycleState
 from asched.framework.findings import Findings, StatusNumbers
 from asched.framework.interface import (
@@ -45,6 +46,7 @@ _FEW_ROWS = 4
 """Up to so many rows, going through them one by one costs less than numpy's overhead."""
 _SPARE_STATUSES = 1024
 """Statuses kept beyond one a row before all is computed afresh, to forget those of the past."""
+_MOST_PRIORITIES = 16
 INFEASIBLE = -1
 
 RankedFilter = tuple[int, FilterPlugin | FilterAllPlugin]
@@ -75,6 +77,7 @@ class ShapeAnswers:
         """A shared PreFilter turned the shape away (or failed): filters are not run."""
         self.failed = False
         """A shared PreFilter answered an error, which it need not do again."""
+        self._crowding: dict[int, Crowding] = {}
         self._run_pre_filters(pod)
 
     def _set_findings(self, numbers: StatusNumbers) -> None:
@@ -182,6 +185,14 @@ class ShapeAnswers:
                 status = filter_node(plugin, self.state, pod, self._table, row)
                 if status is not None:
                     findings.set(row, rank, status.by(plugin.name))
+
+    def crowding(self, priority: int) -> Crowding:
+        """What was found of nodes with nominated pods, for pods of this priority."""
+        if priority not in self._crowding:
+            if len(self._crowding) == _MOST_PRIORITIES:
+                self._crowding.clear()
+            self._crowding[priority] = Crowding()
+        return self._crowding[priority]
 
     # -- scores -------------------------------------------------------------------------------
 

@@ -105,10 +105,16 @@ class Findings:
         self.rank[row] = rank
         self.code[row] = self._numbers.number(status)
 
-    def copy_row(self, row: int, other: Findings, from_row: int) -> None:
-        """Say of ``row`` what ``other``, of the same profile, says of its ``from_row``."""
-        self.rank[row] = other.rank[from_row]
-        self.code[row] = self._numbers.number(other.statuses[int(other.code[from_row])])
+    def copy_rows(self, rows: RowArray, other: Findings, from_rows: RowArray) -> None:
+        """Say of ``rows`` what ``other``, of the same profile, says of its ``from_rows``."""
+        codes = other.code[from_rows]
+        used = np.unique(codes)
+        numbers = np.zeros(len(other.statuses), np.int32)
+        # 0 stands for a pass everywhere.
+        for code in used[used > 0].tolist():
+            numbers[code] = self._numbers.number(other.statuses[code])
+        self.rank[rows] = other.rank[from_rows]
+        self.code[rows] = numbers[codes]
 
     def status(self, row: int) -> Status | None:
         """The status that refused a row, None where it passed."""

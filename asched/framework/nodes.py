@@ -328,6 +328,11 @@ class Cluster(Protocol):
     @property
     def nodes(self) -> Nodes: ...
 
+    @property
+    def row_stamps(self) -> Int64Column:
+        """By row of :attr:`nodes`: a number that changes whenever anything about the row does: its
+        node, the pods on it, the pods nominated to it."""
+
     def suppose(self, rows: RowArray) -> SupposedNodes:
         """A hypothesis about these rows of :attr:`nodes`; at first all is as it is."""
 

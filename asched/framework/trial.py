@@ -80,6 +80,12 @@ class Fit:
     def suppose(self, rows: RowArray) -> SupposedNodes:
         return self._cluster.suppose(rows)
 
+    @property
+    def shareable(self) -> bool:
+        """Whether pods of the same shape and priority find the same, on nodes to which none of
+        them is nominated, for as long as the nodes' stamps stay (``Cluster.row_stamps``)."""
+        return self.local and not self.pod.pod.spec.node_name
+
     def guests(self, names: Iterable[str]) -> list[Placed]:
         """The other pods nominated to these nodes that are at least as important."""
         by_node = self._nominations.by_node
@@ -136,17 +142,15 @@ class Trial:
         :class:`~asched.framework.plugin_calls.PluginFailure`.
         """
         found = self._bare.refusals()
-        for row, crowded, index in self.crowded_out():
-            found.copy_row(row, crowded, index)
+        crowded = self.crowded()
+        refused = np.flatnonzero(~crowded.passing)
+        found.copy_rows(self.hosts[refused], crowded, refused)
         return found
 
-    def crowded_out(self) -> Iterator[tuple[int, Findings, int]]:
-        """Each row that is refused if the pods nominated to it were there: (its number, findings
-        that tell why, its number there). Raises PluginFailure."""
-        if self._with_guests is not None:
-            found = self._with_guests.refusals()
-            for index in np.flatnonzero(~found.passing).tolist():
-                yield int(self.hosts[index]), found, index
+    def crowded(self) -> Findings:
+        """What the filters say of each of :attr:`hosts` with the nominated pods there. Raises
+        PluginFailure."""
+        return Findings(0) if self._with_guests is None else self._with_guests.refusals()
 
 
 class _Hypothesis:

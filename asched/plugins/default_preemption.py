@@ -16,6 +16,11 @@ from asched.framework.events import (
     EventResource,
     QueueingHint,
 )
+from asched.framework.extenders import (
+    CANDIDATE_REVIEW,
+    ExtenderFailureError,
+    PreemptionCandidate,
+)
 from asched.framework.findings import histogram
 from asched.framework.interface import (
     Arguments,
@@ -27,8 +32,10 @@ from asched.framework.interface import (
     PreEnqueuePlugin,
     Victim,
 )
+from asched.framework.memo import Memo
 from asched.framework.nodes import RowArray
-from asched.framework.pod_info import PodInfo
+from asched.framework.pod_info import PodInfo, PodShape
+from asched.framework.row_memo import RowMemo
 from asched.framework.status import SUCCESS, Code, Status
 from asched.framework.trial import Fit, Placed, Trial
 from asched.model.meta import Object
@@ -38,6 +45,7 @@ from asched.model.workloads import PodDisruptionBudget
 NEVER = "not eligible due to preemptionPolicy=Never."
 VICTIMS_LEAVING = "not eligible due to a terminating pod on the nominated node."
 NO_VICTIMS = Status.unresolvable("No preemption victims found for incoming pod")
+NO_CANDIDATE = "no candidate node for preemption"
 NOT_HELPFUL = "Preemption is not helpful for scheduling"
 UNDER_WAY = Status.unresolvable("waiting for the preemption for this pod to be finished")
 
@@ -45,6 +53,8 @@ _PREFIX = "preemption: "
 _DISRUPTED = "DisruptionTarget"
 _BY_SCHEDULER = "PreemptionByScheduler"
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_NEVER_STARTED = datetime.max.replace(tzinfo=UTC)
+_MOST_MEMOS = 64
 _PRIORITY_OFFSET = 1 << 31
 """Added to each priority in a sum, so that fewer pods of a negative one count less, not more."""
 
@@ -87,6 +97,27 @@ class Candidate(NamedTuple):
     victims: tuple[PodInfo, ...]
     """The most important first. Some may be on their way out already."""
     pdb_violations: int
+    harm: tuple[int, int, int, int, timedelta]
+    """What evicting them would do; compares as ``pickOneNodeForPreemption`` does."""
+
+    @classmethod
+    def of(cls, node: str, victims: Sequence[PodInfo], pdb_violations: int) -> Candidate:
+        priorities = [victim.priority for victim in victims]
+        highest = max(priorities)
+        earliest = min(_started(victim) for victim in victims if victim.priority == highest)
+        total = sum(priorities) + _PRIORITY_OFFSET * len(priorities)
+        harm = (pdb_violations, highest, total, len(priorities), _EPOCH - earliest)
+        return cls(node, tuple(victims), pdb_violations, harm)
+
+
+class Refusal(NamedTuple):
+    """A node where evictions would not help, and why."""
+
+    node: str
+    status: Status
+
+
+Outcome = Candidate | Refusal
 
 
 class DryRun:
@@ -126,6 +157,8 @@ class DefaultPreemption(PostFilterPlugin, PreEnqueuePlugin, EnqueueExtensions):
     def __init__(self, args: DefaultPreemptionArgs, handle: Handle) -> None:
         super().__init__(args, handle)
         self._args = args
+        self._memos: Memo[tuple[PodShape, int], RowMemo[Outcome]] = Memo(_MOST_MEMOS)
+        self._budgets_version = -1
 
     # -- the decision -------------------------------------------------------------------------
 
@@ -138,15 +171,44 @@ class DefaultPreemption(PostFilterPlugin, PreEnqueuePlugin, EnqueueExtensions):
         rows = statuses.rows(Code.UNSCHEDULABLE)
         wanted = self._args.enough(len(rows))
         if len(rows):
-            offset = self.handle.draw(f"{self.name}/{pod.uid}/{self._now_ns}", len(rows))
+            now_ns = self.handle.cluster.now_ns
+            offset = self.handle.draw(f"{self.name}/{pod.uid}/{now_ns}", len(rows))
             rows = np.roll(rows, -offset)
         run = self.dry_run(state, pod, rows, wanted)
         if run.candidates:
-            return self._preempt(pod, self.best(run.shortlist(wanted))[0])
+            try:
+                candidates = self._reviewed(state, run.shortlist(wanted))
+            except ExtenderFailureError as failure:
+                return PostFilterResult(Status.error(f"{_PREFIX}{failure}"))
+            if not candidates:
+                return PostFilterResult(Status.unschedulable(_PREFIX + NO_CANDIDATE))
+            return self._preempt(pod, self.best(candidates)[0])
         if run.errors:
             text = run.errors[0] if len(run.errors) == 1 else f"[{', '.join(run.errors)}]"
             return PostFilterResult(Status.error(_PREFIX + text))
         return PostFilterResult(Status.unschedulable(_PREFIX + self.no_candidate(run)), "")
+
+    def _reviewed(self, state: CycleState, candidates: Sequence[Candidate]) -> Sequence[Candidate]:
+        """What extenders leave of the candidates (``callExtenders``). Raises
+        :class:`ExtenderFailureError`, and AttemptPausedError where one must be asked first."""
+        review = state.get(CANDIDATE_REVIEW)
+        if review is None:
+            return candidates
+        nodes = self.handle.cluster.nodes
+        offered = [
+            PreemptionCandidate(
+                c.node, tuple(Victim(v.key, v.uid) for v in c.victims), c.pdb_violations
+            )
+            for c in candidates
+        ]
+        found = []
+        for left in review.review(offered):
+            row = nodes.row_of(left.node)
+            there = {} if row is None else {p.uid: p for p in nodes.pods(row)}
+            victims = [there[v.uid] for v in left.victims if v.uid in there]
+            if victims:
+                found.append(Candidate.of(left.node, victims, left.pdb_violations))
+        return found
 
     def ineligible(self, pod: PodInfo, statuses: NodeStatuses) -> str:
         """Why the pod may not preempt (``PodEligibleToPreemptOthers``); empty if it may.
@@ -179,16 +241,8 @@ class DefaultPreemption(PostFilterPlugin, PreEnqueuePlugin, EnqueueExtensions):
         """The candidates that do the least harm (``pickOneNodeForPreemption``): fewest violations
         of budgets, then the lowest priority of the most important victim, the smallest sum of
         priorities, the fewest victims, the latest start of the most important victims."""
-        harms = [self._harm(candidate) for candidate in candidates]
-        least = min(harms)
-        return [c for c, harm in zip(candidates, harms, strict=True) if harm == least]
-
-    def _harm(self, candidate: Candidate) -> tuple[int, int, int, int, timedelta]:
-        priorities = [victim.priority for victim in candidate.victims]
-        highest = max(priorities)
-        earliest = min(self._started(v) for v in candidate.victims if v.priority == highest)
-        total = sum(priorities) + _PRIORITY_OFFSET * len(priorities)
-        return candidate.pdb_violations, highest, total, len(priorities), _EPOCH - earliest
+        least = min(candidate.harm for candidate in candidates)
+        return [candidate for candidate in candidates if candidate.harm == least]
 
     def _preempt(self, pod: PodInfo, candidate: Candidate) -> PostFilterResult:
         # Graceful deletion has begun: asking for it again would do nothing.
@@ -218,38 +272,52 @@ class DefaultPreemption(PostFilterPlugin, PreEnqueuePlugin, EnqueueExtensions):
         are found; None looks at all. Raises PluginFailure where a filter fails."""
         run = DryRun()
         fit = self.handle.fit(state, pod)
-        budgets = _Budgets(self.handle.cluster.objects(PodDisruptionBudget).values())
-        for trial in _in_batches(fit, rows, wanted):
-            rounds = _Rounds(trial, self._potential_victims(trial, pod), budgets)
-            rounds.play()
-            for row in range(trial.nodes.size):
-                node = trial.nodes.names[row]
-                outcome = rounds.outcome(row, node)
-                if isinstance(outcome, Candidate):
-                    run.candidates.append(outcome)
-                    if wanted is not None and run.is_enough(wanted):
-                        return run
-                else:
-                    run.rejected[node] = outcome
+        known = self._known(fit)
+        # No more at a time than are likely to be needed.
+        size = max(1, len(rows) if wanted is None else wanted) if fit.local else 1
+        for start in range(0, len(rows), size):
+            batch = rows[start : start + size]
+            for outcome in self._outcomes(fit, batch, known):
+                if not isinstance(outcome, Candidate):
+                    run.rejected[outcome.node] = outcome.status
+                    continue
+                run.candidates.append(outcome)
+                if wanted is not None and run.is_enough(wanted):
+                    return run
         return run
 
-    def _potential_victims(self, trial: Trial, pod: PodInfo) -> list[list[PodInfo]]:
-        """The less important pods of each row, the most important of them first."""
-        found = []
-        for row in range(trial.nodes.size):
-            lower = _less_important(trial.nodes.pods(row), pod)
-            if len(lower) > 1:
-                lower.sort(key=lambda victim: (-victim.priority, self._started(victim)))
-            found.append(lower)
-        return found
+    def _known(self, fit: Fit) -> RowMemo[Outcome]:
+        """What earlier pods of the same shape and priority found out."""
+        version = self.handle.cluster.objects_version(PodDisruptionBudget)
+        if version != self._budgets_version:
+            self._budgets_version = version
+            self._memos.clear()
+        if not fit.shareable:
+            return RowMemo()
+        return self._memos.get((fit.pod.shape, fit.pod.priority), RowMemo)
 
-    @property
-    def _now_ns(self) -> int:
-        return self.handle.cluster.now_ns
-
-    def _started(self, pod: PodInfo) -> datetime:
-        """When the pod started; now if it has not."""
-        return pod.pod.status.start_time or _EPOCH + timedelta(microseconds=self._now_ns // 1000)
+    def _outcomes(self, fit: Fit, rows: RowArray, known: RowMemo[Outcome]) -> Iterator[Outcome]:
+        """What evictions would bring about on each row, in order."""
+        cluster = self.handle.cluster
+        stamps, names = cluster.row_stamps, cluster.nodes.names
+        own = cluster.nodes.row_of(self.handle.nominated_node(fit.pod))
+        fresh: dict[int, Outcome] = {}
+        # Where the pod itself is nominated, a pod like it would find itself beside it.
+        stale = known.stale(rows if own is None else rows[rows != own], stamps)
+        if own is not None and own in rows:
+            stale = np.append(stale, own)
+        if len(stale):
+            budgets = _Budgets(cluster.objects(PodDisruptionBudget).values())
+            for trial in fit.trials(stale):
+                rounds = _Rounds(trial, _potential_victims(trial, fit.pod), budgets)
+                rounds.play()
+                for index, row in enumerate(trial.rows.tolist()):
+                    fresh[row] = rounds.outcome(index, names[row])
+        for row, outcome in fresh.items():
+            if row != own:
+                known.put(row, int(stamps[row]), outcome)
+        for row in rows.tolist():
+            yield fresh[row] if row in fresh else known.get(row)
 
     # -- while victims go ---------------------------------------------------------------------
 
@@ -270,6 +338,22 @@ class DefaultPreemption(PostFilterPlugin, PreEnqueuePlugin, EnqueueExtensions):
         return QueueingHint.QUEUE if done else QueueingHint.SKIP
 
 
+def _started(pod: PodInfo) -> datetime:
+    """When the pod started. One that has not is the latest of all."""
+    return pod.pod.status.start_time or _NEVER_STARTED
+
+
+def _potential_victims(trial: Trial, pod: PodInfo) -> list[list[PodInfo]]:
+    """The less important pods of each row, the most important of them first."""
+    found = []
+    for row in range(trial.nodes.size):
+        lower = _less_important(trial.nodes.pods(row), pod)
+        if len(lower) > 1:
+            lower.sort(key=lambda victim: (-victim.priority, _started(victim)))
+        found.append(lower)
+    return found
+
+
 def _less_important(pods: Iterable[PodInfo], than: PodInfo) -> list[PodInfo]:
     priority = than.priority
     return [pod for pod in pods if pod.priority < priority]
@@ -283,13 +367,6 @@ def _preempted(pod: PodInfo) -> bool:
         if condition.type == _DISRUPTED:
             return condition.status == "True" and condition.reason == _BY_SCHEDULER
     return False
-
-
-def _in_batches(fit: Fit, rows: RowArray, wanted: int | None) -> Iterator[Trial]:
-    """Trials over the rows, no more at a time than are likely to be needed."""
-    size = max(1, len(rows) if wanted is None else wanted)
-    for start in range(0, len(rows), size):
-        yield from fit.trials(rows[start : start + size])
 
 
 class _Rounds:
@@ -334,17 +411,16 @@ class _Rounds:
         for row, pod in victims:
             self._victims[row].append(pod)
 
-    def outcome(self, row: int, node: str) -> Candidate | Status:
-        """What became of a row; a status tells why evictions would not help."""
+    def outcome(self, row: int, node: str) -> Outcome:
         refusal = self._refusals.get(row)
         if refusal is not None:
-            return refusal
+            return Refusal(node, refusal)
         victims, violating = self._victims[row], self._violating[row]
         if not victims:
-            return Status.error(f'expected at least one victim pod on node "{node}"')
+            return Refusal(node, Status.error(f'expected at least one victim pod on node "{node}"'))
         chosen = {pod.uid for pod in victims}
-        in_order = tuple(pod for pod in self._potential[row] if pod.uid in chosen)
-        return Candidate(node, in_order, len(violating & chosen))
+        in_order = [pod for pod in self._potential[row] if pod.uid in chosen]
+        return Candidate.of(node, in_order, len(violating & chosen))
 
 
 class _Budgets:

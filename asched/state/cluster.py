@@ -93,7 +93,7 @@ class ClusterState:
         self._pod_index = PodIndex(self.nodes)
         self.volumes = VolumeIndex(self.nodes)
         self.queue = SchedulingQueue()
-        self.nominator = Nominator()
+        self.nominator = Nominator(self.nodes.touch)
         self.waiting: dict[str, WaitingPod] = {}
         self.evictions = Evictions()
         self.profiles: Mapping[str, Profile] = {}
@@ -111,6 +111,10 @@ class ClusterState:
 
     def objects_version(self, kind: type[Object]) -> int:
         return self.objects_changed[kind]
+
+    @property
+    def row_stamps(self) -> Int64Column:
+        return self.nodes.stamps
 
     def suppose(self, rows: RowArray) -> NodeRows:
         return self.nodes.take(rows)

@@ -67,6 +67,7 @@ class NodeTable(Nodes):
         self._taint_numbers: dict[tuple[Taint, ...], int] = {(): 0}
         self._ports = PortIndex()
         self._images = ImageIndex()
+        self._stamps = self._zeros(np.int64)
         self._row_log: ChangeLog[int] = ChangeLog()
         self._object_log: ChangeLog[int] = ChangeLog()
         self._pod_log: ChangeLog[tuple[int, PodInfo, int]] = ChangeLog()
@@ -178,6 +179,17 @@ class NodeTable(Nodes):
     # -- what changed -------------------------------------------------------------------------
 
     @property
+    def stamps(self) -> Int64Column:
+        """By row: a number that grows whenever anything about the row changes."""
+        return self._stamps[: self.size]
+
+    def touch(self, name: str) -> None:
+        """Something about a node changed that the table does not hold."""
+        row = self._rows.get(name)
+        if row is not None:
+            self._stamps[row] += 1
+
+    @property
     def cursor(self) -> int:
         """The present end of the log of changed rows."""
         return self._row_log.cursor
@@ -227,11 +239,11 @@ class NodeTable(Nodes):
         if (images if old is None else images != old.status.images) and self._images.set_row(
             row, images
         ):
-            self.layout += 1
+            self._layout_changed()
         self._object_changed(row)
         if old is None:
             if self._images:
-                self.layout += 1
+                self._layout_changed()
             for pod in self._strays.pop(name, {}).values():
                 self._add_to_row(row, pod)
 
@@ -258,12 +270,20 @@ class NodeTable(Nodes):
         self.names[row] = ""
         heapq.heappush(self._free, row)
         self._version += 1
-        self.layout += 1
-        self._row_log.append(row)
+        self._layout_changed()
+        self._row_changed(row)
 
     def _object_changed(self, row: int) -> None:
-        self._row_log.append(row)
+        self._row_changed(row)
         self._object_log.append(row)
+
+    def _row_changed(self, row: int) -> None:
+        self._stamps[row] += 1
+        self._row_log.append(row)
+
+    def _layout_changed(self) -> None:
+        self.layout += 1
+        self._stamps += 1
 
     def _new_row(self, name: str) -> int:
         if self._free:
@@ -343,11 +363,12 @@ class NodeTable(Nodes):
             return
         if old.shape is pod.shape:
             here[pod.uid] = pod
+            self._stamps[row] += 1
             if old.label_set is not pod.label_set or old.pod.terminating != pod.pod.terminating:
                 self._pod_log.append((row, old, -1))
                 self._pod_log.append((row, pod, 1))
                 # No column changed, but a plugin of node scope may look at the pods themselves.
-                self._row_log.append(row)
+                self._row_changed(row)
             return
         order = [*here]
         self._remove_from_row(row, old)
@@ -378,7 +399,7 @@ class NodeTable(Nodes):
             self._scoring_cpu[row] = scoring_cpu_of(pods.values())
         if not shift(self._scoring_memory, row, sign * shape.scoring_memory_bytes):
             self._scoring_memory[row] = scoring_memory_of(pods.values())
-        self._row_log.append(row)
+        self._row_changed(row)
         self._pod_log.append((row, pod, sign))
 
     # -- storage ------------------------------------------------------------------------------
@@ -395,6 +416,7 @@ class NodeTable(Nodes):
     def _grow(self) -> None:
         extra = self._capacity
         self._capacity *= 2
+        self._stamps = _longer(self._stamps, extra, 0)
         self._alive = _longer(self._alive, extra, False)
         self._unschedulable = _longer(self._unschedulable, extra, False)
         self._pod_count = _longer(self._pod_count, extra, 0)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 from asched.framework.pod_info import PodInfo
 
@@ -10,9 +10,11 @@ from asched.framework.pod_info import PodInfo
 class Nominator:
     """Nominated pods by node. A nominated pod counts on its node for pods of no higher priority."""
 
-    __slots__ = ("_by_node", "_node_of")
+    __slots__ = ("_by_node", "_changed", "_node_of")
 
-    def __init__(self) -> None:
+    def __init__(self, changed: Callable[[str], None]) -> None:
+        """``changed`` is told the name of each node whose nominations change."""
+        self._changed = changed
         self._by_node: dict[str, dict[str, PodInfo]] = {}
         self._node_of: dict[str, str] = {}
 
@@ -37,12 +39,14 @@ class Nominator:
         if node_name:
             self._node_of[pod.key] = node_name
             self._by_node.setdefault(node_name, {})[pod.key] = pod
+            self._changed(node_name)
 
     def refresh(self, pod: PodInfo) -> None:
         """The pod changed; its nomination stays."""
         node_name = self._node_of.get(pod.key)
         if node_name:
             self._by_node[node_name][pod.key] = pod
+            self._changed(node_name)
 
     def withdraw(self, key: str) -> None:
         node_name = self._node_of.pop(key, "")
@@ -51,3 +55,4 @@ class Nominator:
             del pods[key]
             if not pods:
                 del self._by_node[node_name]
+            self._changed(node_name)
