@@ -30,7 +30,7 @@ from asched.framework.plugin_calls import PluginFailure, ask
 from asched.framework.pod_info import PodInfo, QueuedPod
 from asched.framework.profile import Profile
 from asched.framework.status import Code, Status
-from asched.state.cluster import ClusterState, ProfileHandle
+from asched.state.cluster import ClusterState
 from asched.state.queue import NS_PER_S
 from asched.state.records import (
     Assigned,
@@ -60,15 +60,15 @@ class Decider:
         More than one come together only where a Permit plugin, asked about one pod, spoke about
         others that it holds. All are to be folded before the next call.
         """
-        due = self._due_permits()
-        if due:
-            return due
+        settled = self._permit_answers() or self._due_permits()
+        if settled:
+            return settled
         queued = self._cluster.queue.head()
         if queued is None:
             return ()
         profile = self._cluster.profiles[queued.info.pod.spec.scheduler_name]
         decision = self._decide(profile, queued)
-        return (decision, *self._permit_answers(profile))
+        return (decision, *self._permit_answers())
 
     # -- one pod ------------------------------------------------------------------------------
 
@@ -214,19 +214,19 @@ class Decider:
                 decisions.append(PermitRejected(key, waiting.info.uid, plugin, message))
         return tuple(decisions)
 
-    def _permit_answers(self, profile: Profile) -> tuple[Decision, ...]:
-        """What plugins said, during the attempt, about pods they hold."""
-        handle = profile.handle
-        if not isinstance(handle, ProfileHandle) or not handle.answers:
+    def _permit_answers(self) -> tuple[Decision, ...]:
+        """What plugins said about pods they hold, as decisions."""
+        permits = self._cluster.permits
+        answers = permits.answers
+        if not answers:
             return ()
-        answers, handle.answers = handle.answers, []
-        pending = {key: set(w.pending_until_ns) for key, w in self._cluster.waiting.items()}
+        pending = {key: set(held.pending_until_ns) for key, held in permits.waiting.items()}
         decisions: list[Decision] = []
         for answer in answers:
             held_by = pending.get(answer.key)
             if held_by is None:
                 continue  # settled by an earlier answer
-            uid = self._cluster.waiting[answer.key].info.uid
+            uid = permits.waiting[answer.key].info.uid
             if answer.message is not None:
                 # As in kube-scheduler anybody may reject; only who holds the pod can let it go.
                 del pending[answer.key]

@@ -106,6 +106,7 @@ class Engine:
         self._turn_begun = False
         self._turn_began_ns: int | None = None
         self._stopping = False
+        self._book_faults_reported = 0
         self.synced = anyio.Event()
         """Set once everything was listed and decisions begin."""
 
@@ -306,6 +307,16 @@ class Engine:
                     self._effects.binding_failed(record)
                 case ObjectGone(kind="Pod"):
                     self._effects.forget(record.key)
+        self._report_book_faults()
+
+    def _report_book_faults(self) -> None:
+        books = self._cluster.books
+        new = books.fault_count - self._book_faults_reported
+        if new:
+            self._book_faults_reported = books.fault_count
+            last = books.faults[-1]
+            log.error("plugins raised keeping their books, which may be wrong now", faults=new,
+                      plugin=last.plugin, pod=last.pod, error=last.what)  # fmt: skip
 
     # -- waiting ------------------------------------------------------------------------------
 

@@ -17,11 +17,13 @@ from asched.framework.pod_queries import PodQuery, TermHolders, TermKind
 from asched.framework.profile import Profile
 from asched.framework.trial import Fit
 from asched.model.meta import Object
+from asched.state.books import Books
 from asched.state.evictions import Evictions
 from asched.state.inquiries import Inquiry
 from asched.state.node_rows import NodeRows
 from asched.state.node_table import NodeTable
 from asched.state.nominator import Nominator
+from asched.state.permits import Permits, WaitingPod
 from asched.state.pod_index import PodIndex
 from asched.state.queue import SchedulingQueue
 from asched.state.records import Assigned
@@ -54,33 +56,6 @@ class PodEntry:
         """The message of its last rejection."""
 
 
-class WaitingPod:
-    """An assumed pod that Permit plugins hold back."""
-
-    __slots__ = ("info", "node_name", "pending_until_ns", "since_ns")
-
-    def __init__(
-        self, info: PodInfo, node_name: str, since_ns: int, pending_until_ns: dict[str, int]
-    ) -> None:
-        self.info = info
-        self.node_name = node_name
-        self.since_ns = since_ns
-        self.pending_until_ns = pending_until_ns
-        """Deadline by plugin, for the plugins that have not allowed it."""
-
-
-class PermitAnswer:
-    """A Permit plugin's later word about a held pod."""
-
-    __slots__ = ("key", "message", "plugin")
-
-    def __init__(self, key: str, plugin: str, message: str | None) -> None:
-        self.key = key
-        self.plugin = plugin
-        self.message = message
-        """Why it is rejected, or None where it is allowed."""
-
-
 class ClusterState:
     """What the records up to now say. A :class:`asched.framework.nodes.Cluster` for plugins."""
 
@@ -94,7 +69,8 @@ class ClusterState:
         self.volumes = VolumeIndex(self.nodes)
         self.queue = SchedulingQueue()
         self.nominator = Nominator(self.nodes.touch)
-        self.waiting: dict[str, WaitingPod] = {}
+        self.permits = Permits()
+        self.books = Books()
         self.evictions = Evictions()
         self.profiles: Mapping[str, Profile] = {}
         self.extenders: tuple[ExtenderSpec, ...] = ()
@@ -105,6 +81,11 @@ class ClusterState:
         self.objects_of: dict[type[Object], dict[str, Object]] = {}
         self.objects_changed: Counter[type[Object]] = Counter()
         """How often an object of each kind appeared, changed or went."""
+
+    @property
+    def waiting(self) -> Mapping[str, WaitingPod]:
+        """Assumed pods that Permit plugins hold back, by key."""
+        return self.permits.waiting
 
     def objects(self, kind: type[ObjectT]) -> Mapping[str, ObjectT]:
         return cast("Mapping[str, ObjectT]", self.objects_of.get(kind, {}))
@@ -131,34 +112,6 @@ class ClusterState:
         return entry if entry is not None and entry.info.uid == uid else None
 
 
-class HeldPod:
-    """What a plugin sees of a waiting pod; what it says is collected, not done at once."""
-
-    __slots__ = ("_answers", "_waiting")
-
-    def __init__(self, waiting: WaitingPod, answers: list[PermitAnswer]) -> None:
-        self._waiting = waiting
-        self._answers = answers
-
-    @property
-    def info(self) -> PodInfo:
-        return self._waiting.info
-
-    @property
-    def node_name(self) -> str:
-        return self._waiting.node_name
-
-    @property
-    def pending(self) -> frozenset[str]:
-        return frozenset(self._waiting.pending_until_ns)
-
-    def allow(self, plugin: str) -> None:
-        self._answers.append(PermitAnswer(self.info.key, plugin, None))
-
-    def reject(self, plugin: str, message: str) -> None:
-        self._answers.append(PermitAnswer(self.info.key, plugin, message))
-
-
 class ProfileHandle:
     """The :class:`asched.framework.interface.Handle` of one profile."""
 
@@ -166,8 +119,6 @@ class ProfileHandle:
         self._state = state
         self._scheduler_name = scheduler_name
         self._profile: Profile | None = None
-        self.answers: list[PermitAnswer] = []
-        """What plugins said about held pods since the decider last looked."""
 
     @property
     def cluster(self) -> ClusterState:
@@ -178,7 +129,7 @@ class ProfileHandle:
         return self._scheduler_name
 
     def waiting_pods(self) -> Sequence[Waiting]:
-        return [HeldPod(waiting, self.answers) for waiting in self._state.waiting.values()]
+        return self._state.permits.held()
 
     def built(self, profile: Profile) -> None:
         self._profile = profile

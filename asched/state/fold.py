@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from asched.framework.events import ActionType, ClusterEvent, EventResource
-from asched.framework.interface import Eviction, ReservePlugin, Victim
+from asched.framework.interface import Eviction, Victim
 from asched.framework.pod_info import PodInfo
 from asched.framework.profile import PluginLoader, Profile
 from asched.framework.status import REJECTIONS, Code
@@ -27,9 +27,9 @@ from asched.state.cluster import (
     PodEntry,
     PodPhase,
     ProfileHandle,
-    WaitingPod,
 )
 from asched.state.inquiries import Inquiry
+from asched.state.permits import WaitingPod
 from asched.state.queue import Happened
 
 _ASSIGNED_ADD = ClusterEvent(EventResource.ASSIGNED_POD, ActionType.ADD)
@@ -108,7 +108,7 @@ class Fold:
                 state.queue.add(entry.info, state.now_ns)
             elif entry.assignment is not None:
                 # The plugins are new instances: their books begin with what is still assumed.
-                self._reserve(entry, entry.assignment)
+                state.books.enter(self._profile(entry), entry.info, entry.assignment)
 
     def _is_ours(self, entry: PodEntry) -> bool:
         """A pending pod that one of our profiles is to place."""
@@ -219,9 +219,9 @@ class Fold:
             self._place(entry, pod.node_name, PodPhase.BOUND)
             self._tell(_ASSIGNED_ADD, None, pod)
             return
-        if pod.status.nominated_node_name:
-            state.nominator.nominate(info, pod.status.nominated_node_name)
         if self._is_ours(entry):
+            # As in kube-scheduler, what another scheduler nominates is no concern of ours.
+            state.nominator.nominate(info, pod.status.nominated_node_name)
             state.queue.add(info, state.now_ns)
         self._tell(_UNSCHEDULED_ADD, None, pod)
 
@@ -271,7 +271,7 @@ class Fold:
         state, old = self.state, entry.info
         entry.info = info
         nominated = info.pod.status.nominated_node_name
-        if nominated != old.pod.status.nominated_node_name:
+        if nominated != old.pod.status.nominated_node_name and self._is_ours(entry):
             state.nominator.nominate(info, nominated)
         else:
             state.nominator.refresh(info)
@@ -314,11 +314,11 @@ class Fold:
         """Nothing is left to decide or to wait for: bound, or gone."""
         state, key = self.state, entry.info.key
         if entry.assignment is not None:
-            self._close_books(entry, entry.assignment)
+            state.books.close(self._profile(entry), entry.info, entry.assignment)
         entry.assignment = None
         state.queue.remove(key)
         state.inquiries.pop(key, None)
-        state.waiting.pop(key, None)
+        state.permits.end(key)
         state.nominator.withdraw(key)
 
     # -- decisions ----------------------------------------------------------------------------
@@ -334,8 +334,9 @@ class Fold:
         self._advance_start(record.examined)
         if record.holds:
             deadlines = {hold.plugin: hold.deadline_ns for hold in record.holds}
-            state.waiting[record.key] = WaitingPod(entry.info, record.node, state.now_ns, deadlines)
-        self._reserve(entry, record)
+            held = WaitingPod(entry.info, record.node, state.now_ns, deadlines)
+            state.permits.hold(held)
+        state.books.enter(self._profile(entry), entry.info, record)
 
     def _rejected(self, record: r.Rejected) -> None:
         state = self.state
@@ -359,15 +360,11 @@ class Fold:
         self.state.queue.fail(record.key, self.state.now_ns)
 
     def _permit_allowed(self, record: r.PermitAllowed) -> None:
-        waiting = self.state.waiting.get(record.key)
-        if waiting is None or record.plugin not in waiting.pending_until_ns:
+        if not self.state.permits.allow(record.key, record.plugin):
             raise FoldError(f"{record.plugin} allowed pod {record.key} but does not hold it")
-        del waiting.pending_until_ns[record.plugin]
-        if not waiting.pending_until_ns:
-            del self.state.waiting[record.key]
 
     def _permit_rejected(self, record: r.PermitRejected) -> None:
-        if self.state.waiting.pop(record.key, None) is None:
+        if not self.state.permits.end(record.key):
             raise FoldError(f"pod {record.key} was rejected by Permit but is not waiting")
         entry = self.state.pods[record.key]
         entry.rejection = record.message
@@ -429,7 +426,7 @@ class Fold:
         entry = state.entry(record.key, record.uid)
         if entry is None or entry.phase is not PodPhase.ASSUMED or entry.node != record.node:
             return
-        state.waiting.pop(record.key, None)
+        state.permits.end(record.key)
         entry.rejection = record.message
         self._give_back(entry)
         if record.code in REJECTIONS and record.plugin:
@@ -454,29 +451,13 @@ class Fold:
         if eviction is not None and self.state.entry(*_ref(eviction.preemptor)) is not None:
             self.state.queue.activate(eviction.preemptor.key)
 
-    def _reserve(self, entry: PodEntry, assignment: r.Assigned) -> None:
-        notes = {reservation.plugin: reservation.note for reservation in assignment.reservations}
-        for plugin in self._reserve_plugins(entry):
-            plugin.reserved(entry.info, assignment.node, notes.get(plugin.name))
-
     def _unreserve(self, entry: PodEntry) -> None:
-        assignment = entry.assignment
-        if assignment is None:
-            return
-        notes = {reservation.plugin: reservation.note for reservation in assignment.reservations}
-        for plugin in reversed(self._reserve_plugins(entry)):
-            plugin.unreserve(entry.info, entry.node, notes.get(plugin.name))
+        if entry.assignment is not None:
+            self.state.books.strike(self._profile(entry), entry.info, entry.assignment)
 
-    def _close_books(self, entry: PodEntry, assignment: r.Assigned) -> None:
-        """The pod is bound as decided (one that is gone, or is elsewhere, gave its room back)."""
-        notes = {reservation.plugin: reservation.note for reservation in assignment.reservations}
-        for plugin in self._reserve_plugins(entry):
-            plugin.settled(entry.info, assignment.node, notes.get(plugin.name))
-
-    def _reserve_plugins(self, entry: PodEntry) -> tuple[ReservePlugin, ...]:
-        """None where the pod's profile was taken out of the configuration meanwhile."""
-        profile = self.state.profiles.get(entry.info.pod.spec.scheduler_name)
-        return profile.reserve if profile is not None else ()
+    def _profile(self, entry: PodEntry) -> Profile | None:
+        """None where it was taken out of the configuration meanwhile."""
+        return self.state.profiles.get(entry.info.pod.spec.scheduler_name)
 
 
 def _ref(pod: Victim) -> tuple[str, str]:

@@ -127,7 +127,6 @@ class Inquiry:
             answers.rows[answers.rows == row] = _GONE
 
 
-
 def mask_of(rows: RowArray, size: int) -> BoolColumn:
     """Where the rows are, those left out whose node went."""
     mask = np.zeros(size, np.bool_)

@@ -8,8 +8,9 @@ import pytest
 
 from asched.framework.pod_info import PodInfo
 from asched.state import records as r
-from asched.state.cluster import ClusterState, PodPhase, WaitingPod
+from asched.state.cluster import ClusterState, PodPhase
 from asched.state.invariants import check
+from asched.state.permits import WaitingPod
 from tests.state.objects import a_node, a_pod
 from tests.state.profiles import DEFAULT, a_fold
 
@@ -37,7 +38,7 @@ def _nominate_placed(state: ClusterState) -> None:
 
 def _wait_unassumed(state: ClusterState) -> None:
     info = state.pods["default/placed"].info
-    state.waiting["default/placed"] = WaitingPod(info, "n0", 0, {"Doorman": 1})
+    state.permits.hold(WaitingPod(info, "n0", 0, {"Doorman": 1}))
 
 
 def _bound_in_queue(state: ClusterState) -> None:

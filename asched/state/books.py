@@ -1,0 +1,70 @@
+"""The books of Reserve plugins, kept by the fold.
+
+A plugin that raises here has wrong books, but must not stop the daemon: the record that it raised at
+will be folded again at every start. What it raised is kept, for the daemon to report.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from asched.framework.interface import ReservePlugin
+from asched.framework.pod_info import PodInfo
+from asched.framework.profile import Profile
+from asched.state.records import Assigned
+
+_MOST_FAULTS = 100
+
+
+class BookFault(NamedTuple):
+    """A plugin raised while it was told of an assignment."""
+
+    plugin: str
+    pod: str
+    what: str
+
+
+class Books:
+    """Tells Reserve plugins what became of assignments."""
+
+    def __init__(self) -> None:
+        self.faults: list[BookFault] = []
+        """The latest ones, oldest first."""
+        self.fault_count = 0
+
+    def enter(self, profile: Profile | None, pod: PodInfo, assignment: Assigned) -> None:
+        """The pod was assigned."""
+        for plugin in _plugins(profile):
+            self._tell(plugin, plugin.reserved, pod, assignment)
+
+    def strike(self, profile: Profile | None, pod: PodInfo, assignment: Assigned) -> None:
+        """The pod will not get there after all."""
+        for plugin in reversed(_plugins(profile)):
+            self._tell(plugin, plugin.unreserve, pod, assignment)
+
+    def close(self, profile: Profile | None, pod: PodInfo, assignment: Assigned) -> None:
+        """The pod is bound as decided."""
+        for plugin in _plugins(profile):
+            self._tell(plugin, plugin.settled, pod, assignment)
+
+    def _tell(
+        self,
+        plugin: ReservePlugin,
+        method: Callable[[PodInfo, str, Any], None],
+        pod: PodInfo,
+        assignment: Assigned,
+    ) -> None:
+        notes: Mapping[str, Any] = {r.plugin: r.note for r in assignment.reservations}
+        try:
+            method(pod, assignment.node, notes.get(plugin.name))
+        except Exception as error:  # noqa: BLE001  third-party code, and the fold has to go on
+            what = f"{method.__name__}: {type(error).__name__}: {error}"
+            self.faults.append(BookFault(plugin.name, pod.key, what))
+            self.fault_count += 1
+            del self.faults[:-_MOST_FAULTS]
+
+
+def _plugins(profile: Profile | None) -> tuple[ReservePlugin, ...]:
+    """None where the pod's profile was taken out of the configuration meanwhile."""
+    return profile.reserve if profile is not None else ()

@@ -1,0 +1,102 @@
+"""Plugins are called by the fold too: what they raise or say there is the same in every replay."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+from asched.framework.cycle_state import CycleState
+from asched.framework.interface import (
+    PermitPlugin,
+    PermitResult,
+    Plugin,
+    ReservePlugin,
+    ReserveResult,
+)
+from asched.framework.pod_info import PodInfo
+from asched.framework.status import Code, Status
+from asched.state import records as r
+from asched.state.cluster import ClusterState
+from asched.state.fold import Fold
+from tests.cycle.scheduling import Scheduling, nodes_of
+from tests.state.objects import a_node, a_pod
+from tests.state.profiles import loader
+
+
+class RaisingBooks(ReservePlugin):
+    """Keeps books, badly."""
+
+    name: ClassVar[str] = "RaisingBooks"
+    api_version: ClassVar[int] = 1
+
+    def reserve(self, state: CycleState, pod: PodInfo, node_name: str) -> ReserveResult:
+        return ReserveResult()
+
+    def reserved(self, pod: PodInfo, node_name: str, note: dict[str, Any] | None) -> None:
+        raise RuntimeError("out of ink")
+
+    def unreserve(self, pod: PodInfo, node_name: str, note: dict[str, Any] | None) -> None:
+        raise RuntimeError("no eraser")
+
+
+class AllOrNone(PermitPlugin, ReservePlugin):
+    """Holds every pod; one that gives its room back takes the others with it."""
+
+    name: ClassVar[str] = "AllOrNone"
+    api_version: ClassVar[int] = 1
+
+    def permit(self, state: CycleState, pod: PodInfo, node_name: str) -> PermitResult:
+        return PermitResult(Status(Code.WAIT), timeout_s=60.0)
+
+    def reserve(self, state: CycleState, pod: PodInfo, node_name: str) -> ReserveResult:
+        return ReserveResult()
+
+    def unreserve(self, pod: PodInfo, node_name: str, note: dict[str, Any] | None) -> None:
+        for other in self.handle.waiting_pods():
+            other.reject(self.name, f"{pod.name} gave up")
+
+
+def refolded(scheduling: Scheduling, *plugins: type[Plugin]) -> ClusterState:
+    fold = Fold(ClusterState(), loader(*plugins))
+    fold.apply_all(scheduling.records)
+    return fold.state
+
+
+def test_books_that_raise_stop_nothing() -> None:
+    scheduling = Scheduling(RaisingBooks)
+    scheduling.see(a_node("n0"), a_pod("one"), a_pod("two"))
+
+    assert nodes_of(scheduling.decide()) == {"default/one": "n0", "default/two": "n0"}
+    scheduling.apply(
+        r.BindFailed("default/one", scheduling.state.pods["default/one"].info.uid, "n0", Code.ERROR)
+    )
+
+    whats = [(fault.pod, fault.what) for fault in scheduling.state.books.faults]
+    assert whats == [
+        ("default/one", "reserved: RuntimeError: out of ink"),
+        ("default/two", "reserved: RuntimeError: out of ink"),
+        ("default/one", "unreserve: RuntimeError: no eraser"),
+    ]
+    assert refolded(scheduling, RaisingBooks).books.faults == scheduling.state.books.faults
+
+
+def test_what_a_plugin_says_while_it_is_told_becomes_decisions() -> None:
+    scheduling = Scheduling(AllOrNone)
+    scheduling.see(a_node("n0"), a_pod("one"), a_pod("two"), a_pod("three"))
+    scheduling.decide()
+    assert set(scheduling.state.waiting) == {"default/one", "default/two", "default/three"}
+
+    scheduling.apply(
+        r.ObjectGone("Pod", "default/one", scheduling.state.pods["default/one"].info.uid)
+    )
+    told = refolded(scheduling, AllOrNone).permits.answers
+    assert told == scheduling.state.permits.answers
+    assert [answer.key for answer in told] == ["default/two", "default/three"]
+
+    decisions = scheduling.next()
+    assert [(type(d), d.key) for d in decisions] == [
+        (r.PermitRejected, "default/two"),
+        (r.PermitRejected, "default/three"),
+    ]
+    assert not scheduling.state.waiting
+    assert not scheduling.state.permits.answers
+    assert not refolded(scheduling, AllOrNone).permits.answers
