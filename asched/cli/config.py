@@ -1,4 +1,4 @@
-"""``asched config``: check a configuration file, print the defaults."""
+"""``asched config``: check a configuration file, print the defaults, convert a legacy policy."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from asched.cli.errors import BadInput
+from asched.cli.errors import BadInput, CommandError
 from asched.cli.output import (
     DocumentFormat,
     TableOrDocument,
@@ -18,6 +18,7 @@ from asched.cli.output import (
 )
 from asched.cli.root import command_app
 from asched.daemon.config_file import ConfigFileError, Configuration, load
+from asched.daemon.policy_file import convert_policy
 from asched.framework.interface import ExtensionPoint
 from asched.framework.profile import ProfileSpec
 from asched.framework.registry import Registry
@@ -28,7 +29,7 @@ app = command_app("Check a configuration, or print the defaults.")
 
 @app.callback()
 def config() -> None:
-    """Check a configuration, or print the defaults."""
+    """Check a configuration, or print the defaults. Convert a legacy scheduler policy."""
 
 
 @app.command()
@@ -78,6 +79,35 @@ def defaults(
         print_json(documents)
     else:
         print_yaml(*documents)
+
+
+@app.command()
+def convert(
+    policy_file: Annotated[
+        Path, typer.Argument(help="Legacy scheduler policy (kind: Policy), in JSON or YAML.")
+    ],
+    output: Annotated[
+        Path | None, typer.Option("--output", "-o", help="Where to write. Default: stdout.")
+    ] = None,
+) -> None:
+    """Convert a legacy scheduler policy into a configuration file.
+
+    What the policy says that has no counterpart is told on stderr, and in comments of the result.
+    Exits with 2 if the policy cannot be read, after one line for each mistake.
+    """
+    try:
+        converted = convert_policy(policy_file, Registry.discover())
+    except ConfigFileError as error:
+        raise BadInput(error.lines) from None
+    for line in converted.notices:
+        typer.echo(line, err=True)
+    if output is None:
+        typer.echo(converted.text, nl=False)
+        return
+    try:
+        output.write_text(converted.text, encoding="utf-8")
+    except OSError as error:
+        raise CommandError(f"{output}: cannot be written: {error.strerror or error}") from None
 
 
 def _resolved(configuration: Configuration) -> dict[str, Any]:

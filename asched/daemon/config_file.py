@@ -55,15 +55,19 @@ def load(path: FilePath | None, registry: Registry) -> Configuration:
     """
     if path is None:
         return parse("", "(defaults)", registry, empty_is_defaults=True)
+    return parse(read_text(path), str(path), registry)
+
+
+def read_text(path: FilePath) -> str:
+    """The text of a file. Raises :class:`ConfigFileError` where it cannot be had."""
     try:
-        text = path.read_text(encoding="utf-8-sig")
+        return path.read_text(encoding="utf-8-sig")
     except OSError as error:
         raise ConfigFileError([f"{path}: cannot be read: {error.strerror or error}"]) from None
     except UnicodeDecodeError as error:
         raise ConfigFileError(
             [f"{path}: not UTF-8 text: {error.reason} at byte {error.start}"]
         ) from None
-    return parse(text, str(path), registry)
 
 
 def parse(
