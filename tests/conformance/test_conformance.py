@@ -1,0 +1,120 @@
+"""asched answers as kube-scheduler does: in the recorded data, where it is at hand, and in cases of
+our own with expectations derived by hand."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from asched.framework.registry import Registry
+from tests.conformance.__main__ import main
+from tests.conformance.runner import CaseResult, results, topics_in
+
+CASES = Path(__file__).parent / "cases"
+
+
+def assert_all_agree(found: Iterable[CaseResult]) -> None:
+    found = list(found)
+    lines = [f"{r.place}: {line}" for r in found for line in r.differences]
+    assert found
+    assert not lines, f"{len(lines)} differences\n" + "\n".join(lines[:20])
+
+
+@pytest.mark.shared
+def test_recorded_by_kube_scheduler(shared_dir: Path) -> None:
+    registry = Registry.discover()
+    topics = topics_in(shared_dir / "golden" / "kube")
+    assert topics
+    assert_all_agree(
+        result for topic, paths in topics.items() for result in results(topic, paths, registry)
+    )
+
+
+@pytest.mark.parametrize("topic", sorted(topics_in(CASES)))
+def test_derived_by_hand(topic: str) -> None:
+    assert_all_agree(results(topic, topics_in(CASES)[topic], Registry.discover()))
+
+
+# -- the runner itself ----------------------------------------------------------------------------
+
+
+@pytest.fixture
+def preemption(tmp_path: Path) -> Path:
+    shutil.copytree(CASES / "preemption", tmp_path / "preemption")
+    return tmp_path
+
+
+def change(directory: Path, case: int, **expect: Any) -> None:
+    path = directory / "preemption" / "preemption-1.json"
+    document = json.loads(path.read_text())
+    document["cases"][case]["expect"].update(expect)
+    path.write_text(json.dumps(document))
+
+
+def test_agreement_is_told_by_topic(preemption: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([str(preemption)]) == 0
+    assert capsys.readouterr().out == "preemption  2 passed, 0 failed\n2 passed, 0 failed\n"
+
+
+REFUSED = ["NodeResourcesFit", "Unschedulable", ["Insufficient cpu"]]
+
+
+@pytest.mark.parametrize(
+    ("expect", "line"),
+    [
+        ({"outcome": "scheduled"}, "outcome: expected scheduled, got unschedulable"),
+        ({"message": "no"}, "message: expected no, got 0/3 nodes are available: 3"),
+        (
+            {"filter": {"nodes": dict.fromkeys("abx", REFUSED)}},
+            f"filter.nodes.x: expected {REFUSED}, got (absent)",
+        ),
+        (
+            {"filter": {"nodes": dict.fromkeys("ab", REFUSED)}},
+            f"filter.nodes.c: expected (absent), got {REFUSED}",
+        ),
+        (
+            {"preemption": {"candidates": {"b": {"victims": [], "pdbViolations": 1}}}},
+            "preemption.candidates.b.pdbViolations: expected 1, got 0",
+        ),
+        ({"somethingNew": 1}, "somethingNew: expected 1, got (absent)"),
+    ],
+)
+def test_what_differs_is_told(
+    preemption: Path,
+    capsys: pytest.CaptureFixture[str],
+    expect: Mapping[str, Any],
+    line: str,
+) -> None:
+    change(preemption, 0, **expect)
+    assert main([str(preemption), "--diffs", "100"]) == 1
+    out = capsys.readouterr().out
+    assert "preemption-1 case 0 (default/urgent)\n" in out
+    assert f"\n    {line}" in out
+    assert out.endswith("\n1 passed, 1 failed\n")
+
+
+def test_a_document_that_cannot_be_used_fails(
+    preemption: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (preemption / "preemption" / "broken-1.json").write_text("{")
+    (preemption / "preemption" / "half-1.json").write_text("{}")
+    assert main([str(preemption)]) == 1
+    out = capsys.readouterr().out
+    assert "broken-1\n    cannot be used: broken-1.json is no recorded document" in out
+    assert out.endswith("\n2 passed, 2 failed\n")
+
+
+def test_topics_can_be_chosen(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([str(CASES), "--topic", "edge", "--topic", "volumes"]) == 0
+    out = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in out] == ["edge", "volumes", "3"]
+
+
+def test_nothing_to_run_is_no_success(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([str(tmp_path)]) == 2
+    assert "no documents" in capsys.readouterr().err
