@@ -166,6 +166,54 @@ def test_the_smallest_volume_that_fits_and_each_volume_once() -> None:
     assert scheduler.volumes_for(pod_with("huge", name="q"), "n") == {"huge": "pv-8"}
 
 
+def test_a_volume_must_be_large_enough_and_allow_every_access_mode() -> None:
+    both = ["ReadWriteOnce", "ReadOnlyMany"]
+    scheduler = Scheduler(
+        a_node("n"), late_class(), late_volume("pv-1", "1Gi", accessModes=both),
+        late_volume("pv-2", "2Gi"), late_claim("large", "2Gi"), late_claim("huge", "3Gi"),
+        late_claim("shared", accessModes=both), late_claim("large-shared", "2Gi", accessModes=both),
+    )  # fmt: skip
+    refused = {"n": Status.unresolvable(NO_MATCH)}
+    assert scheduler.refused(pod_with("large")) == {}
+    assert scheduler.refused(pod_with("huge")) == refused
+    assert scheduler.refused(pod_with("large-shared")) == refused
+    assert scheduler.volumes_for(pod_with("shared"), "n") == {"shared": "pv-1"}
+
+
+def test_two_claims_do_not_get_one_volume_that_several_nodes_reach() -> None:
+    scheduler = Scheduler(
+        a_node("n"), a_node("m"), a_node("o"), late_class(), late_claim("a"), late_claim("b"),
+        late_volume("pv-1", on=["n", "m"]), late_volume("pv-2", on=["m", "o"]),
+    )  # fmt: skip
+    refused = Status.unresolvable(NO_MATCH)
+    assert scheduler.refused(pod_with("a", "b")) == {"n": refused, "o": refused}
+    assert scheduler.volumes_for(pod_with("a", "b"), "m") == {"a": "pv-1", "b": "pv-2"}
+
+
+def test_the_first_claim_that_cannot_be_made_decides() -> None:
+    tracked = api("CSIDriver", "pool.example.com", spec={"storageCapacity": True})
+    scheduler = Scheduler(
+        a_node("n"), late_class(), late_class("pooled", "pool.example.com"), tracked,
+        a_claim("a", "1Gi", storageClassName="pooled"), late_claim("b", "2Gi"),
+        late_claim("c", "512Mi"),
+    )  # fmt: skip
+    no_space = Status.unresolvable("node(s) did not have enough free storage")
+    assert scheduler.refused(pod_with("a", "b")) == {"n": no_space}
+    assert scheduler.refused(pod_with("a", "c")) == {"n": Status.unresolvable(NO_MATCH)}
+
+
+def test_the_first_bound_claim_that_fails_decides() -> None:
+    scheduler = Scheduler(
+        a_node("n"), a_node("m"), a_claim("a", bound_to="pv"), a_volume("pv", on=["m"]),
+        a_claim("b", bound_to="gone"),
+    )  # fmt: skip
+    gone = "node(s) unavailable due to one or more pvc(s) bound to non-existent pv(s)"
+    assert scheduler.refused(pod_with("a", "b")) == {
+        "n": Status.unresolvable(NODE_CONFLICT),
+        "m": Status.unresolvable(gone),
+    }
+
+
 def test_a_volume_is_promised_once_until_it_is_given_back() -> None:
     scheduler = Scheduler(
         a_node("n"), late_class(), late_volume("pv"), late_claim("a"), late_claim("b")

@@ -90,10 +90,10 @@ mounts: st.SearchStrategy[list[dict[str, Any]]] = st.lists(
 
 @st.composite
 def volumes(draw: st.DrawFn, name: str) -> Object:
-    spec: dict[str, Any] = {"storageClassName": draw(st.sampled_from((*CLASSES, "static")))}
+    spec: dict[str, Any] = {"storageClassName": draw(st.sampled_from(("static", "static", "made")))}
     if draw(st.booleans()):
         spec["csi"] = {"driver": EBS, "volumeHandle": draw(st.sampled_from(("h0", "h1", name)))}
-    holder = draw(maybe(st.sampled_from(CLAIMS)))
+    holder = draw(st.sampled_from((None, None, None, *CLAIMS)))
     if holder is not None:
         uid = draw(st.sampled_from(("", f"PersistentVolumeClaim-{holder}", "another")))
         spec["claimRef"] = {"namespace": "d", "name": holder, "uid": uid}
@@ -105,12 +105,12 @@ def volumes(draw: st.DrawFn, name: str) -> Object:
 
 @st.composite
 def claims(draw: st.DrawFn, name: str) -> Object:
-    bound_to = draw(st.sampled_from(("", "", *VOLUMES)))
+    bound_to = draw(st.sampled_from(("", "", "", "", *VOLUMES)))
     annotations = {}
     if not bound_to and draw(st.integers(0, 4)) == 0:
         annotations["volume.kubernetes.io/selected-node"] = draw(st.sampled_from((*NODES, "gone")))
-    spec: dict[str, Any] = {"storageClassName": draw(st.sampled_from(tuple(CLASSES)))}
-    if draw(st.integers(0, 4)) == 0:
+    spec: dict[str, Any] = {"storageClassName": draw(st.sampled_from(("static", *CLASSES)))}
+    if draw(st.integers(0, 9)) == 9:
         spec["selector"] = {"matchLabels": {ZONE: "a"}}
     size = draw(st.sampled_from(SIZES))
     return a_claim(name, size, bound_to=bound_to, annotations=annotations, **spec)
