@@ -82,8 +82,8 @@ class Placements:
 
 
 def cpu_millis(pod: Object) -> int:
-    containers = pod["spec"]["containers"]
-    return sum(milli_value(c["resources"]["requests"]["cpu"]) for c in containers)
+    asked = [c["resources"].get("requests", {}) for c in pod["spec"]["containers"]]
+    return sum(milli_value(requests.get("cpu", "0")) for requests in asked)
 
 
 class World:

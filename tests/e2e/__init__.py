@@ -1,0 +1,1 @@
+"""The scenarios of Kubernetes' own scheduling suite (sig-scheduling), on the embedded server."""

@@ -1,0 +1,208 @@
+"""What the scenarios need: a small cluster that lives, and short words for what they do with it."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import anyio
+
+from asched.daemon.daemon import Daemon
+from asched.sim.kubelet import Kubelets, KubeletTimings
+from asched.sim.store import ADDED, Change
+from tests.daemon.world import World, world
+from tests.e2e.replicas import ReplicaControllers, owned_pods
+
+Object = dict[str, Any]
+
+WORKERS = ("worker-0", "worker-1", "worker-2")
+CONTROL_PLANE = "control-plane"
+CONTROL_PLANE_TAINT = {"key": "node-role.kubernetes.io/control-plane", "effect": "NoSchedule"}
+NODE_CPU_MILLIS = 4000
+HOSTNAME = "kubernetes.io/hostname"
+ZONE = "topology.kubernetes.io/zone"
+PRIORITIES = {"low-priority": 1, "medium-priority": 100, "high-priority": 1000}
+_TIMINGS = KubeletTimings(start_s=0.01, terminate_s=0.05)
+
+
+def pause_pod(
+    name: str,
+    requests: Mapping[str, str] | None = None,
+    *,
+    labels: Mapping[str, str] | None = None,
+    finalizers: Sequence[str] = (),
+    ports: Sequence[Object] = (),
+    **spec: Any,
+) -> Object:
+    """A pod that does nothing, as the suite makes them: limits equal to requests, a second of
+    grace. ``spec`` are further fields of its spec."""
+    resources = {"requests": dict(requests), "limits": dict(requests)} if requests else {}
+    container = {
+        "name": "pause",
+        "image": "registry.k8s.io/pause:3.10",
+        "resources": resources,
+        "ports": list(ports),
+    }
+    return {
+        "metadata": {
+            "name": name,
+            "labels": dict(labels or {}),
+            "finalizers": list(finalizers),
+        },
+        "spec": {"containers": [container], "terminationGracePeriodSeconds": 1, **spec},
+    }
+
+
+def on_node(*names: str) -> Object:
+    """Affinity to nodes of these names."""
+    field = {"key": "metadata.name", "operator": "In", "values": list(names)}
+    return required_nodes({"matchFields": [field]})
+
+
+def with_label(key: str, *values: str) -> Object:
+    """Affinity to nodes whose label has any of these values."""
+    return required_nodes(
+        {"matchExpressions": [{"key": key, "operator": "In", "values": list(values)}]}
+    )
+
+
+def required_nodes(*terms: Object) -> Object:
+    required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}
+    return {"nodeAffinity": required}
+
+
+def spread_constraint(topology_key: str, label: str, when_unsatisfiable: str) -> Object:
+    """Skew of one at most among the pods that have the label, whatever its value."""
+    return {
+        "maxSkew": 1,
+        "topologyKey": topology_key,
+        "whenUnsatisfiable": when_unsatisfiable,
+        "labelSelector": {"matchExpressions": [{"key": label, "operator": "Exists"}]},
+    }
+
+
+class Suite:
+    """A cluster with kubelets, controllers and the daemon at work; made by :func:`suite`."""
+
+    def __init__(self, w: World, daemon: Daemon) -> None:
+        self.world = w
+        self.cluster = w.cluster
+        self.daemon = daemon
+        self.created: list[str] = []
+        """Names of all pods there ever were, in the order of their creation."""
+        w.cluster.listen("pods", self._on_pod)
+
+    def _on_pod(self, change: Change) -> None:
+        if change.type == ADDED:
+            self.created.append(change.new.obj["metadata"]["name"])
+
+    # -- doing things -------------------------------------------------------------------------
+
+    def create(self, pod: Object, *, namespace: str = "default") -> Object:
+        return self.cluster.create("pods", pod, namespace=namespace)
+
+    def label_node(self, name: str, **labels: str) -> None:
+        self.cluster.patch("nodes", name, {"metadata": {"labels": labels}})
+
+    def label_nodes_with_their_names(self, key: str, *names: str) -> None:
+        for name in names:
+            self.cluster.patch("nodes", name, {"metadata": {"labels": {key: name}}})
+
+    def taint(self, name: str, *taints: Object) -> None:
+        """Give a node these taints and no others."""
+        self.cluster.patch("nodes", name, {"spec": {"taints": list(taints)}})
+
+    def offer(self, name: str, resource: str, amount: str) -> None:
+        """Let a node advertise an extended resource."""
+        offered = {"capacity": {resource: amount}, "allocatable": {resource: amount}}
+        self.cluster.patch("nodes", name, {"status": offered}, subresource="status")
+
+    def create_priority_classes(self, values: Mapping[str, int]) -> None:
+        for name, value in values.items():
+            self.cluster.create("priorityclasses", {"metadata": {"name": name}, "value": value})
+
+    def create_replicas(self, kind: str, pod: Object, replicas: int) -> Object:
+        """A ReplicaSet (``replicasets``) or ReplicationController of such pods."""
+        labels = pod["metadata"]["labels"]
+        selector = {"matchLabels": labels} if kind == "replicasets" else labels
+        return self.cluster.create(
+            kind,
+            {
+                "metadata": {"name": f"rs-{pod['metadata']['name']}", "namespace": "default"},
+                "spec": {
+                    "replicas": replicas,
+                    "selector": selector,
+                    "template": {"metadata": {"labels": labels}, "spec": pod["spec"]},
+                },
+            },
+        )
+
+    # -- waiting ------------------------------------------------------------------------------
+
+    async def until(self, holds: Callable[[], bool]) -> None:
+        await self.world.until(holds)
+
+    async def run(self, pod: Object, *, namespace: str = "default") -> str:
+        """Create a pod and wait until it runs; the answer is its node."""
+        name = self.create(pod, namespace=namespace)["metadata"]["name"]
+        return await self.running(name, namespace=namespace)
+
+    async def running(self, name: str, *, namespace: str = "default") -> str:
+        await self.until(lambda: self.pod(name, namespace)["status"]["phase"] == "Running")
+        node: str = self.pod(name, namespace)["spec"]["nodeName"]
+        return node
+
+    async def rejected(self, name: str) -> str:
+        """Wait for the Event that the pod cannot be scheduled; the answer is its note."""
+
+        def notes() -> list[str]:
+            events = self.world.events(name)
+            return [note for reason, note in events if reason == "FailedScheduling"]
+
+        await self.until(lambda: bool(notes()))
+        assert not self.pod(name)["spec"].get("nodeName")
+        return notes()[-1]
+
+    async def replicas_running(self, controller: Object) -> list[Object]:
+        """Wait until all wanted pods of a controller run."""
+        wanted = controller["spec"]["replicas"]
+
+        def running() -> list[Object]:
+            pods = owned_pods(self.cluster, controller)
+            return [pod for pod in pods if pod["status"]["phase"] == "Running"]
+
+        await self.until(lambda: len(running()) == wanted)
+        return running()
+
+    # -- looking ------------------------------------------------------------------------------
+
+    def pod(self, name: str, namespace: str = "default") -> Object:
+        return self.cluster.get("pods", name, namespace=namespace)
+
+    def is_leaving_or_gone(self, name: str) -> bool:
+        found = [pod["metadata"] for pod in self.pods() if pod["metadata"]["name"] == name]
+        return not found or "deletionTimestamp" in found[0]
+
+    def pods(self) -> list[Object]:
+        return self.cluster.list("pods", namespace="default")
+
+    def tally(self) -> tuple[int, int]:
+        """(scheduled, not scheduled) pods of the scenario's namespace."""
+        scheduled = sum(bool(pod["spec"].get("nodeName")) for pod in self.pods())
+        return scheduled, len(self.pods()) - scheduled
+
+
+@asynccontextmanager
+async def suite(folder: Path) -> AsyncIterator[Suite]:
+    """Three workers with 4 cores in two zones, and a control-plane node that takes no workload."""
+    async with world(folder) as w, anyio.create_task_group() as tasks:
+        for number, name in enumerate((CONTROL_PLANE, *WORKERS)):
+            w.add_node(name, cpu=f"{NODE_CPU_MILLIS}m", pods="10", **{ZONE: f"zone-{number % 2}"})
+        w.cluster.patch("nodes", CONTROL_PLANE, {"spec": {"taints": [CONTROL_PLANE_TAINT]}})
+        tasks.start_soon(Kubelets(w.cluster, _TIMINGS).run)
+        tasks.start_soon(ReplicaControllers(w.cluster).run)
+        async with w.daemon() as daemon:
+            yield Suite(w, daemon)
+        tasks.cancel_scope.cancel()
