@@ -9,7 +9,7 @@ from asched.framework.strict import nearest
 from asched.journal.codec import object_subject
 from asched.journal.store import JournalStore
 from asched.model.pod import Pod
-from asched.state.records import ObjectSeen
+from asched.state.records import ObjectSeen, PodSeen
 
 
 class AuditError(Exception):
@@ -74,4 +74,6 @@ async def find_pod(journal: JournalStore, pod: PodName) -> str:
         record = stored.record
         if isinstance(record, ObjectSeen) and isinstance(record.object, Pod):
             keys[record.object.key] = None
+        elif isinstance(record, PodSeen):
+            keys[record.key] = None
     return pod.choose(keys)

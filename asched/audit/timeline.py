@@ -67,6 +67,8 @@ class PodTimelines:
         self._seq = seq
         if isinstance(record, r.ObjectSeen) and isinstance(record.object, Pod):
             self._pod_seen(record.object)
+        elif isinstance(record, r.PodSeen):
+            self._pod_seen(self._fold.state.templates.instance(record).pod)
         else:
             self._tell(record)
         self._fold.apply(record)
@@ -174,7 +176,9 @@ class PodTimelines:
         if entry is None:
             return ()
         old = entry.info.pod
+        labels = old.metadata.labels if record.labels is None else record.labels
         return _differences(
+            *_label_changes(old.metadata.labels, labels),
             ("node", old.spec.node_name, record.node_name),
             ("phase", old.status.phase, record.phase),
             ("nominated node", old.status.nominated_node_name, record.nominated_node_name),
@@ -212,6 +216,8 @@ class PodTimelines:
                 return f"{subject_of(record)} was seen"
             case r.ObjectGone():
                 return f"{subject_of(record)} is gone"
+            case r.PodSeen():
+                return f"pod {record.key} was seen"
             case r.PodChanged():
                 return f"pod {record.key} changed"
             case r.Bound():
@@ -235,6 +241,8 @@ def _own_cause(record: r.AnyRecord, queue: str) -> str:
             return f"turned away by {record.plugin}"
         case r.BindFailed():
             return "its binding failed"
+        case r.PodSeen():
+            return "it was seen"
         case r.PodChanged():
             return "it changed"
         case (

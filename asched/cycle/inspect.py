@@ -177,11 +177,13 @@ class _Inspector:
 
     def _post_filter(self, screening: Screening) -> str:
         self._consultation.offer_review(screening)
-        try:
-            result = post_filter(self._cluster, self._profile, self._pod, screening)
-        except AttemptPausedError:
-            self._awaits_extender = True
-            return ""
+        # What a plugin says to held pods takes effect only if an attempt decides it.
+        with self._cluster.permits.unheard():
+            try:
+                result = post_filter(self._cluster, self._profile, self._pod, screening)
+            except AttemptPausedError:
+                self._awaits_extender = True
+                return ""
         return result.status.message
 
     def _each_filter(self, screening: Screening) -> dict[str, dict[str, Status]]:

@@ -111,12 +111,13 @@ class PodInfo:
 
     __slots__ = ("_label_set", "key", "pod", "shape", "uid")
 
-    def __init__(self, pod: Pod) -> None:
+    def __init__(self, pod: Pod, shape: PodShape | None = None) -> None:
+        """``shape`` may be given where it is known, as of a copy of another pod."""
         self._label_set: LabelSet | None = None
         self.pod = pod
         self.uid: str = pod.metadata.uid
         self.key: str = pod.key
-        self.shape: PodShape = shape_of(pod)
+        self.shape: PodShape = shape or shape_of(pod)
 
     @property
     def label_set(self) -> LabelSet:

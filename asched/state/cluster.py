@@ -27,6 +27,7 @@ from asched.state.permits import Permits, WaitingPod
 from asched.state.pod_index import PodIndex
 from asched.state.queue import SchedulingQueue
 from asched.state.records import Assigned
+from asched.state.templates import Templates
 from asched.state.volume_index import VolumeIndex
 
 ObjectT = TypeVar("ObjectT", bound=Object)
@@ -43,10 +44,12 @@ class PodPhase(Enum):
 class PodEntry:
     """A pod that is not finished, and where it is counted."""
 
-    __slots__ = ("assignment", "info", "node", "phase", "rejection")
+    __slots__ = ("assignment", "info", "node", "phase", "rejection", "template")
 
-    def __init__(self, info: PodInfo) -> None:
+    def __init__(self, info: PodInfo, template: int) -> None:
         self.info = info
+        self.template = template
+        """The number of its template; 0 for none."""
         self.phase = PodPhase.PENDING
         self.node = ""
         """The node it uses room of: bound or assumed there. Empty while pending."""
@@ -65,6 +68,7 @@ class ClusterState:
         self.epoch = 0
         self.nodes = NodeTable()
         self.pods: dict[str, PodEntry] = {}
+        self.templates = Templates()
         self._pod_index = PodIndex(self.nodes)
         self.volumes = VolumeIndex(self.nodes)
         self.queue = SchedulingQueue()

@@ -54,6 +54,7 @@ class Fold:
             r.ProfilesLoaded: self._profiles_loaded,
             r.ObjectSeen: self._object_seen,
             r.ObjectGone: self._object_gone,
+            r.PodSeen: self._pod_like_another_seen,
             r.PodChanged: self._pod_changed,
             r.TurnStarted: self._turn_started,
             r.Assigned: self._assigned,
@@ -138,7 +139,8 @@ class Fold:
     def _object_seen(self, record: r.ObjectSeen) -> None:
         seen = record.object
         if isinstance(seen, Pod):
-            self._pod_seen(seen)
+            info = PodInfo(seen)
+            self._pod_seen(info, self.state.templates.learn(info))
             return
         kept = self.state.objects_of.setdefault(type(seen), {})
         old = kept.get(seen.key)
@@ -179,28 +181,45 @@ class Fold:
 
     # -- pods ---------------------------------------------------------------------------------
 
-    def _pod_seen(self, pod: Pod) -> None:
-        entry = self.state.pods.get(pod.key)
-        if entry is not None and entry.info.uid != pod.metadata.uid:
-            self._pod_gone(pod.key)
+    def _pod_like_another_seen(self, record: r.PodSeen) -> None:
+        templates = self.state.templates
+        try:
+            info = templates.instance(record)
+        except KeyError:
+            what = f"pod {record.key} is like template {record.template}, which is not held"
+            raise FoldError(what) from None
+        templates.use(record.template)
+        self._pod_seen(info, record.template)
+
+    def _pod_seen(self, info: PodInfo, template: int) -> None:
+        """The pod is now as given; ``template`` counts it as a user already."""
+        state = self.state
+        entry = state.pods.get(info.key)
+        if entry is not None and entry.info.uid != info.uid:
+            self._pod_gone(info.key)
             entry = None
-        if pod.terminal:
+        if info.pod.terminal:
+            state.templates.release(template)
             if entry is not None:
-                self._pod_gone(pod.key)
+                self._pod_gone(info.key)
         elif entry is None:
-            self._pod_new(PodInfo(pod))
+            self._pod_new(info, template)
         else:
-            self._pod_updated(entry, PodInfo(pod))
+            state.templates.release(entry.template)
+            entry.template = template
+            self._pod_updated(entry, info)
 
     def _pod_changed(self, record: r.PodChanged) -> None:
         entry = self.state.entry(record.key, record.uid)
         if entry is None:
             raise FoldError(f"pod {record.key} ({record.uid}) changed but was never seen")
-        old = entry.info.pod
-        replace = msgspec.structs.replace
+        old, replace = entry.info.pod, msgspec.structs.replace
+        labels = old.metadata.labels if record.labels is None else record.labels
         pod = replace(
             old,
-            metadata=replace(old.metadata, deletion_timestamp=record.deletion_timestamp),
+            metadata=replace(
+                old.metadata, labels=labels, deletion_timestamp=record.deletion_timestamp
+            ),
             spec=replace(old.spec, node_name=record.node_name),
             status=replace(
                 old.status,
@@ -210,11 +229,13 @@ class Fold:
                 start_time=record.start_time,
             ),
         )
-        self._pod_seen(pod)
+        # Conditions say something of resources only for a pod whose containers report theirs.
+        shape = None if old.status.container_statuses else entry.info.shape
+        self._pod_updated(entry, PodInfo(pod, shape))
 
-    def _pod_new(self, info: PodInfo) -> None:
+    def _pod_new(self, info: PodInfo, template: int) -> None:
         state, pod = self.state, info.pod
-        entry = state.pods[info.key] = PodEntry(info)
+        entry = state.pods[info.key] = PodEntry(info, template)
         if pod.node_name:
             self._place(entry, pod.node_name, PodPhase.BOUND)
             self._tell(_ASSIGNED_ADD, None, pod)
@@ -289,6 +310,7 @@ class Fold:
     def _pod_gone(self, key: str) -> None:
         state = self.state
         entry = state.pods.pop(key)
+        state.templates.release(entry.template)
         state.evictions.end(entry.info.uid)
         if entry.node:
             self._give_back(entry)

@@ -26,8 +26,11 @@ def packed(mask: BoolColumn) -> bytes:
 
 def unpacked(bits: bytes, size: int) -> BoolColumn:
     """The mask of ``size`` positions; what the bits do not reach to is false."""
-    mask = np.unpackbits(np.frombuffer(bits, np.uint8), count=size)
-    return mask.astype(np.bool_)
+    # Not by ``unpackbits(count=size)``: of no bits at all that makes whatever was in memory.
+    given = np.unpackbits(np.frombuffer(bits, np.uint8))[:size]
+    mask = np.zeros(size, np.bool_)
+    mask[: len(given)] = given
+    return mask
 
 
 class FilterAnswers:

@@ -13,15 +13,15 @@ import msgspec
 
 from asched.model.meta import Object
 from asched.model.node import Node
-from asched.model.pod import Pod, PodCondition
+from asched.model.pod import POD_SCHEDULED, Pod, PodCondition
 from asched.model.resources import AnyObject, Resource
 from asched.state.cluster import ClusterState
-from asched.state.records import ObjectGone, ObjectSeen, PodChanged
+from asched.state.records import ObjectGone, ObjectSeen, PodChanged, PodSeen
 
-_READ_POD_CONDITIONS = frozenset({"PodScheduled", "DisruptionTarget", "PodResizePending"})
+_READ_POD_CONDITIONS = frozenset({"DisruptionTarget", "PodResizePending"})
 _READ_NODE_CONDITIONS = frozenset({"Ready"})
 
-News = ObjectSeen | ObjectGone | PodChanged
+News = ObjectSeen | ObjectGone | PodSeen | PodChanged
 
 
 def observe_object(state: ClusterState, seen: AnyObject) -> News | None:
@@ -78,7 +78,7 @@ def _observe_pod(state: ClusterState, pod: Pod) -> News | None:
     if entry is None:
         if pod.terminal and pod.key not in state.pods:
             return None
-        return ObjectSeen(_without_pod_noise(pod))
+        return _new_pod(state, _without_pod_noise(pod))
     if pod.terminal:
         return ObjectGone("Pod", pod.key, pod.metadata.uid)
     old, pod = entry.info.pod, _without_pod_noise(pod)
@@ -95,14 +95,39 @@ def _observe_pod(state: ClusterState, pod: Pod) -> News | None:
         nominated_node_name=pod.status.nominated_node_name,
         deletion_timestamp=pod.metadata.deletion_timestamp,
         start_time=pod.status.start_time,
+        labels=None if pod.metadata.labels == old.metadata.labels else pod.metadata.labels,
+    )
+
+
+def _new_pod(state: ClusterState, pod: Pod) -> ObjectSeen | PodSeen:
+    template = state.templates.find(pod)
+    if not template:
+        return ObjectSeen(pod)
+    labels = pod.metadata.labels
+    return PodSeen(
+        template=template,
+        key=pod.key,
+        uid=pod.metadata.uid,
+        creation_timestamp=pod.metadata.creation_timestamp,
+        labels=None if labels == state.templates.labels(template) else labels,
+        node_name=pod.spec.node_name,
+        phase=pod.status.phase,
+        conditions=pod.status.conditions,
+        nominated_node_name=pod.status.nominated_node_name,
+        deletion_timestamp=pod.metadata.deletion_timestamp,
+        start_time=pod.status.start_time,
     )
 
 
 def _same_template(old: Pod, new: Pod) -> bool:
     """Whether all that :class:`PodChanged` does not carry is as before."""
     replace = msgspec.structs.replace
+    before = old.metadata
+    metadata = replace(
+        new.metadata, labels=before.labels, deletion_timestamp=before.deletion_timestamp
+    )
     return (
-        replace(new.metadata, deletion_timestamp=old.metadata.deletion_timestamp) == old.metadata
+        metadata == before
         and replace(new.spec, node_name=old.spec.node_name) == old.spec
         and new.status.container_statuses == old.status.container_statuses
         and new.status.init_container_statuses == old.status.init_container_statuses
@@ -113,7 +138,7 @@ def _without_pod_noise(pod: Pod) -> Pod:
     """The pod without conditions that nothing reads and without echoes of its own template."""
     status = pod.status
     conditions: tuple[PodCondition, ...] = tuple(
-        condition for condition in status.conditions if condition.type in _READ_POD_CONDITIONS
+        condition for condition in status.conditions if _is_read(condition)
     )
     in_step = not any(c.type == "PodResizePending" for c in conditions) and _in_step(pod)
     if len(conditions) == len(status.conditions) and not (in_step and status.container_statuses):
@@ -122,6 +147,13 @@ def _without_pod_noise(pod: Pod) -> Pod:
     if in_step:
         quiet = msgspec.structs.replace(quiet, container_statuses=(), init_container_statuses=())
     return msgspec.structs.replace(pod, status=quiet)
+
+
+def _is_read(condition: PodCondition) -> bool:
+    """That a pod is scheduled is said by its node; only that it is not is worth keeping."""
+    if condition.type == POD_SCHEDULED:
+        return condition.status != "True"
+    return condition.type in _READ_POD_CONDITIONS
 
 
 def _in_step(pod: Pod) -> bool:

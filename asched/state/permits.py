@@ -7,7 +7,8 @@ that it leads to is folded.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import NamedTuple
 
 from asched.framework.pod_info import PodInfo
@@ -96,6 +97,15 @@ class Permits:
             return
         if answer.message is not None or answer.plugin in waiting.pending_until_ns:
             self._answers.append(answer)
+
+    @contextmanager
+    def unheard(self) -> Iterator[None]:
+        """Within the block nothing that plugins say is kept: for questions that decide nothing."""
+        before = [*self._answers]
+        try:
+            yield
+        finally:
+            self._answers = before
 
     def allow(self, key: str, plugin: str) -> bool:
         """A plugin lets a pod go; once the last one did the pod waits no more. False where that

@@ -71,6 +71,24 @@ class ObjectGone(Record):
     uid: str = ""
 
 
+class PodSeen(Record):
+    """A pod appeared that is like another one: its template is held already."""
+
+    template: int
+    """See :class:`asched.state.templates.Templates`."""
+    key: str
+    uid: str
+    creation_timestamp: datetime | None = None
+    labels: dict[str, str] | None = None
+    """None where they are those of the template."""
+    node_name: str = ""
+    phase: str = ""
+    conditions: tuple[PodCondition, ...] = ()
+    nominated_node_name: str = ""
+    deletion_timestamp: datetime | None = None
+    start_time: datetime | None = None
+
+
 class PodChanged(Record):
     """A pod whose template is as before: what else it now is. Far smaller than :class:`ObjectSeen`.
 
@@ -79,6 +97,8 @@ class PodChanged(Record):
 
     key: str
     uid: str
+    labels: dict[str, str] | None = None
+    """None where they are as before."""
     node_name: str = ""
     phase: str = ""
     conditions: tuple[PodCondition, ...] = ()
@@ -312,6 +332,7 @@ Observation = (
     | ProfilesLoaded
     | ObjectSeen
     | ObjectGone
+    | PodSeen
     | PodChanged
     | TurnStarted
     | Bound

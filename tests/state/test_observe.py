@@ -59,8 +59,8 @@ def test_a_list_tells_what_vanished_and_what_is_new() -> None:
         news.append(record)
     assert news == [
         r.ObjectGone("Pod", "default/gone", "pod-gone"),
-        r.ObjectSeen(listed[1]),
-        r.ObjectSeen(new),
+        r.PodChanged("default/changed", "pod-changed", labels={"app": "x"}, phase="Pending"),
+        r.PodSeen(state.pods["default/new"].template, "default/new", "pod-new", phase="Pending"),
     ]
     assert sorted(state.pods) == [f"default/{n}" for n in ("changed", "kept", "new", "unreadable")]
     assert not [*observe_list(state, Resource.PODS, listed, {"default/unreadable"})]
@@ -80,8 +80,10 @@ def test_a_pod_recreated_under_its_name_replaces_the_old_one() -> None:
     fold.apply(r.ObjectSeen(a_pod("p", on="n0")))
     again = a_pod("p", uid="second")
     record = observe_object(fold.state, again)
-    assert record == r.ObjectSeen(again)
-    fold.apply(r.ObjectSeen(again))
+    template = fold.state.pods["default/p"].template
+    assert record == r.PodSeen(template, "default/p", "second", phase="Pending")
+    fold.apply(record)
+    assert fold.state.pods["default/p"].info.pod == again
     assert fold.state.nodes.pod_count.tolist() == [0]
     assert observe_deletion(fold.state, a_pod("p")) is None
     assert observe_deletion(fold.state, again) == r.ObjectGone("Pod", "default/p", "second")
@@ -199,11 +201,54 @@ def test_a_small_record_says_as_much_as_the_whole_object(first: Pod, second: Pod
             if isinstance(news, r.PodChanged):
                 entry = by_news.state.pods["default/p"]
                 whole = r.ObjectSeen(entry.info.pod)
-                read = {c for c in second.status.conditions if c.type != "Ready"}
+                read = {
+                    c
+                    for c in second.status.conditions
+                    if c.type != "Ready" and (c.type, c.status) != ("PodScheduled", "True")
+                }
                 assert {*entry.info.pod.status.conditions} == read
-                assert first.labels == second.labels
+                assert entry.info.labels == second.labels
             by_object.apply(whole)
     assert describe(by_news.state) == describe(by_object.state)
+
+
+copies = st.builds(
+    lambda picture, name, cpu: msgspec.structs.replace(
+        picture,
+        metadata=msgspec.structs.replace(picture.metadata, name=name, uid=f"pod-{name}"),
+        spec=msgspec.structs.replace(
+            picture.spec, containers=a_pod("p", {"cpu": cpu}).spec.containers
+        ),
+    ),
+    pictures,
+    st.sampled_from(["a", "b", "c"]),
+    st.sampled_from(["100m", "200m"]),
+)
+
+
+@given(seen=st.lists(st.tuples(copies, st.booleans()), max_size=12))
+@settings(max_examples=200, deadline=None)
+def test_pods_like_others_are_as_if_recorded_whole(seen: list[tuple[Pod, bool]]) -> None:
+    """``PodSeen`` leaves the state that ``ObjectSeen`` of the same pod leaves, and no template
+    outlives its last pod."""
+    by_news, by_object = a_fold(*DEFAULT), a_fold(*DEFAULT)
+    for fold in (by_news, by_object):
+        fold.apply_all([r.ObjectSeen(a_node("n0")), r.ObjectSeen(a_node("n1"))])
+    for pod, goes in seen:
+        news = observe_deletion(by_news.state, pod) if goes else observe_object(by_news.state, pod)
+        if news is None:
+            continue
+        by_news.apply(news)
+        if isinstance(news, r.PodSeen):
+            news = r.ObjectSeen(by_news.state.pods[news.key].info.pod)
+        by_object.apply(news)
+    assert describe(by_news.state) == describe(by_object.state)
+    assert len({e.template for e in by_news.state.pods.values()}) == len(by_news.state.templates)
+
+
+def test_a_pod_like_none_that_is_held_is_refused() -> None:
+    with pytest.raises(FoldError, match="template 7, which is not held"):
+        a_fold(*DEFAULT).apply(r.PodSeen(7, "default/p", "pod-p"))
 
 
 def test_a_change_of_a_pod_never_seen_is_refused() -> None:

@@ -15,6 +15,7 @@ from asched.state.records import (
     BindFailed,
     Bound,
     ObjectSeen,
+    PodSeen,
     Rejected,
     TurnStarted,
 )
@@ -65,7 +66,9 @@ class Tally:
             case TurnStarted():
                 self._now_ns = record.now_ns
             case ObjectSeen(object=Pod() as pod):
-                self._pod_seen(pod)
+                self._pod_seen(pod.metadata.uid, pod.node_name)
+            case PodSeen():
+                self._pod_seen(record.uid, record.node_name)
             case Assigned():
                 self._tried(record.key, record.attempt)
                 self._say(record.key, f"to {record.node}, best of {record.feasible}")
@@ -86,10 +89,10 @@ class Tally:
         if attempt > 1:
             self.attempts[key] = attempt
 
-    def _pod_seen(self, pod: Pod) -> None:
-        if pod.node_name or pod.metadata.uid in self._seen_ns:
+    def _pod_seen(self, uid: str, node_name: str) -> None:
+        if node_name or uid in self._seen_ns:
             return
-        self._seen_ns[pod.metadata.uid] = self._now_ns
+        self._seen_ns[uid] = self._now_ns
         self.first_seen_ns = self.first_seen_ns or self._now_ns
         self.seen += 1
 
