@@ -8,11 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import anyio
+import anyio.lowlevel
+import msgspec
 
 from asched.daemon.daemon import Daemon
+from asched.model.node import Node
+from asched.model.resources import Resource, decode
 from asched.sim.kubelet import Kubelets, KubeletTimings
 from asched.sim.store import ADDED, Change
-from tests.daemon.world import World, world
+from tests.daemon.world import PATIENCE_S, World, world
 from tests.e2e.replicas import ReplicaControllers, owned_pods
 
 Object = dict[str, Any]
@@ -103,21 +107,30 @@ class Suite:
     def create(self, pod: Object, *, namespace: str = "default") -> Object:
         return self.cluster.create("pods", pod, namespace=namespace)
 
-    def label_node(self, name: str, **labels: str) -> None:
-        self.cluster.patch("nodes", name, {"metadata": {"labels": labels}})
+    async def label_node(self, name: str, **labels: str) -> None:
+        await self._patch_node(name, {"metadata": {"labels": labels}})
 
-    def label_nodes_with_their_names(self, key: str, *names: str) -> None:
+    async def label_nodes_with_their_names(self, key: str, *names: str) -> None:
         for name in names:
-            self.cluster.patch("nodes", name, {"metadata": {"labels": {key: name}}})
+            await self.label_node(name, **{key: name})
 
-    def taint(self, name: str, *taints: Object) -> None:
+    async def taint(self, name: str, *taints: Object) -> None:
         """Give a node these taints and no others."""
-        self.cluster.patch("nodes", name, {"spec": {"taints": list(taints)}})
+        await self._patch_node(name, {"spec": {"taints": list(taints)}})
 
-    def offer(self, name: str, resource: str, amount: str) -> None:
-        """Let a node advertise an extended resource."""
+    async def offer(self, name: str, resource: str, amount: str) -> None:
+        """Let a node advertise an amount of a resource."""
         offered = {"capacity": {resource: amount}, "allocatable": {resource: amount}}
-        self.cluster.patch("nodes", name, {"status": offered}, subresource="status")
+        await self._patch_node(name, {"status": offered}, "status")
+
+    async def _patch_node(self, name: str, patch: Object, subresource: str = "") -> None:
+        """Change a node, and wait until the scheduler knows: nodes and pods come to it by watches
+        of their own, so that a pod created next could overtake the node."""
+        changed = self.cluster.patch("nodes", name, patch, subresource=subresource)
+        known = decode(Resource.NODES, msgspec.json.encode(changed))
+        with anyio.fail_after(PATIENCE_S):
+            while self.daemon.cluster.objects(Node).get(name) != known:
+                await anyio.lowlevel.checkpoint()
 
     def create_priority_classes(self, values: Mapping[str, int]) -> None:
         for name, value in values.items():

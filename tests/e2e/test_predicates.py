@@ -49,7 +49,7 @@ async def test_local_ephemeral_storage(tmp_path: Path) -> None:
     async with suite(tmp_path) as s:
         tenth = {"ephemeral-storage": "5Gi"}
         for name in WORKERS:
-            s.offer(name, "pods", "110")
+            await s.offer(name, "pods", "110")
         for number in range(10 * len(WORKERS)):
             s.create(pause_pod(f"overcommit-{number}", tenth))
         await s.until(lambda: s.tally() == (30, 0))
@@ -60,7 +60,7 @@ async def test_local_ephemeral_storage(tmp_path: Path) -> None:
 
 async def test_resource_limits(tmp_path: Path) -> None:
     async with suite(tmp_path) as s:
-        s.label_nodes_with_their_names("node", *WORKERS)
+        await s.label_nodes_with_their_names("node", *WORKERS)
         most = {"cpu": f"{NODE_CPU_MILLIS * 7 // 10}m"}
         for name in WORKERS:
             s.create(pause_pod(f"filler-{name}", most, affinity=with_label("node", name)))
@@ -74,7 +74,7 @@ async def test_resource_limits(tmp_path: Path) -> None:
 async def test_pod_overhead_is_accounted_for(tmp_path: Path) -> None:
     beard_seconds = "example.com/beardsecond"
     async with suite(tmp_path) as s:
-        s.offer(WORKERS[0], beard_seconds, "1000")
+        await s.offer(WORKERS[0], beard_seconds, "1000")
         s.cluster.create(
             "runtimeclasses",
             {
@@ -130,15 +130,15 @@ async def test_no_node_is_wanted(tmp_path: Path, spec: dict[str, Any]) -> None:
 async def test_one_node_is_wanted(tmp_path: Path, spec: dict[str, Any]) -> None:
     async with suite(tmp_path) as s:
         node = await _node_that_can_run_a_pod(s)
-        s.cluster.patch("nodes", node, {"metadata": {"labels": {LABEL: "42"}}})
+        await s.label_node(node, **{LABEL: "42"})
         assert await s.run(pause_pod("with-labels", **spec)) == node
 
 
 async def test_a_taint_that_is_tolerated(tmp_path: Path) -> None:
     async with suite(tmp_path) as s:
         node = await _node_that_can_run_a_pod(s)
-        s.taint(node, TAINT)
-        s.cluster.patch("nodes", node, {"metadata": {"labels": {LABEL: "v"}}})
+        await s.taint(node, TAINT)
+        await s.label_node(node, **{LABEL: "v"})
         pod = pause_pod("with-tolerations", nodeSelector={LABEL: "v"}, tolerations=[TOLERATION])
         assert await s.run(pod) == node
 
@@ -146,12 +146,14 @@ async def test_a_taint_that_is_tolerated(tmp_path: Path) -> None:
 async def test_a_taint_that_is_not_tolerated_until_it_goes(tmp_path: Path) -> None:
     async with suite(tmp_path) as s:
         node = await _node_that_can_run_a_pod(s)
-        s.taint(node, TAINT)
-        s.cluster.patch("nodes", node, {"metadata": {"labels": {LABEL: "v"}}})
+        await s.taint(node, TAINT)
+        await s.label_node(node, **{LABEL: "v"})
         s.create(pause_pod("still-no-tolerations", nodeSelector={LABEL: "v"}))
-        assert "1 node(s) had untolerated taint(s)" in await s.rejected("still-no-tolerations")
+        note = await s.rejected("still-no-tolerations")
+        # This node and that of the control plane.
+        assert "2 node(s) had untolerated taint(s)" in note
         assert s.tally() == (0, 1)
-        s.taint(node)
+        await s.taint(node)
         assert await s.running("still-no-tolerations") == node
         assert s.tally() == (1, 0)
 
@@ -188,7 +190,7 @@ async def test_four_pods_with_max_skew_one_on_two_nodes(tmp_path: Path) -> None:
     key = label = "kubernetes.io-e2e-pts-filter"
     async with suite(tmp_path) as s:
         nodes = WORKERS[:2]
-        s.label_nodes_with_their_names(key, *nodes)
+        await s.label_nodes_with_their_names(key, *nodes)
         pod = pause_pod(
             "e2e-pts-filter",
             labels={label: ""},

@@ -1,0 +1,128 @@
+"""SchedulerPriorities and spreading: which of several possible nodes is taken."""
+
+from __future__ import annotations
+
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from asched.model.quantity import milli_value, value
+from tests.e2e.suite import (
+    HOSTNAME,
+    NODE_CPU_MILLIS,
+    WORKERS,
+    ZONE,
+    Suite,
+    on_node,
+    pause_pod,
+    spread_constraint,
+    suite,
+    with_label,
+)
+
+SMALL = {"cpu": "100m", "memory": "100Mi"}
+
+
+async def _balance(s: Suite, share: float) -> None:
+    """Fill the workers with a pod each, so that as much of their cpu as of their memory is used and
+    resources prefer no node."""
+    for name in WORKERS:
+        there = [pod for pod in s.pods() if pod["spec"].get("nodeName") == name]
+        asked = [pod["spec"]["containers"][0]["resources"].get("requests", {}) for pod in there]
+        used_cpu = sum(milli_value(requests.get("cpu", "0")) for requests in asked)
+        used_memory = sum(value(requests.get("memory", "0")) for requests in asked)
+        cpu = f"{round(NODE_CPU_MILLIS * share) - used_cpu}m"
+        memory = str(round(16 * 2**30 * share) - used_memory)
+        filler = pause_pod(f"balance-{name}", {"cpu": cpu, "memory": memory})
+        await s.run({**filler, "spec": {**filler["spec"], "affinity": on_node(name)}})
+
+
+async def test_preferred_anti_affinity_avoids_the_pods_node(tmp_path: Path) -> None:
+    async with suite(tmp_path) as s:
+        avoided = await s.run(pause_pod("with-label", SMALL, labels={"security": "S1"}))
+        await _balance(s, 0.6)
+        expressions = [
+            {"key": "security", "operator": "In", "values": ["S1", "value2"]},
+            {"key": "security", "operator": "NotIn", "values": ["S2"]},
+            {"key": "security", "operator": "Exists"},
+        ]
+        term = {
+            "labelSelector": {"matchExpressions": expressions},
+            "topologyKey": HOSTNAME,
+            "namespaces": ["default"],
+        }
+        preferred = [{"weight": 10, "podAffinityTerm": term}]
+        anti = {"podAntiAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": preferred}}
+        for number in range(4):
+            assert await s.run(pause_pod(f"anti-{number}", affinity=anti)) != avoided
+
+
+async def test_nodes_whose_taints_are_tolerated_are_preferred(tmp_path: Path) -> None:
+    async with suite(tmp_path) as s:
+        await _balance(s, 0.5)
+        tolerations = []
+        for node in WORKERS:
+            taints = [
+                {"key": f"taint-{number}", "value": f"of-{node}", "effect": "PreferNoSchedule"}
+                for number in range(10)
+            ]
+            await s.taint(node, *taints)
+            if node == WORKERS[1]:
+                tolerations = taints
+        assert await s.run(pause_pod("with-tolerations", tolerations=tolerations)) == WORKERS[1]
+
+
+async def test_spread_constraints_that_are_only_preferred(tmp_path: Path) -> None:
+    key = label = "kubernetes.io-e2e-pts-score"
+    async with suite(tmp_path) as s:
+        nodes = WORKERS[:2]
+        await s.label_nodes_with_their_names(key, *nodes)
+        await _balance(s, 0.5)
+        crowd = pause_pod("e2e-pts-score", labels={label: "foo"}, nodeSelector={key: nodes[0]})
+        await s.replicas_running(s.create_replicas("replicasets", crowd, 4))
+        pod = pause_pod(
+            "test-pod",
+            labels={label: "bar"},
+            affinity=with_label(key, *nodes),
+            topologySpreadConstraints=[spread_constraint(key, label, "ScheduleAnyway")],
+        )
+        assert await s.run(pod) == nodes[1]
+
+
+# -- zones ----------------------------------------------------------------------------------------
+
+
+def _per_zone(s: Suite, prefix: str) -> list[int]:
+    """How many of the pods are in each zone, fewest first."""
+    counts: Counter[str] = Counter()
+    for name in WORKERS:
+        counts[s.cluster.get("nodes", name)["metadata"]["labels"][ZONE]] += 0
+    for pod in s.pods():
+        if pod["metadata"]["name"].startswith(prefix):
+            node = s.cluster.get("nodes", pod["spec"]["nodeName"])
+            counts[node["metadata"]["labels"][ZONE]] += 1
+    return sorted(counts.values())
+
+
+async def test_pods_of_a_service_spread_over_zones(tmp_path: Path) -> None:
+    async with suite(tmp_path) as s:
+        s.cluster.create(
+            "services",
+            {
+                "metadata": {"name": "test-service"},
+                "spec": {"selector": {"service": "test-service"}, "ports": [{"port": 80}]},
+            },
+        )
+        for number in range(5):
+            s.create(pause_pod(f"member-{number}", labels={"service": "test-service"}))
+        await s.until(lambda: s.tally() == (5, 0))
+        assert _per_zone(s, "member") == [2, 3]
+
+
+@pytest.mark.parametrize("kind", ["replicationcontrollers", "replicasets"])
+async def test_pods_of_a_controller_spread_over_zones(tmp_path: Path, kind: str) -> None:
+    async with suite(tmp_path) as s:
+        pod = pause_pod("spread", labels={"name": "spread"})
+        await s.replicas_running(s.create_replicas(kind, pod, 5))
+        assert _per_zone(s, "rs-spread") == [2, 3]
