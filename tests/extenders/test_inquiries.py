@@ -1,0 +1,143 @@
+"""Questions and answers in the state: what they say of which node, whatever happens meanwhile."""
+
+from __future__ import annotations
+
+import msgspec
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from asched.framework.config import Extender, ManagedResource
+from asched.framework.extenders import ExtenderSpec, ExtenderVerb, spec_of
+from asched.framework.pod_info import PodInfo
+from asched.model.pod import Container, ResourceRequirements
+from asched.state.inquiries import FilterAnswers, Inquiry, mask_of, packed, unpacked
+from asched.state.records import (
+    ExtenderAsked,
+    ExtenderFailed,
+    ExtenderFiltered,
+    ExtenderPrioritized,
+    ExtenderRefusal,
+)
+from tests.state.objects import a_pod
+
+UID, ATTEMPT = "u", 3
+masks = st.lists(st.booleans(), max_size=40).map(lambda bits: np.array(bits, np.bool_))
+
+
+@given(masks)
+def test_masks_survive_packing(mask: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> None:
+    bits = packed(mask)
+    assert unpacked(bits, len(mask)).tolist() == mask.tolist()
+    assert len(bits) == (len(mask) + 7) // 8
+    assert unpacked(bits, len(mask) + 5).tolist() == [*mask.tolist(), *[False] * 5]
+
+
+def asked(*rows: int, verb: ExtenderVerb = ExtenderVerb.FILTER, size: int = 8) -> Inquiry:
+    mask = np.zeros(size, np.bool_)
+    mask[list(rows)] = True
+    inquiry = Inquiry(UID, ATTEMPT)
+    question = ExtenderAsked("default/p", UID, ATTEMPT, verb, (0, 1), nodes=packed(mask))
+    inquiry.ask(question, size)
+    return inquiry
+
+
+def places(size: int, *positions: int) -> bytes:
+    mask = np.zeros(size, np.bool_)
+    mask[list(positions)] = True
+    return packed(mask)
+
+
+def answer(passed: bytes, *refused: ExtenderRefusal, extender: int = 0) -> ExtenderFiltered:
+    return ExtenderFiltered("default/p", UID, ATTEMPT, extender, passed, refused)
+
+
+def verdicts(answers: FilterAnswers) -> dict[int, str]:
+    """Row to what was said: ``ok``, or the code and reasons."""
+    codes, about = answers.column(8)
+    found = {}
+    for row in np.flatnonzero(about).tolist():
+        status = answers.statuses[codes[row] - 1] if codes[row] else None
+        found[row] = "ok" if status is None else f"{status.code.title}: {status.message}"
+    return found
+
+
+def test_positions_are_those_of_the_question() -> None:
+    inquiry = asked(1, 3, 4, 6)
+    no_gpu = ExtenderRefusal("no gpu", places(4, 1))
+    never = ExtenderRefusal("never", places(4, 0, 2), unresolvable=True)
+    # What passes is not refused, whatever is said of it elsewhere.
+    inquiry.enter(answer(places(4, 2), no_gpu, never))
+    assert verdicts(inquiry.filters[0]) == {
+        1: "UnschedulableAndUnresolvable: never",
+        3: "Unschedulable: no gpu",
+        4: "ok",
+        6: "UnschedulableAndUnresolvable: ",
+    }
+    assert inquiry.pending == {1}
+
+
+def test_a_later_question_adds_to_what_is_known() -> None:
+    inquiry = asked(1, 3)
+    inquiry.enter(answer(places(2, 0), ExtenderRefusal("full", places(2, 1))))
+    second = ExtenderAsked("default/p", UID, ATTEMPT, ExtenderVerb.FILTER, (0,), places(8, 5, 7))
+    inquiry.ask(second, 8)
+    inquiry.enter(answer(places(2, 1), ExtenderRefusal("busy", places(2, 0))))
+    assert verdicts(inquiry.filters[0]) == {
+        1: "ok",
+        3: "Unschedulable: full",
+        5: "Unschedulable: busy",
+        7: "ok",
+    }
+
+
+def test_a_row_that_another_node_takes_is_not_known() -> None:
+    inquiry = asked(1, 3, 5)
+    inquiry.node_gone(3)
+    inquiry.enter(answer(places(3, 0, 1, 2)))
+    assert verdicts(inquiry.filters[0]) == {1: "ok", 5: "ok"}
+    inquiry.node_gone(1)
+    assert verdicts(inquiry.filters[0]) == {5: "ok"}
+    scored = asked(1, 3, verb=ExtenderVerb.PRIORITIZE)
+    scored.node_gone(1)
+    scored.enter(ExtenderPrioritized("default/p", UID, ATTEMPT, 1, (7, 8)))
+    assert mask_of(scored.compared, 8).nonzero()[0].tolist() == [3]
+    assert scored.scores[1].tolist() == [7, 8]
+
+
+def test_only_what_was_asked_is_expected() -> None:
+    inquiry = asked(1)
+    assert inquiry.expects(answer(b""))
+    assert not inquiry.expects(answer(b"", extender=2))
+    assert not inquiry.expects(ExtenderPrioritized("default/p", UID, ATTEMPT, 0, ()))
+    assert not inquiry.expects(ExtenderFiltered("default/p", UID, ATTEMPT + 1, 0, b""))
+    assert not inquiry.expects(ExtenderFiltered("default/p", "other", ATTEMPT, 0, b""))
+    failure = ExtenderFailed("default/p", UID, ATTEMPT, 0, ExtenderVerb.FILTER, "down")
+    inquiry.enter(failure)
+    assert not inquiry.expects(failure)
+    assert inquiry.failures == {(ExtenderVerb.FILTER, 0): "down"}
+
+
+def test_who_is_interested() -> None:
+    slots = ResourceRequirements(limits={"example.com/slots": "1"})
+    wanting = a_pod("wanting")
+    replace = msgspec.structs.replace
+    as_init = replace(
+        wanting, spec=replace(wanting.spec, init_containers=(Container(name="i", resources=slots),))
+    )
+    choosy = ExtenderSpec("http://x", managed_resources=("example.com/slots",))
+    assert choosy.is_interested_in(PodInfo(as_init))
+    assert not choosy.is_interested_in(PodInfo(wanting))
+    assert ExtenderSpec("http://x").is_interested_in(PodInfo(wanting))
+
+
+def test_no_secret_is_recorded() -> None:
+    extender = Extender(
+        "https://user:secret@host:1/x",
+        filter_verb="f",
+        weight=2,
+        managed_resources=(ManagedResource("a.b/c"),),
+    )
+    assert spec_of(extender) == ExtenderSpec(
+        "https://host:1/x", filter_verb="f", weight=2, managed_resources=("a.b/c",)
+    )
