@@ -29,7 +29,7 @@ REGION = "topology.kubernetes.io/region"
         ({ZONE: "a"}, {ZONE: "b"}, False),
         ({ZONE: "a__b"}, {ZONE: "b"}, True),
         ({ZONE: "a__b"}, {ZONE: "c"}, False),
-        ({ZONE: "a____b"}, {ZONE: "c"}, True),  # not a list of zones: passed over
+        ({ZONE: "a____b", REGION: "r"}, {ZONE: "c", REGION: "r"}, True),  # no list: passed over
         ({BETA_ZONE: "a"}, {ZONE: "a"}, True),
         ({BETA_ZONE: "a"}, {ZONE: "b"}, False),
         ({BETA_ZONE: "a"}, {BETA_ZONE: "b", ZONE: "a"}, False),
