@@ -106,7 +106,8 @@ class Candidate(NamedTuple):
         highest = max(priorities)
         earliest = min(_started(victim) for victim in victims if victim.priority == highest)
         total = sum(priorities) + _PRIORITY_OFFSET * len(priorities)
-        harm = (pdb_violations, highest, total, len(priorities), _EPOCH - earliest)
+        # The first stands for the most important, also in the order that an extender gives.
+        harm = (pdb_violations, priorities[0], total, len(priorities), _EPOCH - earliest)
         return cls(node, tuple(victims), pdb_violations, harm)
 
 

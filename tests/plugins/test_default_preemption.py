@@ -9,6 +9,7 @@ from typing import Any, ClassVar
 import msgspec
 import pytest
 
+from asched.cycle.inspect import inspect
 from asched.framework.cycle_state import CycleState
 from asched.framework.interface import (
     PermitPlugin,
@@ -402,7 +403,7 @@ def test_lesser_pods_nominated_to_the_node_are_displaced() -> None:
     scheduling.see(a_node("n"), on("n", "low", "4"))
     scheduling.see(
         a_pod("lesser", {"cpu": "9"}, priority=50, nominated="n"),
-        a_pod("peer", {"cpu": "1"}, priority=100, nominated="n", gates=("wait",)),
+        a_pod("peer", {"cpu": "1"}, priority=100, nominated="n"),
     )
     scheduling.see(urgent(cpu="3", priority=101))
     first = scheduling.next()[0]
@@ -438,6 +439,17 @@ def test_a_pod_held_by_permit_gives_its_place_back_without_being_deleted() -> No
     assert turned_away == r.PermitRejected(
         "default/held", "pod-held", "DefaultPreemption", "preempted"
     )
+
+
+def test_to_look_at_an_attempt_turns_nobody_away() -> None:
+    scheduling = Scheduling(*PLUGINS, Doorkeeper)
+    scheduling.see(a_node("n"), a_pod("held", {"cpu": "4"}))
+    scheduling.decide()
+    profile = scheduling.state.profiles["default-scheduler"]
+    looked = inspect(scheduling.state, profile, PodInfo(urgent()))
+    assert looked.message == "0/1 nodes are available: 1 Insufficient cpu."
+    scheduling.see(a_pod("next", {"cpu": "9"}))
+    assert [type(decision) for decision in scheduling.next()] == [r.Rejected]
 
 
 def test_victims_name_pods_by_key_and_uid() -> None:

@@ -16,7 +16,7 @@ from asched.framework.cycle_state import CycleState
 from asched.framework.interface import FilterAllPlugin, Plugin
 from asched.framework.nodes import Nodes, Verdicts
 from asched.framework.pod_info import PodInfo
-from asched.framework.status import Code
+from asched.framework.status import Code, Status
 from asched.model.meta import ObjectMeta
 from asched.model.node import Node
 from asched.model.pod import Pod
@@ -158,13 +158,22 @@ def dry_run(scheduling: Scheduling, pod: Pod) -> dict[str, Choice]:
     }
 
 
-def refused(scheduling: Scheduling, pod: Pod) -> set[str]:
-    """Where preemption may help at all: refused, but not for good."""
+def refusals(
+    scheduling: Scheduling, pod: Pod, cache: ShapeCache | None = None
+) -> dict[str, Status]:
+    """Node to what the filters say, the pods nominated to it minded."""
     state = scheduling.state
     profile = state.profiles["default-scheduler"]
-    attempt = Attempt(state, profile, PodInfo(pod), ShapeCache(state.nodes))
-    rows = RefusedNodes(state, attempt.screen()).rows(Code.UNSCHEDULABLE)
-    return {state.nodes.names[row] for row in rows.tolist()}
+    attempt = Attempt(state, profile, PodInfo(pod), cache or ShapeCache(state.nodes))
+    statuses = RefusedNodes(state, attempt.screen())
+    found = {name: statuses.status(name) for name in state.nodes.names}
+    return {name: status for name, status in found.items() if status is not None}
+
+
+def refused(scheduling: Scheduling, pod: Pod) -> set[str]:
+    """Where preemption may help at all: refused, but not for good."""
+    found = refusals(scheduling, pod).items()
+    return {name for name, status in found if status.code is Code.UNSCHEDULABLE}
 
 
 @given(scenes(), preemptors)
@@ -184,10 +193,15 @@ def test_what_is_remembered_is_what_would_be_found_afresh(
     scene: Scene, pod: Pod, data: st.DataObject
 ) -> None:
     scheduling = scene.schedule(*LOCAL)
+    cache = ShapeCache(scheduling.state.nodes)
     dry_run(scheduling, pod)
+    refusals(scheduling, pod, cache)
     for _ in range(3):
         change(scene, scheduling, data)
-        assert dry_run(scheduling, pod) == dry_run(scene.schedule(*LOCAL), pod)
+        afresh = scene.schedule(*LOCAL)
+        assert dry_run(scheduling, pod) == dry_run(afresh, pod)
+        assert refusals(scheduling, pod, cache) == refusals(afresh, pod)
+        assert refusals(scheduling, pod) == refusals(scene.schedule(FarSighted, *LOCAL), pod)
 
 
 def change(scene: Scene, scheduling: Scheduling, data: st.DataObject) -> None:

@@ -1,0 +1,91 @@
+"""Preemption over real HTTP: victims are marked and leave, the pod gets their place."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import anyio
+
+from asched.sim.kubelet import Kubelets, KubeletTimings
+from tests.daemon.world import World, world
+
+
+def add_classes(w: World, **values: int) -> None:
+    for name, value in values.items():
+        w.cluster.create("priorityclasses", {"metadata": {"name": name}, "value": value})
+
+
+def nominated(w: World, name: str) -> str:
+    node: str = w.pod(name)["status"].get("nominatedNodeName", "")
+    return node
+
+
+def disruption(w: World, name: str) -> list[str]:
+    conditions = w.pod(name)["status"].get("conditions") or ()
+    return [c["reason"] for c in conditions if c["type"] == "DisruptionTarget"]
+
+
+async def test_victims_leave_gracefully_and_the_pod_takes_their_place(tmp_path: Path) -> None:
+    async with world(tmp_path, nodes=2, cpu="2") as w, anyio.create_task_group() as tasks:
+        add_classes(w, low=1, high=1000)
+        kubelets = Kubelets(w.cluster, KubeletTimings(start_s=0.01))
+        tasks.start_soon(kubelets.run)
+        async with w.daemon():
+            for n in range(4):
+                w.add_pod(f"low-{n}", "900m", priorityClassName="low")
+            await w.until(lambda: not w.unbound())
+            marked: dict[str, list[str]] = {}
+            w.cluster.listen(
+                "pods",
+                lambda change: (
+                    marked.update(
+                        {
+                            change.new.obj["metadata"]["name"]: [
+                                c["reason"]
+                                for c in change.new.obj["status"].get("conditions") or ()
+                                if c["type"] == "DisruptionTarget"
+                            ]
+                        }
+                    )
+                    if change.new.obj["metadata"].get("deletionTimestamp")
+                    else None
+                ),
+            )
+            w.add_pod("urgent", "1500m", priorityClassName="high")
+            await w.until(lambda: w.node_of("urgent") != "")
+            remaining = {pod["metadata"]["name"] for pod in w.cluster.list("pods")}
+            assert len(remaining) == 3
+            assert marked == {
+                name: ["PreemptionByScheduler"]
+                for name in {f"low-{n}" for n in range(4)} - remaining
+            }
+        tasks.cancel_scope.cancel()
+
+
+async def test_while_victims_leave_others_are_scheduled(tmp_path: Path) -> None:
+    async with world(tmp_path, nodes=1, cpu="2") as w:
+        add_classes(w, low=1, high=1000)
+        w.add_pod("victim", "1500m", priorityClassName="low")
+        async with w.daemon():
+            await w.until(lambda: w.node_of("victim") == "n0")
+            # No kubelet runs: the victim keeps its place until somebody confirms its end.
+            w.add_pod("urgent", "1800m", priorityClassName="high")
+            await w.until(lambda: nominated(w, "urgent") == "n0" and bool(disruption(w, "victim")))
+            w.add_node("n1", cpu="1")
+            w.add_pod("small", "500m", priorityClassName="low")
+            await w.until(lambda: w.node_of("small") == "n1")
+            w.cluster.delete("pods", "victim", namespace="default", grace_period_s=0)
+            await w.until(lambda: w.node_of("urgent") == "n0")
+
+
+async def test_a_nomination_that_is_overtaken_is_cleared(tmp_path: Path) -> None:
+    async with world(tmp_path, nodes=1, cpu="2") as w:
+        add_classes(w, low=1, middle=500, high=1000)
+        w.add_pod("victim", "800m", priorityClassName="low")
+        w.add_pod("other", "800m", priorityClassName="low")
+        async with w.daemon():
+            await w.until(lambda: not w.unbound())
+            w.add_pod("middle", "1", priorityClassName="middle")
+            await w.until(lambda: nominated(w, "middle") == "n0")
+            w.add_pod("urgent", "1900m", priorityClassName="high")
+            await w.until(lambda: nominated(w, "urgent") == "n0" and nominated(w, "middle") == "")
