@@ -76,7 +76,7 @@ class Consultation:
         (``findNodesThatPassExtenders``). A node that became feasible since the question was asked
         is asked about only if no other is left. Raises :class:`ExtenderFailureError`.
         """
-        if not screening.count:
+        if not screening.count or not self._extenders:
             return None
         left, unasked = screening.feasible, None
         for index, spec in self._extenders:

@@ -10,6 +10,7 @@ import anyio
 import pytest
 from aiohttp import web
 
+from asched.kube.extenders import AT_ONCE
 from asched.state.records import (
     Assigned,
     AttemptFailed,
@@ -347,6 +348,46 @@ async def test_a_crash_between_question_and_answer_asks_again(tmp_path: Path) ->
             Assigned,
         ]
         assert {decision.attempt for decision in decisions} == {1}
+
+
+async def test_stopping_does_not_wait_for_an_extender(tmp_path: Path) -> None:
+    async with serving() as service, world(tmp_path, nodes=1) as w:
+        hanging(service)
+        service.on_question = w.touch
+        with anyio.fail_after(10):
+            async with w.daemon(service.config(httpTimeout="1h", **FILTER)):
+                w.add_pod("p")
+                await w.until(lambda: bool(service.questions))
+        assert w.unbound() == ["p"]
+        assert w.condition("p") == {}
+
+
+async def test_a_slow_binder_delays_nobody_else(tmp_path: Path) -> None:
+    """While an extender takes its time to bind some pods, others are decided for and bound."""
+    async with serving() as service, world(tmp_path, nodes=2, cpu="64") as w:
+        release = anyio.Event()
+
+        async def bind(question: Any) -> Any:
+            await release.wait()
+            w.cluster.bind(question["PodNamespace"], question["PodName"], question["Node"])
+            return {}
+
+        service.answers["bind"] = bind
+        service.on_question = w.touch
+        managed = [{"name": "example.com/slots", "ignoredByScheduler": True}]
+        resources = {"requests": {"cpu": "100m", "example.com/slots": "1"}}
+        container = {"name": "c", "image": "app", "resources": resources}
+        async with w.daemon(service.config(bindVerb="bind", managedResources=managed)):
+            for number in range(20):
+                w.add_pod(f"slow-{number}", containers=[container])
+            # As many as are bound at once wait already.
+            await w.until(lambda: len(service.questions) == AT_ONCE)
+            w.add_pods(50, "quick")
+            await w.until(lambda: all(name.startswith("slow") for name in w.unbound()))
+            assert len(w.unbound()) == 20
+            release.set()
+            await w.until(lambda: not w.unbound())
+        await replayed(w)
 
 
 async def test_a_pod_deleted_while_its_question_is_out(tmp_path: Path) -> None:
