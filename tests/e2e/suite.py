@@ -12,7 +12,6 @@ import anyio.lowlevel
 import msgspec
 
 from asched.daemon.daemon import Daemon
-from asched.model.node import Node
 from asched.model.resources import Resource, decode
 from asched.sim.kubelet import Kubelets, KubeletTimings
 from asched.sim.store import ADDED, Change
@@ -124,33 +123,41 @@ class Suite:
         await self._patch_node(name, {"status": offered}, "status")
 
     async def _patch_node(self, name: str, patch: Object, subresource: str = "") -> None:
-        """Change a node, and wait until the scheduler knows: nodes and pods come to it by watches
-        of their own, so that a pod created next could overtake the node."""
         changed = self.cluster.patch("nodes", name, patch, subresource=subresource)
-        known = decode(Resource.NODES, msgspec.json.encode(changed))
+        await self.known(Resource.NODES, changed)
+
+    async def known(self, resource: Resource, obj: Object) -> None:
+        """Wait until the scheduler knows an object. Each resource comes to it by a watch of its own,
+        so that a pod that is created next could be tried before."""
+        decoded = decode(resource, msgspec.json.encode(obj))
+        objects = self.daemon.cluster.objects(resource.value.type)
         with anyio.fail_after(PATIENCE_S):
-            while self.daemon.cluster.objects(Node).get(name) != known:
+            while objects.get(decoded.key) != decoded:
                 await anyio.lowlevel.checkpoint()
+                objects = self.daemon.cluster.objects(resource.value.type)
 
     def create_priority_classes(self, values: Mapping[str, int]) -> None:
         for name, value in values.items():
             self.cluster.create("priorityclasses", {"metadata": {"name": name}, "value": value})
 
-    def create_replicas(self, kind: str, pod: Object, replicas: int) -> Object:
-        """A ReplicaSet (``replicasets``) or ReplicationController of such pods."""
-        labels = pod["metadata"]["labels"]
-        selector = {"matchLabels": labels} if kind == "replicasets" else labels
-        return self.cluster.create(
-            kind,
+    async def create_replicas(self, resource: Resource, pod: Object, replicas: int) -> Object:
+        """A ReplicaSet or ReplicationController of such pods."""
+        labels, name = pod["metadata"]["labels"], f"rs-{pod['metadata']['name']}"
+        selector = {"matchLabels": labels} if resource is Resource.REPLICA_SETS else labels
+        created = self.cluster.create(
+            resource.plural,
             {
-                "metadata": {"name": f"rs-{pod['metadata']['name']}", "namespace": "default"},
+                "metadata": {"name": name, "namespace": "default"},
                 "spec": {
-                    "replicas": replicas,
+                    "replicas": 0,
                     "selector": selector,
                     "template": {"metadata": {"labels": labels}, "spec": pod["spec"]},
                 },
             },
         )
+        await self.known(resource, created)
+        scaled = {"spec": {"replicas": replicas}}
+        return self.cluster.patch(resource.plural, name, scaled, namespace="default")
 
     # -- waiting ------------------------------------------------------------------------------
 

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from asched.model.resources import Resource
 from tests.e2e.suite import (
     HOSTNAME,
     NODE_CPU_MILLIS,
@@ -197,7 +198,7 @@ async def test_four_pods_with_max_skew_one_on_two_nodes(tmp_path: Path) -> None:
             affinity=with_label(key, *nodes),
             topologySpreadConstraints=[spread_constraint(key, label, "DoNotSchedule")],
         )
-        pods = await s.replicas_running(s.create_replicas("replicasets", pod, 4))
+        pods = await s.replicas_running(await s.create_replicas(Resource.REPLICA_SETS, pod, 4))
         placed = [pod["spec"]["nodeName"] for pod in pods]
         assert [placed.count(node) for node in nodes] == [2, 2]
 
@@ -209,7 +210,7 @@ async def test_gated_pods_wait_until_the_last_gate_is_gone(tmp_path: Path) -> No
     async with suite(tmp_path) as s:
         gates = [{"name": "example.com/foo"}, {"name": "example.com/bar"}]
         pod = pause_pod("gated", labels={"e2e-scheduling-gates": ""}, schedulingGates=gates)
-        replicas = s.create_replicas("replicasets", pod, 3)
+        replicas = await s.create_replicas(Resource.REPLICA_SETS, pod, 3)
         await s.until(lambda: len(s.pods()) == 3)
         names = [pod["metadata"]["name"] for pod in s.pods()]
 

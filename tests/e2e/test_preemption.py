@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+from asched.model.resources import Resource
 from tests.e2e.suite import (
     CONTROL_PLANE,
     HOSTNAME,
@@ -144,7 +145,9 @@ async def test_replica_sets_of_several_priorities(tmp_path: Path) -> None:
             )
 
         for number, amount in ((1, "200"), (2, "300"), (3, "450")):
-            await s.replicas_running(s.create_replicas("replicasets", pod(number, amount), 1))
+            await s.replicas_running(
+                await s.create_replicas(Resource.REPLICA_SETS, pod(number, amount), 1)
+            )
         assert await s.run(pod(4, "500")) == WORKERS[0]
 
         def made() -> list[int]:
@@ -184,7 +187,7 @@ async def test_budgets_choose_the_node(tmp_path: Path) -> None:
                 "spec": {"minAvailable": 2, "selector": {"matchLabels": {"guarded": "yes"}}},
             },
         )
-        s.cluster.patch(
+        budget = s.cluster.patch(
             "poddisruptionbudgets",
             "guard",
             {"status": {"disruptionsAllowed": 0, "currentHealthy": 2, "desiredHealthy": 2,
@@ -192,6 +195,8 @@ async def test_budgets_choose_the_node(tmp_path: Path) -> None:
             namespace="default",
             subresource="status",
         )  # fmt: skip
+
+        await s.known(Resource.POD_DISRUPTION_BUDGETS, budget)
 
         def high(name: str) -> dict[str, Any]:
             return pause_pod(name, {FOO: "1"}, priorityClassName="high-priority")

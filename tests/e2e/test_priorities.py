@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from asched.model.quantity import milli_value, value
+from asched.model.resources import Resource
 from tests.e2e.suite import (
     HOSTNAME,
     NODE_CPU_MILLIS,
@@ -80,7 +81,7 @@ async def test_spread_constraints_that_are_only_preferred(tmp_path: Path) -> Non
         await s.label_nodes_with_their_names(key, *nodes)
         await _balance(s, 0.5)
         crowd = pause_pod("e2e-pts-score", labels={label: "foo"}, nodeSelector={key: nodes[0]})
-        await s.replicas_running(s.create_replicas("replicasets", crowd, 4))
+        await s.replicas_running(await s.create_replicas(Resource.REPLICA_SETS, crowd, 4))
         pod = pause_pod(
             "test-pod",
             labels={label: "bar"},
@@ -107,22 +108,23 @@ def _per_zone(s: Suite, prefix: str) -> list[int]:
 
 async def test_pods_of_a_service_spread_over_zones(tmp_path: Path) -> None:
     async with suite(tmp_path) as s:
-        s.cluster.create(
+        service = s.cluster.create(
             "services",
             {
                 "metadata": {"name": "test-service"},
                 "spec": {"selector": {"service": "test-service"}, "ports": [{"port": 80}]},
             },
         )
+        await s.known(Resource.SERVICES, service)
         for number in range(5):
             s.create(pause_pod(f"member-{number}", labels={"service": "test-service"}))
         await s.until(lambda: s.tally() == (5, 0))
         assert _per_zone(s, "member") == [2, 3]
 
 
-@pytest.mark.parametrize("kind", ["replicationcontrollers", "replicasets"])
-async def test_pods_of_a_controller_spread_over_zones(tmp_path: Path, kind: str) -> None:
+@pytest.mark.parametrize("resource", [Resource.REPLICATION_CONTROLLERS, Resource.REPLICA_SETS])
+async def test_pods_of_a_controller_spread_over_zones(tmp_path: Path, resource: Resource) -> None:
     async with suite(tmp_path) as s:
         pod = pause_pod("spread", labels={"name": "spread"})
-        await s.replicas_running(s.create_replicas(kind, pod, 5))
+        await s.replicas_running(await s.create_replicas(resource, pod, 5))
         assert _per_zone(s, "rs-spread") == [2, 3]
