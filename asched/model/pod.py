@@ -236,6 +236,8 @@ class PodCondition(ApiStruct):
     type: str = ""
     status: str = ""
     reason: str = ""
+    message: str = ""
+    """Compared in shadow mode only; :mod:`asched.state.observe` keeps it out of the records."""
 
 
 class ContainerStatus(ApiStruct):

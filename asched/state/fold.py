@@ -73,6 +73,8 @@ class Fold:
             r.EvictionFailed: self._eviction_failed,
             r.LeadershipGained: self._leadership_gained,
             r.LeadershipLost: self._nothing,
+            r.ShadowCompared: self._nothing,
+            r.ShadowExplained: self._nothing,
         }
 
     def apply(self, record: r.AnyRecord) -> None:

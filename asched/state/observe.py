@@ -138,15 +138,21 @@ def _without_pod_noise(pod: Pod) -> Pod:
     """The pod without conditions that nothing reads and without echoes of its own template."""
     status = pod.status
     conditions: tuple[PodCondition, ...] = tuple(
-        condition for condition in status.conditions if _is_read(condition)
+        _without_message(condition) for condition in status.conditions if _is_read(condition)
     )
     in_step = not any(c.type == "PodResizePending" for c in conditions) and _in_step(pod)
-    if len(conditions) == len(status.conditions) and not (in_step and status.container_statuses):
+    if conditions == status.conditions and not (in_step and status.container_statuses):
         return pod
     quiet = msgspec.structs.replace(status, conditions=conditions)
     if in_step:
         quiet = msgspec.structs.replace(quiet, container_statuses=(), init_container_statuses=())
     return msgspec.structs.replace(pod, status=quiet)
+
+
+def _without_message(condition: PodCondition) -> PodCondition:
+    if not condition.message:
+        return condition
+    return PodCondition(type=condition.type, status=condition.status, reason=condition.reason)
 
 
 def _is_read(condition: PodCondition) -> bool:

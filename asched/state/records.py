@@ -10,6 +10,7 @@ an upcaster (see :mod:`asched.journal.codec`).
 from __future__ import annotations
 
 from datetime import datetime
+from enum import StrEnum
 from typing import Any, dataclass_transform
 
 import msgspec
@@ -37,6 +38,8 @@ class EngineStarted(Record):
     """Version of asched."""
     seed: int
     """Seeds the tie-breaks of all decisions until the next start."""
+    shadow: bool = False
+    """It only compares itself with another scheduler. A journal is of one kind from its start."""
 
 
 class QueueSettings(msgspec.Struct, frozen=True, gc=False):
@@ -219,12 +222,40 @@ class ExtenderFailed(Record):
 ExtenderAnswer = ExtenderFiltered | ExtenderPrioritized | ExtenderReviewed | ExtenderFailed
 
 
+class DisagreementCause(StrEnum):
+    """Why another scheduler, seeing what it saw, may have decided otherwise than we would."""
+
+    ASSUMED_POD = "assumed-pod"
+    """It had placed other pods already, whose bindings came to be seen later."""
+    NOMINATED_POD = "nominated-pod"
+    """It had nominated a pod to a node already, or taken a nomination back."""
+    UNSEEN_CHANGE = "unseen-change"
+    """A change of a node, pod or other object that it had not seen yet."""
+    LATER_CHANGE = "later-change"
+    """A change that it had seen, and that was shown to us only later."""
+    IMAGE_SIZE = "image-size"
+    """Nodes report different sizes of the pod's image, and it went by another node's."""
+    SAMPLED_NODES = "sampled-nodes"
+    """It looks at a share of the nodes only."""
+    UNEXPLAINED = "unexplained"
+
+
 class LeadershipGained(Record):
     epoch: int
 
 
 class LeadershipLost(Record):
     epoch: int
+
+
+class ShadowExplained(Record):
+    """Why another scheduler disagreed in :class:`ShadowCompared` ``number``, as far as was found."""
+
+    number: int
+    key: str
+    uid: str
+    cause: DisagreementCause
+    detail: str = ""
 
 
 # -- decisions --------------------------------------------------------------------------------
@@ -310,6 +341,31 @@ class ExtenderAsked(Record):
     """How many nodes were looked at, where a share sufficed; 0 for all."""
 
 
+class ShadowCompared(Record):
+    """In shadow mode another scheduler answered for a pod; with it, what we would have decided.
+
+    Decided from the state of all records before this one. Nothing follows from it.
+    """
+
+    number: int
+    """Comparisons are counted from the start of the daemon."""
+    key: str
+    uid: str
+    node: str = ""
+    """Where the other scheduler bound the pod; empty where it found no node."""
+    message: str = ""
+    """Why the other found none: the text of the pod's ``PodScheduled=False`` condition."""
+    best: tuple[str, ...] = ()
+    """Our best nodes, sorted; empty where we find none."""
+    score: int = 0
+    """Their total; 0 where a single feasible node needed none."""
+    feasible: int = 0
+    own_message: str = ""
+    """Why we find none, where that is not the other's message."""
+    agreed: bool = False
+    """The other's node is among our best, or its message is ours."""
+
+
 class PermitAllowed(Record):
     """A Permit plugin that held the pod let it go; once the last one did, binding follows."""
 
@@ -342,8 +398,9 @@ Observation = (
     | ExtenderAnswer
     | LeadershipGained
     | LeadershipLost
+    | ShadowExplained
 )
 Decision = Assigned | Rejected | AttemptFailed | ExtenderAsked | PermitAllowed | PermitRejected
-AnyRecord = Observation | Decision
+AnyRecord = Observation | Decision | ShadowCompared
 
 DECISIONS = (Assigned, Rejected, AttemptFailed, ExtenderAsked, PermitAllowed, PermitRejected)

@@ -1,0 +1,1 @@
+"""Shadow mode: what asched would have decided, beside the scheduler that owns the cluster."""

@@ -1,0 +1,62 @@
+"""What we would decide for a pod, from a state as it is."""
+
+from __future__ import annotations
+
+import msgspec
+
+from asched.cycle.attempt import Attempt
+from asched.cycle.decide import NO_NODES, fit_message, post_filter
+from asched.cycle.shape_cache import ShapeCache
+from asched.framework.extenders import AttemptPausedError
+from asched.framework.plugin_calls import PluginFailure
+from asched.framework.pod_info import PodInfo
+from asched.state.cluster import ClusterState
+from asched.state.records import ShadowCompared
+
+
+class Answer(msgspec.Struct, frozen=True):
+    """Our own decision, with every node that ties left open."""
+
+    best: tuple[str, ...] = ()
+    """The nodes with the highest total score, sorted; empty where no node is feasible."""
+    score: int = 0
+    """Their total; 0 where a single feasible node needed none."""
+    feasible: int = 0
+    message: str = ""
+    """Why no node would do, in the words of the pod's condition."""
+
+    def agrees_with(self, other: ShadowCompared) -> bool:
+        """Whether the other scheduler's node is among the best; whether its message is ours."""
+        if other.node:
+            return other.node in self.best
+        return not self.best and self.message == other.message
+
+
+class Answering:
+    """Answers from one state. All nodes are looked at, and extenders are never asked."""
+
+    def __init__(self, state: ClusterState) -> None:
+        self._state = state
+        self._cache = ShapeCache(state.nodes)
+
+    def answer(self, info: PodInfo) -> Answer:
+        """What an attempt for the pod would find now. A plugin that fails is the message."""
+        state = self._state
+        if not state.nodes.cluster_size:
+            return Answer(message=NO_NODES)
+        profile = state.profiles[info.pod.spec.scheduler_name]
+        try:
+            attempt = Attempt(state, profile, info, self._cache)
+            screening = attempt.screen(
+                nominated=state.nominator.node_of(info.key), share_of_nodes=False
+            )
+            if not screening.count:
+                result = post_filter(state, profile, info, screening)
+                return Answer(message=fit_message(state, screening, result.status.message))
+            score, best = 0, screening.rows
+            if screening.count > 1:
+                score, best = attempt.best(screening)
+        except (PluginFailure, AttemptPausedError) as failure:
+            return Answer(message=str(failure))
+        names = sorted(state.nodes.names[row] for row in best.tolist())
+        return Answer(tuple(names), score, screening.count)
