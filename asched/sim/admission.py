@@ -171,7 +171,30 @@ def _without_mutable(spec: Object) -> Object:
     return kept
 
 
-def check_pod_update(new: Object, old: Object) -> None:
+def check_update(storage_key: str, new: Object, old: Object) -> None:
+    """What an update may not change. Raises ApiError 422."""
+    if storage_key == "pods":
+        _check_pod_update(new, old)
+    elif storage_key == "priorityclasses.scheduling.k8s.io":
+        _check_priority_class_update(new, old)
+
+
+def _check_priority_class_update(new: Object, old: Object) -> None:
+    """``ValidatePriorityClassUpdate``: pods have taken over the value already."""
+    causes = []
+    if new.get("value") != old.get("value"):
+        message = "Forbidden: may not be changed in an update."
+        causes.append(Cause("FieldValueForbidden", message, "value"))
+    if new.get("preemptionPolicy") != old.get("preemptionPolicy"):
+        given = new.get("preemptionPolicy")
+        message = f'Invalid value: "{given}": field is immutable'
+        causes.append(Cause("FieldValueInvalid", message, "preemptionPolicy"))
+    if causes:
+        name = new["metadata"]["name"]
+        raise invalid("PriorityClass", "scheduling.k8s.io", name, causes)
+
+
+def _check_pod_update(new: Object, old: Object) -> None:
     """Most of a pod's spec is immutable. Raises ApiError 422.
 
     A gated pod may also narrow its node selector and affinity (KEP-3838), which is not checked

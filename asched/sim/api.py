@@ -16,7 +16,7 @@ from datetime import UTC, datetime
 import msgspec
 
 from asched.sim import crds, deletion
-from asched.sim.admission import admit_new, check_namespace, check_pod_update
+from asched.sim.admission import admit_new, check_namespace, check_update
 from asched.sim.defaults import apply_defaults, complete_status, drop_empty
 from asched.sim.errors import (
     MODIFIED,
@@ -243,8 +243,7 @@ class ObjectApi:
         if new == old.obj:
             return old
         if not subresource:
-            if resource.storage_key == "pods":
-                check_pod_update(new, old.obj)
+            check_update(resource.storage_key, new, old.obj)
             check_object(resource, new)
         if dry_run:
             return Stored(old.key, new, old.rv)
