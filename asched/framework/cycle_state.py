@@ -73,5 +73,7 @@ class CycleState:
         twin.skip_filter = set(self.skip_filter)
         twin.skip_score = set(self.skip_score)
         for key, held in self._values.items():
-            twin._values[key] = held.clone() if isinstance(held, Cloneable) else copy.copy(held)
+            # What Cloneable asks for, without the cost of asking a protocol.
+            clone = getattr(held, "clone", None)
+            twin._values[key] = copy.copy(held) if clone is None else clone()
         return twin

@@ -107,6 +107,8 @@ class Findings:
 
     def copy_rows(self, rows: RowArray, other: Findings, from_rows: RowArray) -> None:
         """Say of ``rows`` what ``other``, of the same profile, says of its ``from_rows``."""
+        if not len(rows):
+            return
         codes = other.code[from_rows]
         used = np.unique(codes)
         numbers = np.zeros(len(other.statuses), np.int32)

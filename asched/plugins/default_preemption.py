@@ -274,11 +274,12 @@ class DefaultPreemption(PostFilterPlugin, PreEnqueuePlugin, EnqueueExtensions):
         run = DryRun()
         fit = self.handle.fit(state, pod)
         known = self._known(fit)
+        budgets = _Budgets(self.handle.cluster.objects(PodDisruptionBudget).values())
         # No more at a time than are likely to be needed.
         size = max(1, len(rows) if wanted is None else wanted) if fit.local else 1
         for start in range(0, len(rows), size):
             batch = rows[start : start + size]
-            for outcome in self._outcomes(fit, batch, known):
+            for outcome in self._outcomes(fit, batch, known, budgets):
                 if not isinstance(outcome, Candidate):
                     run.rejected[outcome.node] = outcome.status
                     continue
@@ -297,7 +298,9 @@ class DefaultPreemption(PostFilterPlugin, PreEnqueuePlugin, EnqueueExtensions):
             return RowMemo()
         return self._memos.get((fit.pod.shape, fit.pod.priority), RowMemo)
 
-    def _outcomes(self, fit: Fit, rows: RowArray, known: RowMemo[Outcome]) -> Iterator[Outcome]:
+    def _outcomes(
+        self, fit: Fit, rows: RowArray, known: RowMemo[Outcome], budgets: _Budgets
+    ) -> Iterator[Outcome]:
         """What evictions would bring about on each row, in order."""
         cluster = self.handle.cluster
         stamps, names = cluster.row_stamps, cluster.nodes.names
@@ -308,7 +311,6 @@ class DefaultPreemption(PostFilterPlugin, PreEnqueuePlugin, EnqueueExtensions):
         if own is not None and own in rows:
             stale = np.append(stale, own)
         if len(stale):
-            budgets = _Budgets(cluster.objects(PodDisruptionBudget).values())
             for trial in fit.trials(stale):
                 rounds = _Rounds(trial, _potential_victims(trial, fit.pod), budgets)
                 rounds.play()

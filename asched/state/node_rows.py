@@ -25,7 +25,7 @@ from asched.framework.nodes import (
 from asched.framework.pod_info import HostPort, PodInfo, PodShape
 from asched.model.node import Node
 from asched.state.ports import ports_collide
-from asched.state.sums import requests_of, scoring_cpu_of, scoring_memory_of
+from asched.state.sums import requests_of, scoring_cpu_of, scoring_memory_of, shift
 
 if TYPE_CHECKING:
     from asched.state.node_table import NodeTable
@@ -33,6 +33,9 @@ if TYPE_CHECKING:
 
 _Shift: TypeAlias = tuple[NDArray[np.intp], int]
 """How many pods of a shape came to each row (negative: left it), and what one of them adds."""
+
+_FEW = 4
+"""Up to so many rows, going through them one by one costs less than numpy's overhead."""
 
 _SAFE = 1 << 62
 """Sums below this, moved by less than this, stay within 64 bits."""
@@ -187,6 +190,12 @@ class NodeRows(SupposedNodes):
 
     def _count(self, moved: Mapping[PodShape, Sequence[int]], sign: int) -> None:
         """Enter in the columns how many pods of each shape came to each row, or left it."""
+        if len(moved) == 1:
+            [(shape, rows)] = moved.items()
+            if len(rows) == len(set(rows)) <= _FEW:
+                for row in rows:
+                    self._count_one(row, shape, sign)
+                return
         shifts: dict[str, list[_Shift]] = {}
         cpu: list[_Shift] = []
         memory: list[_Shift] = []
@@ -201,6 +210,18 @@ class NodeRows(SupposedNodes):
             self._shift(self.requested(name), of_resource, partial(requests_of, resource=name))
         self._shift(self.scoring_cpu_milli, cpu, scoring_cpu_of)
         self._shift(self.scoring_memory_bytes, memory, scoring_memory_of)
+
+    def _count_one(self, row: int, shape: PodShape, sign: int) -> None:
+        pods = self._pods[row]
+        self.pod_count[row] += sign
+        for name, number in shape.requests.items():
+            column = self.requested(name)
+            if not shift(column, row, sign * number):
+                column[row] = requests_of(pods.values(), name)
+        if not shift(self.scoring_cpu_milli, row, sign * shape.scoring_cpu_milli):
+            self.scoring_cpu_milli[row] = scoring_cpu_of(pods.values())
+        if not shift(self.scoring_memory_bytes, row, sign * shape.scoring_memory_bytes):
+            self.scoring_memory_bytes[row] = scoring_memory_of(pods.values())
 
     def _shift(
         self,
