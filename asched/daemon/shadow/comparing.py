@@ -81,6 +81,8 @@ class Comparer:
         if pod.spec.scheduler_name not in self._state.profiles:
             self.missed[Missed.NO_PROFILE] += 1
             return None
+        if entry is None and pod.terminal:
+            return None  # it was compared when it was bound, and has finished since
         if entry is None:
             self.missed[Missed.FIRST_SEEN_DECIDED] += 1
             return None

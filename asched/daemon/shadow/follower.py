@@ -1,0 +1,134 @@
+"""Following another scheduler: what a watch shows becomes records, comparisons and explanations.
+
+The same for a live cluster and for a recording. It holds nothing that could write to a cluster.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from asched.daemon.config_file import Configuration
+from asched.daemon.shadow.answers import Answering
+from asched.daemon.shadow.comparing import Comparer
+from asched.daemon.shadow.explaining import Explainer, Window
+from asched.daemon.shadow.report import Difference, Report, ReportWriter
+from asched.daemon.shadow.steps import folded_step
+from asched.framework.extenders import without_ignored_resources
+from asched.framework.profile import PluginLoader
+from asched.kube.changes import Change, Deleted, Listed
+from asched.model.pod import Pod
+from asched.state.cluster import ClusterState
+from asched.state.fold import Fold
+from asched.state.observe import observe_deletion, observe_list, observe_object
+from asched.state.records import AnyRecord, ProfilesLoaded, ShadowCompared, ShadowExplained
+
+
+class Follower:
+    """The state, a second one that trails behind it, and what is found by comparing.
+
+    Every record, whoever makes it, is to be given to :meth:`apply` before the next one is asked
+    for.
+    """
+
+    def __init__(self, load: PluginLoader, window: Window | None = None) -> None:
+        self._fold = Fold(ClusterState(), load)
+        self._trail = Fold(ClusterState(), load)
+        self.state = self._fold.state
+        self._comparer = Comparer(self.state, Answering(self.state))
+        self._explainer = Explainer(self._trail, window)
+        self._writer = ReportWriter()
+        self._position = 0
+        self._notes: list[str] = []
+        self._of_bindings: dict[int, bool] = {}
+        """Open disagreements by number: whether they are about bindings."""
+
+    # -- records ------------------------------------------------------------------------------
+
+    def remember(self, record: AnyRecord) -> None:
+        """Fold a record of an earlier run: it is history, and nothing in it is explained."""
+        self._fold.apply(record)
+        self._trail.apply(record)
+
+    def apply(self, record: AnyRecord) -> Difference | None:
+        """Fold a record. Returns the difference that it explains, if it does."""
+        if isinstance(record, ShadowCompared):
+            self._writer.compared(self.state, record)
+        step = folded_step(self._fold, record, self._position)
+        self._position += 1
+        self._explainer.push(step)
+        if isinstance(record, ShadowCompared) and not record.agreed:
+            self._of_bindings[record.number] = bool(record.node)
+            self._explainer.ask(step, record, self.state.pods[record.key].info.pod)
+        if isinstance(record, ShadowExplained):
+            binding = self._of_bindings.pop(record.number)
+            return self._writer.explained(record, binding=binding)
+        return None
+
+    def observe(self, change: Change) -> Iterator[AnyRecord]:
+        """What a change of the watch is worth recording: a comparison, then the news."""
+        if isinstance(change, Listed):
+            pods = [item for item in change.objects if isinstance(item, Pod)]
+            if change.resource.value.type is Pod:
+                self._comparer.listed(pods)
+            yield from observe_list(self.state, change.resource, change.objects, change.unreadable)
+            return
+        seen = change.object
+        if isinstance(change, Deleted):
+            news: AnyRecord | None = observe_deletion(self.state, seen)
+            self._comparer.gone(seen.uid)
+        else:
+            if isinstance(seen, Pod):
+                compared = self._comparer.compare(seen)
+                if compared is not None:
+                    yield compared
+            news = observe_object(self.state, seen)
+        if news is not None:
+            yield news
+
+    def explained(self) -> Iterator[ShadowExplained]:
+        """Disagreements of which, by the state's clock, all that bears on them was seen."""
+        yield from self._explainer.advance(self.state.now_ns)
+
+    def explained_at_the_end(self) -> Iterator[ShadowExplained]:
+        """All that are open, because nothing more will be seen."""
+        yield from self._explainer.drain()
+
+    # -- looking at it ------------------------------------------------------------------------
+
+    @property
+    def open_questions(self) -> int:
+        return len(self._explainer)
+
+    def due_ns(self) -> int | None:
+        """When :meth:`explained` has something to give, if nothing more happens."""
+        return self._explainer.due_ns()
+
+    def note(self, text: str) -> None:
+        """Say something about the comparison as a whole in its report."""
+        self._notes.append(text)
+
+    def report(self) -> Report:
+        return self._writer.report(
+            {why.value: number for why, number in sorted(self._comparer.missed.items())},
+            self._notes,
+        )
+
+
+EXTENDERS_UNASKED = "extenders are not asked in shadow mode: what they would say is missing"
+SHARE_IGNORED = "percentageOfNodesToScore is ignored in shadow mode: all nodes are looked at"
+
+
+def start_notes(configuration: Configuration) -> list[str]:
+    """What of the configuration has no effect here."""
+    notes = []
+    if configuration.scheduler.extenders:
+        notes.append(EXTENDERS_UNASKED)
+    if any(profile.percentage_of_nodes_to_score for profile in configuration.profiles):
+        notes.append(SHARE_IGNORED)
+    return notes
+
+
+def profiles_record(configuration: Configuration) -> ProfilesLoaded:
+    """The profiles as they are compared: without extenders, which nobody asks."""
+    scheduler = configuration.scheduler
+    return ProfilesLoaded(without_ignored_resources(configuration.profiles, scheduler.extenders))
