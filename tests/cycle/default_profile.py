@@ -1,0 +1,36 @@
+"""The profile that users get who configure nothing."""
+
+from __future__ import annotations
+
+from functools import cache
+
+from asched.framework.config import KubeSchedulerConfiguration
+from asched.framework.profile import ProfileSpec
+from asched.framework.registry import Registry
+from asched.framework.resolve import resolve
+from asched.state.cluster import ClusterState
+from asched.state.fold import Fold
+from asched.state.records import ProfilesLoaded
+from tests.cycle.scheduling import Scheduling
+
+
+@cache
+def installed() -> Registry:
+    return Registry.discover()
+
+
+@cache
+def default_profiles() -> tuple[ProfileSpec, ...]:
+    return resolve(KubeSchedulerConfiguration(), installed())
+
+
+def default_fold() -> Fold:
+    """A fold over an empty state with the default profile."""
+    fold = Fold(ClusterState(), installed().load)
+    fold.apply(ProfilesLoaded(default_profiles()))
+    return fold
+
+
+def default_scheduling() -> Scheduling:
+    plugins = tuple(installed().load(name) for name in default_profiles()[0].plugin_names)
+    return Scheduling(*plugins, profiles=default_profiles())
