@@ -15,10 +15,10 @@ import structlog
 
 from asched.cycle.decide import Decider
 from asched.daemon.clock import EngineClock, SteadyTime
+from asched.daemon.commits import Commits
 from asched.daemon.effects import Effects
 from asched.daemon.inbox import Inbox
 from asched.daemon.metrics import AttemptResult, Metrics
-from asched.journal.errors import JournalBusyError, JournalFullError, JournalIOError
 from asched.journal.store import JournalStore
 from asched.kube.changes import Change, Deleted, Listed
 from asched.model.resources import Resource
@@ -64,8 +64,6 @@ class EngineStats(msgspec.Struct):
     bound: int = 0
     rejected: int = 0
     failed: int = 0
-    journal_failures: int = 0
-    """Appends that had to be repeated."""
 
 
 class Engine:
@@ -87,20 +85,19 @@ class Engine:
         """``next_seq`` is where the journal goes on. Nothing is decided before each of ``awaited``
         was listed once."""
         self.stats = EngineStats()
-        self.journal_trouble = ""
-        """Why the journal cannot be written now; empty while it can."""
         self._fold = fold
         self._cluster = fold.state
         self._decider = Decider(fold.state)
-        self._journal = journal
         self._effects = effects
         self._inbox = inbox
         self._clock = clock
         self._time = SteadyTime(clock, fold.state.now_ns)
         self._metrics = metrics
-        self._next_seq = next_seq
         self._awaited = set(awaited)
         self._limits = limits or EngineLimits()
+        self._commits = Commits(
+            journal, clock, metrics, next_seq=next_seq, retry_s=self._limits.journal_retry_s
+        )
         self._batch: list[AnyRecord] = []
         self._now_ns = fold.state.now_ns
         self._turn_begun = False
@@ -109,6 +106,16 @@ class Engine:
         self._book_faults_reported = 0
         self.synced = anyio.Event()
         """Set once everything was listed and decisions begin."""
+
+    @property
+    def journal_trouble(self) -> str:
+        """Why the journal cannot be written now; empty while it can."""
+        return self._commits.trouble
+
+    @property
+    def journal_failures(self) -> int:
+        """Appends that had to be repeated."""
+        return self._commits.failures
 
     # -- the loop -----------------------------------------------------------------------------
 
@@ -147,7 +154,8 @@ class Engine:
             self._decide(decisions)
         if self._batch:
             batch, self._batch = self._batch, []
-            await self._commit(batch)
+            await self._commits.append(batch, self._now_ns)
+            self.stats.records += len(batch)
             self.stats.turns += 1
             for decision in decisions:
                 self._effects.release(decision)
@@ -267,36 +275,7 @@ class Engine:
         profile = self._cluster.pods[decision.key].info.pod.spec.scheduler_name
         self._metrics.attempt_ended(result, profile, duration_s)
 
-    # -- committing ---------------------------------------------------------------------------
-
-    async def _commit(self, batch: list[AnyRecord]) -> None:
-        """Append the batch. A full or unreachable disk holds everything up and loses nothing: the
-        same batch is tried until it is stored, and it cannot be stored twice."""
-        began_ns = self._clock.monotonic_ns()
-        while True:
-            try:
-                appended = await self._journal.append(
-                    batch, written_at_ns=self._now_ns, first_seq=self._next_seq
-                )
-            except (JournalFullError, JournalBusyError, JournalIOError) as error:
-                self._complain(str(error))
-                await self._clock.sleep(self._limits.journal_retry_s)
-                continue
-            break
-        if self.journal_trouble:
-            self.journal_trouble = ""
-            log.info("journal: written again")
-        self._next_seq = appended.last_seq + 1
-        self.stats.records += len(batch)
-        self._metrics.appended(len(batch), (self._clock.monotonic_ns() - began_ns) / NS_PER_S)
-
-    def _complain(self, error: str) -> None:
-        """Of a journal that cannot be written: once for each new reason."""
-        self.stats.journal_failures += 1
-        self._metrics.append_failed()
-        if error != self.journal_trouble:
-            self.journal_trouble = error
-            log.error("journal: nothing is decided until it can be written", error=error)
+    # -- after a commit -------------------------------------------------------------------------
 
     def _after_commit(self, batch: list[AnyRecord]) -> None:
         for record in batch:

@@ -83,6 +83,18 @@ class ApiClient:
         """The API server's URL, for messages."""
         return self._credentials.server
 
+    def read_only(self) -> ApiClient:
+        """The same connections, for reading: whatever is not a GET raises PermissionError."""
+        return _ReadOnlyClient(
+            self._session,
+            self._source,
+            self._credentials,
+            clock=self.clock,
+            random=self.random,
+            budget=self._budget,
+            retry=self._retry,
+        )
+
     async def request(
         self,
         method: str,
@@ -216,6 +228,14 @@ class ApiClient:
                 # What we hold may still be good; if not, the server says so.
                 log.warning("credentials not renewed", error=str(error))
             return self._credentials
+
+
+class _ReadOnlyClient(ApiClient):
+    async def _start(self, credentials: Credentials, request: _Request) -> aiohttp.ClientResponse:
+        # Every request goes through here, whoever makes it.
+        if request.method != "GET":
+            raise PermissionError(f"{request.method} {request.path}: this client only reads")
+        return await super()._start(credentials, request)
 
 
 async def _failure(response: aiohttp.ClientResponse) -> ApiError:
