@@ -28,6 +28,8 @@ class Missed(StrEnum):
     """The watch showed the pod only with the answer on it: there was no state before."""
     LISTED = "decided before a list"
     """It was found by a list, so the state it was decided on was never seen."""
+    UNSYNCED = "before everything was listed"
+    """Something that decisions depend on was not known yet."""
     ERROR = "scheduler error"
     """The other's attempt ended in an error, which is no decision."""
     NO_PROFILE = "no profile of that name"
@@ -62,10 +64,11 @@ class Comparer:
     def gone(self, uid: str) -> None:
         self._told.pop(uid, None)
 
-    def compare(self, pod: Pod) -> ShadowCompared | None:
+    def compare(self, pod: Pod, *, synced: bool = True) -> ShadowCompared | None:
         """The comparison if the pod, as it now is, carries an answer that it did not carry before.
 
-        To be asked before the change is folded. The record is to be folded first.
+        To be asked before the change is folded. The record is to be folded first. While not
+        ``synced`` answers are only counted.
         """
         entry, uid = self._state.entry(pod.key, pod.metadata.uid), pod.metadata.uid
         message = "" if pod.node_name else _message(pod, UNSCHEDULABLE)
@@ -85,6 +88,9 @@ class Comparer:
             return None  # it was compared when it was bound, and has finished since
         if entry is None:
             self.missed[Missed.FIRST_SEEN_DECIDED] += 1
+            return None
+        if not synced:
+            self.missed[Missed.UNSYNCED] += 1
             return None
         return self._compared(entry, pod.node_name, message)
 

@@ -5,7 +5,7 @@ The same for a live cluster and for a recording. It holds nothing that could wri
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from asched.daemon.config_file import Configuration
 from asched.daemon.shadow.answers import Answering
@@ -17,6 +17,7 @@ from asched.framework.extenders import without_ignored_resources
 from asched.framework.profile import PluginLoader
 from asched.kube.changes import Change, Deleted, Listed
 from asched.model.pod import Pod
+from asched.model.resources import Resource
 from asched.state.cluster import ClusterState
 from asched.state.fold import Fold
 from asched.state.observe import observe_deletion, observe_list, observe_object
@@ -30,13 +31,21 @@ class Follower:
     for.
     """
 
-    def __init__(self, load: PluginLoader, window: Window | None = None) -> None:
+    def __init__(
+        self,
+        load: PluginLoader,
+        window: Window | None = None,
+        awaited: Iterable[Resource] = (),
+    ) -> None:
+        """``load`` finds plugins; nothing is compared before each of ``awaited`` was listed once."""
         self._fold = Fold(ClusterState(), load)
         self._trail = Fold(ClusterState(), load)
         self.state = self._fold.state
         self._comparer = Comparer(self.state, Answering(self.state))
         self._explainer = Explainer(self._trail, window)
         self._writer = ReportWriter()
+        self.awaited = set(awaited)
+        """What was not listed yet."""
         self._position = 0
         self._notes: list[str] = []
         self._of_bindings: dict[int, bool] = {}
@@ -71,6 +80,7 @@ class Follower:
             if change.resource.value.type is Pod:
                 self._comparer.listed(pods)
             yield from observe_list(self.state, change.resource, change.objects, change.unreadable)
+            self.awaited.discard(change.resource)
             return
         seen = change.object
         if isinstance(change, Deleted):
@@ -78,7 +88,7 @@ class Follower:
             self._comparer.gone(seen.uid)
         else:
             if isinstance(seen, Pod):
-                compared = self._comparer.compare(seen)
+                compared = self._comparer.compare(seen, synced=not self.awaited)
                 if compared is not None:
                     yield compared
             news = observe_object(self.state, seen)

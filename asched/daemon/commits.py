@@ -1,0 +1,74 @@
+"""Appending to the journal, for as long as it takes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import structlog
+
+from asched.daemon.clock import EngineClock
+from asched.daemon.metrics import Metrics
+from asched.journal.errors import JournalBusyError, JournalFullError, JournalIOError
+from asched.journal.store import JournalStore
+from asched.state.records import AnyRecord
+
+log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
+
+_NS_PER_S = 1_000_000_000
+
+
+class Commits:
+    """The one place of a daemon that appends."""
+
+    def __init__(
+        self,
+        journal: JournalStore,
+        clock: EngineClock,
+        metrics: Metrics,
+        *,
+        next_seq: int,
+        retry_s: float,
+    ) -> None:
+        """``next_seq`` is where the journal goes on; ``retry_s`` the pause before an append that
+        failed is tried again."""
+        self.trouble = ""
+        """Why the journal cannot be written now; empty while it can."""
+        self.failures = 0
+        """Appends that had to be repeated."""
+        self._journal = journal
+        self._clock = clock
+        self._metrics = metrics
+        self._next_seq = next_seq
+        self._retry_s = retry_s
+
+    async def append(self, batch: Sequence[AnyRecord], now_ns: int) -> None:
+        """Append the batch; it is durable on return.
+
+        A full or unreachable disk holds everything up and loses nothing: the same batch is tried
+        until it is stored, and it cannot be stored twice. Raises a
+        :class:`~asched.journal.errors.JournalError` where the journal cannot be gone on with.
+        """
+        began_ns = self._clock.monotonic_ns()
+        while True:
+            try:
+                appended = await self._journal.append(
+                    batch, written_at_ns=now_ns, first_seq=self._next_seq
+                )
+            except (JournalFullError, JournalBusyError, JournalIOError) as error:
+                self._complain(str(error))
+                await self._clock.sleep(self._retry_s)
+                continue
+            break
+        if self.trouble:
+            self.trouble = ""
+            log.info("journal: written again")
+        self._next_seq = appended.last_seq + 1
+        self._metrics.appended(len(batch), (self._clock.monotonic_ns() - began_ns) / _NS_PER_S)
+
+    def _complain(self, error: str) -> None:
+        """Of a journal that cannot be written: once for each new reason."""
+        self.failures += 1
+        self._metrics.append_failed()
+        if error != self.trouble:
+            self.trouble = error
+            log.error("journal: nothing is decided until it can be written", error=error)

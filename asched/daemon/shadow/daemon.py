@@ -1,0 +1,132 @@
+"""The composition root of shadow mode: watches, journal and the comparing engine. No writer."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import NamedTuple
+
+import anyio
+import structlog
+
+from asched import __version__
+from asched.daemon.clock import SystemEngineClock
+from asched.daemon.commits import Commits
+from asched.daemon.config_file import Configuration
+from asched.daemon.inbox import Inbox
+from asched.daemon.metrics import Metrics
+from asched.daemon.shadow.engine import Listener, ShadowEngine
+from asched.daemon.shadow.explaining import Window
+from asched.daemon.shadow.follower import Follower, profiles_record, start_notes
+from asched.daemon.shadow.report import Difference, Report
+from asched.framework.registry import Registry
+from asched.journal.store import JournalStore
+from asched.kube.client import ApiClient
+from asched.kube.reflector import ClusterWatch
+from asched.model.resources import Resource
+from asched.state.cluster import ClusterState
+from asched.state.records import EngineStarted, LeadershipGained, ShadowCompared
+
+JOURNAL_RETRY_S = 1.0
+STOP_LIMIT_S = 20.0
+"""How long a stopping daemon may take to explain what is open and to commit it."""
+
+log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
+
+
+class JournalKindError(Exception):
+    """The journal is of the other kind; the text is one line for the user."""
+
+
+class Shadow(NamedTuple):
+    """A running shadow."""
+
+    engine: ShadowEngine
+    cluster: ClusterState
+    """For reading only."""
+    watch: ClusterWatch
+    follower: Follower
+
+    def report(self) -> Report:
+        """What was found up to now."""
+        return self.follower.report()
+
+
+async def require_kind(journal: JournalStore, *, shadow: bool) -> None:
+    """Refuse to mix: what a shadow saw was decided by another, and what a scheduler decided it is
+    still to carry out. An empty journal is of either kind. Raises :class:`JournalKindError`."""
+    async for stored in journal.read():
+        if isinstance(stored.record, EngineStarted):
+            if stored.record.shadow and not shadow:
+                raise JournalKindError("the journal is that of a shadow; give another one")
+            if shadow and not stored.record.shadow:
+                raise JournalKindError("the journal is that of a scheduler; give another one")
+            return
+
+
+@asynccontextmanager
+async def running_shadow(
+    configuration: Configuration,
+    registry: Registry,
+    client: ApiClient,
+    journal: JournalStore,
+    metrics: Metrics | None = None,
+    *,
+    listener: Listener | None = None,
+    window: Window | None = None,
+) -> AsyncIterator[Shadow]:
+    """Watch a cluster that another scheduler owns, and compare until the block ends.
+
+    Raises :class:`JournalKindError` and :class:`~asched.journal.errors.JournalError`.
+    """
+    await require_kind(journal, shadow=True)
+    metrics = metrics or Metrics()
+    instance = f"{socket.gethostname()}_{os.getpid()}"
+    epoch = await journal.claim(instance, claimed_at_ns=SystemEngineClock().time_ns())
+    follower = Follower(registry.load, window, Resource)
+    next_seq = 1
+    async for stored in journal.read():
+        follower.remember(stored.record)
+        next_seq = stored.seq + 1
+    for note in start_notes(configuration):
+        follower.note(note)
+        log.warning("shadow mode", note=note)
+    clock, inbox = SystemEngineClock(), Inbox()
+    commits = Commits(journal, clock, metrics, next_seq=next_seq, retry_s=JOURNAL_RETRY_S)
+    engine = ShadowEngine(follower, commits, inbox, clock, listener or log_finding)
+    engine.record_start(
+        EngineStarted(__version__, configuration.settings.engine.seed, shadow=True),
+        LeadershipGained(epoch),
+        profiles_record(configuration),
+    )
+    watch = ClusterWatch(client.read_only(), inbox.put_changes)
+    metrics.watch(follower.state, watch.reflectors)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(watch.run)
+        tasks.start_soon(_run, engine, tasks.cancel_scope)
+        try:
+            yield Shadow(engine, follower.state, watch, follower)
+        finally:
+            engine.stop()
+            tasks.cancel_scope.deadline = anyio.current_time() + STOP_LIMIT_S
+
+
+async def _run(engine: ShadowEngine, watching: anyio.CancelScope) -> None:
+    await engine.run()
+    watching.cancel()
+
+
+def log_finding(finding: ShadowCompared | Difference) -> None:
+    """A line in the log for every disagreement: when it is seen, and when it is looked into."""
+    if isinstance(finding, Difference):
+        log.warning(
+            "disagreement explained", pod=finding.pod, number=finding.number,
+            cause=finding.cause.value, detail=finding.detail,
+        )  # fmt: skip
+    elif not finding.agreed:
+        log.warning(
+            "disagreement", pod=finding.key, number=finding.number, node=finding.node,
+            message=finding.message, best=finding.best, own_message=finding.own_message,
+        )  # fmt: skip
