@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Awaitable, Callable
+from contextlib import AbstractAsyncContextManager
+from enum import StrEnum
+from functools import partial
 from pathlib import Path
 from typing import Annotated, NamedTuple
 
 import anyio
 import structlog
 import typer
-from anyio.abc import TaskGroup
 
 from asched.cli.errors import BadInput, CommandError
 from asched.cli.root import command_app
@@ -18,6 +21,7 @@ from asched.daemon.daemon import running_daemon
 from asched.daemon.health import Health, HealthAddressError
 from asched.daemon.logs import configure_logs
 from asched.daemon.metrics import Metrics
+from asched.daemon.shadow.daemon import JournalKindError, require_kind
 from asched.framework.registry import Registry
 from asched.journal.errors import (
     JournalError,
@@ -26,15 +30,23 @@ from asched.journal.errors import (
     JournalUrlError,
 )
 from asched.journal.opening import open_journal
+from asched.kube.client import ApiClient
 from asched.kube.connection import connect
 from asched.kube.errors import KubeConfigError
 
 app = command_app("Schedule a cluster.")
 
-USER_ERRORS = (HealthAddressError, JournalError, KubeConfigError)
+USER_ERRORS = (HealthAddressError, JournalError, JournalKindError, KubeConfigError)
 """What ends a daemon with a line for the user instead of a traceback."""
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
+
+
+class RunMode(StrEnum):
+    """What a daemon does."""
+
+    SCHEDULE = "schedule"
+    SHADOW = "shadow"
 
 
 @app.command()
@@ -52,8 +64,14 @@ def run(
         str | None,
         typer.Option(help="Journal: a file, or sqlite+aiosqlite:///PATH. Default: asched.db."),
     ] = None,
+    mode: Annotated[
+        RunMode, typer.Option(help="Schedule, or compare as asched shadow does.")
+    ] = RunMode.SCHEDULE,
 ) -> None:
-    """Schedule a cluster until stopped (SIGTERM or Ctrl-C finishes bindings under way)."""
+    """Schedule a cluster until stopped (SIGTERM or Ctrl-C finishes bindings under way).
+
+    With --mode shadow only compare with the scheduler that owns the cluster, and never write.
+    """
     registry = Registry.discover()
     try:
         configuration = load(config, registry)
@@ -62,7 +80,12 @@ def run(
     configure_logs(configuration.settings.log)
     for warning in configuration.warnings:
         log.warning("configuration", warning=warning)
-    run_to_end(configuration, registry, kubeconfig, context, journal)
+    if mode is RunMode.SHADOW:
+        from asched.cli.shadow import compare_to_end
+
+        compare_to_end(configuration, registry, RunOptions(kubeconfig, context, journal))
+    else:
+        schedule_to_end(configuration, registry, RunOptions(kubeconfig, context, journal))
 
 
 class RunOptions(NamedTuple):
@@ -70,22 +93,22 @@ class RunOptions(NamedTuple):
 
     kubeconfig: Path | None
     context: str | None
-    journal: str
+    journal: str | None
 
 
-def run_to_end(
-    configuration: Configuration,
-    registry: Registry,
-    kubeconfig: Path | None,
-    context: str | None,
-    journal: str | None,
-) -> None:
+def schedule_to_end(configuration: Configuration, registry: Registry, options: RunOptions) -> None:
     """Run the daemon in this process. Raises CommandError for what ends it before its time."""
-    options = RunOptions(kubeconfig, context, journal or configuration.settings.journal.url)
+    run_until_signal(partial(_serve, configuration, registry, options))
+
+
+Serve = Callable[[anyio.Event, anyio.Event], Awaitable[None]]
+"""Sets the first event once there is something to bring to an end, which the second one asks for."""
+
+
+def run_until_signal(serve: Serve) -> None:
+    """Serve until SIGTERM or SIGINT. Raises CommandError for what ends it before its time."""
     try:
-        anyio.run(
-            _until_signal, configuration, registry, options, backend_options={"use_uvloop": True}
-        )
+        anyio.run(_until_signal, serve, backend_options={"use_uvloop": True})
     except BaseExceptionGroup as group:
         cause = _first_cause(group)
         if not isinstance(cause, CommandError):
@@ -96,15 +119,18 @@ def run_to_end(
         raise _command_error(error) from None
 
 
-async def _until_signal(
-    configuration: Configuration, registry: Registry, options: RunOptions
-) -> None:
-    """The first signal lets bindings under way end; a second one, or one that comes before there
-    are any, ends everything at once."""
+async def _until_signal(serve: Serve) -> None:
+    """The first signal lets what is under way end; a second one, or one that comes before there is
+    any, ends everything at once."""
     started, stop = anyio.Event(), anyio.Event()
+
+    async def serve_and_end() -> None:
+        await serve(started, stop)
+        tasks.cancel_scope.cancel()
+
     with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(_serve, configuration, registry, options, started, stop, tasks)
+            tasks.start_soon(serve_and_end)
             async for number in signals:
                 log.info("stopping", signal=signal.Signals(number).name)
                 if stop.is_set() or not started.is_set():
@@ -119,25 +145,33 @@ async def _serve(
     options: RunOptions,
     started: anyio.Event,
     stop: anyio.Event,
-    tasks: TaskGroup,
 ) -> None:
-    settings, connection = configuration.settings, configuration.scheduler.client_connection
-    file = options.kubeconfig or _path(settings.kubeconfig) or _path(connection.kubeconfig)
-    metrics = Metrics()
+    metrics, url = Metrics(), options.journal or configuration.settings.journal.url
     health = Health(metrics.registry)
     async with (
-        health.serving(settings.health),
-        connect(
-            file, options.context, qps=connection.qps or None, burst=connection.burst
-        ) as client,
-        open_journal(options.journal) as store,
-        running_daemon(configuration, registry, client, store, metrics) as daemon,
+        health.serving(configuration.settings.health),
+        connected(configuration, options) as client,
+        open_journal(url) as store,
     ):
-        health.attach(daemon.troubles)
-        started.set()
-        log.info("scheduling", server=client.server, journal=options.journal, health=health.address)
-        await stop.wait()
-    tasks.cancel_scope.cancel()
+        await require_kind(store, shadow=False)
+        async with running_daemon(configuration, registry, client, store, metrics) as daemon:
+            health.attach(daemon.troubles)
+            started.set()
+            log.info("scheduling", server=client.server, journal=url, health=health.address)
+            await stop.wait()
+
+
+def connected(
+    configuration: Configuration, options: RunOptions
+) -> AbstractAsyncContextManager[ApiClient]:
+    """A client for the cluster that the options, or else the configuration, name."""
+    connection = configuration.scheduler.client_connection
+    file = (
+        options.kubeconfig
+        or _path(configuration.settings.kubeconfig)
+        or _path(connection.kubeconfig)
+    )
+    return connect(file, options.context, qps=connection.qps or None, burst=connection.burst)
 
 
 def _path(text: str) -> Path | None:
@@ -157,6 +191,7 @@ def _first_cause(group: BaseExceptionGroup[BaseException]) -> BaseException:
 def _command_error(error: Exception) -> CommandError:
     wrong_input = (
         HealthAddressError,
+        JournalKindError,
         JournalOpenError,
         JournalSchemaError,
         JournalUrlError,

@@ -1,0 +1,183 @@
+"""``asched shadow``: compare with the scheduler that owns a cluster, or that made a recording."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+from typing import Annotated
+
+import anyio
+import structlog
+import typer
+
+from asched.cli.errors import BadInput
+from asched.cli.output import TableOrData, print_json, print_table
+from asched.cli.root import command_app
+from asched.cli.run import RunOptions, connected, run_until_signal
+from asched.daemon.config_file import ConfigFileError, Configuration, load
+from asched.daemon.config_settings import JournalSettings
+from asched.daemon.health import Health
+from asched.daemon.logs import configure_logs
+from asched.daemon.metrics import Metrics
+from asched.daemon.shadow.daemon import running_shadow
+from asched.daemon.shadow.recording import compare_recording
+from asched.daemon.shadow.report import Difference, NodeOpinion, Report, Tally
+from asched.framework.registry import Registry
+from asched.journal.opening import open_journal
+from asched.kube.tape import Tape, TapeError
+
+DEFAULT_JOURNAL = "asched-shadow.db"
+"""Not that of ``asched run``, which a shadow must not take away from it."""
+
+app = command_app("Compare with the scheduler that owns a cluster, without ever writing to it.")
+
+log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
+
+
+@app.command()
+def shadow(
+    tape: Annotated[
+        Path | None, typer.Option(help="Compare with a recording instead of a live cluster.")
+    ] = None,
+    kubeconfig: Annotated[
+        Path | None,
+        typer.Option(help="Kubeconfig file. Default: as kubectl finds it, or in-cluster."),
+    ] = None,
+    context: Annotated[str | None, typer.Option(help="Context of the kubeconfig.")] = None,
+    config: Annotated[
+        Path | None,
+        typer.Option(help="KubeSchedulerConfiguration and asched's own settings, in one file."),
+    ] = None,
+    journal: Annotated[
+        str | None,
+        typer.Option(
+            help=f"Journal: a file, or sqlite+aiosqlite:///PATH. Default: {DEFAULT_JOURNAL}."
+        ),
+    ] = None,
+    output: Annotated[
+        TableOrData, typer.Option("--output", "-o", help="How to print.")
+    ] = TableOrData.TABLE,
+) -> None:
+    """Compare with the scheduler that owns a cluster, without ever writing to it.
+
+    Runs until stopped (SIGTERM or Ctrl-C), or to the end of the tape; then prints how often both
+    agree, and every difference with its cause. The profiles must have the schedulerName of the pods
+    in question; by default that is default-scheduler.
+    """
+    registry = Registry.discover()
+    try:
+        configuration = load(config, registry)
+    except ConfigFileError as error:
+        raise BadInput(error.lines) from None
+    configure_logs(configuration.settings.log)
+    for warning in configuration.warnings:
+        log.warning("configuration", warning=warning)
+    if tape is None:
+        options = RunOptions(kubeconfig, context, journal)
+        compare_to_end(configuration, registry, options, output)
+        return
+    if kubeconfig or context or journal:
+        raise BadInput("asched: --tape needs neither a cluster nor a journal; leave them out")
+    try:
+        print_report(compare_recording(Tape(tape), configuration, registry), output)
+    except TapeError as error:
+        raise BadInput(f"asched: {error}") from None
+
+
+def compare_to_end(
+    configuration: Configuration,
+    registry: Registry,
+    options: RunOptions,
+    output: TableOrData = TableOrData.TABLE,
+) -> None:
+    """Compare live in this process until a signal, and print the report.
+
+    Raises CommandError for what ends it before its time.
+    """
+    reports: list[Report] = []
+    run_until_signal(partial(_serve, configuration, registry, options, reports))
+    for report in reports:
+        print_report(report, output)
+
+
+async def _serve(
+    configuration: Configuration,
+    registry: Registry,
+    options: RunOptions,
+    reports: list[Report],
+    started: anyio.Event,
+    stop: anyio.Event,
+) -> None:
+    metrics, url = Metrics(), options.journal or _journal_url(configuration)
+    health = Health(metrics.registry)
+    async with (
+        health.serving(configuration.settings.health),
+        connected(configuration, options) as client,
+        open_journal(url) as store,
+    ):
+        async with running_shadow(configuration, registry, client, store, metrics) as running:
+            health.attach(running.engine.troubles)
+            started.set()
+            log.info("comparing", server=client.server, journal=url, health=health.address)
+            await stop.wait()
+        reports.append(running.report())
+
+
+def _journal_url(configuration: Configuration) -> str:
+    url = configuration.settings.journal.url
+    return DEFAULT_JOURNAL if url == JournalSettings().url else url
+
+
+# -- printing ---------------------------------------------------------------------------------
+
+
+def print_report(report: Report, output: TableOrData) -> None:
+    """The whole report, as a table for people or as JSON (see ``docs/shadow.md``)."""
+    if output is TableOrData.JSON:
+        print_json(report)
+        return
+    print_table(
+        ("", "COMPARED", "AGREED", "SHARE", "DISAGREEMENTS BY CAUSE"),
+        [_tally("bindings", report.bindings), _tally("unschedulable", report.messages)],
+        title="Agreement with the other scheduler",
+    )
+    print(
+        "bindings agree where the other's node has our highest total score (for "
+        f"{report.sole_best} no other node has it), unschedulable pods where the\n"
+        "messages are the same to the letter; both on the state just before the answer was seen. "
+        "Disagreements that have\na cause are not counted as agreement."
+    )
+    for why, number in report.not_compared.items():
+        print(f"not compared, {why}: {number}")
+    for note in report.notes:
+        print(f"note: {note}")
+    for difference in report.differences:
+        _print_difference(difference)
+    if report.differences_left_out:
+        print(f"and {report.differences_left_out} more differences")
+
+
+def _tally(what: str, tally: Tally) -> tuple[str, ...]:
+    causes = ", ".join(f"{number} {cause}" for cause, number in sorted(tally.causes.items()))
+    share = "-" if tally.share is None else f"{100 * tally.share:.2f} %"
+    return what, str(tally.compared), str(tally.agreed), share, causes or "none"
+
+
+def _print_difference(difference: Difference) -> None:
+    theirs = f"bound to {difference.node}" if difference.node else difference.message
+    ours = ", ".join(difference.best) or difference.own_message
+    print()
+    print(f"{difference.at:%H:%M:%S.%f} pod {difference.pod} (comparison {difference.number})")
+    print(f"  theirs: {theirs}")
+    print(f"  ours:   {ours}")
+    for node in difference.nodes:
+        print(f"  {_opinion(node)}")
+    cause = difference.cause.value if difference.looked_into else "not looked into yet"
+    print(f"  cause:  {cause}" + (f": {difference.detail}" if difference.detail else ""))
+
+
+def _opinion(node: NodeOpinion) -> str:
+    if node.total is None:
+        return f"{node.name}: {node.refused}"
+    scores = ", ".join(f"{plugin} {score}" for plugin, score in node.scores.items() if score)
+    return f"{node.name}: total {node.total} ({scores})"
