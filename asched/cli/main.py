@@ -14,6 +14,10 @@ from asched.cli.root import CommandSource, LazyCommand, RootGroup
 
 COMMANDS: Final = {
     "run": CommandSource("asched.cli.run", "Schedule a cluster."),
+    "shadow": CommandSource(
+        "asched.cli.shadow",
+        "Compare with the scheduler that owns a cluster, without ever writing to it.",
+    ),
     "demo": CommandSource(
         "asched.cli.demo.command",
         "Schedule a simulated cluster, live: API server, kubelets, workload and daemon.",
