@@ -72,7 +72,6 @@ class DynamicResources(
         return np.zeros(nodes.size, np.int64)
 
     def events_to_register(self) -> Sequence[ClusterEventWithHint]:
-        # Claims do not come or go in the life of a pod: only its own change could help.
-        return (
-            ClusterEventWithHint(ClusterEvent(EventResource.TARGET_POD, ActionType.UPDATE_OTHER)),
-        )
+        # Of what concerns claims a pod itself tells only which were made from its templates.
+        made = ActionType.UPDATE_POD_GENERATED_RESOURCE_CLAIM
+        return (ClusterEventWithHint(ClusterEvent(EventResource.TARGET_POD, made)),)

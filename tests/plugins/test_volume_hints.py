@@ -29,6 +29,7 @@ from tests.plugins.volume_clusters import (
 
 K, ADD, DELETE = EventResource, ActionType.ADD, ActionType.DELETE
 OTHER, LABEL = ActionType.UPDATE_OTHER, ActionType.UPDATE_NODE_LABEL
+GENERATED_CLAIM = ActionType.UPDATE_POD_GENERATED_RESOURCE_CLAIM
 ZONE = "topology.kubernetes.io/zone"
 DISK = {"gcePersistentDisk": {"pdName": "disk"}}
 WAITING = a_pod("waiting", claim_volume("c"), DISK, {"csi": {"driver": "d"}})
@@ -110,7 +111,7 @@ WAKES: list[Happening] = [
         features(), features("F"),
     ),
     (NodeDeclaredFeatures, PLAIN, K.TARGET_POD, OTHER, a_pod("p", **restarting()), a_pod("p")),
-    (DynamicResources, PLAIN, K.TARGET_POD, OTHER, PLAIN, PLAIN),
+    (DynamicResources, PLAIN, K.TARGET_POD, GENERATED_CLAIM, PLAIN, PLAIN),
 ]  # fmt: skip
 
 LEAVES_ASLEEP: list[Happening] = [
@@ -143,6 +144,7 @@ LEAVES_ASLEEP: list[Happening] = [
     ),
     (NodeDeclaredFeatures, PLAIN, K.TARGET_POD, OTHER, a_pod("p"), a_pod("p", DISK)),
     (DynamicResources, PLAIN, K.NODE, ADD, None, a_node("n")),
+    (DynamicResources, PLAIN, K.TARGET_POD, OTHER, PLAIN, PLAIN),
 ]  # fmt: skip
 
 

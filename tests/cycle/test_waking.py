@@ -1,0 +1,376 @@
+"""A rejected pod is tried again after an event that may help it, and a flood of others wakes
+nothing: for each plugin of the default profile that can reject a pod."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any, NamedTuple
+
+import msgspec
+import pytest
+
+from asched.framework.interface import EnqueueExtensions
+from asched.model.meta import Object
+from asched.model.pod import Pod, PodCondition
+from asched.model.resources import AnyObject
+from asched.state.records import Rejected, VictimEvicted
+from tests.cycle.default_profile import default_profiles, default_scheduling, installed
+from tests.cycle.floods import FLOODS, a_node, a_pod, busy_node, gone, made
+from tests.cycle.scheduling import Scheduling, nodes_of, the_one
+from tests.plugins.volume_clusters import a_claim, a_volume, claim_volume
+
+Event = Callable[[Scheduling], None]
+
+KEY = "d/waiting"
+MAX_BACKOFF_S = 10
+ROUNDS = 10
+EBS = "ebs.csi.aws.com"
+ZONE = "topology.kubernetes.io/zone"
+
+
+class Case(NamedTuple):
+    """A pod that one plugin rejects."""
+
+    plugin: str
+    cluster: tuple[Object, ...]
+    pod: Pod
+    helps: dict[str, Event]
+    """Each alone makes the pod schedulable."""
+    heeds: frozenset[str] = frozenset()
+    """Floods that wake the pod though they do not help it: kube-scheduler looks no closer."""
+    what: str = ""
+
+    @property
+    def title(self) -> str:
+        return f"{self.plugin} {self.what}".strip()
+
+
+def sees(*items: Object) -> Event:
+    def event(s: Scheduling) -> None:
+        s.see(*(item for item in items if isinstance(item, AnyObject)))
+
+    return event
+
+
+def goes(item: AnyObject) -> Event:
+    return lambda s: gone(s, item)
+
+
+def waiting(cpu: str = "1", *, labels: dict[str, str] | None = None, **spec: Any) -> Pod:
+    return a_pod("waiting", cpu=cpu, labels=labels, **spec)
+
+
+def holder(cpu: str = "1", *, labels: dict[str, str] | None = None, **spec: Any) -> Pod:
+    """A pod on the node n."""
+    return a_pod("holder", cpu=cpu, labels=labels, nodeName="n", **spec)
+
+
+def mounting(*sources: dict[str, Any]) -> dict[str, Any]:
+    return {"volumes": [{"name": f"v{i}", **source} for i, source in enumerate(sources)]}
+
+
+def csi_node(limit: int) -> AnyObject:
+    drivers = [{"name": EBS, "nodeID": "n", "allocatable": {"count": limit}}]
+    return made("CSINode", "n", spec={"drivers": drivers})
+
+
+def bound_claim(name: str, labels: dict[str, str] | None = None) -> tuple[Object, Object]:
+    source = {"driver": EBS, "volumeHandle": name}
+    volume = a_volume(f"pv-{name}", csi=source, labels=labels)
+    return volume, a_claim(name, bound_to=f"pv-{name}")
+
+
+def spreading_by_zone() -> dict[str, Any]:
+    constraint = {
+        "maxSkew": 1,
+        "topologyKey": "zone",
+        "whenUnsatisfiable": "DoNotSchedule",
+        "labelSelector": {"matchLabels": {"app": "x"}},
+    }
+    return {"topologySpreadConstraints": [constraint]}
+
+
+def required(kind: str, app: str, topology_key: str) -> dict[str, Any]:
+    term = {"labelSelector": {"matchLabels": {"app": app}}, "topologyKey": topology_key}
+    return {"affinity": {kind: {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}}
+
+
+_NEW_NODES = frozenset({"useless_nodes_come_and_go"})
+_CORDON = {"key": "node.kubernetes.io/unschedulable", "operator": "Exists"}
+_TAINTED = {"taints": [{"key": "k", "effect": "NoSchedule"}]}
+_PORT: dict[str, Any] = {
+    "containers": [{"name": "c", "ports": [{"hostPort": 80, "containerPort": 80}]}]
+}
+_DISK = mounting({"gcePersistentDisk": {"pdName": "disk"}})
+_X, _Y, _Z = {"app": "x"}, {"app": "y"}, {"app": "z"}
+_FEATURE = ["UserNamespacesHostNetworkSupport"]
+_USER_NAMESPACE: dict[str, Any] = {"hostNetwork": True, "hostUsers": False}
+_NEAR_Y = required("podAffinity", "y", "zone")
+_AWAY_FROM_X = required("podAntiAffinity", "x", "kubernetes.io/hostname")
+_AWAY_FROM_Y = required("podAntiAffinity", "y", "kubernetes.io/hostname")
+_MORE_CPU = {"cpu": "8"}
+
+CASES = (
+    Case(
+        "SchedulingGates",
+        (a_node(),),
+        waiting(schedulingGates=[{"name": "example.com/gate"}]),
+        {"its gate opens": sees(waiting())},
+    ),
+    Case(
+        "NodeUnschedulable",
+        (a_node(spec={"unschedulable": True}),),
+        waiting(),
+        {
+            "the node is uncordoned": sees(a_node()),
+            "a node comes": sees(a_node("m")),
+            "it tolerates the cordon": sees(waiting(tolerations=[_CORDON])),
+        },
+    ),
+    Case(
+        "TaintToleration",
+        (a_node(spec=_TAINTED),),
+        waiting(),
+        {
+            "the taint goes": sees(a_node()),
+            "a node comes": sees(a_node("m")),
+            "it tolerates the taint": sees(waiting(tolerations=[{"operator": "Exists"}])),
+        },
+    ),
+    Case(
+        "NodeAffinity",
+        (a_node(),),
+        waiting(nodeSelector={"disk": "ssd"}),
+        {
+            "the node gets the label": sees(a_node(labels={"disk": "ssd"})),
+            "a node with the label comes": sees(a_node("m", {"disk": "ssd"})),
+        },
+    ),
+    Case(
+        "NodePorts",
+        (a_node(), holder(**_PORT)),
+        waiting(**_PORT),
+        {"the port is freed": goes(holder()), "a node comes": sees(a_node("m"))},
+        _NEW_NODES,
+    ),
+    Case(
+        "NodeResourcesFit",
+        (a_node(), holder("3")),
+        waiting("2"),
+        {
+            "a pod leaves the node": goes(holder()),
+            "a pod there asks for less": sees(holder("2")),
+            "the node grows": sees(a_node(allocatable=_MORE_CPU)),
+            "a node comes": sees(a_node("m")),
+            "it asks for less": sees(waiting("1")),
+        },
+        frozenset({"pods_leave_nodes"}),
+    ),
+    Case(
+        "VolumeRestrictions",
+        (a_node(), holder(**_DISK)),
+        waiting(**_DISK),
+        {"the disk is given back": goes(holder()), "a node comes": sees(a_node("m"))},
+        _NEW_NODES,
+    ),
+    Case(
+        "NodeVolumeLimits",
+        (
+            a_node(), csi_node(1), *bound_claim("held"), *bound_claim("own"),
+            holder(**mounting(claim_volume("held"))),
+        ),
+        waiting(**mounting(claim_volume("own"))),
+        {"a volume is detached": goes(holder()), "the limit is raised": sees(csi_node(2))},
+        frozenset({"csi_nodes_come_and_go", "csi_drivers_and_attachments"}),
+    ),
+    Case(
+        "VolumeBinding",
+        (a_node(), a_claim("own")),
+        waiting(**mounting(claim_volume("own"))),
+        {"its claim is bound": sees(*bound_claim("own"))},
+        _NEW_NODES | {
+            "nodes_are_labelled", "volumes_come_and_go", "storage_classes_come_and_go",
+            "csi_nodes_come_and_go",
+        },
+    ),
+    Case(
+        "VolumeRestrictions",
+        (a_node(),),
+        waiting(**mounting(claim_volume("own"))),
+        {"its claim comes": sees(*bound_claim("own"))},
+        _NEW_NODES,
+        "of a claim that is missing",
+    ),
+    Case(
+        "VolumeZone",
+        (a_node(labels={ZONE: "here"}), *bound_claim("own", {ZONE: "there"})),
+        waiting(**mounting(claim_volume("own"))),
+        {
+            "the node moves": sees(a_node(labels={ZONE: "there"})),
+            "a node comes there": sees(a_node("m", {ZONE: "there"})),
+            "the volume moves": sees(bound_claim("own", {ZONE: "here"})[0]),
+        },
+        _NEW_NODES | {"nodes_are_labelled", "volumes_come_and_go"},
+    ),
+    Case(
+        "PodTopologySpread",
+        (a_node(), holder(labels=_X)),
+        waiting(labels=_X, **spreading_by_zone()),
+        {
+            "a pod leaves the domain": goes(holder(labels=_X)),
+            "a pod there counts no more": sees(holder(labels=_Z)),
+            "a domain comes": sees(a_node("m", {"zone": "z2"})),
+        },
+        frozenset({"nodes_get_soft_taints"}),
+    ),
+    Case(
+        "InterPodAffinity",
+        (a_node(), holder(labels=_Z)),
+        waiting(**_NEAR_Y),
+        {
+            "a neighbour comes": sees(a_pod("y", labels=_Y, nodeName="n")),
+            "a pod there becomes one": sees(holder(labels=_Y)),
+        },
+        what="that wants a neighbour",
+    ),
+    Case(
+        "InterPodAffinity",
+        (a_node(), holder(labels=_Y)),
+        waiting(**_AWAY_FROM_Y),
+        {
+            "the neighbour goes": goes(holder(labels=_Y)),
+            "it is none any more": sees(holder(labels=_Z)),
+            "a node comes": sees(a_node("m")),
+        },
+        _NEW_NODES,
+        "that keeps away",
+    ),
+    Case(
+        "InterPodAffinity",
+        (a_node(), holder(**_AWAY_FROM_X)),
+        waiting(labels=_X),
+        {
+            "the neighbour goes": goes(holder(**_AWAY_FROM_X)),
+            "a node comes": sees(a_node("m")),
+        },
+        _NEW_NODES,
+        "that is kept away",
+    ),
+    Case(
+        "NodeDeclaredFeatures",
+        (a_node(),),
+        waiting(**_USER_NAMESPACE),
+        {
+            "the node declares the feature": sees(a_node(declaredFeatures=_FEATURE)),
+            "a node that does comes": sees(a_node("m", declaredFeatures=_FEATURE)),
+        },
+        _NEW_NODES,
+    ),
+    Case("DynamicResources", (a_node(),), waiting(resourceClaims=[{"name": "gpu"}]), {}),
+)  # fmt: skip
+
+
+def rejected(case: Case) -> Scheduling:
+    """A scheduling in which the pod was tried once and waits."""
+    s = default_scheduling()
+    s.see(busy_node())
+    sees(*case.cluster, case.pod)(s)
+    s.decide()
+    assert is_waiting(s), "it is not even rejected"
+    queued = s.state.queue.find(KEY)
+    assert queued is not None
+    # Of the busy node NodeUnschedulable speaks.
+    rejecting = queued.unschedulable_plugins | {queued.gating_plugin}
+    assert case.plugin in rejecting <= {case.plugin, "NodeUnschedulable", ""}
+    return s
+
+
+def is_waiting(s: Scheduling) -> bool:
+    return KEY in s.state.queue.unschedulable or KEY in s.state.queue.gated
+
+
+def write_its_condition(s: Scheduling, pod: Pod, number: int) -> None:
+    """What the scheduler itself says on the pod comes back by the watch."""
+    condition = PodCondition(type="PodScheduled", status="False", message=f"because {number}")
+    status = msgspec.structs.replace(pod.status, conditions=(condition,))
+    s.see(msgspec.structs.replace(pod, status=status))
+
+
+cases = pytest.mark.parametrize("case", CASES, ids=lambda case: case.title)
+
+
+@cases
+def test_a_flood_of_other_events_wakes_nothing(case: Case) -> None:
+    s = rejected(case)
+    for number in range(ROUNDS):
+        for name, flood in FLOODS.items():
+            if name not in case.heeds:
+                flood(s, number)
+                assert is_waiting(s), f"woken by {name}"
+        write_its_condition(s, case.pod, number)
+        assert is_waiting(s), "woken by what was written on it"
+    s.pass_time(MAX_BACKOFF_S)
+    assert s.decide() == []
+    assert is_waiting(s)
+
+
+@pytest.mark.parametrize(
+    ("case", "event"),
+    [
+        pytest.param(case, event, id=f"{case.title}: {name}")
+        for case in CASES
+        for name, event in case.helps.items()
+    ],
+)
+def test_what_helps_wakes(case: Case, event: Event) -> None:
+    s = rejected(case)
+    event(s)
+    assert not is_waiting(s)
+    s.pass_time(MAX_BACKOFF_S)
+    assert nodes_of(s.decide())[KEY] in ("n", "m")
+
+
+@pytest.mark.parametrize(
+    ("case", "name"),
+    [
+        pytest.param(case, name, id=f"{case.title}: {name}")
+        for case in CASES
+        for name in sorted(case.heeds)
+    ],
+)
+def test_what_is_heeded_wakes(case: Case, name: str) -> None:
+    """So that no flood is left out above without a reason."""
+    s = rejected(case)
+    FLOODS[name](s, 1)
+    assert not is_waiting(s)
+
+
+def test_every_plugin_that_can_reject_is_here() -> None:
+    plugins = {name: installed().load(name) for name in default_profiles()[0].plugin_names}
+    extending = {name for name, plugin in plugins.items() if issubclass(plugin, EnqueueExtensions)}
+    # A pod that names its node is no concern of the scheduler, so NodeName never rejects one that
+    # waits; DefaultPreemption has the test below.
+    assert {case.plugin for case in CASES} == extending - {"NodeName", "DefaultPreemption"}
+
+
+def test_a_preemptor_waits_until_its_victims_are_evicted() -> None:
+    s = default_scheduling()
+    victim = holder("3", priority=0)
+    s.see(busy_node(), a_node())
+    s.see(victim, waiting("2", priority=10))
+    rejection = the_one(s.decide())
+    assert isinstance(rejection, Rejected)
+    assert [v.key for v in rejection.victims] == [victim.key]
+    for number in range(ROUNDS):
+        for flood in FLOODS.values():
+            flood(s, number)
+        s.pass_time(MAX_BACKOFF_S)
+        assert s.decide() == []
+    leaving = datetime(2026, 1, 1, tzinfo=UTC)
+    metadata = msgspec.structs.replace(victim.metadata, deletion_timestamp=leaving)
+    s.see(msgspec.structs.replace(victim, metadata=metadata))
+    s.apply(VictimEvicted(victim.key, victim.uid))
+    gone(s, victim)
+    s.pass_time(MAX_BACKOFF_S)
+    assert nodes_of(s.decide()) == {KEY: "n"}
