@@ -26,6 +26,14 @@ class RecordedAttempt(NamedTuple):
 async def state_before(journal: JournalStore, load: PluginLoader, seq: int) -> ClusterState:
     """The state that all records before ``seq`` make: what the decision at ``seq`` was made from.
 
+    Raises as :func:`fold_before`.
+    """
+    return (await fold_before(journal, load, seq)).state
+
+
+async def fold_before(journal: JournalStore, load: PluginLoader, seq: int) -> Fold:
+    """A fold of all records before ``seq``, ready to go on.
+
     The journal is streamed, so what this needs is time, not memory. Raises
     :class:`~asched.journal.errors.JournalError`, ProfileError where a recorded plugin is not
     installed, and FoldError for a journal that contradicts itself.
@@ -34,7 +42,7 @@ async def state_before(journal: JournalStore, load: PluginLoader, seq: int) -> C
     if seq > 1:
         async for stored in journal.read(up_to=seq - 1):
             fold.apply(stored.record)
-    return fold.state
+    return fold
 
 
 async def attempts_of(journal: JournalStore, key: str) -> list[RecordedAttempt]:

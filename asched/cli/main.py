@@ -33,6 +33,9 @@ COMMANDS: Final = {
         "asched.cli.explain",
         "Explain a pod's scheduling attempt: what each plugin said of each node.",
     ),
+    "replay": CommandSource(
+        "asched.cli.replay", "Decide everything in a journal once more, and compare."
+    ),
     "plugins": CommandSource("asched.cli.plugins", "Look at the plugins that are installed."),
     "config": CommandSource("asched.cli.config", "Check a configuration, or print the defaults."),
 }

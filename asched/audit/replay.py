@@ -1,0 +1,182 @@
+"""Replay: every decision is made once more from the journal and compared with the recorded one.
+
+A decision is a pure function of the records before it, so the same code gives the same decision, to
+the byte. What may differ is the code: another version of asched or of a plugin. Which plugins those
+are is said, whether or not anything came out differently.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import Final
+
+import msgspec
+
+from asched.audit.travel import fold_before
+from asched.cycle.decide import Decider
+from asched.framework.profile import PluginOrigin, ProfileError
+from asched.framework.registry import Registry
+from asched.journal.codec import CODEC
+from asched.journal.store import JournalStore
+from asched.state.fold import Fold, FoldError
+from asched.state.records import (
+    DECISIONS,
+    AnyRecord,
+    Decision,
+    PermitAllowed,
+    PermitRejected,
+    ProfilesLoaded,
+)
+
+PROGRESS_EVERY: Final = 500
+"""Records between two reports of progress."""
+
+
+class Divergence(msgspec.Struct, frozen=True, rename="camel"):
+    """The first record that the replay does not bear out."""
+
+    seq: int
+    reason: str
+    recorded: str = ""
+    """The record as it is stored; empty where the journal ends."""
+    decided: str = ""
+    """The decision that was made once more; empty for none."""
+
+
+class PluginDifference(msgspec.Struct, frozen=True, rename="camel"):
+    """A plugin whose code is not that which decided."""
+
+    plugin: str
+    recorded: str
+    """Distribution and version."""
+    installed: str
+
+
+class ReplayReport(msgspec.Struct, frozen=True, rename="camel"):
+    """What a replay found. This is the JSON form (see ``docs/replay.md``)."""
+
+    first_seq: int
+    last_seq: int
+    """The last record that was looked at."""
+    records: int
+    decisions: int
+    """How many were made once more."""
+    equal: bool
+    divergence: Divergence | None = None
+    plugins: tuple[PluginDifference, ...] = ()
+
+
+class Judge:
+    """Follows a journal record by record and decides along with it."""
+
+    def __init__(self, fold: Fold, *, from_the_start: bool) -> None:
+        """``fold`` has folded what came before; ``from_the_start`` says that this is nothing."""
+        self.decisions = 0
+        self._fold = fold
+        self._decider = Decider(fold.state)
+        self._expected: deque[Decision] = deque()
+        # What plugins say of held pods during an attempt follows it as decisions of their own.
+        # Where the replay begins among those, their attempt lies before it.
+        self._may_belong_before = not from_the_start
+
+    def follow(self, seq: int, record: AnyRecord) -> Divergence | None:
+        """Judge a record, and fold it. Raises ProfileError for a plugin that is not there."""
+        try:
+            divergence = self._judged(seq, record)
+            if divergence is None:
+                self._fold.apply(record)
+        except FoldError as error:
+            return Divergence(seq, f"it contradicts the state: {error}", _stored(record))
+        return divergence
+
+    def end(self, next_seq: int) -> Divergence | None:
+        """The journal ended: no decision may be left that it does not hold."""
+        if not self._expected:
+            return None
+        return Divergence(next_seq, "the journal ends", decided=_stored(self._expected[0]))
+
+    def _judged(self, seq: int, record: AnyRecord) -> Divergence | None:
+        if not isinstance(record, DECISIONS):
+            self._may_belong_before = False
+            if self._expected:
+                # All decisions of one call are recorded together.
+                reason = "a decision is missing before it"
+                return Divergence(seq, reason, _stored(record), _stored(self._expected[0]))
+            return None
+        if self._may_belong_before and isinstance(record, PermitAllowed | PermitRejected):
+            return None
+        self._may_belong_before = False
+        if not self._expected:
+            self._expected.extend(self._decider.next())
+        if not self._expected:
+            return Divergence(seq, "there is nothing to decide", _stored(record))
+        decided, recorded = _stored(self._expected.popleft()), _stored(record)
+        self.decisions += 1
+        if decided != recorded:
+            return Divergence(seq, "another decision", recorded, decided)
+        return None
+
+
+def _stored(record: AnyRecord) -> str:
+    return CODEC.encode(record).payload
+
+
+async def replay(
+    journal: JournalStore,
+    registry: Registry,
+    *,
+    first_seq: int = 1,
+    last_seq: int | None = None,
+    progress: Callable[[int], None] = lambda seq: None,
+) -> ReplayReport:
+    """Decide everything from ``first_seq`` to ``last_seq`` (the head by default) once more.
+
+    Ends at the first divergence. ``progress`` is told the number of a record now and then. Raises
+    :class:`~asched.journal.errors.JournalError`, and ProfileError for a recorded plugin that is not
+    installed or refuses its arguments. FoldError where what lies before ``first_seq`` contradicts
+    itself.
+    """
+    head = await journal.head()
+    last = head.seq if last_seq is None else min(last_seq, head.seq)
+    fold = await fold_before(journal, registry.load, first_seq)
+    judge = Judge(fold, from_the_start=first_seq <= 1)
+    differences: dict[str, PluginDifference] = {}
+    _compare(registry, differences, [p.spec.origins for p in fold.state.profiles.values()])
+    divergence: Divergence | None = None
+    seq = first_seq - 1
+    async for stored in journal.read(seq, last):
+        seq, record = stored.seq, stored.record
+        try:
+            if isinstance(record, ProfilesLoaded):
+                _compare(registry, differences, [spec.origins for spec in record.profiles])
+            divergence = judge.follow(seq, record)
+        except ProfileError as error:
+            raise ProfileError(f"record {seq} cannot be replayed: {error}") from None
+        if divergence is not None:
+            break
+        if seq % PROGRESS_EVERY == 0:
+            progress(seq)
+    else:
+        divergence = judge.end(seq + 1) if last == head.seq else None
+    progress(seq)
+    return ReplayReport(
+        first_seq, seq, seq - first_seq + 1, judge.decisions, divergence is None, divergence,
+        tuple(differences.values()),
+    )  # fmt: skip
+
+
+def _compare(
+    registry: Registry,
+    found: dict[str, PluginDifference],
+    recorded: list[tuple[PluginOrigin, ...]],
+) -> None:
+    """Add the plugins that were recorded with another version than is installed."""
+    for origin in (origin for origins in recorded for origin in origins):
+        here = registry.origin(origin.name)
+        if here != origin:
+            found[origin.name] = PluginDifference(origin.name, _label(origin), _label(here))
+
+
+def _label(origin: PluginOrigin) -> str:
+    return f"{origin.distribution} {origin.version}".strip()
