@@ -1,16 +1,19 @@
-"""Batches and the hash chain that binds them.
+"""Batches and writers, and the hash chains that bind them.
 
 A batch's hash is the SHA-256 of, in UTF-8: the hash of the batch before (64 hex digits, zeros
 before the first) and a newline; one line ``asched-batch-1 batch first_seq last_seq epoch
 written_at_ns``; then for each row a line ``seq version K S P``, the kind, the subject, the payload
 and a newline, K, S and P being the lengths of those three in code points. The lengths make the form
 unambiguous: no two different batches have the same bytes.
+
+Writers have a chain of their own: a writer's hash is the SHA-256 of the hash of the writer before and
+a newline, one line ``asched-writer-1 epoch claimed_at_ns L``, and the name, L code points long.
 """
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Sequence
+from hashlib import sha256
 from typing import NamedTuple
 
 from asched.journal.codec import Encoded
@@ -57,6 +60,39 @@ class Row(NamedTuple):
     payload: str
 
 
+class Writer(NamedTuple):
+    """Who claimed the journal. The fields are the columns, in order."""
+
+    epoch: int
+    writer: str
+    claimed_at_ns: int
+    """The writer's clock, nanoseconds since the epoch of Unix."""
+    hash: str
+
+
+class Segment(NamedTuple):
+    """Batches that were moved into a file of the archive. The fields are the columns, in order."""
+
+    segment: int
+    first_batch: int
+    last_batch: int
+    first_seq: int
+    last_seq: int
+    previous_hash: str
+    """The hash of the batch before its first."""
+    hash: str
+    """The hash of its last batch."""
+    file: str
+    """The file's name, without its folder: archives may be moved."""
+    file_sha256: str
+    archived_at_ns: int
+
+    @property
+    def head(self) -> Head:
+        """The head of a journal that ends with this segment."""
+        return Head(self.last_seq, self.last_batch, self.hash)
+
+
 class SealedBatch(NamedTuple):
     batch: Batch
     rows: Sequence[Row]
@@ -79,17 +115,52 @@ def seal(head: Head, records: Sequence[Encoded], epoch: int, written_at_ns: int)
 
 def batch_hash(batch: Batch, rows: Sequence[Row]) -> str:
     """The hash over ``rows`` and all of ``batch`` but its own hash, in hex digits."""
+    return _form_hash(*batch[:6], rows)
+
+
+def _form_hash(
+    number: int,
+    first_seq: int,
+    last_seq: int,
+    epoch: int,
+    written_at_ns: int,
+    previous_hash: str,
+    rows: Sequence[Row],
+) -> str:
     parts = [
         (
-            f"{batch.previous_hash}\nasched-batch-1 {batch.batch} {batch.first_seq} {batch.last_seq}"
-            f" {batch.epoch} {batch.written_at_ns}\n"
+            f"{previous_hash}\nasched-batch-1 {number} {first_seq} {last_seq} {epoch}"
+            f" {written_at_ns}\n"
         )
     ]
     parts += [
         f"{seq} {version} {len(kind)} {len(subject)} {len(payload)}\n{kind}{subject}{payload}\n"
         for seq, _, kind, version, subject, payload in rows
     ]
-    return hashlib.sha256("".join(parts).encode()).hexdigest()
+    return sha256("".join(parts).encode()).hexdigest()
+
+
+def enrol(before: Writer | None, writer: str, claimed_at_ns: int) -> Writer:
+    """The writer that deposes ``before``, or the first one."""
+    epoch, previous_hash = (1, GENESIS_HASH) if before is None else (before.epoch + 1, before.hash)
+    form = f"{previous_hash}\nasched-writer-1 {epoch} {claimed_at_ns} {len(writer)}\n{writer}"
+    return Writer(epoch, writer, claimed_at_ns, sha256(form.encode()).hexdigest())
+
+
+def verify_writers(writers: Sequence[Writer]) -> None:
+    """Check that no writer was altered, left out or put in.
+
+    Raises :class:`JournalCorruptError` naming the first epoch that is wrong.
+    """
+    before: Writer | None = None
+    for number, stored in enumerate(writers, 1):
+        if stored.epoch != number:
+            raise JournalCorruptError(f"the writer of epoch {number} is missing from the journal")
+        if enrol(before, stored.writer, stored.claimed_at_ns) != stored:
+            raise JournalCorruptError(
+                f"the writer of epoch {number} was altered: its hash does not match"
+            )
+        before = stored
 
 
 def verify(sealed: SealedBatch, before: Head) -> Head:
@@ -97,19 +168,32 @@ def verify(sealed: SealedBatch, before: Head) -> Head:
 
     Raises :class:`JournalCorruptError` naming the batch, and the record where one can be named.
     """
+    number, first_seq, last_seq, epoch, written_at_ns, previous_hash, stored_hash = sealed.batch
+    rows = sealed.rows
+    if (
+        number == before.batch + 1
+        and first_seq == before.seq + 1
+        and previous_hash == before.hash
+        and len(rows) == last_seq - first_seq + 1
+        and _form_hash(number, first_seq, last_seq, epoch, written_at_ns, previous_hash, rows)
+        == stored_hash
+        and {row[1] for row in rows} == {number}
+    ):
+        return Head(last_seq, number, stored_hash)
+    raise JournalCorruptError(_fault(sealed, before))
+
+
+def _fault(sealed: SealedBatch, before: Head) -> str:
+    """What is wrong with a batch that does not verify."""
     batch, rows = sealed
     name = f"batch {batch.batch} (records {batch.first_seq} to {batch.last_seq})"
     if (batch.batch, batch.first_seq) != (before.batch + 1, before.seq + 1):
-        raise JournalCorruptError(
-            f"{name} does not follow batch {before.batch}, which ends at record {before.seq}"
-        )
+        return f"{name} does not follow batch {before.batch}, which ends at record {before.seq}"
     if batch.previous_hash != before.hash:
-        raise JournalCorruptError(f"{name} is not chained to batch {before.batch} as it is stored")
+        return f"{name} is not chained to batch {before.batch} as it is stored"
     for seq, row in zip(range(batch.first_seq, batch.last_seq + 1), rows, strict=False):
         if row.seq != seq or row.batch != batch.batch:
-            raise JournalCorruptError(f"record {seq} is missing or out of place in {name}")
+            return f"record {seq} is missing or out of place in {name}"
     if len(rows) != batch.last_seq - batch.first_seq + 1:
-        raise JournalCorruptError(f"{name} has {len(rows)} records")
-    if batch_hash(batch, rows) != batch.hash:
-        raise JournalCorruptError(f"{name} was altered: its hash does not match")
-    return sealed.head
+        return f"{name} has {len(rows)} records"
+    return f"{name} was altered: its hash does not match"

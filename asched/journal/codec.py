@@ -36,7 +36,12 @@ class Encoded(NamedTuple):
 
 def object_subject(kind: str, key: str) -> str:
     """The subject of an object's history, such as ``pod/default/web-1`` or ``node/n1``."""
-    return f"{kind.lower()}/{key}"
+    return _storable(f"{kind.lower()}/{key}")
+
+
+def _storable(subject: str) -> str:
+    """PostgreSQL's text holds no NUL. No name has one; a damaged one must not stop the journal."""
+    return subject.replace("\0", "\N{REPLACEMENT CHARACTER}") if "\0" in subject else subject
 
 
 def subject_of(record: AnyRecord) -> str:
@@ -46,7 +51,7 @@ def subject_of(record: AnyRecord) -> str:
     if isinstance(record, ObjectGone):
         return object_subject(record.kind, record.key)
     if type(record) in _OF_A_POD:
-        return f"{_POD}/{record.key}"  # type: ignore[union-attr]  # that is what the set says
+        return _storable(f"{_POD}/{record.key}")  # type: ignore[union-attr]  # that is what the set says
     return ""
 
 

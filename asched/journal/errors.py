@@ -36,6 +36,10 @@ class JournalCorruptError(JournalError):
     """What is stored is damaged or was altered; the message names the record or batch."""
 
 
+class ArchivedError(JournalError):
+    """Records were asked for that are no longer in the database but in the archive's files."""
+
+
 class FencedError(JournalError):
     """A newer writer has claimed the journal: this one must stop deciding at once."""
 
@@ -65,3 +69,27 @@ def conflict_message(first_seq: int, head_seq: int) -> str:
 
 def unknown_seq_message(seq: int) -> str:
     return f"a checkpoint of record {seq} is refused: the journal has no such record"
+
+
+def archived_message(archived_seq: int) -> str:
+    """The text of :class:`ArchivedError`."""
+    return (
+        f"records 1 to {archived_seq} were moved to the archive: put them back together with"
+        " `asched journal restore --archive DIR --to FILE.db` and ask that file"
+    )
+
+
+_REFUSALS: tuple[tuple[str, type[JournalError], str], ...] = (
+    ("fenced: ", FencedError, "another process has claimed this journal"),
+    ("out of sequence: ", ConflictError, "the batch does not follow what is stored"),
+    ("append-only: ", JournalError, "what is stored may not be changed"),
+)
+"""How the triggers' texts begin (see ``migrations/``) and what they mean."""
+
+
+def refusal(reason: str, where: str) -> JournalError | None:
+    """The error for what a trigger of the database said; None if it was none of ours."""
+    for prefix, kind, meaning in _REFUSALS:
+        if reason.startswith(prefix):
+            return kind(f"{where}: {meaning} ({reason})")
+    return None

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import AsyncIterator, Sequence
 
 import anyio.lowlevel
 
-from asched.journal.chain import GENESIS, Head, SealedBatch, seal
+from asched.journal.chain import GENESIS, Head, SealedBatch, Segment, Writer, enrol, seal
 from asched.journal.codec import CODEC
 from asched.journal.errors import (
     ConflictError,
@@ -17,7 +17,7 @@ from asched.journal.errors import (
     fenced_message,
     unknown_seq_message,
 )
-from asched.journal.store import Appended, Checkpoint, StoredRecord
+from asched.journal.store import Appended, Checkpoint, CheckpointMark, StoredRecord
 from asched.state.records import AnyRecord
 
 
@@ -28,7 +28,7 @@ class MemoryJournal:
         self.batches: list[SealedBatch] = []
         self.last_seqs: list[int] = []
         """The last sequence number of each batch, for finding one by bisection."""
-        self.writers: list[str] = []
+        self.writers: list[Writer] = []
         self.checkpoints: dict[int, bytes] = {}
 
     @property
@@ -58,9 +58,9 @@ class MemoryStore:
         self._epoch = 0
 
     async def claim(self, writer: str, *, claimed_at_ns: int) -> int:
-        del claimed_at_ns  # nobody can read it later than now
         await anyio.lowlevel.checkpoint()
-        self._journal.writers.append(writer)
+        writers = self._journal.writers
+        writers.append(enrol(writers[-1] if writers else None, writer, claimed_at_ns))
         self._epoch = self._journal.epoch
         return self._epoch
 
@@ -112,6 +112,31 @@ class MemoryStore:
         for sealed in self._journal.batches[after_batch:]:
             await anyio.lowlevel.checkpoint()
             yield sealed
+
+    async def archived(self) -> Head:
+        await anyio.lowlevel.checkpoint()
+        return GENESIS  # what is only in memory is not archived
+
+    async def segments(self) -> Sequence[Segment]:
+        await anyio.lowlevel.checkpoint()
+        return ()
+
+    async def writers(self) -> Sequence[Writer]:
+        await anyio.lowlevel.checkpoint()
+        return tuple(self._journal.writers)
+
+    async def stray(self, head: Head) -> str | None:
+        await anyio.lowlevel.checkpoint()
+        del head  # records are stored inside of their batches, so there can be none outside
+        return None
+
+    async def checkpoint_marks(self) -> Sequence[CheckpointMark]:
+        await anyio.lowlevel.checkpoint()
+        marks = []
+        for seq in sorted(self._journal.checkpoints):
+            batch = self._journal.batches[bisect_left(self._journal.last_seqs, seq)].batch
+            marks.append(CheckpointMark(seq, batch.batch, batch.hash))
+        return marks
 
     async def save_checkpoint(self, seq: int, blob: bytes) -> None:
         await anyio.lowlevel.checkpoint()

@@ -27,6 +27,7 @@ JOURNAL_WRITER = Table(
     Column("epoch", _Key, primary_key=True, autoincrement=False),
     Column("writer", Text, nullable=False),
     Column("claimed_at_ns", BigInteger, nullable=False),
+    Column("hash", Text, nullable=False),
 )
 
 JOURNAL_BATCH = Table(
@@ -60,4 +61,19 @@ JOURNAL_CHECKPOINT = Table(
     Column("batch", BigInteger, ForeignKey("journal_batch.batch"), nullable=False),
     Column("batch_hash", Text, nullable=False),
     Column("blob", LargeBinary, nullable=False),
+)
+
+JOURNAL_SEGMENT = Table(
+    "journal_segment",
+    METADATA,
+    Column("segment", _Key, primary_key=True, autoincrement=False),
+    Column("first_batch", BigInteger, nullable=False),
+    Column("last_batch", BigInteger, nullable=False),
+    Column("first_seq", BigInteger, nullable=False),
+    Column("last_seq", BigInteger, nullable=False),
+    Column("previous_hash", Text, nullable=False),
+    Column("hash", Text, nullable=False),
+    Column("file", Text, nullable=False),
+    Column("file_sha256", Text, nullable=False),
+    Column("archived_at_ns", BigInteger, nullable=False),
 )

@@ -2,21 +2,33 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import AbstractAsyncContextManager
 from typing import Protocol
 
 import anyio
-from sqlalchemy import delete, func, insert, select
+from sqlalchemy import Select, delete, func, insert, or_, select
 from sqlalchemy.ext.asyncio import AsyncConnection
 
-from asched.journal.chain import GENESIS, Batch, Head, Row, SealedBatch, seal
+from asched.journal.chain import (
+    GENESIS,
+    Batch,
+    Head,
+    Row,
+    SealedBatch,
+    Segment,
+    Writer,
+    enrol,
+    seal,
+)
 from asched.journal.codec import CODEC, Encoded
 from asched.journal.errors import (
+    ArchivedError,
     ConflictError,
     FencedError,
     JournalCorruptError,
     JournalError,
+    archived_message,
     conflict_message,
     fenced_message,
     unknown_seq_message,
@@ -25,12 +37,16 @@ from asched.journal.schema import (
     JOURNAL_BATCH,
     JOURNAL_CHECKPOINT,
     JOURNAL_RECORD,
+    JOURNAL_SEGMENT,
     JOURNAL_WRITER,
 )
-from asched.journal.store import Appended, Checkpoint, StoredRecord
+from asched.journal.store import Appended, Checkpoint, CheckpointMark, StoredRecord
 from asched.state.records import AnyRecord
 
 _CHUNK_ROWS = 1000
+_CHUNK_BATCHES = 2000
+_CHUNK_BATCH_ROWS = 4000
+"""Batches are fetched so many at a time that they have about so many records together."""
 
 
 class Database(Protocol):
@@ -65,17 +81,13 @@ class SqlStore:
     async def claim(self, writer: str, *, claimed_at_ns: int) -> int:
         async with self._appending:
             self._head = None
-            next_epoch = select(func.coalesce(func.max(JOURNAL_WRITER.c.epoch), 0) + 1)
-            values = {
-                "epoch": next_epoch.scalar_subquery(),
-                "writer": writer,
-                "claimed_at_ns": claimed_at_ns,
-            }
-            claim = insert(JOURNAL_WRITER).values(values).returning(JOURNAL_WRITER.c.epoch)
+            newest = select(JOURNAL_WRITER).order_by(JOURNAL_WRITER.c.epoch.desc()).limit(1)
             async with self._database.write() as connection:
-                epoch: int = (await connection.execute(claim)).scalar_one()
-            self._epoch = epoch
-            return epoch
+                row = (await connection.execute(newest)).one_or_none()
+                enrolled = enrol(None if row is None else Writer(*row), writer, claimed_at_ns)
+                await connection.execute(insert(JOURNAL_WRITER).values(enrolled._asdict()))
+            self._epoch = enrolled.epoch
+            return enrolled.epoch
 
     async def append(
         self, records: Sequence[AnyRecord], *, written_at_ns: int, first_seq: int | None = None
@@ -136,7 +148,10 @@ class SqlStore:
         while after_seq < last_seq:
             chunk = query.where(record.seq > after_seq, record.seq <= last_seq)
             async with self._database.read() as connection:
+                archived_seq = (await connection.execute(_ARCHIVED)).one_or_none()
                 rows = (await connection.execute(chunk)).all()
+            if archived_seq is not None and archived_seq.last_seq > after_seq:
+                raise ArchivedError(archived_message(archived_seq.last_seq))
             if subject is None:
                 _check_gapless([row.seq for row in rows], after_seq)
             for seq, written_at_ns, kind, version, payload in rows:
@@ -146,20 +161,55 @@ class SqlStore:
             after_seq = rows[-1].seq
 
     async def batches(self, after_batch: int = 0) -> AsyncIterator[SealedBatch]:
-        record = JOURNAL_RECORD.c
+        after_batch = max(after_batch, (await self.archived()).batch)
+        record, batch = JOURNAL_RECORD.c, JOURNAL_BATCH.c
+        following = select(JOURNAL_BATCH).order_by(batch.batch).limit(_CHUNK_BATCHES)
         while True:
-            following = select(JOURNAL_BATCH).where(JOURNAL_BATCH.c.batch == after_batch + 1)
             async with self._database.read() as connection:
-                found = (await connection.execute(following)).one_or_none()
-                if found is None:
+                found = await connection.execute(following.where(batch.batch > after_batch))
+                batches = _first_few(list(map(Batch._make, found.all())))
+                if not batches:
                     return
-                batch = Batch(*found)
-                rows = select(JOURNAL_RECORD).where(
-                    record.seq.between(batch.first_seq, batch.last_seq)
-                )
-                stored = (await connection.execute(rows.order_by(record.seq))).all()
-            yield SealedBatch(batch, [Row(*row) for row in stored])
-            after_batch = batch.batch
+                spanned = record.seq.between(batches[0].first_seq, batches[-1].last_seq)
+                records = select(JOURNAL_RECORD).where(spanned).order_by(record.seq)
+                rows = list(map(Row._make, (await connection.execute(records)).all()))
+            for sealed in _with_rows(batches, rows):
+                yield sealed
+            after_batch = batches[-1].batch
+
+    async def archived(self) -> Head:
+        async with self._database.read() as connection:
+            row = (await connection.execute(_ARCHIVED)).one_or_none()
+        return GENESIS if row is None else Head(*row)
+
+    async def segments(self) -> Sequence[Segment]:
+        query = select(JOURNAL_SEGMENT).order_by(JOURNAL_SEGMENT.c.segment)
+        async with self._database.read() as connection:
+            return list(map(Segment._make, (await connection.execute(query)).all()))
+
+    async def writers(self) -> Sequence[Writer]:
+        query = select(JOURNAL_WRITER).order_by(JOURNAL_WRITER.c.epoch)
+        async with self._database.read() as connection:
+            return list(map(Writer._make, (await connection.execute(query)).all()))
+
+    async def stray(self, head: Head) -> str | None:
+        record, batch = JOURNAL_RECORD.c, JOURNAL_BATCH.c
+        homeless = (
+            select(func.min(record.seq))
+            .select_from(JOURNAL_RECORD.outerjoin(JOURNAL_BATCH, record.batch == batch.batch))
+            .where(record.seq > head.seq, or_(batch.batch.is_(None), record.batch <= head.batch))
+        )
+        strays: tuple[tuple[str, Select[tuple[int | None]]], ...] = (
+            ("record", select(func.min(record.seq)).where(record.seq < 1)),
+            ("batch", select(func.min(batch.batch)).where(batch.batch < 1)),
+            ("record", homeless),
+        )
+        async with self._database.read() as connection:
+            for what, query in strays:
+                number = (await connection.execute(query)).scalar()
+                if number is not None:
+                    return f"{what} {number}"
+        return None
 
     async def save_checkpoint(self, seq: int, blob: bytes) -> None:
         holding = (
@@ -186,8 +236,49 @@ class SqlStore:
             row = (await connection.execute(query)).one_or_none()
         return None if row is None else Checkpoint(*row)
 
+    async def checkpoint_marks(self) -> Sequence[CheckpointMark]:
+        checkpoint = JOURNAL_CHECKPOINT.c
+        query = select(checkpoint.seq, checkpoint.batch, checkpoint.batch_hash)
+        async with self._database.read() as connection:
+            rows = (await connection.execute(query.order_by(checkpoint.seq))).all()
+        return list(map(CheckpointMark._make, rows))
+
     async def close(self) -> None:
         await self._database.close()
+
+
+_ARCHIVED = (
+    select(JOURNAL_SEGMENT.c.last_seq, JOURNAL_SEGMENT.c.last_batch, JOURNAL_SEGMENT.c.hash)
+    .order_by(JOURNAL_SEGMENT.c.segment.desc())
+    .limit(1)
+)
+"""The head of the archive, where there is one."""
+
+
+def _first_few(batches: list[Batch]) -> list[Batch]:
+    """As many as make a chunk, but at least one, and none after a gap: their records are fetched by
+    one range of numbers."""
+    last_seq = 0
+    for index, batch in enumerate(batches):
+        if index and (
+            batch.first_seq != last_seq + 1
+            or batch.last_seq - batches[0].first_seq >= _CHUNK_BATCH_ROWS
+        ):
+            return batches[:index]
+        last_seq = batch.last_seq
+    return batches
+
+
+def _with_rows(batches: Sequence[Batch], rows: Sequence[Row]) -> Iterator[SealedBatch]:
+    """Each batch with its part of ``rows``, which are in order."""
+    begin = 0
+    for batch in batches:
+        end = begin + batch.last_seq - batch.first_seq + 1
+        # Past the batch only where a record is missing.
+        while end > begin and (end > len(rows) or rows[end - 1].seq > batch.last_seq):
+            end -= 1
+        yield SealedBatch(batch, rows[begin:end])
+        begin = end
 
 
 def _check_gapless(seqs: Sequence[int], after_seq: int) -> None:

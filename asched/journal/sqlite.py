@@ -25,8 +25,6 @@ from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_en
 from asched.journal import migrate
 from asched.journal.chain import SealedBatch
 from asched.journal.errors import (
-    ConflictError,
-    FencedError,
     JournalBusyError,
     JournalCorruptError,
     JournalError,
@@ -34,6 +32,7 @@ from asched.journal.errors import (
     JournalIOError,
     JournalOpenError,
     JournalSchemaError,
+    refusal,
 )
 from asched.journal.lock import FileLock
 from asched.journal.schema import JOURNAL_BATCH, JOURNAL_RECORD
@@ -236,21 +235,13 @@ def _check_path(path: Path, *, read_only: bool) -> None:
         raise JournalOpenError(f"cannot open {path}: {error.strerror}") from None
 
 
-_REFUSALS: tuple[tuple[str, type[JournalError], str], ...] = (
-    ("fenced: ", FencedError, "another process has claimed this journal"),
-    ("out of sequence: ", ConflictError, "the batch does not follow what is stored"),
-    ("append-only: ", JournalError, "what is stored may not be changed"),
-)
-"""How the triggers' texts begin (see ``migrations/``) and what they mean."""
-
-
 def _translate(error: BaseException, path: Path) -> JournalError:
     cause = _sqlite_error(error)
     if cause is None:
         return JournalIOError(f"{path}: {error}")
-    for prefix, kind, meaning in _REFUSALS:
-        if str(cause).startswith(prefix):
-            return kind(f"{path}: {meaning} ({cause})")
+    refused = refusal(str(cause), str(path))
+    if refused is not None:
+        return refused
     match getattr(cause, "sqlite_errorname", "").split("_")[1:2]:
         case ["FULL"]:
             return JournalFullError(f"cannot write {path}: the disk is full")

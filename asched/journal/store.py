@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Sequence
 from typing import NamedTuple, Protocol
 
-from asched.journal.chain import Head, SealedBatch
+from asched.journal.chain import Head, SealedBatch, Segment, Writer
 from asched.state.records import AnyRecord
 
 
@@ -28,6 +28,16 @@ class Checkpoint(NamedTuple):
 
     seq: int
     blob: bytes
+
+
+class CheckpointMark(NamedTuple):
+    """What a checkpoint remembers of the chain: a batch that was there when it was saved."""
+
+    seq: int
+    """The record that the checkpoint is a fold up to."""
+    batch: int
+    """The batch that holds this record."""
+    batch_hash: str
 
 
 class JournalStore(Protocol):
@@ -75,11 +85,41 @@ class JournalStore(Protocol):
         ``subject`` leaves only one object's history, see :func:`asched.journal.codec.subject_of`.
         Fetches a chunk at a time and holds nothing open between chunks, so an iteration may be as
         slow as its consumer and may be abandoned.
+
+        Raises :class:`ArchivedError` if some of them were moved to the archive, whatever their
+        subject: start after :meth:`archived`, from a checkpoint.
         """
         ...
 
     def batches(self, after_batch: int = 0) -> AsyncIterator[SealedBatch]:
-        """The batches as they are stored, neither decoded nor verified: for proof and archive."""
+        """The batches as they are stored, neither decoded nor verified: for proof and archive.
+
+        Those that were archived are passed over.
+        """
+        ...
+
+    async def archived(self) -> Head:
+        """The head of what was moved to the archive: the first record here is the one after it."""
+        ...
+
+    async def segments(self) -> Sequence[Segment]:
+        """What was moved to the archive, oldest first."""
+        ...
+
+    async def writers(self) -> Sequence[Writer]:
+        """All that ever claimed this journal, by epoch; for :func:`chain.verify_writers`."""
+        ...
+
+    async def stray(self, head: Head) -> str | None:
+        """Something stored outside of the batches up to ``head``, in words; None if nothing is.
+
+        It was not :meth:`append` that put it there. Whole batches after ``head`` are none: the
+        journal may have grown since.
+        """
+        ...
+
+    async def checkpoint_marks(self) -> Sequence[CheckpointMark]:
+        """Where the chain was at each checkpoint, by sequence number."""
         ...
 
     async def save_checkpoint(self, seq: int, blob: bytes) -> None:

@@ -3,6 +3,10 @@
 Writers, batches and records are append-only, and it is the database that says so: triggers refuse
 UPDATE and DELETE, refuse a batch of a writer that is not the newest, and refuse whatever is not the
 next in sequence. (The last also stops INSERT OR REPLACE, which deletes without firing a trigger.)
+
+On PostgreSQL, where transactions run side by side, the trigger first takes a lock until the end of the
+transaction: so the newest writer and the last batch are those that are committed, and sequence numbers
+are gapless in the order of commits.
 """
 
 import sqlalchemy as sa
@@ -18,7 +22,7 @@ KEY = sa.BigInteger().with_variant(sa.Integer(), "sqlite")
 APPEND_ONLY = ("journal_writer", "journal_batch", "journal_record")
 
 NEXT_WRITER = "NEW.epoch <> (SELECT coalesce(max(epoch), 0) + 1 FROM journal_writer)"
-FENCED = "NEW.epoch IS NOT (SELECT max(epoch) FROM journal_writer)"
+FENCED = "coalesce(NEW.epoch <> (SELECT max(epoch) FROM journal_writer), true)"
 NEXT_BATCH = f"""
     NEW.last_seq < NEW.first_seq
     OR NEW.batch <> (SELECT coalesce(max(batch), 0) + 1 FROM journal_batch)
@@ -42,9 +46,17 @@ INSERT_RULES = {
 }
 
 
+# The same lock as in asched.journal.postgres; the first number is "asch" in ASCII.
+LOCK = "PERFORM pg_advisory_xact_lock(1634952040, hashtext(current_schema()));"
+LOCKING = ("journal_writer", "journal_batch")
+
+
 def upgrade() -> None:
     create_tables()
-    create_sqlite_triggers()
+    if op.get_bind().dialect.name == "sqlite":
+        create_sqlite_triggers()
+    else:
+        create_postgresql_triggers()
 
 
 def create_tables() -> None:
@@ -98,4 +110,31 @@ def create_sqlite_triggers() -> None:
         op.execute(
             f"CREATE TRIGGER {table}_next BEFORE INSERT ON {table} WHEN {refused_when}"
             f" BEGIN SELECT CASE {reasons} END; END"
+        )
+
+
+def create_postgresql_triggers() -> None:
+    op.execute(
+        "CREATE FUNCTION journal_refuse_change() RETURNS trigger LANGUAGE plpgsql AS $$ BEGIN"
+        " RAISE EXCEPTION 'append-only: % on % is refused', TG_OP, TG_TABLE_NAME; END $$"
+    )
+    for table in APPEND_ONLY:
+        for verb, each in (("UPDATE", "ROW"), ("DELETE", "ROW"), ("TRUNCATE", "STATEMENT")):
+            op.execute(
+                f"CREATE TRIGGER {table}_no_{verb.lower()} BEFORE {verb} ON {table}"
+                f" FOR EACH {each} EXECUTE FUNCTION journal_refuse_change()"
+            )
+    for table, rules in INSERT_RULES.items():
+        lock = LOCK if table in LOCKING else ""
+        checks = " ".join(
+            f"IF {condition} THEN RAISE EXCEPTION '{reason}'; END IF;"
+            for condition, reason in rules
+        )
+        op.execute(
+            f"CREATE FUNCTION {table}_next() RETURNS trigger LANGUAGE plpgsql AS $$"
+            f" BEGIN {lock} {checks} RETURN NEW; END $$"
+        )
+        op.execute(
+            f"CREATE TRIGGER {table}_next BEFORE INSERT ON {table}"
+            f" FOR EACH ROW EXECUTE FUNCTION {table}_next()"
         )

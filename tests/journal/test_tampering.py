@@ -47,8 +47,8 @@ async def path(tmp_path: Path) -> Path:
         ("INSERT INTO journal_batch VALUES (5, 13, 13, 1, 1, 'other', '')", "out of sequence"),
         ("INSERT INTO journal_batch VALUES (5, 13, 13, 0, 1, '', '')", "fenced"),
         ("INSERT INTO journal_batch VALUES (5, 13, 13, 2, 1, '', '')", "fenced"),
-        ("INSERT INTO journal_writer VALUES (3, 'me', 1)", "out of sequence"),
-        ("INSERT OR REPLACE INTO journal_writer VALUES (1, 'me', 1)", "out of sequence"),
+        ("INSERT INTO journal_writer VALUES (3, 'me', 1, '')", "out of sequence"),
+        ("INSERT OR REPLACE INTO journal_writer VALUES (1, 'me', 1, '')", "out of sequence"),
     ],
 )
 def test_triggers_refuse(path: Path, statement: str, reason: str) -> None:

@@ -1,0 +1,136 @@
+"""Proof that a journal is whole and was not altered."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+from asched.journal.chain import Batch, Head, verify, verify_writers
+from asched.journal.errors import JournalCorruptError
+from asched.journal.store import CheckpointMark, JournalStore
+
+Progress = Callable[[int], None]
+"""Told the sequence number up to which all is well."""
+
+
+class KeptHead(NamedTuple):
+    """A head that was written down elsewhere, out of reach of who could alter the journal."""
+
+    seq: int
+    hash: str
+
+    @classmethod
+    def parse(cls, text: str) -> KeptHead:
+        """From ``SEQ:HASH``, as a verification prints it. Raises ValueError."""
+        seq, _, digest = text.partition(":")
+        if not seq.isdecimal() or len(digest) != 64 or set(digest) - set("0123456789abcdef"):
+            raise ValueError(f"{text!r} is no SEQ:HASH, with 64 hexadecimal digits of hash")
+        return cls(int(seq), digest)
+
+    def __str__(self) -> str:
+        return f"{self.seq}:{self.hash}"
+
+
+class Verified(NamedTuple):
+    """What was proven."""
+
+    head: KeptHead
+    """Keep it elsewhere: nobody can cut off or alter anything up to it unseen by who has it."""
+    batches: int
+    records: int
+    archived_seq: int
+    """Records up to this one are in the archive and were not looked at; 0 if there are none."""
+    writers: int
+    checkpoints: int
+
+
+class _Heads:
+    """The heads that the chain must pass: those of checkpoints and those that were kept."""
+
+    def __init__(self, marks: Sequence[CheckpointMark], kept: KeptHead | None) -> None:
+        self._marks: dict[int, list[CheckpointMark]] = {}
+        for mark in marks:
+            self._marks.setdefault(mark.batch, []).append(mark)
+        self._kept = kept
+
+    def check(self, batch: Batch) -> None:
+        """Raises :class:`JournalCorruptError` where ``batch`` is another than it was."""
+        for mark in self._marks.pop(batch.batch, ()):
+            in_it = batch.first_seq <= mark.seq <= batch.last_seq
+            if mark.batch_hash != batch.hash or not in_it:
+                raise JournalCorruptError(
+                    f"batch {batch.batch} (records {batch.first_seq} to {batch.last_seq}) is not the"
+                    f" one that the checkpoint at record {mark.seq} was saved after"
+                )
+        if self._kept is not None and batch.last_seq >= self._kept.seq:
+            if KeptHead(batch.last_seq, batch.hash) != self._kept:
+                raise JournalCorruptError(
+                    f"batch {batch.batch} (records {batch.first_seq} to {batch.last_seq}) does not"
+                    f" have the head {self._kept} that was kept"
+                )
+            self._kept = None
+
+    def check_passed(self, head: Head) -> None:
+        """All that was to be met was met before ``head``, where the journal ends.
+
+        Raises :class:`JournalCorruptError` where the journal once was longer.
+        """
+        beyond = [mark.seq for marks in self._marks.values() for mark in marks]
+        if self._kept is not None:
+            beyond.append(self._kept.seq)
+        if beyond:
+            raise JournalCorruptError(
+                f"the journal ends at record {head.seq}, but it once had record {max(beyond)}:"
+                f" records from {head.seq + 1} on were cut off"
+            )
+
+
+async def verify_journal(
+    store: JournalStore, *, kept: KeptHead | None = None, progress: Progress | None = None
+) -> Verified:
+    """Check every batch, record, writer and checkpoint in the database.
+
+    The chain starts where the archive ends, if there is one; see
+    :func:`asched.journal.archive.verify_archive` for what is in it.
+
+    Raises :class:`JournalCorruptError` naming the first batch, record or writer that is not as it
+    was written.
+    """
+    archived = await store.archived()
+    if kept is not None and kept.seq <= archived.seq:
+        if kept != KeptHead(archived.seq, archived.hash):
+            raise JournalCorruptError(
+                f"the head {kept} lies in the archive, which ends with"
+                f" {KeptHead(archived.seq, archived.hash)}: compare a newer one"
+            )
+        kept = None
+    marks = await store.checkpoint_marks()
+    heads = _Heads([mark for mark in marks if mark.batch > archived.batch], kept)
+    head, epoch = archived, 0
+    async for sealed in store.batches(archived.batch):
+        head = verify(sealed, head)
+        if sealed.batch.epoch < epoch:
+            raise JournalCorruptError(
+                f"batch {head.batch} is of epoch {sealed.batch.epoch}, after one of epoch {epoch}"
+            )
+        epoch = sealed.batch.epoch
+        heads.check(sealed.batch)
+        if progress is not None:
+            progress(head.seq)
+    # Last, because there may have been more since the beginning.
+    writers = await store.writers()
+    verify_writers(writers)
+    if epoch > len(writers):
+        raise JournalCorruptError(f"the writer of epoch {epoch} is missing from the journal")
+    stray = await store.stray(head)
+    if stray is not None:
+        raise JournalCorruptError(f"{stray} was put in: it belongs to no batch of the journal")
+    heads.check_passed(head)
+    return Verified(
+        head=KeptHead(head.seq, head.hash),
+        batches=head.batch - archived.batch,
+        records=head.seq - archived.seq,
+        archived_seq=archived.seq,
+        writers=len(writers),
+        checkpoints=len(marks),
+    )
