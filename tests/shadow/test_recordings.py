@@ -1,0 +1,360 @@
+"""Shadow mode on recordings: small ones whose answer is known, and the real scheduler's."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import msgspec
+import pytest
+from typer.testing import CliRunner
+
+from asched.cli.main import app
+from asched.daemon.shadow.answers import Answering
+from asched.daemon.shadow.comparing import Missed
+from asched.daemon.shadow.explaining import Window
+from asched.daemon.shadow.report import Report
+from asched.framework.registry import Registry
+from asched.state.cluster import ClusterState
+from asched.state.fold import Fold
+from asched.state.records import DisagreementCause, ShadowCompared, ShadowExplained
+from tests.shadow.tapes import TapeWriter, play
+
+NO_ROOM = (
+    "0/1 nodes are available: 1 Insufficient cpu. no new claims to deallocate, preemption: "
+    "0/1 nodes are available: 1 No preemption victims found for incoming pod."
+)
+TOO_SMALL = NO_ROOM.replace(
+    "No preemption victims found for incoming pod", "Preemption is not helpful for scheduling"
+)
+MEBIBYTE = 1024 * 1024
+
+
+@pytest.fixture
+def tape() -> TapeWriter:
+    return TapeWriter()
+
+
+def report_of(tape: TapeWriter, folder: Path) -> Report:
+    return play(tape.write(folder / "tape.gz"))[1]
+
+
+def cause_of_the_only_difference(tape: TapeWriter, folder: Path) -> tuple[DisagreementCause, str]:
+    [difference] = report_of(tape, folder).differences
+    assert difference.looked_into
+    return difference.cause, difference.detail
+
+
+def test_bindings_to_the_best_node_agree(tape: TapeWriter, tmp_path: Path) -> None:
+    tape.node("big", "8")
+    tape.node("small", "4")
+    tape.node("small-too", "4")
+    tape.pod("p")
+    tape.bind("p", "big")
+    tape.pod("q", nodeSelector={"none": "such"})
+    tape.node("big", "8", cordoned=True)
+    tape.pod("r")
+    tape.bind("r", "small-too")
+    found = report_of(tape, tmp_path)
+    assert (found.bindings.compared, found.bindings.agreed) == (2, 2)
+    assert found.sole_best == 1  # for r both small nodes are as good
+    assert found.messages.compared == 0
+    assert (found.differences, found.not_compared) == ([], {})
+
+
+def test_a_worse_node_is_a_difference_with_the_scores_of_both(
+    tape: TapeWriter, tmp_path: Path
+) -> None:
+    tape.node("big", "8")
+    tape.node("small", "4")
+    tape.pod("p")
+    tape.bind("p", "small")
+    found = report_of(tape, tmp_path)
+    assert (found.bindings.compared, found.bindings.agreed) == (1, 0)
+    assert found.bindings.causes == {DisagreementCause.UNEXPLAINED: 1}
+    [difference] = found.differences
+    assert (difference.pod, difference.node, difference.best) == ("default/p", "small", ("big",))
+    theirs, ours = difference.nodes
+    assert (theirs.name, ours.name) == ("small", "big")
+    assert theirs.total is not None
+    assert ours.total is not None
+    assert theirs.total < ours.total
+    assert theirs.scores["NodeResourcesFit"] < ours.scores["NodeResourcesFit"]
+
+
+def test_a_node_that_cannot_run_the_pod_is_a_difference_with_the_reason(
+    tape: TapeWriter, tmp_path: Path
+) -> None:
+    tape.node("big", "8")
+    tape.node("small", "1")
+    tape.pod("p", "2")
+    tape.bind("p", "small")
+    [difference] = report_of(tape, tmp_path).differences
+    assert difference.nodes[0].refused == "NodeResourcesFit: Insufficient cpu"
+    assert difference.nodes[0].total is None
+
+
+def test_messages_are_compared_once_for_each_new_one(tape: TapeWriter, tmp_path: Path) -> None:
+    tape.node("n", "1")
+    tape.pod("p", "2")
+    tape.reject("p", TOO_SMALL)
+    tape.reject("p", TOO_SMALL)  # shown again, but nothing new was said
+    tape.pod("q", "3")
+    tape.reject("q", "0/7 nodes are available")
+    found = report_of(tape, tmp_path)
+    assert (found.messages.compared, found.messages.agreed) == (2, 1)
+    [difference] = found.differences
+    assert (difference.message, difference.own_message) == ("0/7 nodes are available", TOO_SMALL)
+
+
+def test_messages_stay_out_of_what_is_recorded_of_pods(tape: TapeWriter, tmp_path: Path) -> None:
+    tape.node("n", "1")
+    tape.pod("p", "2")
+    tape.reject("p", TOO_SMALL)
+    records, _ = play(tape.write(tmp_path / "tape.gz"))
+    mentions = [type(r) for r in records if TOO_SMALL.encode() in msgspec.json.encode(r)]
+    assert mentions == [ShadowCompared]
+
+
+def test_what_cannot_be_compared_is_counted(tape: TapeWriter, tmp_path: Path) -> None:
+    tape.node("n", "8")
+    tape.pod("born-bound", nodeName="n")
+    tape.pod("foreign", schedulerName="another")
+    tape.bind("foreign", "n")
+    tape.pod("failed")
+    tape.reject("failed", "out of luck", "SchedulerError")
+    tape.pod("unseen")
+    tape.bind_unseen("unseen", "n")
+    tape.list_pods()
+    tape.pod("gated", schedulingGates=[{"name": "g"}])
+    tape.reject("gated", "blocked", "SchedulingGated")
+    tape.phase("unseen", "Succeeded")
+    found = report_of(tape, tmp_path)
+    assert found.bindings.compared == found.messages.compared == 0
+    assert found.not_compared == {
+        Missed.FIRST_SEEN_DECIDED: 1,
+        Missed.NO_PROFILE: 1,
+        Missed.ERROR: 1,
+        Missed.LISTED: 1,
+    }
+
+
+# -- causes ---------------------------------------------------------------------------------------
+
+
+def test_a_pod_assumed_already(tape: TapeWriter, tmp_path: Path) -> None:
+    tape.node("big", "8")
+    tape.node("small", "6")
+    tape.pod("first", "5")
+    tape.pod("second")
+    tape.bind("second", "small")  # decided after first, but its binding is seen before
+    tape.bind("first", "big")
+    cause, detail = cause_of_the_only_difference(tape, tmp_path)
+    assert cause is DisagreementCause.ASSUMED_POD
+    assert "pod default/first was bound to big, seen 1.0 ms after" in detail
+
+
+def test_what_was_assumed_is_not_explained_by_pods_that_came_later(
+    tape: TapeWriter, tmp_path: Path
+) -> None:
+    tape.node("big", "8")
+    tape.node("small", "6")
+    tape.pod("second")
+    tape.bind("second", "small")
+    tape.pod("first", "5")
+    tape.bind("first", "big")
+    assert cause_of_the_only_difference(tape, tmp_path)[0] is DisagreementCause.UNEXPLAINED
+
+
+def test_nor_by_pods_that_were_rejected_in_between(tape: TapeWriter, tmp_path: Path) -> None:
+    tape.node("big", "8")
+    tape.node("small", "6")
+    tape.pod("first", "5")
+    tape.pod("second")
+    tape.bind("second", "small")
+    tape.reject("first", "not now")
+    tape.bind("first", "big")
+    found = report_of(tape, tmp_path)
+    assert found.bindings.causes == {DisagreementCause.UNEXPLAINED: 1}
+
+
+def test_a_node_that_it_had_not_seen_yet(tape: TapeWriter, tmp_path: Path) -> None:
+    tape.node("old", "4")
+    tape.pod("p")
+    tape.node("new", "8")
+    tape.bind("p", "old")
+    cause, detail = cause_of_the_only_difference(tape, tmp_path)
+    assert cause is DisagreementCause.UNSEEN_CHANGE
+    assert detail == "agrees on the state before node new came, 1.0 ms before"
+
+
+def test_a_pod_whose_end_it_had_not_seen_yet(tape: TapeWriter, tmp_path: Path) -> None:
+    tape.node("n", "2")
+    tape.pod("old", "1")
+    tape.bind("old", "n")
+    tape.pod("p", "2")
+    tape.delete("old")
+    tape.reject("p", NO_ROOM)
+    cause, detail = cause_of_the_only_difference(tape, tmp_path)
+    assert cause is DisagreementCause.UNSEEN_CHANGE
+    assert "pod default/old went" in detail
+
+
+def test_changes_before_the_window_explain_nothing(tape: TapeWriter, tmp_path: Path) -> None:
+    tape.node("n", "2")
+    tape.pod("old", "1")
+    tape.bind("old", "n")
+    tape.pod("p", "2")
+    tape.delete("old")
+    tape.at_s += 10
+    tape.reject("p", NO_ROOM)
+    path = tape.write(tmp_path / "tape.gz")
+    [difference] = play(path, window=Window(back_s=9.0))[1].differences
+    assert difference.cause is DisagreementCause.UNEXPLAINED
+    [difference] = play(path, window=Window(back_s=11.0))[1].differences
+    assert difference.cause is DisagreementCause.UNSEEN_CHANGE
+
+
+def test_a_pod_nominated_already(tape: TapeWriter, tmp_path: Path) -> None:
+    tape.node("big", "8")
+    tape.node("small", "4")
+    tape.pod("important", "8", priority=10)
+    tape.pod("p")
+    tape.bind("p", "small")
+    tape.nominate("important", "big")
+    cause, detail = cause_of_the_only_difference(tape, tmp_path)
+    assert cause is DisagreementCause.NOMINATED_POD
+    assert "pod default/important was nominated to big" in detail
+
+
+def test_a_change_that_we_saw_later(tape: TapeWriter, tmp_path: Path) -> None:
+    tape.node("big", "8", cordoned=True)
+    tape.node("small", "4")
+    tape.pod("p")
+    tape.bind("p", "big")
+    tape.node("big", "8")
+    cause, detail = cause_of_the_only_difference(tape, tmp_path)
+    assert cause is DisagreementCause.LATER_CHANGE
+    assert "node big changed" in detail
+
+
+def test_another_report_of_an_image_s_size(tape: TapeWriter, tmp_path: Path) -> None:
+    tape.node("a", "8", image_bytes=900 * MEBIBYTE)
+    tape.node("b", "8", image_bytes=30 * MEBIBYTE)
+    tape.node("c", "9")
+    tape.pod("p")
+    tape.bind("p", "c")
+    cause, detail = cause_of_the_only_difference(tape, tmp_path)
+    assert cause is DisagreementCause.IMAGE_SIZE
+    assert detail == f"agrees where app:v1 counts {30 * MEBIBYTE} bytes, as b reports"
+
+
+def test_a_share_of_the_nodes(tape: TapeWriter, tmp_path: Path) -> None:
+    tape.node("big", "8")
+    for number in range(120):
+        tape.node(f"small-{number}", "4")
+    tape.pod("p")
+    tape.bind("p", "small-7")
+    cause, detail = cause_of_the_only_difference(tape, tmp_path)
+    assert cause is DisagreementCause.SAMPLED_NODES
+    assert detail == "121 nodes are feasible, kube-scheduler stops at 100"
+
+
+def test_suppositions_leave_no_trace(tape: TapeWriter, tmp_path: Path) -> None:
+    """Disagreements of all kinds, and after each a pod whose answer is known."""
+    tape.node("big", "8", image_bytes=900 * MEBIBYTE)
+    tape.node("small", "6", image_bytes=30 * MEBIBYTE)
+    for number in range(12):
+        tape.pod(f"first-{number}", "500m", priority=number)
+        tape.pod(f"second-{number}", "100m")
+        tape.nominate(f"first-{number}", "small")
+        tape.bind(f"second-{number}", "small")
+        tape.bind(f"first-{number}", "big")
+    records, found = play(tape.write(tmp_path / "tape.gz"))
+    assert found.bindings.compared == 24
+    assert len(found.differences) > 3
+    # The trail took the same records, so each of its explanations is made from the true state.
+    explained = [r for r in records if isinstance(r, ShadowExplained)]
+    assert [r.number for r in explained] == [d.number for d in found.differences]
+    again, _ = play(tmp_path / "tape.gz")
+    assert again == records
+
+
+# -- records --------------------------------------------------------------------------------------
+
+
+def test_comparisons_can_be_made_again_from_the_records(tape: TapeWriter, tmp_path: Path) -> None:
+    tape.node("big", "8")
+    tape.node("small", "6")
+    for number in range(10):
+        tape.pod(f"p-{number}", "700m")
+        tape.bind(f"p-{number}", ("big", "small")[number % 2])
+    tape.pod("huge", "9")
+    tape.reject("huge", "no")
+    records, found = play(tape.write(tmp_path / "tape.gz"))
+    fold = Fold(ClusterState(), Registry.discover().load)
+    answering, remade = Answering(fold.state), 0
+    for record in records:
+        if isinstance(record, ShadowCompared):
+            answer = answering.answer(fold.state.pods[record.key].info)
+            assert (answer.best, answer.score, answer.feasible) == (
+                record.best, record.score, record.feasible,
+            )  # fmt: skip
+            assert answer.agrees_with(record) is record.agreed
+            remade += 1
+        fold.apply(record)
+    assert remade == found.bindings.compared + found.messages.compared == 11
+
+
+# -- the command ----------------------------------------------------------------------------------
+
+
+def test_the_command_prints_every_difference(tape: TapeWriter, tmp_path: Path) -> None:
+    tape.node("big", "8")
+    tape.node("small", "4")
+    tape.pod("p")
+    tape.bind("p", "small")
+    tape.pod("q")
+    tape.bind("q", "big")
+    path = tape.write(tmp_path / "tape.gz")
+    result = CliRunner().invoke(app, ["shadow", "--tape", str(path)], prog_name="asched")
+    assert result.exit_code == 0, result.stderr
+    assert "50.00 %" in result.stdout
+    for text in ("theirs: bound to small", "ours:   big", "small: total", "cause:  unexplained"):
+        assert text in result.stdout
+    result = CliRunner().invoke(app, ["shadow", "--tape", str(path), "-o", "json"])
+    document = json.loads(result.stdout)
+    assert document["bindings"] == {"compared": 2, "agreed": 1, "causes": {"unexplained": 1}}
+    assert [d["pod"] for d in document["differences"]] == ["default/p"]
+
+
+def test_what_is_no_tape_is_one_line(tmp_path: Path) -> None:
+    result = CliRunner().invoke(
+        app, ["shadow", "--tape", str(tmp_path / "none")], prog_name="asched"
+    )
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert len(result.stderr.splitlines()) == 1
+    both = CliRunner().invoke(
+        app, ["shadow", "--tape", "t.gz", "--journal", "j.db"], prog_name="asched"
+    )
+    assert (both.exit_code, len(both.stderr.splitlines())) == (2, 1)
+
+
+# -- the real scheduler ---------------------------------------------------------------------------
+
+
+@pytest.mark.shared
+def test_the_recorded_churn_agrees(shared_dir: Path) -> None:
+    _, found = play(shared_dir / "tapes" / "churn-24.jsonl.gz")
+    assert found.bindings.compared > 300
+    assert found.messages.compared > 2000
+    assert found.bindings.share is not None
+    assert found.bindings.share >= 0.95
+    assert found.messages.share is not None
+    assert found.messages.share >= 0.95
+    missing = found.bindings.compared - found.bindings.agreed
+    missing += found.messages.compared - found.messages.agreed
+    assert len(found.differences) == missing
+    assert all(difference.looked_into for difference in found.differences)
+    causes = {difference.cause for difference in found.differences}
+    assert DisagreementCause.UNEXPLAINED not in causes
