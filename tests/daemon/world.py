@@ -72,6 +72,11 @@ class Placements:
             self.node_of[uid] = node
             self.order.append(pod["metadata"]["name"])
             self._hold(uid, node, cpu_millis(pod))
+        elif uid in self._holding:
+            # It may have been resized in place.
+            self._used_millis[node] -= self._holding[uid][1]
+            self._holding[uid] = node, cpu_millis(pod)
+            self._used_millis[node] += self._holding[uid][1]
 
     def _hold(self, uid: str, node: str, millis: int) -> None:
         self._holding[uid] = node, millis

@@ -92,6 +92,40 @@ async def test_pod_overhead_is_accounted_for(tmp_path: Path) -> None:
         await s.run(pause_pod("without-overhead", asked))
 
 
+async def test_a_pod_resized_in_place_gives_room_once_its_kubelet_has_done_it(
+    tmp_path: Path,
+) -> None:
+    def resources(cpu: str) -> dict[str, Any]:
+        return {"requests": {"cpu": cpu}, "limits": {"cpu": cpu}}
+
+    def report(s: Suite, cpu: str) -> None:
+        """What the kubelet says it has allocated."""
+        (status,) = s.pod("resized")["status"]["containerStatuses"]
+        status = {**status, "allocatedResources": {"cpu": cpu}, "resources": resources(cpu)}
+        patch = {"status": {"containerStatuses": [status]}}
+        s.cluster.patch("pods", "resized", patch, namespace="default", subresource="status")
+
+    async with suite(tmp_path) as s:
+        here: dict[str, Any] = {"nodeSelector": {HOSTNAME: WORKERS[0]}}
+        resized = pause_pod("resized", {"cpu": "3"}, **here)
+        await s.run(resized)
+        report(s, "3")
+        s.create(pause_pod("waiting", {"cpu": "2"}, **here))
+        assert "1 Insufficient cpu" in await s.rejected("waiting")
+        container = {**resized["spec"]["containers"][0], "resources": resources("1")}
+        s.cluster.patch(
+            "pods", "resized", {"spec": {"containers": [container]}}, namespace="default",
+            subresource="resize",
+        )  # fmt: skip
+        # A pod that comes later shows that the scheduler has seen the wish, and does not count on it.
+        s.create(pause_pod("later", {"cpu": "4"}, **here))
+        assert "1 Insufficient cpu" in await s.rejected("later")
+        assert not s.pod("waiting")["spec"].get("nodeName")
+        report(s, "1")
+        await s.until(lambda: s.tally() == (2, 1))
+        assert s.world.node_of("waiting") == WORKERS[0]
+
+
 # -- selectors, affinity, taints ------------------------------------------------------------------
 
 
