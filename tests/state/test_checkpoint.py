@@ -1,0 +1,125 @@
+"""Checkpoints: a restored state is the one that was kept, now and after whatever comes."""
+
+from __future__ import annotations
+
+from hashlib import sha256
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import rule
+
+from asched.cycle.decide import Decider
+from asched.state import records as r
+from asched.state.checkpoint import CheckpointError, checkpoint_of, restore
+from asched.state.checkpoint_form import FORMAT, Form
+from asched.state.cluster import ClusterState
+from asched.state.fold import Fold
+from asched.state.invariants import check
+from tests.state.description import describe
+from tests.state.objects import a_node, a_pod
+from tests.state.profiles import DEFAULT, Ledger, loader
+from tests.state.test_fold import FoldMachine
+
+MOST_DECISIONS = 20
+
+
+class CheckpointMachine(FoldMachine):
+    """The histories of the fold's own test, kept and restored at some of their moments."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.kept: list[tuple[int, bytes, dict[str, Any]]] = []
+
+    @rule(keep=st.booleans())
+    def checkpoint(self, keep: bool) -> None:
+        blob = checkpoint_of(self.state)
+        restored = restore(blob, loader(*DEFAULT)).state
+        check(restored)
+        assert describe(restored) == describe(self.state)
+        assert checkpoint_of(restored) == blob
+        assert books(restored) == books(self.state)
+        if keep:
+            self.kept.append((len(self.records), blob, describe(restored)))
+
+    def teardown(self) -> None:
+        for place, blob, description in self.kept:
+            fold = restore(blob, loader(*DEFAULT))
+            assert describe(fold.state) == description
+            fold.apply_all(self.records[place:])
+            assert describe(fold.state) == describe(self.state)
+            whole = Fold(ClusterState(), loader(*DEFAULT))
+            whole.apply_all(self.records)
+            assert decisions(fold) == decisions(whole)
+            assert checkpoint_of(fold.state) == checkpoint_of(whole.state)
+
+
+def books(state: ClusterState) -> dict[str, Any]:
+    found = {}
+    for name, profile in state.profiles.items():
+        ledger = profile.plugins["Ledger"]
+        assert isinstance(ledger, Ledger)
+        found[name] = ledger.books
+    return found
+
+
+def decisions(fold: Fold) -> list[r.Decision]:
+    """The next decisions, each folded."""
+    made: list[r.Decision] = []
+    decider = Decider(fold.state)
+    while len(made) < MOST_DECISIONS and (found := decider.next()):
+        fold.apply_all(found)
+        made += found
+    return made
+
+
+CheckpointMachine.TestCase.settings = settings(
+    max_examples=100, stateful_step_count=50, deadline=None
+)
+TestCheckpoint = CheckpointMachine.TestCase
+
+
+def test_free_rows_are_filled_in_the_same_order() -> None:
+    fold = Fold(ClusterState(), loader(*DEFAULT))
+    fold.apply_all(r.ObjectSeen(a_node(f"n{i}")) for i in range(5))
+    fold.apply(r.ObjectSeen(a_pod("p", on="n3")))
+    fold.apply_all(r.ObjectGone("Node", f"n{i}") for i in (3, 1))
+    again = restore(checkpoint_of(fold.state), loader(*DEFAULT))
+    assert again.state.nodes.names == ["n0", "", "n2", "", "n4"]
+    for each in (fold, again):
+        each.apply_all(r.ObjectSeen(a_node(name)) for name in ("x", "n3"))
+        assert each.state.nodes.names == ["n0", "x", "n2", "n3", "n4"]
+        assert [pod.key for pod in each.state.nodes.pods(3)] == ["default/p"]
+
+
+def test_an_empty_state() -> None:
+    blob = checkpoint_of(ClusterState())
+    assert describe(restore(blob, loader()).state) == describe(ClusterState())
+
+
+@pytest.mark.parametrize(
+    ("blob", "complaint"),
+    [
+        (b"", "no checkpoint"),
+        (b"\x00" * 100, "no checkpoint"),
+        (b"asched-checkpoint 999\nxyz", "it has format 999, this asched reads"),
+        (b"asched-checkpoint %d\nxyz" % FORMAT, "damaged"),
+        (checkpoint_of(ClusterState())[:-9], "damaged"),
+    ],
+)
+def test_what_cannot_be_used_says_why(blob: bytes, complaint: str) -> None:
+    with pytest.raises(CheckpointError, match=complaint):
+        restore(blob, loader())
+
+
+def test_a_changed_form_has_a_new_number() -> None:
+    """Whoever changes what a checkpoint holds raises FORMAT, and writes the new digest here."""
+    fields = [
+        f"{form.__name__}.{field.name}: {field.type}"
+        for form in Form.__subclasses__()
+        for field in msgspec.structs.fields(form)
+    ]
+    digest = sha256("\n".join(fields).encode()).hexdigest()[:16]
+    assert (FORMAT, digest) == (1, "2836a0b261e4a760")
