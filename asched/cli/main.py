@@ -36,6 +36,7 @@ COMMANDS: Final = {
     "replay": CommandSource(
         "asched.cli.replay", "Decide everything in a journal once more, and compare."
     ),
+    "journal": CommandSource("asched.cli.journal", "Prove, measure, archive and export a journal."),
     "plugins": CommandSource("asched.cli.plugins", "Look at the plugins that are installed."),
     "config": CommandSource("asched.cli.config", "Check a configuration, or print the defaults."),
 }

@@ -7,18 +7,22 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import anyio
-from sqlalchemy import make_url
+from sqlalchemy import URL, make_url
 from sqlalchemy.exc import ArgumentError
 
 from asched.journal.errors import JournalUrlError
 from asched.journal.memory import MemoryStore
-from asched.journal.sql import SqlStore
+from asched.journal.sql import Database, SqlStore
 from asched.journal.sqlite import SqliteDatabase
 from asched.journal.store import JournalStore
 
 MEMORY_URL = "memory://"
 
-_ACCEPTED = "expected a file's path, sqlite+aiosqlite:///PATH or memory://"
+_ACCEPTED = (
+    "expected a file's path, sqlite+aiosqlite:///PATH, postgresql+asyncpg://USER@HOST/NAME or"
+    " memory://"
+)
+_POSTGRES = ("postgresql+asyncpg:", "postgresql:")
 
 
 @asynccontextmanager
@@ -26,7 +30,7 @@ async def open_journal(url: str, *, read_only: bool = False) -> AsyncIterator[Jo
     """Open the journal at ``url`` and close it at the end of the block.
 
     ``url`` is a file's path, ``sqlite:///PATH``, ``sqlite+aiosqlite:///PATH`` (four slashes for an
-    absolute path) or ``memory://``. Unless ``read_only``, a journal that is not there is made and
+    absolute path), ``postgresql+asyncpg://USER@HOST/NAME`` or ``memory://``. Unless ``read_only``, a journal that is not there is made and
     one of an older schema is upgraded.
 
     Raises a :class:`~asched.journal.errors.JournalError` whose text is one line for the user.
@@ -44,7 +48,28 @@ async def _open(url: str, *, read_only: bool) -> JournalStore:
         if read_only:
             raise JournalUrlError("memory:// is always empty at first: there is nothing to read")
         return MemoryStore()
+    if url.startswith(_POSTGRES):
+        return SqlStore(await _open_postgres(url, read_only=read_only))
     return SqlStore(await SqliteDatabase.open(sqlite_path(url), read_only=read_only))
+
+
+async def _open_postgres(url: str, *, read_only: bool) -> Database:
+    try:
+        from asched.journal.postgres import PostgresDatabase
+    except ModuleNotFoundError as error:
+        if error.name != "asyncpg":
+            raise
+        raise JournalUrlError(
+            "a journal in PostgreSQL needs asyncpg: pip install 'asched[postgres]'"
+        ) from None
+    return await PostgresDatabase.open(_parsed(url), read_only=read_only)
+
+
+def _parsed(url: str) -> URL:
+    try:
+        return make_url(url)
+    except (ArgumentError, ValueError):
+        raise JournalUrlError(f"{url!r} is not a URL: {_ACCEPTED}") from None
 
 
 def sqlite_path(url: str) -> Path:
@@ -56,10 +81,7 @@ def sqlite_path(url: str) -> Path:
         if not url or url == ":memory:":
             raise JournalUrlError(f"{url!r} is not a journal: {_ACCEPTED}")
         return Path(url).expanduser()
-    try:
-        parsed = make_url(url)
-    except (ArgumentError, ValueError):
-        raise JournalUrlError(f"{url!r} is not a URL: {_ACCEPTED}") from None
+    parsed = _parsed(url)
     shown = parsed.render_as_string(hide_password=True)
     if parsed.drivername not in ("sqlite", "sqlite+aiosqlite"):
         raise JournalUrlError(f"cannot keep a journal in {shown}: {_ACCEPTED}")

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from pathlib import Path
 from typing import NamedTuple
 
-from asched.journal.chain import Batch, Head, verify, verify_writers
+import anyio.lowlevel
+
+from asched.journal.archive import read_archive
+from asched.journal.chain import GENESIS, Batch, Head, SealedBatch, verify, verify_writers
 from asched.journal.errors import JournalCorruptError
 from asched.journal.store import CheckpointMark, JournalStore
 
@@ -62,7 +66,7 @@ class _Heads:
                     f"batch {batch.batch} (records {batch.first_seq} to {batch.last_seq}) is not the"
                     f" one that the checkpoint at record {mark.seq} was saved after"
                 )
-        if self._kept is not None and batch.last_seq >= self._kept.seq:
+        if self._kept is not None and batch.last_seq >= self._kept.seq > 0:
             if KeptHead(batch.last_seq, batch.hash) != self._kept:
                 raise JournalCorruptError(
                     f"batch {batch.batch} (records {batch.first_seq} to {batch.last_seq}) does not"
@@ -76,7 +80,7 @@ class _Heads:
         Raises :class:`JournalCorruptError` where the journal once was longer.
         """
         beyond = [mark.seq for marks in self._marks.values() for mark in marks]
-        if self._kept is not None:
+        if self._kept is not None and self._kept.seq > 0:
             beyond.append(self._kept.seq)
         if beyond:
             raise JournalCorruptError(
@@ -86,28 +90,29 @@ class _Heads:
 
 
 async def verify_journal(
-    store: JournalStore, *, kept: KeptHead | None = None, progress: Progress | None = None
+    store: JournalStore,
+    *,
+    kept: KeptHead | None = None,
+    archive: Path | None = None,
+    progress: Progress | None = None,
 ) -> Verified:
     """Check every batch, record, writer and checkpoint in the database.
 
-    The chain starts where the archive ends, if there is one; see
-    :func:`asched.journal.archive.verify_archive` for what is in it.
+    With ``archive``, the folder of the archive's files, these come first. Without it the chain
+    starts where they end.
 
     Raises :class:`JournalCorruptError` naming the first batch, record or writer that is not as it
     was written.
     """
     archived = await store.archived()
-    if kept is not None and kept.seq <= archived.seq:
-        if kept != KeptHead(archived.seq, archived.hash):
-            raise JournalCorruptError(
-                f"the head {kept} lies in the archive, which ends with"
-                f" {KeptHead(archived.seq, archived.hash)}: compare a newer one"
-            )
+    start = archived if archive is None else GENESIS
+    if kept is not None and 0 < kept.seq <= start.seq:
+        _check_in_archive(kept, start)
         kept = None
-    marks = await store.checkpoint_marks()
-    heads = _Heads([mark for mark in marks if mark.batch > archived.batch], kept)
-    head, epoch = archived, 0
-    async for sealed in store.batches(archived.batch):
+    marks = [mark for mark in await store.checkpoint_marks() if mark.batch > start.batch]
+    heads = _Heads(marks, kept)
+    head, epoch = start, 0
+    async for sealed in _all_batches(store, archive):
         head = verify(sealed, head)
         if sealed.batch.epoch < epoch:
             raise JournalCorruptError(
@@ -128,9 +133,29 @@ async def verify_journal(
     heads.check_passed(head)
     return Verified(
         head=KeptHead(head.seq, head.hash),
-        batches=head.batch - archived.batch,
-        records=head.seq - archived.seq,
-        archived_seq=archived.seq,
+        batches=head.batch - start.batch,
+        records=head.seq - start.seq,
+        archived_seq=start.seq,
         writers=len(writers),
         checkpoints=len(marks),
     )
+
+
+async def _all_batches(store: JournalStore, archive: Path | None) -> AsyncIterator[SealedBatch]:
+    if archive is not None:
+        for sealed in read_archive(archive, await store.segments()):
+            await anyio.lowlevel.checkpoint()
+            yield sealed
+    async for sealed in store.batches():
+        yield sealed
+
+
+def _check_in_archive(kept: KeptHead, archived: Head) -> None:
+    """The archive's files are not looked at, so only its very end can be compared."""
+    end = KeptHead(archived.seq, archived.hash)
+    if kept.seq == end.seq and kept != end:
+        raise JournalCorruptError(f"the archive ends with {end}, not with the head {kept} kept")
+    if kept != end:
+        raise JournalCorruptError(
+            f"the head {kept} lies in the archive: give its folder with --archive"
+        )

@@ -1,35 +1,64 @@
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+import itertools
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import AsyncExitStack
 from pathlib import Path
 
 import pytest
 
 from asched.journal.memory import MemoryJournal, MemoryStore
-from asched.journal.sql import SqlStore
-from asched.journal.sqlite import SqliteDatabase
+from asched.journal.opening import open_journal
 from asched.journal.store import JournalStore
+from tests.journal.postgres_server import PostgresServer, running_server
 
 OpenStore = Callable[[], Awaitable[JournalStore]]
+NewDatabase = Callable[[], Awaitable[str]]
+
+_numbers = itertools.count(1)
 
 
-@pytest.fixture(params=["memory", "sqlite"])
+@pytest.fixture(scope="session")
+def postgres(tmp_path_factory: pytest.TempPathFactory) -> Iterator[PostgresServer]:
+    """A PostgreSQL server, started once for all tests of a process."""
+    with running_server(tmp_path_factory.mktemp("postgres")) as server:
+        yield server
+
+
+@pytest.fixture
+def new_postgres_database(postgres: PostgresServer) -> NewDatabase:
+    """Makes an empty database at each call; its URL."""
+
+    async def new_database() -> str:
+        return await postgres.new_database(f"journal_{next(_numbers)}")
+
+    return new_database
+
+
+@pytest.fixture(params=["sqlite", "postgres"])
+async def database_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """Where a journal can be made, once for each kind of database."""
+    if request.param == "sqlite":
+        return str(tmp_path / "journal.db")
+    server: PostgresServer = request.getfixturevalue("postgres")
+    return await server.new_database(f"journal_{next(_numbers)}")
+
+
+@pytest.fixture(params=["memory", "sqlite", "postgres"])
 async def open_store(request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[OpenStore]:
     """Opens one and the same journal, as often as called, once for each kind of store."""
     shared = MemoryJournal()
+    url = str(tmp_path / "journal.db")
+    if request.param == "postgres":
+        server: PostgresServer = request.getfixturevalue("postgres")
+        url = await server.new_database(f"journal_{next(_numbers)}")
 
     async with AsyncExitStack() as stack:
 
         async def open_one() -> JournalStore:
-            store: JournalStore
             if request.param == "memory":
-                store = MemoryStore(shared)
-            else:
-                path = tmp_path / "journal.db"
-                store = SqlStore(await SqliteDatabase.open(path, read_only=False))
-            stack.push_async_callback(store.close)
-            return store
+                return MemoryStore(shared)
+            return await stack.enter_async_context(open_journal(url))
 
         yield open_one
 

@@ -1,0 +1,190 @@
+"""``asched journal``: proof, figures, archive and export of a journal."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, TypeVar
+
+import anyio
+import typer
+
+from asched.cli.errors import BadInput
+from asched.cli.failures import as_command_error
+from asched.cli.journals import DEFAULT_URL, JournalOption
+from asched.cli.output import TableOrData, print_json, print_table
+from asched.cli.root import command_app
+from asched.journal.opening import open_journal
+from asched.journal.statistics import JournalStatistics, statistics
+from asched.journal.store import JournalStore
+from asched.journal.verification import KeptHead, Progress, Verified, verify_journal
+
+app = command_app("Prove, measure, archive and export a journal.")
+
+T = TypeVar("T")
+NS_PER_S = 1_000_000_000
+
+
+@app.callback()
+def journal() -> None:
+    """Prove, measure, archive and export a journal."""
+
+
+@app.command()
+def verify(
+    journal: JournalOption = DEFAULT_URL,
+    head: Annotated[
+        str | None,
+        typer.Option(
+            metavar="SEQ:HASH", help="A head that was kept elsewhere: it must still be there."
+        ),
+    ] = None,
+    archive: Annotated[
+        Path | None, typer.Option(metavar="DIR", help="Verify the archive's files in DIR as well.")
+    ] = None,
+) -> None:
+    """Prove that nothing in the journal was altered, deleted, put in, moved or cut off.
+
+    Prints the journal's head, SEQ:HASH. Whoever keeps it out of reach of the journal's owner can
+    prove later, with --head, that everything up to there is as it was. Exits with 1 and the name of
+    the first bad batch or record where something is wrong.
+    """
+    kept = _kept_head(head)
+
+    async def prove(store: JournalStore) -> Verified:
+        end = await store.head()
+        with progress_to(end.seq, "verifying") as progress:
+            return await verify_journal(store, kept=kept, archive=archive, progress=progress)
+
+    proven = ask_journal(journal, prove)
+    if proven.archived_seq and archive is None:
+        typer.echo(
+            f"records 1 to {proven.archived_seq} are in the archive, not looked at: --archive DIR"
+        )
+    typer.echo(
+        f"verified {proven.records} records in {proven.batches} batches of {proven.writers}"
+        f" writers, {proven.checkpoints} checkpoints"
+    )
+    typer.echo(f"head {proven.head}")
+
+
+@app.command()
+def stats(
+    journal: JournalOption = DEFAULT_URL,
+    output: Annotated[
+        TableOrData, typer.Option("--output", "-o", help="How to print.")
+    ] = TableOrData.TABLE,
+) -> None:
+    """Print what the journal holds: records and bytes by kind, batches, times, writers."""
+
+    async def measure(store: JournalStore) -> JournalStatistics:
+        end = await store.head()
+        with progress_to(end.seq, "reading") as progress:
+            return await statistics(store, progress)
+
+    found = ask_journal(journal, measure)
+    if output is TableOrData.JSON:
+        print_json(found)
+    else:
+        _print_statistics(found)
+
+
+def ask_journal(
+    url: str, question: Callable[[JournalStore], Awaitable[T]], *, read_only: bool = True
+) -> T:
+    """Open the journal at ``url`` and put a question to it.
+
+    Raises CommandError for what cannot be answered.
+    """
+
+    async def answer() -> T:
+        async with open_journal(url, read_only=read_only) as store:
+            return await question(store)
+
+    try:
+        return anyio.run(answer)
+    except Exception as error:  # noqa: BLE001  whatever it is is raised again
+        raise as_command_error(error) from None
+
+
+@contextmanager
+def progress_to(last_seq: int, doing: str) -> Iterator[Progress]:
+    """A progress bar on a terminal's stderr; nowhere else, where it would only be in the way."""
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
+    console = Console(stderr=True)
+    with Progress(
+        *columns,
+        TimeElapsedColumn(),
+        console=console,
+        transient=True,
+        disable=not console.is_terminal,
+    ) as bar:
+        task = bar.add_task(doing, total=last_seq)
+        step = max(1, last_seq // 500)
+        shown = 0
+
+        def progress(seq: int) -> None:
+            nonlocal shown
+            if seq - shown >= step:
+                shown = seq
+                bar.update(task, completed=seq)
+
+        yield progress
+
+
+def _kept_head(text: str | None) -> KeptHead | None:
+    try:
+        return None if text is None else KeptHead.parse(text)
+    except ValueError as error:
+        raise BadInput(f"asched: {error}") from None
+
+
+def _moment(at_ns: int | None) -> str:
+    if at_ns is None:
+        return "-"
+    return f"{datetime.fromtimestamp(at_ns / NS_PER_S, UTC):%Y-%m-%d %H:%M:%S}"
+
+
+def _print_statistics(found: JournalStatistics) -> None:
+    print_table(
+        ("", ""),
+        [
+            ("records", f"{found.records} ({found.first_seq} to {found.last_seq})"),
+            ("batches", str(found.batches)),
+            ("payload bytes", str(found.payload_bytes)),
+            ("first written (UTC)", _moment(found.first_written_at_ns)),
+            ("last written (UTC)", _moment(found.last_written_at_ns)),
+            ("archived", f"{found.archived_records} records, {found.archived_segments} segments"),
+            ("checkpoints", str(found.checkpoints)),
+        ],
+    )
+    print_table(
+        ("KIND", "RECORDS", "BYTES", "BYTES EACH"),
+        [
+            (
+                figures.kind,
+                str(figures.records),
+                str(figures.payload_bytes),
+                str(figures.payload_bytes // figures.records),
+            )
+            for figures in found.kinds
+        ],
+    )
+    print_table(
+        ("EPOCH", "WRITER", "CLAIMED (UTC)", "BATCHES", "RECORDS"),
+        [
+            (
+                str(figures.epoch),
+                figures.writer,
+                _moment(figures.claimed_at_ns),
+                str(figures.batches),
+                str(figures.records),
+            )
+            for figures in found.writers
+        ],
+    )

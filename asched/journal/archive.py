@@ -1,0 +1,139 @@
+"""The archive: whole batches moved out of the database into compressed files.
+
+A segment's file is gzip over lines of JSON: first ``{"format": "asched-segment-1"}``, then one line a
+batch, ``[batch, rows]``, with the fields in the order of :class:`~asched.journal.chain.Batch` and
+:class:`~asched.journal.chain.Row`. Batches keep their hashes, so the chain goes from the first
+segment through the last into what stays; the database keeps each file's name and SHA-256.
+
+The order of steps makes an interruption harmless: a file is whole and durable before the database
+learns of its segment, and only then are the rows deleted; the next run deletes what is left over.
+"""
+
+from __future__ import annotations
+
+import gzip
+import hashlib
+import os
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import msgspec
+
+from asched.journal.chain import GENESIS, Batch, Head, Row, SealedBatch, Segment, verify
+from asched.journal.errors import JournalCorruptError, JournalFullError, JournalIOError
+
+FORMAT = "asched-segment-1"
+
+
+class _Header(msgspec.Struct, frozen=True):
+    format: str
+
+
+_encode = msgspec.json.Encoder().encode
+_decode_header = msgspec.json.Decoder(_Header).decode
+_decode_batch = msgspec.json.Decoder(tuple[Batch, list[Row]]).decode
+
+
+def write_segment(
+    folder: Path, number: int, before: Head, batches: Sequence[SealedBatch], archived_at_ns: int
+) -> Segment:
+    """Write ``batches``, verified, to a new file in ``folder``, durable on return.
+
+    Raises :class:`JournalCorruptError` for a batch that does not verify, :class:`JournalFullError`
+    and :class:`JournalIOError` where the file cannot be written.
+    """
+    first, last = batches[0].batch, batches[-1].batch
+    name = f"segment-{number:06d}-records-{first.first_seq}-{last.last_seq}.jsonl.gz"
+    head = before
+    for sealed in batches:
+        head = verify(sealed, head)
+    partial = folder / f"{name}.partial"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        with partial.open("wb") as file:
+            # No name and no time inside: the same batches make the same file.
+            with gzip.GzipFile("", "wb", 6, file, mtime=0) as compressed:
+                compressed.write(_encode(_Header(FORMAT)) + b"\n")
+                for sealed in batches:
+                    compressed.write(_encode(sealed) + b"\n")
+            file.flush()
+            os.fsync(file.fileno())
+        digest = _sha256(partial)
+        partial.rename(folder / name)
+        _sync_folder(folder)
+    except OSError as error:
+        partial.unlink(missing_ok=True)
+        kind = JournalFullError if error.errno in _NO_ROOM else JournalIOError
+        raise kind(f"cannot write {folder / name}: {error.strerror}") from None
+    return Segment(
+        segment=number,
+        first_batch=first.batch,
+        last_batch=last.batch,
+        first_seq=first.first_seq,
+        last_seq=last.last_seq,
+        previous_hash=before.hash,
+        hash=head.hash,
+        file=name,
+        file_sha256=digest,
+        archived_at_ns=archived_at_ns,
+    )
+
+
+_NO_ROOM = frozenset({28, 122})
+"""ENOSPC and EDQUOT."""
+
+
+def _sync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _sha256(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def read_segment(folder: Path, segment: Segment) -> Iterator[SealedBatch]:
+    """The batches of a segment's file, not verified but for the file as a whole.
+
+    Raises :class:`JournalCorruptError` for a file that is missing, altered, or no segment.
+    """
+    path = folder / segment.file
+    try:
+        if _sha256(path) != segment.file_sha256:
+            raise JournalCorruptError(f"{path} was altered: it is not the file that was archived")
+        with gzip.open(path, "rb") as lines:
+            if _decode_header(lines.readline()).format != FORMAT:
+                raise JournalCorruptError(f"{path} is of a format that this asched does not know")
+            for line in lines:
+                yield SealedBatch(*_decode_batch(line))
+    except FileNotFoundError:
+        raise JournalCorruptError(
+            f"{path} is missing: it holds records {segment.first_seq} to {segment.last_seq}"
+        ) from None
+    except (OSError, EOFError, msgspec.DecodeError) as error:
+        raise JournalCorruptError(f"{path} cannot be read: {error}") from None
+
+
+def read_archive(folder: Path, segments: Sequence[Segment]) -> Iterator[SealedBatch]:
+    """All batches of the archive, to be verified by the caller; here each segment is compared with
+    what the database keeps of it.
+
+    Raises :class:`JournalCorruptError` naming the file or segment that is wrong.
+    """
+    head = GENESIS
+    for number, segment in enumerate(segments, 1):
+        begin = (segment.segment, segment.first_batch, segment.first_seq, segment.previous_hash)
+        if begin != (number, head.batch + 1, head.seq + 1, head.hash):
+            raise JournalCorruptError(f"segment {number} is missing or was altered")
+        for sealed in read_segment(folder, segment):
+            head = sealed.head
+            yield sealed
+        if head != segment.head:
+            raise JournalCorruptError(
+                f"{folder / segment.file} ends at record {head.seq}, not with the head of segment"
+                f" {number} that the database holds"
+            )

@@ -1,0 +1,220 @@
+"""A journal's database on PostgreSQL: its connections, its errors, and its fast way to append.
+
+Every transaction that claims or appends holds one advisory lock from its start to its end; the
+triggers take it too, so that a program that does not know of it is kept in order as well (see
+``migrations/``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from typing import Any, Final
+
+import anyio
+import asyncpg
+from sqlalchemy import URL, event, text
+from sqlalchemy.exc import DBAPIError, SQLAlchemyError
+from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
+
+from asched.journal import migrate
+from asched.journal.chain import Batch, Row, SealedBatch
+from asched.journal.errors import (
+    JournalBusyError,
+    JournalCorruptError,
+    JournalError,
+    JournalFullError,
+    JournalIOError,
+    JournalOpenError,
+    JournalSchemaError,
+    refusal,
+)
+from asched.journal.schema import JOURNAL_BATCH, JOURNAL_RECORD
+
+_DRIVER: Final = "postgresql+asyncpg"
+_CONNECT_TIMEOUT_S: Final = 10.0
+_COMMAND_TIMEOUT_S: Final = 60.0
+"""A server that answers nothing for so long is as good as gone; the append is then repeated."""
+_READERS: Final = 4
+
+# The first number is "asch" in ASCII, the second tells apart the schemas of one database.
+_LOCK: Final = text("SELECT pg_advisory_xact_lock(1634952040, hashtext(current_schema()))")
+
+# A server may be set to confirm commits that are not on disk yet. A decision must be there before
+# its effect, so this is the one setting that is not left to the server. (remote_apply and the like
+# promise more, and stay.)
+_DURABLE: Final = (
+    "SELECT set_config('synchronous_commit', 'on', false)"
+    " WHERE current_setting('synchronous_commit') = 'off'"
+)
+
+_INSERT_BATCH: Final = (
+    f"INSERT INTO {JOURNAL_BATCH.name} ({', '.join(Batch._fields)})"
+    f" VALUES ({', '.join(f'${place}' for place in range(1, len(Batch._fields) + 1))})"
+)
+
+
+class PostgresDatabase:
+    """The tables in the first schema of the search path, open. Made by :meth:`open`."""
+
+    def __init__(self, url: URL, *, read_only: bool) -> None:
+        self.name = url.render_as_string(hide_password=True)
+        self.read_only = read_only
+        self._readers = _engine(url, _READERS, {"default_transaction_read_only": "on"})
+        self._writer = None if read_only else _engine(url, 1, {})
+        self._one_at_a_time = anyio.Lock()
+
+    @classmethod
+    async def open(cls, url: URL, *, read_only: bool) -> PostgresDatabase:
+        """Open the journal at ``url``; for writing, create or upgrade its tables first.
+
+        Raises :class:`JournalOpenError`, :class:`JournalSchemaError` (newer, or read-only and
+        older).
+        """
+        database = cls(url.set(drivername=_DRIVER), read_only=read_only)
+        try:
+            with database._connecting():
+                if read_only:
+                    async with database.read() as connection:
+                        await connection.run_sync(migrate.check)
+                else:
+                    async with database.write() as connection:
+                        await connection.run_sync(migrate.upgrade)
+        except BaseException:
+            with anyio.CancelScope(shield=True):
+                await database.close()
+            raise
+        return database
+
+    @contextmanager
+    def _connecting(self) -> Iterator[None]:
+        """What fails while it is opened: it is the URL or the server, not a batch of unknown fate."""
+        try:
+            yield
+        except JournalSchemaError as error:
+            raise JournalSchemaError(f"{self.name}: {error}") from None
+        except JournalIOError as error:
+            raise JournalOpenError(str(error)) from error
+
+    @asynccontextmanager
+    async def read(self) -> AsyncIterator[AsyncConnection]:
+        """A read-only connection; its transaction ends with the block."""
+        with self._translated():
+            async with self._readers.connect() as connection:
+                yield connection
+
+    @asynccontextmanager
+    async def write(self) -> AsyncIterator[AsyncConnection]:
+        """The writing connection in a transaction that holds the journal's lock, committed at the
+        end of the block.
+
+        Cancellation is held back inside, so that the outcome of a commit is always known.
+        """
+        async with self._exclusively() as connection, connection.begin():
+            await connection.execute(_LOCK)
+            yield connection
+
+    async def append(self, sealed: SealedBatch) -> None:
+        """Insert a batch in a transaction of its own, durable on return.
+
+        By the driver itself: COPY takes a batch in one go.
+        """
+        async with self._exclusively() as connection:
+            driver = await _driver(connection)
+            try:
+                async with driver.transaction():
+                    await driver.execute(_INSERT_BATCH, *sealed.batch)
+                    await driver.copy_records_to_table(
+                        JOURNAL_RECORD.name, records=sealed.rows, columns=Row._fields
+                    )
+            except asyncpg.PostgresError:
+                raise  # the server answered, so the connection is sound and the transaction undone
+            except BaseException:
+                await connection.invalidate()
+                raise
+
+    @asynccontextmanager
+    async def _exclusively(self) -> AsyncIterator[AsyncConnection]:
+        if self._writer is None:
+            raise JournalError(f"{self.name} is open for reading only")
+        async with self._one_at_a_time:
+            with anyio.CancelScope(shield=True), self._translated():
+                async with self._writer.connect() as connection:
+                    yield connection
+
+    @contextmanager
+    def _translated(self) -> Iterator[None]:
+        """The driver's errors as the journal's, naming the database."""
+        try:
+            yield
+        except (SQLAlchemyError, asyncpg.PostgresError, asyncpg.InterfaceError, OSError) as error:
+            # OSError: no server there, or (as TimeoutError) none that answers.
+            raise _translate(error, self.name) from error
+
+    async def close(self) -> None:
+        """Idempotent."""
+        await self._readers.dispose()
+        if self._writer is not None:
+            await self._writer.dispose()
+
+
+def _engine(url: URL, connections: int, settings: dict[str, str]) -> AsyncEngine:
+    engine = create_async_engine(
+        url,
+        pool_size=connections,
+        max_overflow=0,
+        connect_args={
+            "timeout": _CONNECT_TIMEOUT_S,
+            "command_timeout": _COMMAND_TIMEOUT_S,
+            "server_settings": {"application_name": "asched", **settings},
+        },
+    )
+
+    @event.listens_for(engine.sync_engine, "connect")
+    def set_up(connection: Any, _: object) -> None:
+        cursor = connection.cursor()
+        try:
+            cursor.execute(_DURABLE)
+        finally:
+            cursor.close()
+        connection.commit()
+
+    return engine
+
+
+async def _driver(connection: AsyncConnection) -> Any:
+    pooled = await connection.get_raw_connection()
+    return pooled.driver_connection
+
+
+def _translate(error: BaseException, name: str) -> JournalError:
+    cause = _driver_error(error)
+    reason = " ".join(str(cause).split()) or type(cause).__name__
+    if isinstance(cause, asyncpg.RaiseError):
+        return refusal(reason, name) or JournalIOError(f"{name}: {reason}")
+    match cause:
+        case asyncpg.DiskFullError() | asyncpg.OutOfMemoryError():
+            return JournalFullError(f"cannot write {name}: the server has no room: {reason}")
+        case (
+            asyncpg.InvalidAuthorizationSpecificationError()
+            | asyncpg.InvalidCatalogNameError()
+            | asyncpg.InsufficientPrivilegeError()
+            | asyncpg.ReadOnlySQLTransactionError()
+        ):
+            return JournalOpenError(f"cannot open {name} for this: {reason}")
+        case asyncpg.DataCorruptedError() | asyncpg.IndexCorruptedError():
+            return JournalCorruptError(f"{name} is damaged: {reason}")
+        case asyncpg.LockNotAvailableError() | asyncpg.DeadlockDetectedError():
+            return JournalBusyError(f"{name} is locked by another process: {reason}")
+        case _:
+            return JournalIOError(f"{name}: {reason}")
+
+
+def _driver_error(error: BaseException) -> BaseException:
+    """The driver's own error inside SQLAlchemy's."""
+    inner: BaseException | None = error
+    while inner is not None:
+        if isinstance(inner, asyncpg.PostgresError | asyncpg.InterfaceError | OSError):
+            return inner
+        inner = (inner.orig if isinstance(inner, DBAPIError) else None) or inner.__cause__
+    return error

