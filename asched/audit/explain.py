@@ -176,6 +176,8 @@ def _explanation(
     profile = state.profiles.get(scheduler_name)
     if profile is None:
         raise AuditError(f"pod {info.key} is for {scheduler_name}, which is no profile of ours")
+    if profile.missing:
+        raise AuditError(f"what decided cannot be asked here: {profile.missing}")
     found = inspect(state, profile, info)
     pre_filter, nodes = found.pre_filter, _nodes(found)
     held = [*found.pre_enqueue.values()]

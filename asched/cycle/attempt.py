@@ -17,7 +17,7 @@ from asched.framework.cycle_state import CycleState
 from asched.framework.draw import draw
 from asched.framework.findings import Findings
 from asched.framework.interface import PreFilterResult
-from asched.framework.nodes import BoolColumn, Int64Column, RowArray
+from asched.framework.nodes import BoolColumn, Int64Column, RowArray, TicketColumn
 from asched.framework.plugin_calls import PluginFailure, ask, filter_nodes, normalized, score_nodes
 from asched.framework.pod_info import PodInfo
 from asched.framework.profile import Profile
@@ -320,11 +320,17 @@ def feasible_nodes_to_find(nodes: int, percentage: int) -> int:
     return max(MIN_FEASIBLE_NODES, nodes * percentage // 100)
 
 
-def choose(best: RowArray, seed: int, uid: str, attempt: int) -> int:
-    """One of the equally good rows, the same for the same seed, pod and attempt.
+def choose(best: RowArray, tickets: TicketColumn, seed: int, uid: str, attempt: int) -> int:
+    """One of the equally good rows, the same for the same seed, pod, attempt and names of nodes.
 
-    kube-scheduler draws at random here; ours is drawn by a hash, so that a replay draws it again.
+    kube-scheduler draws at random here. Ours is a lottery that a replay repeats: each node holds a
+    ticket, made of its name, and who comes first after a shuffle by (seed, pod, attempt) has won. It
+    does not matter in which rows the nodes are.
     """
     if len(best) == 1:
         return int(best[0])
-    return int(best[draw(seed, f"{uid}/{attempt}", len(best))])
+    shuffled = tickets[best] ^ np.uint64(draw(seed, f"{uid}/{attempt}", 2**64))
+    # The finalizer of SplitMix64 (Steele, Lea, Flood 2014): every bit depends on every bit.
+    shuffled = (shuffled ^ (shuffled >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    shuffled = (shuffled ^ (shuffled >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return int(best[np.argmin(shuffled ^ (shuffled >> np.uint64(31)))])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 
@@ -183,7 +184,8 @@ async def _post_bind(profile: Profile, client: BindingClient, pod: PodInfo, node
     for plugin in profile.post_bind:
         try:
             with anyio.fail_after(_POST_BIND_TIME_LIMIT_S):
-                await plugin.post_bind(client, pod, node_name)
+                told = partial(plugin.post_bind, client, pod, node_name)
+                await _not_cancelled_by_itself(told)
         except Exception:
             log.exception("a PostBind plugin raised", pod=pod.key, plugin=plugin.name)
 
@@ -198,7 +200,7 @@ async def _answer(
     status: object = None
     try:
         with anyio.move_on_after(timeout_s) as limit:
-            status = await ask()
+            status = await _not_cancelled_by_itself(ask)
     except BindingAbandoned:
         return Status.error("abandoned").by(plugin.name)
     except Exception as error:
@@ -212,3 +214,18 @@ async def _answer(
         if limit.cancelled_caught:
             what = f"no answer within {timeout_s:g} s"
     return Status.error(f'running {point} plugin "{plugin.name}": {what}').by(plugin.name)
+
+
+class StrayCancellationError(Exception):
+    """A plugin awaited something that was cancelled, while nobody had cancelled the plugin."""
+
+
+async def _not_cancelled_by_itself(ask: Callable[[], Awaitable[object]]) -> object:
+    """What ``ask`` answers. A cancellation that is the plugin's own doing must not pass for ours: it
+    would end the daemon without a word."""
+    try:
+        return await ask()
+    except anyio.get_cancelled_exc_class() as cancelled:
+        if anyio.current_effective_deadline() == -math.inf:
+            raise
+        raise StrayCancellationError("awaited something that was cancelled") from cancelled

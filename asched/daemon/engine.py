@@ -8,22 +8,26 @@ slice.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import anyio
 import anyio.lowlevel
 import msgspec
 import structlog
 
 from asched.cycle.decide import Decider
+from asched.daemon.checkpoints import Committed
 from asched.daemon.clock import EngineClock, SteadyTime
 from asched.daemon.commits import Commits
 from asched.daemon.effects import Effects
 from asched.daemon.inbox import Inbox
 from asched.daemon.metrics import AttemptResult, Metrics
+from asched.framework.profile import ProfileError
 from asched.journal.store import JournalStore
 from asched.kube.changes import Change, Deleted, Listed
 from asched.model.resources import Resource
 from asched.state.fold import Fold
-from asched.state.observe import observe_deletion, observe_list, observe_object
+from asched.state.observe import News, observe_deletion, observe_list, observe_object
 from asched.state.records import (
     AnyRecord,
     Assigned,
@@ -81,9 +85,10 @@ class Engine:
         next_seq: int,
         awaited: frozenset[Resource] = frozenset(Resource),
         limits: EngineLimits | None = None,
+        committed: Committed = lambda seq: None,
     ) -> None:
         """``next_seq`` is where the journal goes on. Nothing is decided before each of ``awaited``
-        was listed once."""
+        was listed once. ``committed`` is told the last record of each batch that was stored."""
         self.stats = EngineStats()
         self._fold = fold
         self._cluster = fold.state
@@ -98,12 +103,16 @@ class Engine:
         self._commits = Commits(
             journal, clock, metrics, next_seq=next_seq, retry_s=self._limits.journal_retry_s
         )
+        self._committed = committed
         self._batch: list[AnyRecord] = []
         self._now_ns = fold.state.now_ns
         self._turn_begun = False
         self._turn_began_ns: int | None = None
         self._stopping = False
         self._book_faults_reported = 0
+        self._listing: Iterator[News] | None = None
+        """What is left of a list that did not fit its turn."""
+        self._listed_resource = Resource.PODS
         self.synced = anyio.Event()
         """Set once everything was listed and decisions begin."""
 
@@ -143,6 +152,9 @@ class Engine:
         self._look_at_the_clock()
         for record in records:
             self._apply(record)
+        for profile in self._cluster.profiles.values():
+            if profile.missing:
+                raise ProfileError(profile.missing)
 
     async def turn(self) -> None:
         """Observe, decide, commit, release."""
@@ -154,7 +166,7 @@ class Engine:
             self._decide(decisions)
         if self._batch:
             batch, self._batch = self._batch, []
-            await self._commits.append(batch, self._now_ns)
+            self._committed(await self._commits.append(batch, self._now_ns))
             self.stats.records += len(batch)
             self.stats.turns += 1
             for decision in decisions:
@@ -204,18 +216,27 @@ class Engine:
         ends_ns = self._clock.monotonic_ns() + round(self._limits.slice_s * NS_PER_S)
         while (outcome := self._inbox.next_outcome()) is not None:
             self._apply(outcome)
-        while (change := self._inbox.next_change()) is not None:
-            self._observe_change(change)
-            if self._clock.monotonic_ns() >= ends_ns:
-                return
+        while self._clock.monotonic_ns() < ends_ns:
+            if self._listing is None:
+                change = self._inbox.next_change()
+                if change is None:
+                    return
+                self._observe_change(change)
+                continue
+            # A long list takes as many turns as it needs: other tasks have to live meanwhile.
+            news = next(self._listing, None)
+            if news is not None:
+                self._apply(news)
+                continue
+            self._listing = None
+            self._listed(self._listed_resource)
 
     def _observe_change(self, change: Change) -> None:
         if isinstance(change, Listed):
-            for news in observe_list(
+            self._listed_resource = change.resource
+            self._listing = observe_list(
                 self._cluster, change.resource, change.objects, change.unreadable
-            ):
-                self._apply(news)
-            self._listed(change.resource)
+            )
             return
         if isinstance(change, Deleted):
             record: AnyRecord | None = observe_deletion(self._cluster, change.object)
@@ -325,7 +346,7 @@ class Engine:
     async def _wait(self) -> None:
         """Until there is something to do. Always lets other tasks run first."""
         await anyio.lowlevel.checkpoint()
-        if len(self._inbox) or self._drained():
+        if len(self._inbox) or self._listing is not None or self._drained():
             return
         if self._may_decide() and self._cluster.queue.head() is not None:
             return

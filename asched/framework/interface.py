@@ -37,7 +37,8 @@ class Scope(Enum):
     """How far a plugin looks when it filters or scores one node (before normalising).
 
     The narrower, the less is computed again: answers of the first two are shared between like pods,
-    and renewed only for rows in which something changed that the plugin looks at.
+    and renewed only for rows in which something changed that the plugin looks at. Such a plugin is
+    asked about any one of the like pods, and also about nodes that other filters refused.
     """
 
     NODE_OBJECT = "nodeObject"
@@ -254,7 +255,8 @@ class PreScorePlugin(Plugin):
 
     @abstractmethod
     def pre_score(self, state: CycleState, pod: PodInfo, nodes: Nodes) -> Status:
-        """``nodes`` are the feasible ones. Skip leaves this plugin's Score out."""
+        """``nodes`` are the feasible ones; for a plugin whose scope is shared, all of them. Skip leaves
+        this plugin's Score out."""
 
 
 class ScorePlugin(Plugin):
@@ -309,6 +311,10 @@ class ReservePlugin(Plugin):
 
     def settled(self, pod: PodInfo, node_name: str, note: dict[str, Any] | None) -> None:
         """The pod is bound there: from now on the API server's objects say what it has."""
+
+    def released(self, pod: PodInfo, node_name: str, note: dict[str, Any] | None) -> None:
+        """A pod that was bound there is gone. Notes are kept that long: after a start the books are
+        told ``reserved`` and ``settled`` of every pod that was bound as decided."""
 
 
 class PermitResult(msgspec.Struct, frozen=True):

@@ -27,6 +27,7 @@ Int64Column: TypeAlias = NDArray[np.int64]
 Int32Column: TypeAlias = NDArray[np.int32]
 BoolColumn: TypeAlias = NDArray[np.bool_]
 RowArray: TypeAlias = NDArray[np.intp]
+TicketColumn: TypeAlias = NDArray[np.uint64]
 
 ObjectT = TypeVar("ObjectT", bound=Object)
 S = TypeVar("S", bound=np.generic)

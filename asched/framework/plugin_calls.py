@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable
 from typing import ParamSpec, TypeVar
 
@@ -26,12 +27,42 @@ Args = ParamSpec("Args")
 R = TypeVar("R")
 
 
+LONGEST_TEXT = 16_384
+"""Of what a plugin says, at most so many characters are kept."""
+
+
+def printable(text: object) -> str:
+    """A plugin's words as text that can be recorded, whatever they are."""
+    try:
+        words = text if isinstance(text, str) else str(text)
+    except Exception as error:  # noqa: BLE001  even an exception's own text may be a plugin's code
+        words = f"({type(text).__name__}, whose text raises {type(error).__name__})"
+    return words[:LONGEST_TEXT].encode("utf-8", "replace").decode()
+
+
 class PluginFailure(Exception):  # noqa: N818  it is caught by name, never shown as an error class
     """A plugin raised or answered nonsense. It fails the attempt of its pod, nothing more."""
 
     def __init__(self, plugin: str, point: str, what: str) -> None:
-        super().__init__(f"plugin {plugin} at {point}: {what}")
+        super().__init__(f"plugin {plugin} at {point}: {printable(what)}")
         self.plugin = plugin
+
+
+class LastAsked:
+    """Which plugin was asked last, and at which point: whom to blame where its answer turns out to
+    be unusable only later on."""
+
+    __slots__ = ("plugin", "point")
+
+    def __init__(self) -> None:
+        self.plugin = self.point = ""
+
+    def unusable(self, error: Exception) -> PluginFailure:
+        what = f"its answer cannot be used: {type(error).__name__}: {printable(error)}"
+        return PluginFailure(self.plugin, self.point, what)
+
+
+LAST_ASKED = LastAsked()
 
 
 def call(
@@ -39,12 +70,14 @@ def call(
 ) -> R:
     """Call a plugin's method. Raises :class:`PluginFailure` for whatever it raises, but lets
     :class:`ExtenderInterruption` pass, which is no doing of the plugin's."""
+    LAST_ASKED.plugin, LAST_ASKED.point = plugin.name, point
     try:
         return method(*args, **kwargs)
     except ExtenderInterruption:
         raise
     except Exception as error:
-        raise PluginFailure(plugin.name, point, f"{type(error).__name__}: {error}") from error
+        what = f"{type(error).__name__}: {printable(error)}"
+        raise PluginFailure(plugin.name, point, what) from error
 
 
 def ask(
@@ -59,8 +92,16 @@ def ask(
     answer: object = call(plugin, point, method, *args, **kwargs)
     # A plugin is foreign code: its annotations promise nothing.
     if not isinstance(answer, expected):
-        raise PluginFailure(plugin.name, point, f"answered {answer!r}, not a {expected.__name__}")
+        what = f"answered {_shown(answer)}, not a {expected.__name__}"
+        raise PluginFailure(plugin.name, point, what)
     return answer
+
+
+def _shown(answer: object) -> str:
+    try:
+        return printable(repr(answer))
+    except Exception:  # noqa: BLE001  its repr may be a plugin's code
+        return f"a {type(answer).__name__}"
 
 
 def filter_nodes(
@@ -87,6 +128,8 @@ def filter_nodes(
 
 def _check_verdicts(plugin: Plugin, verdicts: Verdicts, size: int) -> None:
     codes, known = verdicts.codes, len(verdicts.statuses)
+    if not isinstance(codes, np.ndarray) or not np.issubdtype(codes.dtype, np.integer):
+        raise PluginFailure(plugin.name, "Filter", "verdicts that are no array of integers")
     if len(codes) != size:
         raise PluginFailure(plugin.name, "Filter", f"{len(codes)} verdicts for {size} nodes")
     if known and size and not (codes.min() >= 0 and codes.max() <= known):
@@ -112,7 +155,12 @@ def score_node(
     """One plugin's raw score of one row; by its form for one node if it has that."""
     if not isinstance(plugin, ScorePlugin):
         return int(score_nodes(plugin, state, pod, nodes.take(np.array([row], np.intp)))[0])
-    score = ask(int, plugin, "Score", plugin.score, state, pod, nodes.info(row))
+    answer = call(plugin, "Score", plugin.score, state, pod, nodes.info(row))
+    try:
+        score = operator.index(answer)
+    except TypeError:
+        what = f"answered {_shown(answer)}, not an int"
+        raise PluginFailure(plugin.name, "Score", what) from None
     if not MIN_INT64 <= score <= MAX_INT64:
         raise PluginFailure(plugin.name, "Score", f"a score of {score} is beyond 64 bits")
     return score

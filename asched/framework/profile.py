@@ -109,6 +109,8 @@ class Profile:
         """
         self.spec = spec
         self.handle = handle
+        self.missing = ""
+        """Why it cannot decide, where it stands for a recorded profile that cannot be built here."""
         self.scheduler_name = spec.scheduler_name
         classes = {name: load(name) for name in spec.plugin_names}
         self.plugins: Mapping[str, Plugin] = {

@@ -48,6 +48,11 @@ class Books:
         for plugin in _plugins(profile):
             self._tell(plugin, plugin.settled, pod, assignment)
 
+    def release(self, profile: Profile | None, pod: PodInfo, assignment: Assigned) -> None:
+        """A pod that was bound as decided is gone."""
+        for plugin in reversed(_plugins(profile)):
+            self._tell(plugin, plugin.released, pod, assignment)
+
     def _tell(
         self,
         plugin: ReservePlugin,

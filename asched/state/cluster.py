@@ -44,7 +44,7 @@ class PodPhase(Enum):
 class PodEntry:
     """A pod that is not finished, and where it is counted."""
 
-    __slots__ = ("assignment", "info", "node", "phase", "rejection", "template")
+    __slots__ = ("assignment", "info", "node", "phase", "rejection", "reserved", "template")
 
     def __init__(self, info: PodInfo, template: int) -> None:
         self.info = info
@@ -55,6 +55,8 @@ class PodEntry:
         """The node it uses room of: bound or assumed there. Empty while pending."""
         self.assignment: Assigned | None = None
         """Our own decision for it, from the decision until the binding ended."""
+        self.reserved: Assigned | None = None
+        """The decision under which Reserve plugins set something aside for it, until it is gone."""
         self.rejection = ""
         """The message of its last rejection."""
 

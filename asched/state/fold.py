@@ -14,13 +14,14 @@ import msgspec
 from asched.framework.events import ActionType, ClusterEvent, EventResource
 from asched.framework.interface import Eviction, Victim
 from asched.framework.pod_info import PodInfo
-from asched.framework.profile import PluginLoader, Profile
+from asched.framework.profile import PluginLoader, Profile, ProfileError
 from asched.framework.status import REJECTIONS, Code
 from asched.model.meta import Object
 from asched.model.node import Node
 from asched.model.pod import Pod
 from asched.model.resources import KINDS
 from asched.state import records as r
+from asched.state.absent import incomplete_profile
 from asched.state.changes import EVENT_RESOURCES, node_changes, pod_changes
 from asched.state.cluster import (
     ClusterState,
@@ -31,6 +32,7 @@ from asched.state.cluster import (
 from asched.state.inquiries import Inquiry
 from asched.state.permits import WaitingPod
 from asched.state.queue import Happened
+from asched.state.templates import reports_resources
 
 _ASSIGNED_ADD = ClusterEvent(EventResource.ASSIGNED_POD, ActionType.ADD)
 _ASSIGNED_DELETE = ClusterEvent(EventResource.ASSIGNED_POD, ActionType.DELETE)
@@ -98,7 +100,11 @@ class Fold:
         profiles = {}
         for spec in record.profiles:
             handle = ProfileHandle(state, spec.scheduler_name)
-            profiles[spec.scheduler_name] = Profile(spec, self._load, handle)
+            try:
+                profile = Profile(spec, self._load, handle)
+            except ProfileError as error:
+                profile = incomplete_profile(spec, handle, str(error))
+            profiles[spec.scheduler_name] = profile
         state.profiles = profiles
         state.extenders = record.extenders
         for key in state.inquiries:
@@ -109,9 +115,8 @@ class Fold:
         for entry in state.pods.values():
             if self._is_ours(entry) and entry.info.key not in state.queue:
                 state.queue.add(entry.info, state.now_ns)
-            elif entry.assignment is not None:
-                # The plugins are new instances: their books begin with what is still assumed.
-                state.books.enter(self._profile(entry), entry.info, entry.assignment)
+            else:
+                self._enter_in_new_books(entry)
 
     def _is_ours(self, entry: PodEntry) -> bool:
         """A pending pod that one of our profiles is to place."""
@@ -142,7 +147,8 @@ class Fold:
         seen = record.object
         if isinstance(seen, Pod):
             info = PodInfo(seen)
-            self._pod_seen(info, self.state.templates.learn(info))
+            self.state.templates.keep(record.template, info)
+            self._pod_seen(info, record.template)
             return
         kept = self.state.objects_of.setdefault(type(seen), {})
         old = kept.get(seen.key)
@@ -232,7 +238,7 @@ class Fold:
             ),
         )
         # Conditions say something of resources only for a pod whose containers report theirs.
-        shape = None if old.status.container_statuses else entry.info.shape
+        shape = None if reports_resources(old) else entry.info.shape
         self._pod_updated(entry, PodInfo(pod, shape))
 
     def _pod_new(self, info: PodInfo, template: int) -> None:
@@ -329,8 +335,10 @@ class Fold:
         pod = _on_node(entry)
         if entry.phase is PodPhase.ASSUMED:
             self._unreserve(entry)
+        elif entry.reserved is not None:
+            self.state.books.release(self._profile(entry), entry.info, entry.reserved)
         self.state.nodes.remove_pod(entry.node, entry.info)
-        entry.assignment = None
+        entry.assignment = entry.reserved = None
         entry.node, entry.phase = "", PodPhase.PENDING
         self._tell(_ASSIGNED_DELETE, pod, None)
 
@@ -354,6 +362,7 @@ class Fold:
             raise FoldError(f"pod {record.key} assigned to {record.node}, which is no node")
         self._place(entry, record.node, PodPhase.ASSUMED)
         entry.assignment = record
+        entry.reserved = record if record.reservations else None
         state.nominator.withdraw(record.key)
         self._advance_start(record.examined)
         if record.holds:
@@ -402,10 +411,15 @@ class Fold:
         return self._taken_off(key, uid)
 
     def _taken_off(self, key: str, uid: str) -> PodEntry:
-        entry = self.state.entry(key, uid)
-        if entry is None or key not in self.state.queue.active:
-            raise FoldError(f"a decision for pod {key} ({uid}), which does not wait for one")
-        self.state.queue.take_off(key)
+        """The pod leaves the queue, wherever it waits. A decision was made of an active pod; where
+        it is not active here, a plugin that this fold asked (a hint, PreEnqueue) has changed since.
+        What was decided counts all the same; a replay that verifies says so."""
+        state = self.state
+        entry = state.entry(key, uid)
+        if entry is None or entry.phase is not PodPhase.PENDING:
+            raise FoldError(f"a decision for pod {key} ({uid}), which is not pending")
+        if not state.queue.take_off(key):
+            raise FoldError(f"a decision for pod {key} ({uid}), which waits in no queue")
         return entry
 
     def _extender_asked(self, record: r.ExtenderAsked) -> None:
@@ -478,6 +492,15 @@ class Fold:
     def _unreserve(self, entry: PodEntry) -> None:
         if entry.assignment is not None:
             self.state.books.strike(self._profile(entry), entry.info, entry.assignment)
+
+    def _enter_in_new_books(self, entry: PodEntry) -> None:
+        """The plugins are new instances: tell them what is assumed, and what was noted of the bound."""
+        profile, books = self._profile(entry), self.state.books
+        if entry.assignment is not None:
+            books.enter(profile, entry.info, entry.assignment)
+        elif entry.reserved is not None:
+            books.enter(profile, entry.info, entry.reserved)
+            books.close(profile, entry.info, entry.reserved)
 
     def _profile(self, entry: PodEntry) -> Profile | None:
         """None where it was taken out of the configuration meanwhile."""

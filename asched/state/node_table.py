@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterable, Sequence
+from hashlib import blake2b
 from typing import TypeVar
 
 import numpy as np
@@ -23,6 +24,7 @@ from asched.framework.nodes import (
     Nodes,
     RowArray,
     TaintColumn,
+    TicketColumn,
     Vocabulary,
 )
 from asched.framework.pod_info import HostPort, PodInfo
@@ -54,6 +56,7 @@ class NodeTable(Nodes):
         self._capacity = _FIRST_CAPACITY
         self._alive = self._zeros(np.bool_)
         self._unschedulable = self._zeros(np.bool_)
+        self._tickets = self._zeros(np.uint64)
         self._pod_count = self._zeros(np.int64)
         self._allowed_pods = self._zeros(np.int64)
         self._scoring_cpu = self._zeros(np.int64)
@@ -81,6 +84,11 @@ class NodeTable(Nodes):
     @property
     def alive(self) -> BoolColumn:
         return self._alive[: self.size]
+
+    @property
+    def tickets(self) -> TicketColumn:
+        """A number by row, made of the node's name: what equally good nodes are drawn by."""
+        return self._tickets[: self.size]
 
     @property
     def cluster_size(self) -> int:
@@ -299,6 +307,7 @@ class NodeTable(Nodes):
             self._pods.append({})
         self._rows[name] = row
         self._alive[row] = True
+        self._tickets[row] = int.from_bytes(blake2b(name.encode(), digest_size=8).digest(), "big")
         return row
 
     def _set_allocatable(self, row: int, node: Node, old: Node | None) -> None:
@@ -363,12 +372,11 @@ class NodeTable(Nodes):
             return
         if old.shape is pod.shape:
             here[pod.uid] = pod
-            self._stamps[row] += 1
             if old.label_set is not pod.label_set or old.pod.terminating != pod.pod.terminating:
                 self._pod_log.append((row, old, -1))
                 self._pod_log.append((row, pod, 1))
-                # No column changed, but a plugin of node scope may look at the pods themselves.
-                self._row_changed(row)
+            # No column changed, but a plugin of node scope may look at the pods themselves.
+            self._row_changed(row)
             return
         order = [*here]
         self._remove_from_row(row, old)
@@ -419,6 +427,7 @@ class NodeTable(Nodes):
         self._stamps = _longer(self._stamps, extra, 0)
         self._alive = _longer(self._alive, extra, False)
         self._unschedulable = _longer(self._unschedulable, extra, False)
+        self._tickets = _longer(self._tickets, extra, 0)
         self._pod_count = _longer(self._pod_count, extra, 0)
         self._allowed_pods = _longer(self._allowed_pods, extra, 0)
         self._scoring_cpu = _longer(self._scoring_cpu, extra, 0)

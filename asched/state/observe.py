@@ -85,7 +85,7 @@ def _observe_pod(state: ClusterState, pod: Pod) -> News | None:
     if pod == old:
         return None
     if not _same_template(old, pod):
-        return ObjectSeen(pod)
+        return ObjectSeen(pod, state.templates.new_number(pod))
     return PodChanged(
         key=pod.key,
         uid=pod.metadata.uid,
@@ -100,16 +100,20 @@ def _observe_pod(state: ClusterState, pod: Pod) -> News | None:
 
 
 def _new_pod(state: ClusterState, pod: Pod) -> ObjectSeen | PodSeen:
-    template = state.templates.find(pod)
+    templates = state.templates
+    template = templates.find(pod)
     if not template:
-        return ObjectSeen(pod)
-    labels = pod.metadata.labels
+        return ObjectSeen(pod, templates.new_number(pod))
+    meta, like = pod.metadata, templates.metadata(template)
     return PodSeen(
         template=template,
         key=pod.key,
-        uid=pod.metadata.uid,
-        creation_timestamp=pod.metadata.creation_timestamp,
-        labels=None if labels == state.templates.labels(template) else labels,
+        uid=meta.uid,
+        creation_timestamp=meta.creation_timestamp,
+        labels=None if meta.labels == like.labels else meta.labels,
+        owner_references=(
+            None if meta.owner_references == like.owner_references else meta.owner_references
+        ),
         node_name=pod.spec.node_name,
         phase=pod.status.phase,
         conditions=pod.status.conditions,

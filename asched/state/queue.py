@@ -21,8 +21,9 @@ here looks at a clock.
 
 from __future__ import annotations
 
+import operator
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from copy import copy
 from enum import IntEnum
 from functools import cmp_to_key
@@ -82,6 +83,10 @@ class SchedulingQueue:
         self._events: deque[Happened] = deque()
         self._events_start = 0
         self._listeners_of: dict[ClusterEvent, Mapping[str, tuple[Listener, ...]]] = {}
+
+        self.drifted = 0
+        """Recorded decisions of pods that were not active here: plugins changed since they were
+        made."""
 
     # -- reading ------------------------------------------------------------------------------
 
@@ -207,19 +212,20 @@ class SchedulingQueue:
 
     # -- decisions and their outcomes ---------------------------------------------------------
 
-    def take_off(self, key: str) -> QueuedPod:
+    def take_off(self, key: str) -> bool:
         """The pod was decided. It is in flight until :meth:`reject`, :meth:`fail` or
-        :meth:`remove`.
-
-        Raises KeyError if it was not active.
-        """
+        :meth:`remove`. False where it waits nowhere."""
         pod = self._active.pop(key)
         if pod is None:
-            raise KeyError(key)
+            pod = self.find(key)
+            if pod is None:
+                return False
+            self._forget(key)
+            self.drifted += 1
         pod.attempts += 1
         # An attempt that goes on keeps the events since it began.
         self._in_flight.setdefault(key, (pod, self._events_end))
-        return pod
+        return True
 
     def resume(self, key: str) -> None:
         """What the pod's attempt waited for is there: it goes on, under the same number, before
@@ -469,8 +475,45 @@ def _hint(registered: RegisteredEvent, pod: Pod, happened: Happened) -> Queueing
         return QueueingHint.QUEUE
 
 
-def _sort_key(profile: Profile, pod: QueuedPod) -> Any:
-    """What the heap sorts by: the plugin's own key, or one made of its ``less``."""
+class Guarded:
+    """A sort key of foreign code whose comparisons cannot raise: what cannot be compared is equal,
+    and goes in order of arrival."""
+
+    __slots__ = ("_key",)
+
+    def __init__(self, key: Any) -> None:
+        self._key = key
+
+    def _compare(self, how: Callable[[Any, Any], Any], other: object, otherwise: bool) -> bool:
+        try:
+            return bool(how(self._key, other._key if isinstance(other, Guarded) else other))
+        except Exception:  # noqa: BLE001  that is what it is for
+            return otherwise
+
+    def __lt__(self, other: object) -> bool:
+        return self._compare(operator.lt, other, False)
+
+    def __gt__(self, other: object) -> bool:
+        return self._compare(operator.gt, other, False)
+
+    def __eq__(self, other: object) -> bool:
+        return not self < other and not self > other
+
+    __hash__ = None  # type: ignore[assignment]  # it is compared, never looked up
+
+
+def _sort_key(profile: Profile, pod: QueuedPod) -> tuple[Any, ...]:
+    """What the heap sorts by. A pod whose QueueSort raises comes after all others: one pod must not
+    stop the queue."""
+    try:
+        key = _plugin_key(profile, pod)
+    except Exception:  # noqa: BLE001  third-party code, asked while a record is folded
+        return (2,)
+    numbers = isinstance(key, tuple) and all(type(part) in (int, float) for part in key)
+    return (1, key if numbers else Guarded(key))
+
+
+def _plugin_key(profile: Profile, pod: QueuedPod) -> Any:
     sort = profile.queue_sort
     key = sort.sort_key(pod)
     if key is not None:

@@ -19,6 +19,7 @@ from asched.framework.extenders import ExtenderSpec, ExtenderVerb, PreemptionCan
 from asched.framework.interface import Victim
 from asched.framework.profile import ProfileSpec
 from asched.framework.status import Code
+from asched.model.meta import OwnerReference
 from asched.model.pod import PodCondition
 from asched.model.resources import AnyObject
 
@@ -64,6 +65,8 @@ class ObjectSeen(Record):
     """An object appeared or changed; it is now as given."""
 
     object: AnyObject
+    template: int = 0
+    """For a pod: the number under which its template is kept from here on; 0 where it is not."""
 
 
 class ObjectGone(Record):
@@ -83,6 +86,8 @@ class PodSeen(Record):
     uid: str
     creation_timestamp: datetime | None = None
     labels: dict[str, str] | None = None
+    """None where they are those of the template."""
+    owner_references: tuple[OwnerReference, ...] | None = None
     """None where they are those of the template."""
     node_name: str = ""
     phase: str = ""

@@ -4,8 +4,9 @@ Most pods are copies: of ten thousand pods of a Deployment one is recorded whole
 that one's template with a name. So the journal stays small, the copies share their specification in
 memory, and their shape is known without looking.
 
-Templates are numbered in the order in which the fold meets them and forgotten with their last pod,
-so the numbers in records mean the same in every replay.
+A record that holds a pod whole says under which number its template is kept; later records refer to
+that number. What a number means is thus in the journal, and does not depend on how this code compares
+pods. A template is forgotten with its last pod.
 """
 
 from __future__ import annotations
@@ -36,33 +37,32 @@ class Templates:
     def __init__(self) -> None:
         self._by_number: dict[int, _Template] = {}
         self._numbers: dict[bytes, int] = {}
-        self._next = 1
+        self._last = 0
 
     def __len__(self) -> int:
         return len(self._by_number)
 
     def find(self, pod: Pod) -> int:
-        """The number of the pod's template, or 0 where the state holds no such pod.
+        """The number of a template that the pod is a copy of, or 0 where none is held."""
+        return 0 if reports_resources(pod) else self._numbers.get(_key(pod), 0)
 
-        A pod whose containers report resources of their own has no template: it may be resized.
+    def new_number(self, pod: Pod) -> int:
+        """The number under which the template of a pod that is recorded whole is to be kept.
+
+        A pod whose containers report resources of their own has none: it may be resized.
         """
-        if _reports_resources(pod):
-            return 0
-        return self._numbers.get(_key(pod), 0)
+        return 0 if reports_resources(pod) else self._last + 1
 
-    def learn(self, info: PodInfo) -> int:
-        """A pod that was recorded whole: its template has one more user. Returns the number."""
-        pod = info.pod
-        if _reports_resources(pod):
-            return 0
-        key = _key(pod)
-        number = self._numbers.get(key)
-        if number is None:
-            number, self._next = self._next, self._next + 1
-            self._numbers[key] = number
-            self._by_number[number] = _Template(key, _unplaced(pod), info.shape)
-        self._by_number[number].users += 1
-        return number
+    def keep(self, number: int, info: PodInfo) -> None:
+        """A pod was recorded whole: it is the first user of its template."""
+        if not number:
+            return
+        key = _key(info.pod)
+        template = _Template(key, _unplaced(info.pod), info.shape)
+        template.users = 1
+        self._by_number[number] = template
+        self._numbers[key] = number
+        self._last = max(self._last, number)
 
     def use(self, number: int) -> None:
         """A pod that was recorded by its template."""
@@ -76,11 +76,13 @@ class Templates:
         template.users -= 1
         if not template.users:
             del self._by_number[number]
-            del self._numbers[template.key]
+            if self._numbers.get(template.key) == number:
+                del self._numbers[template.key]
 
-    def labels(self, number: int) -> dict[str, str]:
-        """The labels that a pod of this template has unless its record says otherwise."""
-        return self._by_number[number].pod.metadata.labels
+    def metadata(self, number: int) -> ObjectMeta:
+        """The metadata of the template's first pod. Its labels and owners are those of the others
+        too, unless their records say otherwise."""
+        return self._by_number[number].pod.metadata
 
     def instance(self, record: PodSeen) -> PodInfo:
         """The pod that a record tells of. Raises KeyError for a template that is not held."""
@@ -98,7 +100,11 @@ class Templates:
                 labels=like.metadata.labels if record.labels is None else record.labels,
                 creation_timestamp=record.creation_timestamp,
                 deletion_timestamp=record.deletion_timestamp,
-                owner_references=like.metadata.owner_references,
+                owner_references=(
+                    like.metadata.owner_references
+                    if record.owner_references is None
+                    else record.owner_references
+                ),
                 annotations=like.metadata.annotations,
             ),
             spec=spec,
@@ -112,7 +118,8 @@ class Templates:
         return PodInfo(pod, template.shape)
 
 
-def _reports_resources(pod: Pod) -> bool:
+def reports_resources(pod: Pod) -> bool:
+    """Whether the pod's containers say what they have, beside what its template asks for."""
     return bool(pod.status.container_statuses or pod.status.init_container_statuses)
 
 
@@ -123,8 +130,8 @@ def _unplaced(pod: Pod) -> Pod:
 
 
 def _key(pod: Pod) -> bytes:
-    """All of a pod that its copies share, apart from labels, which a record can give."""
+    """All of a pod that its copies share, apart from labels and owners, which a record can give."""
     meta, spec = pod.metadata, pod.spec
     if spec.node_name:
         spec = msgspec.structs.replace(spec, node_name="")
-    return _encode((meta.namespace, meta.owner_references, meta.annotations, spec))
+    return _encode((meta.namespace, meta.annotations, spec))

@@ -9,7 +9,6 @@ import pytest
 from asched.audit.explain import Explanation, explain
 from asched.audit.pods import AuditError, PodName
 from asched.audit.travel import attempts_of, state_before
-from asched.framework.profile import ProfileError
 from asched.framework.registry import Registry
 from asched.state.records import Assigned
 from tests.audit.recording import REGISTRY, Recording, node, pod, woken_pod
@@ -181,5 +180,5 @@ async def test_the_state_before_a_record_is_the_state_as_it_was() -> None:
 
 async def test_a_plugin_that_is_no_longer_installed_is_named() -> None:
     journal = await woken_pod().journal()
-    with pytest.raises(ProfileError, match="unknown plugin"):
+    with pytest.raises(AuditError, match="unknown plugin"):
         await explain(journal, PodName.parse("web"), Registry().load)

@@ -50,8 +50,8 @@ def test_a_list_tells_what_vanished_and_what_is_new() -> None:
     state = fold.state
     kept, gone, changed = a_pod("kept"), a_pod("gone"), a_pod("changed")
     unreadable, new = a_pod("unreadable"), a_pod("new")
-    for pod in (kept, gone, changed, unreadable):
-        fold.apply(r.ObjectSeen(pod))
+    for number, pod in enumerate((kept, gone, changed, unreadable), 1):
+        fold.apply(r.ObjectSeen(pod, number))
     listed = (kept, labelled(changed, app="x"), new)
     news = []
     for record in observe_list(state, Resource.PODS, listed, {"default/unreadable"}):
@@ -77,11 +77,10 @@ def test_a_list_of_nodes_tells_of_nodes_alone() -> None:
 def test_a_pod_recreated_under_its_name_replaces_the_old_one() -> None:
     fold = a_fold(*DEFAULT)
     fold.apply(r.ObjectSeen(a_node("n0")))
-    fold.apply(r.ObjectSeen(a_pod("p", on="n0")))
+    fold.apply(r.ObjectSeen(a_pod("p", on="n0"), 1))
     again = a_pod("p", uid="second")
     record = observe_object(fold.state, again)
-    template = fold.state.pods["default/p"].template
-    assert record == r.PodSeen(template, "default/p", "second", phase="Pending")
+    assert record == r.PodSeen(1, "default/p", "second", phase="Pending")
     fold.apply(record)
     assert fold.state.pods["default/p"].info.pod == again
     assert fold.state.nodes.pod_count.tolist() == [0]
@@ -99,8 +98,8 @@ def test_a_pod_recreated_under_its_name_replaces_the_old_one() -> None:
 )
 def test_progress_of_containers_is_no_news(noise: Pod) -> None:
     fold = a_fold(*DEFAULT)
-    assert observe_object(fold.state, noise) == r.ObjectSeen(a_pod("p"))
-    fold.apply(r.ObjectSeen(a_pod("p")))
+    assert observe_object(fold.state, noise) == r.ObjectSeen(a_pod("p"), 1)
+    fold.apply(r.ObjectSeen(a_pod("p"), 1))
     assert observe_object(fold.state, noise) is None
 
 

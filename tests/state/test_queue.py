@@ -395,7 +395,7 @@ def test_a_decision_about_a_pod_that_does_not_wait_is_refused() -> None:
     queue = Queue()
     queue.see(a_pod("p"))
     queue.assign()
-    with pytest.raises(FoldError, match="does not wait for one"):
+    with pytest.raises(FoldError, match="which is not pending"):
         queue.fold.apply(r.Rejected("default/p", "pod-p", 2, "no"))
     queue.see(a_pod("q"))
     with pytest.raises(FoldError, match="which is no node"):

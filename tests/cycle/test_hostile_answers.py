@@ -1,0 +1,140 @@
+"""Whatever a plugin answers, its own pod's attempt fails with its name on it, and nothing else does."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, cast
+
+import msgspec
+import numpy as np
+import pytest
+
+from asched.framework.cycle_state import CycleState
+from asched.framework.interface import (
+    FilterAllPlugin,
+    NodeStatuses,
+    PermitPlugin,
+    PermitResult,
+    PostFilterPlugin,
+    PostFilterResult,
+    PreFilterPlugin,
+    PreFilterResult,
+    QueueSortPlugin,
+)
+from asched.framework.nodes import Nodes, Verdicts
+from asched.framework.pod_info import PodInfo, QueuedPod
+from asched.framework.status import SUCCESS, Code, Status
+from asched.state import records as r
+from tests.cycle.scheduling import Scheduling
+from tests.state.objects import a_node, a_pod
+
+
+class UnspeakableError(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("not even this")
+
+
+def _raise_unspeakable() -> Any:
+    raise UnspeakableError
+
+
+PRE_FILTERS: dict[str, Any] = {
+    "an exception for a reason": lambda: PreFilterResult(Status.error(cast(str, OSError("x")))),
+    "names in a list": lambda: PreFilterResult(SUCCESS, cast(Any, ["n0"])),
+    "an error without words": _raise_unspeakable,
+}
+FILTERS: dict[str, Any] = {
+    "unhashable reasons": lambda n: Verdicts.reject(
+        np.ones(n, bool), Status(Code.UNSCHEDULABLE, cast(Any, ["a"]))
+    ),
+    "a mask for codes": lambda n: Verdicts(
+        cast(Any, np.ones(n, bool)), (Status.unschedulable("a"),)
+    ),
+    "a list for codes": lambda n: Verdicts(cast(Any, [1] * n), (Status.unschedulable("a"),)),
+}
+PERMITS: dict[str, Any] = {
+    "no timeout": lambda: PermitResult(Status(Code.WAIT), cast(Any, None)),
+}
+POST_FILTERS: dict[str, Any] = {
+    "victims of another type": lambda pod: PostFilterResult(SUCCESS, "n0", (cast(Any, pod),)),
+    "half a character": lambda pod: PostFilterResult(Status.unschedulable("\udcff")),
+}
+EVERY = [*PRE_FILTERS, *FILTERS, *PERMITS, *POST_FILTERS]
+
+
+class Hostile(PreFilterPlugin, FilterAllPlugin, PostFilterPlugin, PermitPlugin):
+    """Answers a pod with what the pod's label ``nonsense`` names, and all others properly."""
+
+    name: ClassVar[str] = "Hostile"
+    api_version: ClassVar[int] = 1
+
+    def _chosen(self, pod: PodInfo, table: dict[str, Any]) -> Any:
+        return table.get(pod.labels.get("nonsense", ""))
+
+    def pre_filter(self, state: CycleState, pod: PodInfo, nodes: Nodes) -> PreFilterResult:
+        chosen = self._chosen(pod, PRE_FILTERS)
+        return cast(PreFilterResult, chosen()) if chosen else PreFilterResult()
+
+    def filter_all(self, state: CycleState, pod: PodInfo, nodes: Nodes) -> Verdicts:
+        chosen = self._chosen(pod, FILTERS)
+        if chosen:
+            return cast(Verdicts, chosen(nodes.size))
+        refuses = self._chosen(pod, POST_FILTERS) is not None
+        return Verdicts.reject(np.full(nodes.size, refuses), Status.unschedulable("full"))
+
+    def post_filter(
+        self, state: CycleState, pod: PodInfo, statuses: NodeStatuses
+    ) -> PostFilterResult:
+        chosen = self._chosen(pod, POST_FILTERS)
+        return cast(PostFilterResult, chosen(pod)) if chosen else PostFilterResult(SUCCESS)
+
+    def permit(self, state: CycleState, pod: PodInfo, node_name: str) -> PermitResult:
+        chosen = self._chosen(pod, PERMITS)
+        return cast(PermitResult, chosen()) if chosen else PermitResult()
+
+
+@pytest.mark.parametrize("nonsense", EVERY)
+def test_nonsense_fails_its_own_pod(nonsense: str) -> None:
+    scheduling = Scheduling(Hostile)
+    scheduling.see(
+        a_node("n0"),
+        a_node("n1"),
+        a_pod("bad", labels={"nonsense": nonsense}, priority=1),
+        a_pod("good"),
+    )
+    first, second = scheduling.next(), scheduling.next()
+    assert [type(decision) for decision in second] == [r.Assigned]
+    [failed] = first
+    if nonsense == "half a character":
+        # Words that cannot be written down as they are do not make the attempt fail.
+        assert isinstance(failed, r.Rejected | r.AttemptFailed)
+    elif nonsense == "names in a list":
+        assert isinstance(failed, r.AttemptFailed | r.Assigned)
+    else:
+        assert isinstance(failed, r.AttemptFailed), failed
+        assert "Hostile" in failed.message
+    for record in scheduling.records:
+        msgspec.json.encode(record)
+
+
+class RaisingSort(QueueSortPlugin):
+    """Cannot place pods named ``odd``; what it makes of others cannot always be compared."""
+
+    name: ClassVar[str] = "RaisingSort"
+    api_version: ClassVar[int] = 1
+
+    def less(self, first: QueuedPod, second: QueuedPod) -> bool:
+        return first.timestamp_ns < second.timestamp_ns
+
+    def sort_key(self, pod: QueuedPod) -> Any:
+        if pod.info.name == "odd":
+            raise RuntimeError("where to?")
+        return "text" if pod.info.name == "word" else pod.info.priority
+
+
+def test_a_queue_sort_that_raises_stops_nothing() -> None:
+    scheduling = Scheduling(RaisingSort)
+    pods = [a_pod(name) for name in ("odd", "word", "one", "two")]
+    scheduling.see(a_node("n0"), *pods)
+    decided = [decision.key for decision in scheduling.decide()]
+    assert sorted(decided) == sorted(pod.key for pod in pods)
+    assert decided[-1] == "default/odd"

@@ -1,0 +1,148 @@
+"""A journal outlives code and plugins: what it says counts, whatever has changed since."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from typing import ClassVar
+
+import numpy as np
+import pytest
+
+from asched.cycle.attempt import choose
+from asched.cycle.decide import Decider
+from asched.framework.cycle_state import CycleState
+from asched.framework.events import (
+    ActionType,
+    ClusterEvent,
+    ClusterEventWithHint,
+    EventResource,
+    QueueingHint,
+)
+from asched.framework.interface import EnqueueExtensions, FilterPlugin, Scope
+from asched.framework.nodes import NodeInfo
+from asched.framework.pod_info import PodInfo
+from asched.framework.status import SUCCESS, Status
+from asched.state import records as r
+from asched.state.cluster import ClusterState
+from asched.state.fold import Fold
+from asched.state.node_table import NodeTable
+from tests.cycle.scheduling import Scheduling
+from tests.state.objects import a_node, a_pod, in_phase
+from tests.state.profiles import loader
+
+
+class Picky(FilterPlugin, EnqueueExtensions):
+    """Refuses nodes without the label ``ok``; a new node wakes its pods."""
+
+    name: ClassVar[str] = "Picky"
+    api_version: ClassVar[int] = 1
+    hint: ClassVar[QueueingHint] = QueueingHint.QUEUE
+
+    def filter(self, state: CycleState, pod: PodInfo, node: NodeInfo) -> Status:
+        return SUCCESS if "ok" in node.labels else Status.unschedulable("not ok")
+
+    def events_to_register(self) -> Sequence[ClusterEventWithHint]:
+        event = ClusterEvent(EventResource.NODE, ActionType.ADD)
+        return [ClusterEventWithHint(event, lambda pod, old, new: self.hint)]
+
+
+class PickyLater(Picky):
+    """The next release, whose hint knows better."""
+
+    hint: ClassVar[QueueingHint] = QueueingHint.SKIP
+
+
+def _recorded() -> list[r.AnyRecord]:
+    scheduling = Scheduling(Picky)
+    scheduling.see(a_node("n0"), a_pod("p"))
+    scheduling.decide()
+    scheduling.pass_time(2)
+    scheduling.see(a_node("n1", labels={"ok": ""}))
+    assert isinstance(scheduling.decide()[-1], r.Assigned)
+    return scheduling.records
+
+
+def test_a_hint_that_changed_does_not_make_a_journal_unreadable() -> None:
+    fold = Fold(ClusterState(), loader(PickyLater))
+    fold.apply_all(_recorded())
+    assert fold.state.pods["default/p"].node == "n1"
+    assert fold.state.queue.drifted == 1
+
+
+def test_a_plugin_that_is_gone_does_not_make_a_journal_unreadable() -> None:
+    def load(name: str) -> type[Picky]:
+        if name == "Picky":
+            from asched.framework.profile import ProfileError
+
+            raise ProfileError('unknown plugin "Picky"')
+        return loader()(name)  # type: ignore[return-value]
+
+    fold = Fold(ClusterState(), load)
+    fold.apply_all(_recorded())
+    assert fold.state.pods["default/p"].node == "n1"
+    fold.apply(r.ObjectSeen(a_pod("q")))
+    [decision] = Decider(fold.state).next()
+    assert isinstance(decision, r.AttemptFailed)
+    assert decision.message == 'the profile cannot decide: unknown plugin "Picky"'
+
+
+def test_what_a_template_number_means_is_in_the_journal() -> None:
+    fold = Fold(ClusterState(), loader())
+    fold.apply(r.ObjectSeen(a_pod("a", {"cpu": "1"}), 1))
+    fold.apply(r.ObjectSeen(a_pod("b", {"cpu": "1"}), 2))  # recorded by code that told them apart
+    fold.apply(r.ObjectSeen(a_pod("c", {"cpu": "3"}), 3))
+    fold.apply(r.PodSeen(2, "default/d", "pod-d"))
+    assert fold.state.pods["default/d"].info.shape.requests == {"cpu": 1000}
+    fold.apply(r.ObjectGone("Pod", "default/a", "pod-a"))
+    fold.apply(r.PodSeen(3, "default/e", "pod-e"))
+    assert fold.state.pods["default/e"].info.shape.requests == {"cpu": 3000}
+
+
+class NobodyStarting(FilterPlugin):
+    """No node on which a pod is still starting."""
+
+    name: ClassVar[str] = "NobodyStarting"
+    api_version: ClassVar[int] = 1
+    scope: ClassVar[Scope] = Scope.NODE
+
+    def filter(self, state: CycleState, pod: PodInfo, node: NodeInfo) -> Status:
+        if any(other.pod.status.phase == "Pending" for other in node.pods):
+            return Status.unschedulable("still starting")
+        return SUCCESS
+
+
+def test_shared_answers_see_every_change_of_a_nodes_pods() -> None:
+    scheduling = Scheduling(NobodyStarting)
+    scheduling.see(a_node("n0"), a_pod("first", on="n0"), a_pod("waits"))
+    assert isinstance(scheduling.decide()[-1], r.Rejected)
+    scheduling.see(in_phase(a_pod("first", on="n0"), "Running"), a_pod("next"))
+    decisions = scheduling.decide()
+    assert isinstance(decisions[-1], r.Assigned), decisions
+
+
+def _table(names: Sequence[str]) -> NodeTable:
+    table = NodeTable()
+    for name in names:
+        table.set_node(a_node(name))
+    return table
+
+
+def test_the_draw_among_equals_does_not_depend_on_rows() -> None:
+    names = [f"n{number}" for number in range(20)]
+    one, other = _table(names), _table(names[::-1])
+    rows = np.arange(20)
+    for attempt in range(200):
+        won = one.names[choose(rows, one.tickets, 7, "uid", attempt)]
+        assert won == other.names[choose(rows, other.tickets, 7, "uid", attempt)]
+
+
+@pytest.mark.parametrize("seed", [0, 1, 12345])
+def test_the_draw_among_equals_is_fair(seed: int) -> None:
+    table = _table([f"node-{number}" for number in range(8)])
+    wins = Counter(
+        choose(np.arange(8), table.tickets, seed, f"pod-{number}", 1) for number in range(4000)
+    )
+    # 500 each is expected, with a standard deviation of 21.
+    assert len(wins) == 8
+    assert all(400 < count < 600 for count in wins.values()), wins
