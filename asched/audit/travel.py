@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from asched.audit.pods import AuditError
 from asched.framework.profile import PluginLoader
+from asched.journal.checkpoints import nearest
 from asched.journal.codec import object_subject
 from asched.journal.store import JournalStore
 from asched.state.cluster import ClusterState
@@ -34,13 +35,13 @@ async def state_before(journal: JournalStore, load: PluginLoader, seq: int) -> C
 async def fold_before(journal: JournalStore, load: PluginLoader, seq: int) -> Fold:
     """A fold of all records before ``seq``, ready to go on.
 
-    The journal is streamed, so what this needs is time, not memory. Raises
+    It begins at the nearest checkpoint, and streams the journal from there. Raises
     :class:`~asched.journal.errors.JournalError`, ProfileError where a recorded plugin is not
     installed, and FoldError for a journal that contradicts itself.
     """
-    fold = Fold(ClusterState(), load)
-    if seq > 1:
-        async for stored in journal.read(up_to=seq - 1):
+    fold, kept_seq = await nearest(journal, load, seq - 1)
+    if seq > kept_seq + 1:
+        async for stored in journal.read(kept_seq, seq - 1):
             fold.apply(stored.record)
     return fold
 

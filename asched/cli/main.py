@@ -37,6 +37,9 @@ COMMANDS: Final = {
         "asched.cli.replay", "Decide everything in a journal once more, and compare."
     ),
     "journal": CommandSource("asched.cli.journal", "Prove, measure, archive and export a journal."),
+    "checkpoint": CommandSource(
+        "asched.cli.checkpoint", "Keep the state in the journal, so that it is opened quickly."
+    ),
     "plugins": CommandSource("asched.cli.plugins", "Look at the plugins that are installed."),
     "config": CommandSource("asched.cli.config", "Check a configuration, or print the defaults."),
 }

@@ -41,8 +41,8 @@ class Commits:
         self._next_seq = next_seq
         self._retry_s = retry_s
 
-    async def append(self, batch: Sequence[AnyRecord], now_ns: int) -> None:
-        """Append the batch; it is durable on return.
+    async def append(self, batch: Sequence[AnyRecord], now_ns: int) -> int:
+        """Append the batch; it is durable on return. Returns the number of its last record.
 
         A full or unreachable disk holds everything up and loses nothing: the same batch is tried
         until it is stored, and it cannot be stored twice. Raises a
@@ -64,6 +64,7 @@ class Commits:
             log.info("journal: written again")
         self._next_seq = appended.last_seq + 1
         self._metrics.appended(len(batch), (self._clock.monotonic_ns() - began_ns) / _NS_PER_S)
+        return appended.last_seq
 
     def _complain(self, error: str) -> None:
         """Of a journal that cannot be written: once for each new reason."""

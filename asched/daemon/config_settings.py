@@ -35,6 +35,9 @@ class JournalSettings(Section, frozen=True):
     url: str = "sqlite+aiosqlite:///asched.db"
     """Where records go: a SQLAlchemy URL. Three slashes are a path relative to the working
     directory, four an absolute one."""
+    checkpoint_every: Annotated[int, msgspec.Meta(ge=0)] = 10_000
+    """Records after which the state is kept again, for quick starts and time travel; 0 never keeps
+    it."""
 
 
 class HealthSettings(Section, frozen=True):

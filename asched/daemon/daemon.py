@@ -13,6 +13,7 @@ import structlog
 from anyio.abc import TaskGroup
 
 from asched import __version__
+from asched.daemon.checkpoints import Checkpoints
 from asched.daemon.clock import SystemEngineClock
 from asched.daemon.config_file import Configuration
 from asched.daemon.effects import Effects
@@ -21,6 +22,7 @@ from asched.daemon.inbox import Inbox
 from asched.daemon.metrics import Metrics
 from asched.framework.extenders import in_order_of_asking, spec_of, without_ignored_resources
 from asched.framework.registry import Registry
+from asched.journal.checkpoints import nearest
 from asched.journal.store import JournalStore
 from asched.kube.client import NO_RETRY, ApiClient
 from asched.kube.errors import ApiError, NoAnswerError
@@ -82,13 +84,18 @@ async def running_daemon(
     metrics = metrics or Metrics()
     # First the claim, then the fold: after it nobody else can append.
     epoch = await journal.claim(instance, claimed_at_ns=SystemEngineClock().time_ns())
-    fold = Fold(ClusterState(), registry.load)
-    next_seq = await fold_journal(fold, journal)
+    fold, kept_seq = await nearest(journal, registry.load)
+    next_seq = await fold_journal(fold, journal, kept_seq)
+    every = configuration.settings.journal.checkpoint_every
+    checkpoints = Checkpoints(journal, fold.state, every=every, last_seq=kept_seq)
     async with (
         open_extenders(configuration.scheduler.extenders) as extenders,
         anyio.create_task_group() as tasks,
     ):
-        parts = _Parts(configuration, client, journal, metrics, tasks, instance, extenders)
+        parts = _Parts(
+            configuration, client, journal, metrics, tasks, instance, extenders, checkpoints
+        )
+        tasks.start_soon(checkpoints.run)
         daemon = _assemble(parts, fold, next_seq)
         _record_start(configuration, daemon.engine, epoch)
         async with anyio.create_task_group() as watching:
@@ -99,6 +106,7 @@ async def running_daemon(
             finally:
                 daemon.engine.stop()
                 watching.cancel_scope.deadline = anyio.current_time() + DRAIN_S
+        await checkpoints.write_last()
         if daemon.events is not None:
             await daemon.events.stop(EVENT_FLUSH_S)
         tasks.cancel_scope.cancel()
@@ -140,16 +148,19 @@ async def _first_answer(client: ApiClient) -> None:
         await client.clock.sleep(backoff.next_s())
 
 
-async def fold_journal(fold: Fold, journal: JournalStore) -> int:
-    """Bring the state up to the journal's end. Returns the number of the next record."""
-    last_seq = 0
-    async for stored in journal.read():
+async def fold_journal(fold: Fold, journal: JournalStore, after_seq: int = 0) -> int:
+    """Bring the state of the records up to ``after_seq`` up to the journal's end. Returns the number
+    of the next record."""
+    last_seq = after_seq
+    async for stored in journal.read(after_seq):
         fold.apply(stored.record)
         last_seq = stored.seq
         if last_seq % _REPORT_EVERY == 0:
             log.info("folding the journal", records=last_seq)
     if last_seq:
-        log.info("journal folded", records=last_seq, pods=len(fold.state.pods))
+        log.info(
+            "journal folded", records=last_seq, checkpoint=after_seq, pods=len(fold.state.pods)
+        )
     return last_seq + 1
 
 
@@ -163,6 +174,7 @@ class _Parts(NamedTuple):
     tasks: TaskGroup
     instance: str
     extenders: Sequence[HttpExtender]
+    checkpoints: Checkpoints
 
 
 def _assemble(parts: _Parts, fold: Fold, next_seq: int) -> Daemon:
@@ -189,6 +201,7 @@ def _assemble(parts: _Parts, fold: Fold, next_seq: int) -> Daemon:
         parts.metrics,
         next_seq=next_seq,
         limits=EngineLimits(slice_s=settings.engine.turn_time_slice.total_seconds()),
+        committed=parts.checkpoints.committed,
     )
     watch = ClusterWatch(client, inbox.put_changes)
     parts.metrics.watch(fold.state, watch.reflectors)

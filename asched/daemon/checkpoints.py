@@ -1,0 +1,78 @@
+"""Checkpoints written by the daemon, beside its work.
+
+A turn of the engine only takes a picture of the state (some milliseconds for ten thousand pods).
+Encoding it and writing it down happen while the engine goes on. A checkpoint is worth time, not
+truth: one that cannot be written is told of in the log and given up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import anyio
+import structlog
+
+from asched.journal.errors import JournalError
+from asched.journal.store import JournalStore
+from asched.state.checkpoint import Image, encode, image_of_state
+from asched.state.cluster import ClusterState
+
+log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
+
+Committed = Callable[[int], None]
+"""Told the number of the last record, whenever the journal holds just what the state was made of."""
+
+
+class _Due(NamedTuple):
+    seq: int
+    image: Image
+
+
+class Checkpoints:
+    """Keeps the state in the journal now and then."""
+
+    def __init__(
+        self, journal: JournalStore, cluster: ClusterState, *, every: int, last_seq: int
+    ) -> None:
+        """``every`` is the number of records between two checkpoints, 0 for none at all;
+        ``last_seq`` is where the state was kept last."""
+        self._journal = journal
+        self._cluster = cluster
+        self._every = every
+        self._last_seq = last_seq
+        self._seq = last_seq
+        self._due: _Due | None = None
+        self._woken = anyio.Event()
+
+    def committed(self, seq: int) -> None:
+        """The journal holds the records up to ``seq``, and the state is made of these. While one
+        checkpoint is being written the next one waits."""
+        self._seq = seq
+        if self._every and seq - self._last_seq >= self._every and self._due is None:
+            self._due = _Due(seq, image_of_state(self._cluster))
+            self._last_seq = seq
+            self._woken.set()
+
+    async def run(self) -> None:
+        """Write what falls due, until cancelled."""
+        while True:
+            await self._woken.wait()
+            self._woken = anyio.Event()
+            if self._due is not None:
+                await self._write(self._due)
+                self._due = None
+
+    async def write_last(self) -> None:
+        """At a stop: keep the state as it is, so that the next start folds nothing."""
+        if self._every and self._seq > self._last_seq:
+            await self._write(_Due(self._seq, image_of_state(self._cluster)))
+
+    async def _write(self, due: _Due) -> None:
+        blob = await anyio.to_thread.run_sync(encode, due.image)
+        try:
+            await self._journal.save_checkpoint(due.seq, blob)
+        except JournalError as error:
+            log.warning("no checkpoint could be written", record=due.seq, error=str(error))
+        else:
+            log.debug("checkpoint written", record=due.seq, bytes=len(blob))
