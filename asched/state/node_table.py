@@ -83,12 +83,12 @@ class NodeTable(Nodes):
 
     @property
     def alive(self) -> BoolColumn:
-        return self._alive[: self.size]
+        return _read_only(self._alive[: self.size])
 
     @property
     def tickets(self) -> TicketColumn:
         """A number by row, made of the node's name: what equally good nodes are drawn by."""
-        return self._tickets[: self.size]
+        return _read_only(self._tickets[: self.size])
 
     @property
     def cluster_size(self) -> int:
@@ -106,41 +106,41 @@ class NodeTable(Nodes):
 
     def allocatable(self, resource: str) -> Int64Column:
         column = self._allocatable.get(resource)
-        return np.zeros(self.size, np.int64) if column is None else column[: self.size]
+        return np.zeros(self.size, np.int64) if column is None else _read_only(column[: self.size])
 
     def requested(self, resource: str) -> Int64Column:
         column = self._requested.get(resource)
-        return np.zeros(self.size, np.int64) if column is None else column[: self.size]
+        return np.zeros(self.size, np.int64) if column is None else _read_only(column[: self.size])
 
     @property
     def scoring_cpu_milli(self) -> Int64Column:
-        return self._scoring_cpu[: self.size]
+        return _read_only(self._scoring_cpu[: self.size])
 
     @property
     def scoring_memory_bytes(self) -> Int64Column:
-        return self._scoring_memory[: self.size]
+        return _read_only(self._scoring_memory[: self.size])
 
     @property
     def pod_count(self) -> Int64Column:
-        return self._pod_count[: self.size]
+        return _read_only(self._pod_count[: self.size])
 
     @property
     def allowed_pods(self) -> Int64Column:
-        return self._allowed_pods[: self.size]
+        return _read_only(self._allowed_pods[: self.size])
 
     @property
     def unschedulable(self) -> BoolColumn:
-        return self._unschedulable[: self.size]
+        return _read_only(self._unschedulable[: self.size])
 
     def label(self, key: str) -> LabelColumn:
         ids = self._labels.get(key)
         if ids is None:
             return LabelColumn(np.full(self.size, -1, np.int32), self._vocabulary)
-        return LabelColumn(ids[: self.size], self._vocabulary)
+        return LabelColumn(_read_only(ids[: self.size]), self._vocabulary)
 
     @property
     def taints(self) -> TaintColumn:
-        return TaintColumn(self._taint_ids[: self.size], self._taint_sets)
+        return TaintColumn(_read_only(self._taint_ids[: self.size]), self._taint_sets)
 
     def port_conflicts(self, ports: Sequence[HostPort]) -> BoolColumn:
         taken = np.zeros(self.size, np.bool_)
@@ -438,6 +438,12 @@ class NodeTable(Nodes):
                 columns[name] = _longer(column, extra, 0)
         for name, ids in self._labels.items():
             self._labels[name] = _longer(ids, extra, -1)
+
+
+def _read_only(view: NDArray[S]) -> NDArray[S]:
+    """Plugins read columns; one that writes to one by mistake must be told, not believed."""
+    view.flags.writeable = False
+    return view
 
 
 def _longer(column: NDArray[S], extra: int, fill: object) -> NDArray[S]:

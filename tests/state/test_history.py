@@ -146,3 +146,26 @@ def test_the_draw_among_equals_is_fair(seed: int) -> None:
     # 500 each is expected, with a standard deviation of 21.
     assert len(wins) == 8
     assert all(400 < count < 600 for count in wins.values()), wins
+
+
+class Careless(FilterPlugin):
+    """Computes in place."""
+
+    name: ClassVar[str] = "Careless"
+    api_version: ClassVar[int] = 1
+
+    def filter(self, state: CycleState, pod: PodInfo, node: NodeInfo) -> Status:
+        nodes = self.handle.cluster.nodes
+        free = nodes.allocatable("cpu")
+        free -= nodes.requested("cpu")
+        return SUCCESS
+
+
+def test_a_plugin_cannot_change_the_columns() -> None:
+    scheduling = Scheduling(Careless)
+    scheduling.see(a_node("n0"), a_pod("first", on="n0"), a_pod("p"))
+    before = scheduling.state.nodes.allocatable("cpu").tolist()
+    [decision] = scheduling.decide()[:1]
+    assert isinstance(decision, r.AttemptFailed)
+    assert "plugin Careless at Filter: ValueError" in decision.message
+    assert scheduling.state.nodes.allocatable("cpu").tolist() == before
