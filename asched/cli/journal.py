@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
@@ -16,6 +17,9 @@ from asched.cli.failures import as_command_error
 from asched.cli.journals import DEFAULT_URL, JournalOption
 from asched.cli.output import TableOrData, print_json, print_table
 from asched.cli.root import command_app
+from asched.journal import archiving
+from asched.journal import export as exporting
+from asched.journal.chain import Head, Segment
 from asched.journal.opening import open_journal
 from asched.journal.statistics import JournalStatistics, statistics
 from asched.journal.store import JournalStore
@@ -89,6 +93,88 @@ def stats(
         print_json(found)
     else:
         _print_statistics(found)
+
+
+ArchiveOption = Annotated[
+    Path | None,
+    typer.Option("--archive", metavar="DIR", help="Include the archive's files in DIR."),
+]
+
+
+@app.command()
+def archive(
+    before: Annotated[
+        datetime,
+        typer.Option(
+            formats=["%Y-%m-%d", "%Y-%m-%dT%H:%M:%S"], help="Move what was written before (UTC)."
+        ),
+    ],
+    to: Annotated[Path, typer.Option(metavar="DIR", help="The folder of the archive's files.")],
+    journal: JournalOption = DEFAULT_URL,
+) -> None:
+    """Move the oldest part of the journal into compressed files.
+
+    What stays begins at a checkpoint, and verifies together with the files. The daemon may run
+    meanwhile.
+    """
+
+    async def move(store: JournalStore) -> list[Segment]:
+        end = await store.head()
+        with progress_to(end.seq, "archiving") as progress:
+            return await archiving.archive(
+                store,
+                to,
+                before_ns=int(before.replace(tzinfo=UTC).timestamp()) * NS_PER_S,
+                archived_at_ns=time.time_ns(),
+                progress=progress,
+            )
+
+    moved = ask_journal(journal, move, read_only=False)
+    if not moved:
+        typer.echo("nothing moved: no checkpoint has only older records before it")
+    for segment in moved:
+        typer.echo(
+            f"moved records {segment.first_seq} to {segment.last_seq} to {to / segment.file}"
+        )
+
+
+@app.command()
+def restore(
+    archive: Annotated[
+        Path, typer.Option(metavar="DIR", help="The folder of the archive's files.")
+    ],
+    to: Annotated[str, typer.Option(metavar="URL", help="The new journal: a file, or a URL.")],
+    journal: JournalOption = DEFAULT_URL,
+) -> None:
+    """Put the archive and the journal together into a new journal, to ask about all of history."""
+
+    async def put_together(store: JournalStore) -> Head:
+        async with open_journal(to) as target:
+            return await archiving.restore(store, archive, target)
+
+    head = ask_journal(journal, put_together)
+    typer.echo(f"{to} holds records 1 to {head.seq}")
+
+
+@app.command()
+def export(
+    to: Annotated[Path, typer.Option(metavar="FILE", help="A new file in .jsonl or .parquet.")],
+    journal: JournalOption = DEFAULT_URL,
+    archive: ArchiveOption = None,
+) -> None:
+    """Write all records to a file for analysis: JSON lines, or Parquet."""
+
+    async def write(store: JournalStore) -> tuple[int, int]:
+        archived = await store.archived()
+        records = await exporting.export(
+            archiving.whole_journal(store, archive), exporting.open_sink(to)
+        )
+        return records, archived.seq if archive is None else 0
+
+    records, left_out = ask_journal(journal, write)
+    typer.echo(f"wrote {records} records to {to}")
+    if left_out:
+        typer.echo(f"without records 1 to {left_out}, which are in the archive: --archive DIR")
 
 
 def ask_journal(

@@ -46,7 +46,7 @@ JOURNAL_RECORD = Table(
     "journal_record",
     METADATA,
     Column("seq", _Key, primary_key=True, autoincrement=False),
-    Column("batch", BigInteger, ForeignKey("journal_batch.batch"), nullable=False),
+    Column("batch", BigInteger, nullable=False),
     Column("kind", Text, nullable=False),
     Column("version", SmallInteger, nullable=False),
     Column("subject", Text, nullable=False),

@@ -20,6 +20,7 @@ from asched.journal.chain import (
     Writer,
     enrol,
     seal,
+    verify,
 )
 from asched.journal.codec import CODEC, Encoded
 from asched.journal.errors import (
@@ -139,7 +140,7 @@ class SqlStore:
         record, batch = JOURNAL_RECORD.c, JOURNAL_BATCH.c
         query = (
             select(record.seq, batch.written_at_ns, record.kind, record.version, record.payload)
-            .join(JOURNAL_BATCH)
+            .join(JOURNAL_BATCH, record.batch == batch.batch)
             .order_by(record.seq)
             .limit(_CHUNK_ROWS)
         )
@@ -242,6 +243,56 @@ class SqlStore:
         async with self._database.read() as connection:
             rows = (await connection.execute(query.order_by(checkpoint.seq))).all()
         return list(map(CheckpointMark._make, rows))
+
+    async def put_away(self, segment: Segment) -> None:
+        """Take note of a segment whose file is durable; its rows may then be deleted.
+
+        Checkpoints within go at once: nobody could fold on from them. Raises
+        :class:`ConflictError` unless it is the next segment and what is stored.
+        """
+        within = JOURNAL_CHECKPOINT.c.batch <= segment.last_batch
+        async with self._database.write() as connection:
+            await connection.execute(insert(JOURNAL_SEGMENT).values(segment._asdict()))
+            await connection.execute(delete(JOURNAL_CHECKPOINT).where(within))
+
+    async def delete_archived(self) -> None:
+        """Delete the rows of all segments, a few at a time: the writer gets its turn in between."""
+        end = await self.archived()
+        oldest = select(func.min(JOURNAL_RECORD.c.seq))
+        while True:
+            async with self._database.write() as connection:
+                first_seq = (await connection.execute(oldest)).scalar()
+                if first_seq is None or first_seq > end.seq:
+                    break
+                last_seq = min(first_seq + _CHUNK_BATCH_ROWS, end.seq)
+                chunk = JOURNAL_RECORD.c.seq.between(first_seq, last_seq)
+                await connection.execute(delete(JOURNAL_RECORD).where(chunk))
+        async with self._database.write() as connection:
+            await connection.execute(
+                delete(JOURNAL_BATCH).where(JOURNAL_BATCH.c.batch <= end.batch)
+            )
+
+    async def restore(self, batches: AsyncIterator[SealedBatch], writers: Sequence[Writer]) -> Head:
+        """Store another journal's batches, with their hashes, in this one, which is empty.
+
+        Raises :class:`ConflictError` if it is not empty, :class:`JournalCorruptError` where a batch
+        does not verify.
+        """
+        head = GENESIS
+        enrolled = 0
+        async for sealed in batches:
+            head = verify(sealed, head)
+            newest = max(enrolled, sealed.batch.epoch)
+            await self._enrol(writers[enrolled:newest])
+            enrolled = newest
+            await self._database.append(sealed)
+        await self._enrol(writers[enrolled:])
+        return head
+
+    async def _enrol(self, writers: Sequence[Writer]) -> None:
+        for writer in writers:
+            async with self._database.write() as connection:
+                await connection.execute(insert(JOURNAL_WRITER).values(writer._asdict()))
 
     async def close(self) -> None:
         await self._database.close()

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-import anyio.lowlevel
-
-from asched.journal.archive import read_archive
-from asched.journal.chain import GENESIS, Batch, Head, SealedBatch, verify, verify_writers
+from asched.journal.archiving import whole_journal
+from asched.journal.chain import GENESIS, Batch, Head, verify, verify_writers
 from asched.journal.errors import JournalCorruptError
 from asched.journal.store import CheckpointMark, JournalStore
 
@@ -112,7 +110,7 @@ async def verify_journal(
     marks = [mark for mark in await store.checkpoint_marks() if mark.batch > start.batch]
     heads = _Heads(marks, kept)
     head, epoch = start, 0
-    async for sealed in _all_batches(store, archive):
+    async for sealed in whole_journal(store, archive):
         head = verify(sealed, head)
         if sealed.batch.epoch < epoch:
             raise JournalCorruptError(
@@ -139,15 +137,6 @@ async def verify_journal(
         writers=len(writers),
         checkpoints=len(marks),
     )
-
-
-async def _all_batches(store: JournalStore, archive: Path | None) -> AsyncIterator[SealedBatch]:
-    if archive is not None:
-        for sealed in read_archive(archive, await store.segments()):
-            await anyio.lowlevel.checkpoint()
-            yield sealed
-    async for sealed in store.batches():
-        yield sealed
 
 
 def _check_in_archive(kept: KeptHead, archived: Head) -> None:

