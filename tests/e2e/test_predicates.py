@@ -226,6 +226,8 @@ async def test_four_pods_with_max_skew_one_on_two_nodes(tmp_path: Path) -> None:
     async with suite(tmp_path) as s:
         nodes = WORKERS[:2]
         await s.label_nodes_with_their_names(key, *nodes)
+        # Left to the scores, all would go to the other node.
+        await s.run(pause_pod("crowd", {"cpu": "2", "memory": "8Gi"}, affinity=on_node(nodes[0])))
         pod = pause_pod(
             "e2e-pts-filter",
             labels={label: ""},

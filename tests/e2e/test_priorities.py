@@ -39,10 +39,19 @@ async def _balance(s: Suite, share: float) -> None:
         await s.run({**filler, "spec": {**filler["spec"], "affinity": on_node(name)}})
 
 
+async def _crowd(s: Suite, node: str) -> None:
+    """Let resources alone speak against a node, a little."""
+    await s.run(
+        pause_pod(f"crowd-{node}", {"cpu": "400m", "memory": "1600Mi"}, affinity=on_node(node))
+    )
+
+
 async def test_preferred_anti_affinity_avoids_the_pods_node(tmp_path: Path) -> None:
     async with suite(tmp_path) as s:
         avoided = await s.run(pause_pod("with-label", SMALL, labels={"security": "S1"}))
         await _balance(s, 0.6)
+        for node in set(WORKERS) - {avoided}:
+            await _crowd(s, node)
         expressions = [
             {"key": "security", "operator": "In", "values": ["S1", "value2"]},
             {"key": "security", "operator": "NotIn", "values": ["S2"]},
@@ -82,6 +91,7 @@ async def test_spread_constraints_that_are_only_preferred(tmp_path: Path) -> Non
         await _balance(s, 0.5)
         crowd = pause_pod("e2e-pts-score", labels={label: "foo"}, nodeSelector={key: nodes[0]})
         await s.replicas_running(await s.create_replicas(Resource.REPLICA_SETS, crowd, 4))
+        await _crowd(s, nodes[1])
         pod = pause_pod(
             "test-pod",
             labels={label: "bar"},
@@ -116,15 +126,17 @@ async def test_pods_of_a_service_spread_over_zones(tmp_path: Path) -> None:
             },
         )
         await s.known(Resource.SERVICES, service)
+        await _crowd(s, WORKERS[1])
         for number in range(5):
             s.create(pause_pod(f"member-{number}", labels={"service": "test-service"}))
-        await s.until(lambda: s.tally() == (5, 0))
+        await s.until(lambda: s.tally() == (6, 0))
         assert _per_zone(s, "member") == [2, 3]
 
 
 @pytest.mark.parametrize("resource", [Resource.REPLICATION_CONTROLLERS, Resource.REPLICA_SETS])
 async def test_pods_of_a_controller_spread_over_zones(tmp_path: Path, resource: Resource) -> None:
     async with suite(tmp_path) as s:
+        await _crowd(s, WORKERS[1])
         pod = pause_pod("spread", labels={"name": "spread"})
         await s.replicas_running(await s.create_replicas(resource, pod, 5))
         assert _per_zone(s, "rs-spread") == [2, 3]
