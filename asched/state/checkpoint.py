@@ -169,23 +169,7 @@ class _PodNumbers:
 
 def _copy_of(templates: Templates, pod: Pod, template: int) -> PodSeen | None:
     """The pod as a copy of its template; None where it differs by more than a record can say."""
-    like, meta = templates.metadata(template), pod.metadata
-    record = PodSeen(
-        template=template,
-        key=pod.key,
-        uid=meta.uid,
-        creation_timestamp=meta.creation_timestamp,
-        labels=None if meta.labels == like.labels else meta.labels,
-        owner_references=(
-            None if meta.owner_references == like.owner_references else meta.owner_references
-        ),
-        node_name=pod.spec.node_name,
-        phase=pod.status.phase,
-        conditions=pod.status.conditions,
-        nominated_node_name=pod.status.nominated_node_name,
-        deletion_timestamp=meta.deletion_timestamp,
-        start_time=pod.status.start_time,
-    )
+    record = templates.copy_of(template, pod)
     return record if templates.instance(record).pod == pod else None
 
 

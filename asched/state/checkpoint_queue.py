@@ -16,7 +16,8 @@ from asched.model.pod import Pod
 from asched.model.resources import AnyObject
 from asched.state.checkpoint_form import HappenedForm, QueuedForm, QueueForm
 from asched.state.pod_heap import PodHeap
-from asched.state.queue import _FRONT, _IN_ORDER, Happened, SchedulingQueue, _sort_key
+from asched.state.queue import Happened, SchedulingQueue
+from asched.state.sort_keys import FIRST_OF_ALL, sort_key
 
 PodNumber = Callable[[Pod], int]
 """The number under which a checkpoint holds a pod."""
@@ -62,7 +63,7 @@ def image_of(queue: SchedulingQueue) -> QueueImage:
 def _keys_in_front(heap: PodHeap) -> frozenset[str]:
     """Pods whose attempt goes on."""
     entries = (entry for entry in heap._entries if heap._is_live(entry))
-    return frozenset(key for sort_key, _, key in entries if sort_key[0] < _IN_ORDER)
+    return frozenset(key for order, _, key in entries if order == FIRST_OF_ALL)
 
 
 def _queued_form(pod: QueuedPod) -> QueuedForm:
@@ -122,11 +123,11 @@ def refill(queue: SchedulingQueue, form: QueueForm, info: Callable[[int], PodInf
 
     # Twice: the first time makes the order of arrival, the second that of the heap.
     for place in form.active:
-        queue._active.push(pods[place], _FRONT)
+        queue._active.push(pods[place], FIRST_OF_ALL)
     for place, in_front in form.active_order:
         pod = pods[place]
         profile = queue._profiles[pod.info.pod.spec.scheduler_name]
-        key = _FRONT if in_front else (_IN_ORDER, _sort_key(profile, pod))
+        key = FIRST_OF_ALL if in_front else sort_key(profile, pod)
         queue._active.push(pod, key)
     for place in (*form.backoff, *form.backoff_order):
         queue._backoff.push(pods[place], queue.backoff_ends_ns(pods[place]))

@@ -104,23 +104,7 @@ def _new_pod(state: ClusterState, pod: Pod) -> ObjectSeen | PodSeen:
     template = templates.find(pod)
     if not template:
         return ObjectSeen(pod, templates.new_number(pod))
-    meta, like = pod.metadata, templates.metadata(template)
-    return PodSeen(
-        template=template,
-        key=pod.key,
-        uid=meta.uid,
-        creation_timestamp=meta.creation_timestamp,
-        labels=None if meta.labels == like.labels else meta.labels,
-        owner_references=(
-            None if meta.owner_references == like.owner_references else meta.owner_references
-        ),
-        node_name=pod.spec.node_name,
-        phase=pod.status.phase,
-        conditions=pod.status.conditions,
-        nominated_node_name=pod.status.nominated_node_name,
-        deletion_timestamp=pod.metadata.deletion_timestamp,
-        start_time=pod.status.start_time,
-    )
+    return templates.copy_of(template, pod)
 
 
 def _same_template(old: Pod, new: Pod) -> bool:

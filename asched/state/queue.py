@@ -21,14 +21,11 @@ here looks at a clock.
 
 from __future__ import annotations
 
-import operator
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from copy import copy
+from collections.abc import Iterable, Iterator, Mapping
 from enum import IntEnum
-from functools import cmp_to_key
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from asched.framework.events import ActionType, ClusterEvent, EventResource, QueueingHint
 from asched.framework.extenders import EXTENDER
@@ -38,6 +35,7 @@ from asched.model.meta import Object
 from asched.model.pod import Pod
 from asched.state.pod_heap import PodHeap
 from asched.state.records import QueueSettings
+from asched.state.sort_keys import FIRST_OF_ALL, sort_key
 
 NS_PER_S = 1_000_000_000
 
@@ -232,7 +230,7 @@ class SchedulingQueue:
         any other pod is tried. Raises KeyError if it was not in flight."""
         pod, _ = self._in_flight[key]
         pod.attempts -= 1
-        self._active.push(pod, _FRONT)
+        self._active.push(pod, FIRST_OF_ALL)
 
     def give_up(self, key: str) -> None:
         """Forget that the pod's attempt was begun; it is active again. Raises KeyError if it was not
@@ -353,7 +351,7 @@ class SchedulingQueue:
             self._active.pop(pod.info.key)
             self._wait(self._gated, pod, (pod.gating_plugin,))
         else:
-            self._active.push(pod, (_IN_ORDER, _sort_key(profile, pod)))
+            self._active.push(pod, sort_key(profile, pod))
 
     def _requeue(self, pod: QueuedPod, now_ns: int, *, at_once: bool = False) -> None:
         self._forget(pod.info.key)
@@ -436,8 +434,6 @@ class SchedulingQueue:
 _ANY_EVENT = RegisteredEvent(EXTENDER, ClusterEvent(EventResource.ANY, ActionType.ALL), None)
 """Extenders cannot say what might change their mind, so anything may."""
 
-_IN_ORDER = 1
-_FRONT = (0,)
 """Sorts before all that is in order; several such pods go by their arrival."""
 
 _POD_EVENTS = frozenset({EventResource.ASSIGNED_POD, EventResource.UNSCHEDULED_POD})
@@ -473,54 +469,3 @@ def _hint(registered: RegisteredEvent, pod: Pod, happened: Happened) -> Queueing
         return registered.hint(pod, happened.old, happened.new)
     except Exception:  # noqa: BLE001  a hint is a plugin's code: its bug must not strand a pod
         return QueueingHint.QUEUE
-
-
-class Guarded:
-    """A sort key of foreign code whose comparisons cannot raise: what cannot be compared is equal,
-    and goes in order of arrival."""
-
-    __slots__ = ("_key",)
-
-    def __init__(self, key: Any) -> None:
-        self._key = key
-
-    def _compare(self, how: Callable[[Any, Any], Any], other: object, otherwise: bool) -> bool:
-        try:
-            return bool(how(self._key, other._key if isinstance(other, Guarded) else other))
-        except Exception:  # noqa: BLE001  that is what it is for
-            return otherwise
-
-    def __lt__(self, other: object) -> bool:
-        return self._compare(operator.lt, other, False)
-
-    def __gt__(self, other: object) -> bool:
-        return self._compare(operator.gt, other, False)
-
-    def __eq__(self, other: object) -> bool:
-        return not self < other and not self > other
-
-    __hash__ = None  # type: ignore[assignment]  # it is compared, never looked up
-
-
-def _sort_key(profile: Profile, pod: QueuedPod) -> tuple[Any, ...]:
-    """What the heap sorts by. A pod whose QueueSort raises comes after all others: one pod must not
-    stop the queue."""
-    try:
-        key = _plugin_key(profile, pod)
-    except Exception:  # noqa: BLE001  third-party code, asked while a record is folded
-        return (2,)
-    numbers = isinstance(key, tuple) and all(type(part) in (int, float) for part in key)
-    return (1, key if numbers else Guarded(key))
-
-
-def _plugin_key(profile: Profile, pod: QueuedPod) -> Any:
-    sort = profile.queue_sort
-    key = sort.sort_key(pod)
-    if key is not None:
-        return key
-
-    def compare(first: QueuedPod, second: QueuedPod) -> int:
-        return -1 if sort.less(first, second) else int(sort.less(second, first))
-
-    # The queue goes on to change the pod: its place must be that of the moment it was pushed.
-    return cmp_to_key(compare)(copy(pod))

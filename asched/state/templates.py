@@ -79,10 +79,24 @@ class Templates:
             if self._numbers.get(template.key) == number:
                 del self._numbers[template.key]
 
-    def metadata(self, number: int) -> ObjectMeta:
-        """The metadata of the template's first pod. Its labels and owners are those of the others
-        too, unless their records say otherwise."""
-        return self._by_number[number].pod.metadata
+    def copy_of(self, number: int, pod: Pod) -> PodSeen:
+        """The record that says of a pod what its template does not. :meth:`instance` reads it."""
+        meta, status, like = pod.metadata, pod.status, self._by_number[number].pod.metadata
+        owners = meta.owner_references
+        return PodSeen(
+            template=number,
+            key=pod.key,
+            uid=meta.uid,
+            creation_timestamp=meta.creation_timestamp,
+            labels=None if meta.labels == like.labels else meta.labels,
+            owner_references=None if owners == like.owner_references else owners,
+            node_name=pod.spec.node_name,
+            phase=status.phase,
+            conditions=status.conditions,
+            nominated_node_name=status.nominated_node_name,
+            deletion_timestamp=meta.deletion_timestamp,
+            start_time=status.start_time,
+        )
 
     def instance(self, record: PodSeen) -> PodInfo:
         """The pod that a record tells of. Raises KeyError for a template that is not held."""

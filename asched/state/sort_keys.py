@@ -1,0 +1,68 @@
+"""What the active queue is ordered by: the word of a QueueSort plugin, made safe to compare."""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable
+from copy import copy
+from functools import cmp_to_key
+from typing import Any
+
+from asched.framework.pod_info import QueuedPod
+from asched.framework.profile import Profile
+
+SortKey = tuple[Any, ...]
+
+FIRST_OF_ALL: SortKey = (0,)
+"""Before whatever a plugin says."""
+
+
+class Guarded:
+    """A sort key of foreign code whose comparisons cannot raise: what cannot be compared is equal,
+    and goes in order of arrival."""
+
+    __slots__ = ("_key",)
+
+    def __init__(self, key: Any) -> None:
+        self._key = key
+
+    def _compare(self, how: Callable[[Any, Any], Any], other: object, otherwise: bool) -> bool:
+        try:
+            return bool(how(self._key, other._key if isinstance(other, Guarded) else other))
+        except Exception:  # noqa: BLE001  that is what it is for
+            return otherwise
+
+    def __lt__(self, other: object) -> bool:
+        return self._compare(operator.lt, other, False)
+
+    def __gt__(self, other: object) -> bool:
+        return self._compare(operator.gt, other, False)
+
+    def __eq__(self, other: object) -> bool:
+        return not self < other and not self > other
+
+    __hash__ = None  # type: ignore[assignment]  # it is compared, never looked up
+
+
+def sort_key(profile: Profile, pod: QueuedPod) -> SortKey:
+    """What the heap sorts by. A pod whose QueueSort raises comes after all others: one pod must not
+    stop the queue."""
+    try:
+        key = _plugin_key(profile, pod)
+    except Exception:  # noqa: BLE001  third-party code, asked while a record is folded
+        return (2,)
+    numbers = isinstance(key, tuple) and all(type(part) in (int, float) for part in key)
+    return (1, key if numbers else Guarded(key))
+
+
+def _plugin_key(profile: Profile, pod: QueuedPod) -> Any:
+    sort = profile.queue_sort
+    key = sort.sort_key(pod)
+    if key is not None:
+        return key
+
+    def compare(first: QueuedPod, second: QueuedPod) -> int:
+        return -1 if sort.less(first, second) else int(sort.less(second, first))
+
+    # The queue goes on to change the pod: its place must be that of the moment it was pushed.
+    return cmp_to_key(compare)(copy(pod))
