@@ -15,6 +15,7 @@ import gzip
 import hashlib
 import os
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from pathlib import Path
 
 import msgspec
@@ -62,7 +63,8 @@ def write_segment(
         partial.rename(folder / name)
         _sync_folder(folder)
     except OSError as error:
-        partial.unlink(missing_ok=True)
+        with suppress(OSError):
+            partial.unlink()
         kind = JournalFullError if error.errno in _NO_ROOM else JournalIOError
         raise kind(f"cannot write {folder / name}: {error.strerror}") from None
     return Segment(

@@ -1,0 +1,220 @@
+"""What was moved to the archive verifies together with what stays, and can be put back."""
+
+from __future__ import annotations
+
+import gzip
+import shutil
+from pathlib import Path
+
+import pytest
+
+from asched.journal import archiving, open_journal
+from asched.journal.archiving import archive, restore, whole_journal
+from asched.journal.chain import Segment
+from asched.journal.errors import (
+    ArchivedError,
+    ConflictError,
+    JournalCorruptError,
+    JournalError,
+    JournalIOError,
+)
+from asched.journal.memory import MemoryStore
+from asched.journal.store import JournalStore
+from asched.journal.verification import KeptHead, verify_journal
+from asched.state.records import AnyRecord
+from tests.journal.samples import turn
+from tests.journal.test_verification import tamper
+
+BATCHES = 8
+
+
+async def fill(store: JournalStore, *checkpoints: int) -> None:
+    """Batches of 3 records, written at 0, 10, 20 ...; checkpoints at these records."""
+    for epoch in (1, 2):
+        await store.claim(f"writer {epoch}", claimed_at_ns=epoch)
+        for number in range((epoch - 1) * 4, epoch * 4):
+            await store.append(turn(number), written_at_ns=10 * number)
+    for seq in checkpoints:
+        await store.save_checkpoint(seq, b"state")
+
+
+async def move(store: JournalStore, folder: Path, before_ns: int) -> list[Segment]:
+    return await archive(store, folder, before_ns=before_ns, archived_at_ns=7)
+
+
+async def test_what_is_moved_and_what_stays(
+    database_url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(archiving, "SEGMENT_RECORDS", 6)
+    folder = tmp_path / "archive"
+    async with open_journal(database_url) as store:
+        await fill(store, 5, 17, 24)
+        before = await verify_journal(store)
+        segments = await move(store, folder, before_ns=60)
+        # Batches 1 to 6 are old enough; the last checkpoint among them is in batch 6.
+        assert [(s.first_seq, s.last_seq) for s in segments] == [(1, 6), (7, 12), (13, 15)]
+        assert sorted(p.name for p in folder.iterdir()) == [s.file for s in segments]
+        assert await store.archived() == segments[-1].head
+        assert [s.record async for s in store.read(15)] == [*turn(5), *turn(6), *turn(7)]
+        assert [s.batch.batch async for s in store.batches()] == [6, 7, 8]
+        marks = await store.checkpoint_marks()
+        assert [mark.seq for mark in marks] == [17, 24]
+        after = await verify_journal(store)
+        assert (after.head, after.records, after.archived_seq) == (before.head, 9, 15)
+        both = await verify_journal(store, archive=folder)
+        assert (both.head, both.records, both.archived_seq) == (before.head, 24, 0)
+        # And it goes on.
+        assert await store.append(turn(8), written_at_ns=80, first_seq=25) == (25, 27)
+        assert [s.segment for s in await move(store, folder, before_ns=1000)] == [4]
+        assert (await verify_journal(store, archive=folder)).records == 27
+        assert await move(store, folder, before_ns=1000) == []
+
+
+async def test_archived_records_are_not_read_and_it_is_said_what_to_do(
+    database_url: str, tmp_path: Path
+) -> None:
+    async with open_journal(database_url) as store:
+        await fill(store, 13)
+        await move(store, tmp_path, before_ns=1000)
+        for subject in (None, "pod/default/web-1"):
+            with pytest.raises(ArchivedError, match=r"records 1 to 12 were .*asched journal restore"):
+                assert [s async for s in store.read(subject=subject)] == []
+        with pytest.raises(ArchivedError):
+            assert [s async for s in store.read(11)] == []
+        assert [s.seq async for s in store.read(12)] == list(range(13, 25))
+        assert [s.seq async for s in store.read(12, subject="pod/default/web-1")] == [
+            15,
+            18,
+            21,
+            24,
+        ]
+        with pytest.raises(JournalError, match="record 12 is refused"):
+            await store.save_checkpoint(12, b"")
+
+
+async def test_put_back_together_it_is_the_journal_that_it_was(
+    database_url: str, tmp_path: Path
+) -> None:
+    whole = tmp_path / "whole.db"
+    async with open_journal(database_url) as store:
+        await fill(store, 13)
+        async with open_journal(str(whole)) as target:
+            await move(store, tmp_path, before_ns=1000)
+            assert await restore(store, tmp_path, target) == await store.head()
+            expected: list[AnyRecord] = [r for n in range(BATCHES) for r in turn(n)]
+            assert [s.record async for s in target.read()] == expected
+            assert await target.writers() == await store.writers()
+            assert (await verify_journal(target)).head == (await verify_journal(store)).head
+            with pytest.raises(ConflictError, match="not empty"):
+                await restore(store, tmp_path, target)
+        with pytest.raises(JournalError, match="not into memory"):
+            await restore(store, tmp_path, MemoryStore())
+
+
+async def test_without_a_checkpoint_nothing_is_moved(tmp_path: Path) -> None:
+    async with open_journal(str(tmp_path / "journal.db")) as store:
+        await fill(store)
+        with pytest.raises(JournalError, match="has no checkpoint"):
+            await move(store, tmp_path, before_ns=1000)
+        await store.save_checkpoint(2, b"in the first batch")
+        assert await move(store, tmp_path, before_ns=1000) == []
+    with pytest.raises(JournalError, match="in memory"):
+        await move(MemoryStore(), tmp_path, before_ns=1)
+
+
+@pytest.fixture
+async def archived(tmp_path: Path) -> Path:
+    """The file of a journal with two segments in the folder ``archive`` beside it."""
+    path = tmp_path / "journal.db"
+    async with open_journal(str(path)) as store:
+        await fill(store, 7, 16)
+        await move(store, tmp_path / "archive", before_ns=30)
+        await move(store, tmp_path / "archive", before_ns=1000)
+    return path
+
+
+async def fault(path: Path) -> str:
+    async with open_journal(str(path), read_only=True) as store:
+        with pytest.raises(JournalCorruptError) as raised:
+            await verify_journal(store, archive=path.parent / "archive")
+    return str(raised.value)
+
+
+async def test_an_altered_or_missing_file_is_named(archived: Path) -> None:
+    first, second = sorted((archived.parent / "archive").iterdir())
+    kept = second.read_bytes()
+    lines = gzip.decompress(kept).replace(b"node-3", b"node-4")
+    for content in (gzip.compress(lines), kept[:-9], b"", kept + b"\0"):
+        second.write_bytes(content)
+        assert await fault(archived) == (
+            f"{second} was altered: it is not the file that was archived"
+        )
+    shutil.copy(first, second)
+    assert f"{second} was altered" in await fault(archived)
+    second.unlink()
+    assert await fault(archived) == f"{second} is missing: it holds records 7 to 15"
+
+
+@pytest.mark.parametrize(
+    ("statement", "message"),
+    [
+        (
+            "UPDATE journal_segment SET hash = '' WHERE segment = 1",
+            "not with the head of segment 1",
+        ),
+        ("UPDATE journal_segment SET last_seq = 5 WHERE segment = 1", "head of segment 1"),
+        ("UPDATE journal_segment SET first_seq = 2 WHERE segment = 1", "segment 1 is missing or"),
+        (
+            "UPDATE journal_segment SET previous_hash = 'x' WHERE segment = 2",
+            "segment 2 is missing",
+        ),
+        ("UPDATE journal_segment SET segment = 3 WHERE segment = 2", "segment 2 is missing"),
+        ("UPDATE journal_segment SET file_sha256 = '' WHERE segment = 2", "was altered"),
+        ("UPDATE journal_segment SET file = 'x' WHERE segment = 2", "x is missing"),
+        ("DELETE FROM journal_segment WHERE segment = 2", "batch 6 .* does not follow batch 2"),
+        ("DELETE FROM journal_segment WHERE segment = 1", "segment 1 is missing"),
+    ],
+)
+async def test_an_altered_segment_is_named(archived: Path, statement: str, message: str) -> None:
+    await tamper(str(archived), statement)
+    async with open_journal(str(archived), read_only=True) as store:
+        with pytest.raises(JournalCorruptError, match=message):
+            await verify_journal(store, archive=archived.parent / "archive")
+
+
+async def test_heads_kept_from_before_the_archive(archived: Path) -> None:
+    folder = archived.parent / "archive"
+    async with open_journal(str(archived), read_only=True) as store:
+        heads = [
+            KeptHead(s.batch.last_seq, s.batch.hash) async for s in whole_journal(store, folder)
+        ]
+        for head in heads:
+            await verify_journal(store, kept=head, archive=folder)
+        end = heads[4]
+        assert end.seq == (await store.archived()).seq
+        await verify_journal(store, kept=end)
+        with pytest.raises(JournalCorruptError, match="the archive ends with"):
+            await verify_journal(store, kept=end._replace(hash="0" * 64))
+        with pytest.raises(JournalCorruptError, match="lies in the archive: give its folder"):
+            await verify_journal(store, kept=heads[0])
+
+
+async def test_an_interrupted_run_is_finished_by_the_next(archived: Path, tmp_path: Path) -> None:
+    """Rows that a segment holds may still be there: they count for nothing, and go."""
+    copied = "SELECT 1, 1, 'Bound', 1, '', '{}'"
+    await tamper(str(archived), f"INSERT INTO journal_record {copied}")
+    folder = tmp_path / "archive"
+    async with open_journal(str(archived)) as store:
+        assert (await verify_journal(store, archive=folder)).records == 24
+        assert [s.seq async for s in store.read(15, 16)] == [16]
+        assert await move(store, folder, before_ns=1000) == []
+        assert (await verify_journal(store, archive=folder)).records == 24
+
+
+async def test_a_folder_that_cannot_be_written_moves_nothing(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    async with open_journal(str(tmp_path / "journal.db")) as store:
+        await fill(store, 13)
+        with pytest.raises(JournalIOError, match="cannot write"):
+            await move(store, tmp_path / "file", before_ns=1000)
+        assert (await verify_journal(store)).records == 24
