@@ -8,14 +8,17 @@ from datetime import UTC, datetime, timedelta
 import msgspec
 
 from asched.audit.pods import AuditError, PodName, find_pod
+from asched.audit.supposition import Suppositions
 from asched.audit.travel import (
     AttemptRecord,
     attempts_of,
     choose_attempt,
+    last_seq_at,
     state_before,
 )
+from asched.audit.unblock import Prospect, prospects
 from asched.cycle.decide import Decider
-from asched.cycle.inspect import Inspection, inspect
+from asched.cycle.inspect import AttemptOutcome, Inspection, inspect
 from asched.framework.profile import PluginLoader
 from asched.framework.status import Status
 from asched.journal.store import JournalStore
@@ -78,7 +81,7 @@ class RecordedDecision(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class Explanation(msgspec.Struct, frozen=True, rename="camel"):
-    """One attempt explained. This is the JSON form (see ``docs/history.md``)."""
+    """One attempt explained. This is the JSON form (see ``docs/explain.md``)."""
 
     namespace: str
     name: str
@@ -105,37 +108,71 @@ class Explanation(msgspec.Struct, frozen=True, rename="camel"):
     nodes: tuple[NodeExplanation, ...]
     """Feasible ones by rank, then the others by the number of plugins that refuse them."""
     notes: tuple[str, ...] = ()
+    unblocking: tuple[Prospect, ...] | None = None
+    """For a pod that fits nowhere: the nearest nodes, and what would make each feasible. None where
+    that was not looked for."""
 
 
 async def explain(
-    journal: JournalStore, pod: PodName, load: PluginLoader, *, attempt: int | None = None
+    journal: JournalStore,
+    pod: PodName,
+    load: PluginLoader,
+    *,
+    attempt: int | None = None,
+    at_ns: int | None = None,
+    unblock: bool = True,
 ) -> Explanation:
     """Explain an attempt for the newest pod of that name: the last one, or that of the number.
+
+    With ``at_ns``, nanoseconds since the epoch, only the journal up to then is looked at: the last
+    attempt until then, or what one would have found then. ``unblock`` looks for what would help a
+    pod that fits nowhere.
 
     Raises :class:`AuditError`, :class:`~asched.journal.errors.JournalError`, ProfileError and
     FoldError.
     """
     key = await find_pod(journal, pod)
-    recorded = await attempts_of(journal, key)
+    end = (await journal.head()).seq if at_ns is None else await last_seq_at(journal, at_ns)
+    recorded = [tried for tried in await attempts_of(journal, key) if tried.seq <= end]
     if not recorded:
+        when = "" if at_ns is None else " until then"
         if attempt is not None:
-            raise AuditError(f"no attempt {attempt}: pod {key} was never tried")
-        head = await journal.head()
-        state = await state_before(journal, load, head.seq + 1)
-        return _untried(state, key)
-    newest = [tried for tried in recorded if tried.record.uid == recorded[-1].record.uid]
-    chosen = choose_attempt(newest, attempt)
-    state = await state_before(journal, load, chosen.seq)
-    numbers = tuple(dict.fromkeys(tried.record.attempt for tried in newest))
-    return _explained(state, chosen.seq, chosen.record, numbers)
+            raise AuditError(f"no attempt {attempt}: pod {key} was never tried{when}")
+        state = await state_before(journal, load, end + 1)
+        found = _untried(state, key, when)
+    else:
+        newest = [tried for tried in recorded if tried.record.uid == recorded[-1].record.uid]
+        chosen = choose_attempt(newest, attempt)
+        state = await state_before(journal, load, chosen.seq)
+        numbers = tuple(dict.fromkeys(tried.record.attempt for tried in newest))
+        found = _explained(state, chosen.seq, chosen.record, numbers)
+    if not unblock or found.outcome not in _STUCK:
+        return found
+    return msgspec.structs.replace(found, unblocking=_unblocking(state, load, key, found))
 
 
-def _untried(state: ClusterState, key: str) -> Explanation:
+_STUCK = (AttemptOutcome.UNSCHEDULABLE.value, AttemptOutcome.GATED.value)
+
+
+def _unblocking(
+    state: ClusterState, load: PluginLoader, key: str, found: Explanation
+) -> tuple[Prospect, ...]:
+    refusals = {
+        node.name: tuple(dict.fromkeys(refusal.plugin for refusal in node.refused_by))
+        for node in found.nodes
+    }
+    return prospects(Suppositions(state, load, key), refusals)
+
+
+def _untried(state: ClusterState, key: str, when: str) -> Explanation:
     entry = state.pods.get(key)
     if entry is None:
-        raise AuditError(f"pod {key} was never tried, and is gone")
+        gone = "and is gone" if not when else "and was not there"
+        raise AuditError(f"pod {key} was never tried{when}, {gone}")
     if entry.node:
-        raise AuditError(f"pod {key} was never tried: it was bound to {entry.node} by another")
+        raise AuditError(
+            f"pod {key} was never tried{when}: it was bound to {entry.node} by another"
+        )
     return _explanation(state, entry, RecordedDecision("none"), None, ())
 
 

@@ -14,6 +14,7 @@ from asched.cli.errors import BadInput
 from asched.cli.journals import DEFAULT_URL, JournalOption, PodArgument, ask
 from asched.cli.output import TableOrData, print_json, print_table
 from asched.cli.root import command_app
+from asched.cli.times import time_ns
 from asched.framework.registry import Registry
 from asched.framework.strict import nearest
 from asched.journal.store import JournalStore
@@ -31,10 +32,23 @@ def explain_pod(
     attempt: Annotated[
         int | None, typer.Option(help="Which attempt. Default: the last one.", min=1)
     ] = None,
+    at: Annotated[
+        str | None,
+        typer.Option(
+            metavar="TIME",
+            help="As it was then: 2026-01-31T12:00:00Z, or so long ago, as 2h30m.",
+        ),
+    ] = None,
     node: Annotated[str | None, typer.Option(help="Show all that was found of this node.")] = None,
     every: Annotated[
         bool, typer.Option("--all", help="Show all nodes, not the first few of each kind.")
     ] = False,
+    unblock: Annotated[
+        bool,
+        typer.Option(
+            "--unblock/--no-unblock", help="Look for what would help a pod that fits nowhere."
+        ),
+    ] = True,
     output: Annotated[
         TableOrData, typer.Option("--output", "-o", help="How to print.")
     ] = TableOrData.TABLE,
@@ -46,8 +60,12 @@ def explain_pod(
     recorded one (another version of asched or of a plugin decided then).
     """
 
+    at_ns = None if at is None else time_ns(at)
+
     async def question(store: JournalStore, name: PodName, registry: Registry) -> Explanation:
-        return await explain(store, name, registry.load, attempt=attempt)
+        return await explain(
+            store, name, registry.load, attempt=attempt, at_ns=at_ns, unblock=unblock
+        )
 
     found = ask(journal, pod, question)
     if node is not None:
@@ -60,6 +78,7 @@ def explain_pod(
             _print_node(found.nodes[0])
         else:
             _print_nodes(found, None if every else _SHOWN)
+        _print_unblocking(found)
     if found.reproduced is False:
         typer.echo("asched: decided once more, the outcome is not the recorded one", err=True)
         raise typer.Exit(1)
@@ -142,6 +161,21 @@ def _print_nodes(found: Explanation, limit: int | None) -> None:
             ],
         )
         _print_left_out(len(refused), limit)
+
+
+def _print_unblocking(found: Explanation) -> None:
+    if found.unblocking is None:
+        return
+    rows = [
+        (prospect.node or "(any)", ", ".join(prospect.refused_by), change.summary)
+        for prospect in found.unblocking
+        for change in prospect.changes
+    ]
+    if rows:
+        title = "Each of these alone would unblock it (tried, all filters pass then)"
+        print_table(("NODE", "REFUSED BY", "CHANGE"), rows, title=title)
+    else:
+        print("no single change was found that would unblock it on the nearest nodes")
 
 
 def _shown(

@@ -72,6 +72,31 @@ def test_explain_an_assignment_names_the_chosen_node(journal: Path) -> None:
     assert "NodeResourcesFit x1" in out
 
 
+def test_explain_what_would_unblock_a_pod(journal: Path) -> None:
+    _, out, _ = run(journal, "explain", "web", "--attempt", "1")
+    [title] = [line for line in out.splitlines() if "would unblock" in line]
+    told = out[out.index(title) :]
+    nodes = [line.split()[0] for line in told.splitlines() if "Fit " in line or "Tol" in line]
+    assert nodes == ["tainted", "small"], "the one that lacks nothing is nearer"
+    assert "1 cpu more on the node" in told
+    assert "the pod tolerates dedicated:NoSchedule" in told
+    _, out, _ = run(journal, "explain", "web", "--attempt", "1", "--no-unblock")
+    assert "would unblock" not in out
+
+
+def test_explain_at_a_time(journal: Path) -> None:
+    code, out, _ = run(journal, "explain", "web", "--at", "2026-01-01T00:00:00Z", "-o", "json")
+    assert code == 0
+    assert json.loads(out)["decision"]["kind"] == "assigned", "written in one batch at that time"
+    code, _, err = run(journal, "explain", "web", "--at", "2025-12-31T23:59:59Z")
+    assert (code, err) == (
+        2,
+        "asched: pod default/web was never tried until then, and was not there\n",
+    )
+    code, _, err = run(journal, "explain", "web", "--at", "tomorrow")
+    assert (code, "is no time; write one like" in err) == (2, True)
+
+
 def test_explain_one_node(journal: Path) -> None:
     code, out, _ = run(journal, "explain", "next", "--node", "spare", "-o", "json")
     assert code == 0
@@ -85,7 +110,7 @@ def test_explain_one_node(journal: Path) -> None:
 
 def test_explain_as_json_has_the_documented_fields(journal: Path) -> None:
     _, out, _ = run(journal, "explain", "next", "-o", "json")
-    documented = (Path(__file__).parents[2] / "docs" / "history.md").read_text()
+    documented = (Path(__file__).parents[2] / "docs" / "explain.md").read_text()
     for field in json.loads(out):
         assert f"`{field}`" in documented, field
 

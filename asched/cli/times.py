@@ -1,0 +1,39 @@
+"""Points in time, as users write them."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+from asched.cli.errors import BadInput
+from asched.framework.duration import parse_duration
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+def time_ns(text: str, now: datetime | None = None) -> int:
+    """Nanoseconds since the epoch of an RFC 3339 time, or of one so long before ``now``.
+
+    A time without an offset is meant in UTC. Raises BadInput for anything else.
+
+    >>> time_ns("1970-01-01T00:00:01Z")
+    1000000000
+    >>> time_ns("500ms", datetime(1970, 1, 1, 0, 0, 1, tzinfo=UTC))
+    500000000
+    """
+    try:
+        at = datetime.fromisoformat(text)
+    except ValueError:
+        at = _ago(text, now or datetime.now(UTC))
+    if at.tzinfo is None:
+        at = at.replace(tzinfo=UTC)
+    return (at - _EPOCH) // timedelta(microseconds=1) * 1000
+
+
+def _ago(text: str, now: datetime) -> datetime:
+    try:
+        return now - parse_duration(text)
+    except (ValueError, OverflowError):
+        raise BadInput(
+            f'asched: "{text}" is no time; write one like 2026-01-31T12:00:00Z, or 2h30m for so long'
+            " ago"
+        ) from None

@@ -1,0 +1,273 @@
+"""What would unblock a pending pod. Each claim is held against the scheduler: the change is made to
+the recorded history, and the pod has to be assigned; just less than the change must not do."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from asched.audit.explain import Explanation, explain
+from asched.audit.pods import PodName
+from asched.audit.unblock import ChangeKind, Unblocking
+from asched.cycle.decide import Decider
+from asched.model.node import Node
+from asched.model.pod import Pod
+from asched.model.resources import AnyObject, Resource, decode
+from asched.state.cluster import ClusterState
+from asched.state.fold import Fold
+from asched.state.records import Assigned, ObjectGone, ObjectSeen, TurnStarted
+from tests.audit.recording import BEGIN_NS, REGISTRY, Recording, node, pod
+
+HOSTNAME = "kubernetes.io/hostname"
+
+
+async def explained(recording: Recording, name: str = "p") -> Explanation:
+    return await explain(await recording.journal(), PodName.parse(name), REGISTRY.load)
+
+
+async def changes(recording: Recording, on: str, name: str = "p") -> dict[ChangeKind, Unblocking]:
+    found = await explained(recording, name)
+    assert found.unblocking is not None
+    told = [change for p in found.unblocking if p.node == on for change in p.changes]
+    assert len({(change.kind, change.key, change.value) for change in told}) == len(told)
+    return {change.kind: change for change in told}
+
+
+def assigned_after(
+    recording: Recording, *seen: AnyObject, gone: tuple[str, ...] = (), name: str = "default/p"
+) -> str:
+    """Where the pod goes once all that happened; empty for nowhere."""
+    fold = Fold(ClusterState(), REGISTRY.load)
+    fold.apply_all(recording.records)
+    fold.apply_all(ObjectGone("Pod", key, fold.state.pods[key].info.uid) for key in gone)
+    fold.apply_all(ObjectSeen(thing) for thing in seen)
+    fold.apply(TurnStarted(fold.state.now_ns + 3600 * 10**9))
+    decider = Decider(fold.state)
+    while decisions := decider.next():
+        fold.apply_all(decisions)
+        for decision in decisions:
+            if isinstance(decision, Assigned) and decision.key == name:
+                return decision.node
+    return ""
+
+
+def anti(app: str, topology: str = HOSTNAME) -> dict[str, Any]:
+    term = {"labelSelector": {"matchLabels": {"app": app}}, "topologyKey": topology}
+    return {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
+
+
+def labelled(plain: Pod, **labels: str) -> Pod:
+    metadata = msgspec.structs.replace(plain.metadata, labels=labels)
+    return msgspec.structs.replace(plain, metadata=metadata)
+
+
+def pending(*others: AnyObject, cpu: str = "1", **spec: Any) -> Recording:
+    recording = Recording()
+    recording.see(*others, pod("p", cpu, **spec))
+    recording.decide()
+    return recording
+
+
+async def test_more_room_and_not_a_bit_less() -> None:
+    recording = pending(node("small", "1500m"), cpu="2")
+    told = (await changes(recording, "small"))[ChangeKind.MORE_ROOM]
+    assert told.amounts == {"cpu": 500}
+    assert told.summary == "500m cpu more on the node"
+    assert assigned_after(recording, node("small", "2000m")) == "small"
+    assert assigned_after(recording, node("small", "1999m")) == ""
+
+
+async def test_room_of_two_kinds_is_one_larger_node() -> None:
+    tiny = decode(
+        Resource.NODES,
+        b'{"metadata":{"name":"n","uid":"n"},"status":{"allocatable":{"cpu":"1","pods":"0"}}}',
+    )
+    assert isinstance(tiny, Node)
+    told = (await changes(pending(tiny, cpu="2"), "n"))[ChangeKind.MORE_ROOM]
+    assert told.amounts == {"cpu": 1000, "pods": 1}
+
+
+async def test_the_toleration_that_is_missing() -> None:
+    recording = pending(node("n", taint="dedicated"))
+    found = await changes(recording, "n")
+    assert set(found) == {ChangeKind.TOLERATION}
+    told = found[ChangeKind.TOLERATION]
+    assert (told.key, told.value, told.effect) == ("dedicated", "", "NoSchedule")
+    toleration = {"key": told.key, "operator": "Equal", "value": "", "effect": told.effect}
+    assert assigned_after(recording, pod("p", tolerations=[toleration])) == "n"
+
+
+async def test_one_toleration_is_not_told_where_two_are_missing() -> None:
+    two = node("n", taint="dedicated")
+    [taint] = two.spec.taints
+    other = msgspec.structs.replace(taint, key="other")
+    two = msgspec.structs.replace(
+        two, spec=msgspec.structs.replace(two.spec, taints=(taint, other))
+    )
+    assert await changes(pending(two), "n") == {}
+
+
+@pytest.mark.parametrize(
+    ("spec", "key", "value"),
+    [
+        ({"nodeSelector": {"disk": "ssd"}}, "disk", "ssd"),
+        (("In", ["fast", "slow"]), "disk", "fast"),
+        (("Exists", []), "disk", ""),
+        (("Gt", ["3"]), "disk", "4"),
+        (("NotIn", ["hdd"]), "disk", None),
+        (("DoesNotExist", []), "disk", None),
+    ],
+)
+async def test_the_label_that_the_node_needs(spec: Any, key: str, value: str | None) -> None:
+    if isinstance(spec, tuple):
+        expression = {"key": "disk", "operator": spec[0], "values": spec[1]}
+        terms = {"nodeSelectorTerms": [{"matchExpressions": [expression]}]}
+        required = {"requiredDuringSchedulingIgnoredDuringExecution": terms}
+        spec = {"affinity": {"nodeAffinity": required}}
+    before = {"disk": "hdd"} if value is None else {}
+    recording = pending(node("n", **before), **spec)
+    found = await changes(recording, "n")
+    told = found[ChangeKind.NODE_LABEL]
+    assert (told.key, told.value) == (key, value)
+    after = {} if value is None else {key: value}
+    assert assigned_after(recording, node("n", **after)) == "n"
+    assert assigned_after(recording, node("n", **before)) == ""
+
+
+async def test_uncordon() -> None:
+    plain = node("n")
+    spec = msgspec.structs.replace(plain.spec, unschedulable=True)
+    recording = pending(msgspec.structs.replace(plain, spec=spec))
+    assert set(await changes(recording, "n")) == {ChangeKind.UNCORDON}
+    assert assigned_after(recording, plain) == "n"
+
+
+async def test_the_anti_affinity_of_another_pod() -> None:
+    guard = pod("guard", nodeName="n", affinity=anti("web"))
+    web = labelled(pod("p"), app="web")
+    recording = Recording()
+    recording.see(node("n", **{HOSTNAME: "n"}), guard, web)
+    recording.decide()
+    told = (await changes(recording, "n"))[ChangeKind.OTHER_ANTI_AFFINITY]
+    assert told.pods == ("default/guard",)
+    assert assigned_after(recording, pod("guard", nodeName="n")) == "n"
+    assert assigned_after(recording, guard) == ""
+
+
+async def test_the_pods_own_anti_affinity() -> None:
+    other = labelled(pod("other", nodeName="n"), app="web")
+    recording = Recording()
+    recording.see(node("n", **{HOSTNAME: "n"}), other, pod("p", affinity=anti("web")))
+    recording.decide()
+    found = await changes(recording, "n")
+    assert (
+        found[ChangeKind.POD_CONSTRAINT].summary
+        == "without the pod's own required pod anti-affinity"
+    )
+    assert found[ChangeKind.EVICTIONS].pods == ("default/other",)
+    assert assigned_after(recording, pod("p")) == "n"
+    assert assigned_after(recording, gone=("default/other",)) == "n"
+
+
+async def test_a_spread_constraint_and_the_label_that_it_goes_by() -> None:
+    constraint = {
+        "maxSkew": 1, "topologyKey": "zone", "whenUnsatisfiable": "DoNotSchedule",
+        "labelSelector": {"matchLabels": {"app": "web"}},
+    }  # fmt: skip
+    recording = Recording()
+    recording.see(node("nowhere"), node("full", "1", zone="a"), node("b", "1", zone="b"))
+    recording.see(labelled(pod("q", nodeName="full"), app="web"), pod("r", nodeName="b"))
+    web = labelled(pod("p", topologySpreadConstraints=[constraint]), app="web")
+    recording.see(web)
+    recording.decide()
+    found = await changes(recording, "nowhere")
+    assert found[ChangeKind.POD_CONSTRAINT].key == "zone"
+    assert (found[ChangeKind.NODE_LABEL].key, found[ChangeKind.NODE_LABEL].value) == ("zone", "b")
+    assert assigned_after(recording, node("nowhere", zone="b")) == "nowhere"
+    assert assigned_after(recording, node("nowhere", zone="a")) == ""
+
+
+async def test_evictions_are_as_few_and_as_unimportant_as_can_be() -> None:
+    recording = Recording()
+    recording.see(node("n", "4"))
+    for name, cpu, priority in (("a", "1", 5), ("b", "2", 1), ("c", "1", 9)):
+        recording.see(pod(name, cpu, nodeName="n", priority=priority))
+    recording.see(pod("p", "2", priority=10, preemptionPolicy="Never"))
+    recording.decide()
+    told = (await changes(recording, "n"))[ChangeKind.EVICTIONS]
+    assert (told.pods, told.lower_priority) == (("default/b",), True)
+    assert assigned_after(recording, gone=told.pods) == "n"
+
+
+async def test_evictions_of_pods_that_are_as_important_are_told_to_be_such() -> None:
+    recording = pending(node("n", "2"), pod("a", "2", nodeName="n"), cpu="2")
+    told = (await changes(recording, "n"))[ChangeKind.EVICTIONS]
+    assert (told.pods, told.lower_priority) == (("default/a",), False)
+    assert "not all of lower priority" in told.summary
+
+
+async def test_assumed_pods_can_be_among_the_evicted() -> None:
+    recording = Recording()
+    recording.see(node("n", "2"), pod("a", "2"))
+    recording.decide()
+    recording.see(pod("p", "2"))
+    recording.decide()
+    assert (await changes(recording, "n"))[ChangeKind.EVICTIONS].pods == ("default/a",)
+
+
+async def test_a_gate() -> None:
+    gates = [{"name": "example.com/quota"}]
+    recording = pending(node("n"), schedulingGates=gates)
+    told = (await changes(recording, ""))[ChangeKind.UNGATE]
+    assert told.key == "example.com/quota"
+    assert assigned_after(recording, pod("p")) == "n"
+    found = await explained(pending(node("n"), cpu="9", schedulingGates=gates))
+    assert found.unblocking == ()
+
+
+async def test_nothing_is_told_where_no_single_change_helps() -> None:
+    recording = pending(node("n", "1", taint="dedicated"), cpu="2", nodeSelector={"disk": "ssd"})
+    found = await explained(recording)
+    assert found.unblocking is not None
+    [prospect] = found.unblocking
+    assert prospect.changes == ()
+    assert set(prospect.refused_by) == {"TaintToleration", "NodeAffinity", "NodeResourcesFit"}
+
+
+async def test_the_nearest_nodes_come_first() -> None:
+    recording = pending(
+        node("a", "1", taint="x"), node("b", "1"), node("c", "3"), node("d", "2"), cpu="4"
+    )
+    found = await explained(recording)
+    assert found.unblocking is not None
+    assert [prospect.node for prospect in found.unblocking] == ["c", "d", "b", "a"]
+
+
+async def test_a_pod_that_fits_needs_no_help() -> None:
+    assert (await explained(pending(node("n")))).unblocking is None
+
+
+async def test_looking_for_help_changes_nothing_that_is_told() -> None:
+    recording = pending(node("n", "1"), pod("a", nodeName="n"), cpu="2")
+    journal = await recording.journal()
+    with_help = await explain(journal, PodName.parse("p"), REGISTRY.load)
+    without = await explain(journal, PodName.parse("p"), REGISTRY.load, unblock=False)
+    assert msgspec.structs.replace(with_help, unblocking=None) == without
+
+
+async def test_at_a_time() -> None:
+    recording = pending(node("n", "1"), cpu="2")
+    journal = await recording.journal()
+    first = await explain(journal, PodName.parse("p"), REGISTRY.load)
+    await journal.append([TurnStarted(BEGIN_NS + 10**9), ObjectSeen(node("large", "9"))],
+                         written_at_ns=BEGIN_NS + 10**9)  # fmt: skip
+    await journal.append(
+        [Assigned("default/p", "uid-p", "large", 2, 1)], written_at_ns=BEGIN_NS + 9 * 10**9
+    )
+    now = await explain(journal, PodName.parse("p"), REGISTRY.load)
+    assert now.decision.kind == "assigned"
+    for at_ns in (BEGIN_NS, BEGIN_NS + 8 * 10**9):
+        then = await explain(journal, PodName.parse("p"), REGISTRY.load, at_ns=at_ns)
+        assert (then.decision.kind, then.decision.seq) == ("rejected", first.decision.seq)
