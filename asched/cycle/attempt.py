@@ -1,7 +1,7 @@
 """One scheduling cycle: filter, score and choose for one pod, against the state as it is.
 
-Nothing is changed here. What the attempt found is an :class:`Outcome`; turning it into a decision,
-with what PostFilter, Reserve and Permit add, is :mod:`asched.cycle.decide`.
+Nothing is changed here. What the attempt finds is a :class:`Screening` and a :class:`Scoring`; turning
+it into a decision, with what PostFilter, Reserve and Permit add, is :mod:`asched.cycle.decide`.
 """
 
 from __future__ import annotations

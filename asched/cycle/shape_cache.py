@@ -44,11 +44,3 @@ class ShapeCache:
         if len(self._answers) > _MOST_SHAPES:
             self._answers.popitem(last=False)
         return known
-
-    def drop(self, profile: Profile, pod: PodInfo) -> None:
-        """Forget a shape of which a plugin failed."""
-        self._answers.pop((id(profile), pod.shape), None)
-
-    def clear(self) -> None:
-        self._answers.clear()
-        self._profiles.clear()

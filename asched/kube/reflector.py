@@ -349,8 +349,3 @@ class ClusterWatch:
         async with anyio.create_task_group() as tasks:
             for reflector in self.reflectors:
                 await tasks.start(reflector.run)
-
-
-async def run_reflectors(client: ApiClient, sink: Sink) -> None:
-    """Watch everything that scheduling reads, until cancelled."""
-    await ClusterWatch(client, sink).run()
