@@ -77,7 +77,9 @@ async def test_archived_records_are_not_read_and_it_is_said_what_to_do(
         await fill(store, 13)
         await move(store, tmp_path, before_ns=1000)
         for subject in (None, "pod/default/web-1"):
-            with pytest.raises(ArchivedError, match=r"records 1 to 12 were .*asched journal restore"):
+            with pytest.raises(
+                ArchivedError, match=r"records 1 to 12 were .*asched journal restore"
+            ):
                 assert [s async for s in store.read(subject=subject)] == []
         with pytest.raises(ArchivedError):
             assert [s async for s in store.read(11)] == []

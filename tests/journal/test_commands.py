@@ -1,0 +1,143 @@
+"""``asched journal`` as its users see it."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from pathlib import Path
+
+import anyio
+import pytest
+from typer.testing import CliRunner
+
+from asched.cli.main import app
+from asched.journal import open_journal
+from tests.journal.samples import mixed, turn
+from tests.journal.test_verification import tamper
+
+DAY_NS = 24 * 3600 * 1_000_000_000
+runner = CliRunner()
+
+
+def run(*args: str | Path) -> tuple[int, str, str]:
+    result = runner.invoke(app, ["journal", *map(str, args)], prog_name="asched")
+    return result.exit_code, result.stdout, result.stderr
+
+
+async def write_journal(path: Path) -> None:
+    """A batch of 3 records a day from 1970-01-01 on, and one of 4; a checkpoint on the third."""
+    async with open_journal(str(path)) as store:
+        await store.claim("node-a", claimed_at_ns=0)
+        for day in range(4):
+            await store.append(turn(day), written_at_ns=day * DAY_NS)
+        await store.append(mixed(), written_at_ns=4 * DAY_NS)
+        await store.save_checkpoint(8, b"state")
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    path = tmp_path / "journal.db"
+    anyio.run(write_journal, path)
+    return path
+
+
+def test_verify_prints_the_head_and_compares_it(path: Path) -> None:
+    code, out, err = run("verify", "--journal", path)
+    assert (code, err) == (0, "")
+    assert out.startswith("verified 16 records in 5 batches of 1 writers, 1 checkpoints\nhead 16:")
+    head = out.split()[-1]
+    assert run("verify", "--journal", path, "--head", head) == (0, out, "")
+    other = f"16:{'0' * 64}"
+    code, out, err = run("verify", "--journal", path, "--head", other)
+    assert (code, out) == (1, "")
+    assert err == (
+        f"asched: batch 5 (records 13 to 16) does not have the head {other} that was kept\n"
+    )
+
+
+def test_verify_names_what_was_altered(path: Path, tmp_path: Path) -> None:
+    copy = Path(shutil.copy(path, tmp_path / "copy.db"))
+    anyio.run(tamper, str(copy), "UPDATE journal_record SET subject = 'pod/a/b' WHERE seq = 5")
+    assert run("verify", "--journal", copy) == (
+        1,
+        "",
+        "asched: batch 2 (records 4 to 6) was altered: its hash does not match\n",
+    )
+    assert run("verify", "--journal", path)[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        (("verify", "--journal", "absent.db"), "asched: cannot open absent.db: no such file\n"),
+        (("verify", "--head", "7"), "asched: '7' is no SEQ:HASH, with 64 hexadecimal digits"),
+        (("stats", "--journal", "mysql://x/y"), "asched: cannot keep a journal in mysql://x/y"),
+    ],
+)
+def test_mistakes_are_one_line(
+    args: tuple[str, ...], message: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    code, out, err = run(*args)
+    assert (code, out) == (2, "")
+    assert err.startswith(message)
+    assert err.count("\n") == 1
+
+
+def test_stats(path: Path) -> None:
+    code, out, _ = run("stats", "--journal", path, "-o", "json")
+    found = json.loads(out)
+    assert code == 0
+    kinds = found.pop("kinds")
+    assert [(kind["kind"], kind["records"]) for kind in kinds] == [
+        ("Assigned", 10),
+        ("TurnStarted", 4),
+        ("ObjectSeen", 1),
+        ("Bound", 1),
+    ]
+    assert found.pop("payloadBytes") == sum(kind["payloadBytes"] for kind in kinds) > 900
+    assert found == {
+        "firstSeq": 1,
+        "lastSeq": 16,
+        "records": 16,
+        "batches": 5,
+        "firstWrittenAtNs": 0,
+        "lastWrittenAtNs": 4 * DAY_NS,
+        "archivedRecords": 0,
+        "archivedSegments": 0,
+        "checkpoints": 1,
+        "writers": [
+            {"epoch": 1, "writer": "node-a", "claimedAtNs": 0, "batches": 5, "records": 16}
+        ],
+    }
+    table = run("stats", "--journal", path)[1]
+    for text in ("16 (1 to 16)", "1970-01-05 00:00:00", "TurnStarted", "node-a"):
+        assert text in table
+
+
+def test_archive_verify_restore_and_export(path: Path, tmp_path: Path) -> None:
+    folder, whole, lines = tmp_path / "old", tmp_path / "whole.db", tmp_path / "all.jsonl"
+    head = run("verify", "--journal", path)[1].split()[-1]
+    moved = run("archive", "--before", "1970-01-04", "--to", folder, "--journal", path)
+    (file,) = folder.iterdir()
+    assert moved == (0, f"moved records 1 to 6 to {file}\n", "")
+    again = run("archive", "--before", "1970-01-04", "--to", folder, "--journal", path)
+    assert again == (0, "nothing moved: no checkpoint has only older records before it\n", "")
+
+    assert run("verify", "--journal", path)[1] == (
+        "records 1 to 6 are in the archive, not looked at: --archive DIR\n"
+        f"verified 10 records in 3 batches of 1 writers, 1 checkpoints\nhead {head}\n"
+    )
+    assert run("verify", "--journal", path, "--archive", folder)[1].endswith(f"head {head}\n")
+
+    assert run("export", "--journal", path, "--archive", folder, "--to", lines) == (
+        0, f"wrote 16 records to {lines}\n", "",
+    )  # fmt: skip
+    assert [json.loads(line)["seq"] for line in lines.read_text().splitlines()] == [*range(1, 17)]
+    part = run("export", "--journal", path, "--to", tmp_path / "part.jsonl")[1]
+    assert part.endswith("without records 1 to 6, which are in the archive: --archive DIR\n")
+
+    assert run("restore", "--journal", path, "--archive", folder, "--to", whole) == (
+        0, f"{whole} holds records 1 to 16\n", "",
+    )  # fmt: skip
+    assert run("verify", "--journal", whole, "--head", head)[0] == 0
