@@ -21,7 +21,7 @@ T = TypeVar("T")
 DEFAULT_URL: Final = JournalSettings().url
 
 JournalOption = Annotated[
-    str, typer.Option("--journal", help="The journal: a file, or sqlite+aiosqlite:///PATH.")
+    str, typer.Option("--journal", help="The journal: a file, or a URL (docs/journal.md).")
 ]
 PodArgument = Annotated[str, typer.Argument(metavar="POD", help="NAME or NAMESPACE/NAME.")]
 
