@@ -1,4 +1,4 @@
-"""What happened to one pod, from the journal alone.
+"""What happened to pods, from the journal alone.
 
 The journal is folded once more, and after each record it is looked where the pod is now queued: so
 a move from queue to queue is told with the very record that caused it.
@@ -6,6 +6,7 @@ a move from queue to queue is told with the very record that caused it.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
 
@@ -28,7 +29,6 @@ from asched.audit.entries import (
     QueueMove,
     Rejection,
 )
-from asched.audit.pods import PodName
 from asched.framework.profile import PluginLoader
 from asched.journal.codec import subject_of
 from asched.journal.store import JournalStore
@@ -42,6 +42,15 @@ from asched.state.queue import SchedulingQueue
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
+def time_of(ns: int) -> datetime:
+    """Nanoseconds since the epoch as a time in UTC, to the microsecond."""
+    return _EPOCH + timedelta(microseconds=ns // 1000)
+
+
+Wanted = Callable[[Pod, ClusterState], bool]
+"""Whether a pod that is seen for the first time, in that state, is to be followed."""
+
+
 class _Followed(NamedTuple):
     """A pod that is followed, and where it was last."""
 
@@ -52,15 +61,24 @@ class _Followed(NamedTuple):
 class PodTimelines:
     """Folds a journal and writes down what concerns the pods that are asked for."""
 
-    def __init__(self, pod: PodName, load: PluginLoader) -> None:
+    def __init__(self, wanted: Wanted, load: PluginLoader) -> None:
+        """``wanted`` says which pods are followed, when each is first seen."""
         self.found: list[PodTimeline] = []
         """Oldest first; one for each uid."""
         self.keys: dict[str, None] = {}
         """Every pod that the journal knows."""
-        self._pod = pod
+        self._wanted = wanted
         self._fold = Fold(ClusterState(), load)
         self._followed: dict[str, _Followed] = {}
+        # Followed pods that wait in a queue: whatever happens may move them. All others move only
+        # by records of their own.
+        self._queued: dict[str, None] = {}
         self._seq = 0
+
+    @property
+    def now_ns(self) -> int:
+        """The time of the present turn."""
+        return self._fold.state.now_ns
 
     def apply(self, seq: int, record: r.AnyRecord) -> None:
         """Fold the next record. Raises FoldError, ProfileError."""
@@ -72,14 +90,17 @@ class PodTimelines:
         else:
             self._tell(record)
         self._fold.apply(record)
-        for key in [*self._followed]:
+        _, _, subject = subject_of(record).partition("/")
+        if subject in self._followed:
+            self._look_at_queue(subject, record)
+        for key in [*self._queued]:
             self._look_at_queue(key, record)
 
     # -- writing ------------------------------------------------------------------------------
 
     @property
     def _at(self) -> datetime:
-        return _EPOCH + timedelta(microseconds=self._fold.state.now_ns // 1000)
+        return time_of(self.now_ns)
 
     def _write(self, key: str, entry: Entry) -> None:
         followed = self._followed.get(key)
@@ -89,7 +110,7 @@ class PodTimelines:
     def _pod_seen(self, pod: Pod) -> None:
         key = pod.key
         self.keys[key] = None
-        if not self._pod.matches(key):
+        if not self._wanted(pod, self._fold.state):
             return
         followed = self._followed.get(key)
         if followed is not None and followed.timeline.uid == pod.metadata.uid:
@@ -193,8 +214,13 @@ class PodTimelines:
         followed = self._followed[key]
         if self._fold.state.entry(key, followed.timeline.uid) is None:
             del self._followed[key]  # gone; another of that name may come
+            self._queued.pop(key, None)
             return
         queue = queue_of(self._fold.state.queue, key)
+        if queue:
+            self._queued[key] = None
+        else:
+            self._queued.pop(key, None)
         if queue == followed.queue:
             return
         self._followed[key] = followed._replace(queue=queue)
@@ -335,14 +361,17 @@ def _decision(
             return PermitAnswer(seq, at, record.plugin, False, record.message)
 
 
-async def timelines(journal: JournalStore, pod: PodName, load: PluginLoader) -> list[PodTimeline]:
-    """The timeline of every pod that had that name, oldest first.
+async def follow(
+    journal: JournalStore, wanted: Wanted, load: PluginLoader, until_ns: int | None = None
+) -> PodTimelines:
+    """The timelines of all wanted pods up to a time, by default to the journal's end.
 
-    Raises :class:`AuditError` where there is no such pod or the name fits pods of several
-    namespaces, :class:`~asched.journal.errors.JournalError`, ProfileError and FoldError.
+    Raises :class:`~asched.journal.errors.JournalError`, ProfileError and FoldError.
     """
-    found = PodTimelines(pod, load)
+    found = PodTimelines(wanted, load)
     async for stored in journal.read():
-        found.apply(stored.seq, stored.record)
-    pod.choose(found.keys)
-    return found.found
+        record = stored.record
+        if isinstance(record, r.TurnStarted) and until_ns is not None and record.now_ns > until_ns:
+            break
+        found.apply(stored.seq, record)
+    return found

@@ -1,7 +1,8 @@
-"""``asched history``: what happened to a pod, from the journal alone."""
+"""``asched history``: what happened to pods or to a node, from the journal alone."""
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from typing import Annotated
 
 import typer
@@ -25,40 +26,135 @@ from asched.audit.entries import (
     QueueMove,
     Rejection,
 )
-from asched.audit.pods import PodName
-from asched.audit.timeline import timelines
-from asched.cli.journals import DEFAULT_URL, JournalOption, PodArgument, ask
+from asched.audit.history import (
+    Owner,
+    Period,
+    timelines,
+    timelines_of_owner,
+    timelines_of_preempted,
+    timelines_of_unschedulable,
+)
+from asched.audit.node_history import NodeTimeline, node_timeline
+from asched.audit.pods import AuditError, PodName
+from asched.cli.errors import BadInput
+from asched.cli.journals import DEFAULT_URL, JournalOption, ask_journal
 from asched.cli.output import TableOrData, print_json, print_table
 from asched.cli.root import command_app
+from asched.cli.times import TIMES, time_ns
+from asched.framework.profile import PluginLoader
 from asched.framework.registry import Registry
 from asched.journal.store import JournalStore
 
-app = command_app("Tell what happened to a pod, from the journal alone.")
+app = command_app("Tell what happened to pods or to a node, from the journal alone.")
 
 
 @app.command()
 def history(
-    pod: PodArgument,
+    name: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="[POD|NODE]", help="NAME or NAMESPACE/NAME of a pod, or a node's name."
+        ),
+    ] = None,
     journal: JournalOption = DEFAULT_URL,
+    owner: Annotated[
+        str | None,
+        typer.Option(
+            metavar="KIND/NAME",
+            help="All pods of a controller, such as Deployment/web or shop/Job/nightly.",
+        ),
+    ] = None,
+    unschedulable: Annotated[
+        bool, typer.Option("--unschedulable", help="All pods that were rejected.")
+    ] = False,
+    preempted: Annotated[
+        bool, typer.Option("--preempted", help="All pods that were to be evicted for others.")
+    ] = False,
+    since: Annotated[
+        str | None, typer.Option(metavar="TIME", help=f"From then on: {TIMES}.")
+    ] = None,
+    until: Annotated[str | None, typer.Option(metavar="TIME", help="Up to then.")] = None,
     output: Annotated[
         TableOrData, typer.Option("--output", "-o", help="How to print.")
     ] = TableOrData.TABLE,
 ) -> None:
-    """Tell what happened to a pod, from the journal alone.
+    """Tell what happened to pods or to a node, from the journal alone.
 
-    When it was seen, how it moved between queues and why, each attempt and its decision, what came
+    When a pod was seen, how it moved between queues and why, each attempt and its decision, what came
     of it, and its end; for pods long deleted too. Pods of the same name are told apart by uid.
     """
-    found = ask(journal, pod, _timelines)
-    if output is TableOrData.JSON:
+    if (name is not None) + (owner is not None) + unschedulable + preempted != 1:
+        raise BadInput(
+            "asched: name a pod or a node, or give one of --owner, --unschedulable and --preempted"
+        )
+    now = datetime.now(UTC)
+    period = Period(
+        0 if since is None else time_ns(since, now), None if until is None else time_ns(until, now)
+    )
+
+    async def question(store: JournalStore, registry: Registry) -> list[PodTimeline] | NodeTimeline:
+        load = registry.load
+        if owner is not None:
+            return await timelines_of_owner(store, Owner.parse(owner), load, period)
+        if unschedulable:
+            return await timelines_of_unschedulable(store, load, period)
+        if preempted:
+            return await timelines_of_preempted(store, load, period)
+        return await _named(store, name or "", load, period)
+
+    found = ask_journal(journal, question)
+    if isinstance(found, NodeTimeline):
+        _show_node(found, output)
+    elif output is TableOrData.JSON:
         print_json({"pods": found})
+    elif unschedulable or preempted:
+        _print_overview(found)
+    else:
+        for timeline in found:
+            _print_timeline(timeline)
+
+
+async def _named(
+    journal: JournalStore, name: str, load: PluginLoader, period: Period
+) -> list[PodTimeline] | NodeTimeline:
+    """The pods of that name, or else the node."""
+    try:
+        return await timelines(journal, PodName.parse(name), load, period)
+    except AuditError:
+        node = await node_timeline(journal, name, period)
+        if node is None:
+            raise
+        return node
+
+
+def _show_node(found: NodeTimeline, output: TableOrData) -> None:
+    if output is TableOrData.JSON:
+        print_json({"node": found})
         return
+    rows = [
+        (f"{entry.at:%Y-%m-%d %H:%M:%S}", str(entry.seq), entry.event, entry.pod, entry.detail)
+        for entry in found.entries
+    ]
+    print_table(("TIME (UTC)", "RECORD", "EVENT", "POD", ""), rows, title=f"node {found.name}")
+
+
+def _print_overview(found: list[PodTimeline]) -> None:
+    """A line for each of many pods: what was wrong last, and what became of it."""
+    rows = []
     for timeline in found:
-        _print_timeline(timeline)
-
-
-async def _timelines(journal: JournalStore, pod: PodName, registry: Registry) -> list[PodTimeline]:
-    return await timelines(journal, pod, registry.load)
+        troubles = [e for e in timeline.entries if isinstance(e, Rejection | Preemption)]
+        last = troubles[-1]
+        rows.append(
+            (
+                f"{timeline.namespace}/{timeline.name}",
+                f"{last.at:%Y-%m-%d %H:%M:%S}",
+                str(len(troubles)),
+                " ".join(described(last)),
+                " ".join(described(timeline.entries[-1])),
+            )
+        )
+    print_table(("POD", "LAST (UTC)", "TIMES", "WHAT", "NOW"), rows)
+    print(f"{len(rows)} pod(s)")
 
 
 def _print_timeline(timeline: PodTimeline) -> None:

@@ -33,10 +33,18 @@ def ask(url: str, pod: str, question: Question[T]) -> T:
 
     Raises CommandError for what cannot be answered.
     """
+    return ask_journal(url, lambda store, registry: question(store, PodName.parse(pod), registry))
+
+
+def ask_journal(url: str, question: Callable[[JournalStore, Registry], Awaitable[T]]) -> T:
+    """Put a question to the journal at ``url``, which is opened for reading only.
+
+    Raises CommandError for what cannot be answered.
+    """
 
     async def answer() -> T:
         async with open_journal(url, read_only=True) as journal:
-            return await question(journal, PodName.parse(pod), Registry.discover())
+            return await question(journal, Registry.discover())
 
     try:
         return anyio.run(answer)

@@ -27,7 +27,7 @@ COMMANDS: Final = {
         "Serve an embedded cluster: a Kubernetes API in memory, with simulated kubelets.",
     ),
     "history": CommandSource(
-        "asched.cli.history", "Tell what happened to a pod, from the journal alone."
+        "asched.cli.history", "Tell what happened to pods or to a node, from the journal alone."
     ),
     "explain": CommandSource(
         "asched.cli.explain",

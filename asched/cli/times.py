@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from typing import Final
 
 from asched.cli.errors import BadInput
 from asched.framework.duration import parse_duration
+
+TIMES: Final = "2026-01-31T12:00:00Z, or so long ago as 2h30m"
+"""What can be written, for a help text."""
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 

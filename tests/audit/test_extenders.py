@@ -7,8 +7,8 @@ import pytest
 
 from asched.audit.entries import Assignment, ExtenderInquiry, ExtenderReply, QueueMove
 from asched.audit.explain import explain
+from asched.audit.history import timelines
 from asched.audit.pods import PodName
-from asched.audit.timeline import timelines
 from asched.framework.extenders import EXTENDER, ExtenderSpec, ExtenderVerb
 from asched.state.inquiries import packed
 from asched.state.records import (

@@ -19,8 +19,8 @@ from asched.audit.entries import (
     QueueMove,
     Rejection,
 )
+from asched.audit.history import timelines
 from asched.audit.pods import AuditError, PodName
-from asched.audit.timeline import timelines
 from asched.framework.status import Code
 from asched.state.records import BindFailed, PodChanged
 from tests.audit.recording import REGISTRY, Recording, node, pod, woken_pod

@@ -1,0 +1,203 @@
+"""History: which pods, which time, of which owner; and of nodes."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+import pytest
+from typer.testing import CliRunner
+
+from asched.audit.history import (
+    Owner,
+    Period,
+    timelines,
+    timelines_of_owner,
+    timelines_of_preempted,
+    timelines_of_unschedulable,
+)
+from asched.audit.node_history import node_timeline
+from asched.audit.pods import AuditError, PodName
+from asched.cli.main import app
+from asched.journal.opening import open_journal
+from asched.model.meta import ObjectMeta, OwnerReference
+from asched.model.pod import Pod
+from asched.model.workloads import ReplicaSet
+from asched.state.records import ObjectGone, PodChanged
+from tests.audit.recording import BEGIN_NS, REGISTRY, Recording, node, pod, woken_pod
+
+
+def owned(plain: Pod, *owners: OwnerReference) -> Pod:
+    metadata = msgspec.structs.replace(plain.metadata, owner_references=owners)
+    return msgspec.structs.replace(plain, metadata=metadata)
+
+
+def names(found: Sequence[object]) -> list[str]:
+    return [getattr(timeline, "name", "") for timeline in found]
+
+
+def crowded() -> Recording:
+    """``low`` runs and is preempted by ``high``; ``huge`` fits nowhere; ``easy`` just runs."""
+    recording = Recording()
+    recording.see(node("n", "2"), pod("low", "2", priority=1))
+    recording.bind(recording.decide())
+    recording.turn(1.0)
+    recording.see(pod("high", "2", priority=9))
+    recording.decide()
+    recording.turn(2.0)
+    recording.see(pod("huge", "99"), node("m", "2"), pod("easy", "1", nodeSelector={"a": "b"}))
+    recording.see(node("o", "1", a="b"))
+    recording.bind(recording.decide())
+    recording.turn(50.0)
+    recording.lose(pod("low"))
+    return recording
+
+
+async def test_pods_that_were_rejected() -> None:
+    journal = await crowded().journal()
+    found = await timelines_of_unschedulable(journal, REGISTRY.load)
+    assert names(found) == ["high", "huge"]
+    assert [entry.seq for entry in found[1].entries] == sorted(e.seq for e in found[1].entries)
+    early = Period(until_ns=BEGIN_NS + 1_500_000_000)
+    assert names(await timelines_of_unschedulable(journal, REGISTRY.load, early)) == ["high"]
+    late = Period(since_ns=BEGIN_NS + 1_500_000_000)
+    assert names(await timelines_of_unschedulable(journal, REGISTRY.load, late)) == ["huge"]
+
+
+async def test_pods_that_were_preempted_and_are_gone() -> None:
+    journal = await crowded().journal()
+    [low] = await timelines_of_preempted(journal, REGISTRY.load)
+    assert low.name == "low"
+    kinds = [type(entry).__name__ for entry in low.entries]
+    assert kinds == ["Observed", "QueueMove", "Assignment", "Binding", "Preemption", "Deletion"]
+    late = Period(since_ns=BEGIN_NS + 2_000_000_000)
+    assert await timelines_of_preempted(journal, REGISTRY.load, late) == []
+
+
+async def test_a_period_cuts_a_timeline() -> None:
+    journal = await woken_pod().journal()
+    web = PodName.parse("web")
+    [whole] = await timelines(journal, web, REGISTRY.load)
+    times = sorted({entry.at for entry in whole.entries})
+    assert len(times) == 4
+    for at_s, until_s, count in ((0, 0.4, 1), (0.5, 0.5, 1), (0.6, 20, 2), (0, 20, 4)):
+        period = Period(BEGIN_NS + round(at_s * 1e9), BEGIN_NS + round(until_s * 1e9))
+        [part] = await timelines(journal, web, REGISTRY.load, period)
+        assert len({entry.at for entry in part.entries}) == count
+        assert set(map(str, part.entries)) <= set(map(str, whole.entries))
+    assert await timelines(journal, web, REGISTRY.load, Period(BEGIN_NS + 10**12)) == []
+
+
+async def test_the_pods_of_an_owner() -> None:
+    deployment = OwnerReference(kind="Deployment", name="web", uid="d", controller=True)
+    metadata = ObjectMeta(
+        name="web-1", namespace="default", uid="rs", owner_references=(deployment,)
+    )
+    of_set = OwnerReference(kind="ReplicaSet", name="web-1", uid="rs", controller=True)
+    of_other = OwnerReference(kind="ReplicaSet", name="web-1", uid="older", controller=True)
+    recording = Recording()
+    recording.see(node("n", "9"), ReplicaSet(metadata=metadata))
+    recording.see(owned(pod("a"), of_set), owned(pod("b"), of_set), pod("c"))
+    recording.see(owned(pod("d"), of_other), owned(pod("e", namespace="x"), of_set))
+    recording.lose(pod("a"))
+    journal = await recording.journal()
+
+    async def of(text: str) -> list[str]:
+        return names(await timelines_of_owner(journal, Owner.parse(text), REGISTRY.load))
+
+    assert await of("Deployment/web") == ["a", "b"]
+    assert await of("replicaset/web-1") == ["a", "b", "d", "e"]
+    assert await of("x/ReplicaSet/web-1") == ["e"]
+    with pytest.raises(AuditError, match="knows no pod of Job/web"):
+        await of("Job/web")
+    for nonsense in ("web", "a/b/c/d", "/web", "Job/"):
+        with pytest.raises(AuditError, match="names no owner"):
+            Owner.parse(nonsense)
+
+
+async def test_a_node() -> None:
+    recording = Recording()
+    recording.see(node("n", "2", zone="a"), pod("p", "1"), pod("q", "1"))
+    recording.bind(recording.decide())
+    recording.turn(1.0)
+    recording.see(node("n", "4", zone="b", taint="x"))
+    recording.lose(pod("p"))
+    recording.add(PodChanged("default/q", "uid-q", node_name="n"))
+    recording.turn(2.0)
+    recording.see(pod("r", nodeName="n"))
+    recording.add(ObjectGone("Node", "n"))
+    journal = await recording.journal()
+    found = await node_timeline(journal, "n")
+    assert found is not None
+    assert [(entry.event, entry.pod) for entry in found.entries] == [
+        ("seen", ""),
+        ("assigned", "default/p"), ("assigned", "default/q"),
+        ("bound", "default/p"), ("bound", "default/q"),
+        ("changed", ""), ("left", "default/p"), ("bound", "default/r"), ("gone", ""),
+    ]  # fmt: skip
+    assert found.entries[5].detail == (
+        "label zone a -> b; allocatable cpu 2 -> 4; taints (none) -> x=:NoSchedule"
+    )
+    part = await node_timeline(journal, "n", Period(BEGIN_NS + 10**9, BEGIN_NS + 10**9))
+    assert part is not None
+    assert [entry.event for entry in part.entries] == ["changed", "left"]
+    assert await node_timeline(journal, "m") is None
+
+
+# -- the command ----------------------------------------------------------------------------------
+
+
+@pytest.fixture
+async def journal(tmp_path: Path) -> Path:
+    path = tmp_path / "journal.db"
+    async with open_journal(str(path)) as store:
+        await crowded().store_in(store)
+    return path
+
+
+def run(journal: Path, *args: str) -> tuple[int, str, str]:
+    result = CliRunner().invoke(
+        app, ["history", *args, "--journal", str(journal)], prog_name="asched"
+    )
+    return result.exit_code, result.stdout, result.stderr
+
+
+def test_many_pods_are_a_line_each(journal: Path) -> None:
+    code, out, err = run(journal, "--unschedulable")
+    assert (code, err) == (0, "")
+    assert [line.split()[0] for line in out.splitlines() if line.startswith(" default/")] == [
+        "default/high", "default/huge",
+    ]  # fmt: skip
+    assert "2 pod(s)" in out
+    code, out, _ = run(journal, "--preempted")
+    assert "preempted to make room for default/high on n" in " ".join(out.split())
+    code, out, _ = run(journal, "--preempted", "-o", "json")
+    assert [timeline["name"] for timeline in json.loads(out)["pods"]] == ["low"]
+
+
+def test_a_node_by_its_name(journal: Path) -> None:
+    code, out, err = run(journal, "n")
+    assert (code, err) == (0, "")
+    assert "node n" in out
+    assert "evicting default/low" in out
+    _, out, _ = run(journal, "n", "-o", "json", "--until", "2026-01-01T00:00:00.5Z")
+    assert [e["event"] for e in json.loads(out)["node"]["entries"]] == ["seen", "assigned", "bound"]
+
+
+@pytest.mark.parametrize(
+    ("args", "complaint"),
+    [
+        ((), "name a pod or a node, or give one of"),
+        (("low", "--preempted"), "name a pod or a node, or give one of"),
+        (("nobody",), "the journal knows no pod nobody"),
+        (("--owner", "Job/x"), "the journal knows no pod of Job/x"),
+        (("--owner", "x"), "'x' names no owner"),
+        (("low", "--since", "soon"), '"soon" is no time'),
+    ],
+)
+def test_mistakes(journal: Path, args: Sequence[str], complaint: str) -> None:
+    code, out, err = run(journal, *args)
+    assert (code, out) == (2, "")
+    assert complaint in err
