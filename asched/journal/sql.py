@@ -322,11 +322,12 @@ def _first_few(batches: list[Batch]) -> list[Batch]:
 
 def _with_rows(batches: Sequence[Batch], rows: Sequence[Row]) -> Iterator[SealedBatch]:
     """Each batch with its part of ``rows``, which are in order."""
-    begin = 0
+    begin, stored = 0, len(rows)
     for batch in batches:
-        end = begin + batch.last_seq - batch.first_seq + 1
+        first_seq, last_seq = batch.first_seq, batch.last_seq
+        end = begin + last_seq - first_seq + 1
         # Past the batch only where a record is missing.
-        while end > begin and (end > len(rows) or rows[end - 1].seq > batch.last_seq):
+        while end > begin and (end > stored or rows[end - 1].seq > last_seq):
             end -= 1
         yield SealedBatch(batch, rows[begin:end])
         begin = end
