@@ -7,6 +7,7 @@ import signal
 from collections.abc import Callable
 from pathlib import Path
 
+from asched.audit.replay import replay
 from asched.daemon.daemon import fold_journal
 from asched.framework.registry import Registry
 from asched.journal import open_journal
@@ -103,6 +104,9 @@ async def check_journal(w: World) -> None:
             head = verify(sealed, head)
         assert head == await store.head()
         await fold_journal(fold, store)
+        replayed = await replay(store, Registry.discover())
+    assert replayed.equal, replayed.divergence
+    assert replayed.decisions
     assert fold.state.epoch == KILLS + 1
     assert all(entry.phase is PodPhase.BOUND for entry in fold.state.pods.values())
     known = {entry.info.uid: entry.node for entry in fold.state.pods.values()}
