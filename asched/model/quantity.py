@@ -41,7 +41,7 @@ class QuantityError(ValueError):
     """The text is not a quantity of the Kubernetes grammar."""
 
 
-@lru_cache(maxsize=65536)
+@lru_cache(maxsize=65536, typed=True)
 def _exact(text: str) -> tuple[int, int, int]:
     """``text`` as ``mantissa * 2**bits * 10**exponent``."""
     match = _GRAMMAR.fullmatch(text.strip()) if len(text) <= MAX_LENGTH else None
@@ -92,7 +92,7 @@ def saturated(number: int) -> int:
     return max(MIN_INT64, min(MAX_INT64, number))
 
 
-@lru_cache(maxsize=65536)
+@lru_cache(maxsize=65536, typed=True)
 def thousandths(quantity: QuantityText) -> int:
     """The quantity in thousandths, rounded away from zero, of any size: for adding up.
 
@@ -112,7 +112,7 @@ def milli_value(quantity: QuantityText) -> int:
     return saturated(thousandths(quantity))
 
 
-@lru_cache(maxsize=65536)
+@lru_cache(maxsize=65536, typed=True)
 def value(quantity: QuantityText) -> int:
     """The quantity in whole units, rounded away from zero (``Quantity.Value``).
 

@@ -83,7 +83,7 @@ async def test_what_is_overdue_but_cannot_be_decided_fills_no_journal(tmp_path: 
             w.faults.answer(500, count=10_000, verb="list", resource="nodes")
         async with w.daemon(enabled("Never"), Never) as daemon:
             assert daemon.cluster.waiting
-            await w.until(lambda: w.faults.shown >= 5)  # 1 s at least, and a permit lasts 0.1 s
+            await w.until(lambda: w.faults.shown >= 5)  # 1 s at least, and a permit lasts 0.5 s
             assert daemon.cluster.waiting
             assert daemon.engine.stats.turns < 20
         async with open_journal(str(w.journal), read_only=True) as store:

@@ -25,7 +25,7 @@ from asched.framework.interface import (
 from asched.framework.nodes import NodeInfo
 from asched.framework.pod_info import PodInfo
 from asched.framework.status import SUCCESS, Code, Status
-from tests.daemon.world import KUBE, world
+from tests.daemon.world import KUBE, OWN, world
 
 PAIRS = '''
 """Pods labelled `pair` start in twos: the first waits at Permit until the second has a node."""
@@ -229,14 +229,16 @@ class Never(PermitPlugin):
     api_version: ClassVar[int] = 1
 
     def permit(self, state: CycleState, pod: PodInfo, node_name: str) -> PermitResult:
-        return PermitResult(Status(Code.WAIT), 0.1)
+        return PermitResult(Status(Code.WAIT), 0.5)
 
 
 async def test_books_are_kept_and_kept_again_after_a_restart(tmp_path: Path) -> None:
     Ledger.books.clear()
+    # Without checkpoints, so that the restart folds everything and tells the books everything.
     config = (
         KUBE
         + "profiles:\n- plugins:\n    multiPoint:\n      enabled: [{name: Ledger}, {name: Never}]\n"
+        + f"---\n{OWN}journal: {{checkpointEvery: 0}}\n"
     )
     async with world(tmp_path, nodes=1) as w:
         async with w.daemon(config, Ledger, Never):
