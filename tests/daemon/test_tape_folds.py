@@ -1,0 +1,76 @@
+"""A real cluster's tape through the watch layer, observation and the fold."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import cast
+
+from asched.framework.config import KubeSchedulerConfiguration
+from asched.framework.registry import Registry
+from asched.framework.resolve import resolve
+from asched.kube.changes import Deleted, Listed
+from asched.kube.tape import Tape
+from asched.model.pod import Pod
+from asched.model.resources import AnyObject, Resource
+from asched.state.cluster import ClusterState
+from asched.state.fold import Fold
+from asched.state.invariants import check
+from asched.state.observe import observe_deletion, observe_list, observe_object
+from asched.state.records import AnyRecord, ProfilesLoaded, TurnStarted
+
+NS_PER_S = 1_000_000_000
+
+
+def _known(state: ClusterState, resource: Resource) -> dict[str, str]:
+    """Key to uid, of all that the state holds of a resource."""
+    if resource is Resource.PODS:
+        return {key: entry.info.uid for key, entry in state.pods.items()}
+    return {key: item.uid for key, item in state.objects_of.get(resource.value.type, {}).items()}
+
+
+def test_the_recorded_churn_folds_to_exactly_what_was_alive(shared_dir: Path) -> None:
+    registry = Registry.discover()
+    fold = Fold(ClusterState(), registry.load)
+    fold.apply(ProfilesLoaded(resolve(KubeSchedulerConfiguration(), registry)))
+    alive: dict[Resource, dict[str, AnyObject]] = {}
+    records = 0
+    for at_s, change in ((item.at_s, item.change) for item in Tape(_tape(shared_dir))):
+        fold.apply(TurnStarted(max(fold.state.now_ns, round(at_s * NS_PER_S))))
+        known = alive.setdefault(change.resource, {})
+        news: list[AnyRecord | None] = []
+        if isinstance(change, Listed):
+            known.clear()
+            known.update({item.key: item for item in change.objects})
+            for record in observe_list(fold.state, change.resource, change.objects):
+                fold.apply(record)
+                records += 1
+        elif isinstance(change, Deleted):
+            known.pop(change.object.key, None)
+            news.append(observe_deletion(fold.state, change.object))
+        else:
+            known[change.object.key] = change.object
+            news.append(observe_object(fold.state, change.object))
+        for item in news:
+            if item is not None:
+                fold.apply(item)
+                records += 1
+    check(fold.state)
+    assert records > 1000
+    for resource, objects in alive.items():
+        # The scheduler does not see finished pods.
+        running = {
+            key: item.uid
+            for key, item in objects.items()
+            if not (isinstance(item, Pod) and item.terminal)
+        }
+        assert _known(fold.state, resource) == running, resource
+    pods = {entry.info.key: entry.node for entry in fold.state.pods.values()}
+    assert pods == {
+        key: cast(Pod, item).node_name
+        for key, item in alive[Resource.PODS].items()
+        if not cast(Pod, item).terminal
+    }
+
+
+def _tape(shared_dir: Path) -> Path:
+    return shared_dir / "tapes" / "churn-24.jsonl.gz"
