@@ -13,6 +13,7 @@ from typing import Annotated, TypeVar
 import anyio
 import typer
 
+from asched.cli.checkpoint import checkpoint
 from asched.cli.errors import BadInput
 from asched.cli.failures import as_command_error
 from asched.cli.journals import DEFAULT_URL, JournalOption
@@ -35,6 +36,9 @@ NS_PER_S = 1_000_000_000
 @app.callback()
 def journal() -> None:
     """Prove, measure, archive and export a journal."""
+
+
+app.command(name="checkpoint")(checkpoint)
 
 
 @app.command()

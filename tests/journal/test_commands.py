@@ -141,3 +141,22 @@ def test_archive_verify_restore_and_export(path: Path, tmp_path: Path) -> None:
         0, f"{whole} holds records 1 to 16\n", "",
     )  # fmt: skip
     assert run("verify", "--journal", whole, "--head", head)[0] == 0
+
+
+async def write_turns(path: Path) -> None:
+    async with open_journal(str(path)) as store:
+        await store.claim("node-a", claimed_at_ns=0)
+        for number in range(4):
+            await store.append(turn(number, 0), written_at_ns=number)
+
+
+def test_a_checkpoint_makes_room_for_the_archive(tmp_path: Path) -> None:
+    path, folder = tmp_path / "turns.db", tmp_path / "old"
+    anyio.run(write_turns, path)
+    move = ("archive", "--before", "2000-01-01", "--to", folder, "--journal", path)
+    code, out, err = run(*move)
+    assert (code, out) == (1, "")
+    assert "the journal has no checkpoint" in err
+    assert run("checkpoint", "--journal", path)[0] == 0
+    assert run(*move)[1].startswith("moved records 1 to 3 to ")
+    assert run("verify", "--journal", path, "--archive", folder)[0] == 0
