@@ -57,33 +57,48 @@ def _fields(data: bytes) -> Iterator[tuple[int, Any]]:
         at += size
 
 
+def _bytes(value: Any) -> bytes:
+    """A field that must hold bytes: text or a message. Raises where it holds a number."""
+    if not isinstance(value, bytes):
+        raise _TruncatedError
+    return value
+
+
+def _number(value: Any) -> int:
+    """A field that must hold a number. Raises where it holds bytes."""
+    if not isinstance(value, int):
+        raise _TruncatedError
+    return value
+
+
 Reader = Callable[[Any], Any]
 """Makes a JSON value of a field; None for one that JSON leaves out."""
 
 
-def _text(value: bytes) -> str | None:
-    return value.decode() or None
+def _text(value: Any) -> str | None:
+    return _bytes(value).decode() or None
 
 
-def _integer(value: int) -> int:
-    return value - (1 << 64) if value >> 63 else value
+def _integer(value: Any) -> int:
+    number = _number(value)
+    return number - (1 << 64) if number >> 63 else number
 
 
-def _boolean(value: int) -> bool | None:
-    return bool(value) or None
+def _boolean(value: Any) -> bool | None:
+    return bool(_number(value)) or None
 
 
-def _int_or_text(value: bytes) -> Any:
-    parts = dict(_fields(value))
-    return parts.get(3, b"").decode() if parts.get(1) == 1 else _integer(parts.get(2, 0))
+def _int_or_text(value: Any) -> Any:
+    parts = dict(_fields(_bytes(value)))
+    return _bytes(parts.get(3, b"")).decode() if parts.get(1) == 1 else _integer(parts.get(2, 0))
 
 
-def _base64(value: bytes) -> str:
-    return base64.b64encode(value).decode()
+def _base64(value: Any) -> str:
+    return base64.b64encode(_bytes(value)).decode()
 
 
-def _quantity(value: bytes) -> str:
-    return str(dict(_fields(value)).get(1, b"").decode())
+def _quantity(value: Any) -> str:
+    return _bytes(dict(_fields(_bytes(value))).get(1, b"")).decode()
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,15 +114,15 @@ Schema = dict[int, _Field]
 
 
 def _message(schema: Schema) -> Reader:
-    def read(data: bytes) -> Object | None:
+    def read(data: Any) -> Object | None:
         found: Object = {}
-        for number, value in _fields(data):
+        for number, value in _fields(_bytes(data)):
             field = schema.get(number)
             if field is None:
                 continue
             if field.keyed:
-                entry = dict(_fields(value))
-                key = entry.get(1, b"").decode()
+                entry = dict(_fields(_bytes(value)))
+                key = _bytes(entry.get(1, b"")).decode()
                 found.setdefault(field.name, {})[key] = field.read(entry.get(2, b"")) or ""
             elif field.repeated:
                 found.setdefault(field.name, []).append(field.read(value))
@@ -221,8 +236,9 @@ def decode(body: bytes) -> Object:
         raise bad_request("provided data does not appear to be a protobuf message, expected prefix")
     try:
         envelope = dict(_fields(body[len(_MAGIC) :]))
-        type_meta = dict(_fields(envelope.get(1, b"")))
-        kind, version = type_meta.get(2, b"").decode(), type_meta.get(1, b"").decode()
+        type_meta = dict(_fields(_bytes(envelope.get(1, b""))))
+        kind = _bytes(type_meta.get(2, b"")).decode()
+        version = _bytes(type_meta.get(1, b"")).decode()
         schema = _KINDS.get(kind)
         if schema is None:
             raise unsupported_media_type(_ACCEPTED)

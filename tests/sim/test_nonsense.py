@@ -6,7 +6,7 @@ import copy
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from asched.sim import protobuf
@@ -110,6 +110,7 @@ def test_junk_in_a_patch_is_refused_or_leaves_a_sane_object(data: Any) -> None:
 
 @settings(max_examples=200, deadline=None)
 @given(st.binary(max_size=60))
+@example(b"\x08" + b"\0" * 15)  # a number where a message belongs
 def test_bytes_that_are_no_protobuf_message_are_a_bad_request(junk: bytes) -> None:
     for body in (junk, b"k8s\0" + junk):
         try:
