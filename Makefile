@@ -6,7 +6,7 @@ STAMP   = $(VENV)/.installed
 WORKERS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test lint types contracts constraints clean
+.PHONY: help setup demo test fuzz lint types contracts constraints clean
 
 help:  ## show the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -25,6 +25,9 @@ demo: $(STAMP)  ## schedule 2,000 pods on a simulated 200-node cluster, live
 
 test: lint types contracts  ## everything CI runs: style, types, import contracts, tests
 	@$(BIN)/python -m pytest -n $(WORKERS)
+
+fuzz: $(STAMP)  ## the property tests with new random examples each time
+	@HYPOTHESIS_PROFILE=fuzz $(BIN)/python -m pytest -n $(WORKERS)
 
 lint: $(STAMP)
 	@$(BIN)/ruff check .

@@ -6,6 +6,13 @@ import os
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
+
+# The same examples every time: a change is to blame for a failure, not the day. ``make fuzz`` looks for
+# new ones.
+settings.register_profile("deterministic", derandomize=True, deadline=None)
+settings.register_profile("fuzz", deadline=None, print_blob=True)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "deterministic"))
 
 SHARED_ENV = "ASCHED_SHARED"
 
