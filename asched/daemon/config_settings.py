@@ -42,7 +42,8 @@ class JournalSettings(Section, frozen=True):
 
 class HealthSettings(Section, frozen=True):
     address: str = "127.0.0.1:10251"
-    """``host:port`` that serves /livez, /readyz and /metrics; empty serves nothing."""
+    """``host:port`` that serves /livez, /readyz and /metrics; empty serves nothing. Where the default
+    is taken, a free port is served instead and the log says which."""
 
     def __post_init__(self) -> None:
         host, colon, port = self.address.rpartition(":")

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+import errno
 import os
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 
+import structlog
 from aiohttp import web
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
 from asched.daemon.config_settings import HealthSettings
+
+log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
 Readiness = Callable[[], Sequence[str]]
 """What keeps the daemon from scheduling now, a line each; empty if nothing does."""
@@ -61,14 +65,22 @@ class Health:
         try:
             await web.TCPSite(runner, settings.host, settings.port).start()
         except OSError as error:
+            if error.errno == errno.EADDRINUSE and settings == HealthSettings():
+                # Nobody asked for this very port, and a second daemon on a machine is no mistake.
+                await web.TCPSite(runner, settings.host, 0).start()
+                self.address = _address(runner)
+                log.warning(
+                    "the default health address is taken", wanted=settings.address,
+                    serving=self.address,
+                )  # fmt: skip
+                return
             # asyncio puts its own words around the system's; the number says which it was.
             why = os.strerror(error.errno) if error.errno and error.errno > 0 else str(error)
             raise HealthAddressError(
                 f"cannot serve health on {settings.address}: {why}; health.address in the"
                 " configuration names another, or none"
             ) from None
-        host, port = runner.addresses[0][:2]
-        self.address = f"{host}:{port}"
+        self.address = _address(runner)
 
     async def _live(self, _: web.Request) -> web.Response:
         # That somebody answers is the answer: a loop that hangs would not.
@@ -83,6 +95,11 @@ class Health:
     async def _metrics(self, _: web.Request) -> web.Response:
         body = generate_latest(self._registry)
         return web.Response(body=body, headers={"Content-Type": CONTENT_TYPE_LATEST})
+
+
+def _address(runner: web.AppRunner) -> str:
+    host, port = runner.addresses[0][:2]
+    return f"{host}:{port}"
 
 
 def _starting() -> Sequence[str]:

@@ -126,3 +126,12 @@ async def test_unready_while_the_api_server_is_not_there(tmp_path: Path) -> None
             w.faults.clear()
             await daemon.engine.synced.wait()
             assert daemon.troubles() == []
+
+
+async def test_where_the_default_port_is_taken_another_is_served() -> None:
+    first, second = Health(CollectorRegistry()), Health(CollectorRegistry())
+    async with first.serving(HealthSettings()), second.serving(HealthSettings()):
+        assert first.address != second.address
+        for health in (first, second):
+            async with aiohttp.ClientSession(f"http://{health.address}") as session:
+                assert await get(session, "/livez") == (200, "ok")
