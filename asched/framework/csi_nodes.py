@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from asched.framework.cluster import Cluster
 from asched.framework.csi_migration import migrated_plugins
-from asched.framework.nodes import BoolColumn, Cluster, Int64Column, Nodes
+from asched.framework.nodes import BoolColumn, Int64Column, Nodes
 from asched.model.quantity import MAX_INT64
 from asched.model.storage import CSINode
 

@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 
 import msgspec
 
+from asched.framework.cluster import Cluster
 from asched.framework.cycle_state import CycleState
 from asched.framework.events import ClusterEventWithHint
-from asched.framework.nodes import Cluster, Int64Column, NodeInfo, Nodes, RowArray, Verdicts
+from asched.framework.nodes import Int64Column, NodeInfo, Nodes, RowArray, Verdicts
 from asched.framework.pod_info import PodInfo, QueuedPod
 from asched.framework.status import SUCCESS, Code, Status
 from asched.framework.volume_books import ClaimRef

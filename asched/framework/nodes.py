@@ -9,19 +9,14 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
-from typing import TYPE_CHECKING, Protocol, TypeAlias, TypeVar
+from typing import TypeAlias, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from asched.framework.pod_info import HostPort, PodInfo
 from asched.framework.status import Status
-from asched.model.meta import Object
 from asched.model.node import Node, Taint
-
-if TYPE_CHECKING:
-    from asched.framework.pod_queries import PodQuery, TermHolders, TermKind
-    from asched.framework.volumes import MountedVolumes
 
 Int64Column: TypeAlias = NDArray[np.int64]
 Int32Column: TypeAlias = NDArray[np.int32]
@@ -29,7 +24,6 @@ BoolColumn: TypeAlias = NDArray[np.bool_]
 RowArray: TypeAlias = NDArray[np.intp]
 TicketColumn: TypeAlias = NDArray[np.uint64]
 
-ObjectT = TypeVar("ObjectT", bound=Object)
 S = TypeVar("S", bound=np.generic)
 
 MAX_NODE_SCORE = 100
@@ -130,7 +124,7 @@ class Nodes(ABC):
 
     @abstractmethod
     def align(self, column: NDArray[S]) -> NDArray[S]:
-        """A column by row of :attr:`Cluster.nodes`, for these rows. Not to be written to."""
+        """A column by row of :attr:`asched.framework.cluster.Cluster.nodes`, for these rows. Not to be written to."""
 
     @abstractmethod
     def row_of(self, name: str) -> int | None:
@@ -314,39 +308,3 @@ class Verdicts:
         """The status of one row, None for a pass."""
         code = int(self.codes[row])
         return self.statuses[code - 1] if code else None
-
-
-class Cluster(Protocol):
-    """What a plugin may read of the cluster. Views, never to be changed by a plugin."""
-
-    def count_pods(self, query: PodQuery) -> Int64Column:
-        """How many matching pods the node of each row of :attr:`nodes` has, assumed ones included."""
-
-    def term_holders(self, kind: TermKind) -> Sequence[TermHolders]:
-        """Every distinct affinity term of that kind which pods on nodes have, and where. The same
-        object as before while the terms are the same; the columns move on."""
-
-    @property
-    def nodes(self) -> Nodes: ...
-
-    @property
-    def row_stamps(self) -> Int64Column:
-        """By row of :attr:`nodes`: a number that changes whenever anything about the row does: its
-        node, the pods on it, the pods nominated to it."""
-
-    def suppose(self, rows: RowArray) -> SupposedNodes:
-        """A hypothesis about these rows of :attr:`nodes`; at first all is as it is."""
-
-    @property
-    def volumes(self) -> MountedVolumes:
-        """What the pods on nodes mount."""
-
-    def objects(self, kind: type[ObjectT]) -> Mapping[str, ObjectT]:
-        """All objects of one kind other than pods and nodes, by ``namespace/name`` (or name)."""
-
-    def objects_version(self, kind: type[Object]) -> int:
-        """Changes whenever one of :meth:`objects` of that kind appears, changes or goes."""
-
-    @property
-    def now_ns(self) -> int:
-        """The time of the present turn, nanoseconds since the epoch: the only clock of a plugin."""

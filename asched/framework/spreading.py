@@ -11,8 +11,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from asched.framework.cluster import Cluster
 from asched.framework.node_matching import labels_match, matchable, selector_matches
-from asched.framework.nodes import BoolColumn, Cluster, Int64Column, Nodes
+from asched.framework.nodes import BoolColumn, Int64Column, Nodes
 from asched.framework.pod_info import PodShape
 from asched.framework.pod_queries import PodQuery, Selector
 from asched.framework.topology import DomainCounts, Domains

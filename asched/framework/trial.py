@@ -11,10 +11,11 @@ from typing import Protocol
 
 import numpy as np
 
+from asched.framework.cluster import Cluster
 from asched.framework.cycle_state import CycleState
 from asched.framework.findings import Findings, StatusNumbers
 from asched.framework.interface import FilterAllPlugin, FilterPlugin, PreFilterExtensions, Scope
-from asched.framework.nodes import Cluster, RowArray, SupposedNodes
+from asched.framework.nodes import RowArray, SupposedNodes
 from asched.framework.plugin_calls import PluginFailure, ask, filter_node, filter_nodes
 from asched.framework.pod_info import PodInfo
 from asched.framework.profile import Profile

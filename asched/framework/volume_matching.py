@@ -11,10 +11,11 @@ from typing import NamedTuple
 
 import numpy as np
 
+from asched.framework.cluster import Cluster
 from asched.framework.csi_migration import in_tree_persistent_volume, translated
 from asched.framework.csi_nodes import CsiNodes
 from asched.framework.node_matching import matchable, selector_matches, term_matches
-from asched.framework.nodes import BoolColumn, Cluster, Int32Column, Nodes, RowArray
+from asched.framework.nodes import BoolColumn, Int32Column, Nodes, RowArray
 from asched.framework.volume_books import ClaimRef, VolumeBinding, VolumeBooks, VolumeChoice
 from asched.framework.volume_pool import VolumePool, storage_request
 from asched.framework.volumes import STORAGE

@@ -12,7 +12,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from asched.framework.nodes import BoolColumn, Cluster, Int32Column, Nodes, RowArray, Vocabulary
+from asched.framework.cluster import Cluster
+from asched.framework.nodes import BoolColumn, Int32Column, Nodes, RowArray, Vocabulary
 from asched.framework.volume_books import VolumeBooks
 from asched.framework.volumes import STORAGE
 from asched.model.quantity import thousandths

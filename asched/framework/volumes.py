@@ -91,7 +91,7 @@ def is_disk(volume: Volume) -> bool:
 
 
 class MountedVolumes(Protocol):
-    """What the pods on nodes mount, by row of :attr:`asched.framework.nodes.Cluster.nodes`."""
+    """What the pods on nodes mount, by row of :attr:`asched.framework.cluster.Cluster.nodes`."""
 
     def pods_with_claim(self, key: str) -> int:
         """How many pods on nodes name the claim ``namespace/name``."""

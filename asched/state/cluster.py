@@ -62,7 +62,7 @@ class PodEntry:
 
 
 class ClusterState:
-    """What the records up to now say. A :class:`asched.framework.nodes.Cluster` for plugins."""
+    """What the records up to now say. A :class:`asched.framework.cluster.Cluster` for plugins."""
 
     def __init__(self) -> None:
         self.now_ns = 0

@@ -1,0 +1,49 @@
+"""The cluster as plugins may read it: what a :class:`~asched.framework.interface.Handle` leads to."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol, TypeVar
+
+from asched.framework.nodes import Int64Column, Nodes, RowArray, SupposedNodes
+from asched.framework.pod_queries import PodQuery, TermHolders, TermKind
+from asched.framework.volumes import MountedVolumes
+from asched.model.meta import Object
+
+ObjectT = TypeVar("ObjectT", bound=Object)
+
+
+class Cluster(Protocol):
+    """What a plugin may read of the cluster. Views, never to be changed by a plugin."""
+
+    def count_pods(self, query: PodQuery) -> Int64Column:
+        """How many matching pods the node of each row of :attr:`nodes` has, assumed ones included."""
+
+    def term_holders(self, kind: TermKind) -> Sequence[TermHolders]:
+        """Every distinct affinity term of that kind which pods on nodes have, and where. The same
+        object as before while the terms are the same; the columns move on."""
+
+    @property
+    def nodes(self) -> Nodes: ...
+
+    @property
+    def row_stamps(self) -> Int64Column:
+        """By row of :attr:`nodes`: a number that changes whenever anything about the row does: its
+        node, the pods on it, the pods nominated to it."""
+
+    def suppose(self, rows: RowArray) -> SupposedNodes:
+        """A hypothesis about these rows of :attr:`nodes`; at first all is as it is."""
+
+    @property
+    def volumes(self) -> MountedVolumes:
+        """What the pods on nodes mount."""
+
+    def objects(self, kind: type[ObjectT]) -> Mapping[str, ObjectT]:
+        """All objects of one kind other than pods and nodes, by ``namespace/name`` (or name)."""
+
+    def objects_version(self, kind: type[Object]) -> int:
+        """Changes whenever one of :meth:`objects` of that kind appears, changes or goes."""
+
+    @property
+    def now_ns(self) -> int:
+        """The time of the present turn, nanoseconds since the epoch: the only clock of a plugin."""
