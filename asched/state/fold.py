@@ -9,9 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-import msgspec
-
-from asched.framework.events import ActionType, ClusterEvent, EventResource
+from asched.framework.events import ActionType, ClusterEvent
 from asched.framework.interface import Eviction, Victim
 from asched.framework.pod_info import PodInfo
 from asched.framework.profile import PluginLoader, Profile, ProfileError
@@ -22,7 +20,7 @@ from asched.model.pod import Pod
 from asched.model.resources import KINDS
 from asched.state import records as r
 from asched.state.absent import incomplete_profile
-from asched.state.changes import EVENT_RESOURCES, node_changes, pod_changes
+from asched.state.changes import EVENT_RESOURCES, node_changes
 from asched.state.cluster import (
     ClusterState,
     PodEntry,
@@ -31,17 +29,10 @@ from asched.state.cluster import (
 )
 from asched.state.inquiries import Inquiry
 from asched.state.permits import WaitingPod
+from asched.state.pod_fold import FoldError, PodFold
 from asched.state.queue import Happened
-from asched.state.templates import reports_resources
 
-_ASSIGNED_ADD = ClusterEvent(EventResource.ASSIGNED_POD, ActionType.ADD)
-_ASSIGNED_DELETE = ClusterEvent(EventResource.ASSIGNED_POD, ActionType.DELETE)
-_UNSCHEDULED_ADD = ClusterEvent(EventResource.UNSCHEDULED_POD, ActionType.ADD)
-_UNSCHEDULED_DELETE = ClusterEvent(EventResource.UNSCHEDULED_POD, ActionType.DELETE)
-
-
-class FoldError(AssertionError):
-    """A record contradicts the state: a bug, or a journal that was altered. Never ignored."""
+__all__ = ["Fold", "FoldError"]
 
 
 class Fold:
@@ -51,13 +42,14 @@ class Fold:
         """``load`` finds the plugins that a recorded profile names."""
         self.state = state
         self._load = load
+        self._pods = PodFold(state)
         self._apply: dict[type[r.Record], Callable[[Any], None]] = {
             r.EngineStarted: self._engine_started,
             r.ProfilesLoaded: self._profiles_loaded,
             r.ObjectSeen: self._object_seen,
             r.ObjectGone: self._object_gone,
-            r.PodSeen: self._pod_like_another_seen,
-            r.PodChanged: self._pod_changed,
+            r.PodSeen: self._pods.like_another_seen,
+            r.PodChanged: self._pods.changed,
             r.TurnStarted: self._turn_started,
             r.Assigned: self._assigned,
             r.Rejected: self._rejected,
@@ -113,19 +105,10 @@ class Fold:
         state.inquiries.clear()
         state.queue.configure(profiles, record.queue)
         for entry in state.pods.values():
-            if self._is_ours(entry) and entry.info.key not in state.queue:
+            if self._pods.is_ours(entry) and entry.info.key not in state.queue:
                 state.queue.add(entry.info, state.now_ns)
             else:
-                self._enter_in_new_books(entry)
-
-    def _is_ours(self, entry: PodEntry) -> bool:
-        """A pending pod that one of our profiles is to place."""
-        pod = entry.info.pod
-        return (
-            entry.phase is PodPhase.PENDING
-            and not pod.terminating
-            and pod.spec.scheduler_name in self.state.profiles
-        )
+                self._pods.enter_in_new_books(entry)
 
     def _turn_started(self, record: r.TurnStarted) -> None:
         if record.now_ns < self.state.now_ns:
@@ -138,9 +121,6 @@ class Fold:
             raise FoldError(f"epoch {record.epoch} after epoch {self.state.epoch}")
         self.state.epoch = record.epoch
 
-    def _tell(self, event: ClusterEvent, old: Object | None, new: Object | None) -> None:
-        self.state.queue.happened(Happened(event, old, new), self.state.now_ns)
-
     # -- objects ------------------------------------------------------------------------------
 
     def _object_seen(self, record: r.ObjectSeen) -> None:
@@ -148,7 +128,7 @@ class Fold:
         if isinstance(seen, Pod):
             info = PodInfo(seen)
             self.state.templates.keep(record.template, info)
-            self._pod_seen(info, record.template)
+            self._pods.seen(info, record.template)
             return
         kept = self.state.objects_of.setdefault(type(seen), {})
         old = kept.get(seen.key)
@@ -162,7 +142,7 @@ class Fold:
         kind = KINDS[record.kind]
         if kind is Pod:
             if self.state.entry(record.key, record.uid) is not None:
-                self._pod_gone(record.key)
+                self._pods.gone(record.key)
             return
         old = self.state.objects_of.get(kind, {}).pop(record.key, None)
         if old is None:
@@ -172,6 +152,9 @@ class Fold:
             self._forget_answers_about(old.name)
             self.state.nodes.remove_node(old.name)
         self._tell_of(kind, old, None)
+
+    def _tell(self, event: ClusterEvent, old: Object | None, new: Object | None) -> None:
+        self.state.queue.happened(Happened(event, old, new), self.state.now_ns)
 
     def _tell_of(self, kind: type[Object], old: Object | None, new: Object | None) -> None:
         resource = EVENT_RESOURCES.get(kind)
@@ -187,172 +170,6 @@ class Fold:
         else:
             self._tell(ClusterEvent(resource, ActionType.UPDATE_OTHER), old, new)
 
-    # -- pods ---------------------------------------------------------------------------------
-
-    def _pod_like_another_seen(self, record: r.PodSeen) -> None:
-        templates = self.state.templates
-        try:
-            info = templates.instance(record)
-        except KeyError:
-            what = f"pod {record.key} is like template {record.template}, which is not held"
-            raise FoldError(what) from None
-        templates.use(record.template)
-        self._pod_seen(info, record.template)
-
-    def _pod_seen(self, info: PodInfo, template: int) -> None:
-        """The pod is now as given; ``template`` counts it as a user already."""
-        state = self.state
-        entry = state.pods.get(info.key)
-        if entry is not None and entry.info.uid != info.uid:
-            self._pod_gone(info.key)
-            entry = None
-        if info.pod.terminal:
-            state.templates.release(template)
-            if entry is not None:
-                self._pod_gone(info.key)
-        elif entry is None:
-            self._pod_new(info, template)
-        else:
-            state.templates.release(entry.template)
-            entry.template = template
-            self._pod_updated(entry, info)
-
-    def _pod_changed(self, record: r.PodChanged) -> None:
-        entry = self.state.entry(record.key, record.uid)
-        if entry is None:
-            raise FoldError(f"pod {record.key} ({record.uid}) changed but was never seen")
-        old, replace = entry.info.pod, msgspec.structs.replace
-        labels = old.metadata.labels if record.labels is None else record.labels
-        pod = replace(
-            old,
-            metadata=replace(
-                old.metadata, labels=labels, deletion_timestamp=record.deletion_timestamp
-            ),
-            spec=replace(old.spec, node_name=record.node_name),
-            status=replace(
-                old.status,
-                phase=record.phase,
-                conditions=record.conditions,
-                nominated_node_name=record.nominated_node_name,
-                start_time=record.start_time,
-            ),
-        )
-        # Conditions say something of resources only for a pod whose containers report theirs.
-        shape = None if reports_resources(old) else entry.info.shape
-        self._pod_updated(entry, PodInfo(pod, shape))
-
-    def _pod_new(self, info: PodInfo, template: int) -> None:
-        state, pod = self.state, info.pod
-        entry = state.pods[info.key] = PodEntry(info, template)
-        if pod.node_name:
-            self._place(entry, pod.node_name, PodPhase.BOUND)
-            self._tell(_ASSIGNED_ADD, None, pod)
-            return
-        if self._is_ours(entry):
-            # As in kube-scheduler, what another scheduler nominates is no concern of ours.
-            state.nominator.nominate(info, pod.status.nominated_node_name)
-            state.queue.add(info, state.now_ns)
-        self._tell(_UNSCHEDULED_ADD, None, pod)
-
-    def _pod_updated(self, entry: PodEntry, info: PodInfo) -> None:
-        if info.pod.terminating:
-            # Whoever deleted it: there is nothing left to evict.
-            self.state.evictions.end(info.uid)
-        if info.pod.node_name:
-            self._bound_pod_updated(entry, info)
-        elif entry.phase is PodPhase.PENDING:
-            self._pending_pod_updated(entry, info)
-        else:
-            # Assumed, or confirmed to us while this older picture was on its way: keep its node.
-            self._placed_pod_updated(entry, info)
-
-    def _placed_pod_updated(self, entry: PodEntry, info: PodInfo) -> None:
-        state, old = self.state, entry.info
-        entry.info = info
-        state.nodes.replace_pod(entry.node, info)
-        waiting = state.waiting.get(info.key)
-        if waiting is not None:
-            waiting.info = info
-        events = pod_changes(old, info, EventResource.TARGET_POD)
-        state.queue.update(info, [Happened(e, old.pod, info.pod) for e in events], state.now_ns)
-
-    def _bound_pod_updated(self, entry: PodEntry, info: PodInfo) -> None:
-        old, node_name = entry.info, info.pod.node_name
-        if entry.node and entry.node != node_name:
-            # Another scheduler was faster; what the API server says counts.
-            self._give_back(entry)
-        entry.info = info
-        if not entry.node:
-            self._place(entry, node_name, PodPhase.BOUND)
-            self._settled(entry)
-            self._tell(_ASSIGNED_ADD, None, info.pod)
-            return
-        self.state.nodes.replace_pod(node_name, info)
-        if entry.phase is PodPhase.ASSUMED:
-            entry.phase = PodPhase.BOUND
-            self._settled(entry)
-            self._tell(_ASSIGNED_ADD, None, info.pod)
-            return
-        for event in pod_changes(old, info, EventResource.ASSIGNED_POD):
-            self._tell(event, old.pod, info.pod)
-
-    def _pending_pod_updated(self, entry: PodEntry, info: PodInfo) -> None:
-        state, old = self.state, entry.info
-        entry.info = info
-        nominated = info.pod.status.nominated_node_name
-        if nominated != old.pod.status.nominated_node_name and self._is_ours(entry):
-            state.nominator.nominate(info, nominated)
-        else:
-            state.nominator.refresh(info)
-        if not self._is_ours(entry):
-            state.queue.remove(info.key)
-            state.inquiries.pop(info.key, None)
-        elif info.key in state.queue:
-            events = pod_changes(old, info, EventResource.TARGET_POD)
-            state.queue.update(info, [Happened(e, old.pod, info.pod) for e in events], state.now_ns)
-        else:
-            state.queue.add(info, state.now_ns)
-        for event in pod_changes(old, info, EventResource.UNSCHEDULED_POD):
-            self._tell(event, old.pod, info.pod)
-
-    def _pod_gone(self, key: str) -> None:
-        state = self.state
-        entry = state.pods.pop(key)
-        state.templates.release(entry.template)
-        state.evictions.end(entry.info.uid)
-        if entry.node:
-            self._give_back(entry)
-        else:
-            self._tell(_UNSCHEDULED_DELETE, entry.info.pod, None)
-        self._settled(entry)
-
-    def _place(self, entry: PodEntry, node_name: str, phase: PodPhase) -> None:
-        self.state.nodes.add_pod(node_name, entry.info)
-        entry.node, entry.phase = node_name, phase
-
-    def _give_back(self, entry: PodEntry) -> None:
-        """Free the room of a placed pod; others may use it."""
-        pod = _on_node(entry)
-        if entry.phase is PodPhase.ASSUMED:
-            self._unreserve(entry)
-        elif entry.reserved is not None:
-            self.state.books.release(self._profile(entry), entry.info, entry.reserved)
-        self.state.nodes.remove_pod(entry.node, entry.info)
-        entry.assignment = entry.reserved = None
-        entry.node, entry.phase = "", PodPhase.PENDING
-        self._tell(_ASSIGNED_DELETE, pod, None)
-
-    def _settled(self, entry: PodEntry) -> None:
-        """Nothing is left to decide or to wait for: bound, or gone."""
-        state, key = self.state, entry.info.key
-        if entry.assignment is not None:
-            state.books.close(self._profile(entry), entry.info, entry.assignment)
-        entry.assignment = None
-        state.queue.remove(key)
-        state.inquiries.pop(key, None)
-        state.permits.end(key)
-        state.nominator.withdraw(key)
-
     # -- decisions ----------------------------------------------------------------------------
 
     def _assigned(self, record: r.Assigned) -> None:
@@ -360,7 +177,7 @@ class Fold:
         entry = self._decided(record.key, record.uid)
         if state.nodes.row_of(record.node) is None:
             raise FoldError(f"pod {record.key} assigned to {record.node}, which is no node")
-        self._place(entry, record.node, PodPhase.ASSUMED)
+        self._pods.place(entry, record.node, PodPhase.ASSUMED)
         entry.assignment = record
         entry.reserved = record if record.reservations else None
         state.nominator.withdraw(record.key)
@@ -369,7 +186,7 @@ class Fold:
             deadlines = {hold.plugin: hold.deadline_ns for hold in record.holds}
             held = WaitingPod(entry.info, record.node, state.now_ns, deadlines)
             state.permits.hold(held)
-        state.books.enter(self._profile(entry), entry.info, record)
+        state.books.enter(self._pods.profile(entry), entry.info, record)
 
     def _rejected(self, record: r.Rejected) -> None:
         state = self.state
@@ -401,9 +218,9 @@ class Fold:
             raise FoldError(f"pod {record.key} was rejected by Permit but is not waiting")
         entry = self.state.pods[record.key]
         entry.rejection = record.message
-        self._give_back(entry)
+        self._pods.give_back(entry)
         self.state.queue.reject(record.key, (record.plugin,), (), self.state.now_ns)
-        self._drop_if_not_ours(entry)
+        self._pods.drop_if_not_ours(entry)
 
     def _decided(self, key: str, uid: str) -> PodEntry:
         """The pod that a decision is about: its attempt ended, it leaves the active queue."""
@@ -455,9 +272,7 @@ class Fold:
         entry = self.state.entry(record.key, record.uid)
         if entry is None or entry.phase is not PodPhase.ASSUMED or entry.node != record.node:
             return  # the watch was faster than the answer, or the pod is gone
-        entry.phase = PodPhase.BOUND
-        self._settled(entry)
-        self._tell(_ASSIGNED_ADD, None, _on_node(entry))
+        self._pods.bound(entry)
 
     def _bind_failed(self, record: r.BindFailed) -> None:
         state = self.state
@@ -466,19 +281,14 @@ class Fold:
             return
         state.permits.end(record.key)
         entry.rejection = record.message
-        self._give_back(entry)
+        self._pods.give_back(entry)
         if record.code in REJECTIONS and record.plugin:
             by = (record.plugin,)
             refused, pending = ((), by) if record.code is Code.PENDING else (by, ())
             state.queue.reject(record.key, refused, pending, state.now_ns)
         else:
             state.queue.fail(record.key, state.now_ns)
-        self._drop_if_not_ours(entry)
-
-    def _drop_if_not_ours(self, entry: PodEntry) -> None:
-        """A pod that is being deleted by now, or whose profile went, is not tried again."""
-        if not self._is_ours(entry):
-            self.state.queue.remove(entry.info.key)
+        self._pods.drop_if_not_ours(entry)
 
     def _eviction_ended(self, record: r.VictimEvicted) -> None:
         self.state.evictions.end(record.uid)
@@ -489,32 +299,6 @@ class Fold:
         if eviction is not None and self.state.entry(*_ref(eviction.preemptor)) is not None:
             self.state.queue.activate(eviction.preemptor.key)
 
-    def _unreserve(self, entry: PodEntry) -> None:
-        if entry.assignment is not None:
-            self.state.books.strike(self._profile(entry), entry.info, entry.assignment)
-
-    def _enter_in_new_books(self, entry: PodEntry) -> None:
-        """The plugins are new instances: tell them what is assumed, and what was noted of the bound."""
-        profile, books = self._profile(entry), self.state.books
-        if entry.assignment is not None:
-            books.enter(profile, entry.info, entry.assignment)
-        elif entry.reserved is not None:
-            books.enter(profile, entry.info, entry.reserved)
-            books.close(profile, entry.info, entry.reserved)
-
-    def _profile(self, entry: PodEntry) -> Profile | None:
-        """None where it was taken out of the configuration meanwhile."""
-        return self.state.profiles.get(entry.info.pod.spec.scheduler_name)
-
 
 def _ref(pod: Victim) -> tuple[str, str]:
     return pod.key, pod.uid
-
-
-def _on_node(entry: PodEntry) -> Pod:
-    """The placed pod as hints are to see it: on its node, whether or not the API says so yet."""
-    pod = entry.info.pod
-    if pod.spec.node_name == entry.node:
-        return pod
-    replace = msgspec.structs.replace
-    return replace(pod, spec=replace(pod.spec, node_name=entry.node))

@@ -1,0 +1,246 @@
+"""The fold of one pod: it appears, changes, takes a node's room, gives it back, goes.
+
+A part of :mod:`asched.state.fold`, which sends it what records say of pods.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from asched.framework.events import ActionType, ClusterEvent, EventResource
+from asched.framework.pod_info import PodInfo
+from asched.framework.profile import Profile
+from asched.model.meta import Object
+from asched.model.pod import Pod
+from asched.state.changes import pod_changes
+from asched.state.cluster import ClusterState, PodEntry, PodPhase
+from asched.state.queue import Happened
+from asched.state.records import PodChanged, PodSeen
+from asched.state.templates import reports_resources
+
+_ASSIGNED_ADD = ClusterEvent(EventResource.ASSIGNED_POD, ActionType.ADD)
+_ASSIGNED_DELETE = ClusterEvent(EventResource.ASSIGNED_POD, ActionType.DELETE)
+_UNSCHEDULED_ADD = ClusterEvent(EventResource.UNSCHEDULED_POD, ActionType.ADD)
+_UNSCHEDULED_DELETE = ClusterEvent(EventResource.UNSCHEDULED_POD, ActionType.DELETE)
+
+
+class FoldError(AssertionError):
+    """A record contradicts the state: a bug, or a journal that was altered. Never ignored."""
+
+
+class PodFold:
+    """Changes what the state says of pods: where each is counted, and who is told."""
+
+    def __init__(self, state: ClusterState) -> None:
+        self._state = state
+
+    def like_another_seen(self, record: PodSeen) -> None:
+        templates = self._state.templates
+        try:
+            info = templates.instance(record)
+        except KeyError:
+            what = f"pod {record.key} is like template {record.template}, which is not held"
+            raise FoldError(what) from None
+        templates.use(record.template)
+        self.seen(info, record.template)
+
+    def seen(self, info: PodInfo, template: int) -> None:
+        """The pod is now as given; ``template`` counts it as a user already."""
+        state = self._state
+        entry = state.pods.get(info.key)
+        if entry is not None and entry.info.uid != info.uid:
+            self.gone(info.key)
+            entry = None
+        if info.pod.terminal:
+            state.templates.release(template)
+            if entry is not None:
+                self.gone(info.key)
+        elif entry is None:
+            self._new(info, template)
+        else:
+            state.templates.release(entry.template)
+            entry.template = template
+            self._updated(entry, info)
+
+    def changed(self, record: PodChanged) -> None:
+        entry = self._state.entry(record.key, record.uid)
+        if entry is None:
+            raise FoldError(f"pod {record.key} ({record.uid}) changed but was never seen")
+        old, replace = entry.info.pod, msgspec.structs.replace
+        labels = old.metadata.labels if record.labels is None else record.labels
+        pod = replace(
+            old,
+            metadata=replace(
+                old.metadata, labels=labels, deletion_timestamp=record.deletion_timestamp
+            ),
+            spec=replace(old.spec, node_name=record.node_name),
+            status=replace(
+                old.status,
+                phase=record.phase,
+                conditions=record.conditions,
+                nominated_node_name=record.nominated_node_name,
+                start_time=record.start_time,
+            ),
+        )
+        # Conditions say something of resources only for a pod whose containers report theirs.
+        shape = None if reports_resources(old) else entry.info.shape
+        self._updated(entry, PodInfo(pod, shape))
+
+    def _new(self, info: PodInfo, template: int) -> None:
+        state, pod = self._state, info.pod
+        entry = state.pods[info.key] = PodEntry(info, template)
+        if pod.node_name:
+            self.place(entry, pod.node_name, PodPhase.BOUND)
+            self._tell(_ASSIGNED_ADD, None, pod)
+            return
+        if self.is_ours(entry):
+            # As in kube-scheduler, what another scheduler nominates is no concern of ours.
+            state.nominator.nominate(info, pod.status.nominated_node_name)
+            state.queue.add(info, state.now_ns)
+        self._tell(_UNSCHEDULED_ADD, None, pod)
+
+    def _updated(self, entry: PodEntry, info: PodInfo) -> None:
+        if info.pod.terminating:
+            # Whoever deleted it: there is nothing left to evict.
+            self._state.evictions.end(info.uid)
+        if info.pod.node_name:
+            self._bound_updated(entry, info)
+        elif entry.phase is PodPhase.PENDING:
+            self._pending_updated(entry, info)
+        else:
+            # Assumed, or confirmed to us while this older picture was on its way: keep its node.
+            self._placed_updated(entry, info)
+
+    def _placed_updated(self, entry: PodEntry, info: PodInfo) -> None:
+        state, old = self._state, entry.info
+        entry.info = info
+        state.nodes.replace_pod(entry.node, info)
+        waiting = state.waiting.get(info.key)
+        if waiting is not None:
+            waiting.info = info
+        events = pod_changes(old, info, EventResource.TARGET_POD)
+        state.queue.update(info, [Happened(e, old.pod, info.pod) for e in events], state.now_ns)
+
+    def _bound_updated(self, entry: PodEntry, info: PodInfo) -> None:
+        old, node_name = entry.info, info.pod.node_name
+        if entry.node and entry.node != node_name:
+            # Another scheduler was faster; what the API server says counts.
+            self.give_back(entry)
+        entry.info = info
+        if not entry.node:
+            self.place(entry, node_name, PodPhase.BOUND)
+            self._settled(entry)
+            self._tell(_ASSIGNED_ADD, None, info.pod)
+            return
+        self._state.nodes.replace_pod(node_name, info)
+        if entry.phase is PodPhase.ASSUMED:
+            self.bound(entry)
+            return
+        for event in pod_changes(old, info, EventResource.ASSIGNED_POD):
+            self._tell(event, old.pod, info.pod)
+
+    def _pending_updated(self, entry: PodEntry, info: PodInfo) -> None:
+        state, old = self._state, entry.info
+        entry.info = info
+        nominated = info.pod.status.nominated_node_name
+        if nominated != old.pod.status.nominated_node_name and self.is_ours(entry):
+            state.nominator.nominate(info, nominated)
+        else:
+            state.nominator.refresh(info)
+        if not self.is_ours(entry):
+            state.queue.remove(info.key)
+            state.inquiries.pop(info.key, None)
+        elif info.key in state.queue:
+            events = pod_changes(old, info, EventResource.TARGET_POD)
+            state.queue.update(info, [Happened(e, old.pod, info.pod) for e in events], state.now_ns)
+        else:
+            state.queue.add(info, state.now_ns)
+        for event in pod_changes(old, info, EventResource.UNSCHEDULED_POD):
+            self._tell(event, old.pod, info.pod)
+
+    def gone(self, key: str) -> None:
+        state = self._state
+        entry = state.pods.pop(key)
+        state.templates.release(entry.template)
+        state.evictions.end(entry.info.uid)
+        if entry.node:
+            self.give_back(entry)
+        else:
+            self._tell(_UNSCHEDULED_DELETE, entry.info.pod, None)
+        self._settled(entry)
+
+    def place(self, entry: PodEntry, node_name: str, phase: PodPhase) -> None:
+        self._state.nodes.add_pod(node_name, entry.info)
+        entry.node, entry.phase = node_name, phase
+
+    def bound(self, entry: PodEntry) -> None:
+        """An assumed pod is bound where it was assumed to be."""
+        entry.phase = PodPhase.BOUND
+        self._settled(entry)
+        self._tell(_ASSIGNED_ADD, None, _on_node(entry))
+
+    def give_back(self, entry: PodEntry) -> None:
+        """Free the room of a placed pod; others may use it."""
+        pod = _on_node(entry)
+        if entry.phase is PodPhase.ASSUMED:
+            self._unreserve(entry)
+        elif entry.reserved is not None:
+            self._state.books.release(self.profile(entry), entry.info, entry.reserved)
+        self._state.nodes.remove_pod(entry.node, entry.info)
+        entry.assignment = entry.reserved = None
+        entry.node, entry.phase = "", PodPhase.PENDING
+        self._tell(_ASSIGNED_DELETE, pod, None)
+
+    def _settled(self, entry: PodEntry) -> None:
+        """Nothing is left to decide or to wait for: bound, or gone."""
+        state, key = self._state, entry.info.key
+        if entry.assignment is not None:
+            state.books.close(self.profile(entry), entry.info, entry.assignment)
+        entry.assignment = None
+        state.queue.remove(key)
+        state.inquiries.pop(key, None)
+        state.permits.end(key)
+        state.nominator.withdraw(key)
+
+    def is_ours(self, entry: PodEntry) -> bool:
+        """A pending pod that one of our profiles is to place."""
+        pod = entry.info.pod
+        return (
+            entry.phase is PodPhase.PENDING
+            and not pod.terminating
+            and pod.spec.scheduler_name in self._state.profiles
+        )
+
+    def drop_if_not_ours(self, entry: PodEntry) -> None:
+        """A pod that is being deleted by now, or whose profile went, is not tried again."""
+        if not self.is_ours(entry):
+            self._state.queue.remove(entry.info.key)
+
+    def _unreserve(self, entry: PodEntry) -> None:
+        if entry.assignment is not None:
+            self._state.books.strike(self.profile(entry), entry.info, entry.assignment)
+
+    def enter_in_new_books(self, entry: PodEntry) -> None:
+        """The plugins are new instances: tell them what is assumed, and what was noted of the bound."""
+        profile, books = self.profile(entry), self._state.books
+        if entry.assignment is not None:
+            books.enter(profile, entry.info, entry.assignment)
+        elif entry.reserved is not None:
+            books.enter(profile, entry.info, entry.reserved)
+            books.close(profile, entry.info, entry.reserved)
+
+    def profile(self, entry: PodEntry) -> Profile | None:
+        """None where it was taken out of the configuration meanwhile."""
+        return self._state.profiles.get(entry.info.pod.spec.scheduler_name)
+
+    def _tell(self, event: ClusterEvent, old: Object | None, new: Object | None) -> None:
+        self._state.queue.happened(Happened(event, old, new), self._state.now_ns)
+
+
+def _on_node(entry: PodEntry) -> Pod:
+    """The placed pod as hints are to see it: on its node, whether or not the API says so yet."""
+    pod = entry.info.pod
+    if pod.spec.node_name == entry.node:
+        return pod
+    replace = msgspec.structs.replace
+    return replace(pod, spec=replace(pod.spec, node_name=entry.node))
