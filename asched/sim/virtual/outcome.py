@@ -1,0 +1,116 @@
+"""What became of the pods: the result of a simulation, and the form of an observed history.
+
+Everything else is derived from it: who was where at what time says how much was allocated, on each
+node and in all. Times are nanoseconds since the Unix epoch.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+
+import msgspec
+
+from asched.model.node import Node
+from asched.model.pod import Pod
+
+
+class End(StrEnum):
+    """Why a pod left its node, or ended."""
+
+    FINISHED = "finished"
+    """Its running time was over."""
+    DELETED = "deleted"
+    """Somebody deleted it."""
+    PREEMPTED = "preempted"
+    DRAINED = "drained"
+    NODE_GONE = "node-gone"
+    BIND_FAILED = "bind-failed"
+    """The node was gone before it was bound."""
+
+
+class Stint(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
+    """A period in which a pod held room on a node."""
+
+    node: str
+    assigned_ns: int
+    """When it was decided: its room is taken from here on. As ``bound_ns`` for a pod that was
+    there already."""
+    bound_ns: int | None = None
+    """When it was bound; None where that did not happen."""
+    ended_ns: int | None = None
+    """When its room was free again; None where it is there still."""
+    end: End | None = None
+    by: str = ""
+    """The key of the pod that it was preempted for."""
+    evicted_ns: int | None = None
+    """When its eviction was decided; it stays for its grace period after that."""
+
+
+class PodRun(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
+    """What became of one pod. One that was evicted and made anew by its controller goes on here."""
+
+    pod: Pod
+    """As it was created."""
+    created_ns: int
+    attempts: int = 0
+    """Decisions made for it, whatever came out."""
+    rejections: int = 0
+    """Of these, how many found no node."""
+    stints: tuple[Stint, ...] = ()
+    """In order of time; more than one only where it was evicted and came back, or a binding failed."""
+    ended_ns: int | None = None
+    """When it was gone for good; None where it is there still."""
+    end: End | None = None
+    message: str = ""
+    """Why it was rejected last, if it is pending at the end."""
+
+    @property
+    def key(self) -> str:
+        return self.pod.key
+
+    @property
+    def uid(self) -> str:
+        """The uid it was created with."""
+        return self.pod.metadata.uid
+
+    @property
+    def node(self) -> str:
+        """The node it was bound to first; empty where it never was."""
+        return next((stint.node for stint in self.stints if stint.bound_ns is not None), "")
+
+    @property
+    def bound_ns(self) -> int | None:
+        """When it was bound for the first time; None where it never was."""
+        return next((s.bound_ns for s in self.stints if s.bound_ns is not None), None)
+
+    def pending_ns(self, until_ns: int) -> int:
+        """How long it waited to be bound in all, again after each eviction, up to ``until_ns``."""
+        total, since_ns = 0, self.created_ns
+        for stint in self.stints:
+            if stint.bound_ns is None:
+                continue
+            total += stint.bound_ns - since_ns
+            if stint.ended_ns is None:
+                return total
+            since_ns = stint.ended_ns
+        return total + (until_ns if self.ended_ns is None else self.ended_ns) - since_ns
+
+
+class NodeSpan(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
+    """A period in which a node was as it is here."""
+
+    node: Node
+    from_ns: int
+    to_ns: int | None = None
+    """When it changed or went; None where it is so still."""
+
+
+class Run(msgspec.Struct, frozen=True):
+    """A whole run over a cluster, simulated or observed."""
+
+    begin_ns: int
+    end_ns: int
+    pods: tuple[PodRun, ...]
+    """In order of creation."""
+    nodes: tuple[NodeSpan, ...]
+    """In order of their beginning."""
