@@ -1,0 +1,101 @@
+"""Where actions and session plugins come from: installed distributions, or explicit classes."""
+
+from __future__ import annotations
+
+import importlib.metadata
+from collections.abc import Mapping, Sequence
+from typing import Generic, TypeVar
+
+from asched.framework.session_plugins import ACTION_GROUP, PLUGIN_GROUP, Action, SessionPlugin
+from asched.framework.strict import nearest
+
+T = TypeVar("T", SessionPlugin, Action)
+
+
+class SessionRegistryError(ValueError):
+    """An action or a session plugin cannot be had; the message names it and says why."""
+
+
+class SessionRegistry:
+    """Actions and session plugins by name. Nothing is imported before it is asked for."""
+
+    def __init__(
+        self, plugins: Mapping[str, type[SessionPlugin]], actions: Mapping[str, type[Action]]
+    ) -> None:
+        self._plugins = _Shelf("session plugin", SessionPlugin, plugins)
+        self._actions = _Shelf("action", Action, actions)
+
+    @classmethod
+    def discover(cls) -> SessionRegistry:
+        """All that installed distributions offer."""
+        registry = cls({}, {})
+        registry._plugins.offer(importlib.metadata.entry_points(group=PLUGIN_GROUP))
+        registry._actions.offer(importlib.metadata.entry_points(group=ACTION_GROUP))
+        return registry
+
+    @property
+    def plugin_names(self) -> tuple[str, ...]:
+        return self._plugins.names
+
+    @property
+    def action_names(self) -> tuple[str, ...]:
+        return self._actions.names
+
+    def plugin(self, name: str) -> type[SessionPlugin]:
+        """Raises :class:`SessionRegistryError`."""
+        return self._plugins.load(name)
+
+    def action(self, name: str) -> type[Action]:
+        """Raises :class:`SessionRegistryError`."""
+        return self._actions.load(name)
+
+
+class _Shelf(Generic[T]):
+    """The things of one kind that are on offer."""
+
+    def __init__(self, kind: str, base: type[T], loaded: Mapping[str, type[T]]) -> None:
+        self._kind = kind
+        self._base = base
+        self._loaded = dict(loaded)
+        self._offers: dict[str, list[importlib.metadata.EntryPoint]] = {}
+
+    def offer(self, entry_points: Sequence[importlib.metadata.EntryPoint]) -> None:
+        for entry_point in dict.fromkeys(entry_points):
+            self._offers.setdefault(entry_point.name, []).append(entry_point)
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(sorted(self._offers.keys() | self._loaded.keys()))
+
+    def load(self, name: str) -> type[T]:
+        if name in self._loaded:
+            return self._loaded[name]
+        offers = self._offers.get(name, [])
+        if not offers:
+            guess = nearest(name, self.names)
+            hint = f"did you mean {guess}?" if guess else f"expected one of {', '.join(self.names)}"
+            raise SessionRegistryError(f'unknown {self._kind} "{name}"; {hint}')
+        if len(offers) > 1:
+            claims = " and ".join(sorted(offer.value for offer in offers))
+            raise SessionRegistryError(
+                f'{self._kind} "{name}" is provided by {claims}; uninstall all but one of them'
+            )
+        found = self._loaded[name] = self._checked(name, offers[0])
+        return found
+
+    def _checked(self, name: str, offer: importlib.metadata.EntryPoint) -> type[T]:
+        where = f'{self._kind} "{name}"'
+        try:
+            found: object = offer.load()
+        except (Exception, SystemExit) as error:
+            reason = " ".join(f"{type(error).__name__}: {error}".split())
+            raise SessionRegistryError(
+                f"{where}: importing {offer.value} failed: {reason}"
+            ) from error
+        if not (isinstance(found, type) and issubclass(found, self._base)):
+            raise SessionRegistryError(
+                f"{where}: {offer.value} is not a class derived from {self._base.__qualname__}"
+            )
+        if getattr(found, "name", None) != name:
+            raise SessionRegistryError(f"{where}: {offer.value} calls itself otherwise")
+        return found
