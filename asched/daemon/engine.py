@@ -25,7 +25,7 @@ from asched.daemon.metrics import AttemptResult, Metrics
 from asched.framework.profile import ProfileError
 from asched.journal.store import JournalStore
 from asched.kube.changes import Change, Deleted, Listed
-from asched.model.resources import Resource
+from asched.model.resources import Resource, WatchedResource
 from asched.state.fold import Fold
 from asched.state.observe import News, observe_deletion, observe_list, observe_object
 from asched.state.records import (
@@ -83,7 +83,7 @@ class Engine:
         metrics: Metrics,
         *,
         next_seq: int,
-        awaited: frozenset[Resource] = frozenset(Resource),
+        awaited: frozenset[WatchedResource] = frozenset(Resource),
         limits: EngineLimits | None = None,
         committed: Committed = lambda seq: None,
     ) -> None:
@@ -112,7 +112,7 @@ class Engine:
         self._book_faults_reported = 0
         self._listing: Iterator[News] | None = None
         """What is left of a list that did not fit its turn."""
-        self._listed_resource = Resource.PODS
+        self._listed_resource: WatchedResource = Resource.PODS
         self.synced = anyio.Event()
         """Set once everything was listed and decisions begin."""
 
@@ -245,7 +245,7 @@ class Engine:
         if record is not None:
             self._apply(record)
 
-    def _listed(self, resource: Resource) -> None:
+    def _listed(self, resource: WatchedResource) -> None:
         if resource not in self._awaited:
             return
         self._awaited.remove(resource)

@@ -6,13 +6,13 @@ from collections.abc import Awaitable, Callable
 
 import msgspec
 
-from asched.model.resources import AnyObject, Resource
+from asched.model.resources import AnyObject, WatchedResource
 
 
 class Listed(msgspec.Struct, frozen=True, gc=False):
     """Everything that exists of a resource; what the consumer knows beyond it is gone."""
 
-    resource: Resource
+    resource: WatchedResource
     objects: tuple[AnyObject, ...]
     unreadable: frozenset[str] = frozenset()
     """Keys of objects that exist but do not decode. What is known of them is to be kept."""
@@ -21,14 +21,14 @@ class Listed(msgspec.Struct, frozen=True, gc=False):
 class Upserted(msgspec.Struct, frozen=True, gc=False):
     """An object appeared or changed; it is now as given."""
 
-    resource: Resource
+    resource: WatchedResource
     object: AnyObject
 
 
 class Deleted(msgspec.Struct, frozen=True, gc=False):
     """An object went away, or does not match the watch's selector any more."""
 
-    resource: Resource
+    resource: WatchedResource
     object: AnyObject
     """Its last state; only its metadata where that did not decode."""
 

@@ -10,7 +10,7 @@ import structlog
 
 from asched.kube.changes import Change, Deleted, Listed, Upserted
 from asched.kube.errors import ApiStatus
-from asched.model.resources import AnyObject, DecodeError, Resource, decode
+from asched.model.resources import AnyObject, DecodeError, WatchedResource, decode
 
 LINE_LIMIT_BYTES = 16 * 1024 * 1024
 """Longest watch line. etcd holds objects of 1.5 MB by default, so this is no object."""
@@ -151,7 +151,7 @@ def _head(raw: bytes | msgspec.Raw) -> _Head:
 class ObjectDecoder:
     """Decodes what the API sends of one resource."""
 
-    def __init__(self, resource: Resource) -> None:
+    def __init__(self, resource: WatchedResource) -> None:
         self.resource = resource
         self.counts = Counts()
         self._reported: dict[str, str] = {}

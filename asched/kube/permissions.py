@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from asched.model.resources import Resource
+from asched.model.resources import GroupResource, Resource, WatchedResource
 
 
 class Permission(NamedTuple):
@@ -19,9 +19,10 @@ class Permission(NamedTuple):
     verb: str
 
 
-OPTIONAL = frozenset({Resource.PRIORITY_CLASSES})
-"""Resources that the role does not let us read. The API server writes a class's value into each
-pod, so where reading is forbidden the scheduler goes on as if there were none."""
+OPTIONAL: frozenset[WatchedResource] = frozenset({Resource.PRIORITY_CLASSES, *GroupResource})
+"""Resources that the role does not let us read: where that is forbidden the scheduler goes on as if
+there were none. The API server writes a priority class's value into each pod; pod groups and queues
+are of use in some configurations only (``docs/batch.md`` says what they take)."""
 
 READ = frozenset(
     Permission(resource.value.group, resource.plural, verb)

@@ -33,9 +33,11 @@ from asched.kube.decoding import (
 from asched.kube.errors import ApiError, NoAnswerError
 from asched.kube.permissions import OPTIONAL
 from asched.kube.timing import Backoff, Clock, RetryPolicy
-from asched.model.resources import AnyObject, Resource
+from asched.model.resources import AnyObject, Resource, WatchedResource
 
-SELECTORS = {Resource.PODS: "status.phase!=Succeeded,status.phase!=Failed"}
+SELECTORS: dict[WatchedResource, str] = {
+    Resource.PODS: "status.phase!=Succeeded,status.phase!=Failed"
+}
 """Field selectors: like kube-scheduler, see finished pods go rather than finish."""
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
@@ -71,7 +73,7 @@ class ReflectorCounts(msgspec.Struct):
 class _Complaints:
     """Says each trouble once per while, and once when it is over."""
 
-    def __init__(self, resource: Resource, clock: Clock, every_s: float) -> None:
+    def __init__(self, resource: WatchedResource, clock: Clock, every_s: float) -> None:
         self._resource = resource
         self._clock = clock
         self._every_s = every_s
@@ -97,7 +99,7 @@ class Reflector:
     def __init__(
         self,
         client: ApiClient,
-        resource: Resource,
+        resource: WatchedResource,
         sink: Sink,
         settings: ReflectorSettings | None = None,
     ) -> None:
@@ -328,7 +330,7 @@ class ClusterWatch:
         self,
         client: ApiClient,
         sink: Sink,
-        resources: Iterable[Resource] = Resource,
+        resources: Iterable[WatchedResource] = Resource,
         settings: ReflectorSettings | None = None,
     ) -> None:
         self.reflectors = tuple(
@@ -336,7 +338,7 @@ class ClusterWatch:
         )
 
     @property
-    def unsynced(self) -> tuple[Resource, ...]:
+    def unsynced(self) -> tuple[WatchedResource, ...]:
         """The resources that the sink has had no list of yet; without them, nothing is decided."""
         return tuple(r.resource for r in self.reflectors if not r.synced)
 

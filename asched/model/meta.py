@@ -43,6 +43,9 @@ class Annotations(ApiStruct, rename=None):
         default=None, name="storage.alpha.kubernetes.io/migrated-plugins"
     )
     group_name: str | None = msgspec.field(default=None, name="scheduling.k8s.io/group-name")
+    group_min_member: str | None = msgspec.field(
+        default=None, name="scheduling.k8s.io/group-min-member"
+    )
 
 
 class ObjectMeta(ApiStruct):

@@ -6,12 +6,25 @@ object that does not decode is tried once more with its nulls left out before it
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from enum import Enum
 from functools import cache
 from typing import Any, NamedTuple
 
 import msgspec
 
+from asched.model.groups import (
+    CustomPodGroup,
+    CustomQueue,
+    IncubatorPodGroup,
+    IncubatorQueue,
+    PodGroup,
+    SigsPodGroup,
+    SigsQueue,
+    VolcanoPodGroup,
+    VolcanoQueue,
+    Workload,
+)
 from asched.model.meta import Object
 from asched.model.node import Node
 from asched.model.pod import Pod
@@ -52,8 +65,22 @@ AnyObject = (
     | CSIDriver
     | CSIStorageCapacity
     | VolumeAttachment
+    | PodGroup
+    | Workload
+    | IncubatorPodGroup
+    | IncubatorQueue
+    | SigsPodGroup
+    | SigsQueue
+    | VolcanoPodGroup
+    | VolcanoQueue
 )
-"""Every kind of object the fold keeps, told apart by the tag ``kind``."""
+"""Every kind of object the fold keeps, told apart by the tag ``kind``.
+
+The tag is the name of the type, which is the API's kind but for custom resources: theirs is ambiguous.
+"""
+
+
+ObjectType = type[Object]
 
 
 class ResourceType(NamedTuple):
@@ -64,7 +91,9 @@ class ResourceType(NamedTuple):
     version: str
     plural: str
     namespaced: bool
-    type: type[Object]
+    type: ObjectType
+    wire: ObjectType | None = None
+    """What its JSON decodes to, where that is not ``type``: a base without the tag."""
 
     @property
     def path(self) -> str:
@@ -73,7 +102,30 @@ class ResourceType(NamedTuple):
         return f"{root}/{self.version}/{self.plural}"
 
 
-class Resource(Enum):
+class WatchedResource(Enum):
+    """Any resource that can be watched. The base of the lists of them."""
+
+    _value_: ResourceType
+
+    @property
+    def kind(self) -> str:
+        return self.value.kind
+
+    @property
+    def path(self) -> str:
+        return self.value.path
+
+    @property
+    def plural(self) -> str:
+        return self.value.plural
+
+    @property
+    def type(self) -> ObjectType:
+        """The struct that its objects decode to."""
+        return self.value.type
+
+
+class Resource(WatchedResource):
     """The resources that kube-scheduler 1.36 watches; ``system:kube-scheduler`` may read them all.
 
     The order is the order in which a start lists them: what pods refer to comes before pods.
@@ -113,17 +165,46 @@ class Resource(Enum):
     )
     PODS = ResourceType("Pod", "", "v1", "pods", True, Pod)
 
-    @property
-    def kind(self) -> str:
-        return self.value.kind
 
-    @property
-    def path(self) -> str:
-        return self.value.path
+class GroupResource(WatchedResource):
+    """PodGroups, Queues and Workloads: watched where the configuration has a use for them, and served
+    where somebody installed or enabled them."""
 
-    @property
-    def plural(self) -> str:
-        return self.value.plural
+    POD_GROUPS = ResourceType(
+        "PodGroup", "scheduling.k8s.io", "v1alpha2", "podgroups", True, PodGroup
+    )
+    WORKLOADS = ResourceType(
+        "Workload", "scheduling.k8s.io", "v1alpha2", "workloads", True, Workload
+    )
+    INCUBATOR_QUEUES = ResourceType(
+        "Queue", "scheduling.incubator.k8s.io", "v1alpha1", "queues", False, IncubatorQueue,
+        CustomQueue,
+    )  # fmt: skip
+    INCUBATOR_POD_GROUPS = ResourceType(
+        "PodGroup", "scheduling.incubator.k8s.io", "v1alpha1", "podgroups", True,
+        IncubatorPodGroup, CustomPodGroup,
+    )  # fmt: skip
+    SIGS_QUEUES = ResourceType(
+        "Queue", "scheduling.sigs.dev", "v1alpha2", "queues", False, SigsQueue, CustomQueue
+    )
+    SIGS_POD_GROUPS = ResourceType(
+        "PodGroup", "scheduling.sigs.dev", "v1alpha2", "podgroups", True, SigsPodGroup,
+        CustomPodGroup,
+    )  # fmt: skip
+    VOLCANO_QUEUES = ResourceType(
+        "Queue", "scheduling.volcano.sh", "v1beta1", "queues", False, VolcanoQueue, CustomQueue
+    )
+    VOLCANO_POD_GROUPS = ResourceType(
+        "PodGroup", "scheduling.volcano.sh", "v1beta1", "podgroups", True, VolcanoPodGroup,
+        CustomPodGroup,
+    )  # fmt: skip
+
+
+def in_order_of_listing(groups: Collection[GroupResource]) -> tuple[WatchedResource, ...]:
+    """All that is to be watched where these groups are of use. Pods are listed last: what they
+    refer to is known by then."""
+    others = (resource for resource in Resource if resource is not Resource.PODS)
+    return (*others, *(group for group in GroupResource if group in groups), Resource.PODS)
 
 
 class DecodeError(ValueError):
@@ -135,17 +216,16 @@ def _decoder(object_type: type[Object]) -> msgspec.json.Decoder[Object]:
     return msgspec.json.Decoder(object_type)
 
 
-def decode(resource: Resource, raw: bytes | msgspec.Raw) -> Object:
+def decode(resource: WatchedResource, raw: bytes | msgspec.Raw) -> Object:
     """Decode one object of ``resource`` from its JSON.
 
     Raises :class:`DecodeError` naming the field: malformed JSON, a field of the wrong type, no
     name, or a quantity outside the grammar.
     """
-    object_type = resource.value.type
-    try:
-        decoded = _decoder(object_type).decode(raw)
-    except msgspec.DecodeError:
-        decoded = _decode_without_nulls(object_type, raw)
+    object_type, wire = resource.value.type, resource.value.wire
+    decoded = _decode_as(wire or object_type, raw)
+    if wire is not None:
+        decoded = object_type(**msgspec.structs.asdict(decoded))
     if not decoded.metadata.name:
         raise DecodeError(f"{resource.kind} without metadata.name")
     if isinstance(decoded, Node):
@@ -153,8 +233,15 @@ def decode(resource: Resource, raw: bytes | msgspec.Raw) -> Object:
     elif isinstance(decoded, Pod):
         _check_pod(decoded)
     else:
-        _check_storage(decoded)
+        _check_other(decoded)
     return decoded
+
+
+def _decode_as(object_type: type[Object], raw: bytes | msgspec.Raw) -> Object:
+    try:
+        return _decoder(object_type).decode(raw)
+    except msgspec.DecodeError:
+        return _decode_without_nulls(object_type, raw)
 
 
 def _decode_without_nulls(object_type: type[Object], raw: bytes | msgspec.Raw) -> Object:
@@ -200,7 +287,7 @@ def _check_pod(pod: Pod) -> None:
         _check_quantities(pod.key, "spec.overhead", spec.overhead)
 
 
-def _check_storage(decoded: Object) -> None:
+def _check_other(decoded: Object) -> None:
     if isinstance(decoded, PersistentVolume):
         _check_quantities(decoded.key, "spec.capacity", decoded.spec.capacity)
     elif isinstance(decoded, PersistentVolumeClaim):
@@ -210,6 +297,10 @@ def _check_storage(decoded: Object) -> None:
         sizes = {"capacity": decoded.capacity, "maximumVolumeSize": decoded.maximum_volume_size}
         given = {field: size for field, size in sizes.items() if size is not None}
         _check_quantities(decoded.key, "CSIStorageCapacity", given)
+    elif isinstance(decoded, CustomPodGroup):
+        _check_quantities(decoded.key, "spec.minResources", decoded.spec.min_resources)
+    elif isinstance(decoded, CustomQueue):
+        _check_quantities(decoded.key, "spec.capability", decoded.spec.capability)
 
 
 def _check_quantities(key: str, where: str, quantities: dict[str, str | int | float]) -> None:
@@ -221,5 +312,9 @@ def _check_quantities(key: str, where: str, quantities: dict[str, str | int | fl
             raise DecodeError(f"{key}: {where}.{name}: {error}") from None
 
 
-KINDS: dict[str, type[Object]] = {resource.kind: resource.value.type for resource in Resource}
-"""The struct of each watched kind."""
+KINDS: dict[str, type[Object]] = {
+    resource.type.__name__: resource.type
+    for resources in (Resource, GroupResource)
+    for resource in resources
+}
+"""The struct of each kind that is kept, by the name that records give it."""

@@ -14,7 +14,7 @@ import msgspec
 from asched.model.meta import Object
 from asched.model.node import Node
 from asched.model.pod import POD_SCHEDULED, Pod, PodCondition
-from asched.model.resources import AnyObject, Resource
+from asched.model.resources import AnyObject, Resource, WatchedResource
 from asched.state.cluster import ClusterState
 from asched.state.records import ObjectGone, ObjectSeen, PodChanged, PodSeen
 
@@ -49,7 +49,7 @@ def observe_deletion(state: ClusterState, gone: Object) -> ObjectGone | None:
 
 def observe_list(
     state: ClusterState,
-    resource: Resource,
+    resource: WatchedResource,
     objects: Sequence[AnyObject],
     unreadable: Collection[str] = (),
 ) -> Iterator[News]:
@@ -62,11 +62,11 @@ def observe_list(
     if resource is Resource.PODS:
         known = [(key, entry.info.uid) for key, entry in state.pods.items()]
     else:
-        kept = state.objects_of.get(resource.value.type, {})
+        kept = state.objects_of.get(resource.type, {})
         known = [(key, item.uid) for key, item in kept.items()]
     for key, uid in known:
         if key not in listed:
-            yield ObjectGone(resource.kind, key, uid)
+            yield ObjectGone(resource.type.__name__, key, uid)
     for item in objects:
         news = observe_object(state, item)
         if news is not None:
