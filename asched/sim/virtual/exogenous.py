@@ -82,11 +82,17 @@ class Exogenous(msgspec.Struct, frozen=True):
     """Where it ends: the simulation looks no further. None: until nothing happens any more."""
 
     def __post_init__(self) -> None:
-        """Raises ValueError for events out of order, or outside of the period."""
-        last_ns = self.begin_ns
+        """Raises ValueError for events out of order or before the beginning, and for a uid that is
+        created twice."""
+        last_ns, uids = self.begin_ns, set[str]()
         for event in self.events:
             if event.at_ns < last_ns:
                 raise ValueError(f"an event at {event.at_ns} after one at {last_ns}")
             last_ns = event.at_ns
+            if isinstance(event, PodCreated):
+                uid = event.pod.metadata.uid
+                if uid in uids:
+                    raise ValueError(f"pod {event.pod.key} ({uid}) is created twice")
+                uids.add(uid)
         if self.end_ns is not None and self.end_ns < self.begin_ns:
             raise ValueError(f"the period ends at {self.end_ns}, before it begins")

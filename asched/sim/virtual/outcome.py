@@ -25,7 +25,7 @@ class End(StrEnum):
     DRAINED = "drained"
     NODE_GONE = "node-gone"
     BIND_FAILED = "bind-failed"
-    """The node was gone before it was bound."""
+    """It was not bound after all: its node was gone, or a Permit plugin turned it away."""
 
 
 class Stint(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):

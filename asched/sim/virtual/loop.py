@@ -1,0 +1,283 @@
+"""The virtual clock: the real fold and the real decisions, over a simulated cluster.
+
+As in :mod:`asched.daemon.engine` a turn begins with a look at the clock, takes what has arrived, and
+decides for the pods that are active; here the clock moves from one thing that is due to the next.
+The scheduler itself takes no time unless :class:`Pace` says so. Nothing depends on the wall clock.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import NamedTuple
+
+import msgspec
+
+from asched import __version__
+from asched.cycle.decide import Decider
+from asched.framework.profile import PluginLoader, ProfileError, ProfileSpec
+from asched.sim.virtual.agenda import Agenda
+from asched.sim.virtual.exogenous import Exogenous
+from asched.sim.virtual.lives import Life
+from asched.sim.virtual.outcome import End, Run
+from asched.sim.virtual.world import World
+from asched.state.cluster import ClusterState
+from asched.state.fold import Fold
+from asched.state.records import (
+    AnyRecord,
+    Assigned,
+    AttemptFailed,
+    Decision,
+    EngineStarted,
+    ExtenderAsked,
+    PermitAllowed,
+    PermitRejected,
+    ProfilesLoaded,
+    QueueSettings,
+    Rejected,
+    TurnStarted,
+)
+
+MAX_ATTEMPTS_AT_ONCE = 1_000
+"""A pod that is tried more often than this while the clock stands still would be tried for ever."""
+
+
+class Pace(msgspec.Struct, frozen=True):
+    """How long the scheduler and the API server take for things."""
+
+    decision_ns: int = 0
+    """From taking up a pod to the decision; the next pod waits for so long."""
+    bind_ns: int = 0
+    """From a decision to the pod being bound and running."""
+    evict_ns: int = 0
+    """From a decision to its victims being asked to end."""
+
+
+class Scheduler(msgspec.Struct, frozen=True):
+    """The scheduler that is simulated. Extenders are not part of it: nobody would answer."""
+
+    profiles: tuple[ProfileSpec, ...]
+    queue: QueueSettings = QueueSettings()
+    seed: int = 0
+    pace: Pace = Pace()
+
+
+class Turn(NamedTuple):
+    """What was recorded at one time, in the order and the form that a daemon's journal has."""
+
+    now_ns: int
+    records: list[AnyRecord]
+
+
+class SimulationStuckError(Exception):
+    """Decisions go round in circles while the clock stands still."""
+
+
+class Simulation:
+    """One run. Take all of :meth:`turns`, then :meth:`result`."""
+
+    def __init__(self, history: Exogenous, scheduler: Scheduler, load: PluginLoader) -> None:
+        """``load`` finds the plugins of the profiles. Raises ProfileError where it does not."""
+        self.now_ns = history.begin_ns
+        self._history = history
+        self._next_event = 0
+        self._scheduler = scheduler
+        self._fold = Fold(ClusterState(), load)
+        self._state = self._fold.state
+        self._decider = Decider(self._state)
+        self._agenda = Agenda()
+        self._records: list[AnyRecord] = []
+        self._recorded = 0
+        self._changed_at = 0
+        """How many records there were once something last changed but the clock."""
+        self._tried_at: dict[str, int] = {}
+        """The same for when each pod was last tried in vain."""
+        self._free_ns = history.begin_ns
+        """When the scheduler has time for the next decision."""
+        self._at_once: Counter[str] = Counter()
+        self._world = World(self._state, self._agenda, self._observe)
+        self._begin()
+
+    @property
+    def pods_pending(self) -> int:
+        return len(self._state.queue)
+
+    def turns(self) -> Iterator[Turn]:
+        """Run, turn by turn. The first one tells of the scheduler itself.
+
+        Raises :class:`SimulationStuckError`, and AssertionError where the state contradicts itself.
+        """
+        yield self._taken()
+        while (next_ns := self._next_ns()) is not None:
+            self._turn(next_ns)
+            yield self._taken()
+
+    def result(self) -> Run:
+        """What became of everything so far."""
+        end_ns = self._history.end_ns
+        return Run(
+            self._history.begin_ns,
+            self.now_ns if end_ns is None else end_ns,
+            self._world.pods(),
+            self._world.nodes(),
+        )
+
+    # -- the clock ------------------------------------------------------------------------------
+
+    def _begin(self) -> None:
+        self._apply(TurnStarted(self.now_ns))
+        self._apply(EngineStarted(__version__, self._scheduler.seed))
+        self._apply(ProfilesLoaded(self._scheduler.profiles, self._scheduler.queue))
+        for profile in self._state.profiles.values():
+            if profile.missing:
+                raise ProfileError(profile.missing)
+
+    def _next_ns(self) -> int | None:
+        """When the next turn is due; None where nothing happens any more."""
+        end_ns = self._history.end_ns
+        due = [ns for ns in (self._agenda.next_ns, self._next_event_ns()) if ns is not None]
+        if self._state.queue.head() is not None:
+            due.append(self._free_ns)
+        due += [
+            max(until_ns, self._free_ns)
+            for waiting in self._state.waiting.values()
+            for until_ns in waiting.pending_until_ns.values()
+        ]
+        timer_ns = self._state.queue.next_timer_ns()
+        if timer_ns is not None and (due or not self._settled()):
+            due.append(timer_ns)
+        if not due:
+            return None
+        next_ns = max(self.now_ns, min(due))
+        return None if end_ns is not None and next_ns > end_ns else next_ns
+
+    def _next_event_ns(self) -> int | None:
+        events = self._history.events
+        return events[self._next_event].at_ns if self._next_event < len(events) else None
+
+    def _settled(self) -> bool:
+        """Every pending pod was tried since anything last changed: to try again is no use."""
+        queue = self._state.queue
+        waiting = (*queue.active, *queue.backoff, *queue.unschedulable)
+        return all(self._tried_at.get(key, -1) >= self._changed_at for key in waiting)
+
+    # -- a turn -----------------------------------------------------------------------------------
+
+    def _turn(self, now_ns: int) -> None:
+        if now_ns > self.now_ns:
+            self._at_once.clear()
+        self.now_ns = now_ns
+        self._apply(TurnStarted(now_ns))
+        while self._happens_by(now_ns):
+            pass
+        self._decide()
+
+    def _happens_by(self, now_ns: int) -> bool:
+        """Let the next thing happen that is due. What ends makes room before anything comes."""
+        event_ns, own_ns = self._next_event_ns(), self._agenda.next_ns
+        if own_ns is not None and own_ns <= now_ns and (event_ns is None or own_ns <= event_ns):
+            self._agenda.act()
+        elif event_ns is not None and event_ns <= now_ns:
+            self._next_event += 1
+            self._world.happen(self._history.events[self._next_event - 1])
+        else:
+            return False
+        return True
+
+    def _decide(self) -> None:
+        takes_ns = self._scheduler.pace.decision_ns
+        while self._free_ns <= self.now_ns and (decisions := self._decider.next()):
+            if takes_ns:
+                self._free_ns = self.now_ns + takes_ns
+            for decision in decisions:
+                self._apply(decision)
+            for decision in decisions:
+                self._follow(decision)
+
+    def _observe(self, record: AnyRecord) -> None:
+        self._apply(record)
+        self._changed_at = self._recorded
+
+    def _apply(self, record: AnyRecord) -> None:
+        self._fold.apply(record)
+        self._records.append(record)
+        self._recorded += 1
+
+    def _taken(self) -> Turn:
+        records, self._records = self._records, []
+        return Turn(self.now_ns, records)
+
+    # -- what follows from decisions ----------------------------------------------------------------
+
+    def _follow(self, decision: Decision) -> None:
+        life = self._world.life(decision.key, decision.uid)
+        if life is None:
+            raise AssertionError(f"a decision for pod {decision.key}, which is not there")
+        decided_ns = self.now_ns + self._scheduler.pace.decision_ns
+        match decision:
+            case Assigned():
+                self._attempted(life)
+                life.assign(decision.node, self.now_ns)
+                self._bind_if_due(life, decided_ns)
+            case PermitAllowed():
+                self._bind_if_due(life, decided_ns)
+            case PermitRejected():
+                life.rejections += 1
+                life.message = decision.message
+                life.leave(self.now_ns, End.BIND_FAILED)
+                self._changed_at = self._recorded
+            case Rejected():
+                self._rejected(life, decision, decided_ns)
+            case AttemptFailed():
+                self._attempted(life)
+                life.message = decision.message
+                self._tried_at[life.key] = self._recorded
+            case ExtenderAsked():
+                raise AssertionError("an extender was asked, and none was configured")
+
+    def _attempted(self, life: Life) -> None:
+        life.attempts += 1
+        self._at_once[life.uid] += 1
+        if self._at_once[life.uid] > MAX_ATTEMPTS_AT_ONCE:
+            raise SimulationStuckError(
+                f"pod {life.key} is tried again and again at the same moment; last it was told:"
+                f" {life.message or 'assigned'}"
+            )
+
+    def _rejected(self, life: Life, decision: Rejected, decided_ns: int) -> None:
+        self._attempted(life)
+        life.rejections += 1
+        life.message = decision.message
+        nominated = life.nominated if decision.nominated_node is None else decision.nominated_node
+        if decision.victims or decision.displaced or nominated != life.nominated:
+            self._changed_at = self._recorded
+        life.nominated = nominated
+        self._tried_at[life.key] = self._recorded
+        due_ns = decided_ns + self._scheduler.pace.evict_ns
+        for victim in decision.victims:
+            evict = partial(self._world.preempt, victim.key, victim.uid, life.key)
+            self._agenda.enter(due_ns, evict)
+
+    def _bind_if_due(self, life: Life, decided_ns: int) -> None:
+        self._changed_at = self._recorded
+        stint = life.stint
+        if stint is not None and life.key not in self._state.waiting:
+            bind = partial(self._world.bind, life.key, life.uid, stint.node)
+            self._agenda.enter(decided_ns + self._scheduler.pace.bind_ns, bind)
+
+
+def simulate(
+    history: Exogenous,
+    scheduler: Scheduler,
+    load: PluginLoader,
+    progress: Callable[[int], None] = lambda now_ns: None,
+) -> Run:
+    """The whole run at once; ``progress`` is told the virtual time, turn by turn.
+
+    Raises as :class:`Simulation` and its turns do.
+    """
+    simulation = Simulation(history, scheduler, load)
+    for turn in simulation.turns():
+        progress(turn.now_ns)
+    return simulation.result()
