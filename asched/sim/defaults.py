@@ -270,6 +270,13 @@ def _default_priority_class(priority_class: Object) -> None:
     priority_class.setdefault("value", 0)
 
 
+def _default_pod_group(group: Object) -> None:
+    spec = group.setdefault("spec", {})
+    spec.setdefault("podGroupTemplateRef", None)
+    spec.setdefault("disruptionMode", "Pod")
+    group.setdefault("status", {})
+
+
 def _default_budget(budget: Object) -> None:
     status = budget.setdefault("status", {})
     for count in ("disruptionsAllowed", "currentHealthy", "desiredHealthy", "expectedPods"):
@@ -354,6 +361,7 @@ _DEFAULTS: dict[str, Callable[[Object], None]] = {
     "storageclasses.storage.k8s.io": _default_storage_class,
     "csidrivers.storage.k8s.io": _default_csi_driver,
     "priorityclasses.scheduling.k8s.io": _default_priority_class,
+    "podgroups.scheduling.k8s.io": _default_pod_group,
     "poddisruptionbudgets.policy": _default_budget,
     "customresourcedefinitions.apiextensions.k8s.io": _default_definition,
 }

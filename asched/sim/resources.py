@@ -114,6 +114,8 @@ BUILT_IN: tuple[ResourceType, ...] = (
           generation=True),
     _type("scheduling.k8s.io", "v1", "priorityclasses", "PriorityClass", "pc", namespaced=False,
           generation=True),
+    _type("scheduling.k8s.io", "v1alpha2", "podgroups", "PodGroup", status=True),
+    _type("scheduling.k8s.io", "v1alpha2", "workloads", "Workload"),
     _type("storage.k8s.io", "v1", "csidrivers", "CSIDriver", namespaced=False,
           returns_deleted=True),
     _type("storage.k8s.io", "v1", "csinodes", "CSINode", namespaced=False,
