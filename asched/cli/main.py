@@ -41,6 +41,9 @@ COMMANDS: Final = {
         "asched.cli.checkpoint", "Keep the state in the journal, so that it is opened quickly."
     ),
     "plugins": CommandSource("asched.cli.plugins", "Look at the plugins that are installed."),
+    "crds": CommandSource(
+        "asched.cli.crds", "Print the CustomResourceDefinitions of PodGroups and Queues."
+    ),
     "config": CommandSource("asched.cli.config", "Check a configuration, or print the defaults."),
 }
 

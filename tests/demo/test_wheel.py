@@ -67,4 +67,6 @@ def test_the_wheel_holds_what_is_not_code(installed: Path) -> None:
     shipped = {path.name for path in (package / "_migrations" / "versions").glob("*.py")}
     assert shipped == {path.name for path in (ROOT / "migrations" / "versions").glob("*.py")}
     assert (package / "_migrations" / "env.py").is_file()
+    manifests = {path.name for path in (package / "manifests").glob("*.yaml")}
+    assert manifests == {path.name for path in (ROOT / "asched" / "manifests").glob("*.yaml")}
     assert not list(package.parent.glob("tests*")), "tests stay at home"

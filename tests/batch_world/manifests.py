@@ -1,0 +1,21 @@
+"""The shipped definitions, installed in an embedded cluster."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import yaml
+
+from asched.cli.crds import GROUPS, manifest
+from asched.sim.cluster import Cluster
+
+
+def install_crds(cluster: Cluster, *groups: str) -> None:
+    """Have the cluster serve PodGroups and Queues of these API groups, or of all."""
+    for group in groups or GROUPS:
+        for definition in definitions(group):
+            cluster.create("customresourcedefinitions", definition)
+
+
+def definitions(group: str) -> list[dict[str, Any]]:
+    return list(yaml.safe_load_all(manifest(group)))

@@ -1,0 +1,77 @@
+"""``asched crds``: what it prints can be installed, and serves what sessions read."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+from typer.testing import CliRunner
+
+from asched.cli.crds import GROUPS
+from asched.cli.main import app
+from asched.model.resources import GroupResource
+from asched.sim.cluster import Cluster
+from asched.sim.http import ApiServer, tokens_for_two
+from tests.batch_world.manifests import definitions, install_crds
+from tests.sim.test_kubectl import Kubectl
+
+runner = CliRunner()
+
+
+def printed(*args: str) -> str:
+    result = runner.invoke(app, ["crds", *args], prog_name="asched")
+    assert result.exit_code == 0, result.output
+    return result.stdout
+
+
+def custom() -> Iterator[GroupResource]:
+    return (resource for resource in GroupResource if resource.value.group in GROUPS)
+
+
+def test_all_groups_are_printed_or_those_that_are_asked_for() -> None:
+    names = [d["metadata"]["name"] for d in yaml.safe_load_all(printed())]
+    assert names == [f"{plural}.{group}" for group in GROUPS for plural in ("podgroups", "queues")]
+    own = printed("--group", "scheduling.volcano.sh")
+    assert [*yaml.safe_load_all(own)] == definitions("scheduling.volcano.sh")
+
+
+def test_an_unknown_group_is_named() -> None:
+    result = runner.invoke(app, ["crds", "--group", "batch.example.com"], prog_name="asched")
+    assert result.exit_code == 2
+    assert "no API group 'batch.example.com'" in result.stderr
+
+
+def test_the_definitions_serve_exactly_what_is_watched() -> None:
+    cluster = Cluster(seed=1)
+    install_crds(cluster)
+    for resource in custom():
+        served = cluster.api.registry.find(
+            resource.value.group, resource.value.version, resource.plural
+        )
+        assert served is not None, resource
+        assert served.kind == resource.kind
+        assert served.namespaced is resource.value.namespaced
+        assert served.status, "a status is written apart from the rest"
+
+
+@pytest.mark.skipif(shutil.which("kubectl") is None, reason="kubectl is not installed here")
+async def test_kubectl_applies_them_twice(tmp_path: Path) -> None:
+    tokens = tokens_for_two("admin-token", "scheduler-token")
+    async with ApiServer(Cluster(seed=1), tokens=tokens).run() as server:
+        kubectl = Kubectl(server, tmp_path)
+        created = await kubectl.run("apply", "-f", "-", stdin=printed())
+        assert created.count(" created") == 6
+        again = await kubectl.run("apply", "-f", "-", stdin=printed())
+        assert again.count(" unchanged") == 6
+        queue = (
+            "apiVersion: scheduling.volcano.sh/v1beta1\nkind: Queue\n"
+            "metadata: {name: gold}\nspec: {weight: 3}\n"
+        )
+        await kubectl.run("apply", "-f", "-", stdin=queue)
+        weight = await kubectl.run(
+            "get", "queues.scheduling.volcano.sh", "gold", "-o", "jsonpath={.spec.weight}"
+        )
+        assert weight == "3"
