@@ -70,7 +70,10 @@ class Codec:
         if unknown:
             raise ValueError(f"upcasters for unknown kinds: {', '.join(unknown)}")
         self._upcasters = upcasters
-        self._versions = {kind: 1 + len(upcasters.get(kind, ())) for kind in KINDS}
+        self.versions: Mapping[str, int] = {
+            kind: 1 + len(upcasters.get(kind, ())) for kind in KINDS
+        }
+        """The version in which each kind is written."""
         self._encode = msgspec.json.Encoder().encode
         self._decoder: msgspec.json.Decoder[AnyRecord] = msgspec.json.Decoder(AnyRecord)
 
@@ -78,7 +81,7 @@ class Codec:
         """The stored form of ``record`` in its kind's current version."""
         kind = type(record).__name__
         payload = self._encode(record).decode()
-        return Encoded(kind, self._versions[kind], subject_of(record), payload)
+        return Encoded(kind, self.versions[kind], subject_of(record), payload)
 
     def decode(self, seq: int, kind: str, version: int, payload: str) -> AnyRecord:
         """The record that was stored, brought up to the current version.
@@ -86,7 +89,7 @@ class Codec:
         Raises :class:`RecordError`, naming ``seq`` and ``kind``, for an unknown kind, a version
         newer than this code, or a payload that is not one of that kind.
         """
-        current = self._versions.get(kind)
+        current = self.versions.get(kind)
         if current is None:
             raise RecordError(f"record {seq} is of unknown kind {kind!r}: upgrade asched")
         if version != current:
@@ -104,7 +107,7 @@ class Codec:
         return record
 
     def _upcast(self, seq: int, kind: str, version: int, payload: str) -> str:
-        current = self._versions[kind]
+        current = self.versions[kind]
         if not 1 <= version < current:
             raise RecordError(
                 f"record {seq} ({kind}) has version {version}, this asched knows 1 to {current}:"
