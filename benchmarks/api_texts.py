@@ -123,7 +123,13 @@ def _as_stored(kind: PodKind) -> Json:
     cluster = Cluster()
     if kind.namespace != "default":
         cluster.create("namespaces", {"metadata": {"name": kind.namespace}})
-    obj = {"metadata": {"name": "pod", "labels": kind.labels}, "spec": kind.spec}
+    spec = dict(kind.spec)
+    priority = spec.pop("priority", None)
+    if priority is not None:
+        # An API server takes a priority by the name of its class only.
+        cluster.create("priorityclasses", {"metadata": {"name": "given"}, "value": priority})
+        spec["priorityClassName"] = "given"
+    obj = {"metadata": {"name": "pod", "labels": kind.labels}, "spec": spec}
     stored = cluster.create("pods", obj, namespace=kind.namespace)
     stored["metadata"] |= {"name": _NAME, "uid": _UID, "namespace": _NAMESPACE}
     requests = stored["spec"]["containers"][0]["resources"].get("requests")
