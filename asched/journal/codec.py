@@ -117,8 +117,15 @@ class Codec:
             raw = msgspec.json.decode(payload, type=dict[str, Any])
         except msgspec.DecodeError as error:
             raise RecordError(f"record {seq} ({kind} v{version}) is not JSON: {error}") from None
-        for step in self._upcasters[kind][version - 1 :]:
-            raw = step(raw)
+        for number, step in enumerate(self._upcasters[kind][version - 1 :], version):
+            try:
+                raw = step(raw)
+            except (LookupError, TypeError, ValueError, AttributeError) as error:
+                # A step may rely on the form that it was written for; what is not of it is damaged.
+                raise RecordError(
+                    f"record {seq} ({kind} v{version}) cannot be brought from v{number} to"
+                    f" v{number + 1}: {type(error).__name__}: {error}"
+                ) from None
         return self._encode(raw).decode()
 
 

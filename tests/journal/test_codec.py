@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from hypothesis import given
 
-from asched.journal.codec import CODEC, KINDS, UPCASTERS, Codec, subject_of
+from asched.journal.codec import CODEC, KINDS, UPCASTERS, Codec, Upcaster, subject_of
 from asched.journal.errors import RecordError
 from asched.model.meta import ObjectMeta
 from asched.model.node import Node
@@ -110,6 +110,75 @@ def test_upcasters_bring_each_old_version_up_step_by_step() -> None:
     with pytest.raises(RecordError, match="not JSON"):
         codec.decode(1, "Bound", 1, "{")
     assert codec.encode(TurnStarted(1)).version == 1
+
+
+@pytest.mark.parametrize("newest", range(2, 8))
+def test_each_version_takes_exactly_the_steps_that_it_lacks(newest: int) -> None:
+    taken: list[int] = []
+
+    def step_from(number: int) -> Upcaster:
+        def step(raw: dict[str, Any]) -> dict[str, Any]:
+            taken.append(number)
+            assert raw.pop(f"v{number}") == number  # the form that this step was written for
+            return {**raw, f"v{number + 1}": number + 1} if number + 1 < newest else raw
+
+        return step
+
+    steps = [step_from(number) for number in range(1, newest)]
+    codec = Codec({"Bound": steps})
+    now = Bound("ns/p", "u", "n")
+    for version in range(1, newest + 1):
+        taken.clear()
+        old = json.loads(codec.encode(now).payload)
+        if version < newest:
+            old[f"v{version}"] = version
+        assert codec.decode(1, "Bound", version, json.dumps(old)) == now
+        assert taken == [*range(version, newest)]
+    with pytest.raises(RecordError, match=f"version {newest + 1}, this asched knows 1 to {newest}"):
+        codec.decode(1, "Bound", newest + 1, codec.encode(now).payload)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_first_step_of_any_kind_is_taken_and_the_result_is_written_anew(kind: str) -> None:
+    """A step that undoes what version 1 was given: every kind goes through raw JSON unharmed."""
+    codec = Codec({kind: (lambda raw: {k: v for k, v in raw.items() if k != "once"},)})
+
+    @given(struct(KINDS[kind]))
+    def brought_up(record: AnyRecord) -> None:
+        new = codec.encode(record)
+        assert new.version == 2
+        old = json.dumps({"once": 1, **json.loads(new.payload)})
+        brought = codec.decode(1, kind, 1, old)
+        assert brought == record
+        assert codec.encode(brought) == new
+
+    brought_up()
+
+
+def test_other_kinds_keep_their_version() -> None:
+    codec = Codec({"Bound": (_rename_host, _rename_machine)})
+    assert codec.versions["Bound"] == 3
+    assert {v for kind, v in codec.versions.items() if kind != "Bound"} == {1}
+
+
+@pytest.mark.parametrize("stored", ['{"type":"Bound"}', '{"host":null}', "[]", '"text"', "7"])
+def test_what_a_step_cannot_work_on_is_named(stored: str) -> None:
+    def split_host(raw: dict[str, Any]) -> dict[str, Any]:
+        rack, node = raw["host"].split("/")
+        return {**raw, "rack": rack, "node": node}
+
+    codec = Codec({"Bound": (split_host,)})
+    with pytest.raises(RecordError, match=r"record 9 \(Bound v1\)"):
+        codec.decode(9, "Bound", 1, stored)
+
+
+def test_a_step_that_leaves_no_record_is_named() -> None:
+    codec = Codec({"Bound": (lambda raw: {"type": "TurnStarted", "now_ns": 1},)})
+    with pytest.raises(RecordError, match=r"record 9 says it is Bound but holds TurnStarted"):
+        codec.decode(9, "Bound", 1, "{}")
+    codec = Codec({"Bound": (lambda raw: {**raw, "key": 7},)})
+    with pytest.raises(RecordError, match=r"record 9 \(Bound v1\) does not decode"):
+        codec.decode(9, "Bound", 1, CODEC.encode(Bound("ns/p", "u", "n")).payload)
 
 
 def test_upcasters_of_a_kind_that_is_no_more_are_refused() -> None:
