@@ -1,0 +1,1 @@
+"""One HTML file that needs nothing else: no script, no font, no network."""
