@@ -29,10 +29,13 @@ from typing import NamedTuple
 
 from asched.framework.events import ActionType, ClusterEvent, EventResource, QueueingHint
 from asched.framework.extenders import EXTENDER
+from asched.framework.pod_groups import PodGroupKey, group_of, key_of
 from asched.framework.pod_info import PodInfo, QueuedPod
 from asched.framework.profile import Profile, RegisteredEvent
+from asched.model.groups import CustomPodGroup, PodGroup
 from asched.model.meta import Object
 from asched.model.pod import Pod
+from asched.state.pod_groups import PodGroups
 from asched.state.pod_heap import PodHeap
 from asched.state.records import QueueSettings
 from asched.state.sort_keys import FIRST_OF_ALL, sort_key
@@ -46,6 +49,8 @@ class Happened(NamedTuple):
     event: ClusterEvent
     old: Object | None
     new: Object | None
+    held_since_ns: int | None = None
+    """Of room that a pod of a group gives back which Permit had held: since when it was held."""
 
 
 class Listener(NamedTuple):
@@ -67,7 +72,9 @@ class Wake(IntEnum):
 class SchedulingQueue:
     """All pending pods of our profiles. Only the fold calls the methods that change it."""
 
-    def __init__(self) -> None:
+    def __init__(self, groups: PodGroups | None = None) -> None:
+        """``groups``: which pods are of one group."""
+        self._groups = PodGroups() if groups is None else groups
         self._profiles: Mapping[str, Profile] = {}
         self._settings = QueueSettings()
         self._active = PodHeap()
@@ -134,6 +141,11 @@ class SchedulingQueue:
             or self._gated.get(key)
         )
 
+    def known(self, key: str) -> QueuedPod | None:
+        """The pod of that key, waiting or in flight."""
+        flying = self._in_flight.get(key)
+        return self.find(key) if flying is None else flying[0]
+
     def head(self) -> QueuedPod | None:
         """The pod to be tried next."""
         first = self._active.head()
@@ -155,6 +167,11 @@ class SchedulingQueue:
         return min(times, default=None)
 
     # -- configuration ------------------------------------------------------------------------
+
+    @property
+    def settings(self) -> QueueSettings:
+        """The timing in force."""
+        return self._settings
 
     def configure(self, profiles: Mapping[str, Profile], settings: QueueSettings) -> None:
         """New profiles: every waiting pod is sorted in afresh under them."""
@@ -275,6 +292,12 @@ class SchedulingQueue:
             self._forget(key)
             self._activate_or_gate(pod)
 
+    def sort_in_again(self, key: str) -> None:
+        """What PreEnqueue and QueueSort say of an active pod may be another thing now."""
+        pod = self._active.pods.get(key)
+        if pod is not None and key not in self._in_flight:
+            self._activate_or_gate(pod)
+
     # -- events and timers --------------------------------------------------------------------
 
     def happened(self, happened: Happened, now_ns: int) -> None:
@@ -284,8 +307,10 @@ class SchedulingQueue:
         if not self._waiting_for:
             return
         concerned: dict[str, QueuedPod] = {}
-        for plugin in self._listeners(happened.event):
-            concerned.update(self._waiting_for.get(plugin, {}))
+        for plugin, listeners in self._listeners(happened.event).items():
+            waiting = self._waiting_for.get(plugin)
+            if waiting:
+                concerned.update(self._near(waiting, listeners, happened))
         for pod in concerned.values():
             self._wake_by(pod, (happened,), now_ns)
 
@@ -409,6 +434,16 @@ class SchedulingQueue:
         self._listeners_of[event] = found
         return found
 
+    def _near(
+        self, waiting: dict[str, QueuedPod], listeners: Iterable[Listener], happened: Happened
+    ) -> dict[str, QueuedPod]:
+        """Of the pods that wait for a plugin those that what it registered can concern at all."""
+        if not all(listener.registered.own_group for listener in listeners):
+            return waiting
+        group = _group_of(happened)
+        members = () if group is None else self._groups.members(group).standings
+        return {key: waiting[key] for key in sorted(key for key in members if key in waiting)}
+
     def _wake(self, pod: QueuedPod, happened: Happened) -> Wake:
         """``isPodWorthRequeuing`` of kube-scheduler."""
         if not _concerns(pod, happened):
@@ -447,7 +482,33 @@ def _concerns(pod: QueuedPod, happened: Happened) -> bool:
         return True
     about = happened.new or happened.old
     own = about is not None and about.uid == pod.info.uid
-    return own is (resource is EventResource.TARGET_POD)
+    if own is not (resource is EventResource.TARGET_POD):
+        return False
+    return happened.held_since_ns is None or _concerns_room_of_held(pod, happened)
+
+
+_ROUNDS_OF_ITS_OWN = 2
+
+
+def _concerns_room_of_held(pod: QueuedPod, happened: Happened) -> bool:
+    """Whether room given back by a held pod of a group is news to a pod that was rejected.
+
+    It is none to a pod rejected before that room was taken: things are as they were. Nor to one of the
+    same group, whose members gave way because it was rejected; but it may help to try that one
+    first, so its first rejections are an exception. Without this, two gangs for which there is no room
+    would wake each other for ever.
+    """
+    if _group_of(happened) == group_of(pod.info.pod):
+        return pod.unschedulable_count <= _ROUNDS_OF_ITS_OWN
+    return happened.held_since_ns is not None and happened.held_since_ns <= pod.rejected_at_ns
+
+
+def _group_of(happened: Happened) -> PodGroupKey | None:
+    """The group that an event is about, or that its pod is of."""
+    about = happened.new or happened.old
+    if isinstance(about, Pod):
+        return group_of(about)
+    return key_of(about) if isinstance(about, PodGroup | CustomPodGroup) else None
 
 
 def _gating_plugin(profile: Profile, info: PodInfo) -> str:
@@ -463,6 +524,8 @@ def _gating_plugin(profile: Profile, info: PodInfo) -> str:
 
 
 def _hint(registered: RegisteredEvent, pod: Pod, happened: Happened) -> QueueingHint:
+    if registered.own_group and group_of(pod) != _group_of(happened):
+        return QueueingHint.SKIP
     if registered.hint is None:
         return QueueingHint.QUEUE
     try:
