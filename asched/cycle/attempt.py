@@ -11,20 +11,26 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from asched.cycle.crowding import Crowding
+from asched.cycle.lottery import Best
 from asched.cycle.shape_answers import ShapeAnswers
 from asched.cycle.shape_cache import ShapeCache
 from asched.framework.cycle_state import CycleState
-from asched.framework.draw import draw
-from asched.framework.findings import Findings
+from asched.framework.findings import FILTER_CODES, Findings
 from asched.framework.interface import PreFilterResult
-from asched.framework.nodes import BoolColumn, Int64Column, RowArray, TicketColumn
-from asched.framework.plugin_calls import PluginFailure, ask, filter_nodes, normalized, score_nodes
+from asched.framework.nodes import BoolColumn, Int64Column, Nodes, RowArray
+from asched.framework.plugin_calls import (
+    PluginFailure,
+    ask,
+    concerned,
+    filter_nodes,
+    normalized,
+    score_nodes,
+)
 from asched.framework.pod_info import PodInfo
 from asched.framework.profile import Profile
 from asched.framework.status import Code, Status
 from asched.framework.trial import Fit
 from asched.state.cluster import ClusterState
-from asched.state.node_rows import NodeRows
 
 MIN_FEASIBLE_NODES = 100
 """A share of the nodes is never less than this many (``minFeasibleNodesToFind``)."""
@@ -87,6 +93,9 @@ class Attempt:
         self._pod = pod
         self._table = cluster.nodes
         self._answers: ShapeAnswers = cache.answers(profile, pod)
+        self._unconcerned = {p.name for p in profile.own_plugins if not concerned(p, pod)}
+        self._shared_alone = len(self._unconcerned) == len(profile.own_plugins)
+        """Every plugin that is not shared is unconcerned."""
 
     # -- filtering ----------------------------------------------------------------------------
 
@@ -101,10 +110,15 @@ class Attempt:
         state = CycleState()
         state.absorb(answers.state)
         screening = Screening(state, answers.findings, answers.feasible)
-        self._pre_filter(screening)
-        if screening.rejected is not None:
-            return screening
-        self._filter(screening)
+        if self._shared_alone and answers.plain:
+            state.unconcerned = self._unconcerned
+            state.skip_filter |= self._unconcerned
+        else:
+            self._pre_filter(screening)
+            if screening.rejected is not None:
+                return screening
+            state.skip_filter |= self._unconcerned
+            self._filter(screening)
         self._mind_nominated_pods(screening)
         self._raise_errors(screening)
         self._select(screening, nominated, share_of_nodes)
@@ -113,11 +127,20 @@ class Attempt:
     def _pre_filter(self, screening: Screening) -> None:
         """``RunPreFilterPlugins`` of kube-scheduler: an unresolvable rejection ends it; after an
         Unschedulable the others still prepare what preemption will need."""
-        for plugin in self._profile.pre_filter:
-            result = self._answers.pre_filter.get(plugin.name) or ask(
-                PreFilterResult, plugin, "PreFilter", plugin.pre_filter, screening.state,
-                self._pod, self._table,
-            )  # fmt: skip
+        shared, profile = self._answers, self._profile
+        # Where no shared answer matters there is nothing to be gone through in order.
+        plugins = profile.own_pre_filter if shared.plain else profile.pre_filter
+        for plugin in plugins:
+            result = shared.pre_filter.get(plugin.name)
+            if result is None:
+                if plugin.name in self._unconcerned:
+                    screening.state.unconcerned.add(plugin.name)
+                    screening.state.skip_filter.add(plugin.name)
+                    continue
+                result = ask(
+                    PreFilterResult, plugin, "PreFilter", plugin.pre_filter, screening.state,
+                    self._pod, self._table,
+                )  # fmt: skip
             status = result.status
             if status.is_skip:
                 screening.state.skip_filter.add(plugin.name)
@@ -135,8 +158,8 @@ class Attempt:
     def _filter(self, screening: Screening) -> None:
         """Add what cluster-scope filters say to the shared findings of node-scope ones."""
         own: Findings | None = None
-        for rank, plugin in enumerate(self._profile.filter):
-            if plugin.scope.shared or plugin.name in screening.state.skip_filter:
+        for rank, plugin in self._profile.own_filter:
+            if plugin.name in screening.state.skip_filter:
                 continue
             if own is None:
                 own = screening.findings = screening.findings.copy()
@@ -168,17 +191,17 @@ class Attempt:
 
     def _raise_errors(self, screening: Screening) -> None:
         findings = screening.findings
-        if all(status.code in _FILTER_CODES for status in findings.statuses):
+        if not findings.has_errors:
             return
         looked_at = self._table.alive
         if screening.node_names is not None:
             looked_at = looked_at & self._only(screening.node_names)
         for status, _ in findings.counted(looked_at):
-            if status.code not in _FILTER_CODES:
+            if status.code not in FILTER_CODES:
                 raise PluginFailure(status.plugin, "Filter", status.message or status.code.title)
 
     def _select(self, screening: Screening, nominated: str, share_of_nodes: bool) -> None:
-        feasible = screening.feasible
+        feasible = shared = self._answers.feasible
         if screening.findings is not self._answers.findings:
             feasible = screening.findings.passing & self._table.alive
         if screening.node_names is not None:
@@ -191,7 +214,9 @@ class Attempt:
         elif share_of_nodes and self._profile.spec.percentage_of_nodes_to_score:
             feasible = self._share(screening, feasible)
         screening.feasible = feasible
-        screening.count = int(np.count_nonzero(feasible))
+        screening.count = (
+            self._answers.count if feasible is shared else int(np.count_nonzero(feasible))
+        )
 
     def _only(self, names: frozenset[str]) -> BoolColumn:
         mask = np.zeros(self._table.size, np.bool_)
@@ -216,8 +241,8 @@ class Attempt:
 
     # -- scoring ------------------------------------------------------------------------------
 
-    def best(self, screening: Screening, bonus: Int64Column | None = None) -> tuple[int, RowArray]:
-        """(the highest total score, the rows that have it). There must be a feasible row.
+    def best(self, screening: Screening, bonus: Int64Column | None = None) -> Best:
+        """The nodes with the highest total score. There must be a feasible row.
 
         ``bonus``, by row of the table, is added to the totals.
 
@@ -225,18 +250,15 @@ class Attempt:
         """
         answers = self._answers
         answers.ensure_scores(self._pod)
+        if self._shared_alone and screening.feasible is answers.feasible and bonus is None:
+            return _highest(answers.total(self._pod))
         nodes = self._prepare_scores(screening)
-        scorers = [
-            weighted
-            for weighted in self._profile.score
-            if not weighted.plugin.scope.shared
-            and weighted.plugin.name not in screening.state.skip_score
-        ]
-        shared = np.array_equal(screening.feasible, answers.feasible)
+        skipped = screening.state.skip_score
+        scorers = [w for w in self._profile.own_score if w.plugin.name not in skipped]
+        feasible = screening.feasible
+        shared = feasible is answers.feasible or np.array_equal(feasible, answers.feasible)
         if shared and not scorers and bonus is None:
-            total = answers.total(self._pod)
-            score = int(total.max())
-            return score, np.flatnonzero(total == score)
+            return _highest(answers.total(self._pod))
         rows = screening.rows
         if shared:
             totals = answers.total(self._pod)[rows]
@@ -247,8 +269,12 @@ class Attempt:
             totals = self._score_rows(screening, nodes, rows).total
         if bonus is not None:
             totals = totals + bonus[rows]
-        score = int(totals.max())
-        return score, rows[totals == score]
+        best = _highest(totals)
+        if len(rows) < self._table.size:
+            mask = np.zeros(self._table.size, np.bool_)
+            mask[rows] = best.mask
+            best.mask = mask
+        return best
 
     def score(self, screening: Screening) -> Scoring:
         """Run PreScore, Score and NormalizeScore for the feasible nodes, and keep it all.
@@ -259,14 +285,15 @@ class Attempt:
         nodes = self._prepare_scores(screening)
         return self._score_rows(screening, nodes, screening.rows)
 
-    def _prepare_scores(self, screening: Screening) -> NodeRows:
+    def _prepare_scores(self, screening: Screening) -> Nodes:
         # Shared PreScores may have run just now: carry over what they wrote.
         screening.state.absorb(self._answers.state)
-        nodes = self._table.take(screening.rows)
+        every = screening.count == self._table.size
+        nodes = self._table if every else self._table.take(screening.rows)
         self._pre_score(screening.state, nodes)
         return nodes
 
-    def _score_rows(self, screening: Screening, nodes: NodeRows, rows: RowArray) -> Scoring:
+    def _score_rows(self, screening: Screening, nodes: Nodes, rows: RowArray) -> Scoring:
         state, shared = screening.state, self._answers.raw
         scoring = Scoring(np.zeros(len(rows), np.int64))
         for plugin, weight in self._profile.score:
@@ -283,16 +310,22 @@ class Attempt:
         scoring.skipped = tuple(sorted(state.skip_score))
         return scoring
 
-    def _pre_score(self, state: CycleState, nodes: NodeRows) -> None:
-        for plugin in self._profile.pre_score:
-            known = self._answers.pre_score.get(plugin.name)
-            status = known or ask(
-                Status, plugin, "PreScore", plugin.pre_score, state, self._pod, nodes
-            )
+    def _pre_score(self, state: CycleState, nodes: Nodes) -> None:
+        for plugin in self._profile.own_pre_score:
+            if plugin.name in self._unconcerned:
+                state.skip_score.add(plugin.name)
+                continue
+            status = ask(Status, plugin, "PreScore", plugin.pre_score, state, self._pod, nodes)
             if status.code is Code.SKIP:
                 state.skip_score.add(plugin.name)
             elif not status.is_success:
                 raise PluginFailure(plugin.name, "PreScore", status.message)
+
+
+def _highest(totals: Int64Column) -> Best:
+    score = totals.max()
+    mask = totals == score
+    return Best(int(score), mask, int(np.count_nonzero(mask)))
 
 
 def _narrow(screening: Screening, plugin: str, node_names: frozenset[str]) -> None:
@@ -308,29 +341,8 @@ def _narrow(screening: Screening, plugin: str, node_names: frozenset[str]) -> No
     screening.rejected = Status.unresolvable(reason).by(plugin)
 
 
-_FILTER_CODES = frozenset(
-    {Code.SUCCESS, Code.UNSCHEDULABLE, Code.UNSCHEDULABLE_AND_UNRESOLVABLE, Code.PENDING}
-)
-
-
 def feasible_nodes_to_find(nodes: int, percentage: int) -> int:
     """How many feasible nodes suffice (``numFeasibleNodesToFind`` of kube-scheduler)."""
     if nodes < MIN_FEASIBLE_NODES:
         return nodes
     return max(MIN_FEASIBLE_NODES, nodes * percentage // 100)
-
-
-def choose(best: RowArray, tickets: TicketColumn, seed: int, uid: str, attempt: int) -> int:
-    """One of the equally good rows, the same for the same seed, pod, attempt and names of nodes.
-
-    kube-scheduler draws at random here. Ours is a lottery that a replay repeats: each node holds a
-    ticket, made of its name, and who comes first after a shuffle by (seed, pod, attempt) has won. It
-    does not matter in which rows the nodes are.
-    """
-    if len(best) == 1:
-        return int(best[0])
-    shuffled = tickets[best] ^ np.uint64(draw(seed, f"{uid}/{attempt}", 2**64))
-    # The finalizer of SplitMix64 (Steele, Lea, Flood 2014): every bit depends on every bit.
-    shuffled = (shuffled ^ (shuffled >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    shuffled = (shuffled ^ (shuffled >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return int(best[np.argmin(shuffled ^ (shuffled >> np.uint64(31)))])

@@ -12,8 +12,9 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from asched.cycle.attempt import Attempt, Screening, choose
+from asched.cycle.attempt import Attempt, Screening
 from asched.cycle.extenders import Consultation
+from asched.cycle.lottery import Best, choose
 from asched.cycle.shape_cache import ShapeCache
 from asched.framework.duration import format_duration
 from asched.framework.extenders import EXTENDER, AttemptPausedError, ExtenderFailureError
@@ -59,10 +60,10 @@ class Decider:
     def next(self) -> tuple[Decision, ...]:
         """The next decisions, empty where there is nothing to decide now.
 
-        More than one come together only where a Permit plugin, asked about one pod, spoke about
-        others that it holds. All are to be folded before the next call.
+        More than one come together only where a Permit plugin spoke about several pods that it
+        holds. All are to be folded before the next call.
         """
-        settled = self._permit_answers() or self._due_permits()
+        settled = self._permit_answers() or self._due_permits() or self._reviewed_permits()
         if settled:
             return settled
         queued = self._cluster.queue.head()
@@ -108,18 +109,19 @@ class Decider:
         bonus = consultation.prioritize(screening) if screening.count > 1 else None
         if isinstance(bonus, ExtenderAsked):
             return bonus
-        score, best = 0, screening.rows if screening.count == 1 else None
-        if best is None:
-            score, best = attempt.best(screening, bonus)
-        row = choose(best, cluster.nodes.tickets, cluster.seed, info.uid, number)
+        if screening.count == 1:
+            best = Best(0, screening.feasible, 1)
+        else:
+            best = attempt.best(screening, bonus)
+        row = choose(best, cluster.nodes, cluster.seed, info.uid, number, cluster.lottery)
         decision = Assigned(
             info.key,
             info.uid,
             cluster.nodes.names[row],
             number,
             feasible=screening.count,
-            score=score,
-            ties=len(best),
+            score=best.score,
+            ties=best.count,
             examined=screening.examined,
         )
         return self._reserve_and_permit(profile, info, screening, decision)
@@ -145,6 +147,8 @@ class Decider:
             return decision
         reservations: list[Reservation] = []
         for plugin in profile.reserve:
+            if plugin.name in screening.state.unconcerned:
+                continue
             result = ask(
                 ReserveResult, plugin, "Reserve", plugin.reserve, screening.state, info,
                 decision.node,
@@ -154,11 +158,13 @@ class Decider:
             if result.note is not None:
                 reservations.append(Reservation(plugin.name, _as_recorded(plugin, result.note)))
         holds: list[PermitHold] = []
+        activate: dict[str, None] = {}
         for permit in profile.permit:
             answer = ask(
                 PermitResult, permit, "Permit", permit.permit, screening.state, info, decision.node
             )
             status = answer.status.by(permit.name)
+            activate.update(dict.fromkeys(answer.activate))
             if status.code is Code.WAIT:
                 timeout_ns = round(_permit_timeout_s(permit, answer) * NS_PER_S)
                 holds.append(PermitHold(permit.name, self._cluster.now_ns + timeout_ns))
@@ -175,6 +181,7 @@ class Decider:
             decision.examined,
             tuple(holds),
             tuple(reservations),
+            tuple(activate),
         )
 
     # -- when no node fits --------------------------------------------------------------------
@@ -211,6 +218,7 @@ class Decider:
             result.victims,
             screening.examined,
             result.displaced,
+            result.at_once,
         )
 
     # -- held pods ----------------------------------------------------------------------------
@@ -218,6 +226,9 @@ class Decider:
     def _due_permits(self) -> tuple[Decision, ...]:
         """Held pods whose time is up."""
         cluster = self._cluster
+        next_ns = cluster.permits.next_deadline_ns()
+        if next_ns is None or next_ns > cluster.now_ns:
+            return ()
         decisions: list[Decision] = []
         for key, waiting in cluster.waiting.items():
             until_ns, plugin = min((at, name) for name, at in waiting.pending_until_ns.items())
@@ -227,13 +238,31 @@ class Decider:
                 decisions.append(PermitRejected(key, waiting.info.uid, plugin, message))
         return tuple(decisions)
 
+    def _reviewed_permits(self) -> tuple[Decision, ...]:
+        """What plugins say that were asked once more about the pods they hold."""
+        if not self._cluster.waiting:
+            return ()
+        for profile in self._cluster.profiles.values():
+            for plugin in profile.permit_reviewers:
+                try:
+                    ask(type(None), plugin, "Permit", plugin.review)
+                except PluginFailure as failure:
+                    self._reject_held_by(plugin.name, str(failure))
+        return self._permit_answers()
+
+    def _reject_held_by(self, plugin: str, message: str) -> None:
+        for held in self._cluster.permits.held():
+            if plugin in held.pending:
+                held.reject(plugin, message)
+
     def _permit_answers(self) -> tuple[Decision, ...]:
         """What plugins said about pods they hold, as decisions."""
         permits = self._cluster.permits
         answers = permits.answers
         if not answers:
             return ()
-        pending = {key: set(held.pending_until_ns) for key, held in permits.waiting.items()}
+        waiting = permits.waiting
+        pending = {a.key: {*waiting[a.key].pending_until_ns} for a in answers}
         decisions: list[Decision] = []
         for answer in answers:
             held_by = pending.get(answer.key)
@@ -259,6 +288,7 @@ def post_filter(
     """
     reasons: list[str] = []
     nominated: str | None = None
+    at_once = False
     for plugin in profile.post_filter:
         refused = RefusedNodes(cluster, screening)
         try:
@@ -278,9 +308,10 @@ def post_filter(
             # before.
             return PostFilterResult(Status.unschedulable(*result.status.reasons))
         reasons.extend(result.status.reasons)
+        at_once = at_once or result.at_once
         if result.nominated_node is not None:
             nominated = result.nominated_node
-    return PostFilterResult(Status.unschedulable(*reasons), nominated)
+    return PostFilterResult(Status.unschedulable(*reasons), nominated, at_once=at_once)
 
 
 class RefusedNodes:

@@ -14,11 +14,10 @@ import numpy as np
 
 from asched.cycle.crowding import Crowding
 from asched.framework.cycle_state import CycleState
-from asched.framework.findings import Findings, StatusNumbers
+from asched.framework.findings import PASSES, Findings, StatusNumbers
 from asched.framework.interface import (
     FilterAllPlugin,
     FilterPlugin,
-    NormalizeScore,
     PreFilterResult,
     Scope,
     ScoreAllPlugin,
@@ -29,9 +28,11 @@ from asched.framework.plugin_calls import (
     PluginFailure,
     ask,
     check_range,
+    check_score,
     filter_node,
     filter_nodes,
     normalized,
+    normalizes,
     score_node,
     score_nodes,
 )
@@ -77,6 +78,8 @@ class ShapeAnswers:
         """A shared PreFilter turned the shape away (or failed): filters are not run."""
         self.failed = False
         """A shared PreFilter answered an error, which it need not do again."""
+        self.plain = True
+        """All shared PreFilters answered Success for all nodes, or Skip."""
         self._crowding: dict[int, Crowding] = {}
         self._run_pre_filters(pod)
 
@@ -86,6 +89,8 @@ class ShapeAnswers:
         """What all shared filters say."""
         self.feasible: BoolColumn = np.zeros(self._table.size, np.bool_)
         """Rows of nodes that all shared filters pass."""
+        self.count = 0
+        """How many those are."""
 
     def _run_pre_filters(self, pod: PodInfo) -> None:
         for plugin in self._profile.pre_filter:
@@ -96,11 +101,12 @@ class ShapeAnswers:
                 self._table,
             )  # fmt: skip
             self.pre_filter[plugin.name] = result
+            self.plain &= result.node_names is None
             if result.status.is_skip:
                 self.state.skip_filter.add(plugin.name)
             elif not result.status.is_success:
                 # It may not have prepared what its filter needs, and no node will do anyway.
-                self.rejected = True
+                self.rejected, self.plain = True, False
                 self.failed |= not result.status.is_rejection
         filters = [
             (rank, plugin)
@@ -123,7 +129,14 @@ class ShapeAnswers:
             self._filter_all(pod)
             self._scored = False
         elif rows:
-            self._patch(pod, rows, table.objects_changed_since(self._objects_cursor))
+            objects_too = table.objects_changed_since(self._objects_cursor)
+            if len(rows) == 1:
+                self._patch_row(pod, rows[0], objects_too)
+            else:
+                self._patch(pod, rows, objects_too)
+            if self._scored:
+                self._unscored.update(rows)
+                self._unscored_objects |= objects_too
         self._layout, self._cursor = table.layout, table.cursor
         self._objects_cursor = table.objects_cursor
 
@@ -138,6 +151,7 @@ class ShapeAnswers:
             verdicts = filter_nodes(plugin, self.state, pod, self._table)
             self.findings.add(rank, plugin.name, verdicts)
         self.feasible = self.findings.passing & self._table.alive
+        self.count = int(np.count_nonzero(self.feasible))
         self._total = None
 
     def _patch(self, pod: PodInfo, changed: list[int], objects_too: bool) -> None:
@@ -149,13 +163,28 @@ class ShapeAnswers:
             self._patch_filters(pod, self._object_findings, self._object_filters, rows)
         self.findings.take_over(self._object_findings, rows)
         self._patch_filters(pod, self.findings, self._row_filters, rows)
-        self.feasible[rows] = self.findings.passing[rows] & self._table.alive[rows]
-        if not np.array_equal(self.feasible[rows], before):
+        after = (self.findings.rank[rows] == PASSES) & self._table.alive[rows]
+        if not np.array_equal(after, before):
+            self.feasible[rows] = after
+            self.count += int(np.count_nonzero(after)) - int(np.count_nonzero(before))
             # Scores are normalised over the feasible nodes, and those are others now.
             self._total = None
-        if self._scored:
-            self._unscored.update(changed)
-            self._unscored_objects |= objects_too
+
+    def _patch_row(self, pod: PodInfo, row: int, objects_too: bool) -> None:
+        """As :meth:`_patch`, for the one row that changes with each placement."""
+        self._extend()
+        if objects_too:
+            self._object_findings.pass_row(row)
+            self._filter_row(pod, self._object_findings, self._object_filters, row)
+        findings = self.findings
+        findings.take_over_row(self._object_findings, row)
+        self._filter_row(pod, findings, self._row_filters, row)
+        before = bool(self.feasible[row])
+        after = findings.passes(row) and bool(self._table.alive[row])
+        if after != before:
+            self.feasible[row] = after
+            self.count += after - before
+            self._total = None
 
     def _extend(self) -> None:
         size = self._table.size
@@ -179,12 +208,17 @@ class ShapeAnswers:
                 findings.add(rank, plugin.name, verdicts, rows)
             return
         for row in rows.tolist():
-            for rank, plugin in filters:
-                if rank > findings.rank[row]:
-                    break
-                status = filter_node(plugin, self.state, pod, self._table, row)
-                if status is not None:
-                    findings.set(row, rank, status.by(plugin.name))
+            self._filter_row(pod, findings, filters, row)
+
+    def _filter_row(
+        self, pod: PodInfo, findings: Findings, filters: Sequence[RankedFilter], row: int
+    ) -> None:
+        for rank, plugin in filters:
+            if rank > findings.rank[row]:
+                return
+            status = filter_node(plugin, self.state, pod, self._table, row)
+            if status is not None:
+                findings.set(row, rank, status.by(plugin.name))
 
     def crowding(self, priority: int) -> Crowding:
         """What was found of nodes with nominated pods, for pods of this priority."""
@@ -228,6 +262,9 @@ class ShapeAnswers:
         size = self._table.size
         if len(self._unscored) * _PATCH_SHARE > max(size, 64):
             self._score_all(pod)
+        elif len(self._unscored) == 1:
+            [row] = self._unscored
+            self._score_row(pod, row, self._unscored_objects)
         elif self._unscored:
             rows = np.array(sorted(self._unscored), np.intp)
             self._patch_scores(pod, rows, self._unscored_objects)
@@ -257,16 +294,37 @@ class ShapeAnswers:
                 scores = score_nodes(plugin, self.state, pod, nodes)
             self._check(plugin, scores, self.feasible[rows])
             raw = self.raw[plugin.name]
-            if isinstance(plugin, NormalizeScore) and not np.array_equal(raw[rows], scores):
+            if normalizes(plugin) and not np.array_equal(raw[rows], scores):
                 self._total = None
             raw[rows] = scores
         if self._total is not None:
             self._total[rows] = np.where(self.feasible[rows], self._sum(rows), INFEASIBLE)
 
+    def _score_row(self, pod: PodInfo, row: int, objects_too: bool) -> None:
+        """As :meth:`_patch_scores`, for one row."""
+        feasible = bool(self.feasible[row])
+        total = 0
+        for plugin, weight in self._scores:
+            raw = self.raw[plugin.name]
+            relative = normalizes(plugin)
+            if plugin.scope is Scope.NODE_OBJECT and not objects_too:
+                score = int(raw[row])
+            else:
+                score = score_node(plugin, self.state, pod, self._table, row)
+                if relative and raw[row] != score:
+                    self._total = None
+                elif feasible and not relative:
+                    check_score(plugin, score)
+                raw[row] = score
+            if not relative:
+                total += score * weight
+        if self._total is not None:
+            self._total[row] = total + self._normalized_part[row] if feasible else INFEASIBLE
+
     def _sum(self, rows: RowArray | slice) -> Int64Column:
         total = self._normalized_part[rows].copy()
         for plugin, weight in self._scores:
-            if not isinstance(plugin, NormalizeScore):
+            if not normalizes(plugin):
                 total += self.raw[plugin.name][rows] * weight
         return total
 
@@ -277,7 +335,7 @@ class ShapeAnswers:
             feasible = np.flatnonzero(self.feasible)
             part = np.zeros(self._table.size, np.int64)
             for plugin, weight in self._scores:
-                if isinstance(plugin, NormalizeScore):
+                if normalizes(plugin):
                     raw = self.raw[plugin.name][feasible]
                     part[feasible] += normalized(plugin, self.state, pod, raw) * weight
             self._normalized_part = part
@@ -289,5 +347,5 @@ class ShapeAnswers:
         plugin: ScorePlugin | ScoreAllPlugin, scores: Int64Column, feasible: BoolColumn
     ) -> None:
         """Scores that nobody normalises must be in range already, where the pod could go."""
-        if not isinstance(plugin, NormalizeScore):
+        if not normalizes(plugin):
             check_range(plugin, scores[feasible])

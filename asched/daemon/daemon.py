@@ -34,7 +34,13 @@ from asched.kube.volume_writers import VolumeWriter
 from asched.kube.writers import PodWriter
 from asched.state.cluster import ClusterState
 from asched.state.fold import Fold
-from asched.state.records import EngineStarted, LeadershipGained, ProfilesLoaded, QueueSettings
+from asched.state.records import (
+    EngineStarted,
+    LeadershipGained,
+    Lottery,
+    ProfilesLoaded,
+    QueueSettings,
+)
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
@@ -222,7 +228,7 @@ def _event_recorder(parts: _Parts) -> EventRecorder | None:
 def _record_start(configuration: Configuration, engine: Engine, epoch: int) -> None:
     scheduler, settings = configuration.scheduler, configuration.settings.engine
     engine.record_start(
-        EngineStarted(__version__, settings.seed),
+        EngineStarted(__version__, settings.seed, Lottery.SAMPLE),
         LeadershipGained(epoch),
         ProfilesLoaded(
             without_ignored_resources(configuration.profiles, scheduler.extenders),

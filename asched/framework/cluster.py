@@ -27,6 +27,10 @@ class Cluster(Protocol):
     def nodes(self) -> Nodes: ...
 
     @property
+    def has_term_holders(self) -> bool:
+        """Whether any pod on a node has any affinity term, of whatever kind."""
+
+    @property
     def row_stamps(self) -> Int64Column:
         """By row of :attr:`nodes`: a number that changes whenever anything about the row does: its
         node, the pods on it, the pods nominated to it."""

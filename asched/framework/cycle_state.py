@@ -38,7 +38,7 @@ class CycleState:
     changed, or has a ``clone`` method, or is a plain value that :func:`copy.copy` copies.
     """
 
-    __slots__ = ("_values", "skip_filter", "skip_score")
+    __slots__ = ("_values", "skip_filter", "skip_score", "unconcerned")
 
     def __init__(self) -> None:
         self._values: dict[StateKey[Any], Any] = {}
@@ -46,6 +46,8 @@ class CycleState:
         """Names of the plugins whose PreFilter answered Skip."""
         self.skip_score: set[str] = set()
         """Names of the plugins whose PreScore answered Skip."""
+        self.unconcerned: set[str] = set()
+        """Names of the plugins that the pod does not concern, of those that were asked so far."""
 
     def write(self, key: StateKey[T], value: T) -> None:
         self._values[key] = value
@@ -72,6 +74,7 @@ class CycleState:
         twin = CycleState()
         twin.skip_filter = set(self.skip_filter)
         twin.skip_score = set(self.skip_score)
+        twin.unconcerned = set(self.unconcerned)
         for key, held in self._values.items():
             # What Cloneable asks for, without the cost of asking a protocol.
             clone = getattr(held, "clone", None)

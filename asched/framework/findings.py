@@ -14,18 +14,27 @@ from asched.framework.status import Code, Status
 PASSES = np.int16(np.iinfo(np.int16).max)
 
 
+FILTER_CODES = frozenset(
+    {Code.SUCCESS, Code.UNSCHEDULABLE, Code.UNSCHEDULABLE_AND_UNRESOLVABLE, Code.PENDING}
+)
+"""What a filter may answer; all else is an error."""
+
+
 class StatusNumbers:
     """Numbers for the distinct statuses that occur; 0 is for none."""
 
-    __slots__ = ("_numbers", "statuses")
+    __slots__ = ("_numbers", "has_errors", "statuses")
 
     def __init__(self) -> None:
         self.statuses: list[Status] = [Status()]
         self._numbers: dict[Status, int] = {}
+        self.has_errors = False
+        """Whether any status is an error."""
 
     def copy(self) -> StatusNumbers:
         twin = StatusNumbers()
         twin.statuses, twin._numbers = list(self.statuses), dict(self._numbers)
+        twin.has_errors = self.has_errors
         return twin
 
     def number(self, status: Status) -> int:
@@ -33,6 +42,7 @@ class StatusNumbers:
         if number is None:
             number = self._numbers[status] = len(self.statuses)
             self.statuses.append(status)
+            self.has_errors |= status.code not in FILTER_CODES
         return number
 
     def translation(self, plugin: str, statuses: Sequence[Status]) -> NDArray[np.int32]:
@@ -70,6 +80,11 @@ class Findings:
         """All statuses that ever occurred, by number."""
         return self._numbers.statuses
 
+    @property
+    def has_errors(self) -> bool:
+        """Whether any of :attr:`statuses` is an error."""
+        return self._numbers.has_errors
+
     def extend(self, size: int) -> None:
         """Rows were added; they pass so far."""
         extra = size - len(self.rank)
@@ -85,6 +100,17 @@ class Findings:
         """Say of ``rows`` what ``other`` says, which shares its numbers with this."""
         self.rank[rows] = other.rank[rows]
         self.code[rows] = other.code[rows]
+
+    def passes(self, row: int) -> bool:
+        return bool(self.rank[row] == PASSES)
+
+    def pass_row(self, row: int) -> None:
+        """:meth:`clear` for one row."""
+        self.rank[row], self.code[row] = PASSES, 0
+
+    def take_over_row(self, other: Findings, row: int) -> None:
+        """:meth:`take_over` for one row."""
+        self.rank[row], self.code[row] = other.rank[row], other.code[row]
 
     def add(self, rank: int, plugin: str, verdicts: Verdicts, rows: RowArray | None = None) -> None:
         """Enter one filter's verdicts, for all rows or for ``rows``."""

@@ -142,6 +142,15 @@ class Plugin(ABC):
         """``args`` is an instance of :attr:`arguments` (or None). Raise ValueError to refuse it."""
         self.handle = handle
 
+    def concerns(self, pod: PodInfo) -> bool:
+        """Whether a plugin of scope CLUSTER has anything to do for this pod, as things are now.
+
+        Optional. False says what a Skip of both its PreFilter and its PreScore would say, and that
+        its Reserve has nothing to set aside, without the cost of asking them: most plugins concern
+        few pods. It has to be quick.
+        """
+        return True
+
 
 class PreEnqueuePlugin(Plugin):
     """Before a pod enters the active queue."""

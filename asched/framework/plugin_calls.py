@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Callable
-from typing import ParamSpec, TypeVar
+from functools import cache
+from typing import ParamSpec, TypeGuard, TypeVar
 
 import numpy as np
 
@@ -65,6 +66,26 @@ class LastAsked:
 LAST_ASKED = LastAsked()
 
 
+# Which forms a plugin has is asked several times for each pod, and an abstract base is slow to answer.
+
+
+@cache
+def _derives(plugin: type[Plugin], base: type[Plugin]) -> bool:
+    return issubclass(plugin, base)
+
+
+def filters_one(plugin: Plugin) -> TypeGuard[FilterPlugin]:
+    return _derives(type(plugin), FilterPlugin)
+
+
+def scores_one(plugin: Plugin) -> TypeGuard[ScorePlugin]:
+    return _derives(type(plugin), ScorePlugin)
+
+
+def normalizes(plugin: Plugin) -> TypeGuard[NormalizeScore]:
+    return _derives(type(plugin), NormalizeScore)
+
+
 def call(
     plugin: Plugin, point: str, method: Callable[Args, R], *args: Args.args, **kwargs: Args.kwargs
 ) -> R:
@@ -78,6 +99,16 @@ def call(
     except Exception as error:
         what = f"{type(error).__name__}: {printable(error)}"
         raise PluginFailure(plugin.name, point, what) from error
+
+
+def concerned(plugin: Plugin, pod: PodInfo) -> bool:
+    """Whether the plugin has anything to do for the pod. Raises :class:`PluginFailure`."""
+    LAST_ASKED.plugin, LAST_ASKED.point = plugin.name, "Concerns"
+    try:
+        return bool(plugin.concerns(pod))
+    except Exception as error:
+        what = f"{type(error).__name__}: {printable(error)}"
+        raise PluginFailure(plugin.name, "Concerns", what) from error
 
 
 def ask(
@@ -143,7 +174,7 @@ def filter_node(
     plugin: FilterPlugin | FilterAllPlugin, state: CycleState, pod: PodInfo, nodes: Nodes, row: int
 ) -> Status | None:
     """One filter's verdict on one row, None for a pass; by its form for one node if it has that."""
-    if isinstance(plugin, FilterPlugin):
+    if filters_one(plugin):
         status = ask(Status, plugin, "Filter", plugin.filter, state, pod, nodes.info(row))
         return None if status.is_success else status
     return filter_nodes(plugin, state, pod, nodes.take(np.array([row], np.intp))).status(0)
@@ -153,7 +184,7 @@ def score_node(
     plugin: ScorePlugin | ScoreAllPlugin, state: CycleState, pod: PodInfo, nodes: Nodes, row: int
 ) -> int:
     """One plugin's raw score of one row; by its form for one node if it has that."""
-    if not isinstance(plugin, ScorePlugin):
+    if not scores_one(plugin):
         return int(score_nodes(plugin, state, pod, nodes.take(np.array([row], np.intp)))[0])
     answer = call(plugin, "Score", plugin.score, state, pod, nodes.info(row))
     try:
@@ -181,7 +212,7 @@ def score_nodes(
 
 def normalized(plugin: Plugin, state: CycleState, pod: PodInfo, scores: Int64Column) -> Int64Column:
     """Scores brought into 0 to 100 by the plugin itself, and checked to be there."""
-    if isinstance(plugin, NormalizeScore):
+    if normalizes(plugin):
         raw = scores
         scores = ask(np.ndarray, plugin, "NormalizeScore", plugin.normalize, state, pod, raw)
         scores = _checked_scores(plugin, "NormalizeScore", scores, len(raw))
@@ -196,6 +227,13 @@ def _checked_scores(plugin: Plugin, point: str, scores: Int64Column, size: int) 
     if not np.issubdtype(scores.dtype, np.integer):
         raise PluginFailure(plugin.name, point, f"scores of type {scores.dtype}, not integers")
     return scores.astype(np.int64, copy=False)
+
+
+def check_score(plugin: Plugin, score: int) -> None:
+    """:func:`check_range` for one."""
+    if not 0 <= score <= MAX_NODE_SCORE:
+        what = f"a score of {score} or {score} is outside 0..{MAX_NODE_SCORE}"
+        raise PluginFailure(plugin.name, "Score", what)
 
 
 def check_range(plugin: Plugin, scores: Int64Column) -> None:

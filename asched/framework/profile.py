@@ -16,6 +16,7 @@ from asched.framework.interface import (
     FilterPlugin,
     Handle,
     PermitPlugin,
+    PermitReview,
     Plugin,
     PostBindPlugin,
     PostFilterPlugin,
@@ -85,6 +86,7 @@ class RegisteredEvent(NamedTuple):
     plugin: str
     event: ClusterEvent
     hint: QueueingHintFn | None
+    own_group: bool = False
 
 
 PluginLoader = Callable[[str], type[Plugin]]
@@ -129,8 +131,26 @@ class Profile:
             Weighted(cast("ScorePlugin | ScoreAllPlugin", self.plugins[p.name]), p.weight)
             for p in spec.plugins_at(ExtensionPoint.SCORE)
         )
+        # Those of scope CLUSTER, which are asked in each attempt, apart from the others.
+        self.own_pre_filter = tuple(p for p in self.pre_filter if not p.scope.shared)
+        self.own_filter = tuple((i, p) for i, p in enumerate(self.filter) if not p.scope.shared)
+        self.own_pre_score = tuple(p for p in self.pre_score if not p.scope.shared)
+        self.own_plugins = tuple(
+            dict.fromkeys(
+                plugin
+                for plugin in (
+                    *self.own_pre_filter,
+                    *(filter_plugin for _, filter_plugin in self.own_filter),
+                    *self.own_pre_score,
+                    *(weighted.plugin for weighted in self.score),
+                )
+                if not plugin.scope.shared
+            )
+        )
+        self.own_score = tuple(w for w in self.score if not w.plugin.scope.shared)
         self.reserve = self._at(ExtensionPoint.RESERVE, ReservePlugin)
         self.permit = self._at(ExtensionPoint.PERMIT, PermitPlugin)
+        self.permit_reviewers = tuple(p for p in self.permit if isinstance(p, PermitReview))
         self.pre_bind = self._at(ExtensionPoint.PRE_BIND, PreBindPlugin)
         self.bind = self._at(ExtensionPoint.BIND, BindPlugin)
         self.post_bind = self._at(ExtensionPoint.POST_BIND, PostBindPlugin)
@@ -162,7 +182,7 @@ class Profile:
 
     def _registered_events(self) -> Sequence[RegisteredEvent]:
         return [
-            RegisteredEvent(name, entry.event, entry.hint)
+            RegisteredEvent(name, entry.event, entry.hint, entry.own_group)
             for name, plugin in self.plugins.items()
             if isinstance(plugin, EnqueueExtensions)
             for entry in plugin.events_to_register()

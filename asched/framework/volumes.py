@@ -46,6 +46,14 @@ def claims_of(pod: Pod) -> Iterator[PodClaim]:
             yield claim
 
 
+def mounts_claims(pod: Pod) -> bool:
+    """Whether the pod mounts any claim, ephemeral ones included."""
+    return any(
+        volume.persistent_volume_claim is not None or volume.ephemeral is not None
+        for volume in pod.spec.volumes
+    )
+
+
 def mounts_claim(pod: Pod, claim: PersistentVolumeClaim) -> bool:
     """Whether the pod mounts this very claim."""
     return pod.namespace == claim.namespace and any(

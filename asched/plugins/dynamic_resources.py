@@ -50,6 +50,9 @@ class DynamicResources(
     name: ClassVar[str] = "DynamicResources"
     api_version: ClassVar[int] = 1
 
+    def concerns(self, pod: PodInfo) -> bool:
+        return bool(pod.pod.spec.resource_claims)
+
     def pre_filter(self, state: CycleState, pod: PodInfo, nodes: Nodes) -> PreFilterResult:
         state.write(_SEEN, True)
         claims = pod.pod.spec.resource_claims
@@ -66,7 +69,8 @@ class DynamicResources(
     def post_filter(
         self, state: CycleState, pod: PodInfo, statuses: NodeStatuses
     ) -> PostFilterResult:
-        return NOTHING_TO_DEALLOCATE if state.get(_SEEN) else NO_STATE
+        had_its_turn = state.get(_SEEN) or self.name in state.unconcerned
+        return NOTHING_TO_DEALLOCATE if had_its_turn else NO_STATE
 
     def score_all(self, state: CycleState, pod: PodInfo, nodes: Nodes) -> Int64Column:
         return np.zeros(nodes.size, np.int64)

@@ -71,6 +71,9 @@ class NodeDeclaredFeatures(PreFilterPlugin, FilterAllPlugin, EnqueueExtensions):
         self._version: tuple[int, int] | None = None
         self._declared: dict[str, BoolColumn] = {}
 
+    def concerns(self, pod: PodInfo) -> bool:
+        return bool(required_features(pod.pod))
+
     def pre_filter(self, state: CycleState, pod: PodInfo, nodes: Nodes) -> PreFilterResult:
         needed = required_features(pod.pod)
         if not needed:

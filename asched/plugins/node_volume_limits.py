@@ -91,8 +91,11 @@ class NodeVolumeLimits(PreFilterPlugin, FilterAllPlugin, EnqueueExtensions):
         self._csi_nodes = CsiNodes(handle.cluster)
         self._attached = _AttachedVolumes(handle)
 
+    def concerns(self, pod: PodInfo) -> bool:
+        return any(map(is_attachable, pod.pod.spec.volumes))
+
     def pre_filter(self, state: CycleState, pod: PodInfo, nodes: Nodes) -> PreFilterResult:
-        return _PROCEED if any(map(is_attachable, pod.pod.spec.volumes)) else _SKIP
+        return _PROCEED if self.concerns(pod) else _SKIP
 
     def filter_all(self, state: CycleState, pod: PodInfo, nodes: Nodes) -> Verdicts:
         try:

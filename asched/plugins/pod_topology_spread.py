@@ -234,6 +234,13 @@ class PodTopologySpread(
 
     # -- filter -------------------------------------------------------------------------------
 
+    def concerns(self, pod: PodInfo) -> bool:
+        if pod.pod.spec.topology_spread_constraints:
+            return True
+        return bool(
+            self._defaults and self._workloads.of(pod.label_set, pod.pod.metadata.controller)
+        )
+
     def pre_filter(self, state: CycleState, pod: PodInfo, nodes: Nodes) -> PreFilterResult:
         plan = self._plan(pod, HARD)
         if plan is None:

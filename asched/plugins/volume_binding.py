@@ -59,6 +59,7 @@ from asched.framework.volumes import (
     claims_of,
     is_owned_by,
     mounts_claim,
+    mounts_claims,
     not_owner,
 )
 from asched.model.meta import Object
@@ -150,6 +151,9 @@ class VolumeBinding(
         self._csi_nodes = CsiNodes(handle.cluster)
 
     # -- filter -------------------------------------------------------------------------------
+
+    def concerns(self, pod: PodInfo) -> bool:
+        return mounts_claims(pod.pod)
 
     def pre_filter(self, state: CycleState, pod: PodInfo, nodes: Nodes) -> PreFilterResult:
         mounted = dict.fromkeys(claims_of(pod.pod))

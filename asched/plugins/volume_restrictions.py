@@ -74,6 +74,12 @@ class VolumeRestrictions(PreFilterPlugin, PreFilterExtensions, FilterAllPlugin, 
     name: ClassVar[str] = "VolumeRestrictions"
     api_version: ClassVar[int] = 1
 
+    def concerns(self, pod: PodInfo) -> bool:
+        return any(
+            volume.persistent_volume_claim is not None or is_disk(volume)
+            for volume in pod.pod.spec.volumes
+        )
+
     def pre_filter(self, state: CycleState, pod: PodInfo, nodes: Nodes) -> PreFilterResult:
         names: set[str] = set()
         has_disk = False

@@ -25,7 +25,12 @@ from asched.framework.interface import (
 from asched.framework.nodes import Nodes, Verdicts
 from asched.framework.pod_info import PodInfo
 from asched.framework.status import SUCCESS, Status
-from asched.framework.volumes import WAIT_FOR_FIRST_CONSUMER, claim_not_found, claims_of
+from asched.framework.volumes import (
+    WAIT_FOR_FIRST_CONSUMER,
+    claim_not_found,
+    claims_of,
+    mounts_claims,
+)
 from asched.model.meta import Object
 from asched.model.node import REGION_LABEL, ZONE_LABEL
 from asched.model.pod import Pod
@@ -61,6 +66,9 @@ class VolumeZone(PreFilterPlugin, FilterAllPlugin, EnqueueExtensions):
 
     name: ClassVar[str] = "VolumeZone"
     api_version: ClassVar[int] = 1
+
+    def concerns(self, pod: PodInfo) -> bool:
+        return mounts_claims(pod.pod)
 
     def pre_filter(self, state: CycleState, pod: PodInfo, nodes: Nodes) -> PreFilterResult:
         topologies: list[VolumeTopology] = []

@@ -42,7 +42,7 @@ from asched.state.cluster import ClusterState, PodEntry, PodPhase
 from asched.state.fold import Fold
 from asched.state.inquiries import FilterAnswers, Inquiry
 from asched.state.permits import PermitAnswer, WaitingPod
-from asched.state.records import PodSeen, ProfilesLoaded
+from asched.state.records import Lottery, PodSeen, ProfilesLoaded
 from asched.state.templates import Templates
 
 _MAGIC = b"asched-checkpoint "
@@ -58,7 +58,7 @@ class Image(NamedTuple):
     """A state at one moment. It refers to what never changes, and does not change with the state,
     so it can be encoded later, and elsewhere."""
 
-    scalars: tuple[int, int, int, int]
+    scalars: tuple[int, int, Lottery, int, int]
     loaded: ProfilesLoaded
     templates: tuple[TemplateForm, ...]
     last_template: int
@@ -80,7 +80,7 @@ def image_of_state(state: ClusterState) -> Image:
     profiles = tuple(profile.spec for profile in state.profiles.values())
     templates = state.templates
     return Image(
-        (state.now_ns, state.seed, state.epoch, state.next_start_row),
+        (state.now_ns, state.seed, state.lottery, state.epoch, state.next_start_row),
         ProfilesLoaded(profiles, state.queue._settings, state.extenders),
         tuple(
             TemplateForm(number, kept.pod, kept.users, templates._numbers.get(kept.key) == number)
@@ -223,7 +223,8 @@ def restore(blob: bytes, load: PluginLoader) -> Fold:
     form = _decoded(blob)
     fold = Fold(ClusterState(), load)
     state = fold.state
-    state.now_ns, state.seed, state.epoch = form.now_ns, form.seed, form.epoch
+    state.now_ns, state.epoch = form.now_ns, form.epoch
+    state.seed, state.lottery = form.seed, form.lottery
     state.templates = _templates(form.templates, form.last_template)
     # Makes the profiles and configures the queue, while there is nothing yet to sort in.
     fold.apply(form.loaded)

@@ -15,9 +15,9 @@ from asched.framework.interface import Victim
 from asched.framework.status import Status
 from asched.model.pod import Pod
 from asched.model.resources import AnyObject
-from asched.state.records import Assigned, PodSeen, ProfilesLoaded
+from asched.state.records import Assigned, Lottery, PodSeen, ProfilesLoaded
 
-FORMAT = 1
+FORMAT = 2
 """To be raised whenever the form changes, or what the fold makes of the same records."""
 
 
@@ -142,6 +142,7 @@ class StateForm(Form):
 
     now_ns: int
     seed: int
+    lottery: Lottery
     epoch: int
     next_start_row: int
     loaded: ProfilesLoaded

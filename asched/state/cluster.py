@@ -26,7 +26,7 @@ from asched.state.nominator import Nominator
 from asched.state.permits import Permits, WaitingPod
 from asched.state.pod_index import PodIndex
 from asched.state.queue import SchedulingQueue
-from asched.state.records import Assigned
+from asched.state.records import Assigned, Lottery
 from asched.state.templates import Templates
 from asched.state.volume_index import VolumeIndex
 
@@ -67,6 +67,7 @@ class ClusterState:
     def __init__(self) -> None:
         self.now_ns = 0
         self.seed = 0
+        self.lottery = Lottery.SHUFFLE
         self.epoch = 0
         self.nodes = NodeTable()
         self.pods: dict[str, PodEntry] = {}
@@ -111,6 +112,10 @@ class ClusterState:
 
     def term_holders(self, kind: TermKind) -> Sequence[TermHolders]:
         return self._pod_index.term_holders(kind)
+
+    @property
+    def has_term_holders(self) -> bool:
+        return self._pod_index.has_term_holders
 
     def entry(self, key: str, uid: str) -> PodEntry | None:
         """The pod of that key, if it is still the one with that uid."""

@@ -85,7 +85,7 @@ class Fold:
         """Kept for history; no decision depends on it."""
 
     def _engine_started(self, record: r.EngineStarted) -> None:
-        self.state.seed = record.seed
+        self.state.seed, self.state.lottery = record.seed, record.lottery
 
     def _profiles_loaded(self, record: r.ProfilesLoaded) -> None:
         state = self.state

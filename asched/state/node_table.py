@@ -9,9 +9,9 @@ rows changed since it last looked and compute only those again.
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from hashlib import blake2b
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -65,6 +65,7 @@ class NodeTable(Nodes):
         self._requested: dict[str, Int64Column] = {}
         self._labels: dict[str, Int32Column] = {}
         self._vocabulary = Vocabulary()
+        self._views: dict[Hashable, NDArray[Any]] = {}
         self._taint_ids = self._zeros(np.int32)
         self._taint_sets: list[tuple[Taint, ...]] = [()]
         self._taint_numbers: dict[tuple[Taint, ...], int] = {(): 0}
@@ -75,6 +76,7 @@ class NodeTable(Nodes):
         self._object_log: ChangeLog[int] = ChangeLog()
         self._pod_log: ChangeLog[tuple[int, PodInfo, int]] = ChangeLog()
         self._version = 0
+        self._by_ticket: RowArray | None = None
         self.layout = 0
         """Changes whenever results cannot be patched row by row: what is said of an image depends on
         how many nodes hold it, of how many there are."""
@@ -83,12 +85,20 @@ class NodeTable(Nodes):
 
     @property
     def alive(self) -> BoolColumn:
-        return _read_only(self._alive[: self.size])
+        return self._view("alive", self._alive)
 
     @property
     def tickets(self) -> TicketColumn:
         """A number by row, made of the node's name: what equally good nodes are drawn by."""
-        return _read_only(self._tickets[: self.size])
+        return self._view("tickets", self._tickets)
+
+    @property
+    def by_ticket(self) -> RowArray:
+        """The rows of nodes in order of their tickets."""
+        if self._by_ticket is None:
+            rows = np.flatnonzero(self.alive)
+            self._by_ticket = rows[np.argsort(self._tickets[rows], kind="stable")]
+        return self._by_ticket
 
     @property
     def cluster_size(self) -> int:
@@ -105,42 +115,40 @@ class NodeTable(Nodes):
         return self._rows.get(name)
 
     def allocatable(self, resource: str) -> Int64Column:
-        column = self._allocatable.get(resource)
-        return np.zeros(self.size, np.int64) if column is None else _read_only(column[: self.size])
+        return self._amounts("allocatable", self._allocatable, resource)
 
     def requested(self, resource: str) -> Int64Column:
-        column = self._requested.get(resource)
-        return np.zeros(self.size, np.int64) if column is None else _read_only(column[: self.size])
+        return self._amounts("requested", self._requested, resource)
 
     @property
     def scoring_cpu_milli(self) -> Int64Column:
-        return _read_only(self._scoring_cpu[: self.size])
+        return self._view("scoring_cpu_milli", self._scoring_cpu)
 
     @property
     def scoring_memory_bytes(self) -> Int64Column:
-        return _read_only(self._scoring_memory[: self.size])
+        return self._view("scoring_memory_bytes", self._scoring_memory)
 
     @property
     def pod_count(self) -> Int64Column:
-        return _read_only(self._pod_count[: self.size])
+        return self._view("pod_count", self._pod_count)
 
     @property
     def allowed_pods(self) -> Int64Column:
-        return _read_only(self._allowed_pods[: self.size])
+        return self._view("allowed_pods", self._allowed_pods)
 
     @property
     def unschedulable(self) -> BoolColumn:
-        return _read_only(self._unschedulable[: self.size])
+        return self._view("unschedulable", self._unschedulable)
 
     def label(self, key: str) -> LabelColumn:
         ids = self._labels.get(key)
         if ids is None:
             return LabelColumn(np.full(self.size, -1, np.int32), self._vocabulary)
-        return LabelColumn(_read_only(ids[: self.size]), self._vocabulary)
+        return LabelColumn(self._view(("label", key), ids), self._vocabulary)
 
     @property
     def taints(self) -> TaintColumn:
-        return TaintColumn(_read_only(self._taint_ids[: self.size]), self._taint_sets)
+        return TaintColumn(self._view("taints", self._taint_ids), self._taint_sets)
 
     def port_conflicts(self, ports: Sequence[HostPort]) -> BoolColumn:
         taken = np.zeros(self.size, np.bool_)
@@ -275,6 +283,7 @@ class NodeTable(Nodes):
         self._images.set_row(row, ())
         self._objects[row] = None
         self._alive[row] = False
+        self._by_ticket = None
         self.names[row] = ""
         heapq.heappush(self._free, row)
         self._version += 1
@@ -302,11 +311,13 @@ class NodeTable(Nodes):
             if row == self._capacity:
                 self._grow()
             self.size += 1
+            self._views.clear()
             self.names.append(name)
             self._objects.append(None)
             self._pods.append({})
         self._rows[name] = row
         self._alive[row] = True
+        self._by_ticket = None
         self._tickets[row] = int.from_bytes(blake2b(name.encode(), digest_size=8).digest(), "big")
         return row
 
@@ -412,6 +423,21 @@ class NodeTable(Nodes):
 
     # -- storage ------------------------------------------------------------------------------
 
+    def _view(self, name: Hashable, column: NDArray[S]) -> NDArray[S]:
+        """The rows in use, read-only: one that writes to them by mistake must be told, not
+        believed. Kept until the rows are others, as most questions are about one row."""
+        view = self._views.get(name)
+        if view is None:
+            view = self._views[name] = column[: self.size]
+            view.flags.writeable = False
+        return view
+
+    def _amounts(self, kind: str, columns: Mapping[str, Int64Column], resource: str) -> Int64Column:
+        column = columns.get(resource)
+        if column is None:
+            return np.zeros(self.size, np.int64)
+        return self._view((kind, resource), column)
+
     def _zeros(self, dtype: type[S]) -> NDArray[S]:
         return np.zeros(self._capacity, dtype)
 
@@ -438,12 +464,6 @@ class NodeTable(Nodes):
                 columns[name] = _longer(column, extra, 0)
         for name, ids in self._labels.items():
             self._labels[name] = _longer(ids, extra, -1)
-
-
-def _read_only(view: NDArray[S]) -> NDArray[S]:
-    """Plugins read columns; one that writes to one by mistake must be told, not believed."""
-    view.flags.writeable = False
-    return view
 
 
 def _longer(column: NDArray[S], extra: int, fill: object) -> NDArray[S]:

@@ -62,6 +62,9 @@ class _Holders:
         self._size = 0
         self._answer: tuple[TermHolders, ...] | None = None
 
+    def __len__(self) -> int:
+        return len(self._held)
+
     def count(self, row: int, term: WeightedTerm, sign: int) -> None:
         """A pod with the term came to the row, or left it."""
         held = self._held.get(term)
@@ -128,6 +131,16 @@ class PodIndex:
 
     def term_holders(self, kind: TermKind) -> Sequence[TermHolders]:
         """Every distinct term of that kind which pods on nodes have, in order of appearance."""
+        self._follow_holders()
+        return self._holders[kind].answer()
+
+    @property
+    def has_term_holders(self) -> bool:
+        """Whether any pod on a node has any term."""
+        self._follow_holders()
+        return any(self._holders.values())
+
+    def _follow_holders(self) -> None:
         changes = self._table.pods_changed_since(self._holders_cursor)
         if changes is None:
             for holders in self._holders.values():
@@ -136,7 +149,6 @@ class PodIndex:
         if changes or self._holders_size != self._table.size:
             self._move_holders(changes)
         self._holders_cursor = self._table.pods_cursor
-        return self._holders[kind].answer()
 
     def _move_holders(self, changes: Iterable[tuple[int, PodInfo, int]]) -> None:
         self._holders_size = self._table.size

@@ -10,7 +10,7 @@ an upcaster (see :mod:`asched.journal.codec`).
 from __future__ import annotations
 
 from datetime import datetime
-from enum import StrEnum
+from enum import IntEnum, StrEnum
 from typing import Any, dataclass_transform
 
 import msgspec
@@ -32,6 +32,15 @@ class Record(msgspec.Struct, frozen=True, omit_defaults=True, gc=False, tag=True
 # -- observations -----------------------------------------------------------------------------
 
 
+class Lottery(IntEnum):
+    """How it is drawn among equally good nodes: recorded, so that old journals go on being replayed."""
+
+    SHUFFLE = 1
+    """The tickets of the best nodes are shuffled; who comes first has won."""
+    SAMPLE = 2
+    """Nodes are drawn from all until one of the best comes up. Where those are few, as SHUFFLE."""
+
+
 class EngineStarted(Record):
     """A daemon opened the journal and will append to it."""
 
@@ -39,6 +48,8 @@ class EngineStarted(Record):
     """Version of asched."""
     seed: int
     """Seeds the tie-breaks of all decisions until the next start."""
+    lottery: Lottery = Lottery.SHUFFLE
+    """How ties are drawn from here on. The default is that of the releases that did not say."""
     shadow: bool = False
     """It only compares itself with another scheduler. A journal is of one kind from its start."""
 

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import ClassVar
 
 import numpy as np
 import pytest
 
-from asched.cycle.attempt import choose
 from asched.cycle.decide import Decider
+from asched.cycle.lottery import Best, choose
 from asched.framework.cycle_state import CycleState
 from asched.framework.events import (
     ActionType,
@@ -128,24 +128,44 @@ def _table(names: Sequence[str]) -> NodeTable:
     return table
 
 
-def test_the_draw_among_equals_does_not_depend_on_rows() -> None:
+def _best(table: NodeTable, rows: Iterable[int]) -> Best:
+    mask = np.zeros(table.size, np.bool_)
+    mask[[*rows]] = True
+    return Best(100, mask, int(np.count_nonzero(mask)))
+
+
+@pytest.mark.parametrize("how", r.Lottery)
+def test_the_draw_among_equals_does_not_depend_on_rows(how: r.Lottery) -> None:
     names = [f"n{number}" for number in range(20)]
     one, other = _table(names), _table(names[::-1])
-    rows = np.arange(20)
     for attempt in range(200):
-        won = one.names[choose(rows, one.tickets, 7, "uid", attempt)]
-        assert won == other.names[choose(rows, other.tickets, 7, "uid", attempt)]
+        row = choose(_best(one, range(20)), one, 7, "uid", attempt, how)
+        twin = choose(_best(other, range(20)), other, 7, "uid", attempt, how)
+        assert one.names[row] == other.names[twin]
 
 
+@pytest.mark.parametrize("how", r.Lottery)
+@pytest.mark.parametrize("others", [0, 24, 400])
 @pytest.mark.parametrize("seed", [0, 1, 12345])
-def test_the_draw_among_equals_is_fair(seed: int) -> None:
-    table = _table([f"node-{number}" for number in range(8)])
-    wins = Counter(
-        choose(np.arange(8), table.tickets, seed, f"pod-{number}", 1) for number in range(4000)
-    )
+def test_the_draw_among_equals_is_fair(seed: int, others: int, how: r.Lottery) -> None:
+    table = _table([f"node-{number}" for number in range(8 + others)])
+    best = _best(table, range(8))
+    wins = Counter(choose(best, table, seed, f"pod-{number}", 1, how) for number in range(4000))
     # 500 each is expected, with a standard deviation of 21.
-    assert len(wins) == 8
+    assert sorted(wins) == [*range(8)]
     assert all(400 < count < 600 for count in wins.values()), wins
+
+
+def test_a_node_that_came_or_went_takes_part_in_the_draw_or_not() -> None:
+    table = _table(["a", "b", "c"])
+    best = _best(table, range(3))
+    assert {choose(best, table, 0, f"{i}", 1) for i in range(100)} == {0, 1, 2}
+    table.remove_node("b")
+    best = _best(table, (0, 2))
+    assert {choose(best, table, 0, f"{i}", 1) for i in range(100)} == {0, 2}
+    table.set_node(a_node("d"))
+    best = _best(table, range(3))
+    assert {choose(best, table, 0, f"{i}", 1) for i in range(100)} == {0, 1, 2}
 
 
 class Careless(FilterPlugin):

@@ -6,6 +6,7 @@ import msgspec
 
 from asched.cycle.attempt import Attempt
 from asched.cycle.decide import NO_NODES, fit_message, post_filter
+from asched.cycle.lottery import Best
 from asched.cycle.shape_cache import ShapeCache
 from asched.framework.extenders import AttemptPausedError
 from asched.framework.plugin_calls import PluginFailure
@@ -53,10 +54,10 @@ class Answering:
             if not screening.count:
                 result = post_filter(state, profile, info, screening)
                 return Answer(message=fit_message(state, screening, result.status.message))
-            score, best = 0, screening.rows
+            best = Best(0, screening.feasible, 1)
             if screening.count > 1:
-                score, best = attempt.best(screening)
+                best = attempt.best(screening)
         except (PluginFailure, AttemptPausedError) as failure:
             return Answer(message=str(failure))
-        names = sorted(state.nodes.names[row] for row in best.tolist())
-        return Answer(tuple(names), score, screening.count)
+        names = sorted(state.nodes.names[row] for row in best.rows.tolist())
+        return Answer(tuple(names), best.score, screening.count)
