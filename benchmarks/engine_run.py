@@ -200,14 +200,15 @@ class Run:
     # -- the cluster's part -------------------------------------------------------------------
 
     def _carry_out(self, decision: Decision) -> None:
-        pod = self._pods[decision.key]
         match decision:
             case Assigned():
+                pod = self._pods[decision.key]
                 self.costs.assigned += 1
                 self._left.discard(decision.key)
                 self._outcomes.append(Bound(decision.key, decision.uid, decision.node))
                 self._changes.append((Resource.PODS, pod.text.bound(pod, decision.node)))
             case Rejected():
+                pod = self._pods[decision.key]
                 self.costs.rejected += 1
                 nominated = decision.nominated_node or ""
                 refused = pod.text.refused(pod, decision.message, nominated)

@@ -1,0 +1,122 @@
+"""The scheduler and the API server as processes of their own, and what they cost.
+
+CPU time and memory are read from ``/proc``: Linux only.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import anyio
+from anyio.abc import Process
+
+_PATIENCE_S = 60.0
+_SETTLED_CPU_S = 0.02
+"""A process that takes less than this in a look is idle."""
+_LOOK_S = 0.4
+_MOST_LOOKS = 25
+_TICKS = os.sysconf("SC_CLK_TCK")
+_SETTINGS = """\
+apiVersion: asched.dev/v1
+kind: AschedConfiguration
+health: {address: ''}
+log: {level: warning, format: json}
+"""
+
+
+class ProcessEndedError(RuntimeError):
+    """A process ended that should not have; the message is the end of what it said."""
+
+
+class MeasuredProcess:
+    """A running process."""
+
+    def __init__(self, process: Process, output: Path) -> None:
+        self._process = process
+        self._output = output
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    @property
+    def output(self) -> str:
+        return self._output.read_text()
+
+    def cpu_s(self) -> float:
+        """CPU time so far, in user and kernel mode."""
+        fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / _TICKS
+
+    def peak_rss_mib(self) -> float:
+        for line in Path(f"/proc/{self.pid}/status").read_text().splitlines():
+            if line.startswith("VmHWM:"):
+                return int(line.split()[1]) / 1024
+        raise AssertionError("every process has a VmHWM")
+
+    async def settled_cpu_s(self) -> float:
+        """CPU time so far, once there is little more: what was begun (Events) is paid for. At most
+        ten seconds later, where it never becomes idle."""
+        before_s = self.cpu_s()
+        for _ in range(_MOST_LOOKS):
+            await anyio.sleep(_LOOK_S)
+            now_s = self.cpu_s()
+            if now_s - before_s < _SETTLED_CPU_S:
+                return now_s
+            before_s = now_s
+        return before_s
+
+    def check(self) -> None:
+        """Raises :class:`ProcessEndedError` where it does not run any more."""
+        if self._process.returncode is not None:
+            raise ProcessEndedError(self.output[-2000:])
+
+
+@asynccontextmanager
+async def running(folder: Path, name: str, *arguments: str) -> AsyncIterator[MeasuredProcess]:
+    """``asched`` with these arguments, ended with SIGTERM when the block is left."""
+    output = folder / f"{name}.log"
+    with output.open("wb") as file:
+        process = await anyio.open_process(
+            [sys.executable, "-m", "asched", *arguments], stdin=None, stdout=file, stderr=file
+        )
+        async with process:
+            measured = MeasuredProcess(process, output)
+            try:
+                yield measured
+            finally:
+                with anyio.CancelScope(shield=True), anyio.move_on_after(_PATIENCE_S):
+                    if process.returncode is None:
+                        process.send_signal(signal.SIGTERM)
+                    await process.wait()
+
+
+@asynccontextmanager
+async def api_server(folder: Path) -> AsyncIterator[Path]:
+    """An embedded cluster in a process of its own; the path of its kubeconfig."""
+    kubeconfig = folder / "kubeconfig"
+    arguments = ("apiserver", "--no-kubelets", "--heartbeat", "0", "--kubeconfig", str(kubeconfig))
+    async with running(folder, "apiserver", *arguments) as server:
+        with anyio.fail_after(_PATIENCE_S):
+            while "serving" not in server.output:
+                server.check()
+                await anyio.sleep(0.05)
+        yield kubeconfig
+
+
+@asynccontextmanager
+async def scheduler(
+    folder: Path, kubeconfig: Path, journal: Path, more_settings: str = ""
+) -> AsyncIterator[MeasuredProcess]:
+    """``asched run`` with its journal on SQLite and Events on. ``more_settings`` are further YAML of
+    its configuration file."""
+    settings = folder / "settings.yaml"
+    settings.write_text(_SETTINGS + more_settings)
+    arguments = ("--kubeconfig", kubeconfig, "--config", settings, "--journal", journal)
+    async with running(folder, "scheduler", "run", *map(str, arguments)) as process:
+        yield process

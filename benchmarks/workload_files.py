@@ -1,0 +1,245 @@
+"""Kubernetes' own definitions of scheduler workloads, read as they are.
+
+The files are the ``performance-config.yaml`` of ``test/integration/scheduler_perf`` in the Kubernetes
+repository, with the templates they refer to. What a definition says that is not known here is an
+error, never ignored: a workload is run as it is written, or not at all.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, ClassVar, Literal
+
+import msgspec
+import yaml
+
+PERFORMANCE = "performance"
+"""Label of the workloads that Kubernetes' own CI measures."""
+
+
+class WorkloadError(ValueError):
+    """A definition that cannot be run; the message says which and why."""
+
+
+class _Part(msgspec.Struct, frozen=True, rename="camel", forbid_unknown_fields=True, kw_only=True):
+    """Whatever has fields in a definition."""
+
+
+class CsiAllocatable(_Part, frozen=True):
+    count: int
+
+
+class NodeAllocatable(_Part, frozen=True):
+    """Nodes that say how many volumes they take."""
+
+    node_allocatable: dict[str, str] = {}
+    csi_node_allocatable: dict[str, CsiAllocatable] = {}
+    migrated_plugins: tuple[str, ...] = ()
+
+
+class NodeLabels(_Part, frozen=True):
+    """A label of which nodes take the values in turn."""
+
+    label_key: str
+    label_values: tuple[str, ...] = ()
+
+
+class UniqueNodeLabel(_Part, frozen=True):
+    """A label with another value for each node."""
+
+    label_key: str
+
+
+class Operation(_Part, frozen=True, tag_field="opcode"):
+    """One step of a workload."""
+
+
+class _Counted(Operation, frozen=True, tag_field="opcode"):
+    count: int = 0
+    count_param: str = ""
+
+
+class CreateNodes(_Counted, frozen=True, tag="createNodes"):
+    node_template_path: str = ""
+    node_allocatable_strategy: NodeAllocatable | None = None
+    label_node_prepare_strategy: NodeLabels | None = None
+    unique_node_label_strategy: UniqueNodeLabel | None = None
+
+
+class CreateNamespaces(_Counted, frozen=True, kw_only=True, tag="createNamespaces"):
+    prefix: str
+    namespace_template_path: str = ""
+
+
+class CreatePods(_Counted, frozen=True, tag="createPods"):
+    namespace: str = ""
+    """Empty for one of its own."""
+    pod_template_path: str = ""
+    collect_metrics: bool = False
+    skip_wait_to_completion: bool = False
+    steady_state: bool = False
+    """Delete each pod that was scheduled and create another, for ``duration``."""
+    duration: str = ""
+    duration_param: str = ""
+    persistent_volume_template_path: str = ""
+    persistent_volume_claim_template_path: str = ""
+
+
+class CreatePodSets(_Counted, frozen=True, kw_only=True, tag="createPodSets"):
+    namespace_prefix: str
+    create_pods_op: CreatePods
+
+
+class CreateAny(_Counted, frozen=True, kw_only=True, tag="createAny"):
+    template_path: str
+    namespace: str = ""
+
+
+class UpdateAny(_Counted, frozen=True, kw_only=True, tag="updateAny"):
+    template_path: str
+    namespace: str = ""
+    update_per_second: int = 0
+    """0 for as fast as it goes."""
+    subresources: tuple[str, ...] = ()
+
+
+class DeletePods(Operation, frozen=True, tag="deletePods"):
+    namespace: str
+    label_selector: dict[str, str] = {}
+    skip_wait_to_completion: bool = False
+    delete_pods_per_second: int = 0
+    """0 for all at once."""
+
+
+class Churn(Operation, frozen=True, tag="churn"):
+    """Objects that come, or come and go, for as long as the workload lasts."""
+
+    mode: Literal["create", "recreate"]
+    template_paths: tuple[str, ...]
+    number: int = 0
+    interval_milliseconds: int = 500
+    namespace: str = ""
+
+
+class Barrier(Operation, frozen=True, tag="barrier"):
+    namespaces: tuple[str, ...] = ()
+    label_selector: dict[str, str] = {}
+    stage_requirement: Literal["Scheduled", "Attempted"] = "Scheduled"
+
+
+class Sleep(Operation, frozen=True, tag="sleep"):
+    duration: str = ""
+    duration_param: str = ""
+
+
+class StartCollectingMetrics(Operation, frozen=True, tag="startCollectingMetrics"):
+    namespaces: tuple[str, ...]
+    name: str = ""
+    label_selector: dict[str, str] = {}
+
+
+class StopCollectingMetrics(Operation, frozen=True, tag="stopCollectingMetrics"):
+    pass
+
+
+AnyOperation = (
+    CreateNodes
+    | CreateNamespaces
+    | CreatePods
+    | CreatePodSets
+    | CreateAny
+    | UpdateAny
+    | DeletePods
+    | Churn
+    | Barrier
+    | Sleep
+    | StartCollectingMetrics
+    | StopCollectingMetrics
+)
+
+
+class WorkloadSize(_Part, frozen=True):
+    """One size of a case."""
+
+    name: str
+    labels: tuple[str, ...] = ()
+    params: dict[str, Any] = {}
+    threshold: float | dict[str, float] | None = None
+    """Pods a second that Kubernetes' CI expects of kube-scheduler."""
+    feature_gates: dict[str, bool] = {}
+    """Of kube-scheduler; nothing here depends on them."""
+
+
+class Case(_Part, frozen=True):
+    """Steps, and the sizes in which they are run."""
+
+    name: str
+    workload_template: tuple[AnyOperation, ...]
+    workloads: tuple[WorkloadSize, ...]
+    default_pod_template_path: str = ""
+    feature_gates: dict[str, bool] = {}
+
+
+class Workload(msgspec.Struct, frozen=True):
+    """A case in one size, and where its templates are."""
+
+    case: Case
+    size: WorkloadSize
+    folder: Path
+
+    _UNITS_S: ClassVar[dict[str, float]] = {"ms": 0.001, "s": 1, "m": 60, "h": 3600}
+
+    @property
+    def name(self) -> str:
+        return f"{self.case.name}/{self.size.name}"
+
+    def param(self, reference: str) -> Any:
+        """What ``$name`` stands for. Raises :class:`WorkloadError`."""
+        try:
+            return self.size.params[reference.removeprefix("$")]
+        except KeyError:
+            raise WorkloadError(f"{self.name}: no parameter {reference}") from None
+
+    def count(self, operation: _Counted, default: int = 0) -> int:
+        if operation.count_param:
+            return int(self.param(operation.count_param))
+        return operation.count or default
+
+    def duration_s(self, operation: CreatePods | Sleep) -> float:
+        """Raises :class:`WorkloadError` for what is no duration like ``1m`` or ``500ms``."""
+        reference = operation.duration_param
+        text = str(self.param(reference)) if reference else operation.duration
+        number = text.rstrip("hms")
+        unit = text[len(number) :]
+        try:
+            return float(number) * self._UNITS_S[unit]
+        except (KeyError, ValueError):
+            raise WorkloadError(f"{self.name}: {text!r} is no duration") from None
+
+
+def load(path: Path) -> list[Workload]:
+    """All workloads of a file, in its order. Raises :class:`WorkloadError`."""
+    try:
+        cases = msgspec.convert(yaml.safe_load(path.read_text()), list[Case])
+    except (OSError, yaml.YAMLError, msgspec.ValidationError) as error:
+        raise WorkloadError(f"{path}: {error}") from None
+    return [Workload(case, size, path.parent) for case in cases for size in case.workloads]
+
+
+def find(workloads: list[Workload], name: str) -> Workload:
+    """The workload of a name: ``Case/Size``, a case (its first size that is measured in
+    Kubernetes' CI, or else its first), or a size that only one case has.
+
+    Raises :class:`WorkloadError`.
+    """
+    exact = [workload for workload in workloads if workload.name == name]
+    of_case = [workload for workload in workloads if workload.case.name == name]
+    measured = [workload for workload in of_case if PERFORMANCE in workload.size.labels]
+    of_size = [workload for workload in workloads if workload.size.name == name]
+    for found in (exact, measured, of_case):
+        if found:
+            return found[0]
+    if len(of_size) == 1:
+        return of_size[0]
+    known = ", ".join(workload.name for workload in of_size or workloads)
+    raise WorkloadError(f"no workload {name!r}; there are: {known}")
