@@ -39,6 +39,8 @@ from asched.state.records import (
     TurnStarted,
 )
 
+_PodDecision = Assigned | Rejected | AttemptFailed | PermitAllowed | PermitRejected
+
 MAX_ATTEMPTS_AT_ONCE = 1_000
 """A pod that is tried more often than this while the clock stands still would be tried for ever."""
 
@@ -100,8 +102,9 @@ class Simulation:
         self._begin()
 
     @property
-    def pods_pending(self) -> int:
-        return len(self._state.queue)
+    def events_happened(self) -> int:
+        """How many events of the history are past."""
+        return self._next_event
 
     def turns(self) -> Iterator[Turn]:
         """Run, turn by turn. The first one tells of the scheduler itself.
@@ -211,30 +214,36 @@ class Simulation:
     # -- what follows from decisions ----------------------------------------------------------------
 
     def _follow(self, decision: Decision) -> None:
-        life = self._world.life(decision.key, decision.uid)
-        if life is None:
-            raise AssertionError(f"a decision for pod {decision.key}, which is not there")
         decided_ns = self.now_ns + self._scheduler.pace.decision_ns
         match decision:
             case Assigned():
+                life = self._life_of(decision)
                 self._attempted(life)
                 life.assign(decision.node, self.now_ns)
                 self._bind_if_due(life, decided_ns)
             case PermitAllowed():
-                self._bind_if_due(life, decided_ns)
+                self._bind_if_due(self._life_of(decision), decided_ns)
             case PermitRejected():
+                life = self._life_of(decision)
                 life.rejections += 1
                 life.message = decision.message
                 life.leave(self.now_ns, End.BIND_FAILED)
                 self._changed_at = self._recorded
             case Rejected():
-                self._rejected(life, decision, decided_ns)
+                self._rejected(self._life_of(decision), decision, decided_ns)
             case AttemptFailed():
+                life = self._life_of(decision)
                 self._attempted(life)
                 life.message = decision.message
                 self._tried_at[life.key] = self._recorded
             case ExtenderAsked():
                 raise AssertionError("an extender was asked, and none was configured")
+
+    def _life_of(self, decision: _PodDecision) -> Life:
+        life = self._world.life(decision.key, decision.uid)
+        if life is None:
+            raise AssertionError(f"a decision for pod {decision.key}, which is not there")
+        return life
 
     def _attempted(self, life: Life) -> None:
         life.attempts += 1
