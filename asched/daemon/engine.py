@@ -329,11 +329,9 @@ class Engine:
         if self._may_decide():
             # Only a decision ends a permit's time: one that is overdue meanwhile is no reason to
             # take turn after turn.
-            times += [
-                until_ns
-                for waiting in self._cluster.waiting.values()
-                for until_ns in waiting.pending_until_ns.values()
-            ]
+            permit_ns = self._cluster.permits.next_deadline_ns()
+            if permit_ns is not None:
+                times.append(permit_ns)
         return min(times, default=None)
 
     def _may_decide(self) -> bool:

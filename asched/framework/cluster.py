@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Protocol, TypeVar
 
 from asched.framework.nodes import Int64Column, Nodes, RowArray, SupposedNodes
+from asched.framework.pod_groups import GroupMembers, PodGroupKey
 from asched.framework.pod_queries import PodQuery, TermHolders, TermKind
 from asched.framework.volumes import MountedVolumes
 from asched.model.meta import Object
@@ -41,6 +42,16 @@ class Cluster(Protocol):
     @property
     def volumes(self) -> MountedVolumes:
         """What the pods on nodes mount."""
+
+    def group_members(self, group: PodGroupKey) -> GroupMembers:
+        """The pods of a group."""
+
+    def sleeping_members(self, group: PodGroupKey) -> Sequence[str]:
+        """Keys of the members that wait, turned away for the sake of the group alone, sorted."""
+
+    @property
+    def groups_holding(self) -> Collection[PodGroupKey]:
+        """The groups with members that Permit holds, the first to hold one first."""
 
     def objects(self, kind: type[ObjectT]) -> Mapping[str, ObjectT]:
         """All objects of one kind other than pods and nodes, by ``namespace/name`` (or name)."""

@@ -249,6 +249,8 @@ class PostFilterResult(msgspec.Struct, frozen=True):
     victims: tuple[Victim, ...] = ()
     displaced: tuple[Victim, ...] = ()
     """Pending pods that lose their nomination to the node, because this pod comes before them."""
+    at_once: bool = False
+    """Pods that Permit held were rejected to make room: try the pod again without waiting."""
 
 
 class PostFilterPlugin(Plugin):
@@ -332,6 +334,9 @@ class PermitResult(msgspec.Struct, frozen=True):
 
     status: Status = SUCCESS
     timeout_s: float = 0.0
+    activate: tuple[str, ...] = ()
+    """Keys of pending pods to be tried now, whatever they wait for (kube-scheduler's
+    ``PodsToActivate``). Only counts where the pod is assigned."""
 
 
 class PermitPlugin(Plugin):
@@ -339,6 +344,16 @@ class PermitPlugin(Plugin):
 
     @abstractmethod
     def permit(self, state: CycleState, pod: PodInfo, node_name: str) -> PermitResult: ...
+
+
+class PermitReview(PermitPlugin):
+    """A Permit plugin that is asked again about the pods it holds."""
+
+    @abstractmethod
+    def review(self) -> None:
+        """Before each decision, while any pod is held: shall the pods of :meth:`Handle.waiting_pods`
+        still be? What is said of them becomes decisions at once. It is asked often and has to be
+        quick. Where it raises, the pods that it holds are rejected."""
 
 
 class Unavailable(Exception):  # noqa: N818  a state of things, not a mistake

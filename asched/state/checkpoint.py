@@ -42,6 +42,7 @@ from asched.state.cluster import ClusterState, PodEntry, PodPhase
 from asched.state.fold import Fold
 from asched.state.inquiries import FilterAnswers, Inquiry
 from asched.state.permits import PermitAnswer, WaitingPod
+from asched.state.pod_fold import PodFold
 from asched.state.records import Lottery, PodSeen, ProfilesLoaded
 from asched.state.templates import Templates
 
@@ -235,6 +236,7 @@ def restore(blob: bytes, load: PluginLoader) -> Fold:
     refill(state.queue, form.queue, pods.info)
     state.inquiries.update((inquiry.key, _inquiry(inquiry)) for inquiry in form.inquiries)
     state.next_start_row = form.next_start_row
+    _fill_groups(state)
     _fill_books(state)
     for answer in form.answers:
         state.permits.say(PermitAnswer(answer.key, answer.plugin, answer.message))
@@ -353,6 +355,12 @@ def _inquiry(form: InquiryForm) -> Inquiry:
     inquiry.reviews = {**form.reviews}
     inquiry.failures = {(verb, index): text for verb, index, text in form.failures}
     return inquiry
+
+
+def _fill_groups(state: ClusterState) -> None:
+    pods = PodFold(state)
+    for entry in state.pods.values():
+        pods.regroup(entry)
 
 
 def _fill_books(state: ClusterState) -> None:

@@ -117,6 +117,7 @@ class HappenedForm(Form):
     old: AnyObject | int | None
     """The number of a pod, or another object."""
     new: AnyObject | int | None
+    held_since_ns: int | None = None
 
 
 class QueueForm(Form):

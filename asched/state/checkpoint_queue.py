@@ -16,8 +16,9 @@ from asched.model.pod import Pod
 from asched.model.resources import AnyObject
 from asched.state.checkpoint_form import HappenedForm, QueuedForm, QueueForm
 from asched.state.pod_heap import PodHeap
-from asched.state.queue import Happened, SchedulingQueue
+from asched.state.queue import SchedulingQueue
 from asched.state.sort_keys import FIRST_OF_ALL, sort_key
+from asched.state.waking import Happened
 
 PodNumber = Callable[[Pod], int]
 """The number under which a checkpoint holds a pod."""
@@ -105,7 +106,11 @@ def encoded(image: QueueImage, number: PodNumber) -> QueueForm:
         form.in_flight,
         tuple(
             HappenedForm(
-                e.event.resource.value, int(e.event.action), reference(e.old), reference(e.new)
+                e.event.resource.value,
+                int(e.event.action),
+                reference(e.old),
+                reference(e.new),
+                e.held_since_ns,
             )
             for e in image.events
         ),
@@ -160,4 +165,4 @@ def _happened(form: HappenedForm, info: Callable[[int], PodInfo]) -> Happened:
         return info(reference).pod if isinstance(reference, int) else reference
 
     event = ClusterEvent(EventResource(form.resource), ActionType(form.action))
-    return Happened(event, thing(form.old), thing(form.new))
+    return Happened(event, thing(form.old), thing(form.new), form.held_since_ns)

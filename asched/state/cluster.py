@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from enum import Enum
 from typing import TypeVar, cast
 
@@ -12,6 +12,7 @@ from asched.framework.draw import draw
 from asched.framework.extenders import ExtenderSpec
 from asched.framework.interface import Eviction, Waiting
 from asched.framework.nodes import Int64Column, RowArray
+from asched.framework.pod_groups import GroupMembers, PodGroupKey
 from asched.framework.pod_info import PodInfo
 from asched.framework.pod_queries import PodQuery, TermHolders, TermKind
 from asched.framework.profile import Profile
@@ -24,6 +25,7 @@ from asched.state.node_rows import NodeRows
 from asched.state.node_table import NodeTable
 from asched.state.nominator import Nominator
 from asched.state.permits import Permits, WaitingPod
+from asched.state.pod_groups import PodGroups
 from asched.state.pod_index import PodIndex
 from asched.state.queue import SchedulingQueue
 from asched.state.records import Assigned, Lottery
@@ -74,7 +76,8 @@ class ClusterState:
         self.templates = Templates()
         self._pod_index = PodIndex(self.nodes)
         self.volumes = VolumeIndex(self.nodes)
-        self.queue = SchedulingQueue()
+        self.groups = PodGroups()
+        self.queue = SchedulingQueue(self.groups)
         self.nominator = Nominator(self.nodes.touch)
         self.permits = Permits()
         self.books = Books()
@@ -116,6 +119,20 @@ class ClusterState:
     @property
     def has_term_holders(self) -> bool:
         return self._pod_index.has_term_holders
+
+    def group_members(self, group: PodGroupKey) -> GroupMembers:
+        return self.groups.members(group)
+
+    def sleeping_members(self, group: PodGroupKey) -> Sequence[str]:
+        dozing, queue = self.groups.members(group).dozing, self.queue
+        asleep = [key for key in dozing if key in queue.unschedulable or key in queue.backoff]
+        # Who was woken since sleeps again only after another attempt.
+        dozing.intersection_update(asleep)
+        return sorted(asleep)
+
+    @property
+    def groups_holding(self) -> Collection[PodGroupKey]:
+        return self.groups.holding
 
     def entry(self, key: str, uid: str) -> PodEntry | None:
         """The pod of that key, if it is still the one with that uid."""

@@ -9,11 +9,13 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from asched.framework.events import ActionType, ClusterEvent
+from asched.framework.events import ActionType, ClusterEvent, EventResource
 from asched.framework.interface import Eviction, Victim
+from asched.framework.pod_groups import group_of, key_of
 from asched.framework.pod_info import PodInfo
 from asched.framework.profile import PluginLoader, Profile, ProfileError
 from asched.framework.status import REJECTIONS, Code
+from asched.model.groups import CustomPodGroup, PodGroup
 from asched.model.meta import Object
 from asched.model.node import Node
 from asched.model.pod import Pod
@@ -30,7 +32,7 @@ from asched.state.cluster import (
 from asched.state.inquiries import Inquiry
 from asched.state.permits import WaitingPod
 from asched.state.pod_fold import FoldError, PodFold
-from asched.state.queue import Happened
+from asched.state.waking import Happened
 
 __all__ = ["Fold", "FoldError"]
 
@@ -109,6 +111,8 @@ class Fold:
                 state.queue.add(entry.info, state.now_ns)
             else:
                 self._pods.enter_in_new_books(entry)
+        for entry in state.pods.values():
+            self._pods.regroup(entry)
 
     def _turn_started(self, record: r.TurnStarted) -> None:
         if record.now_ns < self.state.now_ns:
@@ -160,6 +164,8 @@ class Fold:
         resource = EVENT_RESOURCES.get(kind)
         if resource is None:
             return
+        if resource is EventResource.POD_GROUP:
+            self._sort_in_again(old or new)
         if old is None:
             self._tell(ClusterEvent(resource, ActionType.ADD), None, new)
         elif new is None:
@@ -169,6 +175,12 @@ class Fold:
                 self._tell(event, old, new)
         else:
             self._tell(ClusterEvent(resource, ActionType.UPDATE_OTHER), old, new)
+
+    def _sort_in_again(self, group: Object | None) -> None:
+        """What PreEnqueue and QueueSort say of a group's pods may come from their PodGroup."""
+        if isinstance(group, PodGroup | CustomPodGroup):
+            for key in sorted(self.state.groups.members(key_of(group)).standings):
+                self.state.queue.sort_in_again(key)
 
     # -- decisions ----------------------------------------------------------------------------
 
@@ -186,7 +198,10 @@ class Fold:
             deadlines = {hold.plugin: hold.deadline_ns for hold in record.holds}
             held = WaitingPod(entry.info, record.node, state.now_ns, deadlines)
             state.permits.hold(held)
+            self._pods.regroup(entry)
         state.books.enter(self._pods.profile(entry), entry.info, record)
+        for key in record.activate:
+            state.queue.activate(key)
 
     def _rejected(self, record: r.Rejected) -> None:
         state = self.state
@@ -203,23 +218,32 @@ class Fold:
                 state.nominator.withdraw(displaced.key)
         self._advance_start(record.examined)
         state.queue.reject(record.key, record.plugins, record.pending_plugins, state.now_ns)
+        self._pods.regroup(entry)
+        if record.at_once:
+            state.queue.activate(record.key)
 
     def _attempt_failed(self, record: r.AttemptFailed) -> None:
         entry = self._decided(record.key, record.uid)
         entry.rejection = record.message
         self.state.queue.fail(record.key, self.state.now_ns)
+        self._pods.regroup(entry)
 
     def _permit_allowed(self, record: r.PermitAllowed) -> None:
         if not self.state.permits.allow(record.key, record.plugin):
             raise FoldError(f"{record.plugin} allowed pod {record.key} but does not hold it")
+        self._pods.regroup(self.state.pods[record.key])
 
     def _permit_rejected(self, record: r.PermitRejected) -> None:
-        if not self.state.permits.end(record.key):
+        held = self.state.waiting.get(record.key)
+        if held is None:
             raise FoldError(f"pod {record.key} was rejected by Permit but is not waiting")
+        self.state.permits.end(record.key)
         entry = self.state.pods[record.key]
         entry.rejection = record.message
-        self._pods.give_back(entry)
+        grouped = group_of(entry.info.pod) is not None
+        self._pods.give_back(entry, held.since_ns if grouped else None)
         self.state.queue.reject(record.key, (record.plugin,), (), self.state.now_ns)
+        self._pods.regroup(entry)
         self._pods.drop_if_not_ours(entry)
 
     def _decided(self, key: str, uid: str) -> PodEntry:
@@ -288,6 +312,7 @@ class Fold:
             state.queue.reject(record.key, refused, pending, state.now_ns)
         else:
             state.queue.fail(record.key, state.now_ns)
+        self._pods.regroup(entry)
         self._pods.drop_if_not_ours(entry)
 
     def _eviction_ended(self, record: r.VictimEvicted) -> None:

@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import numpy as np
 
+from asched.framework.pod_groups import PodGroupKey, Standing, group_of
 from asched.state.cluster import ClusterState, PodEntry, PodPhase
 from asched.state.node_table import NodeTable
+from asched.state.pod_fold import standing_of
 
 
 def check(state: ClusterState) -> None:
@@ -21,6 +23,7 @@ def check(state: ClusterState) -> None:
     _check_waiting(state)
     _check_nominator(state)
     _check_evictions(state)
+    _check_groups(state)
     _check_columns(state)
 
 
@@ -125,6 +128,28 @@ def _check_evictions(state: ClusterState) -> None:
             entry is not None and uid == eviction.victim.uid,
             f"pod {eviction.victim.key} ({uid}) is to be evicted but is not known",
         )
+
+
+def _check_groups(state: ClusterState) -> None:
+    """Each group has the members that name it, as they stand by the rest of the state."""
+    expected: dict[PodGroupKey, dict[str, Standing]] = {}
+    for key, entry in state.pods.items():
+        group = group_of(entry.info.pod)
+        if group is not None:
+            expected.setdefault(group, {})[key] = standing_of(state, entry)
+    kept = {group: {**state.groups.members(group).standings} for group in state.groups}
+    _demand(kept == expected, f"groups are kept as {kept}, the pods say {expected}")
+    for group, standings in expected.items():
+        members = state.groups.members(group)
+        for standing in Standing:
+            number = [*standings.values()].count(standing)
+            _demand(
+                members.count(standing) == number,
+                f"group {group.key}: {number} pods are {standing.value}, {members.count(standing)}"
+                " are counted",
+            )
+    holding = {g for g, standings in expected.items() if Standing.WAITING in standings.values()}
+    _demand({*state.groups.holding} == holding, f"groups {holding} hold pods")
 
 
 def _check_columns(state: ClusterState) -> None:

@@ -7,6 +7,7 @@ that it leads to is folded.
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import NamedTuple
@@ -66,12 +67,40 @@ class HeldPod:
         self._permits.say(PermitAnswer(self.info.key, plugin, message))
 
 
+class _Answers:
+    """What was said, in order; what was said about one pod is found quickly."""
+
+    __slots__ = ("_by_pod", "in_order")
+
+    def __init__(self) -> None:
+        self.in_order: dict[PermitAnswer, None] = {}
+        self._by_pod: dict[str, list[PermitAnswer]] = {}
+
+    def add(self, answer: PermitAnswer) -> None:
+        if answer not in self.in_order:
+            self.in_order[answer] = None
+            self._by_pod.setdefault(answer.key, []).append(answer)
+
+    def drop(self, answer: PermitAnswer) -> None:
+        if answer in self.in_order:
+            del self.in_order[answer]
+            self._by_pod[answer.key].remove(answer)
+
+    def drop_pod(self, key: str) -> None:
+        for answer in self._by_pod.pop(key, ()):
+            del self.in_order[answer]
+
+
 class Permits:
     """The held pods by key, oldest first. Only the fold changes them; plugins add answers."""
 
     def __init__(self) -> None:
         self._waiting: dict[str, WaitingPod] = {}
-        self._answers: list[PermitAnswer] = []
+        self._answers = _Answers()
+        # The deadlines, each with a number so that waiting pods are never compared. Those of pods
+        # that wait no more are left until they come up.
+        self._deadlines: list[tuple[int, int, str, WaitingPod]] = []
+        self._numbered = 0
 
     @property
     def waiting(self) -> Mapping[str, WaitingPod]:
@@ -80,7 +109,19 @@ class Permits:
     @property
     def answers(self) -> Sequence[PermitAnswer]:
         """What plugins said that no decision has been folded for yet."""
-        return self._answers
+        return [*self._answers.in_order]
+
+    def next_deadline_ns(self) -> int | None:
+        """When the next held pod's time is up; None while none is held."""
+        while self._deadlines:
+            until_ns, _, plugin, held = self._deadlines[0]
+            if (
+                self._waiting.get(held.info.key) is held
+                and held.pending_until_ns.get(plugin) == until_ns
+            ):
+                return until_ns
+            heapq.heappop(self._deadlines)
+        return None
 
     def held(self) -> list[HeldPod]:
         """The waiting pods as plugins see them."""
@@ -88,24 +129,29 @@ class Permits:
 
     def hold(self, pod: WaitingPod) -> None:
         self._waiting[pod.info.key] = pod
+        for plugin, until_ns in pod.pending_until_ns.items():
+            self._numbered += 1
+            heapq.heappush(self._deadlines, (until_ns, self._numbered, plugin, pod))
 
     def say(self, answer: PermitAnswer) -> None:
         """Keep an answer. One about a pod that is not held, or not by a plugin that allows it, says
         nothing; as in kube-scheduler anybody may reject."""
         waiting = self._waiting.get(answer.key)
-        if waiting is None or answer in self._answers:
+        if waiting is None:
             return
         if answer.message is not None or answer.plugin in waiting.pending_until_ns:
-            self._answers.append(answer)
+            self._answers.add(answer)
 
     @contextmanager
     def unheard(self) -> Iterator[None]:
         """Within the block nothing that plugins say is kept: for questions that decide nothing."""
-        before = [*self._answers]
+        before = self.answers
         try:
             yield
         finally:
-            self._answers = before
+            self._answers = _Answers()
+            for answer in before:
+                self._answers.add(answer)
 
     def allow(self, key: str, plugin: str) -> bool:
         """A plugin lets a pod go; once the last one did the pod waits no more. False where that
@@ -113,7 +159,7 @@ class Permits:
         waiting = self._waiting.get(key)
         if waiting is None or waiting.pending_until_ns.pop(plugin, None) is None:
             return False
-        self._answers = [a for a in self._answers if a != PermitAnswer(key, plugin, None)]
+        self._answers.drop(PermitAnswer(key, plugin, None))
         if not waiting.pending_until_ns:
             self.end(key)
         return True
@@ -122,5 +168,5 @@ class Permits:
         """The pod waits no more, for whatever reason. False where it did not."""
         if self._waiting.pop(key, None) is None:
             return False
-        self._answers = [answer for answer in self._answers if answer.key != key]
+        self._answers.drop_pod(key)
         return True

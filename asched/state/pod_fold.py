@@ -8,15 +8,18 @@ from __future__ import annotations
 import msgspec
 
 from asched.framework.events import ActionType, ClusterEvent, EventResource
+from asched.framework.pod_groups import Standing, group_of
 from asched.framework.pod_info import PodInfo
 from asched.framework.profile import Profile
 from asched.model.meta import Object
 from asched.model.pod import Pod
 from asched.state.changes import pod_changes
 from asched.state.cluster import ClusterState, PodEntry, PodPhase
+from asched.state.pod_groups import standing_of_pending
 from asched.state.queue import Happened
 from asched.state.records import PodChanged, PodSeen
 from asched.state.templates import reports_resources
+from asched.state.waking import Happened
 
 _ASSIGNED_ADD = ClusterEvent(EventResource.ASSIGNED_POD, ActionType.ADD)
 _ASSIGNED_DELETE = ClusterEvent(EventResource.ASSIGNED_POD, ActionType.DELETE)
@@ -89,6 +92,7 @@ class PodFold:
     def _new(self, info: PodInfo, template: int) -> None:
         state, pod = self._state, info.pod
         entry = state.pods[info.key] = PodEntry(info, template)
+        self.regroup(entry)
         if pod.node_name:
             self.place(entry, pod.node_name, PodPhase.BOUND)
             self._tell(_ASSIGNED_ADD, None, pod)
@@ -103,6 +107,7 @@ class PodFold:
         if info.pod.terminating:
             # Whoever deleted it: there is nothing left to evict.
             self._state.evictions.end(info.uid)
+        self._leave_group_unless(entry, info)
         if info.pod.node_name:
             self._bound_updated(entry, info)
         elif entry.phase is PodPhase.PENDING:
@@ -114,6 +119,7 @@ class PodFold:
     def _placed_updated(self, entry: PodEntry, info: PodInfo) -> None:
         state, old = self._state, entry.info
         entry.info = info
+        self.regroup(entry)
         state.nodes.replace_pod(entry.node, info)
         waiting = state.waiting.get(info.key)
         if waiting is not None:
@@ -127,6 +133,7 @@ class PodFold:
             # Another scheduler was faster; what the API server says counts.
             self.give_back(entry)
         entry.info = info
+        self.regroup(entry)
         if not entry.node:
             self.place(entry, node_name, PodPhase.BOUND)
             self._settled(entry)
@@ -142,6 +149,7 @@ class PodFold:
     def _pending_updated(self, entry: PodEntry, info: PodInfo) -> None:
         state, old = self._state, entry.info
         entry.info = info
+        self.regroup(entry)
         nominated = info.pod.status.nominated_node_name
         if nominated != old.pod.status.nominated_node_name and self.is_ours(entry):
             state.nominator.nominate(info, nominated)
@@ -168,19 +176,24 @@ class PodFold:
         else:
             self._tell(_UNSCHEDULED_DELETE, entry.info.pod, None)
         self._settled(entry)
+        group = group_of(entry.info.pod)
+        if group is not None:
+            state.groups.leave(group, key)
 
     def place(self, entry: PodEntry, node_name: str, phase: PodPhase) -> None:
         self._state.nodes.add_pod(node_name, entry.info)
         entry.node, entry.phase = node_name, phase
+        self.regroup(entry)
 
     def bound(self, entry: PodEntry) -> None:
         """An assumed pod is bound where it was assumed to be."""
         entry.phase = PodPhase.BOUND
         self._settled(entry)
+        self.regroup(entry)
         self._tell(_ASSIGNED_ADD, None, _on_node(entry))
 
-    def give_back(self, entry: PodEntry) -> None:
-        """Free the room of a placed pod; others may use it."""
+    def give_back(self, entry: PodEntry, held_since_ns: int | None = None) -> None:
+        """Free the room of a placed pod; others may use it. ``held_since_ns``: see :class:`Happened`."""
         pod = _on_node(entry)
         if entry.phase is PodPhase.ASSUMED:
             self._unreserve(entry)
@@ -189,7 +202,10 @@ class PodFold:
         self._state.nodes.remove_pod(entry.node, entry.info)
         entry.assignment = entry.reserved = None
         entry.node, entry.phase = "", PodPhase.PENDING
-        self._tell(_ASSIGNED_DELETE, pod, None)
+        if entry.info.key in self._state.pods:
+            self.regroup(entry)
+        happened = Happened(_ASSIGNED_DELETE, pod, None, held_since_ns)
+        self._state.queue.happened(happened, self._state.now_ns)
 
     def _settled(self, entry: PodEntry) -> None:
         """Nothing is left to decide or to wait for: bound, or gone."""
@@ -201,6 +217,22 @@ class PodFold:
         state.inquiries.pop(key, None)
         state.permits.end(key)
         state.nominator.withdraw(key)
+
+    # -- groups -------------------------------------------------------------------------------
+
+    def regroup(self, entry: PodEntry) -> None:
+        """Keep up how the pod stands in the group that it names, if it names one."""
+        group = group_of(entry.info.pod)
+        if group is not None:
+            self._state.groups.enter(group, entry.info.key, standing_of(self._state, entry))
+
+    def _leave_group_unless(self, entry: PodEntry, info: PodInfo) -> None:
+        """A pod that changes leaves its group, unless it goes on naming it."""
+        group = group_of(entry.info.pod)
+        if group is not None and group_of(info.pod) != group:
+            self._state.groups.leave(group, entry.info.key)
+
+    # -- whose the pod is ---------------------------------------------------------------------
 
     def is_ours(self, entry: PodEntry) -> bool:
         """A pending pod that one of our profiles is to place."""
@@ -235,6 +267,18 @@ class PodFold:
 
     def _tell(self, event: ClusterEvent, old: Object | None, new: Object | None) -> None:
         self._state.queue.happened(Happened(event, old, new), self._state.now_ns)
+
+
+def standing_of(state: ClusterState, entry: PodEntry) -> Standing:
+    """How a pod stands in its group, from the rest of the state."""
+    pod, key = entry.info.pod, entry.info.key
+    if pod.terminating:
+        return Standing.LEAVING
+    if entry.node:
+        return Standing.WAITING if key in state.waiting else Standing.PLACED
+    if pod.spec.scheduling_gates or pod.spec.scheduler_name not in state.profiles:
+        return Standing.HELD_BACK
+    return standing_of_pending(state.queue.known(key))
 
 
 def _on_node(entry: PodEntry) -> Pod:

@@ -29,28 +29,15 @@ from typing import NamedTuple
 
 from asched.framework.events import ActionType, ClusterEvent, EventResource, QueueingHint
 from asched.framework.extenders import EXTENDER
-from asched.framework.pod_groups import PodGroupKey, group_of, key_of
 from asched.framework.pod_info import PodInfo, QueuedPod
 from asched.framework.profile import Profile, RegisteredEvent
-from asched.model.groups import CustomPodGroup, PodGroup
-from asched.model.meta import Object
-from asched.model.pod import Pod
 from asched.state.pod_groups import PodGroups
 from asched.state.pod_heap import PodHeap
 from asched.state.records import QueueSettings
 from asched.state.sort_keys import FIRST_OF_ALL, sort_key
+from asched.state.waking import Happened, concerns, group_about, hint_of
 
 NS_PER_S = 1_000_000_000
-
-
-class Happened(NamedTuple):
-    """An event with the objects it is about."""
-
-    event: ClusterEvent
-    old: Object | None
-    new: Object | None
-    held_since_ns: int | None = None
-    """Of room that a pod of a group gives back which Permit had held: since when it was held."""
 
 
 class Listener(NamedTuple):
@@ -440,13 +427,13 @@ class SchedulingQueue:
         """Of the pods that wait for a plugin those that what it registered can concern at all."""
         if not all(listener.registered.own_group for listener in listeners):
             return waiting
-        group = _group_of(happened)
+        group = group_about(happened)
         members = () if group is None else self._groups.members(group).standings
         return {key: waiting[key] for key in sorted(key for key in members if key in waiting)}
 
     def _wake(self, pod: QueuedPod, happened: Happened) -> Wake:
         """``isPodWorthRequeuing`` of kube-scheduler."""
-        if not _concerns(pod, happened):
+        if not concerns(pod, happened):
             return Wake.NO
         pending = frozenset[str]() if pod.gating_plugin else pod.pending_plugins
         plugins = {pod.gating_plugin} if pod.gating_plugin else pod.unschedulable_plugins | pending
@@ -457,7 +444,7 @@ class SchedulingQueue:
                 continue
             if any(
                 listener.scheduler_name == scheduler
-                and _hint(listener.registered, pod.info.pod, happened) is QueueingHint.QUEUE
+                and hint_of(listener.registered, pod.info.pod, happened) is QueueingHint.QUEUE
                 for listener in listeners
             ):
                 if plugin in pending:
@@ -471,45 +458,6 @@ _ANY_EVENT = RegisteredEvent(EXTENDER, ClusterEvent(EventResource.ANY, ActionTyp
 
 """Sorts before all that is in order; several such pods go by their arrival."""
 
-_POD_EVENTS = frozenset({EventResource.ASSIGNED_POD, EventResource.UNSCHEDULED_POD})
-
-
-def _concerns(pod: QueuedPod, happened: Happened) -> bool:
-    """A pod hears of itself only by ``TARGET_POD``, and of nobody else by that: the room that it
-    gives back when its own binding fails, for one, is no news to it."""
-    resource = happened.event.resource
-    if resource not in _POD_EVENTS and resource is not EventResource.TARGET_POD:
-        return True
-    about = happened.new or happened.old
-    own = about is not None and about.uid == pod.info.uid
-    if own is not (resource is EventResource.TARGET_POD):
-        return False
-    return happened.held_since_ns is None or _concerns_room_of_held(pod, happened)
-
-
-_ROUNDS_OF_ITS_OWN = 2
-
-
-def _concerns_room_of_held(pod: QueuedPod, happened: Happened) -> bool:
-    """Whether room given back by a held pod of a group is news to a pod that was rejected.
-
-    It is none to a pod rejected before that room was taken: things are as they were. Nor to one of the
-    same group, whose members gave way because it was rejected; but it may help to try that one
-    first, so its first rejections are an exception. Without this, two gangs for which there is no room
-    would wake each other for ever.
-    """
-    if _group_of(happened) == group_of(pod.info.pod):
-        return pod.unschedulable_count <= _ROUNDS_OF_ITS_OWN
-    return happened.held_since_ns is not None and happened.held_since_ns <= pod.rejected_at_ns
-
-
-def _group_of(happened: Happened) -> PodGroupKey | None:
-    """The group that an event is about, or that its pod is of."""
-    about = happened.new or happened.old
-    if isinstance(about, Pod):
-        return group_of(about)
-    return key_of(about) if isinstance(about, PodGroup | CustomPodGroup) else None
-
 
 def _gating_plugin(profile: Profile, info: PodInfo) -> str:
     """The first PreEnqueue plugin that holds the pod back, empty where none does."""
@@ -521,14 +469,3 @@ def _gating_plugin(profile: Profile, info: PodInfo) -> str:
         if not passes:
             return plugin.name
     return ""
-
-
-def _hint(registered: RegisteredEvent, pod: Pod, happened: Happened) -> QueueingHint:
-    if registered.own_group and group_of(pod) != _group_of(happened):
-        return QueueingHint.SKIP
-    if registered.hint is None:
-        return QueueingHint.QUEUE
-    try:
-        return registered.hint(pod, happened.old, happened.new)
-    except Exception:  # noqa: BLE001  a hint is a plugin's code: its bug must not strand a pod
-        return QueueingHint.QUEUE

@@ -308,6 +308,8 @@ class Assigned(Record):
     """How many nodes were looked at, where a share sufficed; 0 for all."""
     holds: tuple[PermitHold, ...] = ()
     reservations: tuple[Reservation, ...] = ()
+    activate: tuple[str, ...] = ()
+    """Keys of pods that are to be tried now because this one was assigned."""
 
 
 class Rejected(Record):
@@ -328,6 +330,8 @@ class Rejected(Record):
     """How many nodes were looked at, where a share sufficed; 0 for all."""
     displaced: tuple[Victim, ...] = ()
     """Pending pods of lower priority that lose their nomination to the same node."""
+    at_once: bool = False
+    """Held pods make room for it, so it is tried again without waiting."""
 
 
 class AttemptFailed(Record):

@@ -1,0 +1,89 @@
+"""Pods that are to be scheduled together: the group that a pod is of, and how its members stand."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from enum import Enum
+from typing import TYPE_CHECKING, NamedTuple, Protocol
+
+from asched.model.groups import CUSTOM_POD_GROUPS, CustomPodGroup, PodGroup
+from asched.model.pod import Pod
+
+if TYPE_CHECKING:
+    from asched.framework.cluster import Cluster
+
+GANG_SCHEDULING = "GangScheduling"
+"""The plugin that holds pods back for the sake of their group. A pod that it alone turned away is in
+order itself, and is tried again as soon as one of its siblings gets a place."""
+
+AnyPodGroup = PodGroup | CustomPodGroup
+
+
+class PodGroupKey(NamedTuple):
+    """What a pod says it belongs to, whether or not that exists."""
+
+    key: str
+    """``namespace/name`` of the PodGroup."""
+    native: bool
+    """It is Kubernetes' own PodGroup, not a custom resource."""
+
+
+def group_of(pod: Pod) -> PodGroupKey | None:
+    """The group that the pod names: in ``spec.schedulingGroup.podGroupName`` one of Kubernetes' own,
+    else in the annotation ``scheduling.k8s.io/group-name`` a custom one (as for kube-batch)."""
+    own = pod.spec.scheduling_group
+    if own is not None and own.pod_group_name:
+        return PodGroupKey(f"{pod.metadata.namespace}/{own.pod_group_name}", True)
+    name = pod.metadata.annotations.group_name
+    return PodGroupKey(f"{pod.metadata.namespace}/{name}", False) if name else None
+
+
+def key_of(group: AnyPodGroup) -> PodGroupKey:
+    """How pods name this group."""
+    return PodGroupKey(group.key, isinstance(group, PodGroup))
+
+
+def find_group(cluster: Cluster, group: PodGroupKey) -> AnyPodGroup | None:
+    """The PodGroup of that key; None while there is none."""
+    if group.native:
+        return cluster.objects(PodGroup).get(group.key)
+    for kind in CUSTOM_POD_GROUPS:
+        found = cluster.objects(kind).get(group.key)
+        if found is not None:
+            return found
+    return None
+
+
+def min_count(group: AnyPodGroup) -> int:
+    """How many pods of the group must run together; 0 where they are scheduled one by one."""
+    return group.min_count if isinstance(group, PodGroup) else group.spec.min_member
+
+
+class Standing(Enum):
+    """Where a member of a group stands."""
+
+    READY = "ready"
+    """Pending, and nothing is known against it."""
+    ASLEEP = "asleep"
+    """Pending; its last attempt ended for the sake of the group alone."""
+    REFUSED = "refused"
+    """Pending; its last attempt ended for a reason of its own, and none has ended otherwise since."""
+    HELD_BACK = "held back"
+    """Pending, with scheduling gates or without a profile that would try it."""
+    WAITING = "waiting"
+    """Assumed on a node, and held there by Permit."""
+    PLACED = "placed"
+    """Assumed on a node or bound to it."""
+    LEAVING = "leaving"
+    """Being deleted: it counts for nothing any more."""
+
+
+class GroupMembers(Protocol):
+    """The pods of one group that are not finished."""
+
+    @property
+    def standings(self) -> Mapping[str, Standing]:
+        """By the pod's key."""
+
+    def count(self, *standings: Standing) -> int:
+        """How many members stand so. Takes no longer for more members."""

@@ -1,0 +1,76 @@
+"""Which events are news to which waiting pods. A part of :mod:`asched.state.queue`."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from asched.framework.events import ClusterEvent, EventResource, QueueingHint
+from asched.framework.pod_groups import PodGroupKey, group_of, key_of
+from asched.framework.pod_info import QueuedPod
+from asched.framework.profile import RegisteredEvent
+from asched.model.groups import CustomPodGroup, PodGroup
+from asched.model.meta import Object
+from asched.model.pod import Pod
+
+
+class Happened(NamedTuple):
+    """An event with the objects it is about."""
+
+    event: ClusterEvent
+    old: Object | None
+    new: Object | None
+    held_since_ns: int | None = None
+    """Of room that a pod of a group gives back which Permit had held: since when it was held."""
+
+
+_POD_EVENTS = frozenset({EventResource.ASSIGNED_POD, EventResource.UNSCHEDULED_POD})
+
+
+def concerns(pod: QueuedPod, happened: Happened) -> bool:
+    """A pod hears of itself only by ``TARGET_POD``, and of nobody else by that: the room that it
+    gives back when its own binding fails, for one, is no news to it."""
+    resource = happened.event.resource
+    if resource not in _POD_EVENTS and resource is not EventResource.TARGET_POD:
+        return True
+    about = happened.new or happened.old
+    own = about is not None and about.uid == pod.info.uid
+    if own is not (resource is EventResource.TARGET_POD):
+        return False
+    return happened.held_since_ns is None or _concerns_room_of_held(pod, happened)
+
+
+_ROUNDS_OF_ITS_OWN = 2
+
+
+def _concerns_room_of_held(pod: QueuedPod, happened: Happened) -> bool:
+    """Whether room given back by a held pod of a group is news to a pod that waits.
+
+    It is none to a pod rejected before that room was taken: things are as they were. Nor to one of the
+    same group, whose members gave way because it was rejected; but it may help to try that one
+    first, so its first rejections are an exception. Without this, two gangs for which there is no room
+    would wake each other for ever.
+    """
+    if group_about(happened) == group_of(pod.info.pod):
+        return pod.unschedulable_count <= _ROUNDS_OF_ITS_OWN
+    since_ns = happened.held_since_ns
+    return bool(pod.gating_plugin) or since_ns is None or since_ns <= pod.rejected_at_ns
+
+
+def group_about(happened: Happened) -> PodGroupKey | None:
+    """The group that an event is about, or that its pod is of."""
+    about = happened.new or happened.old
+    if isinstance(about, Pod):
+        return group_of(about)
+    return key_of(about) if isinstance(about, PodGroup | CustomPodGroup) else None
+
+
+def hint_of(registered: RegisteredEvent, pod: Pod, happened: Happened) -> QueueingHint:
+    """What a plugin says to an event that it registered for."""
+    if registered.own_group and group_of(pod) != group_about(happened):
+        return QueueingHint.SKIP
+    if registered.hint is None:
+        return QueueingHint.QUEUE
+    try:
+        return registered.hint(pod, happened.old, happened.new)
+    except Exception:  # noqa: BLE001  a hint is a plugin's code: its bug must not strand a pod
+        return QueueingHint.QUEUE
