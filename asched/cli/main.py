@@ -36,6 +36,13 @@ COMMANDS: Final = {
     "replay": CommandSource(
         "asched.cli.replay", "Decide everything in a journal once more, and compare."
     ),
+    "simulate": CommandSource(
+        "asched.cli.simulate.command", "Schedule a scenario or a trace on a virtual clock."
+    ),
+    "diff": CommandSource(
+        "asched.cli.diff",
+        "Simulate a recorded history under another configuration, and compare.",
+    ),
     "journal": CommandSource("asched.cli.journal", "Prove, measure, archive and export a journal."),
     "checkpoint": CommandSource(
         "asched.cli.checkpoint", "Keep the state in the journal, so that it is opened quickly."

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gc
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -14,6 +13,7 @@ import typer
 from asched.audit.replay import ReplayReport, replay
 from asched.cli.errors import BadInput, CommandError
 from asched.cli.failures import as_command_error
+from asched.cli.garbage import rare_collections
 from asched.cli.journals import DEFAULT_URL, JournalOption
 from asched.cli.output import TableOrData, print_json
 from asched.cli.root import command_app
@@ -75,25 +75,13 @@ def _replayed(url: str, first: int, last: int | None) -> ReplayReport:
                 )
 
     try:
-        with _rare_collections():
+        with rare_collections():
             return anyio.run(answer)
     except FoldError as error:
         message = f"asched: what lies before record {first} contradicts itself: {error}"
         raise CommandError(message) from None
     except Exception as error:  # noqa: BLE001  whatever it is is raised again
         raise as_command_error(error) from None
-
-
-@contextmanager
-def _rare_collections() -> Iterator[None]:
-    """A state is one large heap almost without cycles: to search it for garbage as often as Python
-    does by default takes a fourth of a replay's time."""
-    before = gc.get_threshold()
-    gc.set_threshold(100_000, 50, 100)
-    try:
-        yield
-    finally:
-        gc.set_threshold(*before)
 
 
 @contextmanager

@@ -1,0 +1,1 @@
+"""``asched simulate``: a scenario or a trace, scheduled on a virtual clock."""

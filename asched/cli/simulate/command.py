@@ -1,0 +1,204 @@
+"""The command itself: options, and the order in which things happen."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
+from typing import Annotated
+
+import anyio
+import msgspec
+import typer
+
+from asched.audit.whatif.measures import measured
+from asched.audit.whatif.occupancy import workload_of
+from asched.cli.errors import BadInput, CommandError
+from asched.cli.failures import as_command_error
+from asched.cli.garbage import rare_collections
+from asched.cli.output import TableOrData, print_json
+from asched.cli.root import command_app
+from asched.cli.simulate.reading import openb_history, scenario_history
+from asched.cli.simulate.recording import JournalWriter
+from asched.cli.simulate.summary import SimulationReport, print_summary
+from asched.daemon.config_file import ConfigFileError, Configuration, load
+from asched.framework.duration import parse_duration
+from asched.framework.extenders import without_ignored_resources
+from asched.framework.profile import PluginLoader
+from asched.framework.registry import Registry
+from asched.journal.opening import open_journal
+from asched.sim.virtual.exogenous import Exogenous
+from asched.sim.virtual.loop import Pace, Scheduler, Simulation, SimulationStuckError
+from asched.sim.virtual.outcome import Run
+from asched.state.records import QueueSettings
+
+app = command_app("Schedule a scenario or a trace on a virtual clock.")
+
+_US = timedelta(microseconds=1)
+_PROGRESS_S = 0.1
+
+
+@app.command()
+def simulate(
+    scenario: Annotated[
+        Path | None, typer.Argument(metavar="SCENARIO", help="A scenario (docs/simulate.md).")
+    ] = None,
+    openb_nodes: Annotated[
+        Path | None, typer.Option(help="Instead: the nodes of the openb trace, a CSV file.")
+    ] = None,
+    openb_pods: Annotated[
+        Path | None, typer.Option(help="And the pods of the openb trace, a CSV file.")
+    ] = None,
+    config: Annotated[
+        Path | None,
+        typer.Option(help="The scheduler's configuration, as for asched run. Default: defaults."),
+    ] = None,
+    until: Annotated[
+        str | None,
+        typer.Option(
+            metavar="DURATION", help="Stop at so much virtual time after the beginning, such as 2h."
+        ),
+    ] = None,
+    decision_time: Annotated[
+        str, typer.Option(metavar="DURATION", help="How long each decision takes.")
+    ] = "0s",
+    bind_time: Annotated[
+        str, typer.Option(metavar="DURATION", help="From a decision to the pod running.")
+    ] = "0s",
+    output: Annotated[
+        TableOrData, typer.Option("--output", "-o", help="How to print.")
+    ] = TableOrData.TABLE,
+    journal: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL", help="Also write a new journal: for history, explain, replay and diff."
+        ),
+    ] = None,
+) -> None:
+    """Schedule a scenario or a trace on a virtual clock.
+
+    The fold, the queue and the plugins are those of asched run; the cluster is simulated, and the
+    clock moves from one thing that happens to the next. The same input gives the same result, to
+    the byte.
+    """
+    registry = Registry.discover()
+    try:
+        configuration = load(config, registry)
+    except ConfigFileError as error:
+        raise BadInput(error.lines) from None
+    for warning in configuration.warnings:
+        typer.echo(warning, err=True)
+    if configuration.scheduler.extenders:
+        typer.echo("asched: extenders are not asked in a simulation", err=True)
+    pace = Pace(
+        _duration_ns("--decision-time", decision_time), _duration_ns("--bind-time", bind_time)
+    )
+    name = configuration.profiles[0].scheduler_name
+    history = _history(scenario, openb_nodes, openb_pods, name)
+    if until is not None:
+        history = _cut(history, _duration_ns("--until", until))
+    run = _run(history, _scheduler(configuration, pace), registry.load, journal)
+    if output is TableOrData.JSON:
+        print_json(SimulationReport.of(name, run))
+    else:
+        print_summary(measured(run, workload_of(run.pods)))
+
+
+def _history(
+    scenario: Path | None, nodes: Path | None, pods: Path | None, scheduler_name: str
+) -> Exogenous:
+    if scenario is not None and nodes is None and pods is None:
+        return scenario_history(scenario, scheduler_name)
+    if scenario is None and nodes is not None and pods is not None:
+        return openb_history(nodes, pods, scheduler_name)
+    raise BadInput(
+        "asched: expected a SCENARIO, or --openb-nodes and --openb-pods together; see asched"
+        " simulate --help"
+    )
+
+
+def _cut(history: Exogenous, until_ns: int) -> Exogenous:
+    end_ns = history.begin_ns + until_ns
+    if history.end_ns is not None:
+        end_ns = min(end_ns, history.end_ns)
+    return msgspec.structs.replace(history, end_ns=end_ns)
+
+
+def _duration_ns(option: str, text: str) -> int:
+    try:
+        duration = parse_duration(text)
+    except ValueError as error:
+        raise BadInput(f"asched: {option}: {error}") from None
+    if duration < timedelta():
+        raise BadInput(f"asched: {option}: expected no less than 0s, got {text}")
+    return duration // _US * 1000
+
+
+def _scheduler(configuration: Configuration, pace: Pace) -> Scheduler:
+    scheduler, engine = configuration.scheduler, configuration.settings.engine
+    return Scheduler(
+        without_ignored_resources(configuration.profiles, scheduler.extenders),
+        QueueSettings(
+            scheduler.pod_initial_backoff_seconds,
+            scheduler.pod_max_backoff_seconds,
+            engine.unschedulable_flush_interval.total_seconds(),
+        ),
+        engine.seed,
+        pace,
+    )
+
+
+def _run(
+    history: Exogenous, scheduler: Scheduler, load_plugin: PluginLoader, journal: str | None
+) -> Run:
+    """The whole simulation. Raises CommandError."""
+
+    async def run() -> Run:
+        simulation = Simulation(history, scheduler, load_plugin)
+        with _progress(len(history.events)) as progress:
+            if journal is None:
+                for _ in simulation.turns():
+                    progress(simulation.events_happened)
+                return simulation.result()
+            async with open_journal(journal) as store:
+                writer = await JournalWriter.claim(store, history.begin_ns)
+                for turn in simulation.turns():
+                    await writer.add(turn)
+                    progress(simulation.events_happened)
+                await writer.flush()
+            return simulation.result()
+
+    try:
+        with rare_collections():
+            return anyio.run(run)
+    except SimulationStuckError as error:
+        raise CommandError(f"asched: {error}") from None
+    except Exception as error:  # noqa: BLE001  whatever it is is raised again
+        raise as_command_error(error) from None
+
+
+@contextmanager
+def _progress(total: int) -> Iterator[Callable[[int], None]]:
+    """A bar on a terminal, nothing elsewhere."""
+    if not sys.stderr.isatty():
+        yield lambda happened: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
+
+    columns = ("simulating", BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("simulate", total=total)
+        shown_s = time.monotonic()
+
+        def show(happened: int) -> None:
+            nonlocal shown_s
+            now_s = time.monotonic()
+            if now_s - shown_s >= _PROGRESS_S:
+                shown_s = now_s
+                bar.update(task, completed=happened)
+
+        yield show
