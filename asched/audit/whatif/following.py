@@ -89,11 +89,12 @@ class HistoryFollower:
         if isinstance(record, r.ProfilesLoaded) and self._reconfigures(record):
             self.reconfigured += 1
         kind, _, key = subject_of(record).partition("/")
+        of_pod = kind == "pod"
         pods = self._state.pods
-        before = _Seen.of(pods.get(key)) if kind == "Pod" else None
+        before = _Seen.of(pods.get(key)) if of_pod else None
         self._fold.apply(record)
         now_ns = self._state.now_ns
-        if kind == "Pod":
+        if of_pod:
             self._compare(before, _Seen.of(pods.get(key)), now_ns)
         self._note(record, now_ns)
 

@@ -21,23 +21,31 @@ class Times(msgspec.Struct, frozen=True, rename="camel"):
     """Stretches of time, in seconds; percentiles by nearest rank. None of nothing."""
 
     count: int
-    p50_s: float | None
-    p90_s: float | None
-    p99_s: float | None
-    mean_s: float | None
-    max_s: float | None
-    total_s: float
+    p50_seconds: float | None
+    p90_seconds: float | None
+    p99_seconds: float | None
+    mean_seconds: float | None
+    max_seconds: float | None
+    total_seconds: float
 
     @classmethod
     def of(cls, ordered_ns: Sequence[int]) -> Times:
         """``ordered_ns`` ascending."""
-        p50_s, p90_s, p99_s, max_s = (
+        p50_seconds, p90_seconds, p99_seconds, max_seconds = (
             None if ns is None else ns / NS_PER_S
             for ns in (percentile(ordered_ns, percent) for percent in (50, 90, 99, 100))
         )
         average_ns = mean(ordered_ns)
-        mean_s = None if average_ns is None else average_ns / NS_PER_S
-        return cls(len(ordered_ns), p50_s, p90_s, p99_s, mean_s, max_s, sum(ordered_ns) / NS_PER_S)
+        mean_seconds = None if average_ns is None else average_ns / NS_PER_S
+        return cls(
+            len(ordered_ns),
+            p50_seconds,
+            p90_seconds,
+            p99_seconds,
+            mean_seconds,
+            max_seconds,
+            sum(ordered_ns) / NS_PER_S,
+        )
 
 
 class Share(msgspec.Struct, frozen=True, rename="camel"):

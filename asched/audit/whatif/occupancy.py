@@ -43,10 +43,10 @@ class Workload(NamedTuple):
 def workload_of(pods: Iterable[PodRun]) -> Workload:
     """The workload that a history puts to a scheduler: its pods but for those that came placed, if
     there are others."""
-    every = [*pods]
-    to_place = [run for run in every if not run.pod.spec.node_name] or every
-    kinds = Counter(_key(shape_of(run.pod).requests) for run in to_place)
-    resources = _resources(kinds)
+    every = [(_key(shape_of(run.pod).requests), run.pod.spec.node_name) for run in pods]
+    resources = _resources({kind for kind, _ in every})
+    to_place = [kind for kind, node in every if not node] or [kind for kind, _ in every]
+    kinds = Counter(to_place)
     frequent = sorted(kinds.items(), key=lambda kind: (-kind[1], kind[0]))[:MOST_KINDS]
     asks = np.array(
         [[*(dict(kind).get(name, 0) for name in resources[:-1]), 1] for kind, _ in frequent],
@@ -63,8 +63,10 @@ def _key(requests: Amounts) -> tuple[tuple[str, int], ...]:
 
 
 def _resources(kinds: Iterable[tuple[tuple[str, int], ...]]) -> tuple[str, ...]:
-    asked = {name for kind in kinds for name, _ in kind} - {CPU, MEMORY, PODS}
-    return (CPU, MEMORY, *sorted(asked), PODS)
+    """What any of them asks for: cpu and memory, then the others by name; and a place."""
+    asked = {name for kind in kinds for name, _ in kind}
+    first = [name for name in (CPU, MEMORY) if name in asked]
+    return (*first, *sorted(asked - {CPU, MEMORY, PODS}), PODS)
 
 
 class Occupancy(NamedTuple):

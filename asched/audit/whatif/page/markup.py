@@ -22,7 +22,7 @@ def text(plain: object) -> Html:
     return Html(html.escape(str(plain)))
 
 
-def tag(name: str, *children: Html, **attributes: object) -> Html:
+def tag(name: str, /, *children: Html, **attributes: object) -> Html:
     """An element. ``class_`` stands for ``class``, ``stroke_width`` for ``stroke-width``."""
     written = "".join(
         f' {key.rstrip("_").replace("_", "-")}="{text(value)}"' for key, value in attributes.items()

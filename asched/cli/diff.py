@@ -1,0 +1,237 @@
+"""``asched diff``: a recorded history under another configuration, side by side with what was."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, Final, NamedTuple
+
+import msgspec
+import typer
+
+from asched.audit.history import Period
+from asched.audit.pods import AuditError
+from asched.audit.whatif.comparison import Comparison, NamedRun, PlacedOnce, compare
+from asched.audit.whatif.extraction import RecordedHistory, recorded_history
+from asched.audit.whatif.measures import to_place
+from asched.audit.whatif.page.document import comparison_page
+from asched.audit.whatif.plugin_changes import PluginChange, parse_changes, with_changes
+from asched.audit.whatif.rows import figure_rows
+from asched.cli.errors import BadInput, CommandError
+from asched.cli.journals import DEFAULT_URL, JournalOption, ask_journal
+from asched.cli.output import TableOrData, print_json, print_table
+from asched.cli.root import command_app
+from asched.cli.times import TIMES, time_ns
+from asched.daemon.config_file import ConfigFileError, Configuration, load
+from asched.framework.extenders import without_ignored_resources
+from asched.framework.registry import Registry
+from asched.journal.store import JournalStore
+from asched.sim.virtual.loop import Scheduler, SimulationStuckError, simulate
+from asched.sim.virtual.outcome import Run
+from asched.state.fold import FoldError
+from asched.state.records import QueueSettings
+
+app = command_app("Simulate a recorded history under another configuration, and compare.")
+
+BASELINE: Final = "recorded configuration"
+_SHOWN: Final = 20
+"""Pods told one by one in each table of a terminal."""
+
+
+class _Candidate(NamedTuple):
+    """What is to be tried."""
+
+    configuration: Configuration | None
+    """None for the recorded one."""
+    changes: tuple[PluginChange, ...]
+    name: str
+
+
+@app.command(name="diff")
+def diff(
+    journal: JournalOption = DEFAULT_URL,
+    config: Annotated[
+        Path | None,
+        typer.Option("--config", metavar="FILE", help="The configuration to try (YAML)."),
+    ] = None,
+    plugins: Annotated[
+        str | None,
+        typer.Option(
+            metavar="CHANGES",
+            help="Changes to it, or else to the recorded one: Name=WEIGHT, +Name, -Name; commas between.",
+        ),
+    ] = None,
+    since: Annotated[
+        str | None, typer.Option(metavar="TIME", help=f"From then on: {TIMES}.")
+    ] = None,
+    until: Annotated[str | None, typer.Option(metavar="TIME", help="Up to then.")] = None,
+    html: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write a report with plots there.")
+    ] = None,
+    output: Annotated[
+        TableOrData, typer.Option("--output", "-o", help="How to print.")
+    ] = TableOrData.TABLE,
+) -> None:
+    """Simulate a recorded history under another configuration, and compare.
+
+    What happened by itself (pods that came and how long they ran, nodes, all other changes) is taken
+    from the journal, and simulated twice on a virtual clock: under the recorded configuration and
+    under another one. Told are both, and what really was.
+    """
+    period = _period(since, until)
+    candidate = _candidate(config, plugins)
+
+    async def question(store: JournalStore, registry: Registry) -> Comparison:
+        with _doing() as doing:
+            doing("reading the journal")
+            history = await recorded_history(store, registry.load, period)
+            scheduler = _scheduler(candidate, history, registry)
+            doing("simulating the recorded configuration")
+            baseline = _simulated(history, history.scheduler, registry)
+            doing(f"simulating {candidate.name}")
+            other = _simulated(history, scheduler, registry)
+            doing("comparing")
+            return compare(
+                NamedRun(BASELINE, baseline),
+                NamedRun(candidate.name, other),
+                history.recorded,
+                _notes(history, candidate),
+            )
+
+    comparison = ask_journal(journal, question)
+    if html is not None:
+        _write(html, comparison_page(comparison, f"What if: {candidate.name}"))
+    if output is TableOrData.JSON:
+        print_json(comparison.report())
+    else:
+        _print(comparison)
+
+
+def _period(since: str | None, until: str | None) -> Period:
+    now = datetime.now(UTC)
+    since_ns = 0 if since is None else time_ns(since, now)
+    until_ns = None if until is None else time_ns(until, now)
+    if until_ns is not None and until_ns < since_ns:
+        raise BadInput(f"asched: --until {until} lies before --since {since}")
+    return Period(since_ns, until_ns)
+
+
+def _candidate(config: Path | None, plugins: str | None) -> _Candidate:
+    if config is None and plugins is None:
+        raise BadInput("asched: nothing to compare with: give --config, --plugins or both")
+    try:
+        changes = () if plugins is None else parse_changes(plugins)
+        configuration = None if config is None else load(config, Registry.discover())
+    except AuditError as error:
+        raise BadInput(f"asched: {error}") from None
+    except ConfigFileError as error:
+        raise BadInput(error.lines) from None
+    for line in configuration.warnings if configuration is not None else ():
+        typer.echo(line, err=True)
+    name = BASELINE if config is None else config.name
+    return _Candidate(configuration, changes, f"{name} with {plugins}" if plugins else name)
+
+
+def _scheduler(candidate: _Candidate, history: RecordedHistory, registry: Registry) -> Scheduler:
+    """The scheduler to try: seed and pace are those of the recorded one."""
+    scheduler = history.scheduler
+    if candidate.configuration is not None:
+        written, settings = candidate.configuration.scheduler, candidate.configuration.settings
+        scheduler = msgspec.structs.replace(
+            scheduler,
+            profiles=without_ignored_resources(candidate.configuration.profiles, written.extenders),
+            queue=QueueSettings(
+                written.pod_initial_backoff_seconds,
+                written.pod_max_backoff_seconds,
+                settings.engine.unschedulable_flush_interval.total_seconds(),
+            ),
+        )
+    profiles = with_changes(scheduler.profiles, candidate.changes, registry)
+    _check_names(history, {profile.scheduler_name for profile in profiles}, candidate.name)
+    return msgspec.structs.replace(scheduler, profiles=profiles)
+
+
+def _check_names(history: RecordedHistory, names: set[str], candidate: str) -> None:
+    asked = {pod.pod.spec.scheduler_name for pod in to_place(history.recorded)}
+    if asked - names:
+        missing = ", ".join(sorted(asked - names))
+        raise AuditError(
+            f"{candidate} has no profile named {missing}, which pods of the history ask for; it has"
+            f" {', '.join(sorted(names))}"
+        )
+
+
+def _simulated(history: RecordedHistory, scheduler: Scheduler, registry: Registry) -> Run:
+    try:
+        return simulate(history.history, scheduler, registry.load)
+    except (SimulationStuckError, FoldError) as error:
+        raise CommandError(f"asched: the simulation cannot go on: {error}") from None
+
+
+def _notes(history: RecordedHistory, candidate: _Candidate) -> Iterator[str]:
+    yield from history.notes
+    if candidate.configuration is not None and candidate.configuration.scheduler.extenders:
+        yield f"{candidate.name} names extenders; none is asked here"
+
+
+def _write(file: Path, page: str) -> None:
+    try:
+        file.write_text(page, encoding="utf-8")
+    except OSError as error:
+        raise BadInput(f"asched: {file}: cannot be written: {error.strerror or error}") from None
+
+
+@contextmanager
+def _doing() -> Iterator[Callable[[str], None]]:
+    """Tells what is being done, on a terminal."""
+    if not sys.stderr.isatty():
+        yield lambda what: None
+        return
+    from rich.console import Console
+    from rich.markup import escape
+
+    with Console(stderr=True).status("") as status:
+        yield lambda what: status.update(escape(what))
+
+
+# -- the table ------------------------------------------------------------------------------------
+
+
+def _print(found: Comparison) -> None:
+    run = found.baseline.run
+    report = found.report()
+    nodes = len({span.node.name for span in run.nodes})
+    print(f"{report.begin:%Y-%m-%d %H:%M:%S} to {report.end:%Y-%m-%d %H:%M:%S} UTC, {nodes} nodes")
+    for note in found.notes:
+        print(f"note: {note}")
+    runs = [found.baseline, found.candidate, *([found.recorded] if found.recorded else [])]
+    rows = [
+        (row.label, *row.values[:2], row.change, *row.values[2:])
+        for row in figure_rows([one.figures for one in runs])
+    ]
+    columns = ("", *found.names, "CHANGE", *(["AS RECORDED"] if found.recorded else []))
+    print_table(columns, rows)
+    first, second = found.names
+    elsewhere = [(pod.pod, pod.baseline, pod.candidate) for pod in found.placed_elsewhere]
+    _print_pods("placed differently", ("POD", first, second), elsewhere)
+    for name, only in (
+        (first, found.placed_in_baseline_only),
+        (second, found.placed_in_candidate_only),
+    ):
+        _print_once(name, only)
+
+
+def _print_once(name: str, pods: Sequence[PlacedOnce]) -> None:
+    rows = [(pod.pod, pod.node, pod.message) for pod in pods]
+    _print_pods(f"placed only by: {name}", ("POD", "NODE", "WHAT THE OTHER SAID"), rows)
+
+
+def _print_pods(what: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    print(f"{len(rows)} pod(s) {what}")
+    if rows:
+        print_table(columns, rows[:_SHOWN])
+        if len(rows) > _SHOWN:
+            print(f"... and {len(rows) - _SHOWN} more (-o json tells all)")
