@@ -9,7 +9,7 @@ import anyio.lowlevel
 from anyio import to_thread
 
 from asched.journal.archive import read_archive, write_segment
-from asched.journal.chain import Head, SealedBatch, Segment
+from asched.journal.chain import Head, SealedBatch, Segment, Stretch, stretch_of
 from asched.journal.errors import ConflictError, JournalError
 from asched.journal.sql import SqlStore
 from asched.journal.store import JournalStore
@@ -100,6 +100,16 @@ async def whole_journal(store: JournalStore, folder: Path | None) -> AsyncIterat
             yield sealed
     async for sealed in store.batches():
         yield sealed
+
+
+async def whole_chain(store: JournalStore, folder: Path | None) -> AsyncIterator[Stretch]:
+    """As :func:`whole_journal`, many batches at a time."""
+    if folder is not None:
+        for sealed in read_archive(folder, await store.segments()):
+            await anyio.lowlevel.checkpoint()
+            yield stretch_of(sealed)
+    async for stretch in store.stretches():
+        yield stretch
 
 
 async def restore(store: JournalStore, folder: Path, target: JournalStore) -> Head:

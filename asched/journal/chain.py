@@ -12,7 +12,7 @@ a newline, one line ``asched-writer-1 epoch claimed_at_ns L``, and the name, L c
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from hashlib import sha256
 from typing import NamedTuple
 
@@ -103,6 +103,35 @@ class SealedBatch(NamedTuple):
         return Head(self.batch.last_seq, self.batch.batch, self.batch.hash)
 
 
+class Stretch(NamedTuple):
+    """Batches that follow one another, with all their rows, as the database gives them.
+
+    Plain tuples in the order of :class:`Batch` and :class:`Row`: where millions are read, giving
+    them names would take a third of the time.
+    """
+
+    batches: Sequence[tuple[int, int, int, int, int, str, str]]
+    """At least one."""
+    rows: Sequence[tuple[int, int, str, int, str, str]]
+    """By sequence number."""
+
+    def sealed(self) -> Iterator[SealedBatch]:
+        """Each batch with its part of the rows."""
+        begin, stored = 0, len(self.rows)
+        for batch in map(Batch._make, self.batches):
+            end = begin + batch.last_seq - batch.first_seq + 1
+            # Past the batch only where a record is missing.
+            while end > begin and (end > stored or self.rows[end - 1][0] > batch.last_seq):
+                end -= 1
+            yield SealedBatch(batch, list(map(Row._make, self.rows[begin:end])))
+            begin = end
+
+
+def stretch_of(sealed: SealedBatch) -> Stretch:
+    """A single batch."""
+    return Stretch((sealed.batch,), sealed.rows)
+
+
 def seal(head: Head, records: Sequence[Encoded], epoch: int, written_at_ns: int) -> SealedBatch:
     """The batch that holds ``records`` and follows ``head``."""
     number, first_seq = head.batch + 1, head.seq + 1
@@ -181,6 +210,58 @@ def verify(sealed: SealedBatch, before: Head) -> Head:
     ):
         return Head(last_seq, number, stored_hash)
     raise JournalCorruptError(_fault(sealed, before))
+
+
+def verify_stretch(stretch: Stretch, before: Head) -> Head:
+    """Check batches as :func:`verify` checks each; the head after them.
+
+    Raises :class:`JournalCorruptError` as it does, for the first batch that is wrong.
+    """
+    head = _quickly_verified(stretch, before)
+    if head is not None:
+        return head
+    head = before
+    for sealed in stretch.sealed():
+        head = verify(sealed, head)
+    raise AssertionError("batches are wrong together, but none of them is")
+
+
+def _quickly_verified(stretch: Stretch, before: Head) -> Head | None:
+    """The same with as little work for each row as may be; None where something is wrong."""
+    seq, number, digest = before
+    rows = stretch.rows
+    end = 0
+    for (
+        batch,
+        first_seq,
+        last_seq,
+        epoch,
+        written_at_ns,
+        previous_hash,
+        stored_hash,
+    ) in stretch.batches:
+        begin, end = end, end + last_seq - first_seq + 1
+        text = (
+            f"{previous_hash}\nasched-batch-1 {batch} {first_seq} {last_seq} {epoch}"
+            f" {written_at_ns}\n"
+        )
+        for row_seq, row_batch, kind, version, subject, payload in rows[begin:end]:
+            text += (
+                f"{row_seq} {version} {len(kind)} {len(subject)} {len(payload)}\n"
+                f"{kind}{subject}{payload}\n"
+            )
+            if row_batch != batch:
+                return None
+        # That there are as many rows as there should be is in the hash.
+        if (
+            batch != number + 1
+            or first_seq != seq + 1
+            or previous_hash != digest
+            or sha256(text.encode()).hexdigest() != stored_hash
+        ):
+            return None
+        seq, number, digest = last_seq, batch, stored_hash
+    return Head(seq, number, digest)
 
 
 def _fault(sealed: SealedBatch, before: Head) -> str:

@@ -15,6 +15,7 @@ import msgspec
 
 from asched.journal.errors import RecordError
 from asched.state.records import AnyRecord, ObjectGone, ObjectSeen
+from asched.state.session_records import PodGroupDecided, PodGroupWriteFailed, PodGroupWritten
 
 Upcaster = Callable[[dict[str, Any]], dict[str, Any]]
 """One version step of one kind: the raw JSON of version n in, that of version n + 1 out."""
@@ -50,6 +51,8 @@ def subject_of(record: AnyRecord) -> str:
         return object_subject(type(record.object).__name__, record.object.key)
     if isinstance(record, ObjectGone):
         return object_subject(record.kind, record.key)
+    if isinstance(record, PodGroupDecided | PodGroupWritten | PodGroupWriteFailed):
+        return object_subject(record.kind, record.group)
     if type(record) in _OF_A_POD:
         return _storable(f"{_POD}/{record.key}")  # type: ignore[union-attr]  # that is what the set says
     return ""

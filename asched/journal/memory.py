@@ -7,7 +7,17 @@ from collections.abc import AsyncIterator, Sequence
 
 import anyio.lowlevel
 
-from asched.journal.chain import GENESIS, Head, SealedBatch, Segment, Writer, enrol, seal
+from asched.journal.chain import (
+    GENESIS,
+    Head,
+    SealedBatch,
+    Segment,
+    Stretch,
+    Writer,
+    enrol,
+    seal,
+    stretch_of,
+)
 from asched.journal.codec import CODEC
 from asched.journal.errors import (
     ConflictError,
@@ -112,6 +122,10 @@ class MemoryStore:
         for sealed in self._journal.batches[after_batch:]:
             await anyio.lowlevel.checkpoint()
             yield sealed
+
+    async def stretches(self, after_batch: int = 0) -> AsyncIterator[Stretch]:
+        async for sealed in self.batches(after_batch):
+            yield stretch_of(sealed)
 
     async def archived(self) -> Head:
         await anyio.lowlevel.checkpoint()

@@ -7,13 +7,13 @@ triggers take it too, so that a program that does not know of it is kept in orde
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any, Final
 
 import anyio
 import asyncpg
-from sqlalchemy import URL, event, text
+from sqlalchemy import URL, Select, event, text
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
@@ -102,6 +102,14 @@ class PostgresDatabase:
         with self._translated():
             async with self._readers.connect() as connection:
                 yield connection
+
+    async def fetch(self, query: Select[Any]) -> Sequence[tuple[Any, ...]]:
+        """All rows of the query, by the driver itself."""
+        compiled = query.compile(dialect=self._readers.dialect)
+        values = [compiled.params[name] for name in compiled.positiontup or ()]
+        async with self.read() as connection:
+            driver = await _driver(connection)
+            return [tuple(row) for row in await driver.fetch(str(compiled), *values)]
 
     @asynccontextmanager
     async def write(self) -> AsyncIterator[AsyncConnection]:

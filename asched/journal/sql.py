@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager
-from typing import Protocol
+from typing import Any, Protocol, cast
 
 import anyio
 from sqlalchemy import Select, delete, func, insert, or_, select
@@ -14,9 +14,9 @@ from asched.journal.chain import (
     GENESIS,
     Batch,
     Head,
-    Row,
     SealedBatch,
     Segment,
+    Stretch,
     Writer,
     enrol,
     seal,
@@ -46,8 +46,12 @@ from asched.state.records import AnyRecord
 
 _CHUNK_ROWS = 1000
 _CHUNK_BATCHES = 2000
-_CHUNK_BATCH_ROWS = 4000
-"""Batches are fetched so many at a time that they have about so many records together."""
+_CHUNK_BATCH_ROWS = 2000
+"""Batches are fetched so many at a time that they have about so many records together: few enough
+that what is made of them stays in the processor's caches."""
+
+_BatchColumns = tuple[int, int, int, int, int, str, str]
+_RowColumns = tuple[int, int, str, int, str, str]
 
 
 class Database(Protocol):
@@ -57,6 +61,11 @@ class Database(Protocol):
 
     def write(self) -> AbstractAsyncContextManager[AsyncConnection]:
         """A connection in a transaction that commits at the end; not cancelled inside."""
+        ...
+
+    async def fetch(self, query: Select[Any]) -> Sequence[tuple[Any, ...]]:
+        """All rows of a query as the driver gives them: for very many rows, which the names that
+        SQLAlchemy gives to columns would cost as much again."""
         ...
 
     async def append(self, sealed: SealedBatch) -> None:
@@ -162,21 +171,25 @@ class SqlStore:
             after_seq = rows[-1].seq
 
     async def batches(self, after_batch: int = 0) -> AsyncIterator[SealedBatch]:
+        async for stretch in self.stretches(after_batch):
+            for sealed in stretch.sealed():
+                yield sealed
+
+    async def stretches(self, after_batch: int = 0) -> AsyncIterator[Stretch]:
         after_batch = max(after_batch, (await self.archived()).batch)
         record, batch = JOURNAL_RECORD.c, JOURNAL_BATCH.c
         following = select(JOURNAL_BATCH).order_by(batch.batch).limit(_CHUNK_BATCHES)
         while True:
-            async with self._database.read() as connection:
-                found = await connection.execute(following.where(batch.batch > after_batch))
-                batches = _first_few(list(map(Batch._make, found.all())))
-                if not batches:
-                    return
-                spanned = record.seq.between(batches[0].first_seq, batches[-1].last_seq)
-                records = select(JOURNAL_RECORD).where(spanned).order_by(record.seq)
-                rows = list(map(Row._make, (await connection.execute(records)).all()))
-            for sealed in _with_rows(batches, rows):
-                yield sealed
-            after_batch = batches[-1].batch
+            found = await self._database.fetch(following.where(batch.batch > after_batch))
+            batches = _first_few(cast("Sequence[_BatchColumns]", found))
+            if not batches:
+                return
+            spanned = record.seq.between(batches[0][1], batches[-1][2])
+            rows = await self._database.fetch(
+                select(JOURNAL_RECORD).where(spanned).order_by(record.seq)
+            )
+            yield Stretch(batches, cast("Sequence[_RowColumns]", rows))
+            after_batch = batches[-1][0]
 
     async def archived(self) -> Head:
         async with self._database.read() as connection:
@@ -306,31 +319,15 @@ _ARCHIVED = (
 """The head of the archive, where there is one."""
 
 
-def _first_few(batches: list[Batch]) -> list[Batch]:
+def _first_few(batches: Sequence[_BatchColumns]) -> Sequence[_BatchColumns]:
     """As many as make a chunk, but at least one, and none after a gap: their records are fetched by
     one range of numbers."""
-    last_seq = 0
-    for index, batch in enumerate(batches):
-        if index and (
-            batch.first_seq != last_seq + 1
-            or batch.last_seq - batches[0].first_seq >= _CHUNK_BATCH_ROWS
-        ):
+    before = 0
+    for index, (_, first_seq, last_seq, *_) in enumerate(batches):
+        if index and (first_seq != before + 1 or last_seq - batches[0][1] >= _CHUNK_BATCH_ROWS):
             return batches[:index]
-        last_seq = batch.last_seq
+        before = last_seq
     return batches
-
-
-def _with_rows(batches: Sequence[Batch], rows: Sequence[Row]) -> Iterator[SealedBatch]:
-    """Each batch with its part of ``rows``, which are in order."""
-    begin, stored = 0, len(rows)
-    for batch in batches:
-        first_seq, last_seq = batch.first_seq, batch.last_seq
-        end = begin + last_seq - first_seq + 1
-        # Past the batch only where a record is missing.
-        while end > begin and (end > stored or rows[end - 1].seq > last_seq):
-            end -= 1
-        yield SealedBatch(batch, rows[begin:end])
-        begin = end
 
 
 def _check_gapless(seqs: Sequence[int], after_seq: int) -> None:

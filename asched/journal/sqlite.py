@@ -17,7 +17,7 @@ from urllib.parse import quote
 
 import aiosqlite
 import anyio
-from sqlalchemy import URL, event, insert
+from sqlalchemy import URL, Select, event, insert
 from sqlalchemy.dialects import sqlite as sqlite_dialect
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
@@ -130,6 +130,16 @@ class SqliteDatabase:
         with self._translated():
             async with self._readers.connect() as connection:
                 yield connection
+
+    async def fetch(self, query: Select[Any]) -> Sequence[tuple[Any, ...]]:
+        """All rows of the query, by the driver itself: one switch to its thread and back."""
+        compiled = query.compile(dialect=_DIALECT)
+        values = [compiled.params[name] for name in compiled.positiontup or ()]
+        async with self.read() as connection:
+            driver = await _driver(connection)
+            return cast(
+                "list[tuple[Any, ...]]", await driver.execute_fetchall(str(compiled), values)
+            )
 
     @asynccontextmanager
     async def write(self) -> AsyncIterator[AsyncConnection]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Sequence
 from typing import NamedTuple, Protocol
 
-from asched.journal.chain import Head, SealedBatch, Segment, Writer
+from asched.journal.chain import Head, SealedBatch, Segment, Stretch, Writer
 from asched.state.records import AnyRecord
 
 
@@ -96,6 +96,10 @@ class JournalStore(Protocol):
 
         Those that were archived are passed over.
         """
+        ...
+
+    def stretches(self, after_batch: int = 0) -> AsyncIterator[Stretch]:
+        """The same batches, many at a time: for reading millions of them."""
         ...
 
     async def archived(self) -> Head:

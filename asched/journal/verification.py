@@ -6,8 +6,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from asched.journal.archiving import whole_journal
-from asched.journal.chain import GENESIS, Batch, Head, verify, verify_writers
+from asched.journal.archiving import whole_chain
+from asched.journal.chain import GENESIS, Batch, Head, Stretch, verify_stretch, verify_writers
 from asched.journal.errors import JournalCorruptError
 from asched.journal.store import CheckpointMark, JournalStore
 
@@ -55,26 +55,32 @@ class _Heads:
             self._marks.setdefault(mark.batch, []).append(mark)
         self._kept = kept
 
-    @property
-    def any_left(self) -> bool:
-        return bool(self._marks) or self._kept is not None
+    def check(self, stretch: Stretch) -> None:
+        """To be asked of batches that are proven. Raises :class:`JournalCorruptError` where one of
+        them is another than it was."""
+        first, (last, _, last_seq, *_) = stretch.batches[0][0], stretch.batches[-1]
+        for number in [number for number in self._marks if number <= last]:
+            self._check_marks(Batch._make(stretch.batches[number - first]))
+        if self._kept is not None and last_seq >= self._kept.seq > 0:
+            ending = next(b for b in stretch.batches if b[2] >= self._kept.seq)
+            self._check_kept(Batch._make(ending), self._kept)
+            self._kept = None
 
-    def check(self, batch: Batch) -> None:
-        """Raises :class:`JournalCorruptError` where ``batch`` is another than it was."""
-        for mark in self._marks.pop(batch.batch, ()):
+    def _check_marks(self, batch: Batch) -> None:
+        for mark in self._marks.pop(batch.batch):
             in_it = batch.first_seq <= mark.seq <= batch.last_seq
             if mark.batch_hash != batch.hash or not in_it:
                 raise JournalCorruptError(
                     f"batch {batch.batch} (records {batch.first_seq} to {batch.last_seq}) is not the"
                     f" one that the checkpoint at record {mark.seq} was saved after"
                 )
-        if self._kept is not None and batch.last_seq >= self._kept.seq > 0:
-            if KeptHead(batch.last_seq, batch.hash) != self._kept:
-                raise JournalCorruptError(
-                    f"batch {batch.batch} (records {batch.first_seq} to {batch.last_seq}) does not"
-                    f" have the head {self._kept} that was kept"
-                )
-            self._kept = None
+
+    def _check_kept(self, batch: Batch, kept: KeptHead) -> None:
+        if KeptHead(batch.last_seq, batch.hash) != kept:
+            raise JournalCorruptError(
+                f"batch {batch.batch} (records {batch.first_seq} to {batch.last_seq}) does not"
+                f" have the head {kept} that was kept"
+            )
 
     def check_passed(self, head: Head) -> None:
         """All that was to be met was met before ``head``, where the journal ends.
@@ -114,18 +120,10 @@ async def verify_journal(
     marks = [mark for mark in await store.checkpoint_marks() if mark.batch > start.batch]
     heads = _Heads(marks, kept)
     head, epoch = start, 0
-    # One generator less between a million batches and here, where there is no archive to read.
-    batches = store.batches() if archive is None else whole_journal(store, archive)
-    async for sealed in batches:
-        head = verify(sealed, head)
-        batch = sealed.batch
-        if batch.epoch < epoch:
-            raise JournalCorruptError(
-                f"batch {head.batch} is of epoch {batch.epoch}, after one of epoch {epoch}"
-            )
-        epoch = batch.epoch
-        if heads.any_left:
-            heads.check(batch)
+    async for stretch in whole_chain(store, archive):
+        head = verify_stretch(stretch, head)
+        epoch = _checked_epochs(stretch, epoch)
+        heads.check(stretch)
         if progress is not None:
             progress(head.seq)
     # Last, because there may have been more since the beginning.
@@ -145,6 +143,18 @@ async def verify_journal(
         writers=len(writers),
         checkpoints=len(marks),
     )
+
+
+def _checked_epochs(stretch: Stretch, epoch: int) -> int:
+    """That no writer wrote after it was deposed. Returns the epoch of the last batch."""
+    for batch in stretch.batches:
+        if batch[3] != epoch:
+            if batch[3] < epoch:
+                raise JournalCorruptError(
+                    f"batch {batch[0]} is of epoch {batch[3]}, after one of epoch {epoch}"
+                )
+            epoch = batch[3]
+    return epoch
 
 
 def _check_in_archive(kept: KeptHead, archived: Head) -> None:
