@@ -16,6 +16,7 @@ import typer
 
 from asched.audit.whatif.measures import measured
 from asched.audit.whatif.occupancy import workload_of
+from asched.audit.whatif.page.document import run_page
 from asched.cli.errors import BadInput, CommandError
 from asched.cli.failures import as_command_error
 from asched.cli.garbage import rare_collections
@@ -71,6 +72,9 @@ def simulate(
     output: Annotated[
         TableOrData, typer.Option("--output", "-o", help="How to print.")
     ] = TableOrData.TABLE,
+    html: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write a report with plots there.")
+    ] = None,
     journal: Annotated[
         str | None,
         typer.Option(
@@ -85,14 +89,7 @@ def simulate(
     the byte.
     """
     registry = Registry.discover()
-    try:
-        configuration = load(config, registry)
-    except ConfigFileError as error:
-        raise BadInput(error.lines) from None
-    for warning in configuration.warnings:
-        typer.echo(warning, err=True)
-    if configuration.scheduler.extenders:
-        typer.echo("asched: extenders are not asked in a simulation", err=True)
+    configuration = _configuration(config, registry)
     pace = Pace(
         _duration_ns("--decision-time", decision_time), _duration_ns("--bind-time", bind_time)
     )
@@ -101,10 +98,30 @@ def simulate(
     if until is not None:
         history = _cut(history, _duration_ns("--until", until))
     run = _run(history, _scheduler(configuration, pace), registry.load, journal)
+    source = scenario or openb_pods
+    _report(name, f"Simulation of {source.name if source else name}", run, html, output)
+
+
+def _configuration(config: Path | None, registry: Registry) -> Configuration:
+    try:
+        configuration = load(config, registry)
+    except ConfigFileError as error:
+        raise BadInput(error.lines) from None
+    for warning in configuration.warnings:
+        typer.echo(warning, err=True)
+    if configuration.scheduler.extenders:
+        typer.echo("asched: extenders are not asked in a simulation", err=True)
+    return configuration
+
+
+def _report(name: str, title: str, run: Run, html: Path | None, output: TableOrData) -> None:
+    measures = measured(run, workload_of(run.pods))
+    if html is not None:
+        _write(html, run_page(name, measures, title))
     if output is TableOrData.JSON:
-        print_json(SimulationReport.of(name, run))
+        print_json(SimulationReport.of(name, measures))
     else:
-        print_summary(measured(run, workload_of(run.pods)))
+        print_summary(measures)
 
 
 def _history(
@@ -178,6 +195,13 @@ def _run(
         raise CommandError(f"asched: {error}") from None
     except Exception as error:  # noqa: BLE001  whatever it is is raised again
         raise as_command_error(error) from None
+
+
+def _write(file: Path, page: str) -> None:
+    try:
+        file.write_text(page, encoding="utf-8")
+    except OSError as error:
+        raise BadInput(f"asched: {file}: cannot be written: {error.strerror or error}") from None
 
 
 @contextmanager

@@ -7,7 +7,7 @@ from asched.journal.store import JournalStore
 from asched.sim.virtual.loop import Turn
 from asched.state.records import AnyRecord
 
-BATCH = 500
+BATCH = 64
 """Records that are committed together, where a turn does not have more. A batch carries the virtual
 time of its last turn, so this is also how finely ``explain --at`` can tell times apart."""
 

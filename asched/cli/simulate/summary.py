@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
-from datetime import datetime, timedelta
+from collections.abc import Iterator
+from datetime import datetime
 
 import msgspec
 
 from asched.audit.timeline import time_of
 from asched.audit.whatif.comparison import RunReport
-from asched.audit.whatif.measures import NS_PER_S, MeasuredRun, Times, measured, to_place
-from asched.audit.whatif.occupancy import workload_of
+from asched.audit.whatif.measures import NS_PER_S, MeasuredRun, to_place
+from asched.audit.whatif.rows import figure_rows
 from asched.cli.output import print_table
-from asched.framework.duration import format_duration
 from asched.sim.virtual.outcome import End, PodRun, Run
 
 
@@ -61,81 +60,39 @@ class SimulationReport(msgspec.Struct, frozen=True, rename="camel"):
     pods: tuple[PodOutcome, ...]
 
     @classmethod
-    def of(cls, name: str, run: Run) -> SimulationReport:
+    def of(cls, name: str, measures: MeasuredRun) -> SimulationReport:
+        run = measures.run
         ends = Counter(pod.end.value for pod in run.pods if pod.end is not None)
         return cls(
             time_of(run.begin_ns),
             time_of(run.end_ns),
             {end: ends[end] for end in sorted(ends)},
-            RunReport.of(name, measured(run, workload_of(run.pods))),
+            RunReport.of(name, measures),
             tuple(PodOutcome.of(pod, run.begin_ns) for pod in run.pods),
         )
 
 
 def print_summary(measures: MeasuredRun) -> None:
-    """The run in a few tables."""
-    run, figures = measures.run, measures.figures
+    """The run in one table."""
+    run = measures.run
+    begin, end = time_of(run.begin_ns), time_of(run.end_ns)
+    nodes = len({span.node.name for span in run.nodes})
+    print(f"{begin:%Y-%m-%d %H:%M:%S} to {end:%Y-%m-%d %H:%M:%S} UTC, {nodes} nodes")
+    rows = [(row.label, *row.values) for row in figure_rows([measures.figures])]
+    print_table(("", ""), [*rows, *_outcomes(run)])
+
+
+def _outcomes(run: Run) -> Iterator[tuple[str, str]]:
+    """How the pods that were to be placed ended."""
     pods = to_place(run)
     ends = Counter(pod.end for pod in pods)
-    nodes = {span.node.name for span in run.nodes}
-    print_table(
-        ("", ""),
-        (
-            ("simulated", _long((run.end_ns - run.begin_ns) / NS_PER_S)),
-            ("nodes", str(len(nodes))),
-            ("pods to place", str(figures.pods)),
-            ("  placed", str(figures.placed)),
-            ("  finished", str(ends[End.FINISHED])),
-            ("  deleted", str(ends[End.DELETED])),
-            ("  lost in an eviction", str(_lost(ends))),
-            ("  pending at the end", str(figures.pending_at_end)),
-            ("attempts", str(figures.attempts)),
-            ("  that found no node", str(figures.rejections)),
-            ("preemptions", str(figures.preemptions)),
-            ("drained, or lost their node", str(sum(1 for _ in _moved(run.pods)))),
-            ("broken spread constraints", str(figures.spread.hard_at_placement)),
-        ),
-    )
-    print_table(
-        ("time", "p50", "p90", "p99", "max"),
-        (_times("to bind", figures.time_to_bind), _times("pending", figures.time_pending)),
-    )
-    print_table(
-        ("resource", "allocated, mean", "peak", "unusable share of what is free, mean", "peak"),
-        (
-            (
-                name,
-                _percent(found.utilisation.mean),
-                _percent(found.utilisation.peak),
-                _percent(found.fragmentation.mean) if found.fragmentation else "",
-                _percent(found.fragmentation.peak) if found.fragmentation else "",
-            )
-            for name, found in figures.resources.items()
-        ),
-    )
+    yield "finished", f"{ends[End.FINISHED]:,}"
+    yield "deleted", f"{ends[End.DELETED]:,}"
+    yield "still there", f"{ends[None]:,}"
+    yield "evicted, and did not come back", f"{sum(ends[end] for end in _EVICTED):,}"
+    moved = sum(any(stint.end in _MOVED for stint in pod.stints) for pod in pods)
+    yield "had to leave a node that was drained or went", f"{moved:,}"
 
 
-def _moved(pods: Iterable[PodRun]) -> Iterator[PodRun]:
-    """The pods that had to leave a node that was drained or went."""
-    left = (End.DRAINED, End.NODE_GONE)
-    return (pod for pod in pods if any(stint.end in left for stint in pod.stints))
-
-
-def _lost(ends: Counter[End | None]) -> int:
-    return ends[End.PREEMPTED] + ends[End.DRAINED] + ends[End.NODE_GONE]
-
-
-def _times(title: str, times: Times) -> tuple[str, ...]:
-    points = (times.p50_seconds, times.p90_seconds, times.p99_seconds, times.max_seconds)
-    return (title, *("" if seconds is None else _long(seconds) for seconds in points))
-
-
-def _percent(share: float) -> str:
-    return f"{share * 100:.1f}%"
-
-
-def _long(seconds: float) -> str:
-    """A duration in Go's notation, days first; milliseconds matter below a minute only."""
-    days, rest_s = divmod(seconds, 86_400)
-    rest = timedelta(seconds=round(rest_s) if seconds >= 60 else round(rest_s, 3))
-    return f"{days:.0f}d {format_duration(rest)}" if days else format_duration(rest)
+_MOVED = (End.DRAINED, End.NODE_GONE)
+_EVICTED = (End.PREEMPTED, *_MOVED)

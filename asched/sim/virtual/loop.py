@@ -90,11 +90,8 @@ class Simulation:
         self._decider = Decider(self._state)
         self._agenda = Agenda()
         self._records: list[AnyRecord] = []
-        self._recorded = 0
-        self._changed_at = 0
-        """How many records there were once something last changed but the clock."""
-        self._tried_at: dict[str, int] = {}
-        """The same for when each pod was last tried in vain."""
+        self._tried: set[str] = set()
+        """Keys of the pods that were tried in vain since anything last changed but the clock."""
         self._free_ns = history.begin_ns
         """When the scheduler has time for the next decision."""
         self._at_once: Counter[str] = Counter()
@@ -148,7 +145,7 @@ class Simulation:
             for until_ns in waiting.pending_until_ns.values()
         ]
         timer_ns = self._state.queue.next_timer_ns()
-        if timer_ns is not None and (due or not self._settled()):
+        if timer_ns is not None and not self._settled():
             due.append(timer_ns)
         if not due:
             return None
@@ -160,10 +157,12 @@ class Simulation:
         return events[self._next_event].at_ns if self._next_event < len(events) else None
 
     def _settled(self) -> bool:
-        """Every pending pod was tried since anything last changed: to try again is no use."""
+        """Every pending pod was tried since anything last changed. To try one again would end the
+        same way, so timers that would only do that are passed over: a pod that waits for days would
+        be tried every five minutes else."""
         queue = self._state.queue
-        waiting = (*queue.active, *queue.backoff, *queue.unschedulable)
-        return all(self._tried_at.get(key, -1) >= self._changed_at for key in waiting)
+        waiting = len(queue.active) + len(queue.backoff) + len(queue.unschedulable)
+        return len(self._tried) >= waiting
 
     # -- a turn -----------------------------------------------------------------------------------
 
@@ -200,12 +199,11 @@ class Simulation:
 
     def _observe(self, record: AnyRecord) -> None:
         self._apply(record)
-        self._changed_at = self._recorded
+        self._tried.clear()
 
     def _apply(self, record: AnyRecord) -> None:
         self._fold.apply(record)
         self._records.append(record)
-        self._recorded += 1
 
     def _taken(self) -> Turn:
         records, self._records = self._records, []
@@ -228,14 +226,14 @@ class Simulation:
                 life.rejections += 1
                 life.message = decision.message
                 life.leave(self.now_ns, End.BIND_FAILED)
-                self._changed_at = self._recorded
+                self._tried.clear()
             case Rejected():
                 self._rejected(self._life_of(decision), decision, decided_ns)
             case AttemptFailed():
                 life = self._life_of(decision)
                 self._attempted(life)
                 life.message = decision.message
-                self._tried_at[life.key] = self._recorded
+                self._tried.add(life.key)
             case ExtenderAsked():
                 raise AssertionError("an extender was asked, and none was configured")
 
@@ -260,16 +258,16 @@ class Simulation:
         life.message = decision.message
         nominated = life.nominated if decision.nominated_node is None else decision.nominated_node
         if decision.victims or decision.displaced or nominated != life.nominated:
-            self._changed_at = self._recorded
+            self._tried.clear()
         life.nominated = nominated
-        self._tried_at[life.key] = self._recorded
+        self._tried.add(life.key)
         due_ns = decided_ns + self._scheduler.pace.evict_ns
         for victim in decision.victims:
             evict = partial(self._world.preempt, victim.key, victim.uid, life.key)
             self._agenda.enter(due_ns, evict)
 
     def _bind_if_due(self, life: Life, decided_ns: int) -> None:
-        self._changed_at = self._recorded
+        self._tried.clear()
         stint = life.stint
         if stint is not None and life.key not in self._state.waiting:
             bind = partial(self._world.bind, life.key, life.uid, stint.node)
