@@ -16,7 +16,6 @@ from asched.model.pod import Pod
 from asched.state.changes import pod_changes
 from asched.state.cluster import ClusterState, PodEntry, PodPhase
 from asched.state.pod_groups import standing_of_pending
-from asched.state.queue import Happened
 from asched.state.records import PodChanged, PodSeen
 from asched.state.templates import reports_resources
 from asched.state.waking import Happened
