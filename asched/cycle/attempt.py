@@ -7,6 +7,7 @@ it into a decision, with what PostFilter, Reserve and Permit add, is :mod:`asche
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 
@@ -17,7 +18,7 @@ from asched.cycle.shape_cache import ShapeCache
 from asched.framework.cycle_state import CycleState
 from asched.framework.findings import FILTER_CODES, Findings
 from asched.framework.interface import PreFilterResult
-from asched.framework.nodes import BoolColumn, Int64Column, Nodes, RowArray
+from asched.framework.nodes import BoolColumn, Int64Column, Nodes, RowArray, Verdicts
 from asched.framework.plugin_calls import (
     PluginFailure,
     ask,
@@ -36,31 +37,89 @@ MIN_FEASIBLE_NODES = 100
 """A share of the nodes is never less than this many (``minFeasibleNodesToFind``)."""
 
 
-@dataclass(slots=True)
-class Screening:
-    """What PreFilter and Filter found."""
+class OwnVerdicts(NamedTuple):
+    """What a filter said to this pod alone, of every row."""
 
-    state: CycleState
-    findings: Findings
-    feasible: BoolColumn
-    """Rows on which the pod can run."""
-    count: int = 0
-    """How many those are."""
-    rejected: Status | None = None
-    """PreFilter's rejection of the pod as a whole: then nothing was filtered."""
-    node_names: frozenset[str] | None = None
-    """The only nodes that PreFilter left to look at, None for all."""
-    narrowed_by: tuple[str, ...] = ()
-    """The plugins that narrowed it."""
-    examined: int = 0
-    """Rows looked at, where a share of the nodes sufficed; 0 for all."""
-    nominated_used: bool = False
-    """The pod's nominated node passed, so no other was looked at."""
+    rank: int
+    plugin: str
+    verdicts: Verdicts
+
+
+class Screening:
+    """What PreFilter and Filter found. Good until the state changes."""
+
+    __slots__ = (
+        "_findings",
+        "count",
+        "examined",
+        "feasible",
+        "narrowed_by",
+        "node_names",
+        "nominated_used",
+        "own",
+        "rejected",
+        "shared",
+        "state",
+    )
+
+    def __init__(self, state: CycleState, shared: Findings, feasible: BoolColumn) -> None:
+        self.state = state
+        self.shared = shared
+        """What the shared filters say of every row."""
+        self.own: list[OwnVerdicts] = []
+        """What the others say."""
+        self._findings: Findings | None = None
+        self.feasible = feasible
+        """Rows on which the pod can run."""
+        self.count = 0
+        """How many those are."""
+        self.rejected: Status | None = None
+        """PreFilter's rejection of the pod as a whole: then nothing was filtered."""
+        self.node_names: frozenset[str] | None = None
+        """The only nodes that PreFilter left to look at, None for all."""
+        self.narrowed_by: tuple[str, ...] = ()
+        """The plugins that narrowed it."""
+        self.examined = 0
+        """Rows looked at, where a share of the nodes sufficed; 0 for all."""
+        self.nominated_used = False
+        """The pod's nominated node passed, so no other was looked at."""
 
     @property
     def rows(self) -> RowArray:
         """The feasible rows, ascending."""
         return np.flatnonzero(self.feasible)
+
+    @property
+    def findings(self) -> Findings:
+        """Who refused which row, and why. Put together when first asked for: a pod that finds a node
+        does not need it."""
+        if self._findings is None:
+            if not self.own:
+                return self.shared
+            self._findings = self.shared.copy()
+            for rank, plugin, verdicts in self.own:
+                self._findings.add(rank, plugin, verdicts)
+        return self._findings
+
+    @findings.setter
+    def findings(self, findings: Findings) -> None:
+        self._findings = findings
+
+    @property
+    def has_errors(self) -> bool:
+        """Whether a filter answered an error, about whichever row."""
+        return (
+            self.findings.has_errors
+            if self._findings is not None
+            else (
+                self.shared.has_errors
+                or any(
+                    status.code not in FILTER_CODES
+                    for own in self.own
+                    for status in own.verdicts.statuses
+                )
+            )
+        )
 
 
 @dataclass(slots=True)
@@ -157,14 +216,13 @@ class Attempt:
 
     def _filter(self, screening: Screening) -> None:
         """Add what cluster-scope filters say to the shared findings of node-scope ones."""
-        own: Findings | None = None
         for rank, plugin in self._profile.own_filter:
             if plugin.name in screening.state.skip_filter:
                 continue
-            if own is None:
-                own = screening.findings = screening.findings.copy()
             verdicts = filter_nodes(plugin, screening.state, self._pod, self._table)
-            own.add(rank, plugin.name, verdicts)
+            if verdicts.statuses:
+                screening.own.append(OwnVerdicts(rank, plugin.name, verdicts))
+                screening.feasible = screening.feasible & (verdicts.codes == 0)
 
     def _mind_nominated_pods(self, screening: Screening) -> None:
         """A node must also have room with the pods nominated to it there.
@@ -187,12 +245,14 @@ class Attempt:
             if len(refused):
                 if findings is screening.findings:
                     screening.findings = findings.copy()
+                    screening.feasible = screening.feasible.copy()
                 screening.findings.copy_rows(refused, crowding.found, refused)
+                screening.feasible[refused] = False
 
     def _raise_errors(self, screening: Screening) -> None:
-        findings = screening.findings
-        if not findings.has_errors:
+        if not screening.has_errors:
             return
+        findings = screening.findings
         looked_at = self._table.alive
         if screening.node_names is not None:
             looked_at = looked_at & self._only(screening.node_names)
@@ -201,9 +261,7 @@ class Attempt:
                 raise PluginFailure(status.plugin, "Filter", status.message or status.code.title)
 
     def _select(self, screening: Screening, nominated: str, share_of_nodes: bool) -> None:
-        feasible = shared = self._answers.feasible
-        if screening.findings is not self._answers.findings:
-            feasible = screening.findings.passing & self._table.alive
+        feasible, shared = screening.feasible, self._answers.feasible
         if screening.node_names is not None:
             feasible = feasible & self._only(screening.node_names)
         row = self._table.row_of(nominated) if nominated else None
@@ -255,13 +313,9 @@ class Attempt:
         nodes = self._prepare_scores(screening)
         skipped = screening.state.skip_score
         scorers = [w for w in self._profile.own_score if w.plugin.name not in skipped]
-        feasible = screening.feasible
-        shared = feasible is answers.feasible or np.array_equal(feasible, answers.feasible)
-        if shared and not scorers and bonus is None:
-            return _highest(answers.total(self._pod))
-        rows = screening.rows
-        if shared:
-            totals = answers.total(self._pod)[rows]
+        rows, shared = screening.rows, answers.total(self._pod)
+        if screening.feasible is answers.feasible or answers.steady:
+            totals = shared[rows]
             for plugin, weight in scorers:
                 raw = score_nodes(plugin, screening.state, self._pod, nodes)
                 totals = totals + normalized(plugin, screening.state, self._pod, raw) * weight

@@ -67,6 +67,9 @@ class ShapeAnswers:
         """Raw scores by plugin, for all rows; empty until asked for."""
         self._set_findings(StatusNumbers())
         self._total: Int64Column | None = None
+        self.steady = False
+        """Whether the normalised scores are the same among any of the feasible nodes as among all of
+        them: whoever normalises goes by extremes, and all nodes are equal to it."""
         self._normalized_part = np.zeros(0, np.int64)
         self._layout = self._cursor = self._objects_cursor = -1
         self._scores: list[Weighted] = []
@@ -334,9 +337,11 @@ class ShapeAnswers:
         if self._total is None:
             feasible = np.flatnonzero(self.feasible)
             part = np.zeros(self._table.size, np.int64)
+            self.steady = True
             for plugin, weight in self._scores:
                 if normalizes(plugin):
                     raw = self.raw[plugin.name][feasible]
+                    self.steady &= plugin.by_extremes and bool((raw == raw[:1]).all())
                     part[feasible] += normalized(plugin, self.state, pod, raw) * weight
             self._normalized_part = part
             self._total = np.where(self.feasible, self._sum(slice(None)), INFEASIBLE)

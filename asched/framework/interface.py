@@ -290,6 +290,10 @@ class ScoreAllPlugin(Plugin):
 class NormalizeScore(Plugin):
     """Bring raw scores into 0 to 100."""
 
+    by_extremes: ClassVar[bool] = False
+    """Whether a node's score depends on nothing but its raw score and the lowest and the highest raw
+    score of all, so that it need not be asked again while those are as before."""
+
     @abstractmethod
     def normalize(self, state: CycleState, pod: PodInfo, scores: Int64Column) -> Int64Column:
         """``scores`` are those of the feasible nodes; a new array of the same length comes back."""

@@ -116,6 +116,7 @@ class NodeAffinity(
     api_version: ClassVar[int] = 1
     arguments: ClassVar[type[NodeAffinityArgs]] = NodeAffinityArgs
     scope: ClassVar[Scope] = Scope.NODE_OBJECT
+    by_extremes: ClassVar[bool] = True
 
     def __init__(self, args: NodeAffinityArgs, handle: Handle) -> None:
         super().__init__(args, handle)

@@ -71,6 +71,7 @@ class TaintToleration(
     name: ClassVar[str] = "TaintToleration"
     api_version: ClassVar[int] = 1
     scope: ClassVar[Scope] = Scope.NODE_OBJECT
+    by_extremes: ClassVar[bool] = True
 
     def filter_all(self, state: CycleState, pod: PodInfo, nodes: Nodes) -> Verdicts:
         table = state.get(_HARD)

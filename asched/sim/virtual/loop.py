@@ -31,6 +31,7 @@ from asched.state.records import (
     Decision,
     EngineStarted,
     ExtenderAsked,
+    Lottery,
     PermitAllowed,
     PermitRejected,
     ProfilesLoaded,
@@ -63,6 +64,8 @@ class Scheduler(msgspec.Struct, frozen=True):
     queue: QueueSettings = QueueSettings()
     seed: int = 0
     pace: Pace = Pace()
+    lottery: Lottery = Lottery.SAMPLE
+    """How ties are drawn; the default is what a daemon of this release does."""
 
 
 class Turn(NamedTuple):
@@ -127,7 +130,7 @@ class Simulation:
 
     def _begin(self) -> None:
         self._apply(TurnStarted(self.now_ns))
-        self._apply(EngineStarted(__version__, self._scheduler.seed))
+        self._apply(EngineStarted(__version__, self._scheduler.seed, self._scheduler.lottery))
         self._apply(ProfilesLoaded(self._scheduler.profiles, self._scheduler.queue))
         for profile in self._state.profiles.values():
             if profile.missing:

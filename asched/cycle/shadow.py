@@ -1,4 +1,8 @@
-"""What we would decide for a pod, from a state as it is."""
+"""What we would decide for a pod that another scheduler has decided for: shadow mode's decision.
+
+It is made from the state as it is before the other's answer is folded, and follows from the records
+before it as our own decisions do: so a replay makes it once more.
+"""
 
 from __future__ import annotations
 
@@ -61,3 +65,23 @@ class Answering:
             return Answer(message=str(failure))
         names = sorted(state.nodes.names[row] for row in best.rows.tolist())
         return Answer(tuple(names), best.score, screening.count)
+
+    def compared(
+        self, number: int, info: PodInfo, node: str = "", message: str = ""
+    ) -> ShadowCompared:
+        """The other scheduler's answer, ``node`` or why there is none, with our own beside it.
+
+        ``number`` counts comparisons.
+        """
+        answer = self.answer(info)
+        theirs = ShadowCompared(number, info.key, info.uid, node, message)
+        agreed = answer.agrees_with(theirs)
+        return msgspec.structs.replace(
+            theirs,
+            best=answer.best,
+            score=answer.score,
+            feasible=answer.feasible,
+            # Where both say the same it is not written twice.
+            own_message="" if agreed else answer.message,
+            agreed=agreed,
+        )
