@@ -29,6 +29,8 @@ from asched.state.records import (
     Assigned,
     Bound,
     Decision,
+    EngineStarted,
+    Lottery,
     ProfilesLoaded,
     Rejected,
     TurnStarted,
@@ -98,6 +100,7 @@ class Run:
         self._outcomes: deque[AnyRecord] = deque()
         self._deleted: deque[AnyObject] = deque()
         self._left: set[str] = set()
+        self._fold.apply(EngineStarted("benchmark", 0, Lottery.SAMPLE))
         self._fold.apply(ProfilesLoaded(_default_profiles()))
         self._apply(TurnStarted(self._now_ns))
         for plural, text in api_texts.others(kind):
