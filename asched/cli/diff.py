@@ -21,6 +21,7 @@ from asched.audit.whatif.page.document import comparison_page
 from asched.audit.whatif.plugin_changes import PluginChange, parse_changes, with_changes
 from asched.audit.whatif.rows import figure_rows
 from asched.cli.errors import BadInput, CommandError
+from asched.cli.garbage import rare_collections
 from asched.cli.journals import DEFAULT_URL, JournalOption, ask_journal
 from asched.cli.output import TableOrData, print_json, print_table
 from asched.cli.root import command_app
@@ -101,7 +102,8 @@ def diff(
                 _notes(history, candidate),
             )
 
-    comparison = ask_journal(journal, question)
+    with rare_collections():
+        comparison = ask_journal(journal, question)
     if html is not None:
         _write(html, comparison_page(comparison, f"What if: {candidate.name}"))
     if output is TableOrData.JSON:

@@ -134,6 +134,7 @@ def _scheduler(state: ClusterState, recorded: Run) -> Scheduler:
         state.queue.settings,
         state.seed,
         Pace(bind_ns=percentile(bind_ns, 50) or 0),
+        state.lottery,
     )
 
 

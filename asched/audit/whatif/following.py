@@ -79,8 +79,7 @@ class HistoryFollower:
                     self._open[item.name] = NodeSpan(item, self._begin_ns)
         for entry in self._state.pods.values():
             self._appeared(entry.info.pod, entry.node, self._begin_ns)
-        for eviction in self._state.evictions.values():
-            self._to_be_evicted(eviction.victim.uid, eviction.preemptor.key, self._begin_ns)
+        self._note_evictions(self._begin_ns)
 
     # -- records --------------------------------------------------------------------------------
 
@@ -97,6 +96,8 @@ class HistoryFollower:
         if of_pod:
             self._compare(before, _Seen.of(pods.get(key)), now_ns)
         self._note(record, now_ns)
+        if isinstance(record, r.DECISIONS):
+            self._note_evictions(now_ns)
 
     def _reconfigures(self, record: r.ProfilesLoaded) -> bool:
         """Whether other profiles than before decide from here on."""
@@ -134,10 +135,7 @@ class HistoryFollower:
         if isinstance(record, r.Assigned):
             return
         life.message = record.message
-        if isinstance(record, r.Rejected):
-            life.rejections += 1
-            for victim in record.victims:
-                self._to_be_evicted(victim.uid, record.key, now_ns)
+        life.rejections += isinstance(record, r.Rejected)
 
     def _node_gone(self, name: str, now_ns: int) -> None:
         self._close_span(name, now_ns)
@@ -239,11 +237,13 @@ class HistoryFollower:
 
     # -- pods that have to go for others, or with their node --------------------------------------
 
-    def _to_be_evicted(self, uid: str, by: str, now_ns: int) -> None:
-        life = self._by_uid.get(uid)
-        if life is not None:
-            life.evict(uid, now_ns, by)
-            self._displace(life)
+    def _note_evictions(self, now_ns: int) -> None:
+        """Whose eviction was decided, whatever decided it."""
+        for uid, eviction in self._state.evictions.items():
+            life = self._by_uid.get(uid)
+            if life is not None and life.uid == uid and not life.evicted:
+                life.evict(uid, now_ns, eviction.preemptor.key)
+                self._displace(life)
 
     def _spared(self, uid: str) -> None:
         life = self._by_uid.get(uid)
