@@ -9,7 +9,7 @@ from typing import Generic, TypeVar
 from asched.framework.session_plugins import ACTION_GROUP, PLUGIN_GROUP, Action, SessionPlugin
 from asched.framework.strict import nearest
 
-T = TypeVar("T", SessionPlugin, Action)
+T = TypeVar("T", bound=SessionPlugin | Action)
 
 
 class SessionRegistryError(ValueError):

@@ -205,6 +205,13 @@ class OverusedPlugin(SessionPlugin):
         """Whether the queue has all it deserves."""
 
 
+class AllocatablePlugin(SessionPlugin):
+    @abstractmethod
+    def allocatable(self, queue: Queue, task: Task, *, reclaiming: bool) -> bool:
+        """Whether the queue may have the task's request as well; ``reclaiming``: at the cost of
+        other queues."""
+
+
 class PredicatePlugin(SessionPlugin):
     @abstractmethod
     def predicate(self, task: Task) -> BoolColumn:

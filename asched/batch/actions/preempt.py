@@ -1,0 +1,145 @@
+"""preempt: tasks evict less important ones of their queue."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import numpy as np
+
+from asched.batch.actions.victims import Selector, VictimSearcher
+from asched.batch.books import Misplaced
+from asched.batch.corrections import Correction
+from asched.batch.lines import Line
+from asched.batch.open_session import OpenSession
+from asched.batch.statement import BatchStatement
+from asched.batch.trace import Preemption, VictimSearch
+from asched.framework.session_objects import Job, Task, TaskStatus
+from asched.framework.session_plugins import Action, Session
+from asched.framework.sessions import EvictionReason
+
+
+class Preempt(Action):
+    """First jobs against other jobs of their queue, a gang at a time; then tasks against others of
+    their own job. Who evicts does not get the room at once: it waits for it, pipelined."""
+
+    name: ClassVar[str] = "preempt"
+
+    def execute(self, session: Session) -> None:
+        assert isinstance(session, OpenSession)
+        PreemptionRound(session).run()
+
+
+class PreemptionRound:
+    """One run of the action."""
+
+    def __init__(self, session: OpenSession) -> None:
+        self._session = session
+        self._trace = session.trace
+        self._searcher = VictimSearcher(session)
+        self._uses_room = session.corrects(Correction.ROOM_BEFORE_VICTIMS)
+        self._upwards = session.corrects(Correction.PREEMPT_UPWARDS)
+        self._queues = dict.fromkeys(job.queue for job in session.jobs.values())
+        starved = [job for job in session.jobs.values() if job.count(TaskStatus.PENDING)]
+        self._starved = starved
+        by_queue: dict[str, list[Job]] = {}
+        for job in starved:
+            by_queue.setdefault(job.queue, []).append(job)
+        self._jobs = {
+            queue: session.line(session.job_order, jobs) for queue, jobs in by_queue.items()
+        }
+        self._tasks: dict[str, Line[Task]] = {
+            job.id: session.line(session.task_order, job.with_status(TaskStatus.PENDING))
+            for job in starved
+        }
+
+    def run(self) -> None:
+        for queue in self._queues:
+            jobs = self._jobs.get(queue)
+            while jobs:
+                job = jobs.pop()
+                self._trace.line("job", job.id)
+                if self._against_other_jobs(job):
+                    jobs.push(job)
+            for job in self._starved:
+                self._within(job)
+
+    def _against_other_jobs(self, job: Job) -> bool:
+        """Whether tasks were placed and the job is pipelined, to be tried again."""
+        session, tasks = self._session, self._tasks[job.id]
+        statement = session.statement()
+        assigned = False
+
+        def selects(other: Task) -> bool:
+            return other.job != job.id and session.jobs[other.job].queue == job.queue
+
+        while tasks:
+            task = tasks.pop()
+            self._trace.line("task", task.key)
+            assigned |= self._preempt(task, statement, selects)
+            if session.job_pipelined(job):
+                statement.commit()
+                break
+        if not session.job_pipelined(job):
+            statement.discard()
+            return False
+        return assigned
+
+    def _within(self, job: Job) -> None:
+        """The job's remaining tasks against its running ones, until one finds nobody."""
+        tasks = self._tasks[job.id]
+        while tasks:
+            task = tasks.pop()
+            self._trace.line("within-job-task", task.key)
+            statement = self._session.statement()
+
+            def selects(other: Task, task: Task = task) -> bool:
+                return other.job == job.id and self._may_replace(task, other)
+
+            assigned = self._preempt(task, statement, selects)
+            statement.commit()
+            if not assigned:
+                break
+
+    def _may_replace(self, task: Task, other: Task) -> bool:
+        return not self._upwards or task.priority > other.priority
+
+    # -- one task -----------------------------------------------------------------------------
+
+    def _preempt(self, task: Task, statement: BatchStatement, selects: Selector) -> bool:
+        """Whether the task got a place, by evicting or because there was room after all."""
+        session, names = self._session, self._session.node_books.names
+        if self._uses_room and not session.allocatable(
+            session.queues[session.jobs[task.job].queue], task
+        ):
+            return False
+        rows = np.flatnonzero(session.feasible(task))
+        scores = session.scores(task, rows)
+        if self._uses_room and self._searcher.use_room(task, rows, scores, statement):
+            return True
+        ranked = zip(scores.tolist(), rows.tolist(), strict=True)
+        best_first = sorted(ranked, key=lambda pair: (pair[0], names[pair[1]]), reverse=True)
+        ordered = [row for _, row in best_first]
+        searches: dict[str, VictimSearch] = {}
+        assigned = False
+        for row in ordered:
+            candidates = self._searcher.candidates(row, selects)
+            victims, said = self._searcher.search(task, row, candidates, session.preemptable)
+            searches[names[row]] = said
+            if victims:
+                assigned = self._evict(task, row, victims, statement)
+                break
+        if self._trace.wanted:
+            tried = tuple(names[row] for row in ordered)
+            by_node = session.by_node(rows, scores)
+            self._trace.decide(task, Preemption(by_node, tried, searches))
+        return assigned
+
+    def _evict(self, task: Task, row: int, victims: list[Task], statement: BatchStatement) -> bool:
+        for victim in victims:
+            statement.evict(victim, EvictionReason.PREEMPT, task)
+        try:
+            statement.pipeline(task, row)
+        except Misplaced as problem:
+            name = self._session.node_books.names[row]
+            self._trace.line("pipeline-error", task.key, f"{name}: {problem}")
+        return True

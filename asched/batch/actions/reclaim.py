@@ -1,0 +1,154 @@
+"""reclaim: queues take back what others have beyond what they deserve."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import numpy as np
+
+from asched.batch.actions.victims import Selector, VictimSearcher
+from asched.batch.books import Misplaced
+from asched.batch.corrections import Correction
+from asched.batch.lines import Line
+from asched.batch.open_session import OpenSession
+from asched.batch.statement import BatchStatement
+from asched.batch.trace import Preemption, VictimSearch
+from asched.framework.session_objects import Job, Queue, Task, TaskStatus
+from asched.framework.session_plugins import Action, Session
+from asched.framework.sessions import EvictionReason
+
+
+class Reclaim(Action):
+    """Queues that are not overused evict tasks of jobs of other queues, and wait for their room."""
+
+    name: ClassVar[str] = "reclaim"
+
+    def execute(self, session: Session) -> None:
+        assert isinstance(session, OpenSession)
+        ReclaimRound(session).run()
+
+
+class ReclaimRound:
+    """One run of the action."""
+
+    def __init__(self, session: OpenSession) -> None:
+        self._session = session
+        self._trace = session.trace
+        self._searcher = VictimSearcher(session)
+        self._for_gangs = session.corrects(Correction.RECLAIM_FOR_GANGS)
+        self._uses_room = session.corrects(Correction.ROOM_BEFORE_VICTIMS)
+        queues = dict.fromkeys(job.queue for job in session.jobs.values())
+        self._queues = session.line(
+            session.queue_order, [session.queues[queue] for queue in queues]
+        )
+        by_queue: dict[str, list[Job]] = {}
+        for job in session.jobs.values():
+            if job.count(TaskStatus.PENDING):
+                by_queue.setdefault(job.queue, []).append(job)
+        self._jobs = {
+            queue: session.line(session.job_order, jobs) for queue, jobs in by_queue.items()
+        }
+        self._tasks: dict[str, Line[Task]] = {
+            job.id: session.line(session.task_order, job.with_status(TaskStatus.PENDING))
+            for jobs in by_queue.values()
+            for job in jobs
+        }
+
+    def run(self) -> None:
+        while self._queues:
+            queue = self._queues.pop()
+            self._trace.line("queue", queue.name)
+            if self._session.overused(queue):
+                self._trace.line("overused", queue.name)
+                continue
+            jobs = self._jobs.get(queue.name)
+            if not jobs:
+                continue
+            job = jobs.pop()
+            self._trace.line("job", job.id)
+            reclaim = self._for_gang if self._for_gangs else self._for_one_task
+            if reclaim(queue, job):
+                self._queues.push(queue)
+
+    def _elsewhere(self, job: Job) -> Selector:
+        jobs = self._session.jobs
+        return lambda other: jobs[other.job].queue != job.queue
+
+    # -- as kube-batch ------------------------------------------------------------------------
+
+    def _for_one_task(self, queue: Queue, job: Job) -> bool:
+        """Whether a task of the job got somebody's room. The job is done with either way."""
+        session, names = self._session, self._session.node_books.names
+        tasks = self._tasks[job.id]
+        if not tasks:
+            return False
+        task = tasks.pop()
+        self._trace.line("task", task.key)
+        searches: dict[str, VictimSearch] = {}
+        assigned = False
+        rows = np.flatnonzero(session.feasible(task))
+        for row in session.shuffled(rows, f"reclaim/{task.uid}").tolist():
+            candidates = self._searcher.candidates(row, self._elsewhere(job))
+            victims, said = self._searcher.search(task, row, candidates, session.reclaimable)
+            searches[names[row]] = said
+            if victims:
+                for victim in victims:
+                    session.evict_at_once(victim, EvictionReason.RECLAIM, task)
+                self._pipeline_at_once(task, row)
+                assigned = True
+                break
+        self._trace.decide(task, Preemption({}, (), searches))
+        return assigned
+
+    def _pipeline_at_once(self, task: Task, row: int) -> None:
+        try:
+            self._session.pipeline_at_once(task, row)
+        except Misplaced as problem:
+            name = self._session.node_books.names[row]
+            self._trace.line("pipeline-error", task.key, f"{name}: {problem}")
+
+    # -- corrected ----------------------------------------------------------------------------
+
+    def _for_gang(self, queue: Queue, job: Job) -> bool:
+        """Reclaim for task after task, as far as the queue may. Nobody goes unless the gang can then
+        start. Always true: other jobs of the queue may have less far to go."""
+        session, tasks = self._session, self._tasks[job.id]
+        statement = session.statement()
+        while tasks and not session.overused(queue):
+            task = tasks.pop()
+            self._trace.line("task", task.key)
+            may = session.allocatable(queue, task, reclaiming=True)
+            if not may or not self._reclaim(job, task, statement):
+                break
+            if session.job_pipelined(job):
+                statement.commit()
+        if not session.job_pipelined(job):
+            statement.discard()
+        return True
+
+    def _reclaim(self, job: Job, task: Task, statement: BatchStatement) -> bool:
+        """Whether the task got a place."""
+        session, names = self._session, self._session.node_books.names
+        rows = np.flatnonzero(session.feasible(task))
+        if not len(rows):
+            return False
+        scores = session.scores(task, rows)
+        if self._uses_room and self._searcher.use_room(task, rows, scores, statement):
+            return True
+        searches: dict[str, VictimSearch] = {}
+        assigned = False
+        ordered = rows[np.argsort(-scores, kind="stable")].tolist()
+        for row in ordered:
+            candidates = self._searcher.candidates(row, self._elsewhere(job))
+            victims, said = self._searcher.search(task, row, candidates, session.reclaimable)
+            searches[names[row]] = said
+            if victims:
+                for victim in victims:
+                    statement.evict(victim, EvictionReason.RECLAIM, task)
+                statement.pipeline(task, row)
+                assigned = True
+                break
+        if self._trace.wanted:
+            tried = tuple(names[row] for row in ordered)
+            self._trace.decide(task, Preemption(session.by_node(rows, scores), tried, searches))
+        return assigned

@@ -1,0 +1,157 @@
+"""How good nodes are for a task, by the built-in score plugins of the pod-by-pod profiles.
+
+What hangs on a node's own row is kept for each shape of pods, and worked out again for the rows that
+changed since.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import numpy as np
+
+from asched.batch.session_handle import SessionHandle
+from asched.framework.cycle_state import CycleState
+from asched.framework.nodes import Int64Column, RowArray
+from asched.framework.pod_info import PodInfo, PodShape
+from asched.framework.session_objects import Task
+from asched.plugins.inter_pod_affinity import InterPodAffinity, InterPodAffinityArgs
+from asched.plugins.node_affinity import NodeAffinity, NodeAffinityArgs
+from asched.plugins.node_resources_balanced_allocation import (
+    NodeResourcesBalancedAllocation,
+    NodeResourcesBalancedAllocationArgs,
+)
+from asched.plugins.node_resources_fit import (
+    NodeResourcesFit,
+    NodeResourcesFitArgs,
+    ScoringStrategy,
+)
+from asched.state.node_table import NodeTable
+
+_FEW_ROWS = 4
+"""Up to so many rows, going through them one by one costs less than numpy's overhead."""
+
+_RowScorer = NodeResourcesFit | NodeResourcesBalancedAllocation
+
+
+class Weights(NamedTuple):
+    """What each score counts, by kube-batch's argument names."""
+
+    least_requested: int = 1
+    most_requested: int = 0
+    node_affinity: int = 1
+    pod_affinity: int = 1
+    balanced_resource: int = 1
+
+    @classmethod
+    def of(cls, arguments: Mapping[str, str]) -> Weights:
+        """What does not read as an integer is the default."""
+        given = {}
+        for field in cls._fields:
+            text = arguments.get(f"{field.replace('_', '')}.weight")
+            if text is not None:
+                try:
+                    given[field] = int(text)
+                except ValueError:
+                    continue
+        return cls(**given)
+
+
+class BuiltInScores:
+    """The scores of one session."""
+
+    def __init__(self, handle: SessionHandle, table: NodeTable, weights: Weights) -> None:
+        self._table = table
+        self._cluster = handle.cluster
+        self._weights = weights
+        most = NodeResourcesFitArgs(scoring_strategy=ScoringStrategy(type="MostAllocated"))
+        balanced = NodeResourcesBalancedAllocationArgs()
+        candidates: list[tuple[_RowScorer, int]] = [
+            (NodeResourcesFit(NodeResourcesFitArgs(), handle), weights.least_requested),
+            (NodeResourcesFit(most, handle), weights.most_requested),
+            (NodeResourcesBalancedAllocation(balanced, handle), weights.balanced_resource),
+        ]
+        self._row_scorers = [(plugin, weight) for plugin, weight in candidates if weight]
+        self._node_affinity = NodeAffinity(NodeAffinityArgs(), handle)
+        self._neighbours = InterPodAffinity(InterPodAffinityArgs(), handle)
+        self._boards: dict[PodShape, _Board] = {}
+
+    def scores(self, task: Task, rows: RowArray) -> Int64Column:
+        pod = task.info
+        board = self._boards.get(pod.shape)
+        if board is None:
+            board = self._boards[pod.shape] = _Board(self._table, self._row_scorers, pod)
+        total = board.scores(pod)[rows]
+        if self._weights.node_affinity:
+            total += self._affinity(board, pod, rows) * self._weights.node_affinity
+        if self._weights.pod_affinity:
+            total += self._neighbourhood(pod, rows) * self._weights.pod_affinity
+        return total
+
+    def _affinity(self, board: _Board, pod: PodInfo, rows: RowArray) -> Int64Column:
+        """Scaled over the rows in question."""
+        if board.preferences is None:
+            board.preferences = np.zeros(0, np.int64)
+            state = CycleState()
+            if self._node_affinity.pre_score(state, pod, self._table).is_success:
+                board.preferences = self._node_affinity.score_all(state, pod, self._table)
+        if not len(board.preferences):
+            return np.zeros(len(rows), np.int64)
+        return self._node_affinity.normalize(CycleState(), pod, board.preferences[rows])
+
+    def _neighbourhood(self, pod: PodInfo, rows: RowArray) -> Int64Column:
+        affinity = pod.shape.affinity
+        own_terms = affinity is not None and (affinity.pod_affinity or affinity.pod_anti_affinity)
+        state = CycleState()
+        if not (own_terms or self._cluster.has_term_holders) or (
+            not self._neighbours.pre_score(state, pod, self._table).is_success
+        ):
+            return np.zeros(len(rows), np.int64)
+        raw = self._neighbours.score_all(state, pod, self._table)[rows]
+        return self._neighbours.normalize(state, pod, raw)
+
+
+class _Board:
+    """The scores of one shape that hang on a node's own row."""
+
+    __slots__ = ("_cursor", "_scorers", "_table", "_total", "preferences")
+
+    def __init__(
+        self, table: NodeTable, scorers: list[tuple[_RowScorer, int]], pod: PodInfo
+    ) -> None:
+        self._table = table
+        self._scorers: list[tuple[_RowScorer, int, CycleState]] = []
+        for plugin, weight in scorers:
+            state = CycleState()
+            if plugin.pre_score(state, pod, table).is_success:
+                self._scorers.append((plugin, weight, state))
+        self._total = self._sum(pod, np.arange(table.size, dtype=np.intp))
+        self._cursor = table.cursor
+        self.preferences: Int64Column | None = None
+        """What the shape prefers of nodes, before scaling; empty where it prefers nothing."""
+
+    def _sum(self, pod: PodInfo, rows: RowArray) -> Int64Column:
+        nodes = self._table.take(rows)
+        total = np.zeros(len(rows), np.int64)
+        for plugin, weight, state in self._scorers:
+            total += plugin.score_all(state, pod, nodes) * np.int64(weight)
+        return total
+
+    def scores(self, pod: PodInfo) -> Int64Column:
+        """By row of the table. Not to be changed."""
+        changed = self._table.changed_since(self._cursor)
+        self._cursor = self._table.cursor
+        if changed is None:
+            self._total = self._sum(pod, np.arange(self._table.size, dtype=np.intp))
+        elif len(changed) > _FEW_ROWS:
+            rows = np.array(changed, np.intp)
+            self._total[rows] = self._sum(pod, rows)
+        else:
+            for row in changed:
+                node = self._table.info(row)
+                self._total[row] = sum(
+                    plugin.score(state, pod, node) * weight
+                    for plugin, weight, state in self._scorers
+                )
+        return self._total

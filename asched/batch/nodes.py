@@ -1,0 +1,168 @@
+"""The nodes of a session in columns: what is idle, used and being released, and who is where.
+
+Rows are those of the cluster's node table. Amounts are in the units of
+:mod:`asched.framework.resource_vector`, kept as floats: whole numbers below 2**53, so exact.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from enum import Enum
+
+import numpy as np
+from numpy.typing import NDArray
+
+from asched.framework.nodes import BoolColumn
+from asched.framework.resource_vector import CPU, MEMORY, ResourceVector, Tolerance
+from asched.framework.session_objects import Task, TaskStatus
+
+FloatColumn = NDArray[np.float64]
+
+
+class Absence(Enum):
+    """Why a node is not in the session, in kube-batch's words."""
+
+    UNINITIALIZED = "UnInitialized"
+    """Only known because a pod names it."""
+    OUT_OF_SYNC = "OutOfSync"
+    """Its pods use more than it offers since it was updated."""
+
+
+class SessionNodes:
+    """Books of every node: who is on it, and what that leaves."""
+
+    def __init__(
+        self,
+        names: Sequence[str],
+        present: BoolColumn,
+        allocatable: Mapping[str, FloatColumn],
+        tolerance: Tolerance,
+    ) -> None:
+        """``present``: the rows that are in the session. ``allocatable`` by resource, for all rows."""
+        self.names = names
+        self.size = len(names)
+        self.present = present
+        self.tolerance = tolerance
+        self.allocatable: dict[str, FloatColumn] = {CPU: self._zeros(), MEMORY: self._zeros()}
+        self.allocatable.update(allocatable)
+        self.idle = {name: column.copy() for name, column in self.allocatable.items()}
+        self.used: dict[str, FloatColumn] = {name: self._zeros() for name in self.idle}
+        self.releasing: dict[str, FloatColumn] = {name: self._zeros() for name in self.idle}
+        self.tasks: list[dict[str, Task]] = [{} for _ in range(self.size)]
+        """By row: the tasks there by uid, in the order in which they came."""
+        self.charged_as: dict[str, TaskStatus] = {}
+        """By uid: the status under which a task was entered on its node."""
+        self.changes: list[int] = []
+        """The rows that changed, in order: who remembers what was so looks here what is so still."""
+
+    def _zeros(self) -> FloatColumn:
+        return np.zeros(self.size, np.float64)
+
+    def _column(self, columns: dict[str, FloatColumn], name: str) -> FloatColumn:
+        column = columns.get(name)
+        if column is None:
+            column = columns[name] = self._zeros()
+        return column
+
+    # -- books --------------------------------------------------------------------------------
+
+    def note(self, row: int, task: Task) -> None:
+        """A task that is on the node when the session opens, and is counted as used already."""
+        self.tasks[row][task.uid] = task
+        self.charged_as[task.uid] = task.status
+        if task.status is TaskStatus.RELEASING:
+            for name, number in task.request.amounts().items():
+                self._column(self.releasing, name)[row] += number
+
+    def take_in(self, row: int, task: Task) -> None:
+        """A task that is on the node when the session opens."""
+        self.tasks[row][task.uid] = task
+        self.charged_as[task.uid] = task.status
+        self._move(row, task.request, task.status, 1.0)
+
+    def enter(self, row: int, task: Task) -> None:
+        """The task, in its present status, uses the node."""
+        self.take_in(row, task)
+        self.changes.append(row)
+
+    def leave(self, row: int, task: Task) -> None:
+        """The task uses the node no more. Raises KeyError if it is not there."""
+        del self.tasks[row][task.uid]
+        self._move(row, task.request, self.charged_as.pop(task.uid), -1.0)
+        self.changes.append(row)
+
+    def _move(self, row: int, request: ResourceVector, status: TaskStatus, sign: float) -> None:
+        for name, number in request.amounts().items():
+            if not number:
+                continue
+            amount = sign * number
+            self._column(self.used, name)[row] += amount
+            if status is TaskStatus.PIPELINED:
+                self._column(self.releasing, name)[row] -= amount
+                continue
+            self._column(self.idle, name)[row] -= amount
+            if status is TaskStatus.RELEASING:
+                self._column(self.releasing, name)[row] += amount
+
+    # -- questions ----------------------------------------------------------------------------
+
+    def at(self, columns: Mapping[str, FloatColumn], row: int) -> ResourceVector:
+        """One row of :attr:`idle`, :attr:`used` or :attr:`releasing`."""
+        return ResourceVector.of({name: float(c[row]) for name, c in columns.items()})
+
+    def fit(self, request: ResourceVector, columns: Mapping[str, FloatColumn]) -> BoolColumn:
+        """Where ``request`` is less than or equal to what the columns hold."""
+        return self._covers(self._demands(request), columns, slice(None))
+
+    def fit_now_or_later(
+        self, request: ResourceVector, *, exact: bool
+    ) -> tuple[BoolColumn, BoolColumn]:
+        """(Where it fits what is idle, where it fits once what is being released is free).
+
+        kube-batch looks at either alone. ``exact``: what is idle and already promised to pipelined
+        tasks is not idle, and idle and releasing room count together.
+        """
+        if not exact:
+            return self.fit(request, self.idle), self.fit(request, self.releasing)
+        later = {}
+        for name in request.names():
+            idle, releasing = self.idle.get(name), self.releasing.get(name)
+            if idle is not None:
+                later[name] = idle if releasing is None else idle + releasing
+        fits_later = self.fit(request, later)
+        return self.fit(request, self.idle) & fits_later, fits_later
+
+    def fits(self, request: ResourceVector, columns: Mapping[str, FloatColumn], row: int) -> bool:
+        return bool(self._covers(self._demands(request), columns, slice(row, row + 1))[0])
+
+    def _demands(self, request: ResourceVector) -> Iterable[tuple[str, float, float]]:
+        """Resource, amount and tolerance of what has to be looked at."""
+        tolerance = self.tolerance
+        for name, number in request.amounts().items():
+            threshold = tolerance.of(name)
+            native = name in (CPU, MEMORY)
+            # Exactly nothing needs no room, wherever a node is overdrawn; as the kubelet sees it.
+            if number > 0 if not threshold else (native or number > threshold):
+                yield name, number, threshold
+
+    def _covers(
+        self,
+        demands: Iterable[tuple[str, float, float]],
+        columns: Mapping[str, FloatColumn],
+        rows: slice,
+    ) -> BoolColumn:
+        fit: BoolColumn | None = None
+        for name, number, threshold in demands:
+            column = columns.get(name)
+            if column is None:
+                return np.zeros(len(self.present[rows]), np.bool_)
+            bound = number - threshold
+            enough = column[rows] > bound if threshold else column[rows] >= bound
+            fit = enough if fit is None else fit & enough
+        return self.present[rows].copy() if fit is None else fit & self.present[rows]
+
+    def total(self) -> ResourceVector:
+        """What the nodes of the session offer together."""
+        return ResourceVector.of(
+            {name: float(column[self.present].sum()) for name, column in self.allocatable.items()}
+        )

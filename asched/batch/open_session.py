@@ -1,0 +1,202 @@
+"""An open session: what actions and plugins work with."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, TypeVar
+
+import numpy as np
+
+from asched.batch.books import Books
+from asched.batch.corrections import Correction, corrections_of
+from asched.batch.lines import Line, line
+from asched.batch.nodes import FloatColumn, SessionNodes
+from asched.batch.session_handle import SessionHandle
+from asched.batch.statement import BatchStatement
+from asched.batch.tiers import Tiers
+from asched.batch.trace import SessionTrace
+from asched.framework.cluster import Cluster
+from asched.framework.draw import draw
+from asched.framework.nodes import BoolColumn, Int64Column, Nodes, RowArray
+from asched.framework.resource_vector import ResourceVector
+from asched.framework.session_objects import Job, Queue, Task, TaskStatus
+from asched.framework.sessions import Compatibility, EvictionReason
+from asched.state.node_table import NodeTable
+
+T = TypeVar("T")
+
+
+class OpenSession:
+    """A :class:`asched.framework.session_plugins.Session`, with what only built-in actions use."""
+
+    def __init__(
+        self,
+        compatibility: Compatibility,
+        words: str,
+        seed: int,
+        handle: SessionHandle,
+        table: NodeTable,
+        nodes: SessionNodes,
+        jobs: dict[str, Job],
+        queues: dict[str, Queue],
+        books: Books,
+        trace: SessionTrace,
+    ) -> None:
+        """``words``: which session of which profile this is; with ``seed`` they stand for chance."""
+        self._compatibility = compatibility
+        self.corrections = corrections_of(compatibility)
+        self._words = words
+        self._seed = seed
+        self.handle = handle
+        self.table = table
+        self.node_books = nodes
+        self._jobs = jobs
+        self._queues = queues
+        self.books = books
+        self.trace = trace
+        self._total = nodes.total()
+        self.tiers = Tiers([], self.corrections)
+        self.fit_deltas: dict[str, dict[str, ResourceVector]] = {}
+        """By job: by node, what was lacking there for the task that allocate tried last."""
+        self.fit_messages: dict[str, str] = {}
+        """By job: how the nodes refused the task that did not fit."""
+
+    def corrects(self, correction: Correction) -> bool:
+        return correction in self.corrections
+
+    # -- what is there ------------------------------------------------------------------------
+
+    @property
+    def compatibility(self) -> Compatibility:
+        return self._compatibility
+
+    @property
+    def cluster(self) -> Cluster:
+        return self.handle.cluster
+
+    @property
+    def nodes(self) -> Nodes:
+        return self.table
+
+    @property
+    def jobs(self) -> Mapping[str, Job]:
+        return self._jobs
+
+    @property
+    def queues(self) -> Mapping[str, Queue]:
+        return self._queues
+
+    @property
+    def total(self) -> ResourceVector:
+        return self._total
+
+    def drop_job(self, job_id: str) -> None:
+        """The job takes no part in the session."""
+        del self._jobs[job_id]
+
+    def tasks_on(self, row: int) -> Sequence[Task]:
+        return [*self.node_books.tasks[row].values()]
+
+    def idle(self, row: int) -> ResourceVector:
+        return self.node_books.at(self.node_books.idle, row)
+
+    def releasing(self, row: int) -> ResourceVector:
+        return self.node_books.at(self.node_books.releasing, row)
+
+    # -- what the plugins say together --------------------------------------------------------
+
+    def job_order(self, job: Job) -> tuple[Any, ...]:
+        return self.tiers.job_order(job)
+
+    def queue_order(self, queue: Queue) -> tuple[Any, ...]:
+        return self.tiers.queue_order(queue)
+
+    def task_order(self, task: Task) -> tuple[Any, ...]:
+        return self.tiers.task_order(task)
+
+    def overused(self, queue: Queue) -> bool:
+        return self.tiers.overused(queue)
+
+    def job_ready(self, job: Job) -> bool:
+        return self.tiers.job_ready(job)
+
+    def job_pipelined(self, job: Job) -> bool:
+        return self.tiers.job_pipelined(job)
+
+    def allocatable(self, queue: Queue, task: Task, *, reclaiming: bool = False) -> bool:
+        """Whether the queue may have the task's request as well."""
+        return self.tiers.allocatable(queue, task, reclaiming=reclaiming)
+
+    def feasible(self, task: Task) -> BoolColumn:
+        return self.tiers.predicate(task, self.node_books.present)
+
+    def scores(self, task: Task, rows: RowArray) -> Int64Column:
+        return self.tiers.node_order(task, rows)
+
+    def preemptable(self, preemptor: Task, candidates: Sequence[Task]) -> list[Task]:
+        return self.tiers.preemptable(preemptor, candidates)
+
+    def reclaimable(self, reclaimer: Task, candidates: Sequence[Task]) -> list[Task]:
+        return self.tiers.reclaimable(reclaimer, candidates)
+
+    def statement(self) -> BatchStatement:
+        return BatchStatement(self.books, self.trace, self._bind_if_ready)
+
+    def draw(self, words: str, below: int) -> int:
+        return draw(self._seed, f"{self._words}/{words}", below)
+
+    # -- for actions --------------------------------------------------------------------------
+
+    def line(self, key: Any, items: Iterable[T]) -> Line[T]:
+        """``items`` in order of ``key``, which is one of the orders above."""
+        return line(key, items, live=not self.corrects(Correction.ORDERED_QUEUES))
+
+    def fit(self, task: Task, columns: Mapping[str, FloatColumn]) -> BoolColumn:
+        """Where what the task needs to start is there, by one of the columns of the node books."""
+        return self.node_books.fit(task.init_request, columns)
+
+    def best(self, task: Task, rows: RowArray, scores: Int64Column) -> RowArray:
+        """The rows with the highest score, the winner of the draw among them first."""
+        best: RowArray = rows[scores == scores.max()]
+        if len(best) > 1:
+            ticket = np.uint64(self.draw(f"{task.uid}/node", 1 << 64))
+            tickets = self.table.tickets[best] ^ ticket
+            winner = int(tickets.argmin())
+            best[0], best[winner] = best[winner], best[0]
+        return best
+
+    def shuffled(self, rows: RowArray, words: str) -> RowArray:
+        """The rows in an order that is as good as random and hangs on names, not on rows."""
+        ticket = np.uint64(self.draw(words, 1 << 64))
+        order = np.argsort(self.table.tickets[rows] ^ ticket, kind="stable")
+        shuffled: RowArray = rows[order]
+        return shuffled
+
+    def by_node(self, rows: RowArray, scores: Int64Column) -> dict[str, int]:
+        """Scores by the node's name, for a trace."""
+        names = self.table.names
+        return {
+            names[row]: score for row, score in zip(rows.tolist(), scores.tolist(), strict=True)
+        }
+
+    def allocate_at_once(self, task: Task, row: int) -> None:
+        """Allocate outside of any statement, and bind the job's allocated tasks if it is ready now.
+        Raises :class:`asched.batch.books.Misplaced`."""
+        self.books.place(task, row, TaskStatus.ALLOCATED)
+        self.trace.line("allocate", task.key, task.node)
+        self._bind_if_ready(task.job)
+
+    def pipeline_at_once(self, task: Task, row: int) -> None:
+        """Raises :class:`asched.batch.books.Misplaced`."""
+        self.books.place(task, row, TaskStatus.PIPELINED)
+        self.trace.line("pipeline", task.key, task.node)
+
+    def evict_at_once(self, task: Task, reason: EvictionReason, preemptor: Task) -> None:
+        self.books.release(task)
+        self.books.send_eviction(task, reason, preemptor)
+        self.trace.line("evict", task.key)
+
+    def _bind_if_ready(self, job_id: str) -> None:
+        job = self._jobs[job_id]
+        if self.job_ready(job):
+            self.books.send_binds(job)

@@ -1,0 +1,1 @@
+"""The session plugins that kube-batch has, one file each."""

@@ -1,0 +1,88 @@
+"""drf: jobs get even shares of what is scarce for each (dominant resource fairness)."""
+
+from __future__ import annotations
+
+from typing import ClassVar, NamedTuple
+
+from asched.framework.resource_vector import ResourceVector, share
+from asched.framework.session_objects import ALLOCATED_STATUSES, Job, Task
+from asched.framework.session_plugins import (
+    EventHandlerPlugin,
+    JobOrderPlugin,
+    PreemptablePlugin,
+    Session,
+    VictimTest,
+)
+
+SHARE_DELTA = 0.000001
+"""Shares that differ by no more count as even."""
+
+
+class Holding(NamedTuple):
+    """What a job has, and its dominant share of the cluster."""
+
+    allocated: ResourceVector
+    share: float
+
+
+class Drf(JobOrderPlugin, PreemptablePlugin, EventHandlerPlugin):
+    """The job with the smaller dominant share goes first, and may evict as long as it then has no
+    more than the job it takes from."""
+
+    name: ClassVar[str] = "drf"
+
+    def on_open(self, session: Session) -> None:
+        super().on_open(session)
+        self._total = session.total
+        self._holdings: dict[str, Holding] = {}
+        for job in session.jobs.values():
+            allocated = ResourceVector()
+            for status in ALLOCATED_STATUSES:
+                for task in job.by_status.get(status, {}).values():
+                    allocated.add(task.request)
+            self._holdings[job.id] = Holding(allocated, self.share_of(allocated))
+
+    def share_of(self, allocated: ResourceVector) -> float:
+        """The largest part that this is of any resource of the cluster."""
+        total = self._total
+        return max(share(allocated.get(name), total.get(name)) for name in total.names())
+
+    def holding(self, job_id: str) -> Holding:
+        """What a job of the session has by now. Not to be changed."""
+        return self._holdings[job_id]
+
+    def job_order(self, job: Job) -> float:
+        return self._holdings[job.id].share
+
+    def on_allocate(self, task: Task) -> None:
+        allocated = self._holdings[task.job].allocated.add(task.request)
+        self._holdings[task.job] = Holding(allocated, self.share_of(allocated))
+
+    def on_deallocate(self, task: Task) -> None:
+        allocated = self._holdings[task.job].allocated.sub(task.request)
+        self._holdings[task.job] = Holding(allocated, self.share_of(allocated))
+
+    def preemptable(self, preemptor: Task) -> VictimTest:
+        return _RicherJob(self, preemptor)
+
+
+class _RicherJob:
+    def __init__(self, drf: Drf, preemptor: Task) -> None:
+        self._drf = drf
+        after = drf.holding(preemptor.job).allocated.copy().add(preemptor.request)
+        self._share = drf.share_of(after)
+        self._left: dict[str, ResourceVector] = {}
+
+    def _left_of(self, candidate: Task) -> ResourceVector:
+        left = self._left.get(candidate.job)
+        if left is None:
+            left = self._left[candidate.job] = self._drf.holding(candidate.job).allocated.copy()
+        return left
+
+    def consents(self, candidate: Task) -> bool:
+        left = self._left_of(candidate).copy().sub(candidate.request)
+        theirs = self._drf.share_of(left)
+        return self._share < theirs or abs(self._share - theirs) <= SHARE_DELTA
+
+    def take(self, candidate: Task) -> None:
+        self._left_of(candidate).sub(candidate.request)

@@ -1,0 +1,95 @@
+"""gang: a job starts with ``minMember`` tasks or not at all, and is not brought below that."""
+
+from __future__ import annotations
+
+from collections import Counter
+from typing import ClassVar, NamedTuple
+
+from asched.batch.corrections import Correction, corrections_of
+from asched.framework.session_objects import Job, Task
+from asched.framework.session_plugins import (
+    Closing,
+    ClosingPlugin,
+    JobOrderPlugin,
+    JobPipelinedPlugin,
+    JobReadyPlugin,
+    JobValidPlugin,
+    PreemptablePlugin,
+    ReclaimablePlugin,
+    Session,
+    VictimTest,
+)
+
+UNSCHEDULABLE = "Unschedulable"
+NOT_ENOUGH_RESOURCES = "NotEnoughResources"
+NOT_ENOUGH_TASKS = "NotEnoughTasks"
+
+
+class TooFewTasks(NamedTuple):
+    reason: str
+    message: str
+
+
+class Gang(
+    JobOrderPlugin,
+    JobReadyPlugin,
+    JobPipelinedPlugin,
+    JobValidPlugin,
+    PreemptablePlugin,
+    ReclaimablePlugin,
+    ClosingPlugin,
+):
+    """Jobs that are not ready go first. A victim's gang must be complete without it, unless one
+    task makes a gang."""
+
+    name: ClassVar[str] = "gang"
+
+    def job_order(self, job: Job) -> bool:
+        return job.ready
+
+    def job_ready(self, job: Job) -> bool:
+        return job.ready
+
+    def job_pipelined(self, job: Job) -> bool:
+        return job.pipelined
+
+    def job_valid(self, job: Job) -> TooFewTasks | None:
+        if job.valid_count >= job.min_available:
+            return None
+        return TooFewTasks(
+            NOT_ENOUGH_TASKS,
+            "Not enough valid tasks for gang-scheduling,"
+            f" valid: {job.valid_count}, min: {job.min_available}",
+        )
+
+    def preemptable(self, preemptor: Task) -> VictimTest:
+        return _Spare(self.session)
+
+    def reclaimable(self, reclaimer: Task) -> VictimTest:
+        return _Spare(self.session)
+
+    def on_close(self, closing: Closing) -> None:
+        for job in self.session.jobs.values():
+            if not job.ready:
+                short = job.min_available - job.ready_count
+                message = (
+                    f"{short}/{len(job.tasks)} tasks in gang unschedulable:"
+                    f" {closing.fit_message(job)}"
+                )
+                closing.set_condition(job, UNSCHEDULABLE, NOT_ENOUGH_RESOURCES, message)
+
+
+class _Spare:
+    def __init__(self, session: Session) -> None:
+        self._jobs = session.jobs
+        self._counts = Correction.SPARE_GANGS in corrections_of(session.compatibility)
+        self._taken: Counter[str] = Counter()
+
+    def consents(self, candidate: Task) -> bool:
+        job = self._jobs[candidate.job]
+        left = job.ready_count - self._taken[job.id] - 1
+        return job.min_available <= left or job.min_available == 1
+
+    def take(self, candidate: Task) -> None:
+        if self._counts:
+            self._taken[candidate.job] += 1

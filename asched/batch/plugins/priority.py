@@ -1,0 +1,42 @@
+"""priority: who is more important goes first, and evicts who is less."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from asched.framework.session_objects import Job, Task
+from asched.framework.session_plugins import (
+    JobOrderPlugin,
+    PreemptablePlugin,
+    Session,
+    TaskOrderPlugin,
+    VictimTest,
+)
+
+
+class Priority(JobOrderPlugin, TaskOrderPlugin, PreemptablePlugin):
+    """Jobs by the priority class of their PodGroups, tasks of a job by the priority of their pods.
+    A job evicts tasks of jobs of lower priority only."""
+
+    name: ClassVar[str] = "priority"
+
+    def job_order(self, job: Job) -> int:
+        return -job.priority
+
+    def task_order(self, task: Task) -> int:
+        return -task.priority
+
+    def preemptable(self, preemptor: Task) -> VictimTest:
+        return _LessImportant(self.session, preemptor)
+
+
+class _LessImportant:
+    def __init__(self, session: Session, preemptor: Task) -> None:
+        self._jobs = session.jobs
+        self._priority = session.jobs[preemptor.job].priority
+
+    def consents(self, candidate: Task) -> bool:
+        return self._jobs[candidate.job].priority < self._priority
+
+    def take(self, candidate: Task) -> None:
+        """Whoever went before makes no difference."""

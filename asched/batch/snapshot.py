@@ -1,0 +1,329 @@
+"""What a session finds: the jobs, queues and nodes of the cluster as it is when the session opens."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+from asched.batch.corrections import Correction, corrections_of
+from asched.batch.nodes import Absence, FloatColumn, SessionNodes
+from asched.batch.requests import SCALAR_UNIT, RequestMemo, is_counted, scalar_amount
+from asched.framework.nodes import Int64Column
+from asched.framework.pod_groups import AnyPodGroup, PodGroupKey, group_of, key_of, min_count
+from asched.framework.pod_info import PodInfo
+from asched.framework.resource_vector import CPU, EXACT, MEMORY, TOLERANT, ResourceVector
+from asched.framework.session_objects import Job, Queue, Task, TaskStatus
+from asched.framework.sessions import SessionSpec
+from asched.model.groups import (
+    CUSTOM_POD_GROUPS,
+    CUSTOM_QUEUES,
+    CustomPodGroup,
+    CustomQueue,
+    PodGroup,
+)
+from asched.model.meta import Object
+from asched.model.pod import SUCCEEDED, Pod
+from asched.model.requests import PODS
+from asched.model.workloads import PodDisruptionBudget, PriorityClass
+from asched.state.cluster import ClusterState, PodPhase
+
+NO_SCHEDULING_SPEC = "no scheduling spec"
+QUEUE_NOT_FOUND = "queue not found"
+
+
+class Snapshot(NamedTuple):
+    """What enters a session, and what does not."""
+
+    jobs: dict[str, Job]
+    queues: dict[str, Queue]
+    nodes: SessionNodes
+    groups: dict[str, PodGroup | CustomPodGroup]
+    """The real PodGroups of :attr:`jobs`, by job."""
+    ignored_jobs: dict[str, str]
+    """Why, by job."""
+    ignored_nodes: dict[str, Absence]
+
+
+class SeenPod(NamedTuple):
+    """A pod and where it is."""
+
+    info: PodInfo
+    node: str
+    """The node it uses, or is assumed to; empty for none."""
+    status: TaskStatus
+
+
+class Cache:
+    """Sorts what the cluster holds into jobs, queues and nodes, as kube-batch's cache does."""
+
+    def __init__(self, cluster: ClusterState, spec: SessionSpec) -> None:
+        self._cluster = cluster
+        self._spec = spec
+        self._corrections = corrections_of(spec.compatibility)
+        self._requests = RequestMemo(count_all=Correction.COUNT_ALL_REQUESTS in self._corrections)
+        self._exact = Correction.EXACT_FIT in self._corrections
+        self._count_foreign = Correction.COUNT_FOREIGN_PODS in self._corrections
+        self._jobs: dict[str, Job] = {}
+        self._shadow_classes: dict[str, str] = {}
+        self._with_spec: set[str] = set()
+        self._groups: dict[str, PodGroup | CustomPodGroup] = {}
+
+    def snapshot(self, finished: Iterable[PodInfo], shrunk: frozenset[str]) -> Snapshot:
+        """``finished``: pods that are done. ``shrunk``: nodes that were last updated to offer less
+        than their pods use; kube-batch leaves them alone."""
+        seen = [*self._seen(finished)]
+        tasks = [(pod, self._task(pod)) for pod in seen]
+        for pod, task in tasks:
+            self._assign(pod, task)
+        self._attach_groups()
+        self._attach_budgets()
+        self._set_priorities()
+        ignored_nodes: dict[str, Absence] = {}
+        if self._count_foreign:
+            nodes = self._nodes_of_table(tasks)
+        else:
+            nodes, ignored_nodes = self._nodes_of_tasks(tasks, shrunk)
+        queues = self._queues()
+        ignored_jobs = {}
+        for job in self._jobs.values():
+            if job.id not in self._with_spec:
+                ignored_jobs[job.id] = NO_SCHEDULING_SPEC
+            elif job.queue not in queues:
+                ignored_jobs[job.id] = QUEUE_NOT_FOUND
+        jobs = {job.id: job for job in self._jobs.values() if job.id not in ignored_jobs}
+        groups = {job: group for job, group in self._groups.items() if job in jobs}
+        return Snapshot(jobs, queues, nodes, groups, ignored_jobs, ignored_nodes)
+
+    # -- pods ---------------------------------------------------------------------------------
+
+    def _seen(self, finished: Iterable[PodInfo]) -> Iterator[SeenPod]:
+        """The pods that count. kube-batch does not see Pending pods of other schedulers."""
+        ours = self._spec.scheduler_name
+        evicting = self._cluster.evictions
+        for entry in self._cluster.pods.values():
+            pod = entry.info.pod
+            foreign = pod.spec.scheduler_name != ours
+            if foreign and not self._count_foreign and pod.status.phase in ("", "Pending"):
+                continue
+            status = _status(pod, entry.phase, evicted=entry.info.uid in evicting)
+            if self._count_foreign and self._is_beside_the_point(pod, status, foreign=foreign):
+                continue
+            yield SeenPod(entry.info, entry.node, status)
+        for info in finished:
+            done = TaskStatus.SUCCEEDED if info.pod.status.phase == SUCCEEDED else TaskStatus.FAILED
+            yield SeenPod(info, info.pod.node_name, done)
+
+    @staticmethod
+    def _is_beside_the_point(pod: Pod, status: TaskStatus, *, foreign: bool) -> bool:
+        """Pending and not ours to place; or of no job, and its node's room is counted anyway."""
+        if status is TaskStatus.PENDING:
+            return foreign or bool(pod.spec.scheduling_gates)
+        return foreign and status is not TaskStatus.RELEASING and group_of(pod) is None
+
+    def _task(self, seen: SeenPod) -> Task:
+        info = seen.info
+        requests = self._requests.of(info)
+        tolerance = EXACT if self._exact else TOLERANT
+        task = Task(
+            info,
+            request=requests.running,
+            init_request=requests.starting,
+            status=seen.status,
+            priority=info.priority,
+            created_s=_created_s(info.pod),
+            best_effort=requests.starting.is_empty(tolerance),
+        )
+        task.node = seen.node
+        return task
+
+    def _assign(self, seen: SeenPod, task: Task) -> None:
+        """Put the task into its job, if it has one."""
+        pod = seen.info.pod
+        group = group_of(pod)
+        if group is not None:
+            job = self._job(job_id_of(group))
+        elif pod.spec.scheduler_name == self._spec.scheduler_name:
+            controller = pod.metadata.controller
+            job = self._job(controller.uid if controller is not None else pod.uid)
+            if job.id not in self._with_spec:
+                self._make_shadow(job, pod)
+        else:
+            return
+        job.add(task)
+
+    def _job(self, job_id: str) -> Job:
+        job = self._jobs.get(job_id)
+        if job is None:
+            job = self._jobs[job_id] = Job(job_id)
+        return job
+
+    # -- jobs ---------------------------------------------------------------------------------
+
+    def _make_shadow(self, job: Job, pod: Pod) -> None:
+        """The pod is the first of a job without a PodGroup: one is made up from it."""
+        self._with_spec.add(job.id)
+        job.name, job.namespace = job.id, pod.namespace
+        job.min_available = job.min_member = _integer(pod.metadata.annotations.group_min_member, 1)
+        job.queue = self._spec.default_queue
+        job.created_s = _created_s(pod)
+        job.shadow = True
+        self._shadow_classes[job.id] = pod.spec.priority_class_name
+
+    def _attach_groups(self) -> None:
+        for native in self._cluster.objects(PodGroup).values():
+            self._attach(native)
+        # The first kind that has a group of a name is meant, so it comes last.
+        for kind in reversed(CUSTOM_POD_GROUPS):
+            for custom in self._cluster.objects(kind).values():
+                self._attach(custom)
+
+    def _attach(self, group: AnyPodGroup) -> None:
+        job = self._job(job_id_of(key_of(group)))
+        self._with_spec.add(job.id)
+        self._groups[job.id] = group
+        job.name, job.namespace, job.group = group.name, group.namespace, group.key
+        job.min_available = job.min_member = min_count(group)
+        named = "" if isinstance(group, PodGroup) else group.spec.queue
+        job.queue = named or self._spec.default_queue
+        job.created_s = _created_s(group)
+
+    def _attach_budgets(self) -> None:
+        """A budget with a controlling owner speaks for the job of that owner."""
+        for budget in self._cluster.objects(PodDisruptionBudget).values():
+            controller = budget.metadata.controller
+            if controller is None:
+                continue
+            job = self._job(controller.uid)
+            self._with_spec.add(job.id)
+            least = budget.spec.min_available
+            job.name, job.namespace = budget.name, budget.namespace
+            job.min_available = least if isinstance(least, int) else 0
+            job.created_s = _created_s(budget)
+            job.queue = self._spec.default_queue
+
+    def _set_priorities(self) -> None:
+        classes = self._cluster.objects(PriorityClass)
+        default = next((c.value for c in classes.values() if c.global_default), 0)
+        for job in self._jobs.values():
+            group = self._groups.get(job.id)
+            if isinstance(group, CustomPodGroup):
+                name = group.spec.priority_class_name
+            else:
+                name = self._shadow_classes.get(job.id, "")
+            found = classes.get(name)
+            job.priority = default if found is None else found.value
+
+    def _queues(self) -> dict[str, Queue]:
+        found: dict[str, Queue] = {}
+        for kind in CUSTOM_QUEUES:
+            for queue in self._cluster.objects(kind).values():
+                found.setdefault(queue.name, _queue(queue))
+        return found
+
+    # -- nodes --------------------------------------------------------------------------------
+
+    def _nodes_of_table(self, tasks: Iterable[tuple[SeenPod, Task]]) -> SessionNodes:
+        """Nodes as the cluster counts them: every pod on a node uses it."""
+        table = self._cluster.nodes
+        books = SessionNodes(
+            [*table.names],
+            table.alive.copy(),
+            {name: _amounts(name, table.allocatable(name)) for name in _countable(table.resources)},
+            EXACT,
+        )
+        for name in _countable(table.resources):
+            requested = _amounts(name, table.requested(name))
+            books.idle[name] -= requested
+            books.used[name] += requested
+        for seen, task in tasks:
+            row = table.row_of(seen.node) if seen.node else None
+            if row is not None and not seen.info.pod.terminal:
+                task.row = row
+                books.note(row, task)
+        return books
+
+    def _nodes_of_tasks(
+        self, tasks: Iterable[tuple[SeenPod, Task]], shrunk: frozenset[str]
+    ) -> tuple[SessionNodes, dict[str, Absence]]:
+        """Nodes as kube-batch counts them: pods come one by one, and who does not fit is refused."""
+        table = self._cluster.nodes
+        present = table.alive.copy()
+        ignored: dict[str, Absence] = {}
+        columns = {CPU: np.zeros(table.size), MEMORY: np.zeros(table.size)}
+        for row in np.flatnonzero(present).tolist():
+            if table.names[row] in shrunk:
+                ignored[table.names[row]] = Absence.OUT_OF_SYNC
+                present[row] = False
+            for name, quantity in table.node(row).status.allocatable.items():
+                if is_counted(name):
+                    column = columns.setdefault(name, np.zeros(table.size))
+                    column[row] = scalar_amount(name, quantity)
+        books = SessionNodes([*table.names], present, columns, TOLERANT)
+        for seen, task in tasks:
+            if not seen.node or seen.info.pod.terminal:
+                continue
+            found = table.row_of(seen.node)
+            if found is None:
+                ignored[seen.node] = Absence.UNINITIALIZED
+            elif present[found]:
+                task.row = found
+                if task.request.less_equal(books.at(books.idle, found)):
+                    books.take_in(found, task)
+        return books, ignored
+
+
+def job_id_of(group: PodGroupKey) -> str:
+    """``namespace/name``; with its API group in front where it is Kubernetes' own."""
+    return f"scheduling.k8s.io/{group.key}" if group.native else group.key
+
+
+def _status(pod: Pod, phase: PodPhase, *, evicted: bool) -> TaskStatus:
+    match pod.status.phase:
+        case "Unknown":
+            return TaskStatus.UNKNOWN
+        case "Succeeded":
+            return TaskStatus.SUCCEEDED
+        case "Failed":
+            return TaskStatus.FAILED
+    if pod.terminating or evicted:
+        return TaskStatus.RELEASING
+    if pod.status.phase == "Running":
+        return TaskStatus.RUNNING
+    match phase:
+        case PodPhase.BOUND:
+            return TaskStatus.BOUND
+        case PodPhase.ASSUMED:
+            return TaskStatus.BINDING
+        case _:
+            return TaskStatus.PENDING
+
+
+def _queue(queue: CustomQueue) -> Queue:
+    limits = {
+        name: scalar_amount(name, quantity) for name, quantity in queue.spec.capability.items()
+    }
+    capability = ResourceVector.of(limits) if limits else None
+    return Queue(queue.name, queue.spec.weight, created_s=_created_s(queue), capability=capability)
+
+
+def _created_s(found: Object) -> float:
+    created = found.metadata.creation_timestamp
+    return 0.0 if created is None else created.timestamp()
+
+
+def _integer(text: str | None, otherwise: int) -> int:
+    try:
+        return otherwise if text is None else int(text)
+    except ValueError:
+        return otherwise
+
+
+def _countable(resources: Iterable[str]) -> Iterator[str]:
+    return (name for name in resources if name != PODS)
+
+
+def _amounts(name: str, column: Int64Column) -> FloatColumn:
+    amounts: FloatColumn = column.astype(np.float64)
+    return amounts if name in (CPU, MEMORY) else amounts * SCALAR_UNIT
