@@ -250,7 +250,8 @@ class PostFilterResult(msgspec.Struct, frozen=True):
     displaced: tuple[Victim, ...] = ()
     """Pending pods that lose their nomination to the node, because this pod comes before them."""
     at_once: bool = False
-    """Pods that Permit held were rejected to make room: try the pod again without waiting."""
+    """Pods that Permit held were rejected to make room: try the pod again without waiting. Only
+    counts with a rejection."""
 
 
 class PostFilterPlugin(Plugin):

@@ -68,6 +68,8 @@ class Standing(Enum):
     """Pending; its last attempt ended for the sake of the group alone."""
     REFUSED = "refused"
     """Pending; its last attempt ended for a reason of its own, and none has ended otherwise since."""
+    AWAITING_ROOM = "awaiting room"
+    """Refused as well, but room is being made for it on a node."""
     HELD_BACK = "held back"
     """Pending, with scheduling gates or without a profile that would try it."""
     WAITING = "waiting"

@@ -216,11 +216,13 @@ class Fold:
         for displaced in record.displaced:
             if state.entry(displaced.key, displaced.uid) is not None:
                 state.nominator.withdraw(displaced.key)
+                self._pods.regroup(state.pods[displaced.key])
         self._advance_start(record.examined)
-        state.queue.reject(record.key, record.plugins, record.pending_plugins, state.now_ns)
-        self._pods.regroup(entry)
         if record.at_once:
-            state.queue.activate(record.key)
+            state.queue.try_again(record.key)
+        else:
+            state.queue.reject(record.key, record.plugins, record.pending_plugins, state.now_ns)
+        self._pods.regroup(entry)
 
     def _attempt_failed(self, record: r.AttemptFailed) -> None:
         entry = self._decided(record.key, record.uid)

@@ -148,12 +148,12 @@ class PodFold:
     def _pending_updated(self, entry: PodEntry, info: PodInfo) -> None:
         state, old = self._state, entry.info
         entry.info = info
-        self.regroup(entry)
         nominated = info.pod.status.nominated_node_name
         if nominated != old.pod.status.nominated_node_name and self.is_ours(entry):
             state.nominator.nominate(info, nominated)
         else:
             state.nominator.refresh(info)
+        self.regroup(entry)
         if not self.is_ours(entry):
             state.queue.remove(info.key)
             state.inquiries.pop(info.key, None)
@@ -277,7 +277,10 @@ def standing_of(state: ClusterState, entry: PodEntry) -> Standing:
         return Standing.WAITING if key in state.waiting else Standing.PLACED
     if pod.spec.scheduling_gates or pod.spec.scheduler_name not in state.profiles:
         return Standing.HELD_BACK
-    return standing_of_pending(state.queue.known(key))
+    standing = standing_of_pending(state.queue.known(key))
+    if standing is Standing.REFUSED and state.nominator.node_of(key):
+        return Standing.AWAITING_ROOM
+    return standing
 
 
 def _on_node(entry: PodEntry) -> Pod:

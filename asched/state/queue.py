@@ -263,6 +263,15 @@ class SchedulingQueue:
         self._wait(self._unschedulable, pod, pod.unschedulable_plugins | pod.pending_plugins)
         self._wake_by(pod, missed, now_ns)
 
+    def try_again(self, key: str) -> None:
+        """The attempt was turned down, but what it lacked is there by now: nothing is known against
+        the pod, and it takes its old place among the active ones."""
+        pod, _ = self._in_flight[key]
+        pod.unschedulable_plugins = pod.pending_plugins = frozenset()
+        pod.consecutive_errors = 0
+        self._end_flight(key)
+        self._activate_or_gate(pod)
+
     def fail(self, key: str, now_ns: int) -> None:
         """The attempt, or its binding, ended in an error: tried again after a backoff."""
         pod, _ = self._in_flight[key]
