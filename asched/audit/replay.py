@@ -15,6 +15,7 @@ import msgspec
 
 from asched.audit.travel import fold_before
 from asched.cycle.decide import Decider
+from asched.cycle.shadow import Answering
 from asched.framework.profile import PluginOrigin, ProfileError
 from asched.framework.registry import Registry
 from asched.journal.codec import CODEC
@@ -27,6 +28,7 @@ from asched.state.records import (
     PermitAllowed,
     PermitRejected,
     ProfilesLoaded,
+    ShadowCompared,
 )
 
 PROGRESS_EVERY: Final = 500
@@ -75,6 +77,7 @@ class Judge:
         self.decisions = 0
         self._fold = fold
         self._decider = Decider(fold.state)
+        self._answering = Answering(fold.state)
         self._expected: deque[Decision] = deque()
         # What plugins say of held pods during an attempt follows it as decisions of their own.
         # Where the replay begins among those, their attempt lies before it.
@@ -97,6 +100,8 @@ class Judge:
         return Divergence(next_seq, "the journal ends", decided=_stored(self._expected[0]))
 
     def _judged(self, seq: int, record: AnyRecord) -> Divergence | None:
+        if isinstance(record, ShadowCompared):
+            return self._compared(seq, record)
         if not isinstance(record, DECISIONS):
             self._may_belong_before = False
             if self._expected:
@@ -115,6 +120,19 @@ class Judge:
         self.decisions += 1
         if decided != recorded:
             return Divergence(seq, "another decision", recorded, decided)
+        return None
+
+    def _compared(self, seq: int, recorded: ShadowCompared) -> Divergence | None:
+        """A decision of shadow mode: what we would have decided, beside what another did."""
+        entry = self._fold.state.entry(recorded.key, recorded.uid)
+        if entry is None:
+            return Divergence(seq, "there is no such pod to decide for", _stored(recorded))
+        self.decisions += 1
+        decided = self._answering.compared(
+            recorded.number, entry.info, recorded.node, recorded.message
+        )
+        if _stored(decided) != _stored(recorded):
+            return Divergence(seq, "another decision", _stored(recorded), _stored(decided))
         return None
 
 

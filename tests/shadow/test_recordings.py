@@ -10,7 +10,7 @@ import pytest
 from typer.testing import CliRunner
 
 from asched.cli.main import app
-from asched.daemon.shadow.answers import Answering
+from asched.cycle.shadow import Answering
 from asched.daemon.shadow.comparing import Missed
 from asched.daemon.shadow.explaining import Window
 from asched.daemon.shadow.report import Report

@@ -10,8 +10,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 from enum import StrEnum
+from typing import NamedTuple
 
-from asched.daemon.shadow.answers import Answering
+from asched.cycle.shadow import Answering
 from asched.model.pod import POD_SCHEDULED, Pod
 from asched.state.cluster import ClusterState, PodEntry, PodPhase
 from asched.state.records import ShadowCompared
@@ -34,6 +35,15 @@ class Missed(StrEnum):
     """The other's attempt ended in an error, which is no decision."""
     NO_PROFILE = "no profile of that name"
     """No profile of ours serves the pod's schedulerName."""
+
+
+class Question(NamedTuple):
+    """An answer of the other scheduler, to be compared."""
+
+    entry: PodEntry
+    node: str
+    """Where it bound the pod; empty where it found no node."""
+    message: str
 
 
 class Comparer:
@@ -64,11 +74,12 @@ class Comparer:
     def gone(self, uid: str) -> None:
         self._told.pop(uid, None)
 
-    def compare(self, pod: Pod, *, synced: bool = True) -> ShadowCompared | None:
-        """The comparison if the pod, as it now is, carries an answer that it did not carry before.
+    def question(self, pod: Pod, *, synced: bool = True) -> Question | None:
+        """What is to be compared if the pod, as it now is, carries an answer that it did not carry
+        before.
 
-        To be asked before the change is folded. The record is to be folded first. While not
-        ``synced`` answers are only counted.
+        To be asked before the change is folded, and so is the comparison. While not ``synced``
+        answers are only counted.
         """
         entry, uid = self._state.entry(pod.key, pod.metadata.uid), pod.metadata.uid
         message = "" if pod.node_name else _message(pod, UNSCHEDULABLE)
@@ -92,26 +103,13 @@ class Comparer:
         if not synced:
             self.missed[Missed.UNSYNCED] += 1
             return None
-        return self._compared(entry, pod.node_name, message)
+        return Question(entry, pod.node_name, message)
 
-    def _compared(self, entry: PodEntry, node: str, message: str) -> ShadowCompared:
+    def compared(self, question: Question) -> ShadowCompared:
+        """The other's answer and ours. To be asked on the state that the record then follows."""
         self._number += 1
-        info, answer = entry.info, self._answering.answer(entry.info)
-        theirs = ShadowCompared(self._number, info.key, info.uid, node, message)
-        agreed = answer.agrees_with(theirs)
-        return ShadowCompared(
-            self._number,
-            info.key,
-            info.uid,
-            node,
-            message,
-            answer.best,
-            answer.score,
-            answer.feasible,
-            # Where both say the same it is not written twice.
-            "" if agreed else answer.message,
-            agreed,
-        )
+        info = question.entry.info
+        return self._answering.compared(self._number, info, question.node, question.message)
 
 
 def _message(pod: Pod, reason: str) -> str:

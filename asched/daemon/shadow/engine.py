@@ -92,7 +92,7 @@ class ShadowEngine:
         self._look_at_the_clock()
         ends_ns = self._clock.monotonic_ns() + round(SLICE_S * NS_PER_S)
         while (change := self._inbox.next_change()) is not None:
-            for record in self._follower.observe(change):
+            for record in self._follower.observe(change, self._begin):
                 self._apply(record)
             if self._clock.monotonic_ns() >= ends_ns:
                 break

@@ -30,7 +30,7 @@ import msgspec
 
 from asched.cycle.attempt import feasible_nodes_to_find
 from asched.cycle.inspect import inspect
-from asched.daemon.shadow.answers import Answering
+from asched.cycle.shadow import Answering
 from asched.daemon.shadow.image_sizes import other_sizes
 from asched.daemon.shadow.steps import (
     OWN_DOING,

@@ -5,10 +5,10 @@ The same for a live cluster and for a recording. It holds nothing that could wri
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 
+from asched.cycle.shadow import Answering
 from asched.daemon.config_file import Configuration
-from asched.daemon.shadow.answers import Answering
 from asched.daemon.shadow.comparing import Comparer
 from asched.daemon.shadow.explaining import Explainer, Window
 from asched.daemon.shadow.report import Difference, Report, ReportWriter
@@ -73,8 +73,14 @@ class Follower:
             return self._writer.explained(record, binding=binding)
         return None
 
-    def observe(self, change: Change) -> Iterator[AnyRecord]:
-        """What a change of the watch is worth recording: a comparison, then the news."""
+    def observe(
+        self, change: Change, before_comparing: Callable[[], None] = lambda: None
+    ) -> Iterator[AnyRecord]:
+        """What a change of the watch is worth recording: a comparison, then the news.
+
+        ``before_comparing`` is called first where there is something to compare: what it applies
+        precedes the comparison in the journal, so it must in the state as well.
+        """
         if isinstance(change, Listed):
             pods = [item for item in change.objects if isinstance(item, Pod)]
             if change.resource.value.type is Pod:
@@ -88,9 +94,10 @@ class Follower:
             self._comparer.gone(seen.uid)
         else:
             if isinstance(seen, Pod):
-                compared = self._comparer.compare(seen, synced=not self.awaited)
-                if compared is not None:
-                    yield compared
+                question = self._comparer.question(seen, synced=not self.awaited)
+                if question is not None:
+                    before_comparing()
+                    yield self._comparer.compared(question)
             news = observe_object(self.state, seen)
         if news is not None:
             yield news
