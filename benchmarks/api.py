@@ -83,6 +83,10 @@ class Api:
         if obj["kind"] == "Pod":
             await self._name_priority(obj["spec"])
             await self._keep_what_cannot_change(obj, path)
+        status = obj.get("status", {})
+        if obj["kind"] == "Node" and "capacity" in status:
+            # A server does so with every request it decodes; the embedded one with new nodes only.
+            status.setdefault("allocatable", status["capacity"])
         body = msgspec.json.encode(obj)
         for part in subresources or ("",):
             await self._client.request("PUT", f"{path}/{part}".rstrip("/"), body=body)

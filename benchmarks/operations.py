@@ -37,6 +37,23 @@ _NODE: Json = {
     },
 }
 """The node of a workload that names no template."""
+_SIZE = {"cpu": "100m", "memory": "500Mi"}
+_POD: Json = {
+    "apiVersion": "v1",
+    "kind": "Pod",
+    "metadata": {"generateName": "pod-"},
+    "spec": {
+        "containers": [
+            {
+                "name": "pause",
+                "image": "registry.k8s.io/pause:3.10.1",
+                "ports": [{"containerPort": 80}],
+                "resources": {"requests": _SIZE, "limits": _SIZE},
+            }
+        ]
+    },
+}
+"""The pod of a step that names no template, nor the workload."""
 _SUFFIX_LETTERS = "bcdfghjklmnpqrstvwxz2456789"
 
 
@@ -172,10 +189,11 @@ class Executor:
     async def _create_pods_in(self, namespace: str, operation: w.CreatePods) -> None:
         count = self._workload.count(operation)
         path = operation.pod_template_path or self._workload.case.default_pod_template_path
-        template, volumes = self._template(path), _Volumes.of(self._workload, operation)
+        template = self._template(path) if path else None
+        volumes = _Volumes.of(self._workload, operation)
 
         async def create(number: int) -> None:
-            pod = template.render(number, count)
+            pod = template.render(number, count) if template else copy.deepcopy(_POD)
             if volumes is not None:
                 await volumes.give(self._api, pod, namespace, number, count)
             name = await self._api.create(pod, namespace)
