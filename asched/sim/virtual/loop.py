@@ -102,6 +102,11 @@ class Simulation:
         self._begin()
 
     @property
+    def cluster(self) -> ClusterState:
+        """What the scheduler knows now. For reading only."""
+        return self._state
+
+    @property
     def events_happened(self) -> int:
         """How many events of the history are past."""
         return self._next_event
