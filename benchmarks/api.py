@@ -17,6 +17,10 @@ PARALLEL: Final = 30
 """Requests under way at once, as in scheduler_perf."""
 
 
+_GENERATED_NAMES: Final = 8
+"""So many names a server draws before it gives up; one that draws once only is asked again."""
+
+
 class _Collection(NamedTuple):
     path: str
     plural: str
@@ -56,9 +60,17 @@ class Api:
         """The name of the object made. Raises ApiError, NoAnswerError, WorkloadError."""
         if obj["kind"] == "Pod":
             await self._name_priority(obj["spec"])
-        path = self._path(obj, namespace)
-        answer = await self._client.request("POST", path, body=msgspec.json.encode(obj))
-        return msgspec.json.decode(answer, type=_Created).metadata.name
+        path, body = self._path(obj, namespace), msgspec.json.encode(obj)
+        for attempts_left in reversed(range(_GENERATED_NAMES)):
+            try:
+                answer = await self._client.request("POST", path, body=body)
+                return msgspec.json.decode(answer, type=_Created).metadata.name
+            except ApiError as error:
+                # Among ten thousand names of five letters some are drawn twice.
+                drawn = "name" not in obj.get("metadata", {})
+                if error.status != 409 or not drawn or not attempts_left:
+                    raise
+        raise AssertionError("the last attempt returns or raises")
 
     async def create_namespace(self, name: str, template: Json | None = None) -> None:
         """Also where it exists already."""

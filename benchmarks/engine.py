@@ -111,6 +111,7 @@ def main(
     shapes: Annotated[str, typer.Option(help="Distinct pod templates, with commas between; all-different for no two alike.")] = "1",
     runs: Annotated[int, typer.Option(help="Runs of each, of which the median counts.", min=1)] = 3,
     profile: Annotated[bool, typer.Option("--profile", help="Show where the time goes (one run each).")] = False,
+    sort: Annotated[str, typer.Option(help="Order of the profile, such as tottime or cumtime.")] = "tottime",
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
 ) -> None:  # fmt: skip
     """Measure what a decision costs by kind of pod, by nodes, and by distinct pod templates."""
@@ -129,7 +130,7 @@ def main(
                 profiler = cProfile.Profile() if profile else None
                 rows.append(measure(workload, 1 if profile else runs, profiler))
                 if profiler is not None:
-                    pstats.Stats(profiler).sort_stats("tottime").print_stats(_PROFILE_LINES)
+                    pstats.Stats(profiler).sort_stats(sort).print_stats(_PROFILE_LINES)
     if as_json:
         print(json.dumps([msgspec.to_builtins(row) for row in rows], indent=2))
     else:
