@@ -90,6 +90,8 @@ class Eviction(NamedTuple):
     victim: Victim
     preemptor: Victim
     node: str
+    reason: str = ""
+    """The action of the batch session that evicts; empty for preemption pod by pod."""
 
 
 class Handle(Protocol):

@@ -30,9 +30,11 @@ from asched.state.checkpoint_form import (
     EntryForm,
     EvictionForm,
     FilterAnswersForm,
+    GroupWriteForm,
     InquiryForm,
     PlaceForm,
     RowForm,
+    SessionForm,
     StateForm,
     TemplateForm,
     WaitingForm,
@@ -44,6 +46,7 @@ from asched.state.inquiries import FilterAnswers, Inquiry
 from asched.state.permits import PermitAnswer, WaitingPod
 from asched.state.pod_fold import PodFold
 from asched.state.records import Lottery, PodSeen, ProfilesLoaded
+from asched.state.sessions import GroupWrite
 from asched.state.templates import Templates
 
 _MAGIC = b"asched-checkpoint "
@@ -73,6 +76,9 @@ class Image(NamedTuple):
     evictions: tuple[EvictionForm, ...]
     inquiries: tuple[InquiryForm, ...]
     queue: QueueImage
+    sessions: tuple[SessionForm, ...]
+    finished: list[PodInfo]
+    group_writes: tuple[GroupWriteForm, ...]
 
 
 def image_of_state(state: ClusterState) -> Image:
@@ -105,6 +111,15 @@ def image_of_state(state: ClusterState) -> Image:
         tuple(EvictionForm(*eviction) for eviction in state.evictions.values()),
         tuple(_inquiry_form(key, inquiry) for key, inquiry in state.inquiries.items()),
         image_of(state.queue),
+        tuple(
+            SessionForm(p.spec, p.number, p.held_ns, p.changes, (*p.pending,))
+            for p in state.sessions
+        ),
+        [*state.sessions.finished.values()],
+        tuple(
+            GroupWriteForm(write.decision, write.under_way)
+            for write in state.sessions.writes.values()
+        ),
     )
 
 
@@ -203,6 +218,9 @@ def encode(image: Image) -> bytes:
         image.evictions,
         image.inquiries,
         queue,
+        image.sessions,
+        pods.all(image.finished),
+        image.group_writes,
     )
     # The first level of compression: what it leaves is small, and it is the fastest.
     return _MAGIC + b"%d\n" % FORMAT + zlib.compress(msgspec.msgpack.encode(form), 1)
@@ -236,6 +254,7 @@ def restore(blob: bytes, load: PluginLoader) -> Fold:
     refill(state.queue, form.queue, pods.info)
     state.inquiries.update((inquiry.key, _inquiry(inquiry)) for inquiry in form.inquiries)
     state.next_start_row = form.next_start_row
+    _fill_sessions(state, form, pods)
     _fill_groups(state)
     _fill_books(state)
     for answer in form.answers:
@@ -337,7 +356,9 @@ def _fill_pods(state: ClusterState, form: StateForm, pods: _Pods) -> None:
             WaitingPod(pods.info(held.pod), held.node, held.since_ns, {**held.pending_until_ns})
         )
     for eviction in form.evictions:
-        state.evictions.begin(Eviction(eviction.victim, eviction.preemptor, eviction.node))
+        state.evictions.begin(
+            Eviction(eviction.victim, eviction.preemptor, eviction.node, eviction.reason)
+        )
 
 
 def _inquiry(form: InquiryForm) -> Inquiry:
@@ -361,6 +382,20 @@ def _fill_groups(state: ClusterState) -> None:
     pods = PodFold(state)
     for entry in state.pods.values():
         pods.regroup(entry)
+
+
+def _fill_sessions(state: ClusterState, form: StateForm, pods: _Pods) -> None:
+    sessions = state.sessions
+    sessions.load(kept.spec for kept in form.sessions)
+    for profile, kept in zip(sessions, form.sessions, strict=True):
+        profile.restore(kept.number, kept.held_ns, kept.changes)
+        profile.pending.update(dict.fromkeys(kept.pending))
+    for number in form.finished:
+        info = pods.info(number)
+        sessions.finished[info.key] = info
+    for write in form.group_writes:
+        decision = write.decision
+        sessions.writes[decision.kind, decision.group] = GroupWrite(decision, write.under_way)
 
 
 def _fill_books(state: ClusterState) -> None:

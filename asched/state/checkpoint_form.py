@@ -12,12 +12,14 @@ import msgspec
 
 from asched.framework.extenders import ExtenderVerb, PreemptionCandidate
 from asched.framework.interface import Victim
+from asched.framework.sessions import SessionSpec
 from asched.framework.status import Status
 from asched.model.pod import Pod
 from asched.model.resources import AnyObject
 from asched.state.records import Assigned, Lottery, PodSeen, ProfilesLoaded
+from asched.state.session_records import PodGroupDecided
 
-FORMAT = 2
+FORMAT = 3
 """To be raised whenever the form changes, or what the fold makes of the same records."""
 
 
@@ -75,6 +77,23 @@ class EvictionForm(Form):
     victim: Victim
     preemptor: Victim
     node: str
+    reason: str
+
+
+class SessionForm(Form):
+    """A profile that is served by sessions."""
+
+    spec: SessionSpec
+    number: int
+    held_ns: int
+    changes: tuple[bool, bool]
+    pending: tuple[str, ...]
+    """Keys, in their order."""
+
+
+class GroupWriteForm(Form):
+    decision: PodGroupDecided
+    under_way: bool
 
 
 class FilterAnswersForm(Form):
@@ -161,3 +180,6 @@ class StateForm(Form):
     evictions: tuple[EvictionForm, ...]
     inquiries: tuple[InquiryForm, ...]
     queue: QueueForm
+    sessions: tuple[SessionForm, ...]
+    finished: tuple[int, ...]
+    group_writes: tuple[GroupWriteForm, ...]

@@ -29,6 +29,7 @@ from asched.state.pod_groups import PodGroups
 from asched.state.pod_index import PodIndex
 from asched.state.queue import SchedulingQueue
 from asched.state.records import Assigned, Lottery
+from asched.state.sessions import Sessions
 from asched.state.templates import Templates
 from asched.state.volume_index import VolumeIndex
 
@@ -82,6 +83,7 @@ class ClusterState:
         self.permits = Permits()
         self.books = Books()
         self.evictions = Evictions()
+        self.sessions = Sessions()
         self.profiles: Mapping[str, Profile] = {}
         self.extenders: tuple[ExtenderSpec, ...] = ()
         self.inquiries: dict[str, Inquiry] = {}

@@ -21,6 +21,7 @@ from asched.model.node import Node
 from asched.model.pod import Pod
 from asched.model.resources import KINDS
 from asched.state import records as r
+from asched.state import session_records as sr
 from asched.state.absent import incomplete_profile
 from asched.state.changes import EVENT_RESOURCES, node_changes
 from asched.state.cluster import (
@@ -48,6 +49,12 @@ class Fold:
         self._apply: dict[type[r.Record], Callable[[Any], None]] = {
             r.EngineStarted: self._engine_started,
             r.ProfilesLoaded: self._profiles_loaded,
+            sr.SessionsLoaded: self._sessions_loaded,
+            sr.SessionHeld: self._session_held,
+            sr.EvictionDecided: self._eviction_decided,
+            sr.PodGroupDecided: self._group_decided,
+            sr.PodGroupWritten: self._group_write_ended,
+            sr.PodGroupWriteFailed: self._group_write_ended,
             r.ObjectSeen: self._object_seen,
             r.ObjectGone: self._object_gone,
             r.PodSeen: self._pods.like_another_seen,
@@ -114,6 +121,11 @@ class Fold:
         for entry in state.pods.values():
             self._pods.regroup(entry)
 
+    def _sessions_loaded(self, record: sr.SessionsLoaded) -> None:
+        self.state.sessions.load(record.sessions)
+        for entry in self.state.pods.values():
+            self._pods.note_in_sessions(entry)
+
     def _turn_started(self, record: r.TurnStarted) -> None:
         if record.now_ns < self.state.now_ns:
             raise FoldError(f"time runs backwards: {record.now_ns} after {self.state.now_ns}")
@@ -138,6 +150,7 @@ class Fold:
         old = kept.get(seen.key)
         kept[seen.key] = seen
         self.state.objects_changed[type(seen)] += 1
+        self.state.sessions.object_seen(seen)
         if isinstance(seen, Node):
             self.state.nodes.set_node(seen)
         self._tell_of(type(seen), old, seen)
@@ -147,11 +160,14 @@ class Fold:
         if kind is Pod:
             if self.state.entry(record.key, record.uid) is not None:
                 self._pods.gone(record.key)
+            else:
+                self.state.sessions.finished_gone(record.key, record.uid)
             return
         old = self.state.objects_of.get(kind, {}).pop(record.key, None)
         if old is None:
             return
         self.state.objects_changed[kind] += 1
+        self.state.sessions.object_gone(old)
         if isinstance(old, Node):
             self._forget_answers_about(old.name)
             self.state.nodes.remove_node(old.name)
@@ -186,7 +202,7 @@ class Fold:
 
     def _assigned(self, record: r.Assigned) -> None:
         state = self.state
-        entry = self._decided(record.key, record.uid)
+        entry = self._decided(record)
         if state.nodes.row_of(record.node) is None:
             raise FoldError(f"pod {record.key} assigned to {record.node}, which is no node")
         self._pods.place(entry, record.node, PodPhase.ASSUMED)
@@ -205,8 +221,10 @@ class Fold:
 
     def _rejected(self, record: r.Rejected) -> None:
         state = self.state
-        entry = self._decided(record.key, record.uid)
+        entry = self._decided(record)
         entry.rejection = record.message
+        if record.session:
+            return
         if record.nominated_node is not None:
             state.nominator.nominate(entry.info, record.nominated_node)
         preemptor = Victim(record.key, record.uid)
@@ -225,7 +243,7 @@ class Fold:
         self._pods.regroup(entry)
 
     def _attempt_failed(self, record: r.AttemptFailed) -> None:
-        entry = self._decided(record.key, record.uid)
+        entry = self._decided(record)
         entry.rejection = record.message
         self.state.queue.fail(record.key, self.state.now_ns)
         self._pods.regroup(entry)
@@ -248,10 +266,19 @@ class Fold:
         self._pods.regroup(entry)
         self._pods.drop_if_not_ours(entry)
 
-    def _decided(self, key: str, uid: str) -> PodEntry:
+    def _decided(self, record: r.Assigned | r.Rejected | r.AttemptFailed) -> PodEntry:
         """The pod that a decision is about: its attempt ended, it leaves the active queue."""
-        self.state.inquiries.pop(key, None)
-        return self._taken_off(key, uid)
+        self.state.inquiries.pop(record.key, None)
+        if not isinstance(record, r.AttemptFailed) and record.session:
+            return self._in_session(record)
+        return self._taken_off(record.key, record.uid)
+
+    def _in_session(self, record: r.Assigned | r.Rejected) -> PodEntry:
+        """The pod that a session decided about: it waits in no queue."""
+        entry = self.state.entry(record.key, record.uid)
+        if entry is None or not self.state.sessions.awaits_one(entry.info.pod):
+            raise FoldError(f"a session decided pod {record.key} ({record.uid}), which awaits none")
+        return entry
 
     def _taken_off(self, key: str, uid: str) -> PodEntry:
         """The pod leaves the queue, wherever it waits. A decision was made of an active pod; where
@@ -292,6 +319,36 @@ class Fold:
             size = max(1, self.state.nodes.size)
             self.state.next_start_row = (self.state.next_start_row + examined) % size
 
+    # -- sessions -----------------------------------------------------------------------------
+
+    def _session_held(self, record: sr.SessionHeld) -> None:
+        profile = self.state.sessions.get(record.scheduler_name)
+        if profile is None or record.number != profile.number + 1:
+            what = f"session {record.number} of {record.scheduler_name!r}"
+            raise FoldError(f"{what}, which is not the next one")
+        profile.held(record.number, self.state.now_ns)
+
+    def _eviction_decided(self, record: sr.EvictionDecided) -> None:
+        entry = self.state.entry(record.key, record.uid)
+        if entry is None or not entry.node:
+            raise FoldError(f"pod {record.key} ({record.uid}) is to be evicted but is on no node")
+        victim = Victim(record.key, record.uid)
+        self.state.evictions.begin(
+            Eviction(victim, record.preemptor, record.node, record.reason.value)
+        )
+        self._pods.note_in_sessions(entry)
+
+    def _group_decided(self, record: sr.PodGroupDecided) -> None:
+        group = self.state.objects_of.get(KINDS[record.kind], {}).get(record.group)
+        if group is None or group.uid != record.uid:
+            raise FoldError(
+                f"a status for PodGroup {record.group} ({record.uid}), which is not there"
+            )
+        self.state.sessions.decide_group(record)
+
+    def _group_write_ended(self, record: sr.PodGroupWritten | sr.PodGroupWriteFailed) -> None:
+        self.state.sessions.end_write(record.kind, record.group, record.uid)
+
     # -- outcomes -----------------------------------------------------------------------------
 
     def _bound(self, record: r.Bound) -> None:
@@ -307,6 +364,9 @@ class Fold:
             return
         state.permits.end(record.key)
         entry.rejection = record.message
+        if entry.assignment is not None and entry.assignment.session:
+            self._pods.back_to_session(entry)
+            return
         self._pods.give_back(entry)
         if record.code in REJECTIONS and record.plugin:
             by = (record.plugin,)
@@ -318,13 +378,19 @@ class Fold:
         self._pods.drop_if_not_ours(entry)
 
     def _eviction_ended(self, record: r.VictimEvicted) -> None:
-        self.state.evictions.end(record.uid)
+        eviction = self.state.evictions.get(record.uid)
+        if eviction is not None and not eviction.reason:
+            self.state.evictions.end(record.uid)
+        # A session's goes on until the victim is seen to go: meanwhile no other is to be chosen.
 
     def _eviction_failed(self, record: r.EvictionFailed) -> None:
         """No room will be made by this: the pod that waits for it is to look for other victims."""
         eviction = self.state.evictions.end(record.uid)
         if eviction is not None and self.state.entry(*_ref(eviction.preemptor)) is not None:
             self.state.queue.activate(eviction.preemptor.key)
+        entry = self.state.entry(record.key, record.uid)
+        if entry is not None:
+            self._pods.note_in_sessions(entry)
 
 
 def _ref(pod: Victim) -> tuple[str, str]:

@@ -8,6 +8,7 @@ from __future__ import annotations
 import numpy as np
 
 from asched.framework.pod_groups import PodGroupKey, Standing, group_of
+from asched.model.resources import KINDS
 from asched.state.cluster import ClusterState, PodEntry, PodPhase
 from asched.state.node_table import NodeTable
 from asched.state.pod_fold import standing_of
@@ -23,6 +24,7 @@ def check(state: ClusterState) -> None:
     _check_waiting(state)
     _check_nominator(state)
     _check_evictions(state)
+    _check_sessions(state)
     _check_groups(state)
     _check_columns(state)
 
@@ -64,7 +66,8 @@ def _check_entry(state: ClusterState, key: str, entry: PodEntry) -> None:
             flies = places == ["in flight"]
             right = len(places) == 1 and flies is asked if ours else not places
         case PodPhase.ASSUMED:
-            right = places == ["in flight"]
+            in_session = entry.assignment is not None and entry.assignment.session
+            right = places == ([] if in_session else ["in flight"])
         case PodPhase.BOUND:
             right = not places
     where = " and ".join(places) or "nowhere in the queue"
@@ -150,6 +153,25 @@ def _check_groups(state: ClusterState) -> None:
             )
     holding = {g for g, standings in expected.items() if Standing.WAITING in standings.values()}
     _demand({*state.groups.holding} == holding, f"groups {holding} hold pods")
+
+
+def _check_sessions(state: ClusterState) -> None:
+    """Exactly the pending pods of a scheduler that sessions serve wait for its next session."""
+    waiting = {profile.spec.scheduler_name: {*profile.pending} for profile in state.sessions}
+    pending: dict[str, set[str]] = {name: set() for name in waiting}
+    for key, entry in state.pods.items():
+        pod = entry.info.pod
+        if entry.phase is PodPhase.PENDING and not pod.terminating:
+            pending.get(pod.spec.scheduler_name, set()).add(key)
+    _demand(waiting == pending, f"{waiting} wait for sessions, {pending} are pending")
+    for key, info in state.sessions.finished.items():
+        _demand(info.pod.terminal and key == info.key, f"pod {key} is filed as finished")
+        _demand(key not in state.pods, f"pod {key} is finished and still known")
+        _demand(state.sessions.has_jobs_with(info.pod), f"finished pod {key} is of no job")
+    for (kind, key), write in state.sessions.writes.items():
+        there = state.objects_of.get(KINDS[kind], {})
+        _demand(key in there, f"{kind} {key} has a status decided but is not there")
+        _demand((kind, key) == (write.decision.kind, write.decision.group), f"{key} is filed wrong")
 
 
 def _check_columns(state: ClusterState) -> None:

@@ -39,8 +39,8 @@ def observe_deletion(state: ClusterState, gone: Object) -> ObjectGone | None:
     """The record for an object that a watch reported deleted, or None where it was not known."""
     kind, key = type(gone), gone.key
     if kind is Pod:
-        entry = state.entry(key, gone.uid)
-        return None if entry is None else ObjectGone("Pod", key, gone.uid)
+        known = state.entry(key, gone.uid) is not None or state.sessions.remembers(key, gone.uid)
+        return ObjectGone("Pod", key, gone.uid) if known else None
     kept = state.objects_of.get(kind, {}).get(key)
     if kept is None or kept.uid != gone.uid:
         return None
@@ -61,6 +61,7 @@ def observe_list(
     listed = {*unreadable, *(item.key for item in objects)}
     if resource is Resource.PODS:
         known = [(key, entry.info.uid) for key, entry in state.pods.items()]
+        known += [(key, info.uid) for key, info in state.sessions.finished.items()]
     else:
         kept = state.objects_of.get(resource.type, {})
         known = [(key, item.uid) for key, item in kept.items()]
@@ -75,11 +76,14 @@ def observe_list(
 
 def _observe_pod(state: ClusterState, pod: Pod) -> News | None:
     entry = state.entry(pod.key, pod.metadata.uid)
+    finished_of_job = pod.terminal and state.sessions.has_jobs_with(pod)
     if entry is None:
-        if pod.terminal and pod.key not in state.pods:
+        if pod.terminal and pod.key not in state.pods and not finished_of_job:
+            return None
+        if state.sessions.remembers(pod.key, pod.metadata.uid):
             return None
         return _new_pod(state, _without_pod_noise(pod))
-    if pod.terminal:
+    if pod.terminal and not finished_of_job:
         return ObjectGone("Pod", pod.key, pod.metadata.uid)
     old, pod = entry.info.pod, _without_pod_noise(pod)
     if pod == old:

@@ -57,6 +57,7 @@ class PodFold:
             state.templates.release(template)
             if entry is not None:
                 self.gone(info.key)
+            state.sessions.finish(info)
         elif entry is None:
             self._new(info, template)
         else:
@@ -100,9 +101,14 @@ class PodFold:
             # As in kube-scheduler, what another scheduler nominates is no concern of ours.
             state.nominator.nominate(info, pod.status.nominated_node_name)
             state.queue.add(info, state.now_ns)
+        self.note_in_sessions(entry)
         self._tell(_UNSCHEDULED_ADD, None, pod)
 
     def _updated(self, entry: PodEntry, info: PodInfo) -> None:
+        if info.pod.terminal:
+            self.gone(info.key)
+            self._state.sessions.finish(info)
+            return
         if info.pod.terminating:
             # Whoever deleted it: there is nothing left to evict.
             self._state.evictions.end(info.uid)
@@ -114,6 +120,7 @@ class PodFold:
         else:
             # Assumed, or confirmed to us while this older picture was on its way: keep its node.
             self._placed_updated(entry, info)
+        self.note_in_sessions(entry)
 
     def _placed_updated(self, entry: PodEntry, info: PodInfo) -> None:
         state, old = self._state, entry.info
@@ -175,6 +182,7 @@ class PodFold:
         else:
             self._tell(_UNSCHEDULED_DELETE, entry.info.pod, None)
         self._settled(entry)
+        state.sessions.note(entry.info.pod, pending=False)
         group = group_of(entry.info.pod)
         if group is not None:
             state.groups.leave(group, key)
@@ -182,12 +190,14 @@ class PodFold:
     def place(self, entry: PodEntry, node_name: str, phase: PodPhase) -> None:
         self._state.nodes.add_pod(node_name, entry.info)
         entry.node, entry.phase = node_name, phase
+        self.note_in_sessions(entry)
         self.regroup(entry)
 
     def bound(self, entry: PodEntry) -> None:
         """An assumed pod is bound where it was assumed to be."""
         entry.phase = PodPhase.BOUND
         self._settled(entry)
+        self.note_in_sessions(entry)
         self.regroup(entry)
         self._tell(_ASSIGNED_ADD, None, _on_node(entry))
 
@@ -202,6 +212,7 @@ class PodFold:
         entry.assignment = entry.reserved = None
         entry.node, entry.phase = "", PodPhase.PENDING
         if entry.info.key in self._state.pods:
+            self.note_in_sessions(entry)
             self.regroup(entry)
         happened = Happened(_ASSIGNED_DELETE, pod, None, held_since_ns)
         self._state.queue.happened(happened, self._state.now_ns)
@@ -216,6 +227,21 @@ class PodFold:
         state.inquiries.pop(key, None)
         state.permits.end(key)
         state.nominator.withdraw(key)
+
+    # -- sessions -----------------------------------------------------------------------------
+
+    def note_in_sessions(self, entry: PodEntry) -> None:
+        """Keep up who waits for a session, and that something happened that sessions may look at."""
+        pod = entry.info.pod
+        pending = entry.phase is PodPhase.PENDING and not pod.terminating
+        self._state.sessions.note(pod, pending=pending)
+
+    def back_to_session(self, entry: PodEntry) -> None:
+        """The binding that a session decided failed: the pod waits for the next session."""
+        self.give_back(entry)
+        if self.is_ours(entry):
+            # By now it is placed pod by pod.
+            self._state.queue.add(entry.info, self._state.now_ns)
 
     # -- groups -------------------------------------------------------------------------------
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from datetime import datetime
 from enum import IntEnum, StrEnum
-from typing import Any, dataclass_transform
+from typing import Any
 
 import msgspec
 
@@ -22,12 +22,15 @@ from asched.framework.status import Code
 from asched.model.meta import OwnerReference
 from asched.model.pod import PodCondition
 from asched.model.resources import AnyObject
-
-
-@dataclass_transform(frozen_default=True, field_specifiers=(msgspec.field,))
-class Record(msgspec.Struct, frozen=True, omit_defaults=True, gc=False, tag=True):
-    """Base of all records; the tag ``type`` is the class name."""
-
+from asched.state.record_base import Record as Record
+from asched.state.session_records import (
+    EvictionDecided,
+    PodGroupDecided,
+    PodGroupWriteFailed,
+    PodGroupWritten,
+    SessionHeld,
+    SessionsLoaded,
+)
 
 # -- observations -----------------------------------------------------------------------------
 
@@ -310,6 +313,8 @@ class Assigned(Record):
     reservations: tuple[Reservation, ...] = ()
     activate: tuple[str, ...] = ()
     """Keys of pods that are to be tried now because this one was assigned."""
+    session: int = 0
+    """The number of the batch session that decided it (the same as ``attempt``); 0 for none."""
 
 
 class Rejected(Record):
@@ -332,6 +337,8 @@ class Rejected(Record):
     """Pending pods of lower priority that lose their nomination to the same node."""
     at_once: bool = False
     """Held pods make room for it, so it is tried again without waiting."""
+    session: int = 0
+    """The number of the batch session that decided it (the same as ``attempt``); 0 for none."""
 
 
 class AttemptFailed(Record):
@@ -415,12 +422,34 @@ Observation = (
     | BindFailed
     | VictimEvicted
     | EvictionFailed
+    | SessionsLoaded
+    | PodGroupWritten
+    | PodGroupWriteFailed
     | ExtenderAnswer
     | LeadershipGained
     | LeadershipLost
     | ShadowExplained
 )
-Decision = Assigned | Rejected | AttemptFailed | ExtenderAsked | PermitAllowed | PermitRejected
+SessionDecision = SessionHeld | EvictionDecided | PodGroupDecided
+Decision = (
+    Assigned
+    | Rejected
+    | AttemptFailed
+    | ExtenderAsked
+    | PermitAllowed
+    | PermitRejected
+    | SessionDecision
+)
 AnyRecord = Observation | Decision | ShadowCompared
 
-DECISIONS = (Assigned, Rejected, AttemptFailed, ExtenderAsked, PermitAllowed, PermitRejected)
+DECISIONS = (
+    Assigned,
+    Rejected,
+    AttemptFailed,
+    ExtenderAsked,
+    PermitAllowed,
+    PermitRejected,
+    SessionHeld,
+    EvictionDecided,
+    PodGroupDecided,
+)
