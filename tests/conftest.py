@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import structlog
 from hypothesis import settings
 
 # The same examples every time: a change is to blame for a failure, not the day. ``make fuzz`` looks for
@@ -28,3 +30,12 @@ def shared_dir() -> Path:
     if not path.is_dir():
         pytest.skip(f"recorded data is not here: {path} (set {SHARED_ENV} to its folder)")
     return path
+
+
+@pytest.fixture(autouse=True)
+def logs_as_before() -> Iterator[None]:
+    """A command sets up logs for its whole process: here that ends with the test, as the stream does
+    that they are written to."""
+    before = structlog.get_config()
+    yield
+    structlog.configure(**before)
