@@ -1,0 +1,420 @@
+"""What a journal holds of a period: what happened by itself, and what was made of it."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from asched.audit.pods import AuditError
+from asched.audit.whatif.comparison import NamedRun, compare
+from asched.audit.whatif.extraction import recorded_history
+from asched.framework.status import Code
+from asched.journal.memory import MemoryStore
+from asched.sim.virtual.exogenous import (
+    Event,
+    ObjectRemoved,
+    ObjectSet,
+    PodCreated,
+    PodDeleted,
+)
+from asched.sim.virtual.outcome import End, PodRun, Run
+from asched.state.records import (
+    BindFailed,
+    Bound,
+    EngineStarted,
+    EvictionFailed,
+    ObjectGone,
+    PodChanged,
+    ProfilesLoaded,
+    Rejected,
+    TurnStarted,
+    VictimEvicted,
+)
+from tests.audit.recording import BEGIN_NS, REGISTRY, Recording, node, pod
+from tests.audit.whatif.histories import S, history_of, owned, period, simulated, stints
+
+
+def created(events: tuple[Event, ...]) -> dict[str, PodCreated]:
+    return {e.pod.name: e for e in events if isinstance(e, PodCreated)}
+
+
+def deleted(events: tuple[Event, ...]) -> dict[str, float]:
+    return {e.key: (e.at_ns - BEGIN_NS) / S for e in events if isinstance(e, PodDeleted)}
+
+
+def run_of(run: Run, name: str) -> PodRun:
+    [found] = [one for one in run.pods if one.pod.name == name]
+    return found
+
+
+def at(event: PodCreated) -> float:
+    return (event.at_ns - BEGIN_NS) / S
+
+
+def marked(name: str, node_name: str = "") -> PodChanged:
+    """The watch shows that somebody deleted the pod."""
+    when = datetime(2026, 1, 1, tzinfo=UTC)
+    return PodChanged(
+        f"default/{name}", f"uid-{name}", node_name=node_name, deletion_timestamp=when
+    )
+
+
+def work(recording: Recording) -> None:
+    recording.bind(recording.decide())
+
+
+# -- pods -----------------------------------------------------------------------------------------
+
+
+async def test_a_pod_runs_as_long_as_it_was_seen_to() -> None:
+    recording = Recording()
+    recording.turn(1)
+    recording.see(node("n"), pod("p"))
+    decisions = recording.decide()
+    recording.turn(3)
+    recording.bind(decisions)
+    recording.turn(10)
+    recording.lose(pod("p"))
+    found = await history_of(recording)
+    came = created(found.history.events)["p"]
+    assert (at(came), came.run_ns, came.pod.spec.node_name, came.returns) == (1, 7 * S, "", False)
+    # The median of what a binding took is what it takes in simulations.
+    assert found.scheduler.pace.bind_ns == 2 * S
+    assert stints(found.recorded) == {"p": [("n", 1, 10)]}
+    ran = run_of(found.recorded, "p")
+    assert (ran.bound_ns, ran.end, ran.attempts) == (BEGIN_NS + 3 * S, End.FINISHED, 1)
+    assert stints(simulated(found)) == stints(found.recorded)
+
+
+async def test_what_others_delete_is_deleted_at_the_same_time() -> None:
+    recording = Recording()
+    recording.see(node("n", "2"), pod("stopped", "2"))
+    work(recording)
+    recording.turn(1)
+    recording.see(pod("given-up", "2"), pod("withdrawn", "2"))
+    recording.decide()
+    recording.turn(4)
+    recording.add(marked("stopped", "n"))
+    recording.add(marked("withdrawn"))
+    recording.turn(5)
+    recording.lose(pod("given-up"))
+    recording.turn(6)
+    recording.lose(pod("stopped"))
+    recording.lose(pod("withdrawn"))
+    found = await history_of(recording)
+    assert deleted(found.history.events) == {
+        "default/stopped": 6, "default/given-up": 5, "default/withdrawn": 4,
+    }  # fmt: skip
+    assert all(event.run_ns is None for event in created(found.history.events).values())
+    assert {one.pod.name: one.end for one in found.recorded.pods} == dict.fromkeys(
+        ("stopped", "given-up", "withdrawn"), End.DELETED
+    )
+    again = simulated(found)
+    assert {one.pod.name: one.ended_ns for one in again.pods} == {
+        one.pod.name: one.ended_ns for one in found.recorded.pods
+    }
+
+
+async def test_pods_that_others_placed_stay_where_they_are() -> None:
+    recording = Recording()
+    recording.see(node("n"), node("m"), pod("daemon", "1", nodeName="n"))
+    recording.see(pod("foreign", schedulerName="other"), pod("never", schedulerName="other"))
+    recording.see(pod("taken", "9"))
+    recording.decide()
+    recording.turn(2)
+    recording.add(PodChanged("default/foreign", "uid-foreign", node_name="m"))
+    recording.add(PodChanged("default/taken", "uid-taken", node_name="n"))
+    recording.turn(7)
+    recording.lose(pod("foreign"))
+    found = await history_of(recording)
+    came = created(found.history.events)
+    assert set(came) == {"daemon", "foreign", "taken"}
+    assert [(at(came[n]), came[n].pod.spec.node_name) for n in ("daemon", "foreign", "taken")] == [
+        (0, "n"), (2, "m"), (2, "n"),
+    ]  # fmt: skip
+    assert came["foreign"].run_ns == 5 * S
+    assert stints(simulated(found)) == stints(found.recorded)
+
+
+async def test_in_shadow_mode_the_other_schedulers_bindings_are_what_was_decided() -> None:
+    recording = Recording()
+    recording.add(EngineStarted("test", 7, shadow=True))
+    recording.records[0] = EngineStarted("test", 7, shadow=True)
+    recording.see(node("n"), pod("p"))
+    recording.turn(2)
+    recording.add(PodChanged("default/p", "uid-p", node_name="n"))
+    found = await history_of(recording)
+    came = created(found.history.events)["p"]
+    assert (at(came), came.pod.spec.node_name) == (0, "")
+    assert run_of(found.recorded, "p").bound_ns == BEGIN_NS + 2 * S
+    assert any("shadow mode" in note for note in found.notes)
+    assert stints(simulated(found)) == {"p": [("n", 0, None)]}
+
+
+async def test_a_pod_that_changes_changes_under_the_name_it_had_first() -> None:
+    recording = Recording()
+    gated = pod("p", schedulingGates=[{"name": "wait"}])
+    recording.see(node("n"), gated)
+    recording.decide()
+    recording.turn(2)
+    recording.see(msgspec.structs.replace(gated, spec=pod("p").spec))
+    work(recording)
+    recording.turn(3)
+    recording.add(PodChanged("default/p", "uid-p", labels={"a": "b"}, node_name="n"))
+    found = await history_of(recording)
+    changes = [e for e in found.history.events if isinstance(e, ObjectSet) and e.object.name == "p"]
+    assert [(e.at_ns - BEGIN_NS) // S for e in changes] == [2, 3]
+    assert changes[1].object.labels == {"a": "b"}
+    assert created(found.history.events)["p"].pod.spec.scheduling_gates
+    assert stints(simulated(found)) == stints(found.recorded) == {"p": [("n", 2, None)]}
+
+
+async def test_a_binding_that_fails_is_a_consequence() -> None:
+    recording = Recording()
+    recording.see(node("n"), pod("p"))
+    recording.decide()
+    recording.turn(1)
+    recording.add(BindFailed("default/p", "uid-p", "n", Code.ERROR, message="no"))
+    recording.turn(9)
+    work(recording)
+    found = await history_of(recording)
+    assert created(found.history.events)["p"].run_ns is None
+    assert stints(found.recorded) == {"p": [("n", 0, 1), ("n", 9, None)]}
+    assert run_of(found.recorded, "p").stints[0].end is End.BIND_FAILED
+    assert stints(simulated(found)) == {"p": [("n", 0, None)]}
+
+
+# -- pods that have to go -------------------------------------------------------------------------
+
+
+def preempted(low: str, *, controlled: bool) -> Recording:
+    """``low`` runs for 10 s, then has to go for ``high``, which runs for 20 s."""
+    recording = Recording()
+    victim = pod(low, "2", priority=1)
+    recording.see(node("n", "2"), owned(victim, "set") if controlled else victim)
+    work(recording)
+    recording.turn(10)
+    recording.see(pod("high", "2", priority=9))
+    [rejected] = recording.decide()
+    assert isinstance(rejected, Rejected)
+    assert rejected.victims
+    recording.turn(11)
+    recording.add(VictimEvicted(f"default/{low}", f"uid-{low}"))
+    recording.add(marked(low, "n"))
+    return recording
+
+
+async def test_what_is_made_in_place_of_a_victim_is_no_pod_of_its_own() -> None:
+    recording = preempted("low", controlled=True)
+    recording.see(owned(pod("low-again", "2", priority=1), "set"))
+    recording.turn(12)
+    recording.lose(pod("low"))
+    recording.turn(15)
+    work(recording)
+    recording.turn(35)
+    recording.lose(pod("high"))
+    recording.turn(36)
+    work(recording)
+    recording.turn(40)
+    recording.lose(pod("low-again"))
+    found = await history_of(recording)
+    came = created(found.history.events)
+    assert set(came) == {"low", "high"}
+    assert came["low"].returns
+    # It ran for 12 s, and in its second life for another 4 s.
+    assert came["low"].run_ns == 16 * S
+    assert deleted(found.history.events) == {}
+    low = run_of(found.recorded, "low")
+    first, second = low.stints
+    assert (first.end, first.by, first.evicted_ns) == (
+        End.PREEMPTED, "default/high", BEGIN_NS + 10 * S,
+    )  # fmt: skip
+    assert (second.node, second.end, low.end) == ("n", End.FINISHED, End.FINISHED)
+
+
+async def test_how_long_a_victim_would_have_run_is_not_known() -> None:
+    recording = preempted("low", controlled=False)
+    recording.turn(12)
+    recording.lose(pod("low"))
+    found = await history_of(recording)
+    low = created(found.history.events)["low"]
+    assert (low.run_ns, low.returns) == (None, False)
+    assert run_of(found.recorded, "low").end is End.PREEMPTED
+    assert deleted(found.history.events) == {}
+
+
+async def test_an_eviction_that_failed_displaced_nobody() -> None:
+    recording = preempted("low", controlled=True)
+    recording.records.pop()
+    recording.records[-1] = EvictionFailed("default/low", "uid-low", "no")
+    recording.turn(12)
+    recording.see(owned(pod("sibling", "1"), "set"))
+    recording.turn(20)
+    recording.add(ObjectGone("Pod", "default/low", "uid-low"))
+    found = await history_of(recording)
+    assert set(created(found.history.events)) == {"low", "high", "sibling"}
+    assert created(found.history.events)["low"].run_ns == 20 * S
+
+
+async def test_what_is_made_in_place_of_pods_of_a_node_that_went() -> None:
+    recording = Recording()
+    daemon = owned(pod("daemon", "1", nodeName="n"), "every-node", "DaemonSet")
+    recording.see(node("n"), owned(pod("p"), "set"), daemon)
+    work(recording)
+    recording.turn(5)
+    recording.add(ObjectGone("Node", "n", "uid-n"))
+    recording.see(node("m"))
+    recording.turn(6)
+    recording.lose(pod("p"))
+    recording.lose(daemon)
+    recording.see(owned(pod("p-again"), "set"))
+    work(recording)
+    found = await history_of(recording)
+    came = created(found.history.events)
+    assert set(came) == {"p", "daemon"}
+    assert (came["p"].returns, came["daemon"].returns) == (True, False)
+    assert [e.key for e in found.history.events if isinstance(e, ObjectRemoved)] == ["n"]
+    assert stints(found.recorded)["p"] == [("n", 0, 6), ("m", 6, None)]
+    # A simulated node takes its pods with it at once.
+    assert stints(simulated(found))["p"] == [("n", 0, 5), ("m", 5, None)]
+    assert [(s.node.name, s.to_ns is None) for s in found.recorded.nodes] == [
+        ("n", False), ("m", True),
+    ]  # fmt: skip
+
+
+# -- periods --------------------------------------------------------------------------------------
+
+
+def three_pods() -> Recording:
+    """``a`` runs from 0 to 30 s, ``b`` waits from 10 s on and runs from 30 s, ``c`` comes at 40 s."""
+    recording = Recording()
+    recording.see(node("n", "2"), pod("a", "2"))
+    work(recording)
+    recording.turn(10)
+    recording.see(pod("b", "2"))
+    recording.decide()
+    recording.turn(30)
+    recording.lose(pod("a"))
+    work(recording)
+    recording.turn(40)
+    recording.see(pod("c", "1"))
+    recording.decide()
+    return recording
+
+
+async def test_a_period_begins_with_the_state_of_then() -> None:
+    found = await history_of(three_pods(), period(20))
+    assert (found.history.begin_ns, found.history.end_ns) == (
+        BEGIN_NS + 20 * S, BEGIN_NS + 40 * S,
+    )  # fmt: skip
+    came = created(found.history.events)
+    assert (at(came["a"]), came["a"].pod.spec.node_name, came["a"].run_ns) == (20, "n", 10 * S)
+    assert (at(came["b"]), came["b"].pod.spec.node_name) == (20, "")
+    assert not came["b"].pod.status.conditions
+    assert stints(simulated(found)) == stints(found.recorded) == {
+        "a": [("n", 20, 30)], "b": [("n", 30, None)], "c": [],
+    }  # fmt: skip
+
+
+async def test_a_period_ends_where_it_is_to() -> None:
+    found = await history_of(three_pods(), period(0, 25))
+    assert found.history.end_ns == BEGIN_NS + 25 * S
+    assert set(created(found.history.events)) == {"a", "b"}
+    assert created(found.history.events)["a"].run_ns is None
+    assert stints(simulated(found)) == stints(found.recorded)
+    message = run_of(found.recorded, "b").message
+    assert message.startswith("0/1 nodes are available: 1 Insufficient cpu.")
+
+
+async def test_a_pod_that_was_assumed_and_not_bound_when_the_period_began() -> None:
+    recording = Recording()
+    recording.see(node("n"), pod("bound"), pod("failed"))
+    recording.decide()
+    recording.turn(5)
+    recording.add(Bound("default/bound", "uid-bound", "n"))
+    recording.add(BindFailed("default/failed", "uid-failed", "n", Code.ERROR, message="no"))
+    recording.turn(9)
+    work(recording)
+    found = await history_of(recording, period(2))
+    came = created(found.history.events)
+    assert (at(came["bound"]), came["bound"].pod.spec.node_name) == (2, "n")
+    assert (at(came["failed"]), came["failed"].pod.spec.node_name) == (5, "")
+
+
+@pytest.mark.parametrize(("since_s", "until_s"), [(1000, None), (50, 60)])
+async def test_a_period_of_which_nothing_is_known(since_s: float, until_s: float | None) -> None:
+    with pytest.raises(
+        AuditError, match="reaches from 2026-01-01T00:00:00Z to 2026-01-01T00:00:40"
+    ):
+        await history_of(three_pods(), period(since_s, until_s))
+
+
+async def test_journals_without_anything() -> None:
+    with pytest.raises(AuditError, match="the journal is empty"):
+        await recorded_history(MemoryStore(), REGISTRY.load)
+
+
+async def test_another_configuration_in_the_period_is_told() -> None:
+    recording = three_pods()
+    loaded = recording.records[1]
+    assert isinstance(loaded, ProfilesLoaded)
+    assert (await history_of(recording)).notes == ()
+    other = msgspec.structs.replace(loaded.profiles[0], percentage_of_nodes_to_score=50)
+    recording.turn(50)
+    recording.add(loaded)
+    recording.add(ProfilesLoaded((other,)))
+    found = await history_of(recording)
+    assert found.notes[0].startswith("the configuration was changed 1 time(s) in the period")
+    assert found.scheduler.profiles == (other,)
+
+
+# -- the recorded configuration, simulated, does what was recorded --------------------------------
+
+SHARES = st.sampled_from(["1", "2", "3"])
+
+
+@st.composite
+def recordings(draw: st.DrawFn) -> Recording:
+    """Pods that come and go by themselves on a cluster that is often full. They are bound at once."""
+    recording = Recording()
+    recording.see(*(node(f"n{n}", draw(SHARES) + "000m") for n in range(draw(st.integers(1, 4)))))
+    running: list[str] = []
+    clock_s = 0.0
+    for number in range(draw(st.integers(1, 12))):
+        clock_s = _work_until(recording, clock_s + draw(st.integers(1, 40)) * 1.3)
+        for name in draw(st.lists(st.sampled_from(running or ["none"]), unique=True, max_size=2)):
+            if name in running and recording.state.pods[f"default/{name}"].node:
+                recording.lose(pod(name))
+                running.remove(name)
+        for copy in range(draw(st.integers(0, 2))):
+            name = f"p{number}-{copy}"
+            recording.see(pod(name, draw(SHARES)))
+            running.append(name)
+        work(recording)
+    _work_until(recording, clock_s + 700)
+    return recording
+
+
+def _work_until(recording: Recording, until_s: float) -> float:
+    """Turns for every timer of the queue, and one at the end."""
+    until_ns = BEGIN_NS + round(until_s * S)
+    while (due_ns := recording.state.queue.next_timer_ns()) is not None and due_ns < until_ns:
+        recording.add(TurnStarted(max(due_ns, recording.state.now_ns)))
+        work(recording)
+    recording.turn(until_s)
+    return until_s
+
+
+@given(recordings())
+async def test_the_same_configuration_does_the_same_again(recording: Recording) -> None:
+    found = await history_of(recording)
+    again = simulated(found)
+    assert stints(again) == stints(found.recorded)
+    compared = compare(NamedRun("recorded", found.recorded), NamedRun("again", again))
+    assert compared.equal
+    assert compared.baseline.figures.time_to_bind == compared.candidate.figures.time_to_bind
+    assert compared.baseline.figures.resources == compared.candidate.figures.resources
