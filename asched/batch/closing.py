@@ -64,13 +64,14 @@ class SessionClosing:
             yield job
 
     def group_outcomes(self) -> tuple[PodGroupOutcome, ...]:
-        return tuple(self._outcome(job) for job in self._jobs() if job.id in self._groups)
+        return tuple(self.outcome_of(job) for job in self._jobs() if job.id in self._groups)
 
-    def _outcome(self, job: Job) -> PodGroupOutcome:
-        status = self._groups[job.id].status
+    def outcome_of(self, job: Job) -> PodGroupOutcome:
+        """The status of the job's PodGroup, real or shadow."""
+        group = self._groups.get(job.id)
         before = [
             PodGroupCondition(old.type, old.status, old.reason, old.message)
-            for old in status.conditions
+            for old in (group.status.conditions if group is not None else ())
         ]
         fresh = self._conditions.get(job.id, {})
         kept = [fresh.get(old.type, old) for old in before]
@@ -97,8 +98,8 @@ class SessionClosing:
             return True
         if [*map(_substance, after)] != [*map(_substance, before)]:
             return True
-        group = self._groups[job.id]
-        if isinstance(group, PodGroup):
+        group = self._groups.get(job.id)
+        if not isinstance(group, CustomPodGroup):
             return False
         status = group.status
         return (status.phase, status.running, status.succeeded, status.failed) != (

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable
 
 from asched.batch.books import Books
 from asched.batch.closing import SessionClosing
@@ -16,7 +15,6 @@ from asched.batch.stage import SessionStage
 from asched.batch.tiers import Seat, Tiers
 from asched.batch.trace import NoTrace, SessionTrace
 from asched.batch.volumes import NoVolumes, VolumeClaims
-from asched.framework.pod_info import PodInfo
 from asched.framework.session_objects import Job, TaskStatus
 from asched.framework.session_plugins import Invalid, SessionPlugin
 from asched.framework.sessions import (
@@ -37,7 +35,6 @@ def hold_session(
     registry: SessionRegistry,
     number: int,
     *,
-    finished: Iterable[PodInfo] = (),
     shrunk: frozenset[str] = frozenset(),
     volumes: VolumeClaims | None = None,
     trace: SessionTrace | None = None,
@@ -45,8 +42,7 @@ def hold_session(
     """What a session of ``spec`` on the cluster as it is comes to. Changes nothing.
 
     ``number`` counts the profile's sessions and, with the cluster's seed, stands for chance.
-    ``finished``: pods that are done, of which the cluster keeps no entry. ``shrunk``: see
-    :meth:`asched.batch.snapshot.Cache.snapshot`. Where ``trace`` is given, it is told how each
+    ``shrunk``: see :meth:`asched.batch.snapshot.Cache.snapshot`. Where ``trace`` is given, it is told how each
     decision came about; the outcome is the same. Raises
     :class:`asched.batch.registry.SessionRegistryError` for an action or plugin that cannot be had.
     """
@@ -55,12 +51,12 @@ def hold_session(
         spec,
         registry,
         number,
-        Cache(cluster, spec).snapshot(finished, shrunk),
+        Cache(cluster, spec).snapshot(shrunk),
         volumes or NoVolumes(),
         trace or NoTrace(),
     )
     held.run_actions()
-    return held.close()
+    return held.outcome(held.closing())
 
 
 class SessionRun:
@@ -138,11 +134,15 @@ class SessionRun:
                 )
             )
 
-    def close(self) -> SessionOutcome:
+    def closing(self) -> SessionClosing:
+        """What the plugins have to say, now that the actions have run."""
         transition_id = session_id(self._spec.scheduler_name, self._number)
         closing = SessionClosing(self.session, transition_id, self._snapshot.groups, self._invalid)
         for plugin in self.session.tiers.closing:
             plugin.on_close(closing)
+        return closing
+
+    def outcome(self, closing: SessionClosing) -> SessionOutcome:
         books = self.session.books
         return SessionOutcome(
             number=self._number,

@@ -70,10 +70,10 @@ class Cache:
         self._with_spec: set[str] = set()
         self._groups: dict[str, PodGroup | CustomPodGroup] = {}
 
-    def snapshot(self, finished: Iterable[PodInfo], shrunk: frozenset[str]) -> Snapshot:
-        """``finished``: pods that are done. ``shrunk``: nodes that were last updated to offer less
-        than their pods use; kube-batch leaves them alone."""
-        seen = [*self._seen(finished)]
+    def snapshot(self, shrunk: frozenset[str]) -> Snapshot:
+        """``shrunk``: nodes that were last updated to offer less than their pods use; kube-batch
+        leaves them alone."""
+        seen = [*self._seen()]
         tasks = [(pod, self._task(pod)) for pod in seen]
         for pod, task in tasks:
             self._assign(pod, task)
@@ -98,7 +98,7 @@ class Cache:
 
     # -- pods ---------------------------------------------------------------------------------
 
-    def _seen(self, finished: Iterable[PodInfo]) -> Iterator[SeenPod]:
+    def _seen(self) -> Iterator[SeenPod]:
         """The pods that count. kube-batch does not see Pending pods of other schedulers."""
         ours = self._spec.scheduler_name
         evicting = self._cluster.evictions
@@ -111,7 +111,7 @@ class Cache:
             if self._count_foreign and self._is_beside_the_point(pod, status, foreign=foreign):
                 continue
             yield SeenPod(entry.info, entry.node, status)
-        for info in finished:
+        for info in self._cluster.sessions.finished.values():
             done = TaskStatus.SUCCEEDED if info.pod.status.phase == SUCCEEDED else TaskStatus.FAILED
             yield SeenPod(info, info.pod.node_name, done)
 

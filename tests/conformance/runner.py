@@ -6,10 +6,13 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from asched.batch.registry import SessionRegistry
 from asched.framework.registry import Registry
 from asched.framework.strict import ConfigurationError
 from asched.model.resources import DecodeError
 from tests.conformance.answers import Laboratory
+from tests.conformance.batch_documents import is_batch_document
+from tests.conformance.batch_runner import session_differences
 from tests.conformance.differences import differences
 from tests.conformance.documents import Document, DocumentError
 
@@ -40,9 +43,13 @@ def _in_number_order(path: Path) -> tuple[str, int, str]:
 
 
 def results(topic: str, paths: Sequence[Path], registry: Registry) -> Iterator[CaseResult]:
-    """The result of every case. A document that cannot be used is one failed case."""
+    """The result of every case, or of every session of a recorded batch. A document that cannot be used is one failed case."""
     for path in paths:
         try:
+            if is_batch_document(path):
+                for place, lines in session_differences(path, SessionRegistry.discover()):
+                    yield CaseResult(topic, place, tuple(lines))
+                continue
             document = Document(path)
             laboratory = Laboratory(document, registry)
             for number, (case, answer) in enumerate(laboratory.answers()):
