@@ -118,6 +118,8 @@ class PodGroupOutcome(msgspec.Struct, frozen=True, omit_defaults=True, gc=False)
     conditions: tuple[PodGroupCondition, ...] = ()
     changed: bool = True
     """Whether it differs from what the PodGroup says by now."""
+    native: bool = False
+    """It is Kubernetes' own PodGroup, not a custom resource."""
 
 
 class UnschedulablePod(msgspec.Struct, frozen=True, gc=False):
