@@ -85,6 +85,7 @@ class SessionClosing:
             job.count(TaskStatus.FAILED),
             conditions,
             changed=self._is_news(job, before, conditions),
+            native=isinstance(group, PodGroup),
         )
 
     def _is_news(

@@ -140,7 +140,7 @@ class OpenSession:
         return self.tiers.reclaimable(reclaimer, candidates)
 
     def statement(self) -> BatchStatement:
-        return BatchStatement(self.books, self.trace, self._bind_if_ready)
+        return BatchStatement(self.books, self.node_books.names, self.trace, self._bind_if_ready)
 
     def draw(self, words: str, below: int) -> int:
         return draw(self._seed, f"{self._words}/{words}", below)
@@ -182,14 +182,14 @@ class OpenSession:
     def allocate_at_once(self, task: Task, row: int) -> None:
         """Allocate outside of any statement, and bind the job's allocated tasks if it is ready now.
         Raises :class:`asched.batch.books.Misplaced`."""
+        self.trace.line("allocate", task.key, self.node_books.names[row])
         self.books.place(task, row, TaskStatus.ALLOCATED)
-        self.trace.line("allocate", task.key, task.node)
         self._bind_if_ready(task.job)
 
     def pipeline_at_once(self, task: Task, row: int) -> None:
         """Raises :class:`asched.batch.books.Misplaced`."""
+        self.trace.line("pipeline", task.key, self.node_books.names[row])
         self.books.place(task, row, TaskStatus.PIPELINED)
-        self.trace.line("pipeline", task.key, task.node)
 
     def evict_at_once(self, task: Task, reason: EvictionReason, preemptor: Task) -> None:
         self.books.release(task)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
 from asched.batch.books import Books
@@ -25,9 +25,15 @@ class BatchStatement:
     """A :class:`asched.framework.session_plugins.Statement`."""
 
     def __init__(
-        self, books: Books, trace: SessionTrace, bind_if_ready: Callable[[str], None]
+        self,
+        books: Books,
+        names: Sequence[str],
+        trace: SessionTrace,
+        bind_if_ready: Callable[[str], None],
     ) -> None:
+        """``names``: those of nodes, by row."""
         self._books = books
+        self._names = names
         self._trace = trace
         self._bind_if_ready = bind_if_ready
         self._operations: list[_Placed | _Evicted] = []
@@ -37,15 +43,15 @@ class BatchStatement:
 
     def allocate(self, task: Task, row: int) -> None:
         """Raises :class:`asched.batch.books.Misplaced`."""
+        self._trace.line("allocate", task.key, self._names[row])
         self._books.place(task, row, TaskStatus.ALLOCATED)
         self._operations.append(_Placed(task))
-        self._trace.line("allocate", task.key, task.node)
 
     def pipeline(self, task: Task, row: int) -> None:
         """Raises :class:`asched.batch.books.Misplaced`."""
+        self._trace.line("stmt-pipeline", task.key, self._names[row])
         self._books.place(task, row, TaskStatus.PIPELINED)
         self._operations.append(_Placed(task))
-        self._trace.line("stmt-pipeline", task.key, task.node)
 
     def evict(self, task: Task, reason: EvictionReason, preemptor: Task) -> None:
         self._books.release(task)

@@ -309,12 +309,11 @@ def _sent(outcome: SessionOutcome, faults: Mapping[str, list[str]]) -> Answer:
 
 
 def _traces(actions: list[ActionTrace]) -> Answer:
-    """By action; one that is listed twice is told apart by its place."""
-    names = Counter(action.action for action in actions)
+    """By action; one that is listed again is told apart by its place."""
     decisions: Answer = {}
     traces: Answer = {}
-    for position, action in enumerate(actions):
-        name = action.action if names[action.action] == 1 else f"{action.action}#{position}"
+    for position, action in enumerate(actions, 1):
+        name = f"{action.action}#{position}" if action.action in traces else action.action
         traces[name] = action.lines
         if action.decisions:
             decisions[name] = {pod: _decision(made) for pod, made in action.decisions.items()}
