@@ -13,8 +13,10 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iter
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
 from random import Random
+from typing import Protocol
 
 import anyio
+import msgspec
 from anyio.abc import TaskGroup
 
 from benchmarks import workload_files as w
@@ -27,6 +29,15 @@ from benchmarks.workload_files import Workload, WorkloadError
 Measuring = Callable[[str, Collection[str], Mapping[str, str]], AbstractAsyncContextManager[None]]
 """Measures the pods of some namespaces with some labels while the block is open; first its name."""
 Report = Callable[[str], None]
+
+
+class Gate(Protocol):
+    """Holds the scheduler back while the pods that it is measured on are made."""
+
+    def pause(self) -> None: ...
+
+    def proceed(self) -> None: ...
+
 
 _NODE: Json = {
     "apiVersion": "v1",
@@ -68,14 +79,17 @@ class Executor:
         tasks: TaskGroup,
         measuring: Measuring,
         report: Report = lambda text: None,
+        backlog: Gate | None = None,
     ) -> None:
-        """``tasks`` is for what goes on beside the steps: cancel it when :meth:`run` is over."""
+        """``tasks`` is for what goes on beside the steps: cancel it when :meth:`run` is over. With a
+        gate ``backlog`` measured pods are all there before the first of them is scheduled."""
         self._workload = workload
         self._api = api
         self._pods = pods
         self._tasks = tasks
         self._measuring = measuring
         self._report = report
+        self._backlog = backlog
         self._waited_for: Counter[str] = Counter()
         """Namespaces with pods that no step has waited for yet."""
         self._namespaces: set[str] = set()
@@ -183,8 +197,17 @@ class Executor:
         if not operation.collect_metrics:
             await self._create_pods_in(namespace, operation)
             return
+        if self._backlog is None or operation.steady_state:
+            async with self._measuring(namespace, (namespace,), {}):
+                await self._create_pods_in(namespace, operation)
+            return
+        self._backlog.pause()
+        await self._create_pods_in(
+            namespace, msgspec.structs.replace(operation, skip_wait_to_completion=True)
+        )
         async with self._measuring(namespace, (namespace,), {}):
-            await self._create_pods_in(namespace, operation)
+            self._backlog.proceed()
+            await self._until_none_waits((namespace,), {})
 
     async def _create_pods_in(self, namespace: str, operation: w.CreatePods) -> None:
         count = self._workload.count(operation)

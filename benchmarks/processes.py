@@ -13,6 +13,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import anyio
+import msgspec
 from anyio.abc import Process
 
 _PATIENCE_S = 60.0
@@ -71,19 +72,45 @@ class MeasuredProcess:
             before_s = now_s
         return before_s
 
+    def pause(self) -> None:
+        """Let it do nothing until :meth:`proceed`."""
+        self._process.send_signal(signal.SIGSTOP)
+
+    def proceed(self) -> None:
+        self._process.send_signal(signal.SIGCONT)
+
     def check(self) -> None:
         """Raises :class:`ProcessEndedError` where it does not run any more."""
         if self._process.returncode is not None:
             raise ProcessEndedError(self.output[-2000:])
 
 
+class SchedulerOptions(msgspec.Struct, frozen=True):
+    """How the scheduler is run, beside what every measurement has in common."""
+
+    configuration: str = ""
+    """Further YAML documents of its configuration file."""
+    search_path: Path | None = None
+    """A folder with distributions of plugins."""
+    profile: Path | None = None
+    """Where cProfile is to leave its statistics. It slows the scheduler down."""
+
+
 @asynccontextmanager
-async def running(folder: Path, name: str, *arguments: str) -> AsyncIterator[MeasuredProcess]:
+async def running(
+    folder: Path, name: str, *arguments: str, options: SchedulerOptions | None = None
+) -> AsyncIterator[MeasuredProcess]:
     """``asched`` with these arguments, ended with SIGTERM when the block is left."""
-    output = folder / f"{name}.log"
+    output, options = folder / f"{name}.log", options or SchedulerOptions()
+    command = [sys.executable, "-m", "asched", *arguments]
+    if options.profile is not None:
+        command[1:1] = ["-m", "cProfile", "-o", str(options.profile)]
+    environment = dict(os.environ)
+    if options.search_path is not None:
+        environment["PYTHONPATH"] = str(options.search_path)
     with output.open("wb") as file:
         process = await anyio.open_process(
-            [sys.executable, "-m", "asched", *arguments], stdin=None, stdout=file, stderr=file
+            command, stdin=None, stdout=file, stderr=file, env=environment
         )
         async with process:
             measured = MeasuredProcess(process, output)
@@ -93,14 +120,17 @@ async def running(folder: Path, name: str, *arguments: str) -> AsyncIterator[Mea
                 with anyio.CancelScope(shield=True), anyio.move_on_after(_PATIENCE_S):
                     if process.returncode is None:
                         process.send_signal(signal.SIGTERM)
+                        process.send_signal(signal.SIGCONT)
                     await process.wait()
 
 
 @asynccontextmanager
-async def api_server(folder: Path) -> AsyncIterator[Path]:
-    """An embedded cluster in a process of its own; the path of its kubeconfig."""
+async def api_server(folder: Path, faults: str = "") -> AsyncIterator[Path]:
+    """An embedded cluster in a process of its own; the path of its kubeconfig. ``faults`` as
+    ``asched apiserver`` takes them."""
     kubeconfig = folder / "kubeconfig"
-    arguments = ("apiserver", "--no-kubelets", "--heartbeat", "0", "--kubeconfig", str(kubeconfig))
+    arguments = ["apiserver", "--no-kubelets", "--heartbeat", "0", "--kubeconfig", str(kubeconfig)]
+    arguments += ["--faults", faults] if faults else []
     async with running(folder, "apiserver", *arguments) as server:
         with anyio.fail_after(_PATIENCE_S):
             while "serving" not in server.output:
@@ -111,12 +141,12 @@ async def api_server(folder: Path) -> AsyncIterator[Path]:
 
 @asynccontextmanager
 async def scheduler(
-    folder: Path, kubeconfig: Path, journal: Path, more_settings: str = ""
+    folder: Path, kubeconfig: Path, journal: Path, options: SchedulerOptions | None = None
 ) -> AsyncIterator[MeasuredProcess]:
-    """``asched run`` with its journal on SQLite and Events on. ``more_settings`` are further YAML of
-    its configuration file."""
-    settings = folder / "settings.yaml"
-    settings.write_text(_SETTINGS + more_settings)
+    """``asched run`` with its journal on SQLite and Events on."""
+    options, settings = options or SchedulerOptions(), folder / "settings.yaml"
+    settings.write_text(_SETTINGS + options.configuration)
     arguments = ("--kubeconfig", kubeconfig, "--config", settings, "--journal", journal)
-    async with running(folder, "scheduler", "run", *map(str, arguments)) as process:
+    command = ("run", *map(str, arguments))
+    async with running(folder, "scheduler", *command, options=options) as process:
         yield process

@@ -21,8 +21,9 @@ import typer
 from asched.kube.errors import ApiError, KubeConfigError, NoAnswerError
 from benchmarks import workload_files, workload_run
 from benchmarks.measurement import Report
-from benchmarks.processes import ProcessEndedError
+from benchmarks.processes import ProcessEndedError, SchedulerOptions
 from benchmarks.workload_files import Workload, WorkloadError
+from benchmarks.workload_run import Setting
 
 _EXPECTED = (
     WorkloadError, ApiError, NoAnswerError, KubeConfigError, ProcessEndedError, TimeoutError,
@@ -38,7 +39,7 @@ def _listing(workloads: list[Workload]) -> str:
     return "\n".join(lines)
 
 
-def run_workload(workload: Workload, kubeconfig: Path | None, *, quiet: bool = False) -> Report:
+def run_workload(workload: Workload, setting: Setting, *, quiet: bool = False) -> Report:
     """Run it in an event loop of its own. Raises as :func:`workload_run.run`."""
 
     def progress(text: str) -> None:
@@ -47,7 +48,7 @@ def run_workload(workload: Workload, kubeconfig: Path | None, *, quiet: bool = F
 
     try:
         return anyio.run(
-            workload_run.run, workload, kubeconfig, progress, backend_options={"use_uvloop": True}
+            workload_run.run, workload, setting, progress, backend_options={"use_uvloop": True}
         )
     except BaseExceptionGroup as group:
         raise _first(group) from group
@@ -71,6 +72,8 @@ def main(
     workload: Annotated[str, typer.Option(help="Case/Size, or a case: then its first size labelled performance.")] = "",
     kubeconfig: Annotated[Path | None, typer.Option(help="A cluster of your own instead of the embedded one; nothing else may schedule there.")] = None,
     json_file: Annotated[Path | None, typer.Option("--json", help="Write the report here too.")] = None,
+    backlog: Annotated[bool, typer.Option("--backlog", help="Make all measured pods first, then let the scheduler drain them.")] = False,
+    profile: Annotated[Path | None, typer.Option("--scheduler-profile", help="Where to leave cProfile's statistics of the scheduler.")] = None,
     listing: Annotated[bool, typer.Option("--list", help="List the workloads with their labels.")] = False,
 ) -> None:  # fmt: skip
     """Run one of Kubernetes' scheduler workloads on asched and print the report as JSON."""
@@ -79,7 +82,8 @@ def main(
         if listing:
             print(_listing(workloads))
             return
-        report = run_workload(workload_files.find(workloads, workload), kubeconfig)
+        setting = Setting(kubeconfig, backlog=backlog, scheduler=SchedulerOptions(profile=profile))
+        report = run_workload(workload_files.find(workloads, workload), setting)
     except _EXPECTED as error:
         print(f"scheduler_perf: {error}", file=sys.stderr)
         raise typer.Exit(1) from None

@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import anyio
+import msgspec
 
 from asched.kube.connection import connect
 from benchmarks import journal_times, processes
@@ -17,7 +18,7 @@ from benchmarks.measurement import Measurements, Report
 from benchmarks.operations import Executor
 from benchmarks.operations import Report as Progress
 from benchmarks.pods import Pods
-from benchmarks.processes import MeasuredProcess
+from benchmarks.processes import MeasuredProcess, SchedulerOptions
 from benchmarks.workload_files import Workload
 
 PATIENCE_S = 1800.0
@@ -25,8 +26,20 @@ PATIENCE_S = 1800.0
 _PROGRESS_S = 2.0
 
 
-async def run(workload: Workload, kubeconfig: Path | None, progress: Progress) -> Report:
-    """Run it against the server of ``kubeconfig``, or else an embedded one.
+class Setting(msgspec.Struct, frozen=True):
+    """Where and how a workload is run."""
+
+    kubeconfig: Path | None = None
+    """None for an embedded cluster."""
+    faults: str = ""
+    """What goes wrong in the embedded cluster, as ``asched apiserver`` takes it."""
+    backlog: bool = False
+    """Make all measured pods before the scheduler may go on, and measure how they drain."""
+    scheduler: SchedulerOptions = SchedulerOptions()
+
+
+async def run(workload: Workload, setting: Setting, progress: Progress) -> Report:
+    """Run it from beginning to end.
 
     Raises WorkloadError, ApiError, NoAnswerError, ProcessEndedError, and TimeoutError for one that
     does not end.
@@ -36,19 +49,20 @@ async def run(workload: Workload, kubeconfig: Path | None, progress: Progress) -
         folder = Path(folder_name)
         journal = folder / "journal.db"
         async with (
-            _server(folder, kubeconfig) as config,
+            _server(folder, setting) as config,
             connect(config, None) as client,
             anyio.create_task_group() as tasks,
         ):
             pods = Pods(clock)
             tasks.start_soon(pods.watch, client)
             await pods.synced.wait()
-            async with processes.scheduler(folder, config, journal) as scheduler:
+            async with processes.scheduler(folder, config, journal, setting.scheduler) as scheduler:
                 tasks.start_soon(_attend, scheduler, pods, progress)
                 measurements = Measurements(pods, scheduler, clock)
                 executor = Executor(
-                    workload, Api(client), pods, tasks, measurements.measuring, progress
-                )
+                    workload, Api(client), pods, tasks, measurements.measuring, progress,
+                    scheduler if setting.backlog else None,
+                )  # fmt: skip
                 with anyio.fail_after(PATIENCE_S):
                     await executor.run()
                 report = _report(workload, measurements, scheduler, pods)
@@ -59,11 +73,11 @@ async def run(workload: Workload, kubeconfig: Path | None, progress: Progress) -
 
 
 @asynccontextmanager
-async def _server(folder: Path, kubeconfig: Path | None) -> AsyncIterator[Path]:
-    if kubeconfig is not None:
-        yield kubeconfig
+async def _server(folder: Path, setting: Setting) -> AsyncIterator[Path]:
+    if setting.kubeconfig is not None:
+        yield setting.kubeconfig
         return
-    async with processes.api_server(folder) as embedded:
+    async with processes.api_server(folder, setting.faults) as embedded:
         yield embedded
 
 
