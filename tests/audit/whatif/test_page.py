@@ -1,0 +1,215 @@
+"""The report as HTML: whole, self-contained, and proof against what is written into it."""
+
+from __future__ import annotations
+
+import re
+import xml.etree.ElementTree as ET
+from html.parser import HTMLParser
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from asched.audit.whatif.comparison import NamedRun, compare
+from asched.audit.whatif.measures import measured
+from asched.audit.whatif.occupancy import workload_of
+from asched.audit.whatif.page.axes import Mark, span_label, time_marks, upper_bound
+from asched.audit.whatif.page.charts import HEIGHT, WIDTH
+from asched.audit.whatif.page.document import MOST_PODS, comparison_page, run_page
+from asched.audit.whatif.page.markup import tag, text
+from asched.sim.virtual.outcome import Run
+from tests.audit.recording import node
+from tests.audit.whatif.runs import pod_run, run_of, span, stint
+
+EVIL = "<script>alert('&\"')</script>"
+ALLOWED = {
+    "html", "head", "meta", "title", "style", "body", "h1", "h2", "p", "ul", "li", "div", "figure",
+    "figcaption", "svg", "line", "path", "text", "span", "i", "table", "thead", "tbody", "tr", "th",
+    "td",
+}  # fmt: skip
+
+
+class Reader(HTMLParser):
+    """Reads a page, and complains of tags that are not closed, or not in order."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: list[str] = []
+        self.tags: set[str] = set()
+        self.attributes: set[str] = set()
+        self.words: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags.add(tag)
+        self.attributes |= {name for name, _ in attrs}
+        if tag != "meta":
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.words.append(data)
+
+
+def read(page: str) -> Reader:
+    reader = Reader()
+    reader.feed(page)
+    reader.close()
+    assert reader.open == []
+    return reader
+
+
+def some_run(where: str, *, pods: int = 3, name: str = "p") -> Run:
+    made = [
+        pod_run(f"{name}{n}", stint(where, n % 40 + 1, n % 40 + 50), created_s=n % 40)
+        for n in range(pods)
+    ]
+    return run_of(*made, nodes=(span(node("a", "9")), span(node("b", "9"))))
+
+
+def compared(*, pods: int = 3, name: str = "p", title: str = "What if") -> str:
+    found = compare(
+        NamedRun("old", some_run("a", pods=pods, name=name)),
+        NamedRun(EVIL, some_run("b", pods=pods, name=name)),
+        some_run("a", pods=pods, name=name),
+        notes=(f"a note {EVIL}",),
+    )
+    return comparison_page(found, title)
+
+
+def test_nothing_that_is_written_into_a_page_is_anything_but_text() -> None:
+    page = compared(name=EVIL, title=EVIL)
+    reader = read(page)
+    assert reader.tags <= ALLOWED
+    assert not any(name.startswith("on") or name in {"href", "src"} for name in reader.attributes)
+    said = " ".join(reader.words)
+    assert f"default/{EVIL}0" in said
+    assert f"a note {EVIL}" in said
+    assert "<script" not in page
+
+
+def test_a_page_needs_nothing_from_elsewhere() -> None:
+    page = compared()
+    assert "default-src 'none'" in read_policy(page)
+    assert not re.search(r"https?:|url\(|@import", page)
+
+
+def read_policy(page: str) -> str:
+    found = re.search(r'http-equiv="Content-Security-Policy" content="([^"]*)"', page)
+    assert found is not None
+    return found[1].replace("&#x27;", "'")
+
+
+def test_every_chart_is_well_formed_and_within_its_frame() -> None:
+    charts = re.findall(r"<svg.*?</svg>", compared(), re.DOTALL)
+    # Waiting, pending, utilisation and fragmentation of cpu.
+    assert len(charts) == 4
+    for chart in charts:
+        root = ET.fromstring(chart)
+        assert root.get("viewBox") == f"0 0 {WIDTH} {HEIGHT}"
+        assert [one.get("class") for one in root.iter("path")] == [
+            "line baseline", "line candidate", "line recorded",
+        ]  # fmt: skip
+        for path in root.iter("path"):
+            for x, y in places(path.get("d") or ""):
+                assert 0 <= x <= WIDTH
+                assert 0 <= y <= HEIGHT
+        for label in root.iter("text"):
+            assert 0 <= float(label.get("x") or -1) <= WIDTH
+
+
+def places(path: str) -> list[tuple[float, float]]:
+    """Where a path of steps goes."""
+    found = []
+    x = y = 0.0
+    for letter, first, second in re.findall(r"([MHV])([-\d.]+)(?: ([-\d.]+))?", path):
+        x = float(first) if letter in "MH" else x
+        y = float(second) if letter == "M" else float(first) if letter == "V" else y
+        found.append((x, y))
+    assert found
+    return found
+
+
+def test_a_chart_shows_what_was_measured() -> None:
+    [chart] = re.findall(r"<svg><title>cpu util.*?</svg>", run_html().replace(SVG_TAG, "<svg>"))
+    root = ET.fromstring(chart)
+    [path] = root.iter("path")
+    marks = {
+        one.text: float(one.get("y") or 0) for one in root.iter("text") if one.get("class") == "up"
+    }
+    height = marks["0%"] - marks["100%"]
+    shares = [(marks["0%"] - y) / height for _, y in places(path.get("d") or "")]
+    # Three pods of one core come one by one, on 18 cores.
+    assert max(shares) == pytest.approx(3 / 18, abs=0.001)
+    assert shares[0] == 0.0
+    assert shares[-1] == 0.0
+
+
+SVG_TAG = f'<svg viewBox="0 0 {WIDTH} {HEIGHT}" role="img">'
+
+
+def run_html() -> str:
+    run = some_run("a")
+    return run_page("simulated", measured(run, workload_of(run.pods)), "A run", ["a note"])
+
+
+def test_a_page_of_one_run() -> None:
+    reader = read(run_html())
+    said = " ".join(reader.words)
+    assert "A run" in said
+    assert "a note" in said
+    assert "pods to place" in said
+    assert "change" not in said
+    assert "Pods placed differently" not in said
+
+
+def test_a_run_in_which_nothing_happened_has_a_page() -> None:
+    run = Run(0, 0, (), ())
+    read(run_page("nothing", measured(run, workload_of(run.pods)), "Nothing"))
+
+
+def test_many_pods_are_counted_and_only_some_told() -> None:
+    page = compared(pods=MOST_PODS + 7)
+    assert f"Pods placed differently ({MOST_PODS + 7})" in page
+    assert "… and 7 more" in page
+    assert page.count("default/p") == MOST_PODS
+
+
+def test_both_colour_schemes_are_there() -> None:
+    assert "prefers-color-scheme: dark" in compared()
+
+
+TEXTS = st.text(st.characters(exclude_categories=["Cc", "Cs"], exclude_characters="\ufffe\uffff"))
+"""What an XML document can hold."""
+
+
+@given(TEXTS, TEXTS)
+def test_any_text_is_read_as_it_was_written(plain: str, attribute: str) -> None:
+    found = ET.fromstring(tag("p", text(plain), title=attribute))
+    assert (found.text or "") == plain
+    assert found.get("title") == attribute
+
+
+@given(st.floats(0.001, 1e9))
+def test_marks_of_time_are_few_and_within(span_s: float) -> None:
+    marks = time_marks(span_s)
+    assert 1 <= len(marks) <= 8
+    assert marks[0] == Mark(0, "0")
+    assert marks[-1].at <= span_s * 1.000001
+    assert len({mark.label for mark in marks}) == len(marks)
+
+
+@given(st.lists(st.floats(0, 1e9), max_size=5))
+def test_an_upper_bound_is_round_and_near(values: list[float]) -> None:
+    bound, step = upper_bound(values)
+    highest = max(values, default=0)
+    assert bound >= highest * 0.999999
+    assert 1 <= round(bound / step) <= 10
+    assert bound <= max(highest * 2, 1.0)
+
+
+def test_labels_of_spans() -> None:
+    assert [span_label(s) for s in (0, 0.001, 1.5, 90, 5400, 86400, 0.12345)] == [
+        "0", "1 ms", "1.5 s", "1.5 min", "1.5 h", "1 d", "0.123 s",
+    ]  # fmt: skip

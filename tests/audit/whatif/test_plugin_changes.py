@@ -1,0 +1,152 @@
+"""``--plugins``: what can be written, and what it does to profiles."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import pytest
+
+from asched.audit.pods import AuditError
+from asched.audit.whatif.plugin_changes import (
+    Action,
+    PluginChange,
+    parse_changes,
+    with_changes,
+)
+from asched.daemon.config_file import load
+from asched.framework.cycle_state import CycleState
+from asched.framework.interface import (
+    Arguments,
+    ExtensionPoint,
+    PreScorePlugin,
+    QueueSortPlugin,
+    ScorePlugin,
+)
+from asched.framework.nodes import NodeInfo, Nodes
+from asched.framework.pod_info import PodInfo, QueuedPod
+from asched.framework.profile import PluginWeight, ProfileSpec
+from asched.framework.registry import Registry
+from asched.framework.status import SUCCESS, Status
+
+
+class Liking(Arguments, frozen=True):
+    name: str = "n0"
+
+
+class Likes(PreScorePlugin, ScorePlugin):
+    name: ClassVar[str] = "Likes"
+    api_version: ClassVar[int] = 1
+    arguments: ClassVar[type[Liking]] = Liking
+
+    def pre_score(self, state: CycleState, pod: PodInfo, nodes: Nodes) -> Status:
+        return SUCCESS
+
+    def score(self, state: CycleState, pod: PodInfo, node: NodeInfo) -> int:
+        return 0
+
+
+class Needy(Likes):
+    class Needs(Arguments, frozen=True):
+        what: str
+
+    name: ClassVar[str] = "Needy"
+    api_version: ClassVar[int] = 1
+    arguments: ClassVar[Any] = Needs
+
+
+class LastComeFirst(QueueSortPlugin):
+    name: ClassVar[str] = "LastComeFirst"
+    api_version: ClassVar[int] = 1
+
+    def less(self, first: QueuedPod, second: QueuedPod) -> bool:
+        return first.added_at_ns > second.added_at_ns
+
+
+INSTALLED = Registry.discover()
+REGISTRY = Registry(
+    {name: INSTALLED.load(name) for name in INSTALLED.names}
+    | {plugin.name: plugin for plugin in (Likes, Needy, LastComeFirst)}
+)
+DEFAULTS = load(None, REGISTRY).profiles
+
+
+def changed(text: str) -> ProfileSpec:
+    [spec] = with_changes(DEFAULTS, parse_changes(text), REGISTRY)
+    return spec
+
+
+def names_at(spec: ProfileSpec, point: ExtensionPoint) -> list[str]:
+    return [entry.name for entry in spec.plugins_at(point)]
+
+
+def test_what_can_be_written() -> None:
+    assert parse_changes("A=5, +B,-C,D") == (
+        PluginChange(Action.WEIGH, "A", 5),
+        PluginChange(Action.ENABLE, "B"),
+        PluginChange(Action.DISABLE, "C"),
+        PluginChange(Action.ENABLE, "D"),
+    )
+
+
+def test_a_weight() -> None:
+    spec = changed("NodeResourcesFit=5")
+    assert PluginWeight("NodeResourcesFit", 5) in spec.plugins_at(ExtensionPoint.SCORE)
+    [before] = DEFAULTS
+    assert names_at(spec, ExtensionPoint.SCORE) == names_at(before, ExtensionPoint.SCORE)
+    assert (spec.arguments, spec.origins) == (before.arguments, before.origins)
+    assert changed("NodeResourcesFit=1") == before
+
+
+def test_disabling() -> None:
+    spec = changed("-NodeResourcesFit")
+    assert "NodeResourcesFit" not in spec.plugin_names
+    assert "NodeResourcesFit" not in spec.arguments
+    assert all(origin.name != "NodeResourcesFit" for origin in spec.origins)
+    # A weight brings it back, at Score alone.
+    scored = changed("-NodeResourcesFit,NodeResourcesFit=2")
+    assert names_at(scored, ExtensionPoint.SCORE)[-1] == "NodeResourcesFit"
+    assert "NodeResourcesFit" not in names_at(scored, ExtensionPoint.FILTER)
+    assert scored.arguments["NodeResourcesFit"] == DEFAULTS[0].arguments["NodeResourcesFit"]
+
+
+def test_enabling() -> None:
+    spec = changed("+Likes")
+    assert names_at(spec, ExtensionPoint.SCORE)[-1] == "Likes"
+    assert names_at(spec, ExtensionPoint.PRE_SCORE)[-1] == "Likes"
+    assert "Likes" not in names_at(spec, ExtensionPoint.FILTER)
+    assert spec.arguments["Likes"] == {"name": "n0"}
+    assert [origin.name for origin in spec.origins] == sorted(o.name for o in spec.origins)
+    assert changed("+Likes,Likes") == spec
+
+
+def test_another_order_of_the_queue_takes_the_place_of_the_one_before() -> None:
+    assert names_at(changed("+LastComeFirst"), ExtensionPoint.QUEUE_SORT) == ["LastComeFirst"]
+
+
+@pytest.mark.parametrize(
+    ("text", "complaint"),
+    [
+        ("", '"" is no change; write Name=WEIGHT, +Name or -Name'),
+        ("A,,B", '"" is no change'),
+        ("--A", '"--A" is no change'),
+        ("A=", '"" is no weight for A; it is a whole number from 1 to'),
+        ("A=0", '"0" is no weight'),
+        ("A=1.5", '"1.5" is no weight'),
+        ("A=²", '"²" is no weight'),
+        ("A=99999999999", "is no weight"),
+        ("-A=2", '"-A=2" disables a plugin and weighs it'),
+        ("NodeResorcesFit=2", "unknown plugin .* did you mean NodeResourcesFit?"),
+        ("-NodeResorcesFit", "did you mean NodeResourcesFit?"),
+        ("NodeName=2", "plugin NodeName does not score"),
+        ("-Likes", "-Likes: no profile has it enabled"),
+        ("-PrioritySort", "left without a plugin that orders the queue"),
+        ("-DefaultBinder", "left without a plugin that binds"),
+        ("+Needy", "plugin Needy needs arguments; give them in a file with --config"),
+    ],
+)
+def test_mistakes(text: str, complaint: str) -> None:
+    with pytest.raises(
+        AuditError, match=complaint.replace("+", r"\+").replace("²", "\\S")
+    ) as found:
+        changed(text)
+    assert "\n" not in str(found.value)
