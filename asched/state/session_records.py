@@ -53,6 +53,8 @@ class SessionHeld(Record):
     """What each did, in the order in which they ran; without those that did nothing."""
     ignored_jobs: tuple[IgnoredJob, ...] = ()
     """Jobs that were not admitted to the session."""
+    error: str = ""
+    """Why it came to nothing: a plugin or an action that is missing or that raised."""
 
 
 class EvictionDecided(Record):

@@ -13,7 +13,13 @@ import msgspec
 
 from asched.framework.pod_info import PodInfo
 from asched.framework.sessions import SessionSpec
-from asched.model.groups import CustomPodGroup, CustomQueue, PodGroup, Workload
+from asched.model.groups import (
+    CustomPodGroup,
+    CustomPodGroupStatus,
+    CustomQueue,
+    PodGroup,
+    Workload,
+)
 from asched.model.meta import Object
 from asched.model.pod import Pod
 from asched.model.workloads import PodDisruptionBudget, PriorityClass
@@ -182,11 +188,11 @@ class Sessions:
         if not self._profiles:
             return
         self._stir_by(type(seen))
-        if isinstance(seen, CustomPodGroup):
+        if isinstance(seen, CustomPodGroup | PodGroup):
             group = type(seen).__name__, seen.key
             write = self.writes.get(group)
             # Where our status was not taken, somebody else's word makes it worth another try.
-            if write is not None and not write.under_way and not _says(seen, write.decision):
+            if write is not None and not write.under_way and not says(seen, write.decision):
                 del self.writes[group]
 
     def object_gone(self, gone: Object) -> None:
@@ -208,22 +214,29 @@ class Sessions:
             write.under_way = False
 
 
-def _says(group: CustomPodGroup, decision: PodGroupDecided) -> bool:
+def says(group: CustomPodGroup | PodGroup, decision: PodGroupDecided) -> bool:
     """Whether the PodGroup has the status that was decided."""
-    status = group.status
-    return group.uid == decision.uid and (
-        status.phase,
-        status.running,
-        status.succeeded,
-        status.failed,
-        {(c.type, c.status, c.reason, c.message) for c in status.conditions},
-    ) == (
-        decision.phase.value,
-        decision.running,
-        decision.succeeded,
-        decision.failed,
-        {(c.type, c.status, c.reason, c.message) for c in decision.conditions},
-    )
+    conditions = {(c.type, c.status, c.reason, c.message) for c in group.status.conditions}
+    if group.uid != decision.uid or conditions != _substance(decision):
+        return False
+    # Kubernetes' own has conditions and nothing else.
+    return isinstance(group, PodGroup) or _counts(group.status) == _counts(decision)
+
+
+def same_status(one: PodGroupDecided, other: PodGroupDecided) -> bool:
+    """Whether both decide the same, whichever session decides it."""
+    if _substance(one) != _substance(other):
+        return False
+    return one.kind == PodGroup.__name__ or _counts(one) == _counts(other)
+
+
+def _substance(decision: PodGroupDecided) -> set[tuple[str, str, str, str]]:
+    """What the conditions say, without the session that set them."""
+    return {(c.type, c.status, c.reason, c.message) for c in decision.conditions}
+
+
+def _counts(status: CustomPodGroupStatus | PodGroupDecided) -> tuple[str, int, int, int]:
+    return str(status.phase), status.running, status.succeeded, status.failed
 
 
 def _names_group(pod: Pod) -> bool:
