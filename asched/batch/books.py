@@ -19,6 +19,9 @@ from asched.framework.session_plugins import EventHandlerPlugin
 from asched.framework.sessions import EvictionReason, SessionBind, SessionEviction
 
 
+REFUSED = "Selected node NotReady"
+
+
 class Stage(Protocol):
     """The cluster as plugins see it, if it is to follow the session."""
 
@@ -45,16 +48,22 @@ class Books:
         forgets_node: bool,
     ) -> None:
         """``forgets_node``: a placement that is taken back leaves no trace on the task. In
-        kube-batch the task keeps the name of the node."""
+        kube-batch the task keeps the name of the node, may be bound there later though the node was
+        charged for nothing, and its cache then refuses what the node has no room for.
+        """
         self._jobs = jobs
         self._nodes = nodes
         self._stage = stage
         self._volumes = volumes
         self._trace = trace
         self._forgets_node = forgets_node
+        self._room = None if forgets_node else {n: c.copy() for n, c in nodes.idle.items()}
+        """What is idle if only what was sent counts."""
         self.handlers: list[EventHandlerPlugin] = []
         self.binds: list[SessionBind] = []
         self.evictions: list[SessionEviction] = []
+        self.refused_binds: dict[str, str] = {}
+        """By pod: what kube-batch's cache says."""
         self.tally: Counter[str] = Counter()
         """What the present action did."""
 
@@ -123,10 +132,10 @@ class Books:
         self.tally["evicted"] += 1
 
     def send_binds(self, job: Job) -> None:
-        """Bind every allocated task of the job; up to the first whose volumes cannot be bound."""
+        """Bind every allocated task of the job; up to the first that cannot be."""
         sent = []
         for task in job.with_status(TaskStatus.ALLOCATED):
-            if self._volumes.bind(task):
+            if self._volumes.bind(task) or not self._accepts(task):
                 break
             job.move(task, TaskStatus.BINDING)
             self.binds.append(SessionBind(task.key, task.uid, task.node))
@@ -135,3 +144,17 @@ class Books:
         if self._trace.wanted:
             for task in sorted(sent, key=lambda task: task.key):
                 self._trace.line("bind", task.key, task.node)
+
+    def _accepts(self, task: Task) -> bool:
+        """Whether kube-batch's cache takes the binding. Others have nothing to refuse."""
+        room = self._room
+        if room is None:
+            return True
+        row = self._nodes.row_of(task.node)
+        if not self._nodes.fits(task.request, room, row):
+            self.refused_binds[task.key] = REFUSED
+            return False
+        for name, number in task.request.amounts().items():
+            if name in room:
+                room[name][row] -= number
+        return True

@@ -64,6 +64,10 @@ class SessionNodes:
             column = columns[name] = self._zeros()
         return column
 
+    def row_of(self, name: str) -> int:
+        """Raises ValueError where no node has the name."""
+        return self.names.index(name)
+
     # -- books --------------------------------------------------------------------------------
 
     def note(self, row: int, task: Task) -> None:

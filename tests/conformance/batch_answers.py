@@ -124,6 +124,7 @@ class BatchLaboratory:
             "ignoredJobs": dict(snapshot.ignored_jobs),
             "ignoredNodes": {node: why.value for node, why in snapshot.ignored_nodes.items()},
             **_traces(trace.actions),
+            "bindErrors": dict(run.session.books.refused_binds),
             "summary": _summary(run, outcome, closing),
         }
         return outcome, answer
