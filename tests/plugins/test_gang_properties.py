@@ -1,0 +1,169 @@
+"""Random gangs in random rooms: none is ever bound in part, and where there is room they run."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import pytest
+from hypothesis import given, note, settings
+from hypothesis import strategies as st
+
+from asched.framework.interface import Plugin
+from asched.model.pod import Pod
+from asched.plugins.default_preemption import DefaultPreemption
+from asched.state import records as r
+from asched.state.cluster import PodPhase
+from tests.cycle.scheduling import Scheduling, nodes_of
+from tests.plugins.gangs import (
+    GANGS,
+    INTERLEAVED,
+    a_gang,
+    bind,
+    check_replay,
+    member,
+    settle,
+    waiting,
+)
+from tests.state.objects import a_node, a_pod, bound
+
+MEMORY = {"memory": "64Gi", "pods": "110"}
+
+
+class Plan(NamedTuple):
+    """A gang whose pods are all alike."""
+
+    name: str
+    size: int
+    min_count: int
+    cpu: int
+    priority: int
+
+    @property
+    def pods(self) -> list[Pod]:
+        return [
+            member(self.name, f"{self.name}{number}", str(self.cpu), priority=self.priority)
+            for number in range(self.size)
+        ]
+
+
+@st.composite
+def plans(draw: st.DrawFn) -> list[Plan]:
+    found = []
+    for number in range(draw(st.integers(1, 4))):
+        size = draw(st.integers(1, 5))
+        needed = draw(st.integers(1, size))
+        cpu, priority = draw(st.integers(1, 2)), draw(st.integers(0, 1))
+        found.append(Plan(f"g{number}", size, needed, cpu, priority))
+    return found
+
+
+class Run(NamedTuple):
+    plans: list[Plan]
+    created: list[int]
+    """When each gang's PodGroup was made."""
+    rooms: list[int]
+    """Cores of each node."""
+    steps: list[int]
+    """Which pod comes, or what else happens, one after the other."""
+
+
+runs = st.builds(
+    Run,
+    plans(),
+    st.permutations(range(4)).map(list),
+    st.lists(st.integers(1, 4), min_size=1, max_size=5),
+    st.lists(st.integers(0, 40), max_size=40),
+)
+
+
+def in_part(scheduling: Scheduling, plan: Plan) -> bool:
+    """Whether some pods of the gang are bound, or to be bound, and too few for it to run."""
+    state = scheduling.state
+    through = [
+        key
+        for key, entry in state.pods.items()
+        if entry.node and key not in state.waiting and entry.info.name.startswith(plan.name)
+    ]
+    return 0 < len(through) < plan.min_count
+
+
+def play(run: Run, *plugins: type[Plugin]) -> Scheduling:
+    """Pods come in any order, in between it is decided, bindings succeed, time passes."""
+    scheduling = Scheduling(*plugins)
+    for number, cores in enumerate(run.rooms):
+        scheduling.see(a_node(f"n{number}", {"cpu": str(cores), **MEMORY}))
+    to_come = [pod for plan in run.plans for pod in plan.pods]
+    groups = [
+        a_gang(plan.name, plan.min_count, created_s=run.created[number])
+        for number, plan in enumerate(run.plans)
+    ]
+    for step in run.steps:
+        if step < 24 and to_come:
+            scheduling.see(to_come.pop(step % len(to_come)))
+        elif step < 28 and groups:
+            scheduling.see(groups.pop(step % len(groups)))
+        elif step < 34:
+            scheduling.next()
+        elif step < 38:
+            bind(scheduling)
+        else:
+            scheduling.pass_time(0.7 * (step - 37))
+        assert not any(in_part(scheduling, plan) for plan in run.plans)
+    scheduling.see(*groups, *to_come)
+    return scheduling
+
+
+def would_run_alone(scheduling: Scheduling, plan: Plan, *plugins: type[Plugin]) -> bool:
+    """Whether the gang gets its nodes where there is nobody but it and what runs already."""
+    alone = Scheduling(*plugins)
+    state = scheduling.state
+    for row, name in enumerate(state.nodes.names):
+        assert name, row
+        alone.see(state.nodes.node(row))
+    for entry in state.pods.values():
+        if entry.phase is PodPhase.BOUND:
+            alone.see(bound(a_pod(f"was-{entry.info.name}", _asked(entry.info.pod)), entry.node))
+    alone.see(a_gang(plan.name, plan.min_count), *plan.pods)
+    return len(nodes_of(alone.decide())) >= plan.min_count and not alone.state.queue.unschedulable
+
+
+def _asked(pod: Pod) -> dict[str, str]:
+    return {name: str(q) for name, q in pod.spec.containers[0].resources.requests.items()}
+
+
+@pytest.mark.parametrize("plugins", [GANGS, INTERLEAVED], ids=["GangSort", "PrioritySort"])
+@settings(max_examples=150)
+@given(run=runs, cut=st.integers(0, 50))
+def test_all_or_none(plugins: Sequence[type[Plugin]], run: Run, cut: int) -> None:
+    scheduling = play(run, *plugins)
+    settle(scheduling)
+    note(f"{waiting(scheduling)} held at the end")
+    assert waiting(scheduling) == []
+    for plan in run.plans:
+        assert not in_part(scheduling, plan)
+        runs_now = any(
+            entry.node and entry.info.name.startswith(plan.name)
+            for entry in scheduling.state.pods.values()
+        )
+        # Where there is room for all of a gang, it is not left waiting.
+        assert runs_now or not would_run_alone(scheduling, plan, *plugins)
+    check_replay(scheduling, *plugins, checkpoint_at=cut)
+
+
+@settings(max_examples=60)
+@given(run=runs, cut=st.integers(0, 50))
+def test_all_or_none_with_preemption(run: Run, cut: int) -> None:
+    """Lower gangs lose pods to higher ones here, so what counts is that each that was bound was
+    bound together with enough others, and that nothing is held in the end."""
+    plugins = (*GANGS[:3], DefaultPreemption, GANGS[3])
+    scheduling = play(run, *plugins)
+    for _ in range(8):
+        settle(scheduling, rounds=1)
+        for eviction in [*scheduling.state.evictions.values()]:
+            victim = eviction.victim
+            scheduling.apply(r.VictimEvicted(victim.key, victim.uid))
+            scheduling.apply(r.ObjectGone("Pod", victim.key, victim.uid))
+    settle(scheduling)
+    assert waiting(scheduling) == []
+    check_replay(scheduling, *plugins, checkpoint_at=cut)

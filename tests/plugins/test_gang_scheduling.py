@@ -1,0 +1,503 @@
+"""Gangs get their nodes all together, or none does; and they never stand in each other's way for ever."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any, ClassVar
+
+import pytest
+
+from asched.framework.cycle_state import CycleState
+from asched.framework.interface import (
+    NodeStatuses,
+    PermitPlugin,
+    PermitResult,
+    Plugin,
+    PostFilterResult,
+)
+from asched.framework.pod_info import PodInfo
+from asched.framework.profile import ProfileSpec
+from asched.framework.status import Code, Status
+from asched.plugins.default_preemption import DefaultPreemption
+from asched.plugins.gang_scheduling import INCOMPLETE, Gang, GangScheduling
+from asched.state import records as r
+from asched.state.queue import NS_PER_S
+from tests.cycle.scheduling import Scheduling
+from tests.plugins.gangs import (
+    GANGS,
+    INTERLEAVED,
+    a_custom_gang,
+    a_gang,
+    bind,
+    check_replay,
+    custom_member,
+    gang_pods,
+    member,
+    placed,
+    settle,
+    waiting,
+)
+from tests.state.objects import a_node, a_pod, bound, deleted
+from tests.state.profiles import profile_of
+
+
+class Patient(GangScheduling):
+    """Holds whatever it holds until its time is up, and nobody gives way: the plain form of gang
+    scheduling with Permit."""
+
+    api_version: ClassVar[int] = 1
+
+    def _waits_in_vain(self, gang: Gang) -> bool:
+        return False
+
+    def post_filter(
+        self, state: CycleState, pod: PodInfo, statuses: NodeStatuses
+    ) -> PostFilterResult:
+        return PostFilterResult(Status.unschedulable())
+
+
+def nodes(scheduling: Scheduling, count: int, cpu: str = "1", first: int = 0) -> None:
+    for number in range(first, first + count):
+        scheduling.see(a_node(f"n{number}", {"cpu": cpu, "memory": "8Gi", "pods": "110"}))
+
+
+def kinds(decisions: list[r.Decision]) -> list[tuple[str, str]]:
+    return [
+        (type(decision).__name__, decision.key.removeprefix("default/")) for decision in decisions
+    ]
+
+
+# -- before there are enough ----------------------------------------------------------------------
+
+
+def test_pods_wait_for_their_group() -> None:
+    scheduling = Scheduling(*GANGS)
+    nodes(scheduling, 3)
+    scheduling.see(*gang_pods("a", 2))
+    assert scheduling.decide() == []
+    assert set(scheduling.state.queue.gated) == {"default/a0", "default/a1"}
+    scheduling.see(a_gang("a", 2))
+    scheduling.decide()
+    assert placed(scheduling) == ["a0", "a1"]
+    check_replay(scheduling, *GANGS)
+
+
+def test_pods_wait_until_there_are_enough() -> None:
+    scheduling = Scheduling(*GANGS)
+    nodes(scheduling, 3)
+    scheduling.see(a_gang("a", 3), *gang_pods("a", 2))
+    assert scheduling.decide() == []
+    # The name of another group's pods counts for nothing.
+    scheduling.see(a_gang("b", 9), member("b", "b0"))
+    assert scheduling.decide() == []
+    scheduling.see(member("a", "a2"))
+    scheduling.decide()
+    assert placed(scheduling) == ["a0", "a1", "a2"]
+
+
+def test_pods_with_gates_do_not_count() -> None:
+    scheduling = Scheduling(*GANGS)
+    nodes(scheduling, 3)
+    gated = member("a", "a2", gates=("wait",))
+    scheduling.see(a_gang("a", 3), *gang_pods("a", 2), gated)
+    assert scheduling.decide() == []
+    scheduling.see(member("a", "a2"))
+    scheduling.decide()
+    assert placed(scheduling) == ["a0", "a1", "a2"]
+
+
+def test_members_that_are_bound_already_count() -> None:
+    scheduling = Scheduling(*GANGS)
+    nodes(scheduling, 3)
+    scheduling.see(a_gang("a", 3), member("a", "a0"))
+    assert scheduling.decide() == []
+    scheduling.see(bound(member("a", "a1"), "n0"), bound(member("a", "a2"), "n1"))
+    scheduling.decide()
+    assert placed(scheduling) == ["a0", "a1", "a2"]
+
+
+def test_a_group_whose_pods_go_one_by_one() -> None:
+    scheduling = Scheduling(*GANGS)
+    nodes(scheduling, 1)
+    scheduling.see(a_gang("a", 0), *gang_pods("a", 2))
+    scheduling.decide()
+    assert placed(scheduling) == ["a0"]
+
+
+def test_a_custom_group_is_not_kubernetes_own() -> None:
+    scheduling = Scheduling(*GANGS)
+    nodes(scheduling, 4)
+    scheduling.see(a_gang("a", 1), custom_member("a", "c0"), custom_member("a", "c1"))
+    assert scheduling.decide() == []
+    scheduling.see(a_custom_gang("a", 2))
+    scheduling.decide()
+    assert placed(scheduling) == ["c0", "c1"]
+
+
+def test_pods_of_no_group_are_none_of_its_business() -> None:
+    scheduling = Scheduling(*GANGS)
+    nodes(scheduling, 1)
+    scheduling.see(a_pod("p", {"cpu": "1"}))
+    assert kinds(scheduling.decide()) == [("Assigned", "p")]
+    assert not scheduling.state.waiting
+
+
+# -- all or none ----------------------------------------------------------------------------------
+
+
+def test_a_gang_is_let_go_at_once() -> None:
+    scheduling = Scheduling(*GANGS)
+    nodes(scheduling, 3)
+    scheduling.see(a_gang("a", 3), *gang_pods("a", 3))
+    batches = list(iter(scheduling.next, ()))
+    assert [kinds([*batch]) for batch in batches[:3]] == [
+        [("Assigned", "a2")],
+        [("Assigned", "a0")],
+        [("Assigned", "a1")],
+    ]
+    # Nobody is bound before all have a place, and then all are, in one batch of the journal.
+    assert kinds([*batches[3]]) == [
+        ("PermitAllowed", "a2"),
+        ("PermitAllowed", "a0"),
+        ("PermitAllowed", "a1"),
+    ]
+    check_replay(scheduling, *GANGS)
+
+
+def test_a_short_gang_gives_everything_back() -> None:
+    scheduling = Scheduling(*GANGS)
+    nodes(scheduling, 2)
+    scheduling.see(a_gang("a", 3), *gang_pods("a", 3))
+    decisions = scheduling.decide()
+    assert kinds(decisions) == [
+        ("Assigned", "a2"),
+        ("Assigned", "a0"),
+        ("Rejected", "a1"),
+        ("PermitRejected", "a2"),
+        ("PermitRejected", "a0"),
+    ]
+    rejected = decisions[2]
+    assert isinstance(rejected, r.Rejected)
+    assert rejected.message == "0/2 nodes are available: 2 Insufficient cpu."
+    assert scheduling.state.pods["default/a0"].rejection == INCOMPLETE
+    assert scheduling.state.nodes.pod_count.sum() == 0
+    scheduling.see(a_pod("p", {"cpu": "1"}), a_pod("q", {"cpu": "1"}))
+    scheduling.decide()
+    assert placed(scheduling) == ["p", "q"]
+    check_replay(scheduling, *GANGS)
+
+
+def test_a_short_gang_comes_to_rest() -> None:
+    scheduling = Scheduling(*GANGS)
+    nodes(scheduling, 2)
+    scheduling.see(a_gang("a", 3), *gang_pods("a", 3), a_gang("b", 3), *gang_pods("b", 3))
+    settle(scheduling, rounds=6)
+    before = len(scheduling.records)
+    for _ in range(10):
+        scheduling.pass_time(11)
+        assert scheduling.decide() == []
+    assert len(scheduling.records) == before + 10  # the turns alone
+
+
+def test_a_short_gang_is_tried_again_when_there_is_room() -> None:
+    scheduling = Scheduling(*GANGS)
+    nodes(scheduling, 2)
+    scheduling.see(a_gang("a", 3), *gang_pods("a", 3))
+    settle(scheduling)
+    assert placed(scheduling) == []
+    nodes(scheduling, 1, first=2)
+    settle(scheduling, rounds=1)
+    assert placed(scheduling) == ["a0", "a1", "a2"]
+    check_replay(scheduling, *GANGS)
+
+
+def test_who_is_refused_is_tried_and_brings_the_others() -> None:
+    """As long as the member that does not fit finds no node, nobody else takes room for the gang."""
+    scheduling = Scheduling(*GANGS)
+    nodes(scheduling, 3)
+    scheduling.see(a_gang("a", 3), *gang_pods("a", 2), member("a", "big", "2"))
+    settle(scheduling)
+    scheduling.see(a_pod("trigger", {"cpu": "1"}, on="n0"))
+    gone = scheduling.state.pods["default/trigger"].info.pod
+    scheduling.apply(r.ObjectGone("Pod", gone.key, gone.uid))
+    scheduling.pass_time(11)
+    assert {key for kind, key in kinds(scheduling.decide()) if kind == "Assigned"} == set()
+    scheduling.see(a_node("large", {"cpu": "2", "memory": "8Gi", "pods": "110"}))
+    scheduling.pass_time(11)
+    decisions = kinds(scheduling.decide())
+    assert decisions[0] == ("Assigned", "big")
+    assert placed(scheduling) == ["a0", "a1", "big"]
+
+
+def test_more_members_than_are_needed() -> None:
+    scheduling = Scheduling(*GANGS)
+    nodes(scheduling, 3)
+    scheduling.see(a_gang("a", 2), *gang_pods("a", 5))
+    scheduling.decide()
+    assert len(placed(scheduling)) == 3
+    assert waiting(scheduling) == []
+    nodes(scheduling, 1, first=3)
+    settle(scheduling, rounds=1)
+    assert len(placed(scheduling)) == 4
+
+
+def test_the_rest_of_a_running_gang_is_scheduled_one_by_one() -> None:
+    scheduling = Scheduling(*GANGS)
+    nodes(scheduling, 3)
+    scheduling.see(a_gang("a", 3), *gang_pods("a", 3))
+    scheduling.decide()
+    bind(scheduling)
+    info = scheduling.state.pods["default/a1"].info
+    scheduling.apply(r.ObjectGone("Pod", info.key, info.uid))
+    scheduling.see(member("a", "again"))
+    assert kinds(scheduling.decide()) == [("Assigned", "again")]
+    assert not scheduling.state.waiting
+
+
+def test_a_binding_that_fails_is_tried_again() -> None:
+    scheduling = Scheduling(*GANGS)
+    nodes(scheduling, 3)
+    scheduling.see(a_gang("a", 3), *gang_pods("a", 3))
+    scheduling.decide()
+    entry = scheduling.state.pods["default/a1"]
+    scheduling.apply(r.BindFailed("default/a1", entry.info.uid, entry.node, Code.ERROR))
+    bind(scheduling)
+    assert placed(scheduling) == ["a0", "a2"]
+    settle(scheduling, rounds=1)
+    assert placed(scheduling) == ["a0", "a1", "a2"]
+
+
+# -- held pods ------------------------------------------------------------------------------------
+
+
+def _holding(*plugins: type[Plugin]) -> Scheduling:
+    """a0 is held; a1 waits for an eviction."""
+    profile = (*GANGS[:3], DefaultPreemption, *(plugins or (GangScheduling,)))
+    scheduling = Scheduling(*profile)
+    nodes(scheduling, 2)
+    scheduling.see(a_pod("old", {"cpu": "1"}, on="n0", priority=-1))
+    scheduling.see(a_gang("a", 2), *gang_pods("a", 2))
+    decisions = kinds(scheduling.decide())
+    assert decisions == [("Assigned", "a1"), ("Rejected", "a0")]
+    assert waiting(scheduling) == ["a1"]
+    return scheduling
+
+
+def test_places_are_held_while_room_is_made() -> None:
+    scheduling = _holding()
+    old = scheduling.state.pods["default/old"].info
+    scheduling.see(deleted(old.pod, datetime(2026, 1, 1, tzinfo=UTC)))
+    scheduling.pass_time(20)
+    assert waiting(scheduling) == ["a1"]
+    scheduling.apply(r.ObjectGone("Pod", old.key, old.uid))
+    settle(scheduling, rounds=1)
+    assert placed(scheduling) == ["a0", "a1"]
+
+
+def test_a_gang_that_did_not_come_together_in_time() -> None:
+    scheduling = _holding()
+    scheduling.pass_time(60)
+    (timed_out,) = scheduling.decide()
+    assert isinstance(timed_out, r.PermitRejected)
+    message = "rejected due to timeout after waiting 1m0s at plugin GangScheduling"
+    assert timed_out.message == message
+
+
+def test_all_give_up_when_one_does() -> None:
+    scheduling = Scheduling(*GANGS[:3], DefaultPreemption, GangScheduling)
+    nodes(scheduling, 3)
+    scheduling.see(a_pod("old", {"cpu": "1"}, on="n0", priority=-1))
+    scheduling.see(a_gang("a", 3), *gang_pods("a", 3))
+    scheduling.decide()
+    assert len(waiting(scheduling)) == 2
+    held = scheduling.state.waiting[f"default/{waiting(scheduling)[0]}"].info
+    scheduling.apply(r.PermitRejected(held.key, held.uid, GangScheduling.name, "for a test"))
+    assert [kind for kind, _ in kinds([*scheduling.next()])] == ["PermitRejected"]
+    assert waiting(scheduling) == []
+
+
+def test_a_held_pod_that_is_deleted_leaves_too_few() -> None:
+    scheduling = _holding()
+    held = scheduling.state.waiting["default/a1"].info
+    scheduling.apply(r.ObjectGone("Pod", held.key, held.uid))
+    settle(scheduling)
+    assert placed(scheduling) == ["old"]
+    assert waiting(scheduling) == []
+
+
+def test_a_group_that_goes_takes_the_places_with_it() -> None:
+    scheduling = _holding()
+    scheduling.apply(r.ObjectGone("PodGroup", "default/a", "group-a"))
+    assert kinds(scheduling.decide()) == [("PermitRejected", "a1")]
+
+
+def test_a_group_that_needs_fewer_by_now() -> None:
+    scheduling = _holding()
+    scheduling.see(a_gang("a", 1))
+    assert ("PermitAllowed", "a1") in kinds(scheduling.decide())
+
+
+def test_a_group_that_is_no_gang_any_more() -> None:
+    scheduling = _holding()
+    scheduling.see(a_gang("a", 0))
+    assert ("PermitAllowed", "a1") in kinds(scheduling.decide())
+
+
+class Veto(PermitPlugin):
+    """Holds the pod with the label ``veto`` for five seconds."""
+
+    name: ClassVar[str] = "Veto"
+    api_version: ClassVar[int] = 1
+
+    def permit(self, state: CycleState, pod: PodInfo, node_name: str) -> PermitResult:
+        return PermitResult(Status(Code.WAIT), 5.0) if "veto" in pod.labels else PermitResult()
+
+
+def test_what_another_plugin_may_yet_reject_does_not_count() -> None:
+    scheduling = Scheduling(*GANGS, Veto)
+    nodes(scheduling, 2)
+    scheduling.see(a_gang("a", 2), member("a", "a0"), member("a", "a1", labels={"veto": "yes"}))
+    scheduling.decide()
+    assert waiting(scheduling) == ["a0", "a1"]
+    scheduling.pass_time(5)
+    scheduling.decide()
+    assert placed(scheduling) == []
+    check_replay(scheduling, *GANGS, Veto)
+
+
+class Broken(GangScheduling):
+    api_version: ClassVar[int] = 1
+
+    def review(self) -> None:
+        raise RuntimeError("lost count")
+
+
+def test_a_review_that_raises_rejects_what_is_held() -> None:
+    scheduling = Scheduling(*GANGS[:3], Broken)
+    nodes(scheduling, 2)
+    scheduling.see(a_gang("a", 2), *gang_pods("a", 2))
+    decisions = scheduling.next() + scheduling.next()
+    assert kinds([*decisions]) == [("Assigned", "a1"), ("PermitRejected", "a1")]
+    assert isinstance(decisions[1], r.PermitRejected)
+    assert decisions[1].message.endswith("RuntimeError: lost count")
+
+
+# -- several gangs --------------------------------------------------------------------------------
+
+
+def _in_turns(gang_scheduling: type[Plugin], *, size: int = 4, room: int = 4) -> Scheduling:
+    """Two gangs whose pods come in turns, so that each gets half of the room."""
+    scheduling = Scheduling(*INTERLEAVED[:2], gang_scheduling)
+    nodes(scheduling, room)
+    scheduling.see(a_gang("old", size, created_s=1), a_gang("new", size, created_s=2))
+    pairs = zip(gang_pods("old", size), gang_pods("new", size), strict=True)
+    for pod in (pod for pair in pairs for pod in pair):
+        scheduling.see(pod)
+        scheduling.pass_time(0.001)
+    return scheduling
+
+
+def test_without_giving_way_two_gangs_deadlock() -> None:
+    scheduling = _in_turns(Patient)
+    scheduling.decide()
+    held = waiting(scheduling)
+    assert len([name for name in held if name.startswith("old")]) == 2
+    assert len([name for name in held if name.startswith("new")]) == 2
+    scheduling.pass_time(59)
+    assert scheduling.decide() == []
+    assert waiting(scheduling) == held
+    assert placed(scheduling) == []
+
+
+def test_the_older_of_two_gangs_that_hold_half_each_is_completed() -> None:
+    scheduling = _in_turns(GangScheduling)
+    scheduling.decide()
+    assert placed(scheduling) == ["old0", "old1", "old2", "old3"]
+    assert waiting(scheduling) == []
+    settle(scheduling)
+    for entry in [*scheduling.state.pods.values()]:
+        if entry.info.name.startswith("old"):
+            scheduling.apply(r.ObjectGone("Pod", entry.info.key, entry.info.uid))
+    settle(scheduling, rounds=2)
+    assert placed(scheduling) == ["new0", "new1", "new2", "new3"]
+    check_replay(scheduling, *INTERLEAVED, checkpoint_at=5)
+
+
+def test_neither_deadlocks_nor_starves_where_the_room_is_for_neither() -> None:
+    scheduling = _in_turns(GangScheduling, size=4, room=3)
+    settle(scheduling)
+    assert placed(scheduling) == []
+    assert waiting(scheduling) == []
+
+
+def test_a_gang_that_gives_way_for_nothing_does_not() -> None:
+    """The older gang's last pod fits nowhere, whatever the younger gives back."""
+    scheduling = Scheduling(*INTERLEAVED)
+    nodes(scheduling, 3)
+    scheduling.see(a_gang("old", 2, created_s=1), a_gang("new", 2, created_s=2))
+    for pod in (member("new", "new0"), member("old", "old0"), member("old", "huge", "4")):
+        scheduling.see(pod)
+        scheduling.pass_time(0.001)
+    scheduling.see(member("new", "new1"))
+    scheduling.decide()
+    assert placed(scheduling) == ["new0", "new1"]
+    assert not any(
+        isinstance(record, r.PermitRejected) and record.key.startswith("default/new")
+        for record in scheduling.records
+    )
+
+
+@pytest.mark.parametrize("younger_priority", [0, 1])
+def test_a_gang_never_gives_way_to_one_of_lower_priority(younger_priority: int) -> None:
+    """The younger gang holds two nodes while a third is vacated for it."""
+    scheduling = Scheduling(*GANGS[:3], DefaultPreemption, GangScheduling)
+    nodes(scheduling, 3)
+    scheduling.see(a_pod("low", {"cpu": "1"}, on="n0", priority=-1))
+    scheduling.see(a_gang("old", 2, created_s=1), a_gang("new", 3, created_s=2))
+    scheduling.see(*gang_pods("new", 3, priority=younger_priority))
+    scheduling.decide()
+    assert len(waiting(scheduling)) == 2
+    scheduling.see(*gang_pods("old", 2, priority=0))
+    scheduling.decide()
+    if younger_priority:
+        assert len(waiting(scheduling)) == 2
+        assert placed(scheduling) == ["low"]
+    else:
+        assert waiting(scheduling) == []
+        assert placed(scheduling) == ["low", "old0", "old1"]
+
+
+def test_members_are_tried_one_after_the_other() -> None:
+    """With GangSort gangs whose pods came in turns are tried in turns no more."""
+    scheduling = Scheduling(*GANGS)
+    nodes(scheduling, 8)
+    scheduling.see(a_gang("b", 3, created_s=1), a_gang("a", 3, created_s=2))
+    scheduling.see(a_gang("c", 1, created_s=2))
+    for a, b in zip(gang_pods("a", 3), gang_pods("b", 3), strict=True):
+        scheduling.see(a, b)
+    scheduling.see(member("c", "c0", priority=5), a_pod("late", {"cpu": "1"}))
+    scheduling.pass_time(10)
+    assigned = [key for kind, key in kinds(scheduling.decide()) if kind == "Assigned"]
+    assert [key[0] for key in assigned] == ["c", "l", "b", "b", "b", "a", "a", "a"]
+
+
+@pytest.mark.parametrize("seconds", [1, 900])
+def test_arguments(seconds: int) -> None:
+    scheduling = Scheduling(*GANGS, profiles=[_profile(seconds)])
+    nodes(scheduling, 1)
+    scheduling.see(a_gang("a", 2), *gang_pods("a", 2))
+    (assigned,) = scheduling.next()
+    assert isinstance(assigned, r.Assigned)
+    assert assigned.holds == (r.PermitHold(GangScheduling.name, seconds * NS_PER_S),)
+
+
+@pytest.mark.parametrize("seconds", [0, 901])
+def test_arguments_that_make_no_sense(seconds: int) -> None:
+    scheduling = Scheduling(*GANGS, profiles=[_profile(seconds)])
+    missing = scheduling.state.profiles["default-scheduler"].missing
+    assert f"permitWaitingTimeSeconds: Invalid value: {seconds}" in missing
+
+
+def _profile(seconds: int) -> ProfileSpec:
+    arguments: dict[str, Any] = {"permitWaitingTimeSeconds": seconds}
+    return profile_of(*GANGS, arguments={GangScheduling.name: arguments})
