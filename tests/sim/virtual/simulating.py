@@ -130,8 +130,18 @@ def account(run: Run) -> None:
     """Whatever was simulated: every pod is accounted for, and no node gave more than it has."""
     for found in run.pods:
         _account_for(found, run)
-    for name in {span.node.name for span in run.nodes}:
-        _check_room(name, run)
+    changes: dict[str, list[tuple[int, int, int]]] = {}
+    for found in run.pods:
+        if not found.pod.spec.node_name:
+            asked = pod_requests(found.pod).get("cpu", 0)
+            for stint in found.stints:
+                changes.setdefault(stint.node, []).extend(_of_stint(stint, asked))
+    offered: dict[str, int] = {}
+    for span in run.nodes:
+        name, cpu = span.node.name, amounts(span.node.status.allocatable)["cpu"]
+        offered[name] = max(cpu, offered.get(name, 0))
+    for name, of_node in changes.items():
+        _check_room(name, of_node, offered[name])
 
 
 def _account_for(found: PodRun, run: Run) -> None:
@@ -156,21 +166,10 @@ def _account_for(found: PodRun, run: Run) -> None:
         assert found.rejections <= found.attempts
 
 
-def _check_room(name: str, run: Run) -> None:
+def _check_room(name: str, changes: list[tuple[int, int, int]], offered: int) -> None:
     """What we placed there never added up to more than the node had."""
-    # Of what happens at the same time, pods go first.
-    changes: list[tuple[int, int, int]] = []
-    for found in run.pods:
-        if found.pod.spec.node_name:
-            continue
-        asked = pod_requests(found.pod).get("cpu", 0)
-        for stint in found.stints:
-            if stint.node == name:
-                changes += _of_stint(stint, asked)
-    offered = max(
-        amounts(span.node.status.allocatable)["cpu"] for span in run.nodes if span.node.name == name
-    )
     taken = 0
+    # Of what happens at the same time, pods go first.
     for _, _, change in sorted(changes):
         taken += change
         assert taken <= offered, f"{name} gives {taken} of {offered}"
