@@ -14,6 +14,7 @@ import numpy as np
 
 from asched.cycle.attempt import Attempt, Screening
 from asched.cycle.extenders import Consultation
+from asched.cycle.group_conditions import group_decisions
 from asched.cycle.lottery import Best, choose
 from asched.cycle.shape_cache import ShapeCache
 from asched.framework.duration import format_duration
@@ -61,8 +62,13 @@ class Decider:
         """The next decisions, empty where there is nothing to decide now.
 
         More than one come together only where a Permit plugin spoke about several pods that it
-        holds. All are to be folded before the next call.
+        holds, and where the status of a PodGroup follows. All are to be folded before the next
+        call.
         """
+        decisions = self._next()
+        return (*decisions, *group_decisions(self._cluster, decisions)) if decisions else ()
+
+    def _next(self) -> tuple[Decision, ...]:
         settled = self._permit_answers() or self._due_permits() or self._reviewed_permits()
         if settled:
             return settled

@@ -16,6 +16,9 @@ GANG_SCHEDULING = "GangScheduling"
 """The plugin that holds pods back for the sake of their group. A pod that it alone turned away is in
 order itself, and is tried again as soon as one of its siblings gets a place."""
 
+POD_GROUP_SCHEDULED = "PodGroupScheduled"
+"""The condition of Kubernetes' own PodGroups that says whether the gang has its places."""
+
 AnyPodGroup = PodGroup | CustomPodGroup
 
 

@@ -133,7 +133,7 @@ def _asked(pod: Pod) -> dict[str, str]:
 
 
 @pytest.mark.parametrize("plugins", [GANGS, INTERLEAVED], ids=["GangSort", "PrioritySort"])
-@settings(max_examples=150)
+@settings(max_examples=50)
 @given(run=runs, cut=st.integers(0, 50))
 def test_all_or_none(plugins: Sequence[type[Plugin]], run: Run, cut: int) -> None:
     scheduling = play(run, *plugins)
@@ -151,12 +151,12 @@ def test_all_or_none(plugins: Sequence[type[Plugin]], run: Run, cut: int) -> Non
     check_replay(scheduling, *plugins, checkpoint_at=cut)
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(run=runs, cut=st.integers(0, 50))
 def test_all_or_none_with_preemption(run: Run, cut: int) -> None:
     """Lower gangs lose pods to higher ones here, so what counts is that each that was bound was
     bound together with enough others, and that nothing is held in the end."""
-    plugins = (*GANGS[:3], DefaultPreemption, GANGS[3])
+    plugins: tuple[type[Plugin], ...] = (*GANGS[:3], DefaultPreemption, GANGS[3])
     scheduling = play(run, *plugins)
     for _ in range(8):
         settle(scheduling, rounds=1)

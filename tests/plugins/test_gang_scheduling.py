@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any, ClassVar
 
+import msgspec
 import pytest
 
+from asched.cycle.group_conditions import UNSCHEDULABLE
 from asched.framework.cycle_state import CycleState
 from asched.framework.interface import (
     NodeStatuses,
@@ -15,13 +18,16 @@ from asched.framework.interface import (
     Plugin,
     PostFilterResult,
 )
+from asched.framework.pod_groups import POD_GROUP_SCHEDULED
 from asched.framework.pod_info import PodInfo
 from asched.framework.profile import ProfileSpec
 from asched.framework.status import Code, Status
+from asched.model.groups import IncubatorPodGroup, PodGroup, PodGroupCondition, PodGroupStatus
 from asched.plugins.default_preemption import DefaultPreemption
 from asched.plugins.gang_scheduling import INCOMPLETE, Gang, GangScheduling
 from asched.state import records as r
 from asched.state.queue import NS_PER_S
+from asched.state.session_records import GroupCondition, PodGroupDecided, SessionHeld
 from tests.cycle.scheduling import Scheduling
 from tests.plugins.gangs import (
     GANGS,
@@ -61,9 +67,12 @@ def nodes(scheduling: Scheduling, count: int, cpu: str = "1", first: int = 0) ->
         scheduling.see(a_node(f"n{number}", {"cpu": cpu, "memory": "8Gi", "pods": "110"}))
 
 
-def kinds(decisions: list[r.Decision]) -> list[tuple[str, str]]:
+def kinds(decisions: Sequence[r.Decision]) -> list[tuple[str, str]]:
+    """What was decided of which pod."""
     return [
-        (type(decision).__name__, decision.key.removeprefix("default/")) for decision in decisions
+        (type(decision).__name__, decision.key.removeprefix("default/"))
+        for decision in decisions
+        if not isinstance(decision, PodGroupDecided | SessionHeld)
     ]
 
 
@@ -270,10 +279,9 @@ def test_a_binding_that_fails_is_tried_again() -> None:
 # -- held pods ------------------------------------------------------------------------------------
 
 
-def _holding(*plugins: type[Plugin]) -> Scheduling:
+def _holding() -> Scheduling:
     """a0 is held; a1 waits for an eviction."""
-    profile = (*GANGS[:3], DefaultPreemption, *(plugins or (GangScheduling,)))
-    scheduling = Scheduling(*profile)
+    scheduling = Scheduling(*GANGS[:3], DefaultPreemption, GangScheduling)
     nodes(scheduling, 2)
     scheduling.see(a_pod("old", {"cpu": "1"}, on="n0", priority=-1))
     scheduling.see(a_gang("a", 2), *gang_pods("a", 2))
@@ -297,8 +305,9 @@ def test_places_are_held_while_room_is_made() -> None:
 def test_a_gang_that_did_not_come_together_in_time() -> None:
     scheduling = _holding()
     scheduling.pass_time(60)
-    (timed_out,) = scheduling.decide()
+    timed_out, said = scheduling.decide()
     assert isinstance(timed_out, r.PermitRejected)
+    assert isinstance(said, PodGroupDecided)
     message = "rejected due to timeout after waiting 1m0s at plugin GangScheduling"
     assert timed_out.message == message
 
@@ -479,6 +488,73 @@ def test_members_are_tried_one_after_the_other() -> None:
     scheduling.pass_time(10)
     assigned = [key for kind, key in kinds(scheduling.decide()) if kind == "Assigned"]
     assert [key[0] for key in assigned] == ["c", "l", "b", "b", "b", "a", "a", "a"]
+
+
+# -- what is said of the PodGroup -------------------------------------------------------------------
+
+
+def conditions(scheduling: Scheduling) -> list[GroupCondition]:
+    """All that was said, in order."""
+    return [
+        condition
+        for record in scheduling.records
+        if isinstance(record, PodGroupDecided)
+        for condition in record.conditions
+    ]
+
+
+NOT_SCHEDULED = GroupCondition(POD_GROUP_SCHEDULED, "False", "Unschedulable", UNSCHEDULABLE)
+SCHEDULED = GroupCondition(POD_GROUP_SCHEDULED, "True", "Scheduled")
+
+
+def test_a_group_says_whether_it_is_scheduled_once_each() -> None:
+    scheduling = Scheduling(*GANGS)
+    nodes(scheduling, 2)
+    scheduling.see(a_gang("a", 3), *gang_pods("a", 3))
+    assert conditions(scheduling) == []
+    settle(scheduling)
+    assert conditions(scheduling) == [NOT_SCHEDULED]
+    nodes(scheduling, 2, first=2)
+    settle(scheduling)
+    scheduling.see(member("a", "another"), member("a", "too-many"))
+    settle(scheduling)
+    assert len(placed(scheduling)) == 4
+    assert conditions(scheduling) == [NOT_SCHEDULED, SCHEDULED]
+    check_replay(scheduling, *GANGS, checkpoint_at=3)
+
+
+def test_a_refused_member_that_others_replace_says_nothing_of_its_group() -> None:
+    scheduling = Scheduling(*GANGS)
+    nodes(scheduling, 2)
+    scheduling.see(a_gang("a", 2), member("a", "huge", "9"), *gang_pods("a", 2))
+    settle(scheduling)
+    assert placed(scheduling) == ["a0", "a1"]
+    assert conditions(scheduling) == [SCHEDULED]
+
+
+def test_what_else_a_group_says_stays() -> None:
+    scheduling = Scheduling(*GANGS)
+    nodes(scheduling, 2)
+    other = PodGroupCondition(type="Other", status="True", reason="Because")
+    group = a_gang("a", 1)
+    said = msgspec.structs.replace(group, status=PodGroupStatus(conditions=(other,)))
+    scheduling.see(said, member("a", "a0"))
+    scheduling.decide()
+    assert conditions(scheduling) == [GroupCondition("Other", "True", "Because"), SCHEDULED]
+
+
+@pytest.mark.parametrize("group", [a_custom_gang("a", 1), a_gang("a", 0)])
+def test_only_kubernetes_own_gangs_get_the_condition(group: IncubatorPodGroup | PodGroup) -> None:
+    scheduling = Scheduling(*GANGS)
+    nodes(scheduling, 2)
+    pod = custom_member if isinstance(group, IncubatorPodGroup) else member
+    scheduling.see(group, pod("a", "a0"))
+    scheduling.decide()
+    assert placed(scheduling) == ["a0"]
+    assert conditions(scheduling) == []
+
+
+# -- arguments ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("seconds", [1, 900])
