@@ -1,0 +1,209 @@
+"""``asched simulate``: what it prints and writes, and that it is the same every time."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from asched.cli.main import app
+from tests.sim.virtual.test_openb import NODES, PODS
+
+SCENARIO = Path(__file__).parents[2] / "docs" / "examples" / "scenario.yaml"
+KUBE = "apiVersion: kubescheduler.config.k8s.io/v1\nkind: KubeSchedulerConfiguration\n"
+runner = CliRunner()
+
+
+def run(*args: str | Path) -> tuple[int, str, str]:
+    result = runner.invoke(app, [*map(str, args)], prog_name="asched")
+    return result.exit_code, result.stdout, result.stderr
+
+
+def figure(out: str, label: str) -> str:
+    """A figure of the table."""
+    (line,) = [line for line in out.splitlines() if line.strip().startswith(f"{label}  ")]
+    return line.strip().removeprefix(label).strip()
+
+
+def test_a_table() -> None:
+    code, out, err = run("simulate", SCENARIO)
+    assert (code, err) == (0, "")
+    assert out.startswith("2026-01-01 00:00:00 to 2026-01-01 02:00:00 UTC, 4 nodes\n")
+    assert figure(out, "pods to place") == "50"
+    assert figure(out, "placed") == "50"
+    assert (figure(out, "finished"), figure(out, "deleted")) == ("44", "6")
+    assert figure(out, "nvidia.com/gpu utilisation, peak") == "100.0%"
+
+
+def test_json_tells_of_every_pod() -> None:
+    code, out, err = run("simulate", SCENARIO, "-o", "json", "--until", "10m")
+    assert (code, err) == (0, "")
+    report = json.loads(out)
+    assert (report["begin"], report["end"]) == ("2026-01-01T00:00:00Z", "2026-01-01T00:10:00Z")
+    pods = {pod["pod"]: pod for pod in report["pods"]}
+    assert pods["default/web-0"].keys() == {
+        "pod", "createdSeconds", "node", "boundSeconds", "attempts",
+    }  # fmt: skip
+    assert pods["jobs/train-0"]["node"] == "gpu-0"
+    assert (pods["jobs/train-0"]["createdSeconds"], pods["jobs/train-0"]["boundSeconds"]) == (
+        180,
+        300,
+    )
+    ended = [pod for pod in pods.values() if "end" in pod]
+    assert report["ends"] == {"finished": len(ended)}
+    assert report["run"]["figures"]["pods"] == len(pods)
+
+
+def test_the_same_input_gives_the_same_bytes_under_any_hash_seed() -> None:
+    command = (sys.executable, "-m", "asched", "simulate", str(SCENARIO), "-o", "json")
+    outputs = {
+        subprocess.run(
+            command, env={**os.environ, "PYTHONHASHSEED": seed}, capture_output=True, check=True
+        ).stdout
+        for seed in ("1", "2")
+    }
+    assert len(outputs) == 1
+
+
+def test_time_that_scheduler_and_binding_take() -> None:
+    quick, slow = (
+        json.loads(run("simulate", SCENARIO, "-o", "json", "--until", "1m", *pace)[1])["pods"]
+        for pace in ((), ("--decision-time", "1s", "--bind-time", "500ms"))
+    )
+    assert [pod["boundSeconds"] for pod in quick[:6]] == [0] * 6
+    assert [pod["boundSeconds"] for pod in slow[:6]] == [1.5, 2.5, 3.5, 4.5, 5.5, 6.5]
+
+
+def test_a_journal_to_ask_further(tmp_path: Path) -> None:
+    journal = tmp_path / "simulated.db"
+    code, out, err = run("simulate", SCENARIO, "--journal", journal, "-o", "json")
+    assert (code, err) == (0, "")
+    assert out == run("simulate", SCENARIO, "-o", "json")[1]
+    code, out, _ = run("replay", "--verify", "--journal", journal)
+    assert (code, "all the same" in out) == (0, True)
+    code, out, _ = run("journal", "verify", "--journal", journal)
+    assert code == 0
+    code, out, _ = run("history", "default/web-0", "--journal", journal)
+    assert code == 0
+    # Its node was drained; it came back under another uid.
+    assert "uid pod-default-web-0-1" in out
+    code, out, _ = run("explain", "jobs/train-0", "--attempt", "1", "--journal", journal)
+    assert (code, "node(s) didn't match Pod's node affinity/selector" in out) == (0, True)
+    code, _, err = run("simulate", SCENARIO, "--journal", journal)
+    assert (code, err) == (2, "asched: the journal is not empty; a simulation writes a new one\n")
+
+
+def test_a_report_with_plots(tmp_path: Path) -> None:
+    page = tmp_path / "report.html"
+    assert run("simulate", SCENARIO, "--until", "5m", "--html", page)[0] == 0
+    text = page.read_text()
+    assert "Simulation of scenario.yaml" in text
+    assert "<svg" in text
+
+
+def test_the_configuration_decides(tmp_path: Path) -> None:
+    config = tmp_path / "packing.yaml"
+    strategy = "{scoringStrategy: {type: MostAllocated}}"
+    config.write_text(
+        f"{KUBE}profiles:\n- schedulerName: packing\n  pluginConfig:\n"
+        f"  - name: NodeResourcesFit\n    args: {strategy}\n"
+        "  plugins:\n    score: {disabled: [{name: '*'}], enabled: [{name: NodeResourcesFit}]}\n"
+        "extenders:\n- urlPrefix: http://127.0.0.1:1\n  filterVerb: filter\n"
+    )
+    scenario = tmp_path / "s.yaml"
+    scenario.write_text(
+        "{apiVersion: asched.dev/v1, kind: Scenario,"
+        " nodes: [{name: n, count: 3, allocatable: {cpu: 4, memory: 8Gi, pods: 9}}],"
+        " pods: [{name: p, count: 4, template: {spec: {containers:"
+        " [{name: c, image: i, resources: {requests: {cpu: 1, memory: 1Gi}}}]}}}]}"
+    )
+    code, out, err = run("simulate", scenario, "--config", config, "-o", "json")
+    assert (code, err) == (0, "asched: extenders are not asked in a simulation\n")
+    packed = json.loads(out)
+    assert packed["run"]["name"] == "packing"
+    assert len({pod["node"] for pod in packed["pods"]}) == 1
+    spread = json.loads(run("simulate", scenario, "-o", "json")[1])
+    assert len({pod["node"] for pod in spread["pods"]}) == 3
+
+
+def test_the_openb_trace(tmp_path: Path) -> None:
+    nodes, pods = tmp_path / "nodes.csv", tmp_path / "pods.csv"
+    nodes.write_text(NODES)
+    pods.write_text(PODS)
+    code, out, err = run("simulate", "--openb-nodes", nodes, "--openb-pods", pods)
+    assert (code, err) == (0, "")
+    assert out.startswith("2023-01-01 00:00:00 to ")
+    assert (figure(out, "placed"), figure(out, "finished"), figure(out, "deleted")) == (
+        "6",
+        "6",
+        "1",
+    )
+    nodes.write_text("sn\n")
+    code, _, err = run("simulate", "--openb-nodes", nodes, "--openb-pods", pods)
+    missing = "no column cpu_milli, memory_mib, gpu, model"
+    assert (code, err.partition(";")[0]) == (2, f"{nodes}:1: {missing}")
+
+
+def test_mistakes_of_a_scenario_are_lines_with_their_places(tmp_path: Path) -> None:
+    text = SCENARIO.read_text()
+    broken = tmp_path / "broken.yaml"
+    broken.write_text(text.replace("count: 40", "count: x").replace("seed:", "sed:"))
+    code, out, err = run("simulate", broken)
+    assert (code, out) == (2, "")
+    assert err.splitlines() == [
+        f"{broken}:3: sed: unknown field; did you mean seed?",
+        f'{broken}:33: pods[1].count: expected an integer, got the string "x"',
+    ]
+    broken.write_text(text.replace("cpu: 500m", "cpu: lots"))
+    code, _, err = run("simulate", broken)
+    assert (code, err.startswith(f"{broken}:36: pods[1].template: Pod in version")) == (2, True)
+    assert len(err.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("a: [", ":1: not valid YAML: "),
+        ("", ": expected one document of kind Scenario, got 0"),
+        ("a: 1\n---\nb: 1\n", ": expected one document of kind Scenario, got 2"),
+        ("[1]", ":1: expected a mapping, got "),
+        ("a: 1\na: 2\n", ":1: a: given twice, on lines 1 and 2"),
+    ],
+)
+def test_what_is_no_scenario_at_all(tmp_path: Path, text: str, message: str) -> None:
+    broken = tmp_path / "broken.yaml"
+    broken.write_text(text)
+    code, _, err = run("simulate", broken)
+    assert code == 2
+    assert err.startswith(f"{broken}{message}")
+    assert len(err.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("args", "message"),
+    [
+        ((), "asched: expected a SCENARIO, or --openb-nodes and --openb-pods together; see "),
+        (("no.yaml",), "no.yaml: cannot be read: No such file or directory"),
+        ((SCENARIO, "--openb-pods", "x"), "asched: expected a SCENARIO, or "),
+        (
+            (SCENARIO, "--until", "soon"),
+            'asched: --until: "soon" is not a duration; write one like',
+        ),
+        ((SCENARIO, "--bind-time=-1s"), "asched: --bind-time: expected no less than 0s, got -1s"),
+        ((SCENARIO, "--config", "no.yaml"), "no.yaml: cannot be read: No such file or directory"),
+        (
+            (SCENARIO, "--until", "1s", "--html", "/dev/null/x"),
+            "asched: /dev/null/x: cannot be written: ",
+        ),
+    ],
+)
+def test_bad_input_is_a_line(args: tuple[str | Path, ...], message: str) -> None:
+    code, out, err = run("simulate", *args)
+    assert (code, out) == (2, "")
+    assert err.startswith(message)
+    assert len(err.splitlines()) == 1
