@@ -13,7 +13,7 @@ import numpy as np
 
 from asched.cycle.crowding import Crowding
 from asched.cycle.lottery import Best
-from asched.cycle.shape_answers import ShapeAnswers
+from asched.cycle.shape_answers import INFEASIBLE, ShapeAnswers
 from asched.cycle.shape_cache import ShapeCache
 from asched.framework.cycle_state import CycleState
 from asched.framework.findings import FILTER_CODES, Findings
@@ -22,10 +22,10 @@ from asched.framework.nodes import BoolColumn, Int64Column, Nodes, RowArray, Ver
 from asched.framework.plugin_calls import (
     PluginFailure,
     ask,
-    concerned,
     filter_nodes,
     normalized,
     score_nodes,
+    unconcerned,
 )
 from asched.framework.pod_info import PodInfo
 from asched.framework.profile import Profile
@@ -49,10 +49,11 @@ class Screening:
     """What PreFilter and Filter found. Good until the state changes."""
 
     __slots__ = (
+        "_feasible",
         "_findings",
+        "_rows",
         "count",
         "examined",
-        "feasible",
         "narrowed_by",
         "node_names",
         "nominated_used",
@@ -69,8 +70,8 @@ class Screening:
         self.own: list[OwnVerdicts] = []
         """What the others say."""
         self._findings: Findings | None = None
-        self.feasible = feasible
-        """Rows on which the pod can run."""
+        self._feasible = feasible
+        self._rows: RowArray | None = None
         self.count = 0
         """How many those are."""
         self.rejected: Status | None = None
@@ -87,7 +88,18 @@ class Screening:
     @property
     def rows(self) -> RowArray:
         """The feasible rows, ascending."""
-        return np.flatnonzero(self.feasible)
+        if self._rows is None:
+            self._rows = np.flatnonzero(self._feasible)
+        return self._rows
+
+    @property
+    def feasible(self) -> BoolColumn:
+        """Rows on which the pod can run."""
+        return self._feasible
+
+    @feasible.setter
+    def feasible(self, feasible: BoolColumn) -> None:
+        self._feasible, self._rows = feasible, None
 
     @property
     def findings(self) -> Findings:
@@ -152,7 +164,7 @@ class Attempt:
         self._pod = pod
         self._table = cluster.nodes
         self._answers: ShapeAnswers = cache.answers(profile, pod)
-        self._unconcerned = {p.name for p in profile.own_plugins if not concerned(p, pod)}
+        self._unconcerned = unconcerned(profile.own_plugins, pod)
         self._shared_alone = len(self._unconcerned) == len(profile.own_plugins)
         """Every plugin that is not shared is unconcerned."""
 
@@ -222,7 +234,7 @@ class Attempt:
             verdicts = filter_nodes(plugin, screening.state, self._pod, self._table)
             if verdicts.statuses:
                 screening.own.append(OwnVerdicts(rank, plugin.name, verdicts))
-                screening.feasible = screening.feasible & (verdicts.codes == 0)
+                screening.feasible = np.greater(screening.feasible, verdicts.codes)
 
     def _mind_nominated_pods(self, screening: Screening) -> None:
         """A node must also have room with the pods nominated to it there.
@@ -313,22 +325,34 @@ class Attempt:
         nodes = self._prepare_scores(screening)
         skipped = screening.state.skip_score
         scorers = [w for w in self._profile.own_score if w.plugin.name not in skipped]
-        rows, shared = screening.rows, answers.total(self._pod)
-        if screening.feasible is answers.feasible or answers.steady:
-            totals = shared[rows]
+        total, feasible = answers.total(self._pod), screening.feasible
+        if feasible is not answers.feasible:
+            if not answers.steady:
+                return self._best_among(screening, nodes, bonus)
+            total = np.where(feasible, total, INFEASIBLE)
+        if scorers:
+            more = np.zeros(screening.count, np.int64)
             for plugin, weight in scorers:
                 raw = score_nodes(plugin, screening.state, self._pod, nodes)
-                totals = totals + normalized(plugin, screening.state, self._pod, raw) * weight
-        else:
-            totals = self._score_rows(screening, nodes, rows).total
+                more += normalized(plugin, screening.state, self._pod, raw) * weight
+            total = total.copy() if total is answers.total(self._pod) else total
+            if screening.count == self._table.size:
+                total += more
+            else:
+                total[screening.rows] += more
+        if bonus is not None:
+            total = np.where(feasible, total + bonus, INFEASIBLE)
+        return _highest(total)
+
+    def _best_among(self, screening: Screening, nodes: Nodes, bonus: Int64Column | None) -> Best:
+        """As :meth:`best`, where the shared scores have to be normalised among just these nodes."""
+        rows = screening.rows
+        totals = self._score_rows(screening, nodes, rows).total
         if bonus is not None:
             totals = totals + bonus[rows]
-        best = _highest(totals)
-        if len(rows) < self._table.size:
-            mask = np.zeros(self._table.size, np.bool_)
-            mask[rows] = best.mask
-            best.mask = mask
-        return best
+        total = np.full(self._table.size, INFEASIBLE, np.int64)
+        total[rows] = totals
+        return _highest(total)
 
     def score(self, screening: Screening) -> Scoring:
         """Run PreScore, Score and NormalizeScore for the feasible nodes, and keep it all.

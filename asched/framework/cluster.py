@@ -28,6 +28,10 @@ class Cluster(Protocol):
     def nodes(self) -> Nodes: ...
 
     @property
+    def pods_version(self) -> int:
+        """Changes whenever a pod comes to a node or leaves it, or changes there."""
+
+    @property
     def has_term_holders(self) -> bool:
         """Whether any pod on a node has any affinity term, of whatever kind."""
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 from typing import ParamSpec, TypeGuard, TypeVar
 
@@ -101,14 +101,17 @@ def call(
         raise PluginFailure(plugin.name, point, what) from error
 
 
-def concerned(plugin: Plugin, pod: PodInfo) -> bool:
-    """Whether the plugin has anything to do for the pod. Raises :class:`PluginFailure`."""
-    LAST_ASKED.plugin, LAST_ASKED.point = plugin.name, "Concerns"
-    try:
-        return bool(plugin.concerns(pod))
-    except Exception as error:
-        what = f"{type(error).__name__}: {printable(error)}"
-        raise PluginFailure(plugin.name, "Concerns", what) from error
+def unconcerned(plugins: Sequence[Plugin], pod: PodInfo) -> set[str]:
+    """Names of those that have nothing to do for the pod. Raises :class:`PluginFailure`."""
+    names: set[str] = set()
+    for plugin in plugins:
+        try:
+            if not plugin.concerns(pod):
+                names.add(plugin.name)
+        except Exception as error:
+            what = f"{type(error).__name__}: {printable(error)}"
+            raise PluginFailure(plugin.name, "Concerns", what) from error
+    return names
 
 
 def ask(
@@ -163,7 +166,8 @@ def _check_verdicts(plugin: Plugin, verdicts: Verdicts, size: int) -> None:
         raise PluginFailure(plugin.name, "Filter", "verdicts that are no array of integers")
     if len(codes) != size:
         raise PluginFailure(plugin.name, "Filter", f"{len(codes)} verdicts for {size} nodes")
-    if known and size and not (codes.min() >= 0 and codes.max() <= known):
+    # Seen as unsigned, a negative code is a large one.
+    if known and size and codes.view(f"u{codes.itemsize}").max() > known:
         what = f"a verdict of {codes.min()} or {codes.max()}, but {known} statuses"
         raise PluginFailure(plugin.name, "Filter", what)
     if any(status.is_success for status in verdicts.statuses):

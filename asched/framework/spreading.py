@@ -63,13 +63,13 @@ class Spread:
         absent_is_empty = absent_is_empty and self.missing is not None
         self.domains = Domains(label, counted, absent_is_empty=absent_is_empty)
 
-    def follow(self, column: Int64Column) -> None:
+    def follow(self, column: Int64Column, version: int) -> None:
         """Take note of the pods that match now, by row."""
         self.on_node = column
         if self._counts is None:
             self._counts = DomainCounts(self.domains, column)
         else:
-            self._counts.follow(self.domains, column)
+            self._counts.follow(self.domains, column, version)
 
     @property
     def in_domain(self) -> DomainCounts:
@@ -127,7 +127,7 @@ class Plan:
             self._survey(cluster.nodes)
             self._version = cluster.nodes.version
         for spread in self.spreads:
-            spread.follow(cluster.count_pods(spread.counted))
+            spread.follow(cluster.count_pods(spread.counted), cluster.pods_version)
 
     def _survey(self, nodes: Nodes) -> None:
         included = nodes.alive

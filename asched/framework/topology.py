@@ -67,7 +67,7 @@ class Domains:
 class DomainCounts:
     """A column of counts by row, summed by domain and moved on as it changes."""
 
-    __slots__ = ("_seen", "by_row", "domains", "sums", "total")
+    __slots__ = ("_seen", "_version", "by_row", "domains", "sums", "total")
 
     _AT_ONCE = 32
     """Beyond this many changed rows, summing anew is cheaper."""
@@ -75,13 +75,19 @@ class DomainCounts:
     """Domains with more than one row in this many are spread to their rows all at once."""
 
     def __init__(self, domains: Domains, column: Int64Column) -> None:
+        self._version = -1
         self._sum(domains, column)
 
-    def follow(self, domains: Domains, column: Int64Column) -> None:
-        """Bring the sums up to what the column says now."""
+    def follow(self, domains: Domains, column: Int64Column, version: int) -> None:
+        """Bring the sums up to what the column says now. ``version`` is that of the pods on nodes
+        (``Cluster.pods_version``): with the same, the column is the same."""
         if domains is not self.domains:
             self._sum(domains, column)
+            self._version = version
             return
+        if version == self._version:
+            return
+        self._version = version
         changed = np.flatnonzero(column != self._seen)
         if len(changed) > self._AT_ONCE:
             self._sum(domains, column)

@@ -240,7 +240,8 @@ class InterPodAffinity(
         """Bring the counts up to what is on the nodes now."""
         cluster = self.handle.cluster
         for query, key, counts, _ in wishes:
-            counts.follow(self._domains.of(cluster.nodes, key), cluster.count_pods(query))
+            domains = self._domains.of(cluster.nodes, key)
+            counts.follow(domains, cluster.count_pods(query), cluster.pods_version)
 
     def _counts_of(self, source: object, key: str, column: Int64Column) -> DomainCounts:
         """The counts of one source by one key, shared by all who ask for them."""
@@ -263,8 +264,10 @@ class InterPodAffinity(
                 for held in every
                 if held.term.matches(labels, namespace_labels)
             ]
+        version = cluster.pods_version
         for held in matching.terms:
-            held.counts.follow(self._domains.of(cluster.nodes, held.topology_key), held.holders)
+            domains = self._domains.of(cluster.nodes, held.topology_key)
+            held.counts.follow(domains, held.holders, version)
         return matching.terms
 
     def _held(self, kind: TermKind, held: TermHolders) -> HeldTerm:

@@ -119,6 +119,10 @@ class ClusterState:
         return self._pod_index.term_holders(kind)
 
     @property
+    def pods_version(self) -> int:
+        return self.nodes.pods_cursor
+
+    @property
     def has_term_holders(self) -> bool:
         return self._pod_index.has_term_holders
 

@@ -120,6 +120,14 @@ class NodeTable(Nodes):
     def requested(self, resource: str) -> Int64Column:
         return self._amounts("requested", self._requested, resource)
 
+    def allocatable_on(self, row: int, resource: str) -> int:
+        column = self._allocatable.get(resource)
+        return 0 if column is None else column.item(row)
+
+    def requested_on(self, row: int, resource: str) -> int:
+        column = self._requested.get(resource)
+        return 0 if column is None else column.item(row)
+
     @property
     def scoring_cpu_milli(self) -> Int64Column:
         return self._view("scoring_cpu_milli", self._scoring_cpu)

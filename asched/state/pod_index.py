@@ -116,7 +116,9 @@ class PodIndex:
                 self._counts.popitem(last=False)
         else:
             self._counts.move_to_end(query)
-        size = self._table.size
+        size, cursor = self._table.size, self._table.pods_cursor
+        if counts.cursor == cursor and len(counts.column) == size:
+            return counts.column
         changes = self._table.pods_changed_since(counts.cursor)
         if changes is None:
             counts.column = np.zeros(size, np.int64)
@@ -126,7 +128,7 @@ class PodIndex:
             counts.column = _fit(counts.column, size)
             for row, pod, sign in changes:
                 counts.count(row, pod, sign)
-        counts.cursor = self._table.pods_cursor
+        counts.cursor = cursor
         return counts.column
 
     def term_holders(self, kind: TermKind) -> Sequence[TermHolders]:
@@ -141,6 +143,9 @@ class PodIndex:
         return any(self._holders.values())
 
     def _follow_holders(self) -> None:
+        table = self._table
+        if self._holders_cursor == table.pods_cursor and self._holders_size == table.size:
+            return
         changes = self._table.pods_changed_since(self._holders_cursor)
         if changes is None:
             for holders in self._holders.values():

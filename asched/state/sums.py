@@ -15,7 +15,7 @@ from asched.model.quantity import MAX_INT64, saturated
 
 def shift(column: Int64Column, row: int, difference: int) -> bool:
     """Add to one row. False, and nothing is done, where the sum is or was cut off."""
-    held = int(column[row])
+    held = column.item(row)
     total = held + difference
     if -MAX_INT64 < held < MAX_INT64 and -MAX_INT64 < total < MAX_INT64:
         column[row] = total

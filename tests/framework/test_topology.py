@@ -48,13 +48,13 @@ def test_followed_counts(data: st.DataObject, values: list[str | None]) -> None:
     assert domains.number == len(set(values) - {None})
     column = np.zeros(ROWS, np.int64)
     counts = DomainCounts(domains, column)
-    for _ in range(3):
+    for version in range(3):
         changes = data.draw(
             st.dictionaries(st.integers(0, ROWS - 1), st.integers(-3, 5), max_size=40)
         )
         for row, difference in changes.items():
             column[row] += difference
-        counts.follow(domains, column)
+        counts.follow(domains, column, version)
         expected = plain_sums(values, counted, column.tolist())
         assert counts.by_row.tolist() == expected
         by_value = {v: e for v, e in zip(values, expected, strict=True) if v is not None}
@@ -82,5 +82,5 @@ def test_other_domains_are_counted_afresh() -> None:
     column = np.array([1, 2, 3])
     counts = DomainCounts(Domains(label_column(["a", "a", "b"])), column)
     assert counts.by_row.tolist() == [3, 3, 3]
-    counts.follow(Domains(label_column(["a", "b", "b"])), column)
+    counts.follow(Domains(label_column(["a", "b", "b"])), column, 0)
     assert counts.by_row.tolist() == [1, 5, 5]
