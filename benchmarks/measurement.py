@@ -61,19 +61,19 @@ class Report(msgspec.Struct):
     """A workload that was run."""
 
     workload: str
-    params: Mapping[str, object]
-    threshold_pods_per_s: float | Mapping[str, float] | None
-    """What Kubernetes' CI expects of kube-scheduler on its machines."""
     phases: list[Phase]
     pods_bound: int
     """With those that were bound before the measured part."""
     scheduler_cpu_ms_per_pod_with_start: float
     """All CPU time of the scheduler's process, its start included, by all pods that it bound."""
     scheduler_peak_rss_mib: float
-    journal_bytes_per_pod: int
+    journal_bytes_per_pod: int = 0
     """The file, checkpoints and indexes included, by all pods that it bound."""
-    journal_record_bytes_per_pod: int
+    journal_record_bytes_per_pod: int = 0
     """All records alone: nodes and other objects included."""
+    params: Mapping[str, object] = {}
+    threshold_pods_per_s: float | Mapping[str, float] | None = None
+    """What Kubernetes' CI expects of kube-scheduler on its machines."""
 
 
 class CpuTime(Protocol):

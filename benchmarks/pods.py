@@ -99,6 +99,15 @@ class Pods:
             await self._changed.wait()
             await anyio.sleep(_LOOK_S)
 
+    async def until_bound(self, namespace: str, name: str) -> None:
+        """Wait until this pod has a node."""
+
+        def bound() -> bool:
+            fate = self._fates.get((namespace, name))
+            return fate is not None and fate.bound_s is not None
+
+        await self.until(bound)
+
     async def watch(self, client: ApiClient) -> None:
         """Follow all pods of the cluster until cancelled."""
         first = msgspec.json.decode(await client.request("GET", _PATH), type=_List)

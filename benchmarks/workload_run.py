@@ -7,9 +7,11 @@ import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import NamedTuple
 
 import anyio
 import msgspec
+from anyio.abc import TaskGroup
 
 from asched.kube.connection import connect
 from benchmarks import journal_times, processes
@@ -38,38 +40,74 @@ class Setting(msgspec.Struct, frozen=True):
     scheduler: SchedulerOptions = SchedulerOptions()
 
 
+class Stage(NamedTuple):
+    """A cluster without a scheduler, followed by a watch."""
+
+    folder: Path
+    kubeconfig: Path
+    api: Api
+    pods: Pods
+    tasks: TaskGroup
+    """For what goes on beside; cancelled at the end."""
+
+    @property
+    def journal(self) -> Path:
+        return self.folder / "journal.db"
+
+    @asynccontextmanager
+    async def scheduler(
+        self, setting: Setting, progress: Progress
+    ) -> AsyncIterator[MeasuredProcess]:
+        """A scheduler at work. It ends with the block."""
+        options = setting.scheduler
+        async with processes.scheduler(
+            self.folder, self.kubeconfig, self.journal, options
+        ) as process:
+            attending = anyio.CancelScope()
+            self.tasks.start_soon(_attend, process, self.pods, progress, attending)
+            yield process
+            attending.cancel()
+
+
+@asynccontextmanager
+async def stage(setting: Setting) -> AsyncIterator[Stage]:
+    """A cluster in a folder of its own."""
+    with tempfile.TemporaryDirectory(prefix="asched-benchmark-") as folder_name:
+        folder = Path(folder_name)
+        async with (
+            _server(folder, setting) as config,
+            connect(config, None) as client,
+            anyio.create_task_group() as tasks,
+        ):
+            pods = Pods(time.monotonic)
+            tasks.start_soon(pods.watch, client)
+            await pods.synced.wait()
+            yield Stage(folder, config, Api(client), pods, tasks)
+            tasks.cancel_scope.cancel()
+
+
 async def run(workload: Workload, setting: Setting, progress: Progress) -> Report:
     """Run it from beginning to end.
 
     Raises WorkloadError, ApiError, NoAnswerError, ProcessEndedError, and TimeoutError for one that
     does not end.
     """
-    clock = time.monotonic
-    with tempfile.TemporaryDirectory(prefix="asched-benchmark-") as folder_name:
-        folder = Path(folder_name)
-        journal = folder / "journal.db"
-        async with (
-            _server(folder, setting) as config,
-            connect(config, None) as client,
-            anyio.create_task_group() as tasks,
-        ):
-            pods = Pods(clock)
-            tasks.start_soon(pods.watch, client)
-            await pods.synced.wait()
-            async with processes.scheduler(folder, config, journal, setting.scheduler) as scheduler:
-                tasks.start_soon(_attend, scheduler, pods, progress)
-                measurements = Measurements(pods, scheduler, clock)
-                executor = Executor(
-                    workload, Api(client), pods, tasks, measurements.measuring, progress,
-                    scheduler if setting.backlog else None,
-                )  # fmt: skip
-                with anyio.fail_after(PATIENCE_S):
-                    await executor.run()
-                report = _report(workload, measurements, scheduler, pods)
-                # Whatever goes on beside the steps must not meet a scheduler that is stopping.
-                tasks.cancel_scope.cancel()
-        await journal_times.complete(report, journal)
-    return report
+    async with stage(setting) as at:
+        async with at.scheduler(setting, progress) as scheduler, anyio.create_task_group() as tasks:
+            measurements = Measurements(at.pods, scheduler, time.monotonic)
+            executor = Executor(
+                workload, at.api, at.pods, tasks, measurements.measuring, progress,
+                scheduler if setting.backlog else None,
+            )  # fmt: skip
+            with anyio.fail_after(PATIENCE_S):
+                await executor.run()
+            report = report_of(workload.name, measurements, scheduler, at.pods)
+            report.params = workload.size.params
+            report.threshold_pods_per_s = workload.size.threshold
+            # Whatever goes on beside the steps must not meet a scheduler that is stopping.
+            tasks.cancel_scope.cancel()
+        await journal_times.complete(report, at.journal)
+        return report
 
 
 @asynccontextmanager
@@ -81,28 +119,29 @@ async def _server(folder: Path, setting: Setting) -> AsyncIterator[Path]:
         yield embedded
 
 
-async def _attend(scheduler: MeasuredProcess, pods: Pods, progress: Progress) -> None:
+async def _attend(
+    scheduler: MeasuredProcess, pods: Pods, progress: Progress, until: anyio.CancelScope
+) -> None:
     """Say how far it has come; raise where the scheduler ended."""
-    before = 0
-    while True:
-        await anyio.sleep(_PROGRESS_S)
-        scheduler.check()
-        if pods.bound != before:
-            progress(f"{pods.bound} pods bound, {(pods.bound - before) / _PROGRESS_S:.0f}/s")
-            before = pods.bound
+    before = pods.bound
+    with until:
+        while True:
+            await anyio.sleep(_PROGRESS_S)
+            scheduler.check()
+            if pods.bound != before:
+                progress(f"{pods.bound} pods bound, {(pods.bound - before) / _PROGRESS_S:.0f}/s")
+                before = pods.bound
 
 
-def _report(
-    workload: Workload, measurements: Measurements, scheduler: MeasuredProcess, pods: Pods
+def report_of(
+    name: str, measurements: Measurements, scheduler: MeasuredProcess, pods: Pods
 ) -> Report:
+    """What is known while the scheduler still runs; its journal says the rest."""
+    cpu_ms = scheduler.cpu_s() * 1000
     return Report(
-        workload=workload.name,
-        params=workload.size.params,
-        threshold_pods_per_s=workload.size.threshold,
+        workload=name,
         phases=measurements.phases,
         pods_bound=pods.bound,
-        scheduler_cpu_ms_per_pod_with_start=round(scheduler.cpu_s() * 1000 / max(1, pods.bound), 3),
+        scheduler_cpu_ms_per_pod_with_start=round(cpu_ms / max(1, pods.bound), 3),
         scheduler_peak_rss_mib=round(scheduler.peak_rss_mib(), 1),
-        journal_bytes_per_pod=0,
-        journal_record_bytes_per_pod=0,
     )
