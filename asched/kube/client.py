@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from random import Random
 from typing import NamedTuple
+from urllib.parse import quote, urlencode, urlsplit
 
 import aiohttp
 import anyio
@@ -14,6 +15,8 @@ import structlog
 
 from asched.kube.credentials import Credentials, CredentialSource
 from asched.kube.errors import ApiError, KubeConfigError, NoAnswerError
+from asched.kube.http1 import HttpAnswer
+from asched.kube.pool import ConnectionPool, Endpoint, describe
 from asched.kube.timing import Backoff, Clock, RequestBudget, RetryPolicy
 
 JSON = "application/json"
@@ -32,9 +35,49 @@ class _Request(NamedTuple):
     method: str
     path: str
     params: Mapping[str, str] | None
-    headers: dict[str, str]
+    content_type: str
     body: bytes | None
-    timeout: aiohttp.ClientTimeout
+    timeout_s: float
+
+
+class _Route:
+    """How requests are put to one server under one set of credentials: all of them that repeats."""
+
+    def __init__(self, credentials: Credentials, user_agent: str) -> None:
+        server = urlsplit(credentials.server)
+        self.credentials = credentials
+        self.endpoint = Endpoint.of(
+            credentials.server, credentials.tls, credentials.tls_server_name
+        )
+        self._prefix = server.path
+        fields = [
+            f"Host: {server.netloc.rpartition('@')[2]}",
+            f"User-Agent: {user_agent}",
+            f"Accept: {JSON}",
+            # Compression costs the scheduler more CPU than it saves on the network of a cluster.
+            "Accept-Encoding: identity",
+        ]
+        if credentials.authorization:
+            fields.append(f"Authorization: {credentials.authorization}")
+        self._fields = "\r\n".join(fields)
+
+    def request(self, request: _Request) -> bytes:
+        """The whole request as it goes over the connection."""
+        target = self._prefix + quote(request.path, safe=_PATH_CHARACTERS)
+        if request.params:
+            target = f"{target}?{urlencode(request.params)}"
+        head = f"{request.method} {target} HTTP/1.1\r\n{self._fields}\r\n"
+        if request.body is None:
+            return f"{head}\r\n".encode("latin-1")
+        head = (
+            f"{head}Content-Type: {request.content_type}\r\n"
+            f"Content-Length: {len(request.body)}\r\n\r\n"
+        )
+        return head.encode("latin-1") + request.body
+
+
+_PATH_CHARACTERS = "/:@!$&'()*+,;=-._~"
+"""What a path may hold as it is (RFC 3986, 3.3)."""
 
 
 class Stream:
@@ -51,15 +94,20 @@ class Stream:
         try:
             return await self._response.content.readany()
         except (aiohttp.ClientError, OSError) as error:
-            raise NoAnswerError(_describe(error), sent=True) from None
+            raise NoAnswerError(describe(error), sent=True) from None
 
 
 class ApiClient:
-    """One connection pool to one API server. Made by :func:`asched.kube.connection.connect`."""
+    """Requests to one API server. Made by :func:`asched.kube.connection.connect`.
+
+    Short requests have connections of their own (:mod:`asched.kube.pool`). Watches, and everything
+    where there is a proxy, go over aiohttp.
+    """
 
     def __init__(
         self,
         session: aiohttp.ClientSession,
+        pool: ConnectionPool,
         source: CredentialSource,
         credentials: Credentials,
         *,
@@ -69,6 +117,8 @@ class ApiClient:
         retry: RetryPolicy,
     ) -> None:
         self._session = session
+        self._pool = pool
+        self._route: _Route | None = None
         self._source = source
         self._credentials = credentials
         self._renewing = anyio.Lock()
@@ -87,6 +137,7 @@ class ApiClient:
         """The same connections, for reading: whatever is not a GET raises PermissionError."""
         return _ReadOnlyClient(
             self._session,
+            self._pool,
             self._source,
             self._credentials,
             clock=self.clock,
@@ -116,12 +167,8 @@ class ApiClient:
         """
         policy = retry or self._retry
         repeatable = method == "GET" if idempotent is None else idempotent
-        backoff = Backoff(policy, self.random)
-        headers = {"Accept": JSON}
-        if body is not None:
-            headers["Content-Type"] = content_type
-        timeout = aiohttp.ClientTimeout(total=timeout_s)
-        request = _Request(method, path, params, headers, body, timeout)
+        backoff: Backoff | None = None
+        request = _Request(method, path, params, content_type, body, timeout_s)
         for attempts_left in range(policy.attempts - 1, -1, -1):
             try:
                 return await self._send(request)
@@ -129,12 +176,13 @@ class ApiClient:
                 put_off = error.status == 429
                 if not attempts_left or not (put_off or (repeatable and error.status >= 500)):
                     raise
-                pause_s = backoff.next_s(error.retry_after_s)
+                at_least_s = error.retry_after_s
             except NoAnswerError as error:
                 if not attempts_left or (error.sent and not repeatable):
                     raise
-                pause_s = backoff.next_s()
-            await self.clock.sleep(pause_s)
+                at_least_s = None
+            backoff = backoff or Backoff(policy, self.random)
+            await self.clock.sleep(backoff.next_s(at_least_s))
         raise AssertionError("the last attempt returns or raises")
 
     @asynccontextmanager
@@ -148,42 +196,55 @@ class ApiClient:
         timeout = aiohttp.ClientTimeout(
             total=timeout_s, sock_connect=min(timeout_s, REQUEST_TIMEOUT_S)
         )
-        request = _Request("GET", path, params, {"Accept": JSON}, None, timeout)
-        async with self._open(request) as response:
-            _probe_when_idle(response)
-            yield Stream(response)
-
-    async def _send(self, request: _Request) -> bytes:
-        async with self._open(request) as response:
-            try:
-                return await response.read()
-            except (aiohttp.ClientError, OSError) as error:
-                raise NoAnswerError(_describe(error), sent=True) from None
-
-    @asynccontextmanager
-    async def _open(self, request: _Request) -> AsyncIterator[aiohttp.ClientResponse]:
-        """A successful response, its body unread. A 401 renews the credentials, once."""
+        request = _Request("GET", path, params, JSON, None, timeout_s)
         credentials = await self._fresh_credentials()
-        response = await self._start(credentials, request)
+        response = await self._open(credentials, request, timeout)
         try:
             if response.status == 401:
                 renewed = await self._renew_after_refusal(credentials)
                 if renewed is not credentials:
                     response.release()
-                    response = await self._start(renewed, request)
+                    response = await self._open(renewed, request, timeout)
             if response.status >= 300:
-                raise await _failure(response)
-            yield response
+                raise _failure(await _whole(response))
+            _probe_when_idle(response)
+            yield Stream(response)
         finally:
             # Returns the connection to the pool, or closes it where the body was not read to its end.
             response.release()
 
-    async def _start(self, credentials: Credentials, request: _Request) -> aiohttp.ClientResponse:
-        if self._budget is not None:
-            await self._budget.take()
-        headers = request.headers
+    async def _send(self, request: _Request) -> bytes:
+        """The body of a successful answer. A 401 renews the credentials, once."""
+        credentials = await self._fresh_credentials()
+        answer = await self._exchange(credentials, request)
+        if answer.status == 401:
+            renewed = await self._renew_after_refusal(credentials)
+            if renewed is not credentials:
+                answer = await self._exchange(renewed, request)
+        if answer.status >= 300:
+            raise _failure(answer)
+        return answer.body
+
+    async def _exchange(self, credentials: Credentials, request: _Request) -> HttpAnswer:
+        if credentials.proxy is not None:
+            limits = aiohttp.ClientTimeout(total=request.timeout_s)
+            return await _whole(await self._open(credentials, request, limits))
+        await self._admit(request)
+        route = self._route
+        if route is None or route.credentials is not credentials:
+            route = self._route = _Route(credentials, self._session.headers["User-Agent"])
+        return await self._pool.exchange(route.endpoint, route.request(request), request.timeout_s)
+
+    async def _open(
+        self, credentials: Credentials, request: _Request, limits: aiohttp.ClientTimeout
+    ) -> aiohttp.ClientResponse:
+        """A response of aiohttp, its body unread."""
+        await self._admit(request)
+        headers = {"Accept": JSON}
+        if request.body is not None:
+            headers["Content-Type"] = request.content_type
         if credentials.authorization:
-            headers = {**headers, "Authorization": credentials.authorization}
+            headers["Authorization"] = credentials.authorization
         try:
             return await self._session.request(
                 request.method,
@@ -191,16 +252,21 @@ class ApiClient:
                 params=request.params,
                 data=request.body,
                 headers=headers,
-                timeout=request.timeout,
+                timeout=limits,
                 ssl=credentials.tls if credentials.tls is not None else True,
                 server_hostname=credentials.tls_server_name,
                 proxy=credentials.proxy,
                 allow_redirects=False,
             )
         except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
-            raise NoAnswerError(_describe(error), sent=False) from None
+            raise NoAnswerError(describe(error), sent=False) from None
         except (aiohttp.ClientError, OSError) as error:
-            raise NoAnswerError(_describe(error), sent=True) from None
+            raise NoAnswerError(describe(error), sent=True) from None
+
+    async def _admit(self, request: _Request) -> None:
+        """Every request goes through here, whoever makes it, before anything of it is sent."""
+        if self._budget is not None:
+            await self._budget.take()
 
     async def _fresh_credentials(self) -> Credentials:
         credentials = self._credentials
@@ -231,19 +297,24 @@ class ApiClient:
 
 
 class _ReadOnlyClient(ApiClient):
-    async def _start(self, credentials: Credentials, request: _Request) -> aiohttp.ClientResponse:
-        # Every request goes through here, whoever makes it.
+    async def _admit(self, request: _Request) -> None:
         if request.method != "GET":
             raise PermissionError(f"{request.method} {request.path}: this client only reads")
-        return await super()._start(credentials, request)
+        await super()._admit(request)
 
 
-async def _failure(response: aiohttp.ClientResponse) -> ApiError:
+async def _whole(response: aiohttp.ClientResponse) -> HttpAnswer:
     try:
         body = await response.read()
-    except (aiohttp.ClientError, OSError):
-        body = b""
-    return ApiError.from_response(response.status, body, response.headers.get("Retry-After"))
+    except (aiohttp.ClientError, OSError) as error:
+        raise NoAnswerError(describe(error), sent=True) from None
+    finally:
+        response.release()
+    return HttpAnswer(response.status, body, response.headers.get("Retry-After"), reusable=True)
+
+
+def _failure(answer: HttpAnswer) -> ApiError:
+    return ApiError.from_response(answer.status, answer.body, answer.retry_after)
 
 
 def _probe_when_idle(response: aiohttp.ClientResponse) -> None:
@@ -256,9 +327,3 @@ def _probe_when_idle(response: aiohttp.ClientResponse) -> None:
     for option, value in (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3)):
         if hasattr(socket, option):
             peer.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
-
-
-def _describe(error: Exception) -> str:
-    if isinstance(error, TimeoutError):
-        return f"timed out ({type(error).__name__})"
-    return " ".join(str(error).split()) or type(error).__name__

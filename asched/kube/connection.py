@@ -12,11 +12,12 @@ import aiohttp
 from asched import __version__
 from asched.kube.client import ApiClient
 from asched.kube.credentials import CredentialSource, find_credentials
+from asched.kube.pool import ConnectionPool
 from asched.kube.timing import Clock, RequestBudget, RetryPolicy, SystemClock
 
 USER_AGENT = f"asched/{__version__}"
 MAX_CONNECTIONS = 128
-"""Kept-alive connections at most: one is held by each watch, the rest serve requests."""
+"""Kept-alive connections at most, and as many again for watches."""
 KEEPALIVE_S = 60.0
 
 
@@ -53,18 +54,22 @@ async def open_client(
     """A client with all that it needs given: its credentials, time and randomness."""
     credentials = await source.load(clock.utc())
     connector = aiohttp.TCPConnector(limit=MAX_CONNECTIONS, keepalive_timeout=KEEPALIVE_S)
+    pool = ConnectionPool(MAX_CONNECTIONS, KEEPALIVE_S)
     async with aiohttp.ClientSession(
         connector=connector,
-        # Compression costs the scheduler more CPU than it saves on the network of a cluster.
         headers={"User-Agent": USER_AGENT, "Accept-Encoding": "identity"},
         cookie_jar=aiohttp.DummyCookieJar(),
     ) as session:
-        yield ApiClient(
-            session,
-            source,
-            credentials,
-            clock=clock,
-            random=random,
-            budget=budget,
-            retry=retry or RetryPolicy(),
-        )
+        try:
+            yield ApiClient(
+                session,
+                pool,
+                source,
+                credentials,
+                clock=clock,
+                random=random,
+                budget=budget,
+                retry=retry or RetryPolicy(),
+            )
+        finally:
+            await pool.close()

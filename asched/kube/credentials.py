@@ -207,11 +207,13 @@ def _credentials(
     server = str(configuration.host or "").rstrip("/")
     if not server.startswith(("http://", "https://")):
         raise KubeConfigError(f"{where}: the server must be an http or https URL, not {server!r}")
-    token = str(configuration.api_key.get("BearerToken") or "")
+    # A token read from a file ends in a newline.
+    token = str(configuration.api_key.get("BearerToken") or "").strip()
+    if not token.isprintable():
+        raise KubeConfigError(f"{where}: the token holds what no header may hold")
     return Credentials(
         server=server,
-        # A token read from a file ends in a newline, which no header may hold.
-        authorization=token.strip(),
+        authorization=token,
         tls=contexts.get(configuration, where) if server.startswith("https://") else None,
         tls_server_name=getattr(configuration, "tls_server_name", None) or None,
         proxy=getattr(configuration, "proxy", None) or None,

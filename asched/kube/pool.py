@@ -1,0 +1,264 @@
+"""Kept-alive connections for short requests.
+
+A general HTTP client spends some 200 us of CPU on a request, most of it on what a scheduler that
+binds thousands of pods a second has no use for: cookies, redirects, compression, streaming bodies.
+Here a request is one write and its answer one parse, some 20 us together. Watches, and all requests
+through a proxy, go over aiohttp.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections import deque
+from contextlib import suppress
+from typing import NamedTuple, cast
+from urllib.parse import urlsplit
+
+from asched.kube.errors import NoAnswerError
+from asched.kube.http1 import AnswerParser, HttpAnswer, MalformedHttpError
+
+
+class Endpoint(NamedTuple):
+    """Where connections go, and as whom."""
+
+    host: str
+    port: int
+    tls: ssl.SSLContext | None
+    tls_server_name: str | None
+
+    @classmethod
+    def of(cls, url: str, tls: ssl.SSLContext | None, tls_server_name: str | None) -> Endpoint:
+        """``tls`` None with an https URL means the certificates of the system."""
+        parts = urlsplit(url)
+        secure = parts.scheme == "https"
+        if secure and tls is None:
+            tls = ssl.create_default_context()
+        port = parts.port or (443 if secure else 80)
+        return cls(parts.hostname or "", port, tls if secure else None, tls_server_name)
+
+
+class _Connection(asyncio.Protocol):
+    """One connection: one request at a time."""
+
+    def __init__(self, pool: ConnectionPool, endpoint: Endpoint) -> None:
+        self.endpoint = endpoint
+        self.used_at_s = 0.0
+        """When its last answer came, by the clock of the event loop."""
+        self._pool = pool
+        self._transport: asyncio.Transport | None = None
+        self._parser = AnswerParser()
+        self._answer: asyncio.Future[HttpAnswer] | None = None
+
+    @property
+    def usable(self) -> bool:
+        return self._transport is not None and not self._transport.is_closing()
+
+    async def ask(self, request: bytes, timeout_s: float) -> HttpAnswer:
+        """Raises NoAnswerError; the connection is then of no more use."""
+        transport = self._transport
+        assert self._answer is None, "one request at a time"
+        if transport is None or transport.is_closing():
+            raise NoAnswerError("the connection was closed", sent=False)
+        loop = asyncio.get_running_loop()
+        answer: asyncio.Future[HttpAnswer] = loop.create_future()
+        self._answer = answer
+        timer = loop.call_later(timeout_s, self._fail, f"timed out after {timeout_s:g} s")
+        transport.write(request)
+        try:
+            return await answer
+        except asyncio.CancelledError:
+            # Its answer is still to come, and would be taken for that to the next request.
+            self.abort()
+            raise
+        finally:
+            timer.cancel()
+            self._answer = None
+
+    def abort(self) -> None:
+        if self._transport is not None:
+            self._transport.abort()
+
+    def _fail(self, why: str) -> None:
+        self.abort()
+        if self._answer is not None and not self._answer.done():
+            self._answer.set_exception(NoAnswerError(why, sent=True))
+
+    # -- what the event loop tells --------------------------------------------------------------
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        # uvloop's transports have the methods of this class but do not inherit from it.
+        self._transport = cast(asyncio.Transport, transport)
+
+    def data_received(self, data: bytes) -> None:
+        waiting = self._answer
+        if waiting is None or waiting.done():
+            self.abort()  # nobody asked
+            return
+        try:
+            answer = self._parser.feed(data)
+        except MalformedHttpError as error:
+            self._fail(f"not understood: {error}")
+            return
+        if answer is not None:
+            if not answer.reusable:
+                self.abort()
+            waiting.set_result(answer)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        waiting = self._answer
+        if waiting is not None and not waiting.done():
+            answer = None if exc is not None else self._parser.end()
+            if answer is None:
+                self._fail(describe(exc) if exc is not None else "the connection was closed")
+            else:
+                waiting.set_result(answer)
+        self._pool.lost(self)
+
+
+class ConnectionPool:
+    """At most ``limit`` connections to the endpoint that was asked for last."""
+
+    def __init__(self, limit: int, keepalive_s: float) -> None:
+        """A connection that was silent for longer than ``keepalive_s`` is not used again."""
+        self._limit = limit
+        self._keepalive_s = keepalive_s
+        self._endpoint: Endpoint | None = None
+        self._idle: list[_Connection] = []
+        """The one used last is the last one: the others may fall silent."""
+        self._waiting: deque[asyncio.Future[_Connection | None]] = deque()
+        """Those for whom all connections were busy; given one, or None where there is room for a
+        new one."""
+        self._connections: set[_Connection] = set()
+        self._connecting = 0
+
+    @property
+    def idle(self) -> int:
+        """Connections that wait for their next request."""
+        return len(self._idle)
+
+    async def exchange(self, endpoint: Endpoint, request: bytes, timeout_s: float) -> HttpAnswer:
+        """Send a whole request, head and body, and wait for its answer.
+
+        Raises NoAnswerError where none came within ``timeout_s``; the wait for a free connection
+        counts.
+        """
+        connection = self._take(endpoint)
+        if connection is None:
+            loop = asyncio.get_running_loop()
+            ends_s = loop.time() + timeout_s
+            connection = await self._wait_for_one(endpoint, timeout_s)
+            timeout_s = max(0.0, ends_s - loop.time())
+        try:
+            return await connection.ask(request, timeout_s)
+        finally:
+            self._put_back(connection)
+
+    async def close(self) -> None:
+        """Break all connections."""
+        for connection in tuple(self._connections):
+            connection.abort()
+        # The event loop closes the sockets in its next round.
+        await asyncio.sleep(0)
+
+    def lost(self, connection: _Connection) -> None:
+        """Told by a connection that has ended."""
+        self._connections.discard(connection)
+        with suppress(ValueError):
+            self._idle.remove(connection)
+        self._give(None)
+
+    def _take(self, endpoint: Endpoint) -> _Connection | None:
+        """A connection that is free now."""
+        if endpoint != self._endpoint:
+            self._endpoint = endpoint
+            for connection in tuple(self._idle):
+                connection.abort()
+            self._idle.clear()
+        while self._idle:
+            connection = self._idle.pop()
+            if connection.usable:
+                silent_s = asyncio.get_running_loop().time() - connection.used_at_s
+                if silent_s <= self._keepalive_s:
+                    return connection
+                connection.abort()
+        return None
+
+    def _put_back(self, connection: _Connection) -> None:
+        if not connection.usable:
+            return  # told as lost in a moment, or already
+        if connection.endpoint != self._endpoint:
+            connection.abort()
+            return
+        connection.used_at_s = asyncio.get_running_loop().time()
+        if not self._give(connection):
+            self._idle.append(connection)
+
+    def _give(self, connection: _Connection | None) -> bool:
+        """To who has waited longest. False where nobody waits."""
+        while self._waiting:
+            waiting = self._waiting.popleft()
+            if not waiting.done():
+                waiting.set_result(connection)
+                return True
+        return False
+
+    async def _wait_for_one(self, endpoint: Endpoint, timeout_s: float) -> _Connection:
+        try:
+            async with asyncio.timeout(timeout_s):
+                while len(self._connections) + self._connecting >= self._limit:
+                    connection = await self._in_turn()
+                    if connection is not None and connection.usable:
+                        return connection
+                return await self._connect(endpoint)
+        except TimeoutError as error:
+            where = f"{endpoint.host}:{endpoint.port}"
+            raise NoAnswerError(
+                f"no connection to {where}: {describe(error)}", sent=False
+            ) from None
+
+    async def _in_turn(self) -> _Connection | None:
+        turn: asyncio.Future[_Connection | None] = asyncio.get_running_loop().create_future()
+        self._waiting.append(turn)
+        try:
+            return await turn
+        except asyncio.CancelledError:
+            if turn.done() and not turn.cancelled():
+                given = turn.result()
+                if given is None:
+                    self._give(None)
+                else:
+                    self._put_back(given)
+            raise
+
+    async def _connect(self, endpoint: Endpoint) -> _Connection:
+        self._connecting += 1
+        connected = False
+        try:
+            _, connection = await asyncio.get_running_loop().create_connection(
+                lambda: _Connection(self, endpoint),
+                endpoint.host,
+                endpoint.port,
+                ssl=endpoint.tls,
+                server_hostname=endpoint.tls_server_name if endpoint.tls is not None else None,
+            )
+            connected = True
+        except OSError as error:
+            if isinstance(error, TimeoutError):
+                raise
+            where = f"{endpoint.host}:{endpoint.port}"
+            why = f"cannot connect to {where}: {describe(error)}"
+            raise NoAnswerError(why, sent=False) from None
+        finally:
+            self._connecting -= 1
+            if not connected:
+                self._give(None)
+        self._connections.add(connection)
+        return connection
+
+
+def describe(error: Exception) -> str:
+    """An error of the connection in one line."""
+    if isinstance(error, TimeoutError):
+        return f"timed out ({type(error).__name__})"
+    return " ".join(str(error).split()) or type(error).__name__

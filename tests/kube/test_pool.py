@@ -1,0 +1,216 @@
+"""The pool of connections: reuse, limits, ends of all kinds, on both event loops."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from contextlib import asynccontextmanager
+from typing import Any
+
+import anyio
+import anyio.lowlevel
+import pytest
+import uvloop
+
+from asched.kube.errors import NoAnswerError
+from asched.kube.pool import ConnectionPool, Endpoint
+
+REQUEST = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
+Talk = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
+
+
+def answer(body: bytes, fields: bytes = b"") -> bytes:
+    return b"HTTP/1.1 200 OK\r\n%sContent-Length: %d\r\n\r\n%s" % (fields, len(body), body)
+
+
+class Server:
+    """Counts its connections; what it says on each is the test's."""
+
+    def __init__(self, talk: Talk) -> None:
+        self._talk = talk
+        self.accepted = 0
+
+    @asynccontextmanager
+    async def run(self) -> AsyncIterator[Endpoint]:
+        server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
+        host, port = server.sockets[0].getsockname()
+        try:
+            yield Endpoint.of(f"http://{host}:{port}", None, None)
+        finally:
+            server.close()
+
+    async def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self.accepted += 1
+        try:
+            await self._talk(reader, writer)
+        except (ConnectionError, asyncio.IncompleteReadError):
+            pass  # the client went first
+        finally:
+            writer.close()
+
+
+@asynccontextmanager
+async def pool(limit: int = 8, keepalive_s: float = 60.0) -> AsyncIterator[ConnectionPool]:
+    connections = ConnectionPool(limit, keepalive_s)
+    try:
+        yield connections
+    finally:
+        await connections.close()
+
+
+async def polite(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    while await reader.readuntil(b"\r\n\r\n"):
+        writer.write(answer(b"hello"))
+        await writer.drain()
+
+
+async def together(count: int, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    async with anyio.create_task_group() as tasks:
+        for _ in range(count):
+            tasks.start_soon(work)
+
+
+async def test_one_connection_serves_one_request_after_the_other() -> None:
+    server = Server(polite)
+    async with server.run() as endpoint, pool() as connections:
+        for _ in range(5):
+            assert (await connections.exchange(endpoint, REQUEST, 10.0)).body == b"hello"
+    assert server.accepted == 1
+
+
+@pytest.mark.parametrize("run", [asyncio.run, uvloop.run])
+def test_no_more_connections_than_allowed_and_nobody_is_forgotten(run: Any) -> None:
+    async def scenario() -> None:
+        server = Server(polite)
+        answered = []
+        async with server.run() as endpoint, pool(limit=3) as connections:
+
+            async def ask() -> None:
+                answered.append(await connections.exchange(endpoint, REQUEST, 10.0))
+
+            await together(50, ask)
+        assert len(answered) == 50
+        assert server.accepted == 3
+
+    run(scenario())
+
+
+@pytest.mark.parametrize("fields", [b"Connection: close\r\n", b""])
+async def test_a_connection_closed_by_the_server_is_replaced(fields: bytes) -> None:
+    async def once(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(answer(b"bye", fields))
+
+    server = Server(once)
+    async with server.run() as endpoint, pool(limit=1) as connections:
+        for _ in range(3):
+            assert (await connections.exchange(endpoint, REQUEST, 10.0)).body == b"bye"
+            with anyio.fail_after(10.0):
+                while connections.idle:
+                    await anyio.lowlevel.checkpoint()
+    assert server.accepted == 3
+
+
+async def test_a_connection_that_was_silent_for_long_is_not_used_again() -> None:
+    server = Server(polite)
+    async with server.run() as endpoint, pool(keepalive_s=0.0) as connections:
+        for _ in range(3):
+            await connections.exchange(endpoint, REQUEST, 10.0)
+    assert server.accepted == 3
+
+
+async def test_an_answer_that_nobody_asked_for_ends_the_connection() -> None:
+    received = anyio.Event()
+
+    async def talkative(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(answer(b"one"))
+        await received.wait()
+        writer.write(answer(b"two"))
+        await reader.read()
+
+    server = Server(talkative)
+    async with server.run() as endpoint, pool() as connections:
+        assert (await connections.exchange(endpoint, REQUEST, 10.0)).body == b"one"
+        received.set()
+        with anyio.fail_after(10.0):
+            while connections.idle:
+                await anyio.lowlevel.checkpoint()
+    assert server.accepted == 1
+
+
+@pytest.mark.parametrize("said", [b"", b"HTTP/1.1 200 OK\r\n", b"nonsense\r\n\r\n"])
+async def test_an_answer_that_breaks_off_is_of_unknown_fate(said: bytes) -> None:
+    async def broken(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(said)
+
+    async with Server(broken).run() as endpoint, pool() as connections:
+        with pytest.raises(NoAnswerError) as caught:
+            await connections.exchange(endpoint, REQUEST, 10.0)
+    assert caught.value.sent
+
+
+async def silent(reader: asyncio.StreamReader, _: asyncio.StreamWriter) -> None:
+    await reader.read()
+
+
+async def test_who_waits_for_a_connection_in_vain_has_sent_nothing() -> None:
+    async with Server(silent).run() as endpoint, pool(limit=1) as connections:
+        errors: list[NoAnswerError] = []
+
+        async def ask(timeout_s: float) -> None:
+            with pytest.raises(NoAnswerError) as caught:
+                await connections.exchange(endpoint, REQUEST, timeout_s)
+            errors.append(caught.value)
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(ask, 0.2)
+            tasks.start_soon(ask, 0.05)
+    assert [error.sent for error in errors] == [False, True]
+    assert all("timed out" in str(error) for error in errors)
+
+
+async def test_a_cancelled_request_gives_its_place_to_the_next() -> None:
+    calls = 0
+
+    async def first_silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        nonlocal calls
+        calls += 1
+        await (silent if calls == 1 else polite)(reader, writer)
+
+    async with Server(first_silent).run() as endpoint, pool(limit=1) as connections:
+        with anyio.move_on_after(0.05):
+            await connections.exchange(endpoint, REQUEST, 10.0)
+        assert (await connections.exchange(endpoint, REQUEST, 10.0)).body == b"hello"
+
+
+async def test_other_credentials_mean_other_connections() -> None:
+    server = Server(polite)
+    async with server.run() as endpoint, pool() as connections:
+        await connections.exchange(endpoint, REQUEST, 10.0)
+        await connections.exchange(endpoint._replace(tls_server_name="x"), REQUEST, 10.0)
+        assert connections.idle == 1
+    assert server.accepted == 2
+
+
+async def test_a_server_that_does_not_speak_tls_is_not_reached() -> None:
+    async with Server(silent).run() as endpoint, pool() as connections:
+        secure = endpoint._replace(tls=ssl.create_default_context())
+
+        async def hang_up(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await reader.read(10)
+            writer.write(b"what?\r\n")
+
+        async with Server(hang_up).run() as other:
+            with pytest.raises(NoAnswerError) as caught:
+                await connections.exchange(secure._replace(port=other.port), REQUEST, 10.0)
+    assert not caught.value.sent
+    assert "cannot connect" in str(caught.value)
+
+
+def test_the_ports_of_urls() -> None:
+    assert Endpoint.of("http://a/x", None, None)[:3] == ("a", 80, None)
+    assert Endpoint.of("https://[::1]", None, None)[:2] == ("::1", 443)
+    assert Endpoint.of("https://a:6443", None, "b").tls is not None
