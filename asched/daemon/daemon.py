@@ -20,6 +20,7 @@ from asched.daemon.effects import Effects
 from asched.daemon.engine import Engine, EngineLimits
 from asched.daemon.inbox import Inbox
 from asched.daemon.metrics import Metrics
+from asched.daemon.watched import groups_of_use
 from asched.framework.extenders import in_order_of_asking, spec_of, without_ignored_resources
 from asched.framework.registry import Registry
 from asched.journal.checkpoints import nearest
@@ -32,6 +33,7 @@ from asched.kube.reflector import ClusterWatch
 from asched.kube.timing import Backoff, RetryPolicy
 from asched.kube.volume_writers import VolumeWriter
 from asched.kube.writers import PodWriter
+from asched.model.resources import in_order_of_listing
 from asched.state.cluster import ClusterState
 from asched.state.fold import Fold
 from asched.state.records import (
@@ -198,6 +200,7 @@ def _assemble(parts: _Parts, fold: Fold, next_seq: int) -> Daemon:
         parts.metrics,
         parts.extenders,
     )
+    resources = in_order_of_listing(groups_of_use(parts.configuration.profiles))
     engine = Engine(
         fold,
         parts.journal,
@@ -206,10 +209,11 @@ def _assemble(parts: _Parts, fold: Fold, next_seq: int) -> Daemon:
         SystemEngineClock(),
         parts.metrics,
         next_seq=next_seq,
+        awaited=frozenset(resources),
         limits=EngineLimits(slice_s=settings.engine.turn_time_slice.total_seconds()),
         committed=parts.checkpoints.committed,
     )
-    watch = ClusterWatch(client, inbox.put_changes)
+    watch = ClusterWatch(client, inbox.put_changes, resources)
     parts.metrics.watch(fold.state, watch.reflectors)
     return Daemon(engine, fold.state, events, watch)
 
