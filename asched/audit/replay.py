@@ -14,8 +14,8 @@ from typing import Final
 import msgspec
 
 from asched.audit.travel import fold_before
-from asched.cycle.decide import Decider
 from asched.cycle.shadow import Answering
+from asched.deciders import AllDeciders
 from asched.framework.profile import PluginOrigin, ProfileError
 from asched.framework.registry import Registry
 from asched.journal.codec import CODEC
@@ -24,12 +24,15 @@ from asched.state.fold import Fold, FoldError
 from asched.state.records import (
     DECISIONS,
     AnyRecord,
+    Assigned,
     Decision,
     PermitAllowed,
     PermitRejected,
     ProfilesLoaded,
+    Rejected,
     ShadowCompared,
 )
+from asched.state.session_records import EvictionDecided, PodGroupDecided
 
 PROGRESS_EVERY: Final = 500
 """Records between two reports of progress."""
@@ -76,11 +79,12 @@ class Judge:
         """``fold`` has folded what came before; ``from_the_start`` says that this is nothing."""
         self.decisions = 0
         self._fold = fold
-        self._decider = Decider(fold.state)
+        self._decider = AllDeciders(fold.state)
         self._answering = Answering(fold.state)
         self._expected: deque[Decision] = deque()
-        # What plugins say of held pods during an attempt follows it as decisions of their own.
-        # Where the replay begins among those, their attempt lies before it.
+        # What plugins say of held pods during an attempt follows it as decisions of their own, and
+        # so does what comes of a session. Where the replay begins among those, what they belong to
+        # lies before it.
         self._may_belong_before = not from_the_start
 
     def follow(self, seq: int, record: AnyRecord) -> Divergence | None:
@@ -109,7 +113,7 @@ class Judge:
                 reason = "a decision is missing before it"
                 return Divergence(seq, reason, _stored(record), _stored(self._expected[0]))
             return None
-        if self._may_belong_before and isinstance(record, PermitAllowed | PermitRejected):
+        if self._may_belong_before and _follows_another(record):
             return None
         self._may_belong_before = False
         if not self._expected:
@@ -136,25 +140,50 @@ class Judge:
         return None
 
 
+def _follows_another(record: AnyRecord) -> bool:
+    """Whether the decision may have been made together with the one before it."""
+    match record:
+        case PermitAllowed() | PermitRejected() | EvictionDecided() | PodGroupDecided():
+            return True
+        case Assigned() | Rejected():
+            return record.session > 0
+        case _:
+            return False
+
+
 def _stored(record: AnyRecord) -> str:
     return CODEC.encode(record).payload
+
+
+async def first_replayable(journal: JournalStore) -> int:
+    """The first record that can be replayed. Raises :class:`~asched.journal.errors.JournalError`."""
+    archived = await journal.archived()
+    if not archived.seq:
+        return 1
+    marks = await journal.checkpoint_marks()
+    return (marks[0].seq if marks else archived.seq) + 1
 
 
 async def replay(
     journal: JournalStore,
     registry: Registry,
     *,
-    first_seq: int = 1,
+    first_seq: int | None = None,
     last_seq: int | None = None,
     progress: Callable[[int], None] = lambda seq: None,
 ) -> ReplayReport:
     """Decide everything from ``first_seq`` to ``last_seq`` (the head by default) once more.
+
+    By default it begins with the first record of which the state before is known: the first of all,
+    or, where the beginning was archived, the one after the first checkpoint.
 
     Ends at the first divergence. ``progress`` is told the number of a record now and then. Raises
     :class:`~asched.journal.errors.JournalError`, and ProfileError for a recorded plugin that is not
     installed or refuses its arguments. FoldError where what lies before ``first_seq`` contradicts
     itself.
     """
+    if first_seq is None:
+        first_seq = await first_replayable(journal)
     head = await journal.head()
     last = head.seq if last_seq is None else min(last_seq, head.seq)
     fold = await fold_before(journal, registry.load, first_seq)

@@ -11,14 +11,18 @@ from pathlib import Path as FilePath
 
 import msgspec
 
+from asched.batch.conf import ConfError
+from asched.batch.registry import SessionRegistry
 from asched.daemon import config_settings
 from asched.daemon.config_settings import AschedConfiguration
 from asched.daemon.config_yaml import Document, YamlError, parse_documents
+from asched.daemon.session_files import read_conf
 from asched.framework import config as kube_config
 from asched.framework.config import KubeSchedulerConfiguration, decode_with_problems
 from asched.framework.profile import ProfileSpec
 from asched.framework.registry import Registry
 from asched.framework.resolve import resolve_with_problems, without_effect
+from asched.framework.sessions import SessionSpec
 from asched.framework.strict import Problem, StrictDecoder, nearest, quote
 
 _API_VERSIONS = {
@@ -46,6 +50,10 @@ class Configuration(msgspec.Struct, frozen=True):
     profiles: tuple[ProfileSpec, ...]
     warnings: tuple[str, ...] = ()
     """What the file says in vain, a line each."""
+    sessions: tuple[SessionSpec, ...] = ()
+    """What batch sessions do, in the order of ``batch``."""
+    faults: tuple[str, ...] = ()
+    """What cannot be used and was replaced by defaults, a line each."""
 
 
 def load(path: FilePath | None, registry: Registry) -> Configuration:
@@ -101,6 +109,8 @@ class _Reader:
         self._scheduler = KubeSchedulerConfiguration()
         self._profiles: tuple[ProfileSpec, ...] | None = None
         self._settings = AschedConfiguration()
+        self._sessions: tuple[SessionSpec, ...] = ()
+        self._faults: tuple[str, ...] = ()
 
     def read(self, number: int, document: Document) -> None:
         kind, problem = _kind(document.value)
@@ -114,12 +124,41 @@ class _Reader:
         self._errors += self._lines(number, document, problems)
 
     def configuration(self) -> Configuration:
+        if self._settings.batch and self._profiles is None:
+            # Who only asks for sessions has another scheduler for all other pods.
+            self._profiles = ()
         if self._profiles is None and not self._errors:
             self._profiles, problems = resolve_with_problems(self._scheduler, self._registry)
             self._errors += [f"{self._name}: default configuration: {p}" for p in problems]
+        self._read_sessions()
         if self._errors or self._profiles is None:
             raise ConfigFileError(self._errors)
-        return Configuration(self._scheduler, self._settings, self._profiles, tuple(self._warnings))
+        return Configuration(
+            self._scheduler,
+            self._settings,
+            self._profiles,
+            tuple(self._warnings),
+            self._sessions,
+            self._faults,
+        )
+
+    def _read_sessions(self) -> None:
+        """Read kube-batch's own files, which the settings name."""
+        if not self._settings.batch:
+            return
+        registry, found = SessionRegistry.discover(), []
+        taken = {profile.scheduler_name for profile in self._profiles or ()}
+        for settings in self._settings.batch:
+            name = settings.scheduler_name
+            if name in taken:
+                self._errors.append(f'{self._name}: batch: "{name}" is a profile already')
+            try:
+                found.append(read_conf(settings, registry))
+            except ConfError as error:
+                self._errors.append(f"{self._name}: batch: {error}")
+        self._sessions = tuple(conf.spec for conf in found)
+        self._faults = tuple(conf.fault for conf in found if conf.fault)
+        self._warnings += [note for conf in found for note in conf.notes]
 
     def _decode(self, kind: str, number: int, document: Document) -> list[Problem]:
         if kind == config_settings.KIND:

@@ -12,6 +12,7 @@ from typing import Annotated, Final
 import msgspec
 
 from asched.framework.config import Section
+from asched.framework.sessions import Compatibility
 
 API_VERSION: Final = "asched.dev/v1"
 KIND: Final = "AschedConfiguration"
@@ -88,6 +89,26 @@ class EventSettings(Section, frozen=True):
     """Events that may wait to be sent; beyond it the oldest are dropped and counted."""
 
 
+class BatchSettings(Section, frozen=True):
+    """Pods of one scheduler name that batch sessions place, as kube-batch does."""
+
+    scheduler_name: str = "kube-batch"
+    conf: str = ""
+    """Path of kube-batch's own configuration (actions and tiers); empty is kube-batch's default. It
+    is read again whenever it changes."""
+    period: timedelta = timedelta(seconds=1)
+    """From the start of one session to the start of the next."""
+    default_queue: str = "default"
+    """The queue of PodGroups that name none, and of pods without a PodGroup."""
+    compatibility: Compatibility = Compatibility.NONE
+
+    def __post_init__(self) -> None:
+        if not self.scheduler_name:
+            raise ValueError("schedulerName must not be empty")
+        if self.period <= timedelta():
+            raise ValueError("period must be greater than 0")
+
+
 class AschedConfiguration(Section, frozen=True):
     """The whole document."""
 
@@ -101,3 +122,12 @@ class AschedConfiguration(Section, frozen=True):
     engine: EngineSettings = EngineSettings()
     log: LogSettings = LogSettings()
     events: EventSettings = EventSettings()
+    batch: tuple[BatchSettings, ...] = ()
+    """What batch sessions schedule. Where there is any, and the file has no KubeSchedulerConfiguration,
+    no pod is scheduled otherwise."""
+
+    def __post_init__(self) -> None:
+        names = [batch.scheduler_name for batch in self.batch]
+        for name in names:
+            if names.count(name) > 1:
+                raise ValueError(f'batch: schedulerName "{name}" is given more than once')

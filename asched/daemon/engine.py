@@ -15,13 +15,14 @@ import anyio.lowlevel
 import msgspec
 import structlog
 
-from asched.cycle.decide import Decider
+from asched.batch.registry import SessionRegistry
 from asched.daemon.checkpoints import Committed
 from asched.daemon.clock import EngineClock, SteadyTime
 from asched.daemon.commits import Commits
 from asched.daemon.effects import Effects
 from asched.daemon.inbox import Inbox
 from asched.daemon.metrics import AttemptResult, Metrics
+from asched.deciders import AllDeciders
 from asched.framework.profile import ProfileError
 from asched.journal.store import JournalStore
 from asched.kube.changes import Change, Deleted, Listed
@@ -42,6 +43,7 @@ from asched.state.records import (
     Rejected,
     TurnStarted,
 )
+from asched.state.session_records import EvictionDecided, PodGroupDecided, SessionHeld
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
@@ -86,13 +88,15 @@ class Engine:
         awaited: frozenset[WatchedResource] = frozenset(Resource),
         limits: EngineLimits | None = None,
         committed: Committed = lambda seq: None,
+        sessions: SessionRegistry | None = None,
     ) -> None:
         """``next_seq`` is where the journal goes on. Nothing is decided before each of ``awaited``
-        was listed once. ``committed`` is told the last record of each batch that was stored."""
+        was listed once. ``committed`` is told the last record of each batch that was stored.
+        ``sessions``: what takes part in batch sessions, by default all that is installed."""
         self.stats = EngineStats()
         self._fold = fold
         self._cluster = fold.state
-        self._decider = Decider(fold.state)
+        self._decider = AllDeciders(fold.state, sessions)
         self._effects = effects
         self._inbox = inbox
         self._clock = clock
@@ -284,7 +288,10 @@ class Engine:
             case Assigned():
                 self.stats.assigned += 1  # as an attempt it counts when the binding has ended
                 return
-            case PermitAllowed() | ExtenderAsked():
+            case PermitAllowed() | ExtenderAsked() | EvictionDecided() | PodGroupDecided():
+                return
+            case SessionHeld():
+                self._metrics.sessions.held(decision, self._decider.last_session, duration_s)
                 return
             case Rejected() | PermitRejected():
                 self.stats.rejected += 1
@@ -327,11 +334,11 @@ class Engine:
         if queue_ns is not None:
             times.append(queue_ns)
         if self._may_decide():
-            # Only a decision ends a permit's time: one that is overdue meanwhile is no reason to
-            # take turn after turn.
-            permit_ns = self._cluster.permits.next_deadline_ns()
-            if permit_ns is not None:
-                times.append(permit_ns)
+            # Only a decision ends a permit's time, or holds a session: one that is overdue
+            # meanwhile is no reason to take turn after turn.
+            decision_ns = self._decider.next_timer_ns()
+            if decision_ns is not None:
+                times.append(decision_ns)
         return min(times, default=None)
 
     def _may_decide(self) -> bool:

@@ -35,10 +35,8 @@ from asched.kube.permissions import OPTIONAL
 from asched.kube.timing import Backoff, Clock, RetryPolicy
 from asched.model.resources import AnyObject, Resource, WatchedResource
 
-SELECTORS: dict[WatchedResource, str] = {
-    Resource.PODS: "status.phase!=Succeeded,status.phase!=Failed"
-}
-"""Field selectors: like kube-scheduler, see finished pods go rather than finish."""
+UNFINISHED = "status.phase!=Succeeded,status.phase!=Failed"
+"""Selects pods as kube-scheduler does: it sees finished pods go rather than finish."""
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
@@ -102,7 +100,10 @@ class Reflector:
         resource: WatchedResource,
         sink: Sink,
         settings: ReflectorSettings | None = None,
+        *,
+        field_selector: str = "",
     ) -> None:
+        """``field_selector`` leaves out objects that nobody wants to hear of."""
         self.resource = resource
         self.synced = False
         """Whether the sink has had a list (an empty one if the resource is not served)."""
@@ -110,6 +111,7 @@ class Reflector:
         self.counts = ReflectorCounts()
         self._client = client
         self._sink = sink
+        self._field_selector = field_selector
         self._settings = settings or ReflectorSettings()
         self._backoff = Backoff(self._settings.retry, client.random)
         self._slow_backoff = Backoff(self._settings.slow_retry, client.random)
@@ -191,8 +193,7 @@ class Reflector:
         self._slow_backoff.reset()
 
     def _selector(self) -> dict[str, str]:
-        selector = SELECTORS.get(self.resource)
-        return {"fieldSelector": selector} if selector else {}
+        return {"fieldSelector": self._field_selector} if self._field_selector else {}
 
     # -- watch --------------------------------------------------------------------------------
 
@@ -332,9 +333,19 @@ class ClusterWatch:
         sink: Sink,
         resources: Iterable[WatchedResource] = Resource,
         settings: ReflectorSettings | None = None,
+        *,
+        finished_pods: bool = False,
     ) -> None:
+        """``finished_pods``: whether pods that have finished are of interest, too."""
         self.reflectors = tuple(
-            Reflector(client, resource, sink, settings) for resource in resources
+            Reflector(
+                client,
+                resource,
+                sink,
+                settings,
+                field_selector=UNFINISHED if resource is Resource.PODS and not finished_pods else "",
+            )
+            for resource in resources
         )
 
     @property
