@@ -18,7 +18,6 @@ from asched.framework.session_objects import Job, Task, TaskStatus
 from asched.framework.session_plugins import EventHandlerPlugin
 from asched.framework.sessions import EvictionReason, SessionBind, SessionEviction
 
-
 REFUSED = "Selected node NotReady"
 
 

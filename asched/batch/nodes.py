@@ -12,11 +12,14 @@ from enum import Enum
 import numpy as np
 from numpy.typing import NDArray
 
-from asched.framework.nodes import BoolColumn
+from asched.framework.nodes import BoolColumn, RowArray
 from asched.framework.resource_vector import CPU, MEMORY, ResourceVector, Tolerance
 from asched.framework.session_objects import Task, TaskStatus
 
 FloatColumn = NDArray[np.float64]
+
+MANY = 1 << 16
+"""As good as any number of tasks on one node."""
 
 
 class Absence(Enum):
@@ -135,6 +138,18 @@ class SessionNodes:
                 later[name] = idle if releasing is None else idle + releasing
         fits_later = self.fit(request, later)
         return self.fit(request, self.idle) & fits_later, fits_later
+
+    def capacity(self, request: ResourceVector, rows: RowArray) -> int:
+        """How many tasks of that request find room on the rows, now or later."""
+        each: FloatColumn | None = None
+        for name, number, _ in self._demands(request):
+            idle = self.idle.get(name)
+            if idle is None:
+                return 0
+            later = idle[rows] + self.releasing[name][rows]
+            fitting = np.floor(np.maximum(np.minimum(idle[rows], later), 0.0) / number)
+            each = fitting if each is None else np.minimum(each, fitting)
+        return len(rows) * MANY if each is None else int(each.sum())
 
     def fits(self, request: ResourceVector, columns: Mapping[str, FloatColumn], row: int) -> bool:
         return bool(self._covers(self._demands(request), columns, slice(row, row + 1))[0])

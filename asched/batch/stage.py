@@ -45,6 +45,10 @@ class SessionStage:
         return self._index.term_holders(kind)
 
     @property
+    def pods_version(self) -> int:
+        return self._table.pods_cursor
+
+    @property
     def has_term_holders(self) -> bool:
         return self._index.has_term_holders
 

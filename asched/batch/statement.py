@@ -41,6 +41,11 @@ class BatchStatement:
     def __len__(self) -> int:
         return len(self._operations)
 
+    @property
+    def evicts(self) -> bool:
+        """Whether anybody has to go if this is committed."""
+        return any(isinstance(operation, _Evicted) for operation in self._operations)
+
     def allocate(self, task: Task, row: int) -> None:
         """Raises :class:`asched.batch.books.Misplaced`."""
         self._trace.line("allocate", task.key, self._names[row])

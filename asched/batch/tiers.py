@@ -146,6 +146,21 @@ class Tiers:
                 return _intersection([p.preemptable(preemptor) for p in tier], candidates)
         return []
 
+    def may_lose_to_preemptor(self, job: Job, preemptor: Task) -> bool:
+        """Whether it is worth asking about tasks of the job, if all tiers have a say."""
+        return all(
+            plugin.may_lose_to_preemptor(job, preemptor)
+            for tier in self._preemptable
+            for plugin in tier
+        )
+
+    def may_lose_to_reclaimer(self, job: Job, reclaimer: Task) -> bool:
+        return all(
+            plugin.may_lose_to_reclaimer(job, reclaimer)
+            for tier in self._reclaimable
+            for plugin in tier
+        )
+
     def reclaimable(self, reclaimer: Task, candidates: Sequence[Task]) -> list[Task]:
         """Who of the candidates may be evicted for the task of another queue."""
         if self._all_tiers_consent:

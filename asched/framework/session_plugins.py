@@ -242,10 +242,19 @@ class PreemptablePlugin(SessionPlugin):
     @abstractmethod
     def preemptable(self, preemptor: Task) -> VictimTest: ...
 
+    def may_lose_to_preemptor(self, job: Job, preemptor: Task) -> bool:
+        """Whether any task of the job could pass the test. Saves looking at each; may be generous,
+        never mean."""
+        return True
+
 
 class ReclaimablePlugin(SessionPlugin):
     @abstractmethod
     def reclaimable(self, reclaimer: Task) -> VictimTest: ...
+
+    def may_lose_to_reclaimer(self, job: Job, reclaimer: Task) -> bool:
+        """As :meth:`PreemptablePlugin.may_lose_to_preemptor`."""
+        return True
 
 
 # -- actions --------------------------------------------------------------------------------------

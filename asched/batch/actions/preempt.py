@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
 from typing import ClassVar
 
 import numpy as np
 
-from asched.batch.actions.victims import Selector, VictimSearcher
+from asched.batch.actions.victims import Hunt, VictimSearcher, anyone
 from asched.batch.books import Misplaced
 from asched.batch.corrections import Correction
 from asched.batch.lines import Line
 from asched.batch.open_session import OpenSession
 from asched.batch.statement import BatchStatement
 from asched.batch.trace import Preemption, VictimSearch
+from asched.framework.pod_info import PodShape
 from asched.framework.session_objects import Job, Task, TaskStatus
 from asched.framework.session_plugins import Action, Session
 from asched.framework.sessions import EvictionReason
@@ -69,13 +72,17 @@ class PreemptionRound:
         statement = session.statement()
         assigned = False
 
-        def selects(other: Task) -> bool:
-            return other.job != job.id and session.jobs[other.job].queue == job.queue
-
+        hunt = self._hunt(lambda other: other is not job and other.queue == job.queue, anyone)
+        hopeless: set[PodShape] = set()
         while tasks:
             task = tasks.pop()
             self._trace.line("task", task.key)
-            assigned |= self._preempt(task, statement, selects)
+            if self._uses_room and task.info.shape in hopeless:
+                continue
+            if self._preempt(task, statement, hunt):
+                assigned = True
+            else:
+                hopeless.add(task.info.shape)
             if session.job_pipelined(job):
                 statement.commit()
                 break
@@ -91,11 +98,8 @@ class PreemptionRound:
             task = tasks.pop()
             self._trace.line("within-job-task", task.key)
             statement = self._session.statement()
-
-            def selects(other: Task, task: Task = task) -> bool:
-                return other.job == job.id and self._may_replace(task, other)
-
-            assigned = self._preempt(task, statement, selects)
+            hunt = self._hunt(lambda other: other is job, partial(self._may_replace, task))
+            assigned = self._preempt(task, statement, hunt)
             statement.commit()
             if not assigned:
                 break
@@ -103,9 +107,13 @@ class PreemptionRound:
     def _may_replace(self, task: Task, other: Task) -> bool:
         return not self._upwards or task.priority > other.priority
 
+    def _hunt(self, of_job: Callable[[Job], bool], of_task: Callable[[Task], bool]) -> Hunt:
+        tiers = self._session.tiers
+        return Hunt(of_job, of_task, tiers.may_lose_to_preemptor, tiers.preemptable)
+
     # -- one task -----------------------------------------------------------------------------
 
-    def _preempt(self, task: Task, statement: BatchStatement, selects: Selector) -> bool:
+    def _preempt(self, task: Task, statement: BatchStatement, hunt: Hunt) -> bool:
         """Whether the task got a place, by evicting or because there was room after all."""
         session, names = self._session, self._session.node_books.names
         if self._uses_room and not session.allocatable(
@@ -116,14 +124,11 @@ class PreemptionRound:
         scores = session.scores(task, rows)
         if self._uses_room and self._searcher.use_room(task, rows, scores, statement):
             return True
-        ranked = zip(scores.tolist(), rows.tolist(), strict=True)
-        best_first = sorted(ranked, key=lambda pair: (pair[0], names[pair[1]]), reverse=True)
-        ordered = [row for _, row in best_first]
+        ordered = self._best_first(task, rows, scores, hunt)
         searches: dict[str, VictimSearch] = {}
         assigned = False
         for row in ordered:
-            candidates = self._searcher.candidates(row, selects)
-            victims, said = self._searcher.search(task, row, candidates, session.preemptable)
+            victims, said = self._searcher.search(task, row, hunt)
             searches[names[row]] = said
             if victims:
                 assigned = self._evict(task, row, victims, statement)
@@ -133,6 +138,14 @@ class PreemptionRound:
             by_node = session.by_node(rows, scores)
             self._trace.decide(task, Preemption(by_node, tried, searches))
         return assigned
+
+    def _best_first(self, task: Task, rows: RowArray, scores: Int64Column, hunt: Hunt) -> list[int]:
+        """By score, and of equal ones the name that sorts last first."""
+        names = self._session.node_books.names
+        promising = set(self._searcher.promising(task, rows, hunt).tolist())
+        ranked = zip(scores.tolist(), rows.tolist(), strict=True)
+        chosen = [(score, names[row], row) for score, row in ranked if row in promising]
+        return [row for _, _, row in sorted(chosen, reverse=True)]
 
     def _evict(self, task: Task, row: int, victims: list[Task], statement: BatchStatement) -> bool:
         for victim in victims:

@@ -6,7 +6,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from asched.batch.actions.victims import Selector, VictimSearcher
+from asched.batch.actions.victims import Hunt, VictimSearcher, anyone
 from asched.batch.books import Misplaced
 from asched.batch.corrections import Correction
 from asched.batch.lines import Line
@@ -70,9 +70,14 @@ class ReclaimRound:
             if reclaim(queue, job):
                 self._queues.push(queue)
 
-    def _elsewhere(self, job: Job) -> Selector:
-        jobs = self._session.jobs
-        return lambda other: jobs[other.job].queue != job.queue
+    def _hunt(self, job: Job) -> Hunt:
+        tiers = self._session.tiers
+        return Hunt(
+            lambda other: other.queue != job.queue,
+            anyone,
+            tiers.may_lose_to_reclaimer,
+            tiers.reclaimable,
+        )
 
     # -- as kube-batch ------------------------------------------------------------------------
 
@@ -84,12 +89,12 @@ class ReclaimRound:
             return False
         task = tasks.pop()
         self._trace.line("task", task.key)
+        hunt = self._hunt(job)
         searches: dict[str, VictimSearch] = {}
         assigned = False
         rows = np.flatnonzero(session.feasible(task))
         for row in session.shuffled(rows, f"reclaim/{task.uid}").tolist():
-            candidates = self._searcher.candidates(row, self._elsewhere(job))
-            victims, said = self._searcher.search(task, row, candidates, session.reclaimable)
+            victims, said = self._searcher.search(task, row, hunt)
             searches[names[row]] = said
             if victims:
                 for victim in victims:
@@ -111,8 +116,11 @@ class ReclaimRound:
 
     def _for_gang(self, queue: Queue, job: Job) -> bool:
         """Reclaim for task after task, as far as the queue may. Nobody goes unless the gang can then
-        start. Always true: other jobs of the queue may have less far to go."""
+        start, and what fits without is left to allocate. Always true: other jobs of the queue may
+        have less far to go."""
         session, tasks = self._session, self._tasks[job.id]
+        if self._searcher.has_room_for_all(job):
+            return True
         statement = session.statement()
         while tasks and not session.overused(queue):
             task = tasks.pop()
@@ -120,10 +128,9 @@ class ReclaimRound:
             may = session.allocatable(queue, task, reclaiming=True)
             if not may or not self._reclaim(job, task, statement):
                 break
-            if session.job_pipelined(job):
+            if statement.evicts and session.job_pipelined(job):
                 statement.commit()
-        if not session.job_pipelined(job):
-            statement.discard()
+        statement.discard()
         return True
 
     def _reclaim(self, job: Job, task: Task, statement: BatchStatement) -> bool:
@@ -135,12 +142,14 @@ class ReclaimRound:
         scores = session.scores(task, rows)
         if self._uses_room and self._searcher.use_room(task, rows, scores, statement):
             return True
+        hunt = self._hunt(job)
         searches: dict[str, VictimSearch] = {}
         assigned = False
-        ordered = rows[np.argsort(-scores, kind="stable")].tolist()
+        worth = self._searcher.promising(task, rows, hunt)
+        order = np.argsort(-scores[np.searchsorted(rows, worth)], kind="stable")
+        ordered = worth[order].tolist()
         for row in ordered:
-            candidates = self._searcher.candidates(row, self._elsewhere(job))
-            victims, said = self._searcher.search(task, row, candidates, session.reclaimable)
+            victims, said = self._searcher.search(task, row, hunt)
             searches[names[row]] = said
             if victims:
                 for victim in victims:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -11,13 +12,24 @@ from asched.batch.open_session import OpenSession
 from asched.batch.statement import BatchStatement
 from asched.batch.trace import VictimSearch, keys
 from asched.framework.nodes import Int64Column, RowArray
+from asched.framework.pod_info import PodInfo
 from asched.framework.resource_vector import ResourceVector
-from asched.framework.session_objects import Task, TaskStatus
+from asched.framework.session_objects import Job, Task, TaskStatus
 
-Selector = Callable[[Task], bool]
-"""Whether a running task is a candidate at all."""
-Judge = Callable[[Task, Sequence[Task]], list[Task]]
-"""Of the candidates, who may go for the task."""
+
+class Hunt(NamedTuple):
+    """Whose tasks an action may look at, and who decides about them."""
+
+    of_job: Callable[[Job], bool]
+    of_task: Callable[[Task], bool]
+    may_lose: Callable[[Job, Task], bool]
+    """Whether it is worth looking at the job's tasks for the task."""
+    judge: Callable[[Task, Sequence[Task]], list[Task]]
+    """Of the candidates, who may go for the task."""
+
+
+def anyone(task: Task) -> bool:
+    return True
 
 
 class VictimSearcher:
@@ -26,13 +38,30 @@ class VictimSearcher:
     def __init__(self, session: OpenSession) -> None:
         self._session = session
         self._spares = session.corrects(Correction.ROOM_BEFORE_VICTIMS)
+        self._all_consent = session.corrects(Correction.CONSENT_OF_ALL_TIERS)
+        self._rows_of: dict[str, RowArray] = {}
+        """By job: where it has tasks running, when the action began."""
+        for job in session.jobs.values():
+            rows = {task.row for task in job.by_status.get(TaskStatus.RUNNING, {}).values()}
+            if rows:
+                self._rows_of[job.id] = np.array(sorted(rows), np.intp)
 
-    def search(
-        self, task: Task, row: int, candidates: Sequence[Task], judge: Judge
-    ) -> tuple[list[Task], VictimSearch]:
+    def promising(self, task: Task, rows: RowArray, hunt: Hunt) -> RowArray:
+        """Those of the rows where a victim may be found at all. Of kube-batch all: it looks at each."""
+        if not self._all_consent:
+            return rows
+        promising = np.zeros(self._session.nodes.size, np.bool_)
+        for job_id, of_job in self._rows_of.items():
+            job = self._session.jobs[job_id]
+            if hunt.of_job(job) and hunt.may_lose(job, task):
+                promising[of_job] = True
+        return rows[promising[rows]]
+
+    def search(self, task: Task, row: int, hunt: Hunt) -> tuple[list[Task], VictimSearch]:
         """(The victims in the order in which they go, enough of them for the task; none where all
         of them would not be enough) and what to say of it."""
-        allowed = judge(task, candidates)
+        candidates = self._candidates(row, hunt)
+        allowed = hunt.judge(task, candidates)
         found = VictimSearch(keys(candidates), keys(allowed))
         return self._enough(task, row, allowed), found
 
@@ -55,17 +84,20 @@ class VictimSearcher:
     def _covers(self, task: Task, room: ResourceVector) -> bool:
         return task.init_request.less_equal(room, self._session.node_books.tolerance)
 
-    def candidates(self, row: int, selects: Selector) -> list[Task]:
-        """The running tasks on the node that are selected; who is least important first."""
+    def _candidates(self, row: int, hunt: Hunt) -> list[Task]:
+        """The running tasks on the node that may be looked at; who is least important first."""
+        jobs = self._session.jobs
         running = [
             task
             for task in self._session.node_books.tasks[row].values()
-            if task.status is TaskStatus.RUNNING and task.job in self._session.jobs
+            if task.status is TaskStatus.RUNNING
+            and (job := jobs.get(task.job)) is not None
+            and hunt.of_job(job)
+            and hunt.of_task(task)
         ]
-        return self.least_first([task for task in running if selects(task)])
-
-    def least_first(self, tasks: Sequence[Task]) -> list[Task]:
-        return sorted(tasks, key=self._session.task_order, reverse=True)
+        if len(running) > 1:
+            running.sort(key=self._session.task_order, reverse=True)
+        return running
 
     def use_room(
         self, task: Task, rows: RowArray, scores: Int64Column, statement: BatchStatement
@@ -79,3 +111,21 @@ class VictimSearcher:
                 place(task, int(session.best(task, rows[chosen], scores[chosen])[0]))
                 return True
         return False
+
+    def has_room_for_all(self, job: Job) -> bool:
+        """Whether all pending tasks of the job would find room without anybody going. Told only where
+        that is plain: like tasks, which do not mind who else is on a node."""
+        pending = job.with_status(TaskStatus.PENDING)
+        first = pending[0].info if pending else None
+        if first is None or not _minds_nobody(first) or not self._spares:
+            return False
+        if any(task.info.shape is not first.shape for task in pending):
+            return False
+        rows = np.flatnonzero(self._session.feasible(pending[0]))
+        return self._session.node_books.capacity(pending[0].init_request, rows) >= len(pending)
+
+
+def _minds_nobody(pod: PodInfo) -> bool:
+    affinity = pod.shape.affinity
+    near = affinity is not None and (affinity.pod_affinity or affinity.pod_anti_affinity)
+    return not (near or pod.shape.ports or pod.pod.spec.topology_spread_constraints)

@@ -65,6 +65,10 @@ class Drf(JobOrderPlugin, PreemptablePlugin, EventHandlerPlugin):
     def preemptable(self, preemptor: Task) -> VictimTest:
         return _RicherJob(self, preemptor)
 
+    def may_lose_to_preemptor(self, job: Job, preemptor: Task) -> bool:
+        after = self.holding(preemptor.job).allocated.copy().add(preemptor.request)
+        return self.share_of(after) <= self._holdings[job.id].share + SHARE_DELTA
+
 
 class _RicherJob:
     def __init__(self, drf: Drf, preemptor: Task) -> None:

@@ -68,6 +68,12 @@ class Gang(
     def reclaimable(self, reclaimer: Task) -> VictimTest:
         return _Spare(self.session)
 
+    def may_lose_to_preemptor(self, job: Job, preemptor: Task) -> bool:
+        return _has_spare(job, 0)
+
+    def may_lose_to_reclaimer(self, job: Job, reclaimer: Task) -> bool:
+        return _has_spare(job, 0)
+
     def on_close(self, closing: Closing) -> None:
         for job in self.session.jobs.values():
             if not job.ready:
@@ -86,10 +92,14 @@ class _Spare:
         self._taken: Counter[str] = Counter()
 
     def consents(self, candidate: Task) -> bool:
-        job = self._jobs[candidate.job]
-        left = job.ready_count - self._taken[job.id] - 1
-        return job.min_available <= left or job.min_available == 1
+        return _has_spare(self._jobs[candidate.job], self._taken[candidate.job])
 
     def take(self, candidate: Task) -> None:
         if self._counts:
             self._taken[candidate.job] += 1
+
+
+def _has_spare(job: Job, taken: int) -> bool:
+    """Whether the gang is complete with one task less than it has after ``taken`` were taken, or
+    one task makes a gang."""
+    return job.min_available <= job.ready_count - taken - 1 or job.min_available == 1

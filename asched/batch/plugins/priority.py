@@ -29,6 +29,9 @@ class Priority(JobOrderPlugin, TaskOrderPlugin, PreemptablePlugin):
     def preemptable(self, preemptor: Task) -> VictimTest:
         return _LessImportant(self.session, preemptor)
 
+    def may_lose_to_preemptor(self, job: Job, preemptor: Task) -> bool:
+        return job.priority < self.session.jobs[preemptor.job].priority
+
 
 class _LessImportant:
     def __init__(self, session: Session, preemptor: Task) -> None:

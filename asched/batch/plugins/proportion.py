@@ -12,7 +12,7 @@ from asched.batch.deserved import (
     deserved_by_resource,
 )
 from asched.framework.resource_vector import EXACT, TOLERANT, ResourceVector, Tolerance, share
-from asched.framework.session_objects import ALLOCATED_STATUSES, Queue, Task, TaskStatus
+from asched.framework.session_objects import ALLOCATED_STATUSES, Job, Queue, Task, TaskStatus
 from asched.framework.session_plugins import (
     AllocatablePlugin,
     EventHandlerPlugin,
@@ -98,7 +98,9 @@ class Proportion(
                 if number and account.allocated.get(name) + number > within.get(name):
                     return False
         capability = self._capability(queue.name)
-        for name, number in task.request.amounts().items() if capability else ():
+        if capability is None:
+            return True
+        for name, number in task.request.amounts().items():
             limit = capability_of(capability, name)
             if limit is not None and number and account.allocated.get(name) + number > limit:
                 return False
@@ -118,38 +120,62 @@ class Proportion(
         return self._accounts[self.session.jobs[task.job].queue]
 
     def reclaimable(self, reclaimer: Task) -> VictimTest:
-        return _MoreThanDeserved(self, self.session, self._tolerance)
+        if self._tolerance is TOLERANT:
+            return _MoreThanDeserved(self, self.session)
+        return _KeepsItsShare(self, self.session)
+
+    def may_lose_to_reclaimer(self, job: Job, reclaimer: Task) -> bool:
+        account = self._accounts[job.queue]
+        return any(
+            number > account.deserved.get(name)
+            for name, number in account.allocated.amounts().items()
+        )
 
 
-class _MoreThanDeserved:
-    def __init__(self, proportion: Proportion, session: Session, tolerance: Tolerance) -> None:
-        self._proportion = proportion
+class _QueueTest:
+    """Keeps count of what queues would have left."""
+
+    def __init__(self, proportion: Proportion, session: Session) -> None:
+        self._accounts = proportion.accounts
         self._jobs = session.jobs
-        self._tolerance = tolerance
         self._left: dict[str, ResourceVector] = {}
 
-    def _left_of(self, candidate: Task) -> tuple[QueueAccount, ResourceVector]:
+    def _account_of(self, candidate: Task) -> tuple[QueueAccount, ResourceVector]:
+        """The account of the candidate's queue, and what the queue has without those taken."""
         queue = self._jobs[candidate.job].queue
-        account = self._proportion.accounts[queue]
+        account = self._accounts[queue]
         left = self._left.get(queue)
         if left is None:
             left = self._left[queue] = account.allocated.copy()
         return account, left
 
+
+class _MoreThanDeserved(_QueueTest):
+    """kube-batch's: without the victim the queue has what it deserves of every resource."""
+
     def consents(self, candidate: Task) -> bool:
-        account, left = self._left_of(candidate)
+        account, left = self._account_of(candidate)
         if left.less(candidate.request):
             return False
-        after = left.copy().sub(candidate.request)
-        if self._tolerance is TOLERANT:
-            return account.deserved.less_equal(after)
-        # What the victim does not use of a resource cannot bring its queue below in that.
-        return all(
-            not number or after.get(name) >= account.deserved.get(name)
+        return account.deserved.less_equal(left.copy().sub(candidate.request))
+
+    def take(self, candidate: Task) -> None:
+        _, left = self._account_of(candidate)
+        if not left.less(candidate.request):
+            left.sub(candidate.request)
+
+
+class _KeepsItsShare(_QueueTest):
+    """Without the victim the queue still has what it deserves of some resource that the victim uses:
+    its share does not fall below 1."""
+
+    def consents(self, candidate: Task) -> bool:
+        account, left = self._account_of(candidate)
+        deserved = account.deserved
+        return any(
+            number > 0 and left.get(name) - number >= deserved.get(name)
             for name, number in candidate.request.amounts().items()
         )
 
     def take(self, candidate: Task) -> None:
-        _, left = self._left_of(candidate)
-        if not left.less(candidate.request):
-            left.sub(candidate.request)
+        self._account_of(candidate)[1].sub(candidate.request)
