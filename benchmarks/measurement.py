@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
-from typing import Protocol
+from typing import Any, Protocol
 
 import msgspec
 
@@ -71,7 +71,7 @@ class Report(msgspec.Struct):
     """The file, checkpoints and indexes included, by all pods that it bound."""
     journal_record_bytes_per_pod: int = 0
     """All records alone: nodes and other objects included."""
-    params: Mapping[str, object] = {}
+    params: Mapping[str, Any] = {}
     threshold_pods_per_s: float | Mapping[str, float] | None = None
     """What Kubernetes' CI expects of kube-scheduler on its machines."""
 

@@ -1,0 +1,172 @@
+"""Writes the figures of the suite into the tables of a page.
+
+    python -m benchmarks.page
+
+A table stands between ``<!-- figures: NAME -->`` and ``<!-- end -->``; all else is left as it is.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+
+from benchmarks import results as results_file
+from benchmarks.measurement import Percentiles
+from benchmarks.results import Results
+
+RESULTS: Final = Path(__file__).parent / "results.json"
+PAGE: Final = Path(__file__).parents[1] / "docs" / "performance.md"
+_PLACE = re.compile(r"(<!-- figures: (\S+) -->\n).*?(<!-- end -->)", re.DOTALL)
+_NOTHING = "Not measured yet.\n"
+
+
+def rendered(page: str, results: Results) -> str:
+    """The page with the tables of ``results``. Raises KeyError for a table that is not known."""
+
+    def table(found: re.Match[str]) -> str:
+        return found.group(1) + _TABLES[found.group(2)](results) + found.group(3)
+
+    return _PLACE.sub(table, page)
+
+
+def _table(head: Iterable[str], rows: Sequence[tuple[str, ...]]) -> str:
+    """Markdown; the first column to the left, figures to the right."""
+    if not rows:
+        return _NOTHING
+    names = list(head)
+    lines = [" | ".join(names), " | ".join(["---"] + ["---:"] * (len(names) - 1))]
+    lines += [" | ".join(row) for row in rows]
+    return "".join(f"| {line} |\n" for line in lines)
+
+
+def _ms(value: float | None) -> str:
+    return "" if value is None else f"{value:.3f}" if value < 1 else f"{value:.2f}"
+
+
+def _verdict(measured: float, most: float | None) -> tuple[str, str]:
+    if most is None:
+        return "", ""
+    return f"{most:g}", "yes" if measured <= most else "**no**"
+
+
+def _machine(results: Results) -> str:
+    rows = [
+        (part, m.date, f"{m.processors} x {m.processor}", m.python, f"{m.load_before:.1f}")
+        for part, m in results.machine.items()
+    ]
+    return _table(("part", "date", "processors", "Python", "load before"), rows)
+
+
+def _engine(results: Results) -> str:
+    rows = []
+    for result in results.engine:
+        row = result.row
+        kind = f"{row.kind}, all different" if row.shapes == row.pods else row.kind
+        parts = (row.decide_ms, row.reject_ms, row.fold_ms, row.observe_ms, row.per_pod_ms)
+        figures = (_ms(row.total_ms), *map(_ms, parts))
+        verdict = _verdict(result.measured_ms, result.most_ms)
+        rows.append((kind, str(row.nodes), *figures, *verdict))
+    head = ("kind", "nodes", "in all", "decide: node found", "decide: none", "fold decision",
+            "fold news", "per pod", "at most", "met")  # fmt: skip
+    return _table(head, rows)
+
+
+def _growth(results: Results) -> str:
+    first = next((row for row in results.growth if row.nodes == 1_000), None)
+    rows = [
+        (str(row.nodes), _ms(row.total_ms), f"{row.total_ms / first.total_ms:.2f}" if first else "")
+        for row in results.growth
+    ]
+    return _table(("nodes", "ms per decision", "times 1,000 nodes"), rows)
+
+
+def _shapes(results: Results) -> str:
+    rows = [(f"{row.shapes} of {row.pods}", _ms(row.total_ms)) for row in results.shapes]
+    return _table(("distinct templates", "ms per decision"), rows)
+
+
+def _http(results: Results) -> str:
+    rows = []
+    for result in results.http:
+        report, phase = result.report, result.report.phases[0]
+        cpu_ms = phase.scheduler_cpu_ms_per_pod
+        rows.append(
+            (
+                report.workload,
+                f"{phase.pods_per_s:.0f}",
+                _percentiles(phase.throughput),
+                "" if report.threshold_pods_per_s is None else f"{report.threshold_pods_per_s}",
+                _ms(cpu_ms),
+                *_verdict(cpu_ms, result.most_ms),
+                f"{report.scheduler_peak_rss_mib:.0f}",
+                str(report.journal_bytes_per_pod),
+                str(report.journal_record_bytes_per_pod),
+            )
+        )
+    head = ("workload", "pods/s", "p50/p90/p95/p99 of seconds", "Kubernetes' floor", "CPU ms/pod",
+            "at most", "met", "MiB", "journal B/pod", "records B/pod")  # fmt: skip
+    return _table(head, rows)
+
+
+def _percentiles(values: Percentiles | None) -> str:
+    if values is None:
+        return ""
+    shown = (values.perc50, values.perc90, values.perc95, values.perc99)
+    return "/".join(f"{value:.0f}" for value in shown)
+
+
+def _start(results: Results) -> str:
+    rows = [
+        (f.name, str(f.nodes), str(f.pods), f"{f.first_decision_s:.1f}", f"{f.cpu_s:.1f}",
+         f"{f.peak_rss_mib:.0f}")
+        for f in results.start
+    ]  # fmt: skip
+    return _table(("start", "nodes", "bound pods", "s to first binding", "CPU s", "MiB"), rows)
+
+
+def _steady(results: Results) -> str:
+    rows = [
+        (str(f.pods_per_s), f"{f.seen_to_decided_p50_ms:.0f}", f"{f.seen_to_decided_p99_ms:.0f}",
+         f"{f.created_to_bound_p50_ms:.0f}", f"{f.created_to_bound_p99_ms:.0f}",
+         _ms(f.scheduler_cpu_ms_per_pod))
+        for f in results.steady
+    ]  # fmt: skip
+    head = ("pods/s", "seen to decided p50 ms", "p99 ms", "created to bound p50 ms", "p99 ms",
+            "CPU ms/pod")  # fmt: skip
+    return _table(head, rows)
+
+
+def _interference(results: Results) -> str:
+    rows = [
+        (f.trouble, f"{f.pods_per_s:.0f}", _ms(f.scheduler_cpu_ms_per_pod))
+        for f in results.interference
+    ]
+    return _table(("trouble beside", "plain pods/s", "CPU ms/pod"), rows)
+
+
+_TABLES: Final[dict[str, Callable[[Results], str]]] = {
+    "machine": _machine,
+    "engine": _engine,
+    "growth": _growth,
+    "shapes": _shapes,
+    "http": _http,
+    "start": _start,
+    "steady": _steady,
+    "interference": _interference,
+}
+
+
+def main(
+    results: Annotated[Path, typer.Option(help="The file of figures.")] = RESULTS,
+    page: Annotated[Path, typer.Option(help="The page to fill.")] = PAGE,
+) -> None:
+    """Fill the page's tables with the figures of the last measurement."""
+    page.write_text(rendered(page.read_text(), results_file.load(results)))
+
+
+if __name__ == "__main__":
+    typer.run(main)

@@ -1,0 +1,149 @@
+"""Measures everything that docs/performance.md shows, and fills its tables.
+
+    python -m benchmarks.suite --definitions kubernetes/test/integration/scheduler_perf
+    python -m benchmarks.suite --part engine --runs 5
+
+It takes half an hour of a machine that does nothing else. Each figure is kept as soon as it is there.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+import tempfile
+from datetime import UTC, datetime
+from enum import StrEnum
+from pathlib import Path
+from typing import Annotated, NamedTuple
+
+import anyio
+import typer
+
+from benchmarks import checks, page, results, workload_files
+from benchmarks.engine import Row, measure
+from benchmarks.engine_run import Workload as EngineWorkload
+from benchmarks.engine_run import pods_of
+from benchmarks.kinds import KINDS
+from benchmarks.results import EngineResult, EngineTarget, HttpResult, Machine, Results
+from benchmarks.scheduler_perf import run_workload
+from benchmarks.workload_run import Setting
+
+START_NODES, START_PODS = 5_000, 50_000
+STEADY_PODS_PER_S, STEADY_S = 500, 20
+BESIDE_NODES, BESIDE_PODS = 1_000, 3_000
+
+
+class Part(StrEnum):
+    """A part of the suite."""
+
+    ENGINE = "engine"
+    GROWTH = "growth"
+    SHAPES = "shapes"
+    HTTP = "http"
+    START = "start"
+    STEADY = "steady"
+    INTERFERENCE = "interference"
+
+
+class _Suite(NamedTuple):
+    """Measures parts; each keeps its figures."""
+
+    figures: Results
+    file: Path
+    definitions: Path
+    runs: int
+
+    def measure(self, part: Part) -> None:
+        self.figures.machine[part] = _machine()
+        match part:
+            case Part.ENGINE:
+                self._engine()
+            case Part.GROWTH:
+                workloads = [(nodes, 1) for nodes in results.GROWTH_NODES]
+                self.figures.growth = [self._row(results.GROWTH_KIND, *w) for w in workloads]
+            case Part.SHAPES:
+                sizes = [(5_000, shapes) for shapes in results.SHAPES]
+                self.figures.shapes = [self._row(results.SHAPES_KIND, *size) for size in sizes]
+            case Part.HTTP:
+                self._http()
+            case Part.START:
+                self.figures.start = anyio.run(checks.start, START_NODES, START_PODS, _say)
+            case Part.STEADY:
+                figures = anyio.run(checks.steady, START_NODES, STEADY_PODS_PER_S, STEADY_S, _say)
+                self.figures.steady = [figures]
+            case Part.INTERFERENCE:
+                with tempfile.TemporaryDirectory() as folder:
+                    self.figures.interference = anyio.run(
+                        checks.interference, BESIDE_NODES, BESIDE_PODS, Path(folder), _say
+                    )
+        self._keep()
+
+    def _keep(self) -> None:
+        results.save(self.file, self.figures)
+
+    def _row(self, kind: str, nodes: int, shapes: int) -> Row:
+        pods = pods_of(KINDS[kind], nodes, None)
+        _say(f"engine: {kind}, {nodes} nodes, {shapes} shapes")
+        return measure(EngineWorkload(KINDS[kind], nodes, pods, shapes), self.runs)
+
+    def _engine(self) -> None:
+        self.figures.engine = []
+        for target in results.ENGINE_TARGETS:
+            pods = pods_of(KINDS[target.kind], target.nodes, None)
+            row = self._row(target.kind, target.nodes, pods if target.all_different else 1)
+            result = EngineResult(row, target.most_ms, _relevant_ms(target, row))
+            self.figures.engine.append(result)
+            self._keep()
+
+    def _http(self) -> None:
+        self.figures.http = []
+        for target in results.HTTP_TARGETS:
+            file = self.definitions / target.file / "performance-config.yaml"
+            workload = workload_files.find(workload_files.load(file), target.workload)
+            report = run_workload(workload, Setting())
+            self.figures.http.append(HttpResult(report, target.most_ms))
+            self._keep()
+
+
+def _relevant_ms(target: EngineTarget, row: Row) -> float:
+    if target.per_pod:
+        return row.per_pod_ms
+    if target.rejected:
+        assert row.reject_ms is not None, "some of the pods fit nowhere"
+        return row.reject_ms
+    return row.total_ms
+
+
+def _machine() -> Machine:
+    names = [
+        line.partition(":")[2].strip()
+        for line in Path("/proc/cpuinfo").read_text().splitlines()
+        if line.startswith("model name")
+    ]
+    date = datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC")
+    load = os.getloadavg()[0]
+    python = platform.python_version()
+    return Machine(date, (names or [platform.machine()])[0], os.cpu_count() or 1, python, load)
+
+
+def _say(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def main(
+    definitions: Annotated[Path, typer.Option(help="Kubernetes' test/integration/scheduler_perf; needed for the part http.")] = Path("scheduler_perf"),
+    part: Annotated[list[Part] | None, typer.Option(help="Measure this part only (may be given again).")] = None,
+    runs: Annotated[int, typer.Option(help="Runs of each engine workload; the median counts.", min=1)] = 3,
+    file: Annotated[Path, typer.Option("--results", help="Where figures are kept.")] = page.RESULTS,
+    document: Annotated[Path, typer.Option("--page", help="The page whose tables are filled.")] = page.PAGE,
+) -> None:  # fmt: skip
+    """Measure all parts (or some) and fill the page's tables."""
+    suite = _Suite(results.load(file), file, definitions, runs)
+    for wanted in part or list(Part):
+        suite.measure(wanted)
+        document.write_text(page.rendered(document.read_text(), suite.figures))
+
+
+if __name__ == "__main__":
+    typer.run(main)
