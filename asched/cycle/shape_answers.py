@@ -50,6 +50,12 @@ _SPARE_STATUSES = 1024
 _MOST_PRIORITIES = 16
 INFEASIBLE = -1
 
+_MOST_AMOUNTS = 4096
+"""Answers kept for nodes that are equally full."""
+
+Amounts = tuple[int, ...]
+Refusals = dict[Amounts, tuple[int, Status] | None]
+"""By the amounts of a node, the first row filter that refuses it, by rank, and its status."""
 RankedFilter = tuple[int, FilterPlugin | FilterAllPlugin]
 
 
@@ -73,6 +79,12 @@ class ShapeAnswers:
         self._normalized_part = np.zeros(0, np.int64)
         self._layout = self._cursor = self._objects_cursor = -1
         self._scores: list[Weighted] = []
+        self._row_scores: list[Weighted] = []
+        """Those that look at more than the node's object."""
+        self._absolute: list[Weighted] = []
+        """Those whose scores are not normalised."""
+        self._known_scores: dict[Amounts, tuple[int, ...]] | None = None
+        """What those by row say of nodes that are equally full, where that is all they look at."""
         self._scored = False
         self._unscored: set[int] = set()
         """Rows that changed since their scores were last asked for."""
@@ -119,7 +131,9 @@ class ShapeAnswers:
         if self.rejected:
             filters = []
         self._object_filters = [f for f in filters if f[1].scope is Scope.NODE_OBJECT]
-        self._row_filters = [f for f in filters if f[1].scope is Scope.NODE]
+        self._row_filters = [f for f in filters if f[1].scope is not Scope.NODE_OBJECT]
+        amounts_suffice = all(plugin.scope is Scope.AMOUNTS for _, plugin in self._row_filters)
+        self._refusals: Refusals | None = {} if amounts_suffice else None
 
     # -- keeping up ---------------------------------------------------------------------------
 
@@ -133,8 +147,10 @@ class ShapeAnswers:
             self._scored = False
         elif rows:
             objects_too = table.objects_changed_since(self._objects_cursor)
-            if len(rows) == 1:
-                self._patch_row(pod, rows[0], objects_too)
+            if len(rows) <= _FEW_ROWS:
+                self._extend()
+                for row in rows:
+                    self._patch_row(pod, row, objects_too)
             else:
                 self._patch(pod, rows, objects_too)
             if self._scored:
@@ -174,20 +190,40 @@ class ShapeAnswers:
             self._total = None
 
     def _patch_row(self, pod: PodInfo, row: int, objects_too: bool) -> None:
-        """As :meth:`_patch`, for the one row that changes with each placement."""
-        self._extend()
+        """As :meth:`_patch`, for one row, as it changes with each placement."""
         if objects_too:
             self._object_findings.pass_row(row)
             self._filter_row(pod, self._object_findings, self._object_filters, row)
         findings = self.findings
         findings.take_over_row(self._object_findings, row)
-        self._filter_row(pod, findings, self._row_filters, row)
-        before = bool(self.feasible[row])
-        after = findings.passes(row) and bool(self._table.alive[row])
+        if self._refusals is None:
+            self._filter_row(pod, findings, self._row_filters, row)
+        else:
+            refusal = self._refusal(pod, row, self._refusals)
+            if refusal is not None and refusal[0] < findings.rank[row]:
+                findings.set(row, *refusal)
+        before = self.feasible.item(row)
+        after = findings.passes(row) and self._table.alive.item(row)
         if after != before:
             self.feasible[row] = after
             self.count += after - before
             self._total = None
+
+    def _refusal(self, pod: PodInfo, row: int, known: Refusals) -> tuple[int, Status] | None:
+        """What row filters that go by amounts say: remembered, as most nodes fill up alike."""
+        amounts = self._table.amounts_on(row)
+        if amounts in known:
+            return known[amounts]
+        if len(known) == _MOST_AMOUNTS:
+            known.clear()
+        refusal = None
+        for rank, plugin in self._row_filters:
+            status = filter_node(plugin, self.state, pod, self._table, row)
+            if status is not None:
+                refusal = (rank, status.by(plugin.name))
+                break
+        known[amounts] = refusal
+        return refusal
 
     def _extend(self) -> None:
         size = self._table.size
@@ -204,14 +240,10 @@ class ShapeAnswers:
     def _patch_filters(
         self, pod: PodInfo, findings: Findings, filters: Sequence[RankedFilter], rows: RowArray
     ) -> None:
-        if len(rows) > _FEW_ROWS:
-            nodes = self._table.take(rows)
-            for rank, plugin in filters:
-                verdicts = filter_nodes(plugin, self.state, pod, nodes)
-                findings.add(rank, plugin.name, verdicts, rows)
-            return
-        for row in rows.tolist():
-            self._filter_row(pod, findings, filters, row)
+        nodes = self._table.take(rows)
+        for rank, plugin in filters:
+            verdicts = filter_nodes(plugin, self.state, pod, nodes)
+            findings.add(rank, plugin.name, verdicts, rows)
 
     def _filter_row(
         self, pod: PodInfo, findings: Findings, filters: Sequence[RankedFilter], row: int
@@ -257,6 +289,10 @@ class ShapeAnswers:
             if weighted.plugin.scope.shared and weighted.plugin.name not in self.state.skip_score
         ]
         self._score_all(pod)
+        self._row_scores = [w for w in self._scores if w.plugin.scope is not Scope.NODE_OBJECT]
+        self._absolute = [w for w in self._scores if not normalizes(w.plugin)]
+        amounts_suffice = all(w.plugin.scope is Scope.AMOUNTS for w in self._row_scores)
+        self._known_scores = {} if amounts_suffice else None
         self._scored = True
         self._unscored.clear()
         self._unscored_objects = False
@@ -265,10 +301,10 @@ class ShapeAnswers:
         size = self._table.size
         if len(self._unscored) * _PATCH_SHARE > max(size, 64):
             self._score_all(pod)
-        elif len(self._unscored) == 1:
-            [row] = self._unscored
-            self._score_row(pod, row, self._unscored_objects)
-        elif self._unscored:
+        elif len(self._unscored) <= _FEW_ROWS:
+            for row in self._unscored:
+                self._score_row(pod, row, self._unscored_objects)
+        else:
             rows = np.array(sorted(self._unscored), np.intp)
             self._patch_scores(pod, rows, self._unscored_objects)
         self._unscored.clear()
@@ -283,18 +319,9 @@ class ShapeAnswers:
         self._total = None
 
     def _patch_scores(self, pod: PodInfo, rows: RowArray, objects_too: bool) -> None:
-        few = len(rows) <= _FEW_ROWS
-        nodes = self._table if few else self._table.take(rows)
-        for plugin, _ in self._scores:
-            if plugin.scope is Scope.NODE_OBJECT and not objects_too:
-                continue
-            if few:
-                scores = np.array(
-                    [score_node(plugin, self.state, pod, self._table, r) for r in rows.tolist()],
-                    np.int64,
-                )
-            else:
-                scores = score_nodes(plugin, self.state, pod, nodes)
+        nodes = self._table.take(rows)
+        for plugin, _ in self._scores if objects_too else self._row_scores:
+            scores = score_nodes(plugin, self.state, pod, nodes)
             self._check(plugin, scores, self.feasible[rows])
             raw = self.raw[plugin.name]
             if normalizes(plugin) and not np.array_equal(raw[rows], scores):
@@ -305,30 +332,51 @@ class ShapeAnswers:
 
     def _score_row(self, pod: PodInfo, row: int, objects_too: bool) -> None:
         """As :meth:`_patch_scores`, for one row."""
-        feasible = bool(self.feasible[row])
-        total = 0
-        for plugin, weight in self._scores:
-            raw = self.raw[plugin.name]
-            relative = normalizes(plugin)
-            if plugin.scope is Scope.NODE_OBJECT and not objects_too:
-                score = int(raw[row])
-            else:
-                score = score_node(plugin, self.state, pod, self._table, row)
-                if relative and raw[row] != score:
-                    self._total = None
-                elif feasible and not relative:
-                    check_score(plugin, score)
-                raw[row] = score
-            if not relative:
-                total += score * weight
+        if objects_too:
+            objects = [w for w in self._scores if w.plugin.scope is Scope.NODE_OBJECT]
+            self._enter_scores(row, objects, self._scores_of(pod, row, objects))
+        self._enter_scores(row, self._row_scores, self._row_scores_of(pod, row))
         if self._total is not None:
-            self._total[row] = total + self._normalized_part[row] if feasible else INFEASIBLE
+            feasible = self.feasible.item(row)
+            self._total[row] = self._sum_of(row) if feasible else INFEASIBLE
+
+    def _row_scores_of(self, pod: PodInfo, row: int) -> Sequence[int]:
+        known = self._known_scores
+        if known is None:
+            return self._scores_of(pod, row, self._row_scores)
+        amounts = self._table.amounts_on(row)
+        scores = known.get(amounts)
+        if scores is None:
+            if len(known) == _MOST_AMOUNTS:
+                known.clear()
+            scores = known[amounts] = tuple(self._scores_of(pod, row, self._row_scores))
+        return scores
+
+    def _scores_of(self, pod: PodInfo, row: int, scorers: Sequence[Weighted]) -> list[int]:
+        return [score_node(plugin, self.state, pod, self._table, row) for plugin, _ in scorers]
+
+    def _enter_scores(self, row: int, scorers: Sequence[Weighted], scores: Sequence[int]) -> None:
+        feasible = self.feasible.item(row)
+        for (plugin, _), score in zip(scorers, scores, strict=True):
+            raw = self.raw[plugin.name]
+            if not normalizes(plugin):
+                if feasible:
+                    check_score(plugin, score)
+            elif raw[row] != score:
+                self._total = None
+            raw[row] = score
+
+    def _sum_of(self, row: int) -> int:
+        """:meth:`_sum` of one row."""
+        total: int = self._normalized_part.item(row)
+        for plugin, weight in self._absolute:
+            total += self.raw[plugin.name].item(row) * weight
+        return total
 
     def _sum(self, rows: RowArray | slice) -> Int64Column:
         total = self._normalized_part[rows].copy()
-        for plugin, weight in self._scores:
-            if not normalizes(plugin):
-                total += self.raw[plugin.name][rows] * weight
+        for plugin, weight in self._absolute:
+            total += self.raw[plugin.name][rows] * weight
         return total
 
     def total(self, pod: PodInfo) -> Int64Column:

@@ -60,8 +60,8 @@ class Cluster(Protocol):
     def objects(self, kind: type[ObjectT]) -> Mapping[str, ObjectT]:
         """All objects of one kind other than pods and nodes, by ``namespace/name`` (or name)."""
 
-    def objects_version(self, kind: type[Object]) -> int:
-        """Changes whenever one of :meth:`objects` of that kind appears, changes or goes."""
+    def objects_version(self, *kinds: type[Object]) -> int:
+        """Grows whenever one of :meth:`objects` of these kinds appears, changes or goes."""
 
     @property
     def now_ns(self) -> int:

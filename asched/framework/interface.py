@@ -37,13 +37,16 @@ ENTRY_POINT_GROUP = "asched.plugins"
 class Scope(Enum):
     """How far a plugin looks when it filters or scores one node (before normalising).
 
-    The narrower, the less is computed again: answers of the first two are shared between like pods,
+    The narrower, the less is computed again: answers of all but the last are shared between like pods,
     and renewed only for rows in which something changed that the plugin looks at. Such a plugin is
     asked about any one of the like pods, and also about nodes that other filters refused.
     """
 
     NODE_OBJECT = "nodeObject"
     """Only at the pod's shape and that node's own API object, not at the pods on it."""
+    AMOUNTS = "amounts"
+    """Only at the pod's shape and at what that node offers and its pods use of it, in numbers: nodes
+    of one size that are equally full get the same answer."""
     NODE = "node"
     """Only at the pod's shape and that node's own row, pods on it included."""
     CLUSTER = "cluster"

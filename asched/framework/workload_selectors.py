@@ -30,7 +30,7 @@ class WorkloadSelectors:
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
-        self._versions: tuple[int, ...] = ()
+        self._version = -1
         self._services: dict[str, list[Service]] = {}
         self._known: Memo[tuple[int, OwnerReference | None], tuple[Selector, ...]] = Memo(
             _MOST_PODS
@@ -40,13 +40,15 @@ class WorkloadSelectors:
         """Selectors all of which a fellow of a pod satisfies that has these labels and this
         controller; none where nothing looks after it."""
         cluster = self._cluster
-        versions = tuple(cluster.objects_version(kind) for kind in _KINDS)
-        if versions != self._versions:
-            self._versions = versions
+        version = cluster.objects_version(*_KINDS)
+        if version != self._version:
+            self._version = version
             self._known.clear()
             self._services = {}
             for service in cluster.objects(Service).values():
                 self._services.setdefault(service.namespace, []).append(service)
+        if owner is None and labels.namespace not in self._services:
+            return ()
         return self._known.get((labels.number, owner), lambda: self._work_out(labels, owner))
 
     def _work_out(self, labels: LabelSet, owner: OwnerReference | None) -> tuple[Selector, ...]:

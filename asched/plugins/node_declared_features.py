@@ -72,7 +72,10 @@ class NodeDeclaredFeatures(PreFilterPlugin, FilterAllPlugin, EnqueueExtensions):
         self._declared: dict[str, BoolColumn] = {}
 
     def concerns(self, pod: PodInfo) -> bool:
-        return bool(required_features(pod.pod))
+        spec = pod.pod.spec
+        if spec.host_network and spec.host_users is False:
+            return True
+        return any(c.restart_policy_rules for c in (*spec.containers, *spec.init_containers))
 
     def pre_filter(self, state: CycleState, pod: PodInfo, nodes: Nodes) -> PreFilterResult:
         needed = required_features(pod.pod)

@@ -62,7 +62,7 @@ class NodeResourcesBalancedAllocation(PreScorePlugin, ScoreAllPlugin, ScorePlugi
     arguments: ClassVar[type[NodeResourcesBalancedAllocationArgs]] = (
         NodeResourcesBalancedAllocationArgs
     )
-    scope: ClassVar[Scope] = Scope.NODE
+    scope: ClassVar[Scope] = Scope.AMOUNTS
 
     def __init__(self, args: NodeResourcesBalancedAllocationArgs, handle: Handle) -> None:
         super().__init__(args, handle)

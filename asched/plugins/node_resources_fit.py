@@ -158,7 +158,7 @@ class NodeResourcesFit(
     name: ClassVar[str] = "NodeResourcesFit"
     api_version: ClassVar[int] = 1
     arguments: ClassVar[type[NodeResourcesFitArgs]] = NodeResourcesFitArgs
-    scope: ClassVar[Scope] = Scope.NODE
+    scope: ClassVar[Scope] = Scope.AMOUNTS
 
     def __init__(self, args: NodeResourcesFitArgs, handle: Handle) -> None:
         super().__init__(args, handle)

@@ -102,8 +102,8 @@ class ClusterState:
     def objects(self, kind: type[ObjectT]) -> Mapping[str, ObjectT]:
         return cast("Mapping[str, ObjectT]", self.objects_of.get(kind, {}))
 
-    def objects_version(self, kind: type[Object]) -> int:
-        return self.objects_changed[kind]
+    def objects_version(self, *kinds: type[Object]) -> int:
+        return sum(map(self.objects_changed.__getitem__, kinds))
 
     @property
     def row_stamps(self) -> Int64Column:

@@ -66,6 +66,7 @@ class NodeTable(Nodes):
         self._labels: dict[str, Int32Column] = {}
         self._vocabulary = Vocabulary()
         self._views: dict[Hashable, NDArray[Any]] = {}
+        self._amount_columns: list[Int64Column] = []
         self._taint_ids = self._zeros(np.int32)
         self._taint_sets: list[tuple[Taint, ...]] = [()]
         self._taint_numbers: dict[tuple[Taint, ...], int] = {(): 0}
@@ -127,6 +128,15 @@ class NodeTable(Nodes):
     def requested_on(self, row: int, resource: str) -> int:
         column = self._requested.get(resource)
         return 0 if column is None else column.item(row)
+
+    def amounts_on(self, row: int) -> tuple[int, ...]:
+        """All that the columns say of a row in numbers; equal for nodes of one size that are equally
+        full."""
+        columns = self._amount_columns
+        if not columns:
+            columns += [*self._allocatable.values(), *self._requested.values(), self._pod_count]
+            columns += [self._allowed_pods, self._scoring_cpu, self._scoring_memory]
+        return tuple([column.item(row) for column in columns])
 
     @property
     def scoring_cpu_milli(self) -> Int64Column:
@@ -453,11 +463,13 @@ class NodeTable(Nodes):
         column = columns.get(name)
         if column is None:
             column = columns[name] = self._zeros(np.int64)
+            self._amount_columns.clear()
         return column
 
     def _grow(self) -> None:
         extra = self._capacity
         self._capacity *= 2
+        self._amount_columns.clear()
         self._stamps = _longer(self._stamps, extra, 0)
         self._alive = _longer(self._alive, extra, False)
         self._unschedulable = _longer(self._unschedulable, extra, False)
