@@ -13,7 +13,6 @@ from asched.audit.travel import (
     AttemptRecord,
     attempts_of,
     choose_attempt,
-    last_seq_at,
     state_before,
 )
 from asched.audit.unblock import Prospect, prospects
@@ -21,6 +20,7 @@ from asched.cycle.decide import Decider
 from asched.cycle.inspect import AttemptOutcome, Inspection, inspect
 from asched.framework.profile import PluginLoader
 from asched.framework.status import Status
+from asched.journal.moments import last_seq_at
 from asched.journal.store import JournalStore
 from asched.state.cluster import ClusterState, PodEntry
 from asched.state.records import Assigned, AttemptFailed, Rejected

@@ -61,16 +61,18 @@ class PodName(NamedTuple):
 
 
 async def find_pod(journal: JournalStore, pod: PodName) -> str:
-    """The key of the pod that the user means.
+    """The key of the pod that the user means, among those that records outside of the archive speak
+    of.
 
     Raises :class:`AuditError` (see :meth:`PodName.choose`) and
     :class:`~asched.journal.errors.JournalError`.
     """
+    archived = await journal.archived()
     if pod.namespace:
-        async for _ in journal.read(subject=object_subject("Pod", str(pod))):
+        async for _ in journal.read(archived.seq, subject=object_subject("Pod", str(pod))):
             return str(pod)
     keys: dict[str, None] = {}
-    async for stored in journal.read():
+    async for stored in journal.read(archived.seq):
         record = stored.record
         if isinstance(record, ObjectSeen) and isinstance(record.object, Pod):
             keys[record.object.key] = None

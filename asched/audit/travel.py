@@ -46,28 +46,12 @@ async def fold_before(journal: JournalStore, load: PluginLoader, seq: int) -> Fo
     return fold
 
 
-async def last_seq_at(journal: JournalStore, at_ns: int) -> int:
-    """The last record that was written at that time or before; 0 where there is none.
-
-    Looked for by halves, as batches are written in order of time. Raises
-    :class:`~asched.journal.errors.JournalError`.
-    """
-    low, high = (await journal.archived()).seq, (await journal.head()).seq
-    while low < high:
-        middle = (low + high + 1) // 2
-        async for stored in journal.read(middle - 1, middle):
-            if stored.written_at_ns <= at_ns:
-                low = middle
-            else:
-                high = middle - 1
-    return low
-
-
 async def attempts_of(journal: JournalStore, key: str) -> list[RecordedAttempt]:
-    """All attempts for pods of that key, oldest first."""
+    """All attempts for pods of that key, oldest first, but for what is in the archive."""
+    archived = await journal.archived()
     return [
         RecordedAttempt(stored.seq, stored.record)
-        async for stored in journal.read(subject=object_subject("Pod", key))
+        async for stored in journal.read(archived.seq, subject=object_subject("Pod", key))
         if isinstance(stored.record, AttemptRecord)
     ]
 

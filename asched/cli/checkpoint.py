@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import anyio
@@ -28,6 +29,12 @@ def checkpoint(
             help="Keep it also after every so many records since the last checkpoint.", min=1
         ),
     ] = None,
+    archive: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR", help="The archive's files: to be folded where no checkpoint is readable."
+        ),
+    ] = None,
 ) -> None:
     """Keep the state in the journal, so that it is opened quickly.
 
@@ -37,7 +44,8 @@ def checkpoint(
 
     async def write() -> list[int]:
         async with open_journal(journal) as store:
-            return await write_checkpoints(store, Registry.discover().load, every=every)
+            load = Registry.discover().load
+            return await write_checkpoints(store, load, every=every, archive=archive)
 
     try:
         kept = anyio.run(write)

@@ -14,18 +14,21 @@ import anyio
 import typer
 
 from asched.cli.checkpoint import checkpoint
-from asched.cli.errors import BadInput
+from asched.cli.errors import BadInput, CommandError
 from asched.cli.failures import as_command_error
 from asched.cli.journals import DEFAULT_URL, JournalOption
 from asched.cli.output import TableOrData, print_json, print_table
 from asched.cli.root import command_app
+from asched.framework.registry import Registry
 from asched.journal import archiving
 from asched.journal import export as exporting
 from asched.journal.chain import Head, Segment
+from asched.journal.checkpoints import keep_boundary
 from asched.journal.opening import open_journal
 from asched.journal.statistics import JournalStatistics, statistics
 from asched.journal.store import JournalStore
 from asched.journal.verification import KeptHead, Progress, Verified, verify_journal
+from asched.state.fold import FoldError
 
 app = command_app("Prove, measure, archive and export a journal.")
 
@@ -119,24 +122,29 @@ def archive(
 ) -> None:
     """Move the oldest part of the journal into compressed files.
 
-    What stays begins at a checkpoint, and verifies together with the files. The daemon may run
-    meanwhile.
+    A checkpoint is written where the older part ends. What stays begins with it, so that all after
+    it can be asked about, and verifies together with the files. The daemon may run meanwhile.
     """
 
     async def move(store: JournalStore) -> list[Segment]:
         end = await store.head()
+        before_ns = int(before.replace(tzinfo=UTC).timestamp()) * NS_PER_S
+        await keep_boundary(store, Registry.discover().load, before_ns)
         with progress_to(end.seq, "archiving") as progress:
             return await archiving.archive(
                 store,
                 to,
-                before_ns=int(before.replace(tzinfo=UTC).timestamp()) * NS_PER_S,
+                before_ns=before_ns,
                 archived_at_ns=time.time_ns(),
                 progress=progress,
             )
 
-    moved = ask_journal(journal, move, read_only=False)
+    try:
+        moved = ask_journal(journal, move, read_only=False)
+    except FoldError as error:
+        raise CommandError(f"asched: the journal contradicts itself: {error}") from None
     if not moved:
-        typer.echo("nothing moved: no checkpoint has only older records before it")
+        typer.echo("nothing moved: nothing but the last batch was written before")
     for segment in moved:
         typer.echo(
             f"moved records {segment.first_seq} to {segment.last_seq} to {to / segment.file}"

@@ -10,7 +10,7 @@ from typing import Annotated
 import anyio
 import typer
 
-from asched.audit.replay import ReplayReport, replay
+from asched.audit.replay import ReplayReport, first_replayable, replay
 from asched.cli.errors import BadInput, CommandError
 from asched.cli.failures import as_command_error
 from asched.cli.garbage import rare_collections
@@ -31,8 +31,14 @@ def replay_journal(
         bool, typer.Option("--verify", help="Compare each decision with the recorded one.")
     ] = False,
     first: Annotated[
-        int, typer.Option("--from", metavar="SEQ", help="The first record to replay.", min=1)
-    ] = 1,
+        int | None,
+        typer.Option(
+            "--from",
+            metavar="SEQ",
+            help="The first record to replay. Default: the first whose state is known.",
+            min=1,
+        ),
+    ] = None,
     last: Annotated[
         int | None,
         typer.Option("--to", metavar="SEQ", help="The last record. Default: the newest.", min=1),
@@ -51,7 +57,7 @@ def replay_journal(
         raise BadInput(
             "asched: replay has nothing to do without --verify; see asched replay --help"
         )
-    if last is not None and last < first:
+    if last is not None and first is not None and last < first:
         raise BadInput(f"asched: --to {last} lies before --from {first}")
     report = _replayed(journal, first, last)
     if output is TableOrData.JSON:
@@ -62,10 +68,11 @@ def replay_journal(
         raise typer.Exit(1)
 
 
-def _replayed(url: str, first: int, last: int | None) -> ReplayReport:
+def _replayed(url: str, wanted: int | None, last: int | None) -> ReplayReport:
     async def answer() -> ReplayReport:
         async with open_journal(url, read_only=True) as store:
             head = await store.head()
+            first = await first_replayable(store) if wanted is None else wanted
             if first > max(1, head.seq):
                 raise BadInput(f"asched: --from {first} is beyond the journal's end, {head.seq}")
             end = head.seq if last is None else min(last, head.seq)
@@ -78,7 +85,7 @@ def _replayed(url: str, first: int, last: int | None) -> ReplayReport:
         with rare_collections():
             return anyio.run(answer)
     except FoldError as error:
-        message = f"asched: what lies before record {first} contradicts itself: {error}"
+        message = f"asched: what lies before record {wanted or 1} contradicts itself: {error}"
         raise CommandError(message) from None
     except Exception as error:  # noqa: BLE001  whatever it is is raised again
         raise as_command_error(error) from None

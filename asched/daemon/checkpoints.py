@@ -13,6 +13,7 @@ from typing import NamedTuple
 import anyio
 import structlog
 
+from asched.journal.checkpoints import prune_checkpoints
 from asched.journal.errors import JournalError
 from asched.journal.store import JournalStore
 from asched.state.checkpoint import Image, encode, image_of_state
@@ -72,6 +73,7 @@ class Checkpoints:
         blob = await anyio.to_thread.run_sync(encode, due.image)
         try:
             await self._journal.save_checkpoint(due.seq, blob)
+            await prune_checkpoints(self._journal)
         except JournalError as error:
             log.warning("no checkpoint could be written", record=due.seq, error=str(error))
         else:

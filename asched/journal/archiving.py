@@ -9,10 +9,12 @@ import anyio.lowlevel
 from anyio import to_thread
 
 from asched.journal.archive import read_archive, write_segment
-from asched.journal.chain import Head, SealedBatch, Segment, Stretch, stretch_of
+from asched.journal.chain import GENESIS, Head, SealedBatch, Segment, Stretch, stretch_of, verify
+from asched.journal.codec import CODEC
 from asched.journal.errors import ConflictError, JournalError
 from asched.journal.sql import SqlStore
 from asched.journal.store import JournalStore
+from asched.state.records import AnyRecord
 
 SEGMENT_RECORDS = 100_000
 """A segment ends with the batch that reaches so many records: what is held in memory at once."""
@@ -110,6 +112,19 @@ async def whole_chain(store: JournalStore, folder: Path | None) -> AsyncIterator
             yield stretch_of(sealed)
     async for stretch in store.stretches():
         yield stretch
+
+
+async def archived_records(store: JournalStore, folder: Path) -> AsyncIterator[AnyRecord]:
+    """The records in the archive in ``folder``, brought up to their present form.
+
+    Raises :class:`JournalCorruptError` where a file or batch does not verify, and RecordError.
+    """
+    head = GENESIS
+    for sealed in read_archive(folder, await store.segments()):
+        await anyio.lowlevel.checkpoint()
+        head = verify(sealed, head)
+        for row in sealed.rows:
+            yield CODEC.decode(row.seq, row.kind, row.version, row.payload)
 
 
 async def restore(store: JournalStore, folder: Path, target: JournalStore) -> Head:

@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from collections.abc import Sequence
+from itertools import pairwise
+from pathlib import Path
+from typing import Final, NamedTuple
 
 import structlog
 
 from asched.framework.profile import PluginLoader
+from asched.journal.archiving import archived_records
+from asched.journal.errors import ArchivedError, archived_message
+from asched.journal.moments import last_seq_at
 from asched.journal.store import JournalStore
 from asched.state.checkpoint import CheckpointError, checkpoint_of, restore
 from asched.state.cluster import ClusterState
 from asched.state.fold import Fold
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
+
+SPACING: Final = 16
+"""Two checkpoints may be as far apart as a sixteenth of what was recorded since the first of them."""
 
 
 class Opened(NamedTuple):
@@ -44,19 +53,56 @@ async def nearest(
 
 
 async def write_checkpoints(
-    journal: JournalStore, load: PluginLoader, *, every: int | None = None
+    journal: JournalStore,
+    load: PluginLoader,
+    *,
+    every: int | None = None,
+    archive: Path | None = None,
 ) -> list[int]:
     """Keep the state at the journal's head, and every so many records on the way there from the
-    latest checkpoint. Returns the numbers of the records at which it was kept.
+    latest usable checkpoint. Returns the numbers of the records at which it was kept.
+
+    Where no checkpoint is usable and the beginning of the journal was archived, it is folded from
+    the files in the folder ``archive``; then every ``every`` records counts from where the journal
+    begins now.
 
     Raises :class:`~asched.journal.errors.JournalError`, and FoldError for a journal that contradicts
     itself.
     """
-    head = await journal.head()
-    fold, begin = await nearest(journal, load, head.seq)
+    return await _write_up_to((await journal.head()).seq, journal, load, every, archive)
+
+
+async def keep_boundary(journal: JournalStore, load: PluginLoader, before_ns: int) -> int:
+    """Keep the state after the last record that was written before that time, so that all before
+    it can be archived. Returns that record's number, 0 where there is none.
+
+    Raises as :func:`write_checkpoints`.
+    """
+    seq = await last_seq_at(journal, before_ns - 1)
+    archived = await journal.archived()
+    if seq > archived.seq:
+        await _write_up_to(seq, journal, load, None, None)
+    return seq
+
+
+async def _write_up_to(
+    last_seq: int,
+    journal: JournalStore,
+    load: PluginLoader,
+    every: int | None,
+    archive: Path | None,
+) -> list[int]:
+    fold, begin = await nearest(journal, load, last_seq)
+    last, archived = begin, await journal.archived()
+    if begin < archived.seq:
+        if archive is None:
+            raise ArchivedError(archived_message(archived.seq))
+        async for record in archived_records(journal, archive):
+            fold.apply(record)
+        begin = archived.seq
     kept: list[int] = []
-    seq = last = begin
-    async for stored in journal.read(begin, head.seq):
+    seq = begin
+    async for stored in journal.read(begin, last_seq):
         fold.apply(stored.record)
         seq = stored.seq
         if every is not None and seq - last >= every:
@@ -67,3 +113,31 @@ async def write_checkpoints(
         await journal.save_checkpoint(seq, checkpoint_of(fold.state))
         kept.append(seq)
     return kept
+
+
+def superfluous(seqs: Sequence[int]) -> list[int]:
+    """Of checkpoints at these records, in order, those that may be deleted.
+
+    They stand the closer together the newer they are: any record is then at most a sixteenth of its
+    distance from the end away from one. The first stays, because what it was made from may be in the
+    archive, and so does the last.
+    """
+    dropped: list[int] = []
+    before = seqs[0] if seqs else 0
+    for seq, after in pairwise(seqs[1:]):
+        if (after - before) * SPACING <= seqs[-1] - before:
+            dropped.append(seq)
+        else:
+            before = seq
+    return dropped
+
+
+async def prune_checkpoints(journal: JournalStore) -> list[int]:
+    """Delete the checkpoints that are :func:`superfluous`. Returns where they were.
+
+    Raises :class:`~asched.journal.errors.JournalError`.
+    """
+    dropped = superfluous([mark.seq for mark in await journal.checkpoint_marks()])
+    if dropped:
+        await journal.drop_checkpoints(dropped)
+    return dropped

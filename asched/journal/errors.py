@@ -75,7 +75,8 @@ def archived_message(archived_seq: int) -> str:
     """The text of :class:`ArchivedError`."""
     return (
         f"records 1 to {archived_seq} were moved to the archive: put them back together with"
-        " `asched journal restore --archive DIR --to FILE.db` and ask that file"
+        " `asched journal restore --archive DIR --to FILE.db` and ask that file; where only the"
+        " checkpoints are of another release, `asched checkpoint --archive DIR` makes them anew"
     )
 
 

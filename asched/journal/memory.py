@@ -156,7 +156,18 @@ class MemoryStore:
         await anyio.lowlevel.checkpoint()
         if not 1 <= seq <= self._journal.head.seq:
             raise JournalError(unknown_seq_message(seq))
+        self._refuse_deposed()
         self._journal.checkpoints[seq] = blob
+
+    async def drop_checkpoints(self, seqs: Sequence[int]) -> None:
+        await anyio.lowlevel.checkpoint()
+        self._refuse_deposed()
+        for seq in seqs:
+            self._journal.checkpoints.pop(seq, None)
+
+    def _refuse_deposed(self) -> None:
+        if self._epoch not in (0, self._journal.epoch):
+            raise FencedError(fenced_message(self._epoch, self._journal.epoch))
 
     async def load_checkpoint(self, at_or_before_seq: int | None = None) -> Checkpoint | None:
         await anyio.lowlevel.checkpoint()

@@ -239,7 +239,21 @@ class SqlStore:
         values = {"seq": seq, "batch": batch.batch, "batch_hash": batch.hash, "blob": blob}
         async with self._database.write() as connection:
             await connection.execute(delete(JOURNAL_CHECKPOINT).filter_by(seq=seq))
+            await self._refuse_deposed(connection)
             await connection.execute(insert(JOURNAL_CHECKPOINT).values(values))
+
+    async def drop_checkpoints(self, seqs: Sequence[int]) -> None:
+        dropped = delete(JOURNAL_CHECKPOINT).where(JOURNAL_CHECKPOINT.c.seq.in_(seqs))
+        async with self._database.write() as connection:
+            await connection.execute(dropped)
+            await self._refuse_deposed(connection)
+
+    async def _refuse_deposed(self, connection: AsyncConnection) -> None:
+        """To be asked after the transaction has written: from then on nobody else can claim until
+        it ends."""
+        newest = (await connection.execute(select(func.max(JOURNAL_WRITER.c.epoch)))).scalar() or 0
+        if self._epoch not in (0, newest):
+            raise FencedError(fenced_message(self._epoch, newest))
 
     async def load_checkpoint(self, at_or_before_seq: int | None = None) -> Checkpoint | None:
         checkpoint = JOURNAL_CHECKPOINT.c

@@ -127,7 +127,16 @@ class JournalStore(Protocol):
         ...
 
     async def save_checkpoint(self, seq: int, blob: bytes) -> None:
-        """Keep ``blob`` as the fold up to ``seq``, which must be stored. Replaces an earlier one."""
+        """Keep ``blob`` as the fold up to ``seq``, which must be stored. Replaces an earlier one.
+
+        Raises :class:`FencedError` for a writer that was deposed: what it folded may be another
+        history than what is stored. Who never claimed the journal may save what it read there.
+        """
+        ...
+
+    async def drop_checkpoints(self, seqs: Sequence[int]) -> None:
+        """Delete the checkpoints at these records, where there are any. Raises
+        :class:`FencedError` as :meth:`save_checkpoint`."""
         ...
 
     async def load_checkpoint(self, at_or_before_seq: int | None = None) -> Checkpoint | None:

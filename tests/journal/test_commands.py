@@ -12,6 +12,7 @@ from typer.testing import CliRunner
 
 from asched.cli.main import app
 from asched.journal import open_journal
+from asched.state.records import AnyRecord, TurnStarted
 from tests.journal.samples import mixed, turn
 from tests.journal.test_verification import tamper
 
@@ -115,14 +116,25 @@ def test_stats(path: Path) -> None:
         assert text in table
 
 
-def test_archive_verify_restore_and_export(path: Path, tmp_path: Path) -> None:
+async def write_clock(path: Path) -> None:
+    """As many records and batches, but such as can be folded."""
+    async with open_journal(str(path)) as store:
+        await store.claim("node-a", claimed_at_ns=0)
+        for day, records in enumerate((3, 3, 3, 3, 4)):
+            batch: list[AnyRecord] = [TurnStarted(day * DAY_NS) for _ in range(records)]
+            await store.append(batch, written_at_ns=day * DAY_NS)
+
+
+def test_archive_verify_restore_and_export(tmp_path: Path) -> None:
+    path = tmp_path / "clock.db"
+    anyio.run(write_clock, path)
     folder, whole, lines = tmp_path / "old", tmp_path / "whole.db", tmp_path / "all.jsonl"
     head = run("verify", "--journal", path)[1].split()[-1]
     moved = run("archive", "--before", "1970-01-04", "--to", folder, "--journal", path)
     (file,) = folder.iterdir()
     assert moved == (0, f"moved records 1 to 6 to {file}\n", "")
     again = run("archive", "--before", "1970-01-04", "--to", folder, "--journal", path)
-    assert again == (0, "nothing moved: no checkpoint has only older records before it\n", "")
+    assert again == (0, "nothing moved: nothing but the last batch was written before\n", "")
 
     assert run("verify", "--journal", path)[1] == (
         "records 1 to 6 are in the archive, not looked at: --archive DIR\n"
@@ -150,13 +162,20 @@ async def write_turns(path: Path) -> None:
             await store.append(turn(number, 0), written_at_ns=number)
 
 
-def test_a_checkpoint_makes_room_for_the_archive(tmp_path: Path) -> None:
+def test_a_journal_that_contradicts_itself_is_not_archived(path: Path, tmp_path: Path) -> None:
+    """No state could be kept for what stays."""
+    anyio.run(tamper, str(path), "DELETE FROM journal_checkpoint")
+    code, out, err = run("archive", "--before", "1970-01-04", "--to", tmp_path, "--journal", path)
+    assert (code, out) == (1, "")
+    assert err.startswith("asched: the journal contradicts itself: ")
+    assert len(err.splitlines()) == 1
+
+
+def test_the_archive_writes_the_checkpoint_that_it_needs(tmp_path: Path) -> None:
     path, folder = tmp_path / "turns.db", tmp_path / "old"
     anyio.run(write_turns, path)
     move = ("archive", "--before", "2000-01-01", "--to", folder, "--journal", path)
-    code, out, err = run(*move)
-    assert (code, out) == (1, "")
-    assert "the journal has no checkpoint" in err
-    assert run("checkpoint", "--journal", path)[0] == 0
     assert run(*move)[1].startswith("moved records 1 to 3 to ")
+    assert run(*move)[1] == "nothing moved: nothing but the last batch was written before\n"
     assert run("verify", "--journal", path, "--archive", folder)[0] == 0
+    assert run("checkpoint", "--journal", path) == (0, "the journal's end is kept already\n", "")

@@ -1,0 +1,230 @@
+"""Checkpoints: who may write them, which ones stay, and what an archived journal needs of them."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from pathlib import Path
+from random import Random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from asched.audit.explain import explain
+from asched.audit.pods import PodName
+from asched.audit.replay import replay
+from asched.audit.travel import fold_before
+from asched.journal.archiving import archive
+from asched.journal.checkpoints import (
+    SPACING,
+    keep_boundary,
+    nearest,
+    prune_checkpoints,
+    superfluous,
+    write_checkpoints,
+)
+from asched.journal.errors import ArchivedError, FencedError, JournalCorruptError
+from asched.journal.opening import open_journal
+from asched.journal.store import JournalStore
+from asched.journal.verification import verify_journal
+from asched.state.checkpoint import checkpoint_of
+from asched.state.cluster import ClusterState
+from asched.state.fold import Fold
+from asched.state.records import AnyRecord, TurnStarted
+from tests.audit.recording import REGISTRY
+from tests.audit.test_explain import busy_history
+from tests.journal.conftest import OpenStore
+from tests.journal.samples import turn
+from tests.state.description import describe
+
+# -- who may write them ---------------------------------------------------------------------------
+
+
+async def test_a_deposed_writer_keeps_and_drops_nothing(open_store: OpenStore) -> None:
+    old, new, reader = await open_store(), await open_store(), await open_store()
+    await old.claim("old", claimed_at_ns=1)
+    await old.append(turn(1), written_at_ns=1)
+    await old.save_checkpoint(3, b"of the old")
+    await new.claim("new", claimed_at_ns=2)
+    with pytest.raises(FencedError, match="epoch 2 deposed epoch 1"):
+        await old.save_checkpoint(3, b"of a history that is not this one")
+    with pytest.raises(FencedError):
+        await old.save_checkpoint(2, b"")
+    with pytest.raises(FencedError):
+        await old.drop_checkpoints([3])
+    assert [mark.seq for mark in await new.checkpoint_marks()] == [3]
+    kept = await new.load_checkpoint()
+    assert kept is not None
+    assert kept.blob == b"of the old"
+    # Who only reads may keep what it read; ``asched checkpoint`` does.
+    await reader.save_checkpoint(1, b"read")
+    await new.save_checkpoint(2, b"new")
+    assert [mark.seq for mark in await old.checkpoint_marks()] == [1, 2, 3]
+
+
+async def test_dropping(store: JournalStore) -> None:
+    await store.append(turn(1, 8), written_at_ns=1)
+    for seq in (2, 4, 6):
+        await store.save_checkpoint(seq, b"")
+    await store.drop_checkpoints([4, 5, 6])
+    assert [mark.seq for mark in await store.checkpoint_marks()] == [2]
+    await store.drop_checkpoints([])
+    assert [mark.seq for mark in await store.checkpoint_marks()] == [2]
+
+
+# -- which ones stay ------------------------------------------------------------------------------
+
+
+@given(st.sets(st.integers(1, 10**8), max_size=60).map(sorted))
+def test_the_ends_stay_and_no_gap_is_wider_than_it_may_be(seqs: list[int]) -> None:
+    left = [seq for seq in seqs if seq not in superfluous(seqs)]
+    assert left[:1] == seqs[:1]
+    assert left[-1:] == seqs[-1:]
+    for before, after in pairwise(left):
+        new_gap = after - before
+        assert (new_gap * SPACING <= seqs[-1] - before) or seqs[seqs.index(before) + 1] == after
+    assert superfluous(left) == superfluous([*left])
+
+
+def test_a_long_life_keeps_few_and_those_of_late_close_together() -> None:
+    """As a daemon does: after each checkpoint those that are too many go."""
+    every, kept = 50_000, []
+    for seq in range(every, 100_000_000, every):
+        kept.append(seq)
+        dropped = {*superfluous(kept)}
+        kept = [s for s in kept if s not in dropped]
+        assert len(kept) < 160
+        if seq == 1_000_000:
+            # Anything in a journal of a million records is near one of them.
+            assert max(b - a for a, b in pairwise(kept)) <= 2 * every
+    assert kept[0] == every
+    assert [kept[-1] - s for s in kept[-8:]] == [every * n for n in range(7, -1, -1)]
+    assert all(b - a == every or (b - a) * SPACING <= kept[-1] - a for a, b in pairwise(kept))
+
+
+async def test_pruning_leaves_the_others(store: JournalStore) -> None:
+    await store.append(turn(1, 99), written_at_ns=1)
+    for seq in range(1, 101):
+        await store.save_checkpoint(seq, b"")
+    dropped = await prune_checkpoints(store)
+    marks = [mark.seq for mark in await store.checkpoint_marks()]
+    assert sorted([*dropped, *marks]) == [*range(1, 101)]
+    assert {1, 100} <= {*marks}
+    assert dropped
+    assert len(marks) < 60
+    await verify_journal(store)
+
+
+# -- what an archived journal needs ---------------------------------------------------------------
+
+
+async def fill(store: JournalStore) -> list[AnyRecord]:
+    """A batch a turn, written at the turn's time. Returns all records."""
+    records = busy_history(Random(8)).records
+    await store.claim("test", claimed_at_ns=0)
+    batch: list[AnyRecord] = []
+    now_ns = 0
+    for record in records:
+        if isinstance(record, TurnStarted):
+            if batch:
+                await store.append(batch, written_at_ns=now_ns)
+                batch = []
+            now_ns = record.now_ns
+        batch.append(record)
+    await store.append(batch, written_at_ns=now_ns)
+    return records
+
+
+async def half_time_ns(store: JournalStore) -> int:
+    times = [sealed.batch.written_at_ns async for sealed in store.batches()]
+    return times[len(times) // 2]
+
+
+async def test_all_after_the_boundary_can_be_asked_about(database_url: str, tmp_path: Path) -> None:
+    async with open_journal(database_url) as store:
+        records = await fill(store)
+        before_ns = await half_time_ns(store)
+        boundary = await keep_boundary(store, REGISTRY.load, before_ns)
+        assert await keep_boundary(store, REGISTRY.load, before_ns) == boundary
+        assert [mark.seq for mark in await store.checkpoint_marks()] == [boundary]
+        assert await archive(store, tmp_path, before_ns=before_ns, archived_at_ns=1)
+        archived = (await store.archived()).seq
+        assert 0 < archived < boundary < len(records)
+
+        whole = Fold(ClusterState(), REGISTRY.load)
+        for seq, record in enumerate(records, 1):
+            if seq > boundary:
+                opened = await fold_before(store, REGISTRY.load, seq)
+                assert describe(opened.state) == describe(whole.state)
+            whole.apply(record)
+        for first in range(boundary + 1, len(records) + 1):
+            report = await replay(store, REGISTRY, first_seq=first)
+            assert (report.equal, report.last_seq) == (True, len(records))
+        late = next(key for key in reversed(whole.state.pods))
+        assert await explain(store, PodName.parse(late), REGISTRY.load) is not None
+        with pytest.raises(ArchivedError):
+            await replay(store, REGISTRY, first_seq=1)
+        # Without being told where, it begins where it can.
+        report = await replay(store, REGISTRY)
+        assert (report.equal, report.first_seq) == (True, boundary + 1)
+        # A daemon that starts now.
+        fold, kept_seq = await nearest(store, REGISTRY.load)
+        async for stored in store.read(kept_seq):
+            fold.apply(stored.record)
+        assert describe(fold.state) == describe(whole.state)
+        await verify_journal(store, archive=tmp_path)
+
+
+async def test_nothing_is_old_enough(database_url: str, tmp_path: Path) -> None:
+    async with open_journal(database_url) as store:
+        await fill(store)
+        assert await keep_boundary(store, REGISTRY.load, 0) == 0
+        assert await store.checkpoint_marks() == []
+
+
+async def test_checkpoints_of_another_release_are_made_anew_from_the_archive(
+    database_url: str, tmp_path: Path
+) -> None:
+    async with open_journal(database_url) as store:
+        records = await fill(store)
+        before_ns = await half_time_ns(store)
+        boundary = await keep_boundary(store, REGISTRY.load, before_ns)
+        await archive(store, tmp_path, before_ns=before_ns, archived_at_ns=1)
+        await store.save_checkpoint(boundary, b"asched-checkpoint 0\n")
+        with pytest.raises(ArchivedError, match=r"asched checkpoint --archive DIR"):
+            await write_checkpoints(store, REGISTRY.load)
+        kept = await write_checkpoints(store, REGISTRY.load, every=20, archive=tmp_path)
+        assert kept[0] == (await store.archived()).seq + 1
+        assert kept[-1] == len(records)
+        whole = Fold(ClusterState(), REGISTRY.load)
+        for record in records:
+            whole.apply(record)
+        fold, seq = await nearest(store, REGISTRY.load)
+        assert (describe(fold.state), seq) == (describe(whole.state), len(records))
+        assert (await replay(store, REGISTRY)).equal
+        assert await write_checkpoints(store, REGISTRY.load, archive=tmp_path) == []
+
+
+async def test_an_altered_archive_makes_no_checkpoint(tmp_path: Path) -> None:
+    async with open_journal(str(tmp_path / "journal.db")) as store:
+        await fill(store)
+        before_ns = await half_time_ns(store)
+        await keep_boundary(store, REGISTRY.load, before_ns)
+        [segment] = await archive(store, tmp_path, before_ns=before_ns, archived_at_ns=1)
+        await store.drop_checkpoints([mark.seq for mark in await store.checkpoint_marks()])
+        (tmp_path / segment.file).write_bytes(b"")
+        with pytest.raises(JournalCorruptError, match="was altered"):
+            await write_checkpoints(store, REGISTRY.load, archive=tmp_path)
+        assert await store.checkpoint_marks() == []
+
+
+async def test_what_is_kept_is_the_state_at_that_record(store: JournalStore) -> None:
+    records = busy_history(Random(8)).records
+    await store.append(records, written_at_ns=1)
+    [seq] = await write_checkpoints(store, REGISTRY.load)
+    found = await store.load_checkpoint(seq)
+    assert found is not None
+    whole = Fold(ClusterState(), REGISTRY.load)
+    for record in records:
+        whole.apply(record)
+    assert found.blob == checkpoint_of(whole.state)
