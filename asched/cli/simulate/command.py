@@ -93,7 +93,8 @@ def simulate(
     pace = Pace(
         _duration_ns("--decision-time", decision_time), _duration_ns("--bind-time", bind_time)
     )
-    name = configuration.profiles[0].scheduler_name
+    names = [profile.scheduler_name for profile in configuration.profiles]
+    name = [*names, *(session.scheduler_name for session in configuration.sessions)][0]
     history = _history(scenario, openb_nodes, openb_pods, name)
     if until is not None:
         history = _cut(history, _duration_ns("--until", until))
@@ -165,6 +166,7 @@ def _scheduler(configuration: Configuration, pace: Pace) -> Scheduler:
         ),
         engine.seed,
         pace,
+        sessions=configuration.sessions,
     )
 
 

@@ -29,6 +29,7 @@ from asched.model.resources import (
 from asched.sim.cluster import SYSTEM_NAMESPACES, SYSTEM_PRIORITY_CLASSES, Cluster
 from asched.sim.errors import ApiError
 from asched.sim.nodes import simulated_node
+from asched.sim.resources import ResourceType as ServedType
 from asched.sim.strictness import check_fields
 from asched.sim.virtual.exogenous import (
     Event,
@@ -110,7 +111,9 @@ class _Expansion:
         if resource.value.group:
             name = f"{name}.{resource.value.group}"
         try:
-            served = self._cluster.resource(name)
+            served = self._served(name)
+            if served is None:
+                return decode(resource, msgspec.json.encode(_identified(resource, raw)))
             namespace = str(_mapping(raw, "metadata").get("namespace") or "default")
             check_fields(served, raw, "Strict")
             if keep:
@@ -120,14 +123,19 @@ class _Expansion:
                 copy = msgspec.json.decode(msgspec.json.encode(raw))
                 stored = self._cluster.api.create(served, namespace, copy, dry_run=True).obj
             return decode(resource, msgspec.json.encode(stored))
-        except KeyError:
-            message = f"{resource.kind} is not served by the simulated cluster"
         except ApiError as error:
             message = error.message
         except DecodeError as error:
             message = str(error)
         self._problems.append(Problem(path, message))
         raise _RefusedError
+
+    def _served(self, name: str) -> ServedType | None:
+        """None for a custom resource: nobody has installed its definition here."""
+        try:
+            return self._cluster.resource(name)
+        except KeyError:
+            return None
 
     def _objects(self) -> Iterator[Event]:
         """What is there from the start besides nodes and pods; what others refer to comes first."""
@@ -256,6 +264,15 @@ class _Expansion:
                 for created in self._created[name]:
                     if created.at_ns <= at_ns:
                         yield PodDeleted(at_ns, created.pod.key, created.pod.metadata.uid)
+
+
+def _identified(resource: WatchedResource, raw: dict[str, Any]) -> dict[str, Any]:
+    """A custom resource as it would be stored."""
+    metadata = _mapping(raw, "metadata")
+    found = resource.value
+    namespace = {"namespace": metadata.get("namespace") or "default"} if found.namespaced else {}
+    uid = "-".join((found.plural, *namespace.values(), str(metadata.get("name"))))
+    return {**raw, "metadata": {**metadata, **namespace, "uid": uid}}
 
 
 def _arrivals(arrival: Arrival, count: int, random: Random) -> Iterator[int]:

@@ -15,8 +15,9 @@ from typing import NamedTuple
 import msgspec
 
 from asched import __version__
-from asched.cycle.decide import Decider
+from asched.deciders import AllDeciders
 from asched.framework.profile import PluginLoader, ProfileError, ProfileSpec
+from asched.framework.sessions import SessionSpec
 from asched.sim.virtual.agenda import Agenda
 from asched.sim.virtual.exogenous import Exogenous
 from asched.sim.virtual.lives import Life
@@ -38,6 +39,12 @@ from asched.state.records import (
     QueueSettings,
     Rejected,
     TurnStarted,
+)
+from asched.state.session_records import (
+    EvictionDecided,
+    PodGroupDecided,
+    SessionHeld,
+    SessionsLoaded,
 )
 
 _PodDecision = Assigned | Rejected | AttemptFailed | PermitAllowed | PermitRejected
@@ -66,6 +73,8 @@ class Scheduler(msgspec.Struct, frozen=True):
     pace: Pace = Pace()
     lottery: Lottery = Lottery.SAMPLE
     """How ties are drawn; the default is what a daemon of this release does."""
+    sessions: tuple[SessionSpec, ...] = ()
+    """What batch sessions do, for the scheduler names that they serve."""
 
 
 class Turn(NamedTuple):
@@ -90,7 +99,7 @@ class Simulation:
         self._scheduler = scheduler
         self._fold = Fold(ClusterState(), load)
         self._state = self._fold.state
-        self._decider = Decider(self._state)
+        self._decider = AllDeciders(self._state)
         self._agenda = Agenda()
         self._records: list[AnyRecord] = []
         self._tried: set[str] = set()
@@ -137,6 +146,8 @@ class Simulation:
         self._apply(TurnStarted(self.now_ns))
         self._apply(EngineStarted(__version__, self._scheduler.seed, self._scheduler.lottery))
         self._apply(ProfilesLoaded(self._scheduler.profiles, self._scheduler.queue))
+        if self._scheduler.sessions:
+            self._apply(SessionsLoaded(self._scheduler.sessions))
         for profile in self._state.profiles.values():
             if profile.missing:
                 raise ProfileError(profile.missing)
@@ -147,11 +158,7 @@ class Simulation:
         due = [ns for ns in (self._agenda.next_ns, self._next_event_ns()) if ns is not None]
         if self._state.queue.head() is not None:
             due.append(self._free_ns)
-        due += [
-            max(until_ns, self._free_ns)
-            for waiting in self._state.waiting.values()
-            for until_ns in waiting.pending_until_ns.values()
-        ]
+        due += [max(ns, self._free_ns) for ns in self._decisions_due()]
         timer_ns = self._state.queue.next_timer_ns()
         if timer_ns is not None and not self._settled():
             due.append(timer_ns)
@@ -163,6 +170,18 @@ class Simulation:
     def _next_event_ns(self) -> int | None:
         events = self._history.events
         return events[self._next_event].at_ns if self._next_event < len(events) else None
+
+    def _decisions_due(self) -> Iterator[int]:
+        """When there is something to decide by itself: a permit's time is up, or a session is to be
+        held on what changed. One that would only be held because of the time is passed over, as in
+        :meth:`_settled`."""
+        permit_ns = self._state.permits.next_deadline_ns()
+        if permit_ns is not None:
+            yield permit_ns
+        for profile in self._state.sessions:
+            session_ns = profile.due_ns()
+            if session_ns is not None and any(profile.changes):
+                yield session_ns
 
     def _settled(self) -> bool:
         """Every pending pod was tried since anything last changed. To try one again would end the
@@ -242,6 +261,16 @@ class Simulation:
                 self._attempted(life)
                 life.message = decision.message
                 self._tried.add(life.key)
+            case EvictionDecided():
+                self._tried.clear()
+                evict = partial(
+                    self._world.preempt, decision.key, decision.uid, decision.preemptor.key
+                )
+                self._agenda.enter(decided_ns + self._scheduler.pace.evict_ns, evict)
+            case PodGroupDecided():
+                self._agenda.enter(decided_ns, partial(self._world.write_group, decision))
+            case SessionHeld():
+                pass  # what came of it are decisions of their own
             case ExtenderAsked():
                 raise AssertionError("an extender was asked, and none was configured")
 

@@ -9,12 +9,14 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable
 from functools import partial
+from typing import cast
 
 import msgspec
 
 from asched.framework.status import Code
+from asched.model.groups import CustomPodGroup, PodGroup
 from asched.model.node import Node
-from asched.model.pod import Pod
+from asched.model.pod import SUCCEEDED, Pod
 from asched.model.resources import KINDS, AnyObject
 from asched.sim.virtual.agenda import Agenda
 from asched.sim.virtual.exogenous import (
@@ -25,11 +27,13 @@ from asched.sim.virtual.exogenous import (
     PodCreated,
     PodDeleted,
 )
+from asched.sim.virtual.group_status import with_status, with_status_of
 from asched.sim.virtual.lives import Life
 from asched.sim.virtual.outcome import End, NodeSpan, PodRun
 from asched.state.cluster import ClusterState, PodPhase
 from asched.state.observe import observe_object
 from asched.state.records import AnyRecord, BindFailed, Bound, ObjectGone, VictimEvicted
+from asched.state.session_records import PodGroupDecided, PodGroupWritten
 
 
 class World:
@@ -111,6 +115,9 @@ class World:
         self._show(life.pod)
 
     def _set(self, item: AnyObject, at_ns: int) -> None:
+        if isinstance(item, PodGroup | CustomPodGroup):
+            known = self._state.objects_of.get(type(item), {}).get(item.key)
+            item = with_status_of(item, known)
         if self._show(item) and isinstance(item, Node):
             self._close_span(item.name, at_ns)
             self._open[item.name] = NodeSpan(item, at_ns)
@@ -168,6 +175,16 @@ class World:
         if life is not None:
             self._evict(life, at_ns, End.PREEMPTED, by)
 
+    def write_group(self, decision: PodGroupDecided, at_ns: int) -> None:
+        """A PodGroup gets the status that was decided for it."""
+        kind, key = KINDS[decision.kind], decision.group
+        self._record(PodGroupWritten(decision.kind, key, decision.uid))
+        group = self._state.objects_of.get(kind, {}).get(key)
+        if group is None or group.uid != decision.uid:
+            return
+        if isinstance(group, PodGroup | CustomPodGroup):
+            self._show(cast("AnyObject", with_status(group, decision)))
+
     def _bound(self, life: Life, at_ns: int) -> None:
         life.bind(at_ns)
         if life.run_left_ns is not None:
@@ -207,7 +224,11 @@ class World:
         life.finish(at_ns, why)
         key = life.key
         del self._lives[key]
-        self._record(ObjectGone("Pod", key, life.uid))
+        if why is End.FINISHED:
+            status = msgspec.structs.replace(life.pod.status, phase=SUCCEEDED)
+            self._show(msgspec.structs.replace(life.pod, status=status))
+        else:
+            self._record(ObjectGone("Pod", key, life.uid))
         queued = self._queued.get(key)
         if queued:
             self._create(queued.popleft(), at_ns)
