@@ -80,6 +80,8 @@ def run(
     configure_logs(configuration.settings.log)
     for warning in configuration.warnings:
         log.warning("configuration", warning=warning)
+    for fault in configuration.faults:
+        log.error("configuration", error=fault)
     if mode is RunMode.SHADOW:
         from asched.cli.shadow import compare_to_end
 

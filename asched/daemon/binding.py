@@ -142,6 +142,20 @@ async def binding_cycle(
     return Bound(pod.key, pod.uid, node_name)
 
 
+async def plain_binding(
+    binder: PatientBinder, pod: PodInfo, node_name: str
+) -> Bound | BindFailed | None:
+    """Bind a pod that a batch session placed, which no profile has plugins for. As
+    :func:`binding_cycle`."""
+    try:
+        status = await binder.bind(pod, node_name)
+    except BindingAbandoned:
+        return None
+    if not status.is_success:
+        return BindFailed(pod.key, pod.uid, node_name, status.code, "", status.message)
+    return Bound(pod.key, pod.uid, node_name)
+
+
 async def _pre_bind(
     profile: Profile, client: BindingClient, pod: PodInfo, node_name: str
 ) -> Status:

@@ -13,6 +13,7 @@ import structlog
 from anyio.abc import TaskGroup
 
 from asched import __version__
+from asched.batch.registry import SessionRegistry
 from asched.daemon.checkpoints import Checkpoints
 from asched.daemon.clock import SystemEngineClock
 from asched.daemon.config_file import Configuration
@@ -20,6 +21,8 @@ from asched.daemon.effects import Effects
 from asched.daemon.engine import Engine, EngineLimits
 from asched.daemon.inbox import Inbox
 from asched.daemon.metrics import Metrics
+from asched.daemon.session_files import SessionFiles
+from asched.daemon.session_metrics import TimedRegistry
 from asched.daemon.watched import groups_of_use
 from asched.framework.extenders import in_order_of_asking, spec_of, without_ignored_resources
 from asched.framework.registry import Registry
@@ -29,6 +32,7 @@ from asched.kube.client import NO_RETRY, ApiClient
 from asched.kube.errors import ApiError, NoAnswerError
 from asched.kube.events import EventRecorder, EventSettings
 from asched.kube.extenders import HttpExtender, open_extenders
+from asched.kube.group_writer import GroupWriter
 from asched.kube.reflector import ClusterWatch
 from asched.kube.timing import Backoff, RetryPolicy
 from asched.kube.volume_writers import VolumeWriter
@@ -43,6 +47,7 @@ from asched.state.records import (
     ProfilesLoaded,
     QueueSettings,
 )
+from asched.state.session_records import SessionsLoaded
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
@@ -105,7 +110,7 @@ async def running_daemon(
         )
         tasks.start_soon(checkpoints.run)
         daemon = _assemble(parts, fold, next_seq)
-        _record_start(configuration, daemon.engine, epoch)
+        _record_start(configuration, daemon, epoch)
         async with anyio.create_task_group() as watching:
             watching.start_soon(_watch, client, daemon.watch)
             watching.start_soon(_run_engine, daemon.engine, watching.cancel_scope)
@@ -192,6 +197,7 @@ def _assemble(parts: _Parts, fold: Fold, next_seq: int) -> Daemon:
         fold.state,
         PodWriter(client),
         VolumeWriter(client),
+        GroupWriter(client),
         events,
         parts.tasks,
         inbox,
@@ -200,7 +206,8 @@ def _assemble(parts: _Parts, fold: Fold, next_seq: int) -> Daemon:
         parts.metrics,
         parts.extenders,
     )
-    resources = in_order_of_listing(groups_of_use(parts.configuration.profiles))
+    configuration, registry = parts.configuration, SessionRegistry.discover()
+    resources = in_order_of_listing(groups_of_use(configuration.profiles, configuration.sessions))
     engine = Engine(
         fold,
         parts.journal,
@@ -212,8 +219,15 @@ def _assemble(parts: _Parts, fold: Fold, next_seq: int) -> Daemon:
         awaited=frozenset(resources),
         limits=EngineLimits(slice_s=settings.engine.turn_time_slice.total_seconds()),
         committed=parts.checkpoints.committed,
+        sessions=TimedRegistry(registry, parts.metrics.sessions),
     )
-    watch = ClusterWatch(client, inbox.put_changes, resources)
+    files = SessionFiles(
+        settings.batch, configuration.sessions, registry, client.clock, inbox.put_outcome
+    )
+    parts.tasks.start_soon(files.run)
+    # How many pods of a job have finished is part of what a session looks at.
+    finished = bool(configuration.sessions)
+    watch = ClusterWatch(client, inbox.put_changes, resources, finished_pods=finished)
     parts.metrics.watch(fold.state, watch.reflectors)
     return Daemon(engine, fold.state, events, watch)
 
@@ -222,16 +236,22 @@ def _event_recorder(parts: _Parts) -> EventRecorder | None:
     settings = parts.configuration.settings.events
     if not settings.enabled:
         return None
-    controller = parts.configuration.profiles[0].scheduler_name
+    names = (
+        *(profile.scheduler_name for profile in parts.configuration.profiles),
+        *(session.scheduler_name for session in parts.configuration.sessions),
+    )
     limit = EventSettings(queue_limit=settings.queue_limit)
-    events = EventRecorder(parts.client, controller, parts.instance, limit)
+    events = EventRecorder(parts.client, names[0], parts.instance, limit)
     parts.tasks.start_soon(events.run)
     return events
 
 
-def _record_start(configuration: Configuration, engine: Engine, epoch: int) -> None:
+def _record_start(configuration: Configuration, daemon: Daemon, epoch: int) -> None:
     scheduler, settings = configuration.scheduler, configuration.settings.engine
-    engine.record_start(
+    sessions = configuration.sessions
+    # A journal that never knew sessions need not hear that there are none.
+    loaded = (SessionsLoaded(sessions),) if sessions or daemon.cluster.sessions else ()
+    daemon.engine.record_start(
         EngineStarted(__version__, settings.seed, Lottery.SAMPLE),
         LeadershipGained(epoch),
         ProfilesLoaded(
@@ -243,4 +263,5 @@ def _record_start(configuration: Configuration, engine: Engine, epoch: int) -> N
             ),
             tuple(map(spec_of, in_order_of_asking(scheduler.extenders))),
         ),
+        *loaded,
     )

@@ -11,16 +11,19 @@ import structlog
 from anyio.abc import TaskGroup
 
 from asched.daemon.asking import Asking
-from asched.daemon.binding import PatientBinder, binding_cycle
+from asched.daemon.binding import PatientBinder, binding_cycle, plain_binding
 from asched.daemon.inbox import Inbox
 from asched.daemon.lanes import Lanes
 from asched.daemon.metrics import AttemptResult, Metrics
 from asched.daemon.pauses import Pauses
+from asched.daemon.session_effects import SessionEffects
 from asched.framework.interface import Eviction, Victim
 from asched.framework.pod_info import PodInfo
+from asched.framework.profile import Profile
 from asched.framework.status import REJECTIONS, Code
 from asched.kube.events import EventRecorder
 from asched.kube.extenders import HttpExtender
+from asched.kube.group_writer import GroupWriter
 from asched.kube.timing import Backoff, Clock
 from asched.kube.volume_writers import VolumeWriter
 from asched.kube.writers import (
@@ -39,6 +42,7 @@ from asched.state.records import (
     Assigned,
     AttemptFailed,
     BindFailed,
+    Bound,
     Decision,
     EvictionFailed,
     ExtenderAsked,
@@ -47,6 +51,7 @@ from asched.state.records import (
     Rejected,
     VictimEvicted,
 )
+from asched.state.session_records import EvictionDecided, PodGroupDecided, SessionHeld
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
@@ -72,6 +77,7 @@ class Effects:
         cluster: ClusterState,
         writer: PodWriter,
         volumes: VolumeWriter,
+        groups: GroupWriter,
         events: EventRecorder | None,
         tasks: TaskGroup,
         inbox: Inbox,
@@ -92,6 +98,9 @@ class Effects:
         self._backoff = backoff
         self._metrics = metrics
         self._pauses = Pauses(clock)
+        self._sessions = SessionEffects(
+            cluster, groups, events, self._lanes, inbox, self._pauses, clock, backoff
+        )
         self._extenders = extenders
         self._asking = Asking(cluster, extenders, tasks, inbox.put_outcome)
         self._bound_outside = 0
@@ -114,6 +123,14 @@ class Effects:
 
     def release(self, decision: Decision) -> None:
         """Begin the effects of a decision that was just folded and is in the journal."""
+        if isinstance(decision, SessionHeld):
+            if decision.error:
+                log.error("a session came to nothing", scheduler=decision.scheduler_name,
+                          number=decision.number, error=decision.error)  # fmt: skip
+            return
+        if isinstance(decision, PodGroupDecided):
+            self._sessions.group_decided(decision)
+            return
         entry = self._cluster.entry(decision.key, decision.uid)
         if entry is None:
             return  # gone in the very turn that decided it
@@ -126,6 +143,8 @@ class Effects:
                     self._clear_nomination(displaced)
                 for victim in decision.victims:
                     self._evict(self._cluster.evictions[victim.uid])
+            case EvictionDecided():
+                self._evict(self._cluster.evictions[decision.uid])
             case ExtenderAsked():
                 self._asking.ask(decision, entry.info)
             case AttemptFailed():
@@ -139,7 +158,7 @@ class Effects:
             self._taken.remove(failure.uid)
             return
         entry = self._cluster.entry(failure.key, failure.uid)
-        if entry is not None and entry.info.pod.spec.scheduler_name in self._cluster.profiles:
+        if entry is not None and self._is_served(entry.info.pod.spec.scheduler_name):
             rejected = failure.code in REJECTIONS
             reason: Reason = "Unschedulable" if rejected else "SchedulerError"
             self._tell(entry.info, failure.message, reason, None)
@@ -150,6 +169,7 @@ class Effects:
             self._bind_if_due(entry)
         for eviction in self._cluster.evictions.values():
             self._evict(eviction)
+        self._sessions.resume()
         if self._lanes:
             log.info("effects decided before the start", effects=len(self._lanes))
 
@@ -172,8 +192,8 @@ class Effects:
         name = info.pod.spec.scheduler_name
         profile = self._cluster.profiles.get(name)
         # Both can only be missing for what was decided before a restart, or has waited in its lane.
-        if profile is None or not self._node_exists(node_name):
-            missing = f"node {node_name}" if profile else f"profile {name}"
+        if not self._is_served(name) or not self._node_exists(node_name):
+            missing = f"node {node_name}" if self._is_served(name) else f"profile {name}"
             why = f"{missing} is gone since the pod was assigned"
             self._report(BindFailed(info.key, info.uid, node_name, Code.ERROR, "", why))
             return
@@ -181,12 +201,7 @@ class Effects:
             self._writer, self._volumes, self._pauses, self._clock, self._backoff(),
             self._node_exists,
         )  # fmt: skip
-        binders = self._binders(info)
-        self._bound_outside += bool(binders)
-        try:
-            outcome = await binding_cycle(profile, binder, info, node_name, binders)
-        finally:
-            self._bound_outside -= bool(binders)
+        outcome = await self._bind(profile, binder, info, node_name)
         if outcome is None:
             return
         result = AttemptResult.SCHEDULED
@@ -204,6 +219,23 @@ class Effects:
                 self._events.scheduled(_ref(info), node_name)
         self._metrics.attempt_ended(result, name, self._clock.monotonic_s() - decided_at_s)
         self._report(outcome)
+
+    async def _bind(
+        self, profile: Profile | None, binder: PatientBinder, info: PodInfo, node_name: str
+    ) -> Bound | BindFailed | None:
+        """How the binding ended; None if it was abandoned."""
+        if profile is None:
+            return await plain_binding(binder, info, node_name)
+        binders = self._binders(info)
+        self._bound_outside += bool(binders)
+        try:
+            return await binding_cycle(profile, binder, info, node_name, binders)
+        finally:
+            self._bound_outside -= bool(binders)
+
+    def _is_served(self, scheduler_name: str) -> bool:
+        cluster = self._cluster
+        return scheduler_name in cluster.profiles or scheduler_name in cluster.sessions
 
     def _binders(self, info: PodInfo) -> list[HttpExtender]:
         """The extenders that are to bind the pod in place of Bind plugins."""
@@ -283,8 +315,13 @@ class Effects:
             if by_entry is not None
             else DEFAULT_SCHEDULER_NAME
         )
+        entry = self._cluster.entry(victim.key, victim.uid)
+        group = None
+        if eviction.reason and entry is not None:
+            group = self._sessions.victim_of(entry.info.pod)
         outcome = await self._writer.evict(ref, now=self._clock.utc(), scheduler_name=by_whom)
         if isinstance(outcome, Done):
+            self._sessions.evicted(group, eviction.reason)
             if self._events is not None:
                 by = PodRef.of(preemptor.key, preemptor.uid)
                 self._events.preempted(ref, by, eviction.node)

@@ -14,8 +14,18 @@ from asched.state.records import (
     ExtenderAnswer,
     VictimEvicted,
 )
+from asched.state.session_records import PodGroupWriteFailed, PodGroupWritten, SessionsLoaded
 
-Outcome = Bound | BindFailed | VictimEvicted | EvictionFailed | ExtenderAnswer
+Outcome = (
+    Bound
+    | BindFailed
+    | VictimEvicted
+    | EvictionFailed
+    | ExtenderAnswer
+    | PodGroupWritten
+    | PodGroupWriteFailed
+    | SessionsLoaded
+)
 
 _MOST_CHANGES = 20_000
 

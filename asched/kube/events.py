@@ -1,4 +1,5 @@
-"""The Events that users see with ``kubectl describe``: Scheduled, FailedScheduling, Preempted.
+"""The Events that users see with ``kubectl describe``: Scheduled, FailedScheduling, Preempted, and
+those about PodGroups.
 
 Recording never waits and never fails: events are put into a bounded queue which sender tasks empty,
 and when it is full the oldest goes. The same event of the same object within a while becomes a
@@ -18,6 +19,7 @@ import structlog
 
 from asched.kube.client import JSON, MERGE_PATCH, ApiClient
 from asched.kube.errors import ApiError, NoAnswerError
+from asched.kube.group_writer import GroupRef
 from asched.kube.timing import RetryPolicy
 from asched.kube.writers import PodRef
 
@@ -101,7 +103,7 @@ class _Key(NamedTuple):
 
     reason: str
     note: str
-    regarding: PodRef
+    regarding: PodRef | GroupRef
     related: PodRef | None
 
 
@@ -164,13 +166,17 @@ class EventRecorder:
         note = f"Preempted by pod {preemptor.uid} on node {node}"
         self._record("Preempted", "Preempting", "Normal", note, victim, preemptor)
 
+    def of_group(self, group: GroupRef, event_type: str, reason: str, note: str) -> None:
+        """An Event about a PodGroup."""
+        self._record(reason, "Scheduling", event_type, note, group)
+
     def _record(
         self,
         reason: str,
         action: str,
         event_type: str,
         note: str,
-        regarding: PodRef,
+        regarding: PodRef | GroupRef,
         related: PodRef | None = None,
     ) -> None:
         self.counts.recorded += 1
@@ -353,8 +359,11 @@ def _collection(event: _Event) -> str:
     return f"/apis/events.k8s.io/v1/namespaces/{event.metadata.namespace}/events"
 
 
-def _reference(pod: PodRef) -> _Reference:
-    return _Reference(pod.namespace, pod.name, pod.uid)
+def _reference(thing: PodRef | GroupRef) -> _Reference:
+    if isinstance(thing, GroupRef):
+        kind, version = thing.resource.kind, thing.api_version
+        return _Reference(thing.namespace, thing.name, thing.uid, kind, version)
+    return _Reference(thing.namespace, thing.name, thing.uid)
 
 
 def _micro_time(moment: datetime) -> str:

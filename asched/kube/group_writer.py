@@ -1,0 +1,128 @@
+"""What is done to PodGroups: their status, after a batch session."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+
+from asched.kube.client import MERGE_PATCH, ApiClient
+from asched.kube.errors import ApiError, NoAnswerError
+from asched.kube.writers import Done, PatchOutcome, PodGone, Refused, Unknown
+from asched.model.resources import GroupResource
+
+
+class GroupRef(msgspec.Struct, frozen=True, gc=False):
+    """One particular PodGroup: a later one of the same name has another UID."""
+
+    resource: GroupResource
+    namespace: str
+    name: str
+    uid: str
+
+    @classmethod
+    def of(cls, kind: str, key: str, uid: str) -> GroupRef:
+        """From the name of its type and ``namespace/name``."""
+        namespace, _, name = key.partition("/")
+        return cls(_RESOURCES[kind], namespace, name, uid)
+
+    @property
+    def key(self) -> str:
+        return f"{self.namespace}/{self.name}"
+
+    @property
+    def api_version(self) -> str:
+        return f"{self.resource.value.group}/{self.resource.value.version}"
+
+    @property
+    def path(self) -> str:
+        plural = self.resource.plural
+        return f"/apis/{self.api_version}/namespaces/{self.namespace}/{plural}/{self.name}"
+
+
+class GroupCondition(
+    msgspec.Struct, frozen=True, rename="camel", gc=False, omit_defaults=True, kw_only=True
+):
+    """A condition as it is written."""
+
+    type: str
+    status: str
+    reason: str = ""
+    message: str = ""
+    transition_id: str = msgspec.field(default="", name="transitionID")
+    last_transition_time: str = ""
+
+
+class GroupStatus(msgspec.Struct, frozen=True, gc=False):
+    """The whole status of a PodGroup; the counts and the phase are those of custom resources."""
+
+    conditions: tuple[GroupCondition, ...]
+    phase: str = ""
+    running: int = 0
+    succeeded: int = 0
+    failed: int = 0
+
+
+_RESOURCES = {
+    resource.type.__name__: resource for resource in GroupResource if resource.kind == "PodGroup"
+}
+_encode = msgspec.json.Encoder().encode
+
+
+class GroupWriter:
+    """Carries out effects on PodGroups."""
+
+    def __init__(self, client: ApiClient) -> None:
+        self._client = client
+
+    async def write_status(self, group: GroupRef, status: GroupStatus) -> PatchOutcome:
+        """Merge the status into the PodGroup, with its UID as the precondition.
+
+        A definition without a status subresource, as kube-batch ships it, answers 404 there: then
+        the PodGroup itself is patched.
+        """
+        body = _encode({"metadata": {"uid": group.uid}, "status": _as_written(group, status)})
+        outcome = await self._patch(f"{group.path}/status", body)
+        if isinstance(outcome, PodGone):
+            return await self._patch(group.path, body)
+        return outcome
+
+    async def _patch(self, path: str, body: bytes) -> PatchOutcome:
+        try:
+            await self._client.request(
+                "PATCH", path, body=body, content_type=MERGE_PATCH, idempotent=True
+            )
+        except ApiError as error:
+            if error.status == 404 or error.concerns_uid:
+                return PodGone("the PodGroup is gone")
+            if error.status >= 500:
+                return Unknown(error.message)
+            return Refused(error.message, error.status)
+        except NoAnswerError as error:
+            return Unknown(str(error)) if error.sent else Refused(str(error))
+        return Done()
+
+
+def _as_written(group: GroupRef, status: GroupStatus) -> Any:
+    if group.resource is GroupResource.POD_GROUPS:
+        return {"conditions": [_without_transition(c) for c in status.conditions]}
+    return status
+
+
+def _without_transition(condition: GroupCondition) -> dict[str, str]:
+    """A condition of Kubernetes' own, which has no transition id and always a time and a message."""
+    written = {
+        "type": condition.type,
+        "status": condition.status,
+        "reason": condition.reason,
+        "message": condition.message,
+    }
+    if condition.last_transition_time:
+        written["lastTransitionTime"] = condition.last_transition_time
+    return written
+
+
+def rfc3339(moment: datetime) -> str:
+    """``metav1.Time``: whole seconds, UTC."""
+    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
