@@ -82,32 +82,35 @@ class BuiltInScores:
         board = self._boards.get(pod.shape)
         if board is None:
             board = self._boards[pod.shape] = _Board(self._table, self._row_scorers, pod)
-        total = board.scores(pod)[rows]
-        if self._weights.node_affinity:
-            total += self._affinity(board, pod, rows) * self._weights.node_affinity
-        if self._weights.pod_affinity:
-            total += self._neighbourhood(pod, rows) * self._weights.pod_affinity
+        total = board.scores(pod)
+        total = total.copy() if len(rows) == len(total) else total.take(rows)
+        for scaled, weight in (
+            (self._affinity(board, pod, rows), self._weights.node_affinity),
+            (self._neighbourhood(pod, rows), self._weights.pod_affinity),
+        ):
+            if scaled is not None and weight:
+                total += scaled * np.int64(weight)
         return total
 
-    def _affinity(self, board: _Board, pod: PodInfo, rows: RowArray) -> Int64Column:
-        """Scaled over the rows in question."""
+    def _affinity(self, board: _Board, pod: PodInfo, rows: RowArray) -> Int64Column | None:
+        """Scaled over the rows in question; None where the pod does not care."""
         if board.preferences is None:
             board.preferences = np.zeros(0, np.int64)
             state = CycleState()
             if self._node_affinity.pre_score(state, pod, self._table).is_success:
                 board.preferences = self._node_affinity.score_all(state, pod, self._table)
         if not len(board.preferences):
-            return np.zeros(len(rows), np.int64)
+            return None
         return self._node_affinity.normalize(CycleState(), pod, board.preferences[rows])
 
-    def _neighbourhood(self, pod: PodInfo, rows: RowArray) -> Int64Column:
+    def _neighbourhood(self, pod: PodInfo, rows: RowArray) -> Int64Column | None:
         affinity = pod.shape.affinity
         own_terms = affinity is not None and (affinity.pod_affinity or affinity.pod_anti_affinity)
         state = CycleState()
         if not (own_terms or self._cluster.has_term_holders) or (
             not self._neighbours.pre_score(state, pod, self._table).is_success
         ):
-            return np.zeros(len(rows), np.int64)
+            return None
         raw = self._neighbours.score_all(state, pod, self._table)[rows]
         return self._neighbours.normalize(state, pod, raw)
 

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
-from asched.batch.corrections import Correction
 from asched.batch.open_session import OpenSession
 from asched.framework.resource_vector import ResourceVector
 from asched.framework.session_objects import Job, TaskStatus
@@ -84,30 +83,7 @@ class SessionClosing:
             job.count(TaskStatus.SUCCEEDED),
             job.count(TaskStatus.FAILED),
             conditions,
-            changed=self._is_news(job, before, conditions),
             native=isinstance(group, PodGroup),
-        )
-
-    def _is_news(
-        self,
-        job: Job,
-        before: Sequence[PodGroupCondition],
-        after: Sequence[PodGroupCondition],
-    ) -> bool:
-        """kube-batch writes every status in every session."""
-        if not self._session.corrects(Correction.WRITE_CHANGES_ONLY):
-            return True
-        if [*map(_substance, after)] != [*map(_substance, before)]:
-            return True
-        group = self._groups.get(job.id)
-        if not isinstance(group, CustomPodGroup):
-            return False
-        status = group.status
-        return (status.phase, status.running, status.succeeded, status.failed) != (
-            self._phase(job).value,
-            job.count(TaskStatus.RUNNING),
-            job.count(TaskStatus.SUCCEEDED),
-            job.count(TaskStatus.FAILED),
         )
 
     def _phase(self, job: Job) -> PodGroupPhase:
@@ -163,11 +139,6 @@ class SessionClosing:
             yield SessionEvent(
                 "Pod", pod.pod, EventType.WARNING, FAILED_SCHEDULING, pod.message, pod.uid
             )
-
-
-def _substance(condition: PodGroupCondition) -> tuple[str, str, str, str]:
-    """What it says, whichever session says it."""
-    return condition.type, condition.status, condition.reason, condition.message
 
 
 def _lacking(deltas: dict[str, ResourceVector]) -> str:

@@ -71,10 +71,6 @@ class Correction(Enum):
         " itself, tolerations count for cordoned nodes; kube-batch's are of Kubernetes 1.16 and"
         " look for a pod placed in this session on any node"
     )
-    WRITE_CHANGES_ONLY = (
-        "a PodGroup's status is written when it says something new; kube-batch writes every one in"
-        " every session"
-    )
     NODES_IN_MESSAGES = (
         "the message of a gang that does not fit says how many nodes refused it and why; kube-batch"
         " says '0 nodes are available' whatever the reason"

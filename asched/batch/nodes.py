@@ -55,6 +55,7 @@ class SessionNodes:
         """By row: the tasks there by uid, in the order in which they came."""
         self.charged_as: dict[str, TaskStatus] = {}
         """By uid: the status under which a task was entered on its node."""
+        self._some_releasing = False
         self.changes: list[int] = []
         """The rows that changed, in order: who remembers what was so looks here what is so still."""
 
@@ -78,6 +79,7 @@ class SessionNodes:
         self.tasks[row][task.uid] = task
         self.charged_as[task.uid] = task.status
         if task.status is TaskStatus.RELEASING:
+            self._some_releasing = True
             for name, number in task.request.amounts().items():
                 self._column(self.releasing, name)[row] += number
 
@@ -105,10 +107,12 @@ class SessionNodes:
             amount = sign * number
             self._column(self.used, name)[row] += amount
             if status is TaskStatus.PIPELINED:
+                self._some_releasing = True
                 self._column(self.releasing, name)[row] -= amount
                 continue
             self._column(self.idle, name)[row] -= amount
             if status is TaskStatus.RELEASING:
+                self._some_releasing = True
                 self._column(self.releasing, name)[row] += amount
 
     # -- questions ----------------------------------------------------------------------------
@@ -131,6 +135,9 @@ class SessionNodes:
         """
         if not exact:
             return self.fit(request, self.idle), self.fit(request, self.releasing)
+        if not self._some_releasing:
+            fits = self.fit(request, self.idle)
+            return fits, fits
         later = {}
         for name in request.names():
             idle, releasing = self.idle.get(name), self.releasing.get(name)

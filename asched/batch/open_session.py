@@ -55,6 +55,7 @@ class OpenSession:
         self.books = books
         self.trace = trace
         self._total = nodes.total()
+        self._ranks = self._drawn_ranks()
         self.tiers = Tiers([], self.corrections)
         self.fit_deltas: dict[str, dict[str, ResourceVector]] = {}
         """By job: by node, what was lacking there for the task that allocate tried last."""
@@ -155,15 +156,17 @@ class OpenSession:
         """Where what the task needs to start is there, by one of the columns of the node books."""
         return self.node_books.fit(task.init_request, columns)
 
-    def best(self, task: Task, rows: RowArray, scores: Int64Column) -> RowArray:
-        """The rows with the highest score, the winner of the draw among them first."""
-        best: RowArray = rows[scores == scores.max()]
-        if len(best) > 1:
-            ticket = np.uint64(self.draw(f"{task.uid}/node", 1 << 64))
-            tickets = self.table.tickets[best] ^ ticket
-            winner = int(tickets.argmin())
-            best[0], best[winner] = best[winner], best[0]
-        return best
+    def best(self, rows: RowArray, scores: Int64Column) -> int:
+        """The row with the highest score; of several the one that this session's lot prefers."""
+        ranks = self._ranks if len(rows) == len(self._ranks) else self._ranks.take(rows)
+        return int(rows[(scores * np.int64(len(self._ranks)) + ranks).argmax()])
+
+    def _drawn_ranks(self) -> Int64Column:
+        """A place for each row among all, drawn for this session. Hangs on names, not on rows."""
+        ranks = np.empty(self.table.size, np.int64)
+        every = self.shuffled(np.arange(self.table.size, dtype=np.intp), "ranks")
+        ranks[every] = np.arange(len(every))
+        return ranks
 
     def shuffled(self, rows: RowArray, words: str) -> RowArray:
         """The rows in an order that is as good as random and hangs on names, not on rows."""

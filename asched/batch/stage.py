@@ -77,8 +77,8 @@ class SessionStage:
     def objects(self, kind: type[ObjectT]) -> Mapping[str, ObjectT]:
         return self._cluster.objects(kind)
 
-    def objects_version(self, kind: type[Object]) -> int:
-        return self._cluster.objects_version(kind)
+    def objects_version(self, *kinds: type[Object]) -> int:
+        return self._cluster.objects_version(*kinds)
 
     @property
     def now_ns(self) -> int:

@@ -116,8 +116,6 @@ class PodGroupOutcome(msgspec.Struct, frozen=True, omit_defaults=True, gc=False)
     succeeded: int = 0
     failed: int = 0
     conditions: tuple[PodGroupCondition, ...] = ()
-    changed: bool = True
-    """Whether it differs from what the PodGroup says by now."""
     native: bool = False
     """It is Kubernetes' own PodGroup, not a custom resource."""
 

@@ -305,7 +305,7 @@ def _sent(outcome: SessionOutcome, faults: Mapping[str, list[str]]) -> Answer:
             pod.pod: f"PodScheduled=False Unschedulable: {pod.message}"
             for pod in outcome.unschedulable
         },
-        "podGroupUpdates": sorted(group.group for group in outcome.groups if group.changed),
+        "podGroupUpdates": sorted(group.group for group in outcome.groups),
     }
 
 

@@ -108,12 +108,13 @@ class Allocation:
         if not len(rows):
             return False
         scores = session.scores(task, rows)
-        best = session.best(task, rows, scores)
-        row = int(best[0])
+        row = session.best(rows, scores)
         if self._trace.wanted:
             names = books.names
-            chosen = tuple(sorted(names[r] for r in best.tolist()))
-            self._trace.decide(task, Placement(session.by_node(rows, scores), chosen, names[row]))
+            by_node = session.by_node(rows, scores)
+            most = max(by_node.values())
+            best = sorted(node for node, score in by_node.items() if score == most)
+            self._trace.decide(task, Placement(by_node, tuple(best), names[row]))
         now = bool(fits_idle[row])
         if not now:
             self._note_delta(job, task, row)

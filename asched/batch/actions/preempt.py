@@ -15,6 +15,7 @@ from asched.batch.lines import Line
 from asched.batch.open_session import OpenSession
 from asched.batch.statement import BatchStatement
 from asched.batch.trace import Preemption, VictimSearch
+from asched.framework.nodes import Int64Column, RowArray
 from asched.framework.pod_info import PodShape
 from asched.framework.session_objects import Job, Task, TaskStatus
 from asched.framework.session_plugins import Action, Session

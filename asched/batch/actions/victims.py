@@ -108,7 +108,7 @@ class VictimSearcher:
         for place, fits in ((statement.allocate, now), (statement.pipeline, later)):
             chosen = np.flatnonzero(fits[rows])
             if len(chosen):
-                place(task, int(session.best(task, rows[chosen], scores[chosen])[0]))
+                place(task, session.best(rows[chosen], scores[chosen]))
                 return True
         return False
 
