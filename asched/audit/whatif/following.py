@@ -13,7 +13,7 @@ import msgspec
 
 from asched.audit.whatif.lives import RecordedLife, fresh, placed
 from asched.journal.codec import subject_of
-from asched.model.node import Node
+from asched.model.node import REGION_LABEL, ZONE_LABEL, Node
 from asched.model.pod import Pod
 from asched.model.resources import AnyObject, Resource
 from asched.sim.virtual.exogenous import Event, Exogenous, ObjectRemoved, ObjectSet
@@ -175,10 +175,10 @@ class HistoryFollower:
             life.deleted_ns = now_ns
             if not life.on_node:
                 self._ended(life, now_ns, End.DELETED)
-        new, old = placed(new, ""), placed(old, "")
-        if new.labels != old.labels or new.spec != old.spec:
+        labels = _own_labels(life, new)
+        if labels != _own_labels(life, old) or placed(new, "").spec != placed(old, "").spec:
             # It goes on under the name it had first.
-            metadata = msgspec.structs.replace(life.pod.metadata, labels=new.labels)
+            metadata = msgspec.structs.replace(life.pod.metadata, labels=labels)
             changed = msgspec.structs.replace(fresh(new), metadata=metadata)
             self._events.append(ObjectSet(now_ns, changed))
 
@@ -298,3 +298,14 @@ class HistoryFollower:
         """Pods that other schedulers are to place are none of our business until they did."""
         known = life.given or life.pod.spec.scheduler_name in self._state.profiles
         return known and life in self._lives
+
+
+def _own_labels(life: RecordedLife, pod: Pod) -> dict[str, str]:
+    """The pod's labels without those that it has from its node: an API server copies zone and
+    region onto a pod that is bound (the admission plugin PodTopologyLabels, KEP-4742)."""
+    if not pod.spec.node_name:
+        return pod.labels
+    given = life.pod.labels
+    return {
+        k: v for k, v in pod.labels.items() if k not in (ZONE_LABEL, REGION_LABEL) or k in given
+    }

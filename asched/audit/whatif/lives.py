@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
-
 import msgspec
 
 from asched.model.pod import POD_SCHEDULED, Pod, PodStatus
@@ -12,11 +10,6 @@ from asched.sim.virtual.outcome import End, PodRun, Stint
 
 DAEMON_SET = "DaemonSet"
 """Its pods belong to their node: none is made elsewhere when that goes."""
-
-
-class _Eviction(NamedTuple):
-    decided_ns: int
-    by: str
 
 
 class RecordedLife:
@@ -49,7 +42,7 @@ class RecordedLife:
         """It is where it is by no decision that is to be made again."""
         self.stints: list[Stint] = []
         self._open: dict[str, int] = {}
-        self._evictions: dict[str, _Eviction] = {}
+        self._evictions: set[str] = set()
         self.attempts = 0
         self.rejections = 0
         self.message = ""
@@ -98,25 +91,29 @@ class RecordedLife:
         self.bind(uid, at_ns)
 
     def evict(self, uid: str, at_ns: int, by: str) -> None:
-        self._evictions[uid] = _Eviction(at_ns, by)
+        self._evictions.add(uid)
+        self._mark(uid, at_ns, by)
 
     def spare(self, uid: str) -> None:
         """The eviction failed."""
-        self._evictions.pop(uid, None)
+        if uid in self._evictions:
+            self._evictions.remove(uid)
+            self._mark(uid, None, "")
+
+    def _mark(self, uid: str, evicted_ns: int | None, by: str) -> None:
+        index = self._open.get(uid)
+        if index is not None:
+            self.stints[index] = msgspec.structs.replace(
+                self.stints[index], evicted_ns=evicted_ns, by=by
+            )
 
     def leave(self, uid: str, at_ns: int, why: End) -> None:
         """It holds no room under that uid any more, if it did."""
         index = self._open.pop(uid, None)
-        if index is None:
-            return
-        eviction = self._evictions.get(uid) if why is End.PREEMPTED else None
-        self.stints[index] = msgspec.structs.replace(
-            self.stints[index],
-            ended_ns=at_ns,
-            end=why,
-            by=eviction.by if eviction else "",
-            evicted_ns=eviction.decided_ns if eviction else None,
-        )
+        if index is not None:
+            self.stints[index] = msgspec.structs.replace(
+                self.stints[index], ended_ns=at_ns, end=why
+            )
 
     def why_gone(self, uid: str, node: str, *, node_there: bool) -> End:
         """What to make of it that the pod of that uid, last on ``node``, is gone."""

@@ -122,7 +122,7 @@ def measured(run: Run, workload: Workload) -> MeasuredRun:
         attempts=sum(pod.attempts for pod in run.pods),
         rejections=sum(pod.rejections for pod in run.pods),
         preemptions=sum(
-            stint.end is End.PREEMPTED or (stint.evicted_ns is not None and stint.end is None)
+            stint.end is End.PREEMPTED or (stint.end is None and bool(stint.by))
             for pod in run.pods
             for stint in pod.stints
         ),

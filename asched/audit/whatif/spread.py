@@ -225,7 +225,7 @@ def _steps_of(run: PodRun) -> Iterator[_Step]:
         decided = not run.pod.spec.node_name or number > 0
         judged = (PodInfo(placed), stint.node) if decided else None
         yield _Step(stint.assigned_ns, 2, ObjectSeen(placed), judged)
-        if stint.evicted_ns is not None and (stint.ended_ns or 0) > stint.evicted_ns:
+        if stint.evicted_ns is not None and stint.ended_ns != stint.evicted_ns:
             # On its way out it does not count any more.
             yield _Step(stint.evicted_ns, 1, ObjectSeen(_terminating(placed, stint.evicted_ns)))
         if stint.ended_ns is not None:

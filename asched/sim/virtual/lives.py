@@ -109,15 +109,16 @@ class Life:
             return
         if self.run_left_ns is not None and stint.bound_ns is not None:
             self.run_left_ns -= at_ns - stint.bound_ns
-        self.stints[-1] = msgspec.structs.replace(
-            stint, ended_ns=at_ns, end=why, by=self.evicted_by, evicted_ns=self.evicted_ns
-        )
+        self.stints[-1] = msgspec.structs.replace(stint, ended_ns=at_ns, end=why)
 
     # -- eviction, return and end ---------------------------------------------------------------
 
     def evict(self, at_ns: int, why: End, by: str) -> None:
         """It is to go, and ends after its grace period."""
         self.evicted_ns, self.evicted_for, self.evicted_by = at_ns, why, by
+        stint = self.stint
+        if stint is not None:
+            self.stints[-1] = msgspec.structs.replace(stint, by=by, evicted_ns=at_ns)
         metadata = msgspec.structs.replace(
             self.pod.metadata, deletion_timestamp=moment(at_ns + self.grace_ns)
         )

@@ -173,6 +173,26 @@ async def test_a_pod_that_changes_changes_under_the_name_it_had_first() -> None:
     assert stints(simulated(found)) == stints(found.recorded) == {"p": [("n", 2, None)]}
 
 
+async def test_labels_that_a_pod_has_from_its_node_are_a_consequence() -> None:
+    recording = Recording()
+    recording.see(node("n"), pod("p"))
+    work(recording)
+    recording.turn(1)
+    zone = {"topology.kubernetes.io/zone": "a", "topology.kubernetes.io/region": "r"}
+    recording.add(PodChanged("default/p", "uid-p", labels=zone, node_name="n"))
+    found = await history_of(recording)
+    assert [
+        e for e in found.history.events if isinstance(e, ObjectSet) and e.object.name == "p"
+    ] == []
+    recording.turn(2)
+    recording.add(PodChanged("default/p", "uid-p", labels=zone | {"x": "y"}, node_name="n"))
+    found = await history_of(recording)
+    [change] = [
+        e for e in found.history.events if isinstance(e, ObjectSet) and e.object.name == "p"
+    ]
+    assert change.object.labels == {"x": "y"}
+
+
 async def test_a_binding_that_fails_is_a_consequence() -> None:
     recording = Recording()
     recording.see(node("n"), pod("p"))
@@ -234,6 +254,20 @@ async def test_what_is_made_in_place_of_a_victim_is_no_pod_of_its_own() -> None:
         End.PREEMPTED, "default/high", BEGIN_NS + 10 * S,
     )  # fmt: skip
     assert (second.node, second.end, low.end) == ("n", End.FINISHED, End.FINISHED)
+
+
+async def test_an_eviction_that_is_under_way_at_the_end() -> None:
+    found = await history_of(preempted("low", controlled=False))
+    [stint] = run_of(found.recorded, "low").stints
+    assert (stint.ended_ns, stint.by, stint.evicted_ns) == (
+        None, "default/high", BEGIN_NS + 10 * S,
+    )  # fmt: skip
+    again = simulated(found)
+    [stint] = run_of(again, "low").stints
+    assert (stint.ended_ns, stint.by) == (None, "default/high")
+    compared = compare(NamedRun("recorded", found.recorded), NamedRun("again", again))
+    for run in (compared.baseline, compared.candidate):
+        assert run.figures.preemptions == 1
 
 
 async def test_how_long_a_victim_would_have_run_is_not_known() -> None:

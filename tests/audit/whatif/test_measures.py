@@ -75,7 +75,9 @@ def test_preemption_and_the_return_of_the_victim() -> None:
     away = stint("n", 10, 50, End.PREEMPTED, by="default/high", evicted_ns=40 * S)
     low = pod_run("low", away, stint("m", 70), created_s=10)
     bare = pod_run("bare", stint("n", 10, 50, End.PREEMPTED, evicted_ns=40 * S), created_s=10)
-    under_way = pod_run("leaving", Stint("m", 0, 0, evicted_ns=99 * S), created_s=0)
+    under_way = pod_run(
+        "leaving", Stint("m", 0, 0, by="default/high", evicted_ns=99 * S), created_s=0
+    )
     run = run_of(low, bare, under_way, nodes=(span("n"), span("m")))
     figures = measured(run, workload_of(run.pods)).figures
     assert figures.preemptions == 3
