@@ -8,10 +8,11 @@ from typing import Final, NamedTuple
 from asched.audit.history import ALWAYS, Period
 from asched.audit.pods import AuditError
 from asched.audit.timeline import time_of
-from asched.audit.travel import fold_before, last_seq_at
+from asched.audit.travel import fold_before
 from asched.audit.whatif.following import HistoryFollower
 from asched.audit.whatif.steps import percentile
 from asched.framework.profile import PluginLoader
+from asched.journal.moments import last_seq_at
 from asched.journal.store import JournalStore
 from asched.sim.virtual.exogenous import Exogenous
 from asched.sim.virtual.loop import Pace, Scheduler
@@ -130,11 +131,11 @@ def _scheduler(state: ClusterState, recorded: Run) -> Scheduler:
         if stint.bound_ns is not None
     )
     return Scheduler(
-        tuple(profile.spec for profile in state.profiles.values()),
-        state.queue.settings,
-        state.seed,
-        Pace(bind_ns=percentile(bind_ns, 50) or 0),
-        state.lottery,
+        profiles=tuple(profile.spec for profile in state.profiles.values()),
+        queue=state.queue.settings,
+        seed=state.seed,
+        pace=Pace(bind_ns=percentile(bind_ns, 50) or 0),
+        lottery=state.lottery,
     )
 
 
