@@ -1,0 +1,196 @@
+"""PostgreSQL in trouble in the middle of an append: no room, a failing disk, a server that goes away.
+
+The faults are raised inside the server, by triggers: while the batch is inserted, while its records
+are, and at the commit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from enum import Enum
+
+import anyio
+import asyncpg
+import pytest
+from sqlalchemy import make_url
+
+from asched.daemon.clock import SystemEngineClock
+from asched.daemon.commits import Commits
+from asched.daemon.metrics import Metrics
+from asched.journal.errors import (
+    JournalBusyError,
+    JournalError,
+    JournalFullError,
+    JournalIOError,
+)
+from asched.journal.opening import open_journal
+from asched.journal.store import JournalStore
+from tests.journal.conftest import NewDatabase
+from tests.journal.samples import turn, verified_head
+
+PATIENCE_S = 60.0
+
+
+class Moment(Enum):
+    """When the fault comes."""
+
+    BATCH = "BEFORE INSERT ON journal_batch FOR EACH ROW"
+    RECORDS = "AFTER INSERT ON journal_record FOR EACH STATEMENT"
+    COMMIT = "AFTER INSERT ON journal_batch DEFERRABLE INITIALLY DEFERRED FOR EACH ROW"
+    CHECKPOINT = "BEFORE INSERT ON journal_checkpoint FOR EACH ROW"
+
+
+OF_AN_APPEND = (Moment.BATCH, Moment.RECORDS, Moment.COMMIT)
+
+
+class Faults:
+    """Puts faults into a database, and takes them out."""
+
+    def __init__(self, url: str) -> None:
+        self._url = make_url(url)
+
+    async def _execute(self, *statements: str) -> None:
+        connection = await asyncpg.connect(
+            host=self._url.query["host"], user=self._url.username, database=self._url.database
+        )
+        try:
+            for statement in statements:
+                await connection.execute(statement)
+        finally:
+            await connection.close()
+
+    async def put(self, moment: Moment, what: str) -> None:
+        """``what`` is done by the server at the moment."""
+        kind = "CONSTRAINT TRIGGER" if moment is Moment.COMMIT else "TRIGGER"
+        await self._execute(
+            f"CREATE FUNCTION fault() RETURNS trigger LANGUAGE plpgsql AS $$"
+            f" BEGIN {what}; RETURN NEW; END $$",
+            f"CREATE {kind} zz_fault {moment.value} EXECUTE FUNCTION fault()",
+        )
+
+    async def take_out(self) -> None:
+        await self._execute("DROP FUNCTION IF EXISTS fault() CASCADE")
+
+
+def raising(sqlstate: str) -> str:
+    return f"RAISE EXCEPTION 'no luck' USING ERRCODE = '{sqlstate}'"
+
+
+KILL = "PERFORM pg_terminate_backend(pg_backend_pid()); PERFORM pg_sleep(0)"
+"""The server's process that works for us ends, as after a crash or an operator's order."""
+
+
+@pytest.fixture
+async def url(new_postgres_database: NewDatabase) -> str:
+    return await new_postgres_database()
+
+
+@pytest.fixture
+async def store(url: str) -> AsyncIterator[JournalStore]:
+    async with open_journal(url) as store:
+        await store.claim("test", claimed_at_ns=1)
+        await store.append(turn(1), written_at_ns=1, first_seq=1)
+        yield store
+
+
+async def until_stored(store: JournalStore, number: int) -> tuple[int, int]:
+    """The same append again and again, as a daemon repeats it: idle connections that broke as well
+    are found out one by one."""
+    first_seq = 3 * number - 2
+    with anyio.fail_after(PATIENCE_S):
+        while True:
+            try:
+                return await store.append(turn(number), written_at_ns=number, first_seq=first_seq)
+            except JournalIOError:
+                continue
+
+
+async def check(store: JournalStore, turns: int) -> None:
+    """Each batch is there once, and chained."""
+    expected = [record for number in range(1, turns + 1) for record in turn(number)]
+    assert [stored.record async for stored in store.read()] == expected
+    assert await verified_head(store) == await store.head()
+    assert await store.stray(await store.head()) is None
+
+
+@pytest.mark.parametrize("moment", OF_AN_APPEND)
+@pytest.mark.parametrize(
+    ("sqlstate", "error"),
+    [
+        ("53100", JournalFullError),  # disk_full
+        ("53200", JournalFullError),  # out_of_memory
+        ("58030", JournalIOError),  # io_error
+        ("57014", JournalIOError),  # query_canceled
+        ("40001", JournalIOError),  # serialization_failure
+        ("55P03", JournalBusyError),  # lock_not_available
+    ],
+)
+async def test_a_failing_statement_stores_nothing_and_may_be_repeated(
+    url: str, store: JournalStore, moment: Moment, sqlstate: str, error: type[JournalError]
+) -> None:
+    faults, head = Faults(url), await store.head()
+    await faults.put(moment, raising(sqlstate))
+    for _ in range(3):
+        with pytest.raises(error, match="no luck"):
+            await store.append(turn(2), written_at_ns=2, first_seq=4)
+        assert await store.head() == head
+    await check(store, 1)
+    await faults.take_out()
+    assert await store.append(turn(2), written_at_ns=2, first_seq=4) == (4, 6)
+    await check(store, 2)
+
+
+@pytest.mark.parametrize("moment", OF_AN_APPEND)
+async def test_a_server_process_that_ends_stores_nothing_or_all(
+    url: str, store: JournalStore, moment: Moment
+) -> None:
+    faults = Faults(url)
+    await faults.put(moment, KILL)
+    with pytest.raises(JournalIOError):
+        await store.append(turn(2), written_at_ns=2, first_seq=4)
+    await faults.take_out()
+    assert await until_stored(store, 2) == (4, 6)
+    assert await store.append(turn(3), written_at_ns=3, first_seq=7) == (7, 9)
+    await check(store, 3)
+
+
+async def test_a_checkpoint_without_room_changes_nothing(url: str, store: JournalStore) -> None:
+    await store.save_checkpoint(3, b"before")
+    faults = Faults(url)
+    await faults.put(Moment.CHECKPOINT, raising("53100"))
+    with pytest.raises(JournalFullError):
+        await store.save_checkpoint(3, b"after")
+    await faults.take_out()
+    found = await store.load_checkpoint()
+    assert found is not None
+    assert found.blob == b"before"
+
+
+class RepairingClock(SystemEngineClock):
+    """Somebody makes room while the daemon pauses for the n-th time."""
+
+    def __init__(self, faults: Faults, pauses: int) -> None:
+        super().__init__()
+        self._faults = faults
+        self._left = pauses
+
+    async def sleep(self, seconds: float) -> None:
+        self._left -= 1
+        if self._left == 0:
+            await self._faults.take_out()
+
+
+@pytest.mark.parametrize("what", [raising("53100"), KILL], ids=["no room", "ends"])
+@pytest.mark.parametrize("moment", OF_AN_APPEND)
+async def test_a_daemon_holds_on_and_goes_on(
+    url: str, store: JournalStore, moment: Moment, what: str
+) -> None:
+    faults = Faults(url)
+    await faults.put(moment, what)
+    commits = Commits(store, RepairingClock(faults, pauses=3), Metrics(), next_seq=4, retry_s=1.0)
+    with anyio.fail_after(PATIENCE_S):
+        assert await commits.append(turn(2), 2) == 6
+    assert commits.failures >= 3
+    assert commits.trouble == ""
+    assert await commits.append(turn(3), 3) == 9
+    await check(store, 3)
