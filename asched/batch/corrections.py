@@ -44,6 +44,10 @@ class Correction(Enum):
         "preempt and reclaim evict only for what is lacking: where there is room, or there will be,"
         " nobody has to go; kube-batch evicts even where the task would fit"
     )
+    IDLE_BEFORE_WAITING = (
+        "a task waits for room that is being released only where no node has any idle; in kube-batch"
+        " it waits on the node with the best score while others stand empty"
+    )
     RECLAIM_FOR_GANGS = (
         "reclaim takes as many tasks of a job as its gang needs, and evicts nobody for a gang that"
         " cannot start even so; kube-batch reclaims for one task of a job in a session, whatever"

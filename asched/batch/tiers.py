@@ -109,6 +109,10 @@ class Tiers:
                 return True
         return False
 
+    def why_overused(self, queue: Queue) -> str:
+        """The words of the first plugin that finds it so."""
+        return next((p.why_overused(queue) for p in self._overused if p.overused(queue)), "")
+
     def allocatable(self, queue: Queue, task: Task, *, reclaiming: bool) -> bool:
         for plugin in self._allocatable:
             if not plugin.allocatable(queue, task, reclaiming=reclaiming):
@@ -125,6 +129,13 @@ class Tiers:
             self.calls[plugin.name, "predicate"] += 1
             passed = passed & plugin.predicate(task)
         return passed
+
+    def refusals(self, task: Task) -> Counter[str]:
+        """How many nodes the predicates refuse for each reason."""
+        counts: Counter[str] = Counter()
+        for plugin in self._predicates:
+            counts.update(plugin.refusals(task))
+        return counts
 
     def node_order(self, task: Task, rows: RowArray) -> Int64Column:
         total: Int64Column | None = None

@@ -204,6 +204,10 @@ class OverusedPlugin(SessionPlugin):
     def overused(self, queue: Queue) -> bool:
         """Whether the queue has all it deserves."""
 
+    def why_overused(self, queue: Queue) -> str:
+        """For explanations: what makes it so."""
+        return ""
+
 
 class AllocatablePlugin(SessionPlugin):
     @abstractmethod

@@ -10,6 +10,7 @@ from asched.batch.books import Misplaced
 from asched.batch.corrections import Correction
 from asched.batch.lines import Line
 from asched.batch.open_session import OpenSession
+from asched.batch.refusals import capability_message, refusal_message
 from asched.batch.statement import BatchStatement
 from asched.batch.trace import Placement
 from asched.framework.resource_vector import EXACT, TOLERANT, ResourceVector
@@ -34,6 +35,8 @@ class Allocation:
     def __init__(self, session: OpenSession) -> None:
         self._session = session
         self._trace = session.trace
+        self._idle_first = session.corrects(Correction.IDLE_BEFORE_WAITING)
+        self._explains = session.corrects(Correction.NODES_IN_MESSAGES)
         self._rolls_back = session.corrects(Correction.ROLL_BACK_GANGS)
         self._tolerance = EXACT if session.corrects(Correction.EXACT_FIT) else TOLERANT
         once = session.corrects(Correction.ORDERED_QUEUES)
@@ -53,10 +56,12 @@ class Allocation:
         while self._queues:
             queue = self._queues.pop()
             self._trace.line("queue", queue.name)
+            jobs = self._jobs[queue.name]
             if session.overused(queue):
                 self._trace.line("overused", queue.name)
+                if self._explains:
+                    self._explain_overuse(queue, jobs)
                 continue
-            jobs = self._jobs[queue.name]
             if not jobs:
                 continue
             job = jobs.pop()
@@ -64,6 +69,14 @@ class Allocation:
             if self._serve(queue, job):
                 jobs.push(job)
             self._queues.push(queue)
+
+    def _explain_overuse(self, queue: Queue, jobs: Line[Job]) -> None:
+        """To the jobs that will not be served any more."""
+        why = self._session.tiers.why_overused(queue)
+        while jobs:
+            job = jobs.pop()
+            if why and job.count(TaskStatus.PENDING):
+                self._session.fit_messages.setdefault(job.id, why)
 
     def _tasks_of(self, job: Job) -> Line[Task]:
         tasks = self._tasks.get(job.id)
@@ -83,12 +96,16 @@ class Allocation:
         while tasks:
             task = tasks.pop()
             session.fit_deltas.pop(job.id, None)
+            session.fit_messages.pop(job.id, None)
             self._trace.line("task", task.key)
             if not session.allocatable(queue, task):
                 self._trace.line("over-capability", task.key)
+                session.fit_messages[job.id] = capability_message(queue)
                 break
             if not self._place(job, task, statement):
                 self._trace.line("nofit", task.key)
+                if self._explains:
+                    session.fit_messages[job.id] = refusal_message(session, task)
                 break
             if session.job_ready(job) and tasks:
                 again = True
@@ -104,7 +121,10 @@ class Allocation:
         session = self._session
         books = session.node_books
         fits_idle, fits_later = books.fit_now_or_later(task.init_request, exact=self._rolls_back)
-        rows = np.flatnonzero(session.feasible(task) & (fits_idle | fits_later))
+        allowed = session.feasible(task)
+        rows = np.flatnonzero(allowed & (fits_idle if self._idle_first else fits_idle | fits_later))
+        if not len(rows) and self._idle_first:
+            rows = np.flatnonzero(allowed & fits_later)
         if not len(rows):
             return False
         scores = session.scores(task, rows)

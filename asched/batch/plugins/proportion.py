@@ -90,6 +90,15 @@ class Proportion(
         account = self._accounts[queue.name]
         return account.deserved.less_equal(account.allocated, self._tolerance)
 
+    def why_overused(self, queue: Queue) -> str:
+        account = self._accounts[queue.name]
+        parts = [
+            f"{account.allocated.get(name):.0f} of {deserved:.0f} {name}"
+            for name, deserved in account.deserved.amounts().items()
+            if deserved
+        ]
+        return f"queue {queue.name} has all it deserves: {', '.join(parts) or 'nothing'}."
+
     def allocatable(self, queue: Queue, task: Task, *, reclaiming: bool) -> bool:
         account = self._accounts[queue.name]
         if reclaiming and self._reclaims_within_deserved:
