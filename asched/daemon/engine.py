@@ -183,7 +183,7 @@ class Engine:
         that cannot be written, a turn that takes longer than ``slow_turn_s``."""
         found = []
         if self._awaited:
-            missing = ", ".join(sorted(resource.plural for resource in self._awaited))
+            missing = ", ".join(sorted(resource.label for resource in self._awaited))
             found.append(f"not listed yet: {missing}")
         if self.journal_trouble:
             found.append(f"the journal cannot be written: {self.journal_trouble}")

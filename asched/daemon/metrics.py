@@ -132,5 +132,5 @@ class _Present(Collector):
     def _requests(self, name: str, text: str, field: str) -> Metric:
         counter = CounterMetricFamily(f"asched_reflector_{name}", text, labels=["resource"])
         for reflector in self._reflectors:
-            counter.add_metric([reflector.resource.plural], getattr(reflector.counts, field))
+            counter.add_metric([reflector.resource.label], getattr(reflector.counts, field))
         return counter

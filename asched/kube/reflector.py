@@ -33,7 +33,7 @@ from asched.kube.decoding import (
 from asched.kube.errors import ApiError, NoAnswerError
 from asched.kube.permissions import OPTIONAL
 from asched.kube.timing import Backoff, Clock, RetryPolicy
-from asched.model.resources import AnyObject, Resource, WatchedResource
+from asched.model.resources import AnyObject, GroupResource, Resource, WatchedResource
 
 UNFINISHED = "status.phase!=Succeeded,status.phase!=Failed"
 """Selects pods as kube-scheduler does: it sees finished pods go rather than finish."""
@@ -83,11 +83,13 @@ class _Complaints:
         if kind == self._kind and now_s - self._said_at_s < self._every_s:
             return
         self._kind, self._said_at_s = kind, now_s
-        log.warning(kind, resource=self._resource.plural, error=text)
+        # That an optional API group is not installed is how most clusters are.
+        say = log.info if isinstance(self._resource, GroupResource) else log.warning
+        say(kind, resource=self._resource.label, error=text)
 
     def over(self) -> None:
         if self._kind:
-            log.info("watching again", resource=self._resource.plural, after=self._kind)
+            log.info("watching again", resource=self._resource.label, after=self._kind)
             self._kind = ""
 
 
@@ -285,7 +287,7 @@ class Reflector:
     async def _after_refusal(self, error: ApiError) -> float:
         """What an error of the API server means for the next step. Returns the pause, seconds."""
         if error.expired:
-            log.info("listing again", resource=self.resource.plural, because=error.message)
+            log.info("listing again", resource=self.resource.label, because=error.message)
             self._resource_version = ""
             return self._backoff.next_s()
         if error.status == 404:

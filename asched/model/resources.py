@@ -120,6 +120,11 @@ class WatchedResource(Enum):
         return self.value.plural
 
     @property
+    def label(self) -> str:
+        """A name that no other resource has, for logs and metrics."""
+        return self.plural
+
+    @property
     def type(self) -> ObjectType:
         """The struct that its objects decode to."""
         return self.value.type
@@ -169,6 +174,10 @@ class Resource(WatchedResource):
 class GroupResource(WatchedResource):
     """PodGroups, Queues and Workloads: watched where the configuration has a use for them, and served
     where somebody installed or enabled them."""
+
+    @property
+    def label(self) -> str:
+        return f"{self.plural}.{self.value.group}"
 
     POD_GROUPS = ResourceType(
         "PodGroup", "scheduling.k8s.io", "v1alpha2", "podgroups", True, PodGroup
