@@ -6,7 +6,7 @@ STAMP   = $(VENV)/.installed
 WORKERS ?= 2
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test fuzz lint types contracts constraints clean
+.PHONY: help setup demo test fuzz benchmark lint types contracts constraints clean
 
 help:  ## show the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -28,6 +28,9 @@ test: lint types contracts  ## everything CI runs: style, types, import contract
 
 fuzz: $(STAMP)  ## the property tests with new random examples each time
 	@HYPOTHESIS_PROFILE=fuzz $(BIN)/python -m pytest -n $(WORKERS)
+
+benchmark: $(STAMP)  ## measure all of docs/performance.md (SCHEDULER_PERF: Kubernetes' folder of that name)
+	@$(BIN)/python -m benchmarks.suite --definitions $(SCHEDULER_PERF)
 
 lint: $(STAMP)
 	@$(BIN)/ruff check .

@@ -26,7 +26,7 @@ class PodTimes(msgspec.Struct):
     bound_ns: int = 0
 
 
-class _Timeline:
+class Timeline:
     """Follows the records."""
 
     def __init__(self) -> None:
@@ -56,7 +56,7 @@ class _Timeline:
 
 async def complete(report: Report, journal: Path) -> None:
     """Enter into ``report`` what the journal at ``journal`` says."""
-    timeline = _Timeline()
+    timeline = Timeline()
     async with open_journal(str(journal), read_only=True) as store:
         async for stored in store.read():
             timeline.apply(stored.record)
