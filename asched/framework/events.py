@@ -130,4 +130,5 @@ class ClusterEventWithHint(NamedTuple):
     event: ClusterEvent
     hint: QueueingHintFn | None = None
     own_group: bool = False
-    """It concerns only pods of the group that the event's pod is of, or that the event is about."""
+    """It concerns only pods of the group that the event's pod is of, or that the event is about, and
+    what the hint says of one of them it says of all."""

@@ -438,14 +438,20 @@ class SchedulingQueue:
             return waiting
         group = group_about(happened)
         members = () if group is None else self._groups.members(group).standings
+        one = next((waiting[key].info.pod for key in members if key in waiting), None)
+        if one is None or all(
+            hint_of(listener.registered, one, happened) is QueueingHint.SKIP
+            for listener in listeners
+        ):
+            return {}
         return {key: waiting[key] for key in sorted(key for key in members if key in waiting)}
 
     def _wake(self, pod: QueuedPod, happened: Happened) -> Wake:
         """``isPodWorthRequeuing`` of kube-scheduler."""
-        if not concerns(pod, happened):
-            return Wake.NO
         pending = frozenset[str]() if pod.gating_plugin else pod.pending_plugins
         plugins = {pod.gating_plugin} if pod.gating_plugin else pod.unschedulable_plugins | pending
+        if plugins.isdisjoint(self._listeners(happened.event)) or not concerns(pod, happened):
+            return Wake.NO
         scheduler = pod.info.pod.spec.scheduler_name
         wake = Wake.NO
         for plugin, listeners in self._listeners(happened.event).items():
