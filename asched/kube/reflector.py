@@ -339,7 +339,9 @@ class ClusterWatch:
         finished_pods: bool = False,
     ) -> None:
         """``finished_pods``: whether pods that have finished are of interest, too."""
-        selectors = {} if finished_pods else {Resource.PODS: UNFINISHED}
+        selectors: dict[WatchedResource, str] = {}
+        if not finished_pods:
+            selectors[Resource.PODS] = UNFINISHED
         self.reflectors = tuple(
             Reflector(client, resource, sink, settings, field_selector=selectors.get(resource, ""))
             for resource in resources
