@@ -18,7 +18,7 @@ from asched.framework.interface import (
     Plugin,
     PostFilterResult,
 )
-from asched.framework.pod_groups import POD_GROUP_SCHEDULED
+from asched.framework.pod_groups import POD_GROUP_SCHEDULED, PodGroupKey
 from asched.framework.pod_info import PodInfo
 from asched.framework.profile import ProfileSpec
 from asched.framework.status import Code, Status
@@ -60,6 +60,17 @@ class Patient(GangScheduling):
         self, state: CycleState, pod: PodInfo, statuses: NodeStatuses
     ) -> PostFilterResult:
         return PostFilterResult(Status.unschedulable())
+
+
+class Counting(GangScheduling):
+    """Counts how often it looks a gang up."""
+
+    api_version: ClassVar[int] = 1
+    questions: ClassVar[int] = 0
+
+    def _gang(self, group: PodGroupKey | None) -> Gang | None:
+        Counting.questions += 1
+        return super()._gang(group)
 
 
 def nodes(scheduling: Scheduling, count: int, cpu: str = "1", first: int = 0) -> None:
@@ -194,6 +205,39 @@ def test_a_short_gang_gives_everything_back() -> None:
     scheduling.decide()
     assert placed(scheduling) == ["p", "q"]
     check_replay(scheduling, *GANGS)
+
+
+def test_who_comes_after_the_refused_takes_no_room() -> None:
+    scheduling = Scheduling(*GANGS)
+    nodes(scheduling, 1)
+    scheduling.see(a_gang("a", 4), *gang_pods("a", 4))
+    decisions = scheduling.decide()
+    assert kinds(decisions) == [
+        ("Assigned", "a3"),
+        ("Rejected", "a0"),
+        ("PermitRejected", "a3"),
+        ("Rejected", "a1"),
+        ("Rejected", "a2"),
+    ]
+    last = decisions[-1]
+    assert isinstance(last, r.Rejected)
+    assert last.plugins == (GangScheduling.name,)
+    why = "gang default/a cannot be completed now: 3 of the 4 pods that it needs may get a node"
+    assert last.message == f"0/1 nodes are available: {why}."
+
+
+def test_the_cost_of_a_pod_does_not_grow_with_its_gang() -> None:
+    """Counted in questions to the plugin, which no noise of the machine touches."""
+    asked: dict[int, int] = {}
+    for size in (20, 80):
+        Counting.questions = 0
+        scheduling = Scheduling(*GANGS[:3], Counting)
+        nodes(scheduling, size)
+        scheduling.see(a_gang("a", size), *gang_pods("a", size))
+        scheduling.decide()
+        assert len(placed(scheduling)) == size
+        asked[size] = Counting.questions
+    assert (asked[80] - asked[20]) / 60 < 8
 
 
 def test_a_short_gang_comes_to_rest() -> None:
