@@ -32,6 +32,11 @@ class Cluster(Protocol):
         """Changes whenever a pod comes to a node or leaves it, or changes there."""
 
     @property
+    def terms_version(self) -> int:
+        """Changes whenever :meth:`term_holders` of any kind has another answer; how many pods hold a
+        term where does not matter."""
+
+    @property
     def has_term_holders(self) -> bool:
         """Whether any pod on a node has any affinity term, of whatever kind."""
 

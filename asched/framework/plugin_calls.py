@@ -228,6 +228,8 @@ def _checked_scores(plugin: Plugin, point: str, scores: Int64Column, size: int) 
     if scores.shape != (size,):
         shape = "x".join(map(str, scores.shape))
         raise PluginFailure(plugin.name, point, f"{shape} scores for {size} nodes")
+    if scores.dtype == np.int64:
+        return scores
     if not np.issubdtype(scores.dtype, np.integer):
         raise PluginFailure(plugin.name, point, f"scores of type {scores.dtype}, not integers")
     return scores.astype(np.int64, copy=False)
@@ -241,6 +243,7 @@ def check_score(plugin: Plugin, score: int) -> None:
 
 
 def check_range(plugin: Plugin, scores: Int64Column) -> None:
-    if len(scores) and not (scores.min() >= 0 and scores.max() <= MAX_NODE_SCORE):
+    # Seen as unsigned, a negative score is a large one.
+    if len(scores) and scores.view(np.uint64).max() > MAX_NODE_SCORE:
         what = f"a score of {scores.min()} or {scores.max()} is outside 0..{MAX_NODE_SCORE}"
         raise PluginFailure(plugin.name, "Score", what)

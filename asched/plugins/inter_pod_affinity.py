@@ -45,7 +45,6 @@ from asched.framework.pod_queries import (
     PodQuery,
     PodTerms,
     Selector,
-    TermHolders,
     TermKind,
     WeightedTerm,
     terms_of,
@@ -101,23 +100,36 @@ class InterPodAffinityArgs(Arguments, frozen=True):
             )
 
 
-class HeldTerm(NamedTuple):
-    """A term of pods on nodes, and how many of them the domains of its topology key hold."""
+class Followed(NamedTuple):
+    """Counts that a pod depends on, and where their column comes from."""
 
+    counts: DomainCounts
     topology_key: str
+    query: PodQuery | None
+    holders: Int64Column | None
+    """The column itself, where it is that of a term's holders."""
+
+
+class Worth(NamedTuple):
+    """What each pod counted adds to the score of the nodes of its domain."""
+
     counts: DomainCounts
     weight: int
-    holders: Int64Column
 
 
-class _Matching:
-    """Of the terms on nodes, as they were at the last look, those that mean one label set."""
+class Outlook:
+    """All that there is to be counted for pods that are alike, by shape, namespace and labels. Good
+    while the terms of the pods on nodes are the same."""
 
-    __slots__ = ("of", "terms")
+    __slots__ = ("existing", "followed", "terms_version", "wishes", "worth")
 
     def __init__(self) -> None:
-        self.of: Sequence[TermHolders] = ()
-        self.terms: Sequence[HeldTerm] = ()
+        self.terms_version = -1
+        self.wishes = _NO_WISHES
+        self.existing: Sequence[Counted] = ()
+        """Pods whose required anti-affinity means such a pod."""
+        self.worth: Sequence[Worth] = ()
+        self.followed: Sequence[Followed] = ()
 
 
 _NEIGHBOURS: StateKey[Neighbours] = StateKey("InterPodAffinity/filter")
@@ -156,7 +168,7 @@ class InterPodAffinity(
         # What depends on the labels of namespaces is forgotten when any of those change.
         self._namespaces_version = -1
         self._wishes: Memo[tuple[PodShape, str], Wishes] = Memo(_MOST_SHAPES)
-        self._matching: Memo[tuple[TermKind, int], _Matching] = Memo(_MOST_LABEL_SETS)
+        self._outlooks: Memo[tuple[PodShape, int], Outlook] = Memo(_MOST_LABEL_SETS)
 
     # -- filter -------------------------------------------------------------------------------
 
@@ -167,16 +179,11 @@ class InterPodAffinity(
         return self.handle.cluster.has_term_holders
 
     def pre_filter(self, state: CycleState, pod: PodInfo, nodes: Nodes) -> PreFilterResult:
-        wishes = self._wishes_of(pod.shape, pod.namespace)
-        existing = [
-            Counted(held.topology_key, held.counts)
-            for held in self._terms_for(pod.label_set, TermKind.REQUIRED_ANTI_AFFINITY)
-            if held.counts.total
-        ]
+        outlook = self._outlook(pod.shape, pod.label_set)
+        wishes = outlook.wishes
+        existing = [counted for counted in outlook.existing if counted.counts.total]
         if not existing and not wishes.together and not wishes.apart:
             return _SKIP
-        self._follow(wishes.together)
-        self._follow(wishes.apart)
         namespace_labels = self._namespace_labels(pod.namespace)
         state.write(_NEIGHBOURS, Neighbours(pod, namespace_labels, wishes, existing))
         return _PROCEED
@@ -198,20 +205,15 @@ class InterPodAffinity(
     # -- score --------------------------------------------------------------------------------
 
     def pre_score(self, state: CycleState, pod: PodInfo, nodes: Nodes) -> Status:
-        wishes = self._wishes_of(pod.shape, pod.namespace)
-        if self._needs_own_preferences and not wishes.preferred:
+        outlook = self._outlook(pod.shape, pod.label_set)
+        if self._needs_own_preferences and not outlook.wishes.preferred:
             return Status.skip()
-        self._follow(wishes.preferred)
-        worth = [(wanted.counts, wanted.weight) for wanted in wishes.preferred]
-        for kind, factor in self._factors:
-            worth += [
-                (held.counts, held.weight * factor) for held in self._terms_for(pod.label_set, kind)
-            ]
         total: Int64Column | None = None
-        for counts, weight in worth:
+        for counts, weight in outlook.worth:
             if counts.total:
-                score = counts.by_row * np.int64(weight)
-                total = score if total is None else np.add(total, score, out=total)
+                # Only read from here on, so the counts themselves will do.
+                score = counts.by_row if weight == 1 else counts.by_row * np.int64(weight)
+                total = score if total is None else total + score
         if total is None:
             return Status.skip()
         state.write(_RAW_SCORES, total)
@@ -236,49 +238,66 @@ class InterPodAffinity(
 
     # -- what is counted ----------------------------------------------------------------------
 
-    def _follow(self, wishes: Sequence[Wanted]) -> None:
-        """Bring the counts up to what is on the nodes now."""
+    def _outlook(self, shape: PodShape, labels: LabelSet) -> Outlook:
+        """What is to be counted for a pod, as of now."""
         cluster = self.handle.cluster
-        for query, key, counts, _ in wishes:
-            domains = self._domains.of(cluster.nodes, key)
-            counts.follow(domains, cluster.count_pods(query), cluster.pods_version)
+        self._heed_namespaces()
+        outlook = self._outlooks.get((shape, labels.number), Outlook)
+        terms_version, seen = cluster.terms_version, cluster.pods_version
+        if outlook.terms_version != terms_version:
+            self._survey(outlook, shape, labels)
+            outlook.terms_version = terms_version
+        domains_of, nodes = self._domains.of, cluster.nodes
+        for counts, key, query, holders in outlook.followed:
+            if query is not None:
+                holders = cluster.count_pods(query)
+            if holders is not None:
+                counts.follow(domains_of(nodes, key), holders, seen)
+        return outlook
+
+    def _survey(self, outlook: Outlook, shape: PodShape, labels: LabelSet) -> None:
+        wishes = outlook.wishes = self._wishes_of(shape, labels.namespace)
+        existing = self._held(TermKind.REQUIRED_ANTI_AFFINITY, labels)
+        outlook.existing = [Counted(f.topology_key, f.counts) for f, _ in existing]
+        worth = [Worth(wanted.counts, wanted.weight) for wanted in wishes.preferred]
+        followed = [
+            Followed(wanted.counts, wanted.topology_key, wanted.query, None)
+            for wanted in (*wishes.together, *wishes.apart, *wishes.preferred)
+        ]
+        followed += [of_term for of_term, _ in existing]
+        for kind, factor in self._factors:
+            for of_term, weight in self._held(kind, labels):
+                worth.append(Worth(of_term.counts, weight * factor))
+                followed.append(of_term)
+        outlook.worth, outlook.followed = worth, followed
+
+    def _held(self, kind: TermKind, labels: LabelSet) -> list[tuple[Followed, int]]:
+        """The terms of pods on nodes that mean a pod with these labels, with their weights."""
+        namespace_labels = self._namespace_labels(labels.namespace)
+        return [
+            (
+                Followed(
+                    self._counts_of((kind, held.term, held.weight), key, held.holders),
+                    key,
+                    None,
+                    held.holders,
+                ),
+                held.weight,
+            )
+            for held in self.handle.cluster.term_holders(kind)
+            if held.term.matches(labels, namespace_labels)
+            for key in (held.term.topology_key,)
+        ]
 
     def _counts_of(self, source: object, key: str, column: Int64Column) -> DomainCounts:
         """The counts of one source by one key, shared by all who ask for them."""
         domains = self._domains.of(self.handle.cluster.nodes, key)
         return self._counts.get((source, key), lambda: DomainCounts(domains, column))
 
-    def _terms_for(self, labels: LabelSet, kind: TermKind) -> Sequence[HeldTerm]:
-        """The terms of pods on nodes that mean a pod with these labels, counted as of now."""
-        cluster = self.handle.cluster
-        every = cluster.term_holders(kind)
-        if not every:
-            return ()
-        self._heed_namespaces()
-        matching = self._matching.get((kind, labels.number), _Matching)
-        if matching.of is not every:
-            namespace_labels = self._namespace_labels(labels.namespace)
-            matching.of = every
-            matching.terms = [
-                self._held(kind, held)
-                for held in every
-                if held.term.matches(labels, namespace_labels)
-            ]
-        version = cluster.pods_version
-        for held in matching.terms:
-            domains = self._domains.of(cluster.nodes, held.topology_key)
-            held.counts.follow(domains, held.holders, version)
-        return matching.terms
-
-    def _held(self, kind: TermKind, held: TermHolders) -> HeldTerm:
-        key = held.term.topology_key
-        counts = self._counts_of((kind, held.term, held.weight), key, held.holders)
-        return HeldTerm(key, counts, held.weight, held.holders)
-
     def _wishes_of(self, shape: PodShape, namespace: str) -> Wishes:
+        self._heed_namespaces()
         if shape.affinity is None:
             return _NO_WISHES
-        self._heed_namespaces()
         return self._wishes.get(
             (shape, namespace), lambda: self._resolve(terms_of(shape, namespace))
         )
@@ -329,7 +348,7 @@ class InterPodAffinity(
         if version != self._namespaces_version:
             self._namespaces_version = version
             self._wishes.clear()
-            self._matching.clear()
+            self._outlooks.clear()
 
     # -- queueing hints -----------------------------------------------------------------------
 
@@ -386,10 +405,10 @@ class InterPodAffinity(
         if not isinstance(old, Node):
             suits = all(wanted.topology_key in new.labels for wanted in wishes.together)
             return QueueingHint.QUEUE if suits else QueueingHint.SKIP
-        existing = self._terms_for(label_set_of(pod), TermKind.REQUIRED_ANTI_AFFINITY)
+        existing = self._outlook(shape_of(pod), label_set_of(pod)).existing
         keys = (
             *(wanted.topology_key for wanted in (*wishes.together, *wishes.apart)),
-            *(held.topology_key for held in existing),
+            *(counted.topology_key for counted in existing),
         )
         moved = any(old.labels.get(key) != new.labels.get(key) for key in keys)
         return QueueingHint.QUEUE if moved else QueueingHint.SKIP

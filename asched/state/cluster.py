@@ -123,6 +123,10 @@ class ClusterState:
         return self.nodes.pods_cursor
 
     @property
+    def terms_version(self) -> int:
+        return self._pod_index.terms_version
+
+    @property
     def has_term_holders(self) -> bool:
         return self._pod_index.has_term_holders
 

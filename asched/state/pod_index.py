@@ -55,9 +55,11 @@ class _Held:
 class _Holders:
     """The terms of one kind that pods on nodes have."""
 
-    __slots__ = ("_answer", "_held", "_size")
+    __slots__ = ("_answer", "_held", "_size", "version")
 
     def __init__(self) -> None:
+        self.version = 0
+        """Changes whenever the answer is another one."""
         self._held: dict[WeightedTerm, _Held] = {}
         self._size = 0
         self._answer: tuple[TermHolders, ...] | None = None
@@ -70,22 +72,27 @@ class _Holders:
         held = self._held.get(term)
         if held is None:
             held = self._held[term] = _Held(self._size)
-            self._answer = None
+            self._changed()
         held.column[row] += sign
         held.total += sign
         if not held.total:
             del self._held[term]
-            self._answer = None
+            self._changed()
 
     def resize(self, size: int) -> None:
         if size != self._size:
             for held in self._held.values():
                 held.column = _fit(held.column, size)
-            self._size, self._answer = size, None
+            self._size = size
+            self._changed()
 
     def clear(self) -> None:
         self._held.clear()
+        self._changed()
+
+    def _changed(self) -> None:
         self._answer = None
+        self.version += 1
 
     def answer(self) -> tuple[TermHolders, ...]:
         """The same object for as long as the terms are the same."""
@@ -135,6 +142,12 @@ class PodIndex:
         """Every distinct term of that kind which pods on nodes have, in order of appearance."""
         self._follow_holders()
         return self._holders[kind].answer()
+
+    @property
+    def terms_version(self) -> int:
+        """Changes whenever :meth:`term_holders` of any kind has another answer."""
+        self._follow_holders()
+        return sum([holders.version for holders in self._holders.values()])
 
     @property
     def has_term_holders(self) -> bool:
