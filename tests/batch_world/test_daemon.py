@@ -1,0 +1,242 @@
+"""A daemon in session mode, end to end: embedded API server, definitions, queues, gangs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import anyio
+import anyio.lowlevel
+
+from asched.audit.travel import state_before
+from asched.daemon.daemon import Daemon
+from asched.daemon.metrics import Metrics
+from asched.framework.registry import Registry
+from asched.framework.sessions import EvictionReason
+from asched.journal import open_journal
+from asched.model.resources import GroupResource, Resource
+from asched.sim.faults import Fault, FaultKind
+from asched.state.checkpoint import checkpoint_of, restore
+from asched.state.invariants import check
+from asched.state.records import Assigned, BindFailed, Rejected
+from asched.state.session_records import EvictionDecided, PodGroupDecided, SessionHeld
+from tests.batch_world.jobs import (
+    BATCH,
+    add_gang,
+    bound,
+    check_replay,
+    prepare,
+    recorded,
+    run_all,
+    set_phase,
+    status,
+    unschedulable,
+)
+from tests.daemon.world import OWN, PATIENCE_S, World, world
+
+
+async def test_gangs_run_whole_and_one_too_big_says_so(tmp_path: Path) -> None:
+    async with world(tmp_path, nodes=4, cpu="4") as w:
+        prepare(w)
+        add_gang(w, "fits", 6, "2")
+        add_gang(w, "huge", 9, "2")
+        async with w.daemon(BATCH):
+            await w.until(lambda: bound(w, "fits") == 6 and bool(unschedulable(w, "huge")))
+            condition = unschedulable(w, "huge")
+            assert condition["status"] == "True"
+            assert condition["reason"] == "NotEnoughResources"
+            assert "tasks in gang unschedulable" in condition["message"]
+            assert condition["transitionID"].startswith("kube-batch-")
+            assert condition["lastTransitionTime"]
+            await w.until(lambda: status(w, "fits").get("phase") == "Running")
+            assert status(w, "huge")["phase"] == "Pending"
+            assert bound(w, "huge") == 0
+            await w.until(lambda: "Unschedulable" in dict(w.events("huge")))
+            await w.until(lambda: w.condition("huge-0").get("reason") == "Unschedulable")
+            await w.until(lambda: "Scheduled" in dict(w.events("fits-0")))
+        assert await check_replay(w) > 0
+        assert "s3cr3t" not in "".join(map(repr, await recorded(w)))
+
+
+async def test_pods_of_other_schedulers_are_left_alone(tmp_path: Path) -> None:
+    async with world(tmp_path, nodes=1) as w:
+        prepare(w)
+        w.add_pod("stranger")
+        w.add_pod("alone", schedulerName="kube-batch")
+        async with w.daemon(BATCH) as daemon:
+            await w.until(lambda: bool(w.node_of("alone")))
+            assert not daemon.cluster.profiles
+            assert not daemon.cluster.queue.in_order()
+        assert not w.node_of("stranger")
+
+
+async def test_an_idle_cluster_leaves_nothing_in_the_journal(tmp_path: Path) -> None:
+    async with world(tmp_path, nodes=1, cpu="1") as w:
+        prepare(w)
+        add_gang(w, "huge", 4, "1")
+        async with w.daemon(BATCH) as daemon:
+            await w.until(lambda: bool(unschedulable(w, "huge")))
+            await w.until(lambda: w.condition("huge-3").get("reason") == "Unschedulable")
+            await quiet(daemon)
+        sessions = [r for r in await recorded(w) if isinstance(r, SessionHeld)]
+        rejections = [r for r in await recorded(w) if isinstance(r, Rejected)]
+        assert len(rejections) == 4, "what was said once is not said again"
+        assert len(sessions) < 8
+        assert await check_replay(w) > 0
+
+
+async def test_a_gang_gets_its_places_when_room_comes(tmp_path: Path) -> None:
+    async with world(tmp_path, nodes=1, cpu="4") as w:
+        prepare(w)
+        add_gang(w, "pair", 2, "3")
+        async with w.daemon(BATCH):
+            await w.until(lambda: bool(unschedulable(w, "pair")))
+            assert bound(w, "pair") == 0
+            w.add_node("late", cpu="4")
+            await w.until(lambda: bound(w, "pair") == 2)
+            await w.until(lambda: status(w, "pair")["phase"] == "Running")
+        assert await check_replay(w) > 0
+
+
+async def test_finished_pods_count_for_their_job(tmp_path: Path) -> None:
+    async with world(tmp_path, nodes=2, cpu="4") as w:
+        prepare(w)
+        add_gang(w, "job", 2, "2")
+        async with w.daemon(BATCH) as daemon:
+            await w.until(lambda: bound(w, "job") == 2)
+            run_all(w)
+            await w.until(lambda: status(w, "job").get("running") == 2)
+            set_phase(w, "job-0", "Succeeded")
+            set_phase(w, "job-1", "Failed")
+            await w.until(
+                lambda: (
+                    (status(w, "job").get("succeeded"), status(w, "job").get("failed")) == (1, 1)
+                )
+            )
+            assert set(daemon.cluster.sessions.finished) == {"default/job-0", "default/job-1"}
+            w.cluster.delete("pods", "job-0", namespace="default")
+            await w.until(lambda: status(w, "job")["succeeded"] == 0)
+            check(daemon.cluster)
+        assert await check_replay(w) > 0
+
+
+PREEMPTING = """
+actions: "allocate, preempt"
+tiers:
+- plugins: [{name: priority}, {name: gang}, {name: conformance}]
+- plugins: [{name: drf}, {name: predicates}, {name: proportion}, {name: nodeorder}]
+"""
+
+
+async def test_a_session_evicts_for_a_job_of_higher_priority(tmp_path: Path) -> None:
+    conf = tmp_path / "kube-batch.yaml"
+    conf.write_text(PREEMPTING)
+    config = OWN + f"batch: [{{period: 20ms, conf: {conf}}}]\n"
+    async with world(tmp_path, nodes=1, cpu="4") as w:
+        prepare(w)
+        w.cluster.create("priorityclasses", {"metadata": {"name": "high"}, "value": 100})
+        add_gang(w, "low", 1, "1", pods=4)
+        async with w.daemon(config):
+            await w.until(lambda: bound(w, "low") == 4)
+            run_all(w)
+            await w.until(lambda: status(w, "low").get("running") == 4)
+            add_gang(w, "high", 1, "2", priorityClassName="high")
+            await w.until(lambda: len(terminating(w)) == 2)
+            await w.until(lambda: "Evict" in dict(w.events("low")))
+            for pod in terminating(w):
+                w.cluster.delete("pods", pod, namespace="default", grace_period_s=0)
+            await w.until(lambda: bound(w, "high") == 1)
+        evictions = [r for r in await recorded(w) if isinstance(r, EvictionDecided)]
+        assert len(evictions) == 2, "no victim too many, however many sessions were held meanwhile"
+        assert {e.reason for e in evictions} == {EvictionReason.PREEMPT}
+        assert {e.preemptor.key for e in evictions} == {"default/high-0"}
+        assert await check_replay(w) > 0
+
+
+async def quiet(daemon: Daemon) -> None:
+    """Until no session has anything left to look at."""
+    with anyio.fail_after(PATIENCE_S):
+        while any(profile.changes != (False, False) for profile in daemon.cluster.sessions):
+            await anyio.lowlevel.checkpoint()
+
+
+def terminating(w: World) -> list[str]:
+    pods = w.cluster.list("pods")
+    return [p["metadata"]["name"] for p in pods if "deletionTimestamp" in p["metadata"]]
+
+
+async def test_a_failed_binding_is_tried_in_a_later_session(tmp_path: Path) -> None:
+    async with world(tmp_path, nodes=1) as w:
+        prepare(w)
+        w.faults.add(Fault(FaultKind.STATUS, verb="create", resource="pods/binding", code=403))
+        add_gang(w, "job", 2, "1")
+        async with w.daemon(BATCH):
+            await w.until(lambda: bound(w, "job") == 2)
+        records = await recorded(w)
+        [failure] = [r for r in records if isinstance(r, BindFailed)]
+        places = [r for r in records if isinstance(r, Assigned) and r.key == failure.key]
+        assert len(places) == 2
+        assert places[0].session < places[1].session
+        assert await check_replay(w) > 0
+
+
+async def test_a_status_that_is_refused_is_not_tried_for_ever(tmp_path: Path) -> None:
+    async with world(tmp_path, nodes=1) as w:
+        prepare(w)
+        w.faults.add(Fault(FaultKind.STATUS, verb="patch", resource="podgroups/status", code=403))
+        add_gang(w, "job", 2, "1")
+        async with w.daemon(BATCH) as daemon:
+            await w.until(lambda: bound(w, "job") == 2)
+            await quiet(daemon)
+            first = [r for r in await recorded(w) if isinstance(r, PodGroupDecided)]
+            assert len(first) >= 1
+            run_all(w)
+            await w.until(lambda: status(w, "job").get("running") == 2)
+        assert await check_replay(w) > 0
+
+
+async def test_replay_may_begin_anywhere(tmp_path: Path) -> None:
+    async with world(tmp_path, nodes=2, cpu="4") as w:
+        prepare(w)
+        for number in range(3):
+            add_gang(w, f"job{number}", 2, "1")
+        async with w.daemon(BATCH):
+            await w.until(lambda: all(bound(w, f"job{n}") == 2 for n in range(3)))
+        count = len(await recorded(w))
+        for first in range(1, count, 3):
+            await check_replay(w, first)
+        async with open_journal(str(w.journal), read_only=True) as store:
+            for seq in range(2, count, 7):
+                state = await state_before(store, Registry.discover().load, seq)
+                check(state)
+                again = restore(checkpoint_of(state), Registry.discover().load).state
+                check(again)
+                assert again.sessions.specs == state.sessions.specs
+                assert [p.due_ns() for p in again.sessions] == [p.due_ns() for p in state.sessions]
+
+
+async def test_what_is_watched_depends_on_the_configuration(tmp_path: Path) -> None:
+    async with world(tmp_path, nodes=1) as w:
+        async with w.daemon() as daemon:
+            await daemon.engine.synced.wait()
+            assert {r.resource for r in daemon.watch.reflectors} == {*Resource}
+        async with w.daemon(BATCH) as daemon:
+            await daemon.engine.synced.wait()
+            watched = {r.resource for r in daemon.watch.reflectors}
+            assert watched == {*Resource, *GroupResource} - {GroupResource.WORKLOADS}
+
+
+async def test_metrics_have_kube_batch_names(tmp_path: Path) -> None:
+    metrics = Metrics()
+    async with world(tmp_path, nodes=1) as w:
+        prepare(w)
+        add_gang(w, "job", 2, "1")
+        async with w.daemon(BATCH, metrics=metrics):
+            await w.until(lambda: bound(w, "job") == 2)
+    value = metrics.registry.get_sample_value
+    took = value("volcano_action_scheduling_latency_microseconds_count", {"action": "allocate"})
+    assert took
+    opened = {"plugin": "gang", "OnSession": "OnSessionOpen"}
+    assert value("volcano_plugin_scheduling_latency_microseconds_count", opened)
+    assert value("volcano_schedule_attempts_total", {"result": "scheduled"}) == 2
+    assert value("asched_sessions_total", {"profile": "kube-batch", "result": "ok"})
+    assert value("asched_session_operations_total", {"action": "allocate", "operation": "bound"})
