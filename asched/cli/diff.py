@@ -25,15 +25,14 @@ from asched.cli.garbage import rare_collections
 from asched.cli.journals import DEFAULT_URL, JournalOption, ask_journal
 from asched.cli.output import TableOrData, print_json, print_table
 from asched.cli.root import command_app
+from asched.cli.simulated_scheduler import scheduler_of
 from asched.cli.times import TIMES, time_ns
 from asched.daemon.config_file import ConfigFileError, Configuration, load
-from asched.framework.extenders import without_ignored_resources
 from asched.framework.registry import Registry
 from asched.journal.store import JournalStore
 from asched.sim.virtual.loop import Scheduler, SimulationStuckError, simulate
 from asched.sim.virtual.outcome import Run
 from asched.state.fold import FoldError
-from asched.state.records import QueueSettings
 
 app = command_app("Simulate a recorded history under another configuration, and compare.")
 
@@ -141,22 +140,20 @@ def _scheduler(candidate: _Candidate, history: RecordedHistory, registry: Regist
     """The scheduler to try: seed and pace are those of the recorded one."""
     scheduler = history.scheduler
     if candidate.configuration is not None:
-        written, settings = candidate.configuration.scheduler, candidate.configuration.settings
         scheduler = msgspec.structs.replace(
-            scheduler,
-            profiles=without_ignored_resources(candidate.configuration.profiles, written.extenders),
-            queue=QueueSettings(
-                written.pod_initial_backoff_seconds,
-                written.pod_max_backoff_seconds,
-                settings.engine.unschedulable_flush_interval.total_seconds(),
-            ),
+            scheduler_of(candidate.configuration, scheduler.pace),
+            seed=scheduler.seed,
+            lottery=scheduler.lottery,
         )
     profiles = with_changes(scheduler.profiles, candidate.changes, registry)
-    _check_names(history, {profile.scheduler_name for profile in profiles}, candidate.name)
-    return msgspec.structs.replace(scheduler, profiles=profiles)
+    scheduler = msgspec.structs.replace(scheduler, profiles=profiles)
+    _check_names(history, scheduler, candidate.name)
+    return scheduler
 
 
-def _check_names(history: RecordedHistory, names: set[str], candidate: str) -> None:
+def _check_names(history: RecordedHistory, scheduler: Scheduler, candidate: str) -> None:
+    names = {profile.scheduler_name for profile in scheduler.profiles}
+    names |= {session.scheduler_name for session in scheduler.sessions}
     asked = {pod.pod.spec.scheduler_name for pod in to_place(history.recorded)}
     if asked - names:
         missing = ", ".join(sorted(asked - names))

@@ -76,7 +76,7 @@ async def recorded_history(
             progress(stored.seq)
     if follower is None:
         raise AuditError(await _nothing_there(journal, period))
-    if not fold.state.profiles:
+    if not (fold.state.profiles or fold.state.sessions):
         raise AuditError("the journal holds no configuration up to then: nothing was scheduled")
     recorded = follower.run(end_ns)
     return RecordedHistory(
@@ -132,6 +132,7 @@ def _scheduler(state: ClusterState, recorded: Run) -> Scheduler:
     )
     return Scheduler(
         profiles=tuple(profile.spec for profile in state.profiles.values()),
+        sessions=state.sessions.specs,
         queue=state.queue.settings,
         seed=state.seed,
         pace=Pace(bind_ns=percentile(bind_ns, 50) or 0),

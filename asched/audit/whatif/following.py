@@ -13,6 +13,8 @@ import msgspec
 
 from asched.audit.whatif.lives import RecordedLife, fresh, placed
 from asched.journal.codec import subject_of
+from asched.model.groups import CustomPodGroup, PodGroup
+from asched.model.meta import Object
 from asched.model.node import REGION_LABEL, ZONE_LABEL, Node
 from asched.model.pod import Pod
 from asched.model.resources import AnyObject, Resource
@@ -91,13 +93,24 @@ class HistoryFollower:
         of_pod = kind == "pod"
         pods = self._state.pods
         before = _Seen.of(pods.get(key)) if of_pod else None
+        echo = isinstance(record, r.ObjectSeen) and self._is_echo(record.object)
         self._fold.apply(record)
         now_ns = self._state.now_ns
         if of_pod:
             self._compare(before, _Seen.of(pods.get(key)), now_ns)
-        self._note(record, now_ns)
+        if not echo:
+            self._note(record, now_ns)
         if isinstance(record, r.DECISIONS):
             self._note_evictions(now_ns)
+
+    def _is_echo(self, seen: Object) -> bool:
+        """A PodGroup of which only the status changed, which sessions write."""
+        if not isinstance(seen, PodGroup | CustomPodGroup) or not self._state.sessions:
+            return False
+        kept = self._state.objects_of.get(type(seen), {}).get(seen.key)
+        return isinstance(kept, PodGroup | CustomPodGroup) and (
+            msgspec.structs.replace(seen, status=kept.status) == kept
+        )
 
     def _reconfigures(self, record: r.ProfilesLoaded) -> bool:
         """Whether other profiles than before decide from here on."""
@@ -219,7 +232,12 @@ class HistoryFollower:
 
     def _takes_our_place(self, pod: Pod) -> bool:
         """Whether somebody else's binding counts as our decision."""
-        return self.shadow and pod.spec.scheduler_name in self._state.profiles
+        return self.shadow and self._serves(pod)
+
+    def _serves(self, pod: Pod) -> bool:
+        """Whether one of our profiles or sessions is to place it."""
+        name = pod.spec.scheduler_name
+        return name in self._state.profiles or name in self._state.sessions
 
     def _gone(self, seen: _Seen, now_ns: int) -> None:
         uid = seen.pod.uid
@@ -296,7 +314,7 @@ class HistoryFollower:
 
     def _counts(self, life: RecordedLife) -> bool:
         """Pods that other schedulers are to place are none of our business until they did."""
-        known = life.given or life.pod.spec.scheduler_name in self._state.profiles
+        known = life.given or self._serves(life.pod)
         return known and life in self._lives
 
 

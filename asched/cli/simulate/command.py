@@ -25,16 +25,15 @@ from asched.cli.root import command_app
 from asched.cli.simulate.reading import openb_history, scenario_history
 from asched.cli.simulate.recording import JournalWriter
 from asched.cli.simulate.summary import SimulationReport, print_summary
+from asched.cli.simulated_scheduler import scheduler_of
 from asched.daemon.config_file import ConfigFileError, Configuration, load
 from asched.framework.duration import parse_duration
-from asched.framework.extenders import without_ignored_resources
 from asched.framework.profile import PluginLoader
 from asched.framework.registry import Registry
 from asched.journal.opening import open_journal
 from asched.sim.virtual.exogenous import Exogenous
 from asched.sim.virtual.loop import Pace, Scheduler, Simulation, SimulationStuckError
 from asched.sim.virtual.outcome import Run
-from asched.state.records import QueueSettings
 
 app = command_app("Schedule a scenario or a trace on a virtual clock.")
 
@@ -98,7 +97,7 @@ def simulate(
     history = _history(scenario, openb_nodes, openb_pods, name)
     if until is not None:
         history = _cut(history, _duration_ns("--until", until))
-    run = _run(history, _scheduler(configuration, pace), registry.load, journal)
+    run = _run(history, scheduler_of(configuration, pace), registry.load, journal)
     source = scenario or openb_pods
     _report(name, f"Simulation of {source.name if source else name}", run, html, output)
 
@@ -153,21 +152,6 @@ def _duration_ns(option: str, text: str) -> int:
     if duration < timedelta():
         raise BadInput(f"asched: {option}: expected no less than 0s, got {text}")
     return duration // _US * 1000
-
-
-def _scheduler(configuration: Configuration, pace: Pace) -> Scheduler:
-    scheduler, engine = configuration.scheduler, configuration.settings.engine
-    return Scheduler(
-        without_ignored_resources(configuration.profiles, scheduler.extenders),
-        QueueSettings(
-            scheduler.pod_initial_backoff_seconds,
-            scheduler.pod_max_backoff_seconds,
-            engine.unschedulable_flush_interval.total_seconds(),
-        ),
-        engine.seed,
-        pace,
-        sessions=configuration.sessions,
-    )
 
 
 def _run(
