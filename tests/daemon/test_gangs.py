@@ -1,0 +1,121 @@
+"""Gangs on an API server: the page of the documentation, done by a daemon."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+import yaml
+
+from asched.audit.replay import replay
+from asched.cycle.group_conditions import UNSCHEDULABLE
+from asched.framework.registry import Registry
+from asched.journal import open_journal
+from asched.plugins.gang_scheduling import INCOMPLETE
+from tests.daemon.world import World, world
+
+PAGE = Path(__file__).parents[2] / "docs" / "gang.md"
+
+
+def examples() -> tuple[str, dict[str, Any], dict[str, Any]]:
+    """The configuration, the PodGroup and the pod of the page."""
+    config, objects = re.findall(r"```yaml\n(.*?)```", PAGE.read_text(), re.DOTALL)
+    group, pod = yaml.safe_load_all(objects)
+    return config, group, pod
+
+
+def add_worker(w: World, number: int) -> None:
+    pod = examples()[2]
+    pod["metadata"]["name"] = f"worker-{number}"
+    w.cluster.create("pods", pod)
+
+
+def group_condition(w: World, name: str = "training") -> Mapping[str, str]:
+    """The PodGroup's condition; empty while it has none."""
+    group = w.cluster.get("podgroups.scheduling.k8s.io", name, namespace="default")
+    conditions = group.get("status", {}).get("conditions") or [{}]
+    (condition,) = conditions
+    found: Mapping[str, str] = condition
+    return found
+
+
+async def check_replay(w: World) -> None:
+    async with open_journal(str(w.journal)) as journal:
+        report = await replay(journal, Registry.discover())
+    assert report.divergence is None
+    assert report.decisions
+
+
+async def test_a_gang_that_is_short_and_then_fits(tmp_path: Path) -> None:
+    """As in the recording of kube-scheduler 1.36: room for two of three, then another node."""
+    config, group, _ = examples()
+    async with world(tmp_path, nodes=2, cpu="1") as w:
+        w.cluster.listen("podgroups.scheduling.k8s.io", lambda change: w.touch())
+        w.cluster.create("podgroups.scheduling.k8s.io", group)
+        for number in range(3):
+            add_worker(w, number)
+        w.add_pod("lone", schedulingGroup={"podGroupName": "nope"})
+        async with w.daemon(config):
+            workers = [f"worker-{number}" for number in range(3)]
+            await w.until(lambda: all(w.message(name) for name in workers))
+            assert sorted(w.message(name).partition(".")[0] for name in workers) == [
+                "0/2 nodes are available: 2 Insufficient cpu",
+                INCOMPLETE,
+                INCOMPLETE,
+            ]
+            await w.until(lambda: bool(group_condition(w)))
+            said = group_condition(w)
+            assert (said["type"], said["status"]) == ("PodGroupScheduled", "False")
+            assert (said["reason"], said["message"]) == ("Unschedulable", UNSCHEDULABLE)
+            assert not any(w.node_of(name) for name in workers)
+            w.add_node("n2", cpu="1")
+            await w.until(lambda: all(w.node_of(name) for name in workers))
+            await w.until(lambda: group_condition(w)["status"] == "True")
+            assert group_condition(w)["reason"] == "Scheduled"
+            assert w.condition("lone") == {}
+        await check_replay(w)
+
+
+async def test_a_gang_is_bound_after_a_restart(tmp_path: Path) -> None:
+    """The daemon ends while members wait; the next one goes on with them."""
+    config, group, _ = examples()
+    async with world(tmp_path, nodes=3, cpu="1") as w:
+        w.cluster.create("podgroups.scheduling.k8s.io", group)
+        async with w.daemon(config) as daemon:
+            add_worker(w, 0)
+            add_worker(w, 1)
+            w.add_pod("other")
+            await w.until(lambda: bool(w.node_of("other")))
+            assert set(daemon.cluster.queue.gated) == {"default/worker-0", "default/worker-1"}
+        add_worker(w, 2)
+        async with w.daemon(config):
+            await w.until(lambda: not w.unbound())
+        await check_replay(w)
+
+
+def test_the_words_are_kube_schedulers(shared_dir: Path) -> None:
+    recorded = shared_dir / "apiserver-1.36" / "podgroup-exchanges.json"
+    if not recorded.exists():
+        pytest.skip(f"{recorded.name} is not there")
+    exchanges = {
+        e["name"]: e["response"]["body"] for e in msgspec.json.decode(recorded.read_bytes())
+    }
+    (short,) = exchanges["gang-short-podgroup-status"]["status"]["conditions"]
+    (fits,) = exchanges["gang-fits-podgroup-status"]["status"]["conditions"]
+    assert (short["type"], short["reason"], short["message"]) == (
+        "PodGroupScheduled",
+        "Unschedulable",
+        UNSCHEDULABLE,
+    )
+    assert (fits["status"], fits["reason"], fits["message"]) == ("True", "Scheduled", "")
+    messages = {
+        pod["metadata"]["name"]: pod["status"]["conditions"][0]["message"]
+        for pod in exchanges["gang-short-pods"]["items"]
+        if pod["status"].get("conditions")
+    }
+    assert messages["p0"] == messages["p1"] == INCOMPLETE
+    assert "lone" not in messages
