@@ -66,8 +66,9 @@ class Correction(Enum):
         " neither be reclaimed from nor overused"
     )
     PREEMPT_UPWARDS = (
-        "within a job only a more important task evicts; kube-batch evicts tasks of the same job"
-        " for others that are no better"
+        "within a job only a more important task evicts, and after every queue had its turn;"
+        " kube-batch evicts tasks of the same job for others that are no better, and forgets those"
+        " that it tried against other jobs"
     )
     REAL_PLACES = (
         "predicates and scores see pods where they are, those placed in this session too, and are"

@@ -17,7 +17,7 @@ def refusal_message(session: OpenSession, task: Task) -> str:
     resource that it lacks.
     """
     books = session.node_books
-    counts: Counter[str] = Counter(session.tiers.refusals(task))
+    counts: Counter[str] = Counter(session.tiers.refused_nodes(task))
     open_rows = session.feasible(task)
     for name, number in task.init_request.amounts().items():
         if number > 0:

@@ -49,6 +49,10 @@ class SessionStage:
         return self._table.pods_cursor
 
     @property
+    def terms_version(self) -> int:
+        return self._index.terms_version
+
+    @property
     def has_term_holders(self) -> bool:
         return self._index.has_term_holders
 

@@ -130,7 +130,7 @@ class Tiers:
             passed = passed & plugin.predicate(task)
         return passed
 
-    def refusals(self, task: Task) -> Counter[str]:
+    def refused_nodes(self, task: Task) -> Counter[str]:
         """How many nodes the predicates refuse for each reason."""
         counts: Counter[str] = Counter()
         for plugin in self._predicates:

@@ -51,21 +51,37 @@ class PreemptionRound:
         self._jobs = {
             queue: session.line(session.job_order, jobs) for queue, jobs in by_queue.items()
         }
-        self._tasks: dict[str, Line[Task]] = {
-            job.id: session.line(session.task_order, job.with_status(TaskStatus.PENDING))
-            for job in starved
-        }
+        self._tasks = self._lines()
 
     def run(self) -> None:
         for queue in self._queues:
-            jobs = self._jobs.get(queue)
-            while jobs:
-                job = jobs.pop()
-                self._trace.line("job", job.id)
-                if self._against_other_jobs(job):
-                    jobs.push(job)
-            for job in self._starved:
-                self._within(job)
+            self._serve(queue)
+            if not self._upwards:
+                # kube-batch does so after each queue, with whatever tasks nobody has tried yet.
+                self._serve_within()
+        if self._upwards:
+            self._tasks = self._lines()
+            self._serve_within()
+
+    def _lines(self) -> dict[str, Line[Task]]:
+        """The pending tasks of each job, in order."""
+        session = self._session
+        return {
+            job.id: session.line(session.task_order, job.with_status(TaskStatus.PENDING))
+            for job in self._starved
+        }
+
+    def _serve(self, queue: str) -> None:
+        jobs = self._jobs.get(queue)
+        while jobs:
+            job = jobs.pop()
+            self._trace.line("job", job.id)
+            if self._against_other_jobs(job):
+                jobs.push(job)
+
+    def _serve_within(self) -> None:
+        for job in self._starved:
+            self._within(job)
 
     def _against_other_jobs(self, job: Job) -> bool:
         """Whether tasks were placed and the job is pipelined, to be tried again."""
