@@ -9,7 +9,7 @@ import pytest
 
 from asched.batch.corrections import Correction
 from asched.framework.session_objects import TaskStatus
-from asched.framework.sessions import Compatibility, SessionOutcome
+from asched.framework.sessions import Callback, Compatibility, PluginOption, SessionOutcome
 from asched.model.pod import Affinity, PodAffinity, PodAffinityTerm
 from asched.model.selectors import LabelSelector
 from tests.batch.worlds import DEFAULT_TIERS, World, bound, evicted, overdrawn, session_spec
@@ -264,7 +264,8 @@ def test_within_a_job_the_more_important_task_evicts() -> None:
     world.node("n", cpu=2)
     world.queue("q")
     world.job("j", "q", pods=3, on=["n"] * 2, priorities=[0, 5, 9])
-    outcome = world.hold(session_spec("preempt", tiers=(("gang",), ("predicates",))))
+    order_only = PluginOption("priority", (Callback.PREEMPTABLE,))
+    outcome = world.hold(session_spec("preempt", tiers=((order_only, "gang"), ("predicates",))))
     assert evicted(outcome) == ["ns/j-0"]
 
 
@@ -324,7 +325,7 @@ def test_ordered_queues() -> None:
 
     spec = session_spec("allocate", compatibility=Compatibility.NONE)
     run = world().run(spec)
-    held = {}
+    held: dict[str, int] = {}
     for job in run.session.jobs.values():
         held[job.queue] = held.get(job.queue, 0) + job.count(TaskStatus.BINDING)
     assert held == {"q1": 2, "q2": 2, "q3": 2}

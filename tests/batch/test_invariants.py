@@ -1,0 +1,145 @@
+"""What holds after every session, whatever the cluster and whatever is asked."""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from asched.batch.plugins.conformance import is_protected
+from asched.batch.plugins.drf import Drf
+from asched.batch.plugins.proportion import Proportion
+from asched.batch.session import SessionRun
+from asched.framework.session_objects import Job, Task, TaskStatus
+from asched.framework.session_plugins import SessionPlugin
+from asched.framework.sessions import EvictionReason, SessionOutcome
+from tests.batch.workloads import Plan, plans
+from tests.batch.worlds import overdrawn, session_spec
+
+P = TypeVar("P", bound=SessionPlugin)
+
+ACTIONS = ("reclaim", "allocate", "backfill", "preempt")
+orders = st.permutations(ACTIONS).flatmap(
+    lambda order: st.integers(1, len(ACTIONS)).map(lambda count: tuple(order[:count]))
+)
+
+
+def held(plan: Plan, actions: tuple[str, ...], seed: int) -> tuple[SessionRun, SessionOutcome]:
+    run = plan.world(seed).run(session_spec(*actions))
+    return run, run.outcome(run.closing())
+
+
+def task_of(run: SessionRun, uid: str) -> Task:
+    return next(
+        task for job in run.session.jobs.values() for task in job.tasks.values() if task.uid == uid
+    )
+
+
+def job_of(run: SessionRun, uid: str) -> Job:
+    return run.session.jobs[task_of(run, uid).job]
+
+
+def plugin_of(run: SessionRun, kind: type[P]) -> P:
+    return next(p for p in run.session.tiers.plugins if isinstance(p, kind))
+
+
+@given(plans(), orders, st.integers(0, 99))
+def test_no_gang_is_partly_bound(plan: Plan, actions: tuple[str, ...], seed: int) -> None:
+    run, outcome = held(plan, actions, seed)
+    for bind in outcome.binds:
+        job = job_of(run, bind.uid)
+        # Room given up to others later on does not count: it was ready when it was bound.
+        gone = sum(e.uid in job.tasks for e in outcome.evictions)
+        assert job.ready_count + gone >= job.min_available
+
+
+@given(plans(), orders, st.integers(0, 99))
+def test_no_gang_is_broken(plan: Plan, actions: tuple[str, ...], seed: int) -> None:
+    run, outcome = held(plan, actions, seed)
+    for eviction in outcome.evictions:
+        job = job_of(run, eviction.uid)
+        assert job.min_available <= 1 or job.ready
+
+
+@given(plans(), orders, st.integers(0, 99))
+def test_no_node_is_overdrawn(plan: Plan, actions: tuple[str, ...], seed: int) -> None:
+    run, _ = held(plan, actions, seed)
+    assert overdrawn(run.session.node_books) == []
+
+
+@given(plans(), orders, st.integers(0, 99))
+def test_what_waits_has_room_in_sight(plan: Plan, actions: tuple[str, ...], seed: int) -> None:
+    run, _ = held(plan, actions, seed)
+    books = run.session.node_books
+    for name, idle in books.idle.items():
+        assert (idle + books.releasing[name] >= 0)[books.present].all()
+
+
+@given(plans(), orders, st.integers(0, 99))
+def test_no_queue_is_reclaimed_below_its_share(
+    plan: Plan, actions: tuple[str, ...], seed: int
+) -> None:
+    run, outcome = held(plan, actions, seed)
+    accounts = plugin_of(run, Proportion).accounts
+    for eviction in outcome.evictions:
+        if eviction.reason is EvictionReason.RECLAIM:
+            account = accounts[job_of(run, eviction.uid).queue]
+            gone_otherwise = any(
+                other.reason is EvictionReason.PREEMPT for other in outcome.evictions
+            )
+            assert account.share >= 1 or gone_otherwise
+
+
+@given(plans(), orders, st.integers(0, 99))
+def test_drf_shares_follow_what_jobs_hold(plan: Plan, actions: tuple[str, ...], seed: int) -> None:
+    """Who was given more than was taken has a larger share than before, and nobody else has."""
+    before = plan.world(seed).run(session_spec())
+    run, outcome = held(plan, actions, seed)
+    drf, drf_before = plugin_of(run, Drf), plugin_of(before, Drf)
+    victims = {e.uid for e in outcome.evictions}
+    for job in run.session.jobs.values():
+        lost = bool(victims & job.tasks.keys())
+        share, was = drf.holding(job.id).share, drf_before.holding(job.id).share
+        assert lost or share >= was
+        placed = [t for t in job.tasks.values() if t.status in _PLACED]
+        assert share <= was or placed
+
+
+_PLACED = {TaskStatus.ALLOCATED, TaskStatus.BINDING, TaskStatus.PIPELINED}
+
+
+@given(plans(), orders, st.integers(0, 99))
+def test_nothing_protected_is_evicted(plan: Plan, actions: tuple[str, ...], seed: int) -> None:
+    run, outcome = held(plan, actions, seed)
+    assert not any(is_protected(task_of(run, e.uid)) for e in outcome.evictions)
+
+
+@given(plans(), orders, st.integers(0, 99))
+def test_every_eviction_has_a_beneficiary(plan: Plan, actions: tuple[str, ...], seed: int) -> None:
+    run, outcome = held(plan, actions, seed)
+    for eviction in outcome.evictions:
+        task = task_of(run, eviction.preemptor_uid)
+        assert task.status is TaskStatus.PIPELINED
+        assert task.node == eviction.node
+        assert run.session.jobs[task.job].pipelined
+
+
+@given(plans(), orders, st.integers(0, 99))
+def test_no_queue_gets_more_than_its_capability(
+    plan: Plan, actions: tuple[str, ...], seed: int
+) -> None:
+    run, outcome = held(plan, actions, seed)
+    gainers = {job_of(run, bind.uid).queue for bind in outcome.binds}
+    accounts = plugin_of(run, Proportion).accounts
+    for name in gainers:
+        capability = run.session.queues[name].capability
+        if capability is not None:
+            assert accounts[name].allocated.milli_cpu <= capability.milli_cpu
+
+
+@given(plans(), orders, st.integers(0, 99))
+def test_the_same_cluster_gives_the_same_outcome(
+    plan: Plan, actions: tuple[str, ...], seed: int
+) -> None:
+    assert held(plan, actions, seed)[1] == held(plan, actions, seed)[1]

@@ -1,0 +1,94 @@
+"""Random clusters with jobs in queues, for properties that hold whatever is asked."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+from hypothesis import strategies as st
+
+from tests.batch.worlds import World
+
+CLASSES = {"low": 1, "mid": 5, "high": 10, "system-cluster-critical": 2_000_000}
+
+
+class JobPlan(NamedTuple):
+    queue: int
+    pods: int
+    minimum: int
+    running: int
+    cpu: int
+    memory_gi: int
+    priority_class: str
+    namespace: str
+
+
+class Plan(NamedTuple):
+    """What a world is made from."""
+
+    nodes: tuple[tuple[int, int], ...]
+    """(cores, Gi) of each."""
+    weights: tuple[int, ...]
+    capabilities: tuple[int, ...]
+    """Cores that a queue may have; 0 for no limit."""
+    jobs: tuple[JobPlan, ...]
+
+    def world(self, seed: int) -> World:
+        world = World(seed)
+        for index, (cpu, memory) in enumerate(self.nodes):
+            world.node(f"n{index}", cpu=cpu, memory=f"{memory}Gi")
+        for index, (weight, cores) in enumerate(zip(self.weights, self.capabilities, strict=True)):
+            world.queue(f"q{index}", weight, {"cpu": cores} if cores else None)
+        for name, value in CLASSES.items():
+            world.priority_class(name, value)
+        free = [[cpu, memory] for cpu, memory in self.nodes]
+        for index, job in enumerate(self.jobs):
+            on = self._places(job, free)
+            world.job(
+                f"j{index}",
+                f"q{job.queue % len(self.weights)}",
+                job.pods,
+                job.minimum,
+                cpu=job.cpu,
+                memory=f"{job.memory_gi}Gi",
+                on=on,
+                priority_class=job.priority_class,
+                namespace=job.namespace,
+            )
+        return world
+
+    def _places(self, job: JobPlan, free: list[list[int]]) -> list[str]:
+        """Where its running pods are: wherever there is room. A gang that does not get enough does
+        not run at all."""
+        places = []
+        for _ in range(min(job.running, job.pods)):
+            for index, room in enumerate(free):
+                if room[0] >= job.cpu and room[1] >= job.memory_gi:
+                    room[0] -= job.cpu
+                    room[1] -= job.memory_gi
+                    places.append(f"n{index}")
+                    break
+        return places
+
+
+_jobs = st.builds(
+    JobPlan,
+    queue=st.integers(0, 3),
+    pods=st.integers(1, 6),
+    minimum=st.integers(0, 5),
+    running=st.integers(0, 6),
+    cpu=st.integers(0, 3),
+    memory_gi=st.integers(0, 3),
+    priority_class=st.sampled_from(["", *CLASSES]),
+    namespace=st.sampled_from(["ns", "ns", "ns", "kube-system"]),
+)
+
+
+@st.composite
+def plans(draw: st.DrawFn) -> Plan:
+    queues = draw(st.integers(1, 4))
+    return Plan(
+        tuple(draw(st.lists(st.tuples(st.integers(1, 6), st.integers(1, 8)), max_size=5))),
+        tuple(draw(st.integers(0, 4)) for _ in range(queues)),
+        tuple(draw(st.sampled_from([0, 0, 2, 5])) for _ in range(queues)),
+        tuple(draw(st.lists(_jobs, min_size=1, max_size=8))),
+    )
