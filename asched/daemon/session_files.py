@@ -24,8 +24,8 @@ from asched.framework.strict import nearest
 from asched.kube.timing import Clock
 from asched.state.session_records import SessionsLoaded
 
-POLL_S = 5.0
-"""How often the files are read again. A changed ConfigMap takes about a minute to get to a pod."""
+SLOWEST_POLL_S = 5.0
+"""The files are read again with every period of a session, but not less often than this."""
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
@@ -49,8 +49,10 @@ def read_conf(settings: BatchSettings, registry: SessionRegistry) -> ReadConf:
     """
     fault = ""
     try:
-        text = Path(settings.conf).read_text(encoding="utf-8-sig") if settings.conf else ""
-        conf = parse_conf(text or DEFAULT_CONF, registry.action_names)
+        text = DEFAULT_CONF
+        if settings.conf:
+            text = Path(settings.conf).read_text(encoding="utf-8-sig")
+        conf = parse_conf(text, registry.action_names)
     except (OSError, UnicodeDecodeError) as error:
         fault, conf = f"cannot be read: {error}", _default(registry)
     except ConfSyntaxError as error:
@@ -116,8 +118,9 @@ class SessionFiles:
         """Until cancelled."""
         if not any(settings.conf for settings in self._batch):
             return
+        shortest = min(settings.period.total_seconds() for settings in self._batch)
         while True:
-            await self._clock.sleep(POLL_S)
+            await self._clock.sleep(min(shortest, SLOWEST_POLL_S))
             await self.look()
 
     async def look(self) -> None:

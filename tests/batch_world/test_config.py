@@ -1,0 +1,140 @@
+"""Batch sessions in the configuration: what is read, what is refused, what is read again."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from asched.batch.registry import SessionRegistry
+from asched.daemon.config_file import ConfigFileError, Configuration, parse
+from asched.daemon.config_settings import BatchSettings
+from asched.daemon.session_files import SessionFiles, read_conf
+from asched.framework.registry import Registry
+from asched.framework.sessions import Compatibility
+from asched.state.session_records import SessionsLoaded
+from tests.batch_world.jobs import add_gang, bound, check_replay, prepare
+from tests.daemon.world import KUBE, OWN, world
+from tests.kube.harness import ManualClock
+
+ALLOCATE = "actions: allocate\ntiers: [{plugins: [{name: gang}]}]\n"
+BACKFILL = "actions: backfill\ntiers: [{plugins: [{name: gang}]}]\n"
+
+
+def config(text: str) -> Configuration:
+    return parse(text, "test.yaml", Registry.discover())
+
+
+def refused(text: str) -> str:
+    with pytest.raises(ConfigFileError) as error:
+        config(text)
+    return str(error.value)
+
+
+def a_file(folder: Path, text: str) -> Path:
+    path = folder / "kube-batch.yaml"
+    path.write_text(text)
+    return path
+
+
+def test_defaults() -> None:
+    found = config(OWN + "batch: [{}]\n")
+    [spec] = found.sessions
+    assert spec.scheduler_name == "kube-batch"
+    assert spec.actions == ("allocate", "backfill")
+    assert (spec.period_s, spec.default_queue) == (1.0, "default")
+    assert spec.compatibility is Compatibility.NONE
+    assert found.profiles == (), "other pods have another scheduler"
+    assert not found.faults
+
+
+def test_all_of_it(tmp_path: Path) -> None:
+    conf = a_file(tmp_path, ALLOCATE)
+    found = config(
+        KUBE + "---\n" + OWN + f"batch: [{{schedulerName: batch, conf: {conf}, period: 1m30s,"
+        " defaultQueue: root, compatibility: kube-batch}]\n"
+    )
+    [spec] = found.sessions
+    assert spec.scheduler_name == "batch"
+    assert spec.actions == ("allocate",)
+    assert (spec.period_s, spec.default_queue) == (90.0, "root")
+    assert spec.compatibility is Compatibility.KUBE_BATCH
+    assert [profile.scheduler_name for profile in found.profiles] == ["default-scheduler"]
+
+
+@pytest.mark.parametrize(
+    ("batch", "message"),
+    [
+        ("[{period: 0s}]", "period must be greater than 0"),
+        ("[{schedulerName: ''}]", "schedulerName must not be empty"),
+        ("[{}, {}]", 'schedulerName "kube-batch" is given more than once'),
+        ("[{compatibility: volcano}]", "compatibility"),
+        ("[{perioud: 1s}]", "did you mean period?"),
+    ],
+)
+def test_mistakes_are_named(batch: str, message: str) -> None:
+    assert message in refused(OWN + f"batch: {batch}\n")
+
+
+def test_a_scheduler_name_is_served_in_one_way() -> None:
+    text = KUBE + "---\n" + OWN + "batch: [{schedulerName: default-scheduler}]\n"
+    assert '"default-scheduler" is a profile already' in refused(text)
+
+
+def test_a_broken_file_falls_back_and_says_so(tmp_path: Path) -> None:
+    for text in ("actions: [", "actions: {a: b}"):
+        found = config(OWN + f"batch: [{{conf: {a_file(tmp_path, text)}}}]\n")
+        assert found.sessions[0].actions == ("allocate", "backfill")
+        [fault] = found.faults
+        assert "yaml: line 1" in fault
+        assert "default configuration is used" in fault
+    missing = config(OWN + f"batch: [{{conf: {tmp_path / 'none.yaml'}}}]\n")
+    assert "No such file" in missing.faults[0]
+
+
+def test_an_unknown_action_or_plugin_is_named(tmp_path: Path) -> None:
+    path = a_file(tmp_path, "actions: allocat\n")
+    assert 'unknown action "allocat"; did you mean allocate?' in refused(
+        OWN + f"batch: [{{conf: {path}}}]\n"
+    )
+    path = a_file(tmp_path, "actions: allocate\ntiers: [{plugins: [{name: Gang}]}]\n")
+    assert 'unknown plugin "Gang"; did you mean gang?' in refused(
+        OWN + f"batch: [{{conf: {path}}}]\n"
+    )
+    lenient = config(OWN + f"batch: [{{conf: {path}, compatibility: kube-batch}}]\n")
+    assert 'plugin "Gang" is not known and left out' in lenient.warnings[0]
+
+
+async def test_a_changed_file_is_read_again(tmp_path: Path) -> None:
+    path = a_file(tmp_path, ALLOCATE)
+    settings = (BatchSettings(conf=str(path)),)
+    registry, told = SessionRegistry.discover(), list[SessionsLoaded]()
+    spec = read_conf(settings[0], registry).spec
+    files = SessionFiles(settings, [spec], registry, ManualClock(), told.append)
+    await files.look()
+    assert told == []
+    for nonsense in ("actions: [", "actions: nothing", ""):
+        path.write_text(nonsense)
+        await files.look()
+    assert told == [], "what cannot be used leaves things as they are"
+    path.write_text(BACKFILL)
+    await files.look()
+    await files.look()
+    assert [loaded.sessions[0].actions for loaded in told] == [("backfill",)]
+    path.unlink()
+    await files.look()
+    assert len(told) == 1
+
+
+async def test_sessions_change_between_turns_and_the_journal_says_so(tmp_path: Path) -> None:
+    path = a_file(tmp_path, BACKFILL)
+    async with world(tmp_path, nodes=1) as w:
+        prepare(w)
+        async with w.daemon(OWN + f"batch: [{{conf: {path}, period: 10ms}}]\n") as daemon:
+            await daemon.engine.synced.wait()
+            add_gang(w, "job", 2, "1")
+            await w.until(lambda: w.condition("job-1").get("reason") == "Unschedulable")
+            assert bound(w, "job") == 0, "backfill places what asks for nothing"
+            path.write_text(ALLOCATE)
+            await w.until(lambda: bound(w, "job") == 2)
+        assert await check_replay(w) > 0
