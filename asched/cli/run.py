@@ -16,6 +16,7 @@ import typer
 
 from asched.cli.errors import BadInput, CommandError
 from asched.cli.root import command_app
+from asched.daemon import garbage
 from asched.daemon.config_file import ConfigFileError, Configuration, load
 from asched.daemon.daemon import running_daemon
 from asched.daemon.health import Health, HealthAddressError
@@ -156,11 +157,22 @@ async def _serve(
         open_journal(url) as store,
     ):
         await require_kind(store, shadow=False)
-        async with running_daemon(configuration, registry, client, store, metrics) as daemon:
+        garbage.look_seldom()
+        async with (
+            running_daemon(configuration, registry, client, store, metrics) as daemon,
+            anyio.create_task_group() as tasks,
+        ):
             health.attach(daemon.troubles)
             started.set()
             log.info("scheduling", server=client.server, journal=url, health=health.address)
+            tasks.start_soon(_keep_caches, daemon.engine.synced)
             await stop.wait()
+            tasks.cancel_scope.cancel()
+
+
+async def _keep_caches(synced: anyio.Event) -> None:
+    await synced.wait()
+    garbage.keep_what_is_here()
 
 
 def connected(

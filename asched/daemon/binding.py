@@ -11,7 +11,7 @@ import structlog
 
 from asched.daemon.pauses import Pauses
 from asched.daemon.volume_requests import VolumeRequests
-from asched.framework.interface import BindingClient, Plugin
+from asched.framework.interface import BindingClient, Plugin, PreBindPlugin
 from asched.framework.pod_info import PodInfo
 from asched.framework.profile import Profile
 from asched.framework.status import SUCCESS, Code, Status
@@ -160,11 +160,21 @@ async def _pre_bind(
     profile: Profile, client: BindingClient, pod: PodInfo, node_name: str
 ) -> Status:
     for plugin in profile.pre_bind:
+        if not _has_something_to_do(plugin, pod, node_name):
+            continue
         ask = partial(plugin.pre_bind, client, pod, node_name)
         status = await _answer(plugin, "PreBind", ask, plugin.time_limit_s)
         if not status.is_success:
             return status
     return SUCCESS
+
+
+def _has_something_to_do(plugin: PreBindPlugin, pod: PodInfo, node_name: str) -> bool:
+    try:
+        return plugin.pre_bind_pre_flight(pod, node_name)
+    except Exception:
+        log.exception("PreBindPreFlight raised", pod=pod.key, plugin=plugin.name)
+        return True  # then its PreBind says what is wrong
 
 
 async def _bind_outside(
@@ -212,9 +222,14 @@ async def _answer(
     Errors are worded as kube-scheduler words them (``running PreBind plugin "X": ...``).
     """
     status: object = None
+    in_time = True
     try:
-        with anyio.move_on_after(timeout_s) as limit:
+        if timeout_s is None:
             status = await _not_cancelled_by_itself(ask)
+        else:
+            with anyio.move_on_after(timeout_s) as limit:
+                status = await _not_cancelled_by_itself(ask)
+            in_time = not limit.cancelled_caught
     except BindingAbandoned:
         return Status.error("abandoned").by(plugin.name)
     except Exception as error:
@@ -225,7 +240,7 @@ async def _answer(
         if isinstance(status, Status) and status.code is not Code.ERROR:
             return status.by(plugin.name)
         what = status.message if isinstance(status, Status) else f"answered {status!r}, no Status"
-        if limit.cancelled_caught:
+        if not in_time:
             what = f"no answer within {timeout_s:g} s"
     return Status.error(f'running {point} plugin "{plugin.name}": {what}').by(plugin.name)
 

@@ -8,19 +8,27 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Awaitable, Callable
 
+import anyio
 from anyio.abc import TaskGroup
 
 Job = Callable[[], Awaitable[None]]
 
 
 class Lanes:
-    """Runs jobs in a task group: in order within a lane, concurrently between lanes."""
+    """Runs jobs in a task group: in order within a lane, concurrently between lanes.
+
+    Each lane with something to do has a task. To start one costs more than most jobs do, so a task
+    whose lane has ended waits for another lane for as long as any lane is busy.
+    """
 
     def __init__(self, tasks: TaskGroup, lane_ended: Callable[[], None]) -> None:
         """``lane_ended`` is called whenever a lane has nothing left to do."""
         self._tasks = tasks
         self._lane_ended = lane_ended
         self._lanes: dict[str, deque[tuple[str, Job]]] = {}
+        self._ready: deque[str] = deque()
+        """Lanes that no task has taken up yet: as many as tasks were started or woken for them."""
+        self._idle: list[anyio.Event] = []
 
     def __len__(self) -> int:
         """Lanes with something to do."""
@@ -32,13 +40,30 @@ class Lanes:
         queue = self._lanes.get(lane)
         if queue is None:
             self._lanes[lane] = deque([(kind, job)])
-            self._tasks.start_soon(self._run, lane)
+            self._ready.append(lane)
+            if self._idle:
+                self._idle.pop().set()
+            else:
+                self._tasks.start_soon(self._run)
             return
         if queue and queue[-1][0] == kind:
             queue.pop()
         queue.append((kind, job))
 
-    async def _run(self, lane: str) -> None:
+    async def _run(self) -> None:
+        while True:
+            while self._ready:
+                await self._run_lane(self._ready.popleft())
+            if not self._lanes:
+                break
+            called = anyio.Event()
+            self._idle.append(called)
+            await called.wait()
+        for idle in self._idle:
+            idle.set()
+        self._idle.clear()
+
+    async def _run_lane(self, lane: str) -> None:
         queue = self._lanes[lane]
         try:
             while queue:

@@ -48,6 +48,7 @@ class Metrics:
             buckets=_ATTEMPT_BUCKETS_S,
             registry=self.registry,
         )
+        self._of_attempts: dict[tuple[AttemptResult, str], tuple[Counter, Histogram]] = {}
         self._algorithm_duration = Histogram(
             "scheduler_scheduling_algorithm_duration_seconds",
             "Latency of one decision.",
@@ -78,8 +79,15 @@ class Metrics:
 
     def attempt_ended(self, result: AttemptResult, profile: str, duration_s: float) -> None:
         """An attempt came to its end: for a scheduled pod that is when it is bound."""
-        self._attempts.labels(result.value, profile).inc()
-        self._attempt_duration.labels(result.value, profile).observe(duration_s)
+        # Finding the child of some labels costs more than counting on it.
+        found = self._of_attempts.get((result, profile))
+        if found is None:
+            labels = (result.value, profile)
+            found = self._attempts.labels(*labels), self._attempt_duration.labels(*labels)
+            self._of_attempts[result, profile] = found
+        count, duration = found
+        count.inc()
+        duration.observe(duration_s)
 
     def appended(self, records: int, duration_s: float) -> None:
         """A batch is durable."""

@@ -408,6 +408,11 @@ class PreBindPlugin(Plugin):
         """A :meth:`pre_bind` that takes longer has failed."""
         return PRE_BIND_TIME_LIMIT_S
 
+    def pre_bind_pre_flight(self, pod: PodInfo, node_name: str) -> bool:
+        """Whether :meth:`pre_bind` has anything to do. Optional: False saves the cost of asking it
+        (as a Skip of ``PreBindPreFlight`` in kube-scheduler). It has to be quick."""
+        return True
+
     @abstractmethod
     async def pre_bind(self, client: BindingClient, pod: PodInfo, node_name: str) -> Status: ...
 

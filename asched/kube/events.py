@@ -8,7 +8,7 @@ series of one Event, as client-go's recorder makes it.
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import NamedTuple
@@ -144,9 +144,10 @@ class EventRecorder:
         self._instance = instance
         self._settings = settings or EventSettings()
         self._series: OrderedDict[_Key, _Occurrence] = OrderedDict()
-        self._send, self._receive = anyio.create_memory_object_stream[_Occurrence](
-            self._settings.queue_limit
-        )
+        self._queue: deque[_Occurrence] = deque()
+        self._arrived = anyio.Event()
+        """Set when something was put into the queue, or nothing more will be."""
+        self._closed = False
         self._sending = anyio.CancelScope()
         self._sent_all = anyio.Event()
         self._dropped_unsaid = 0
@@ -235,21 +236,17 @@ class EventRecorder:
         if occurrence.queued:
             return
         occurrence.updated_at_s = occurrence.last_at_s
-        while True:
-            try:
-                self._send.send_nowait(occurrence)
-            except anyio.WouldBlock:
-                oldest = self._receive.receive_nowait()
-                oldest.queued = False
-                self.counts.dropped += 1
-                self._dropped_unsaid += 1
-                self._warn_of_drops(occurrence.last_at_s)
-            except (anyio.ClosedResourceError, anyio.BrokenResourceError):
-                self.counts.dropped += 1
-                return
-            else:
-                occurrence.queued = True
-                return
+        if self._closed:
+            self.counts.dropped += 1
+            return
+        if len(self._queue) >= self._settings.queue_limit:
+            self._queue.popleft().queued = False
+            self.counts.dropped += 1
+            self._dropped_unsaid += 1
+            self._warn_of_drops(occurrence.last_at_s)
+        self._queue.append(occurrence)
+        occurrence.queued = True
+        self._arrived.set()
 
     def _warn_of_drops(self, now_s: float) -> None:
         last_s = self._warned_at_s
@@ -269,8 +266,7 @@ class EventRecorder:
                     for _ in range(self._settings.senders):
                         tasks.start_soon(self._send_queued)
         finally:
-            self._send.close()
-            self._receive.close()
+            self._closed = True
             self._sent_all.set()
 
     async def stop(self, deadline_s: float) -> None:
@@ -278,20 +274,23 @@ class EventRecorder:
         for occurrence in self._series.values():
             self._enqueue_if_behind(occurrence)
         self._series.clear()
-        self._send.close()
+        self._closed = True
+        self._arrived.set()
         with anyio.move_on_after(deadline_s):
             await self._sent_all.wait()
-        unsent = self._receive.statistics().current_buffer_used
-        if unsent:
-            log.warning("events not sent before the end", events=unsent)
+        if self._queue:
+            log.warning("events not sent before the end", events=len(self._queue))
         self._sending.cancel()
 
     async def _send_queued(self) -> None:
         while True:
-            try:
-                occurrence = await self._receive.receive()
-            except anyio.EndOfStream:
-                return
+            while not self._queue:
+                if self._closed:
+                    return
+                await self._arrived.wait()
+                if not self._queue and not self._closed:
+                    self._arrived = anyio.Event()
+            occurrence = self._queue.popleft()
             occurrence.queued = False
             try:
                 await self._deliver(occurrence)
@@ -368,4 +367,4 @@ def _reference(thing: PodRef | GroupRef) -> _Reference:
 
 def _micro_time(moment: datetime) -> str:
     """``metav1.MicroTime``."""
-    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+    return f"{moment.astimezone(UTC).isoformat(timespec='microseconds')[:-6]}Z"

@@ -233,6 +233,9 @@ class VolumeBinding(
     def time_limit_s(self) -> float:
         return self._timeout_s + super().time_limit_s
 
+    def pre_bind_pre_flight(self, pod: PodInfo, node_name: str) -> bool:
+        return self._books.choice(pod.uid) is not None
+
     async def pre_bind(self, client: BindingClient, pod: PodInfo, node_name: str) -> Status:
         choice = self._books.choice(pod.uid)
         if choice is None:

@@ -216,7 +216,7 @@ async def test_a_server_that_is_not_there_at_the_start(tmp_path: Path) -> None:
         complaints = [line for line in logged(command) if line["level"] == "warning"]
         assert len(complaints) == 1
         assert complaints[0]["server"] == w.server.url
-        assert "Connect call failed" in str(complaints[0]["error"])
+        assert "cannot connect to" in str(complaints[0]["error"])
 
 
 async def test_who_is_deposed_says_so_in_one_line(tmp_path: Path) -> None:
