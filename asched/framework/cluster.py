@@ -60,7 +60,7 @@ class Cluster(Protocol):
 
     @property
     def groups_holding(self) -> Collection[PodGroupKey]:
-        """The groups with members that Permit holds, the first to hold one first."""
+        """The groups with members that Permit holds, sorted."""
 
     def objects(self, kind: type[ObjectT]) -> Mapping[str, ObjectT]:
         """All objects of one kind other than pods and nodes, by ``namespace/name`` (or name)."""

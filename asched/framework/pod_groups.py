@@ -7,6 +7,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from asched.model.groups import CUSTOM_POD_GROUPS, CustomPodGroup, PodGroup
+from asched.model.meta import Object
 from asched.model.pod import Pod
 
 if TYPE_CHECKING:
@@ -44,6 +45,16 @@ def group_of(pod: Pod) -> PodGroupKey | None:
 def key_of(group: AnyPodGroup) -> PodGroupKey:
     """How pods name this group."""
     return PodGroupKey(group.key, isinstance(group, PodGroup))
+
+
+def only_status_changed(old: Object | None, new: Object | None) -> bool:
+    """Whether these are one and the same PodGroup asking for the same: what schedulers write into its
+    status makes no difference to its pods."""
+    return (
+        isinstance(old, PodGroup | CustomPodGroup)
+        and isinstance(new, PodGroup | CustomPodGroup)
+        and (old.uid, old.spec) == (new.uid, new.spec)
+    )
 
 
 def find_group(cluster: Cluster, group: PodGroupKey) -> AnyPodGroup | None:

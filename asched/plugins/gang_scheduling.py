@@ -38,6 +38,7 @@ from asched.framework.pod_groups import (
     find_group,
     group_of,
     min_count,
+    only_status_changed,
 )
 from asched.framework.pod_info import PodInfo
 from asched.framework.status import SUCCESS, Code, Status
@@ -89,9 +90,9 @@ class Gang(NamedTuple):
     """When its PodGroup was made, seconds since the epoch."""
 
     @property
-    def age(self) -> tuple[float, str]:
+    def age(self) -> tuple[float, PodGroupKey]:
         """The smaller goes first among gangs of one priority."""
-        return self.created_s, self.group.key
+        return self.created_s, self.group
 
 
 class GangScheduling(
@@ -160,7 +161,8 @@ class GangScheduling(
 
     def _now_enough(self, pod: Pod, old: Object | None, new: Object | None) -> QueueingHint:
         group = group_of(pod)
-        enough = group is not None and self._is_there(group)
+        news = not only_status_changed(old, new)
+        enough = news and group is not None and self._is_there(group)
         return QueueingHint.QUEUE if enough else QueueingHint.SKIP
 
     # -- an attempt ---------------------------------------------------------------------------
@@ -197,7 +199,7 @@ class GangScheduling(
     def review(self) -> None:
         """Let complete gangs go, and give back what incomplete ones hold in vain."""
         cluster = self.handle.cluster
-        for group in [*cluster.groups_holding]:
+        for group in cluster.groups_holding:
             gang = self._gang(group)
             if gang is None:
                 # Gone, or by now a group that is no gang.

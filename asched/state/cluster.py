@@ -142,7 +142,7 @@ class ClusterState:
 
     @property
     def groups_holding(self) -> Collection[PodGroupKey]:
-        return self.groups.holding
+        return sorted(self.groups.holding)
 
     def entry(self, key: str, uid: str) -> PodEntry | None:
         """The pod of that key, if it is still the one with that uid."""

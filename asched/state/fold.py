@@ -11,7 +11,7 @@ from typing import Any
 
 from asched.framework.events import ActionType, ClusterEvent, EventResource
 from asched.framework.interface import Eviction, Victim
-from asched.framework.pod_groups import group_of, key_of
+from asched.framework.pod_groups import group_of, key_of, only_status_changed
 from asched.framework.pod_info import PodInfo
 from asched.framework.profile import PluginLoader, Profile, ProfileError
 from asched.framework.status import REJECTIONS, Code
@@ -181,7 +181,7 @@ class Fold:
         if resource is None:
             return
         if resource is EventResource.POD_GROUP:
-            self._sort_in_again(old or new)
+            self._sort_in_again(old, new)
         if old is None:
             self._tell(ClusterEvent(resource, ActionType.ADD), None, new)
         elif new is None:
@@ -192,9 +192,10 @@ class Fold:
         else:
             self._tell(ClusterEvent(resource, ActionType.UPDATE_OTHER), old, new)
 
-    def _sort_in_again(self, group: Object | None) -> None:
+    def _sort_in_again(self, old: Object | None, new: Object | None) -> None:
         """What PreEnqueue and QueueSort say of a group's pods may come from their PodGroup."""
-        if isinstance(group, PodGroup | CustomPodGroup):
+        group = new or old
+        if isinstance(group, PodGroup | CustomPodGroup) and not only_status_changed(old, new):
             for key in sorted(self.state.groups.members(key_of(group)).standings):
                 self.state.queue.sort_in_again(key)
 

@@ -77,7 +77,7 @@ class PodGroups:
 
     @property
     def holding(self) -> KeysView[PodGroupKey]:
-        """The groups with members that Permit holds, the first to hold one first."""
+        """The groups with members that Permit holds."""
         return self._holding.keys()
 
     def enter(self, group: PodGroupKey, key: str, standing: Standing) -> None:

@@ -252,6 +252,22 @@ def test_a_short_gang_comes_to_rest() -> None:
     assert len(scheduling.records) == before + 10  # the turns alone
 
 
+def test_what_a_group_says_of_itself_wakes_nobody() -> None:
+    scheduling = Scheduling(*GANGS)
+    nodes(scheduling, 2)
+    group = a_gang("a", 3)
+    scheduling.see(group, *gang_pods("a", 3))
+    settle(scheduling)
+    said = PodGroupStatus(conditions=(PodGroupCondition(type="PodGroupScheduled", status="False"),))
+    scheduling.see(msgspec.structs.replace(group, status=said))
+    scheduling.pass_time(11)
+    assert scheduling.decide() == []
+    scheduling.see(a_gang("a", 2))
+    scheduling.pass_time(11)
+    scheduling.decide()
+    assert len(placed(scheduling)) == 2
+
+
 def test_a_short_gang_is_tried_again_when_there_is_room() -> None:
     scheduling = Scheduling(*GANGS)
     nodes(scheduling, 2)
