@@ -6,6 +6,7 @@ it into a decision, with what PostFilter, Reserve and Permit add, is :mod:`asche
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -16,7 +17,7 @@ from asched.cycle.lottery import Best
 from asched.cycle.shape_answers import INFEASIBLE, ShapeAnswers
 from asched.cycle.shape_cache import ShapeCache
 from asched.framework.cycle_state import CycleState
-from asched.framework.findings import FILTER_CODES, Findings
+from asched.framework.findings import FILTER_CODES, CountedStatus, Findings
 from asched.framework.interface import PreFilterResult
 from asched.framework.nodes import BoolColumn, Int64Column, Nodes, RowArray, Verdicts
 from asched.framework.plugin_calls import (
@@ -32,6 +33,7 @@ from asched.framework.profile import Profile
 from asched.framework.status import Code, Status
 from asched.framework.trial import Fit
 from asched.state.cluster import ClusterState
+from asched.state.node_table import NodeTable
 
 MIN_FEASIBLE_NODES = 100
 """A share of the nodes is never less than this many (``minFeasibleNodesToFind``)."""
@@ -49,6 +51,7 @@ class Screening:
     """What PreFilter and Filter found. Good until the state changes."""
 
     __slots__ = (
+        "_counted",
         "_feasible",
         "_findings",
         "_rows",
@@ -63,14 +66,15 @@ class Screening:
         "state",
     )
 
-    def __init__(self, state: CycleState, shared: Findings, feasible: BoolColumn) -> None:
+    def __init__(self, state: CycleState, shared: ShapeAnswers) -> None:
         self.state = state
         self.shared = shared
-        """What the shared filters say of every row."""
+        """What all like pods are told."""
+        self._counted: Sequence[CountedStatus] | None = None
         self.own: list[OwnVerdicts] = []
         """What the others say."""
         self._findings: Findings | None = None
-        self._feasible = feasible
+        self._feasible = shared.feasible
         self._rows: RowArray | None = None
         self.count = 0
         """How many those are."""
@@ -107,15 +111,32 @@ class Screening:
         does not need it."""
         if self._findings is None:
             if not self.own:
-                return self.shared
-            self._findings = self.shared.copy()
+                return self.shared.findings
+            self._findings = self.shared.findings.copy()
             for rank, plugin, verdicts in self.own:
                 self._findings.add(rank, plugin, verdicts)
         return self._findings
 
     @findings.setter
     def findings(self, findings: Findings) -> None:
-        self._findings = findings
+        self._findings, self._counted = findings, None
+
+    def counted(self, table: NodeTable) -> Sequence[CountedStatus]:
+        """What filters said of the nodes they looked at, and of how many."""
+        if self.findings is self.shared.findings and self.node_names is None:
+            return self.shared.counted()
+        if self._counted is None:
+            self._counted = [*self.findings.counted(self.looked_at(table))]
+        return self._counted
+
+    def looked_at(self, table: NodeTable) -> BoolColumn:
+        """The nodes that PreFilter left to the filters."""
+        if self.node_names is None:
+            return table.alive
+        named = np.zeros(table.size, np.bool_)
+        rows = [table.row_of(name) for name in self.node_names]
+        named[[row for row in rows if row is not None]] = True
+        return named
 
     @property
     def has_errors(self) -> bool:
@@ -124,7 +145,7 @@ class Screening:
             self.findings.has_errors
             if self._findings is not None
             else (
-                self.shared.has_errors
+                self.shared.findings.has_errors
                 or any(
                     status.code not in FILTER_CODES
                     for own in self.own
@@ -180,7 +201,7 @@ class Attempt:
         answers = self._answers
         state = CycleState()
         state.absorb(answers.state)
-        screening = Screening(state, answers.findings, answers.feasible)
+        screening = Screening(state, answers)
         if self._shared_alone and answers.plain:
             state.unconcerned = self._unconcerned
             state.skip_filter |= self._unconcerned
@@ -264,18 +285,14 @@ class Attempt:
     def _raise_errors(self, screening: Screening) -> None:
         if not screening.has_errors:
             return
-        findings = screening.findings
-        looked_at = self._table.alive
-        if screening.node_names is not None:
-            looked_at = looked_at & self._only(screening.node_names)
-        for status, _ in findings.counted(looked_at):
+        for status, _ in screening.counted(self._table):
             if status.code not in FILTER_CODES:
                 raise PluginFailure(status.plugin, "Filter", status.message or status.code.title)
 
     def _select(self, screening: Screening, nominated: str, share_of_nodes: bool) -> None:
         feasible, shared = screening.feasible, self._answers.feasible
         if screening.node_names is not None:
-            feasible = feasible & self._only(screening.node_names)
+            feasible = feasible & screening.looked_at(self._table)
         row = self._table.row_of(nominated) if nominated else None
         if row is not None and feasible[row]:
             feasible = np.zeros(self._table.size, np.bool_)
@@ -287,14 +304,6 @@ class Attempt:
         screening.count = (
             self._answers.count if feasible is shared else int(np.count_nonzero(feasible))
         )
-
-    def _only(self, names: frozenset[str]) -> BoolColumn:
-        mask = np.zeros(self._table.size, np.bool_)
-        for name in names:
-            row = self._table.row_of(name)
-            if row is not None:
-                mask[row] = True
-        return mask
 
     def _share(self, screening: Screening, feasible: BoolColumn) -> BoolColumn:
         """Stop once enough feasible nodes are found, beginning where the last search ended."""

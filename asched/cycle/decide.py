@@ -209,8 +209,7 @@ class Decider:
         if rejection is not None:
             statuses = [rejection]
         else:
-            looked_at = looked_at_rows(self._cluster, screening)
-            statuses = [status for status, _ in screening.findings.counted(looked_at)]
+            statuses = [status for status, _ in screening.counted(self._cluster.nodes)]
         refused, pending = rejecting_plugins(statuses)
         plugins = tuple(sorted({*refused, *screening.narrowed_by}))
         return Rejected(
@@ -352,11 +351,15 @@ class RefusedNodes:
         alive, screening = self._table.alive, self._screening
         if screening.rejected is not None:
             return alive & (screening.rejected.code in codes)
+        unresolvable = Code.UNSCHEDULABLE_AND_UNRESOLVABLE in codes
+        said = screening.counted(self._table)
+        if not unresolvable and not any(status.code in codes for status, _ in said):
+            return np.zeros(self._table.size, np.bool_)
         findings = screening.findings
         sought = np.array([status.code in codes for status in findings.statuses], np.bool_)
         refused = alive & ~findings.passing & sought[findings.code]
-        looked_at = looked_at_rows(self._cluster, screening)
-        if Code.UNSCHEDULABLE_AND_UNRESOLVABLE in codes:
+        looked_at = screening.looked_at(self._table)
+        if unresolvable:
             return np.where(looked_at, refused, alive)
         return refused & looked_at
 
@@ -379,23 +382,13 @@ def fit_message(cluster: ClusterState, screening: Screening, post_filter: str) -
     return f"{text} {post_filter}" if post_filter else text
 
 
-def looked_at_rows(cluster: ClusterState, screening: Screening) -> BoolColumn:
-    """The nodes that PreFilter left to the filters."""
-    table = cluster.nodes
-    if screening.node_names is None:
-        return table.alive
-    named = np.zeros(table.size, np.bool_)
-    rows = [table.row_of(name) for name in screening.node_names]
-    named[[row for row in rows if row is not None]] = True
-    return named
-
-
 def _refusals(cluster: ClusterState, screening: Screening) -> str:
-    looked_at = looked_at_rows(cluster, screening)
-    counted = [(s.reasons, number) for s, number in screening.findings.counted(looked_at)]
-    left_out = cluster.nodes.cluster_size - int(np.count_nonzero(looked_at))
-    if left_out:
-        counted.append((narrowed_status(screening).reasons, left_out))
+    table = cluster.nodes
+    counted = [(status.reasons, number) for status, number in screening.counted(table)]
+    if screening.node_names is not None:
+        left_out = table.cluster_size - int(np.count_nonzero(screening.looked_at(table)))
+        if left_out:
+            counted.append((narrowed_status(screening).reasons, left_out))
     return histogram(counted)
 
 

@@ -14,7 +14,7 @@ import numpy as np
 
 from asched.cycle.crowding import Crowding
 from asched.framework.cycle_state import CycleState
-from asched.framework.findings import PASSES, Findings, StatusNumbers
+from asched.framework.findings import PASSES, CountedStatus, Findings, StatusNumbers
 from asched.framework.interface import (
     FilterAllPlugin,
     FilterPlugin,
@@ -95,6 +95,7 @@ class ShapeAnswers:
         """A shared PreFilter answered an error, which it need not do again."""
         self.plain = True
         """All shared PreFilters answered Success for all nodes, or Skip."""
+        self._counted: Sequence[CountedStatus] | None = None
         self._crowding: dict[int, Crowding] = {}
         self._run_pre_filters(pod)
 
@@ -171,11 +172,12 @@ class ShapeAnswers:
             self.findings.add(rank, plugin.name, verdicts)
         self.feasible = self.findings.passing & self._table.alive
         self.count = int(np.count_nonzero(self.feasible))
-        self._total = None
+        self._total = self._counted = None
 
     def _patch(self, pod: PodInfo, changed: list[int], objects_too: bool) -> None:
         rows = np.array(changed, np.intp)
         self._extend()
+        self._counted = None
         before = self.feasible[rows]
         if objects_too:
             self._object_findings.clear(rows)
@@ -195,6 +197,7 @@ class ShapeAnswers:
             self._object_findings.pass_row(row)
             self._filter_row(pod, self._object_findings, self._object_filters, row)
         findings = self.findings
+        said = findings.code.item(row)
         findings.take_over_row(self._object_findings, row)
         if self._refusals is None:
             self._filter_row(pod, findings, self._row_filters, row)
@@ -202,6 +205,8 @@ class ShapeAnswers:
             refusal = self._refusal(pod, row, self._refusals)
             if refusal is not None and refusal[0] < findings.rank[row]:
                 findings.set(row, *refusal)
+        if findings.code[row] != said:
+            self._counted = None
         before = self.feasible.item(row)
         after = findings.passes(row) and self._table.alive.item(row)
         if after != before:
@@ -254,6 +259,12 @@ class ShapeAnswers:
             status = filter_node(plugin, self.state, pod, self._table, row)
             if status is not None:
                 findings.set(row, rank, status.by(plugin.name))
+
+    def counted(self) -> Sequence[CountedStatus]:
+        """What refuses nodes, and how many."""
+        if self._counted is None:
+            self._counted = [*self.findings.counted(self._table.alive)]
+        return self._counted
 
     def crowding(self, priority: int) -> Crowding:
         """What was found of nodes with nominated pods, for pods of this priority."""

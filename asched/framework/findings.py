@@ -20,6 +20,10 @@ FILTER_CODES = frozenset(
 """What a filter may answer; all else is an error."""
 
 
+CountedStatus = tuple[Status, int]
+"""A status, and how many nodes have it."""
+
+
 class StatusNumbers:
     """Numbers for the distinct statuses that occur; 0 is for none."""
 
@@ -148,7 +152,7 @@ class Findings:
         """The status that refused a row, None where it passed."""
         return None if self.rank[row] == PASSES else self.statuses[int(self.code[row])]
 
-    def counted(self, rows: BoolColumn) -> Iterator[tuple[Status, int]]:
+    def counted(self, rows: BoolColumn) -> Iterator[CountedStatus]:
         """Each status that refused any of ``rows``, with how many."""
         counts = np.bincount(self.code[rows & (self.rank != PASSES)], minlength=1)
         for number in np.flatnonzero(counts).tolist():
