@@ -6,8 +6,9 @@ from __future__ import annotations
 
 import socket
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from enum import StrEnum
 from pathlib import Path
 
 import anyio
@@ -179,52 +180,72 @@ profiles:
 """
 
 
+class Trouble(StrEnum):
+    """Who is in trouble beside plain pods."""
+
+    NONE = "none"
+    SLOW_EVENTS = "Event sink answers after 5 s"
+    REFUSED_EVENTS = "Event sink answers 503"
+    SILENT_EXTENDER = "extender never answers"
+    DEAD_EXTENDER = "extender is not there"
+    SLOW_PLUGIN = "plugin takes 10 min in PreBind"
+
+
 async def interference(
-    nodes: int, pods: int, folder: Path, progress: Progress
+    nodes: int,
+    pods: int,
+    folder: Path,
+    progress: Progress,
+    troubles: Sequence[Trouble] = tuple(Trouble),
 ) -> list[InterferenceFigures]:
     """Plain pods beside slow and dead helpers of others. ``folder`` takes a plugin's distribution."""
-    plugin = SchedulerOptions(_KUBE + _SLOW_PROFILE, _distribution(folder))
-    lasting = "*1000000@events"
+    site = _distribution(folder)
+    figures = []
     async with _silent_server() as port:
-        extender = SchedulerOptions(_KUBE + _extender(port))
-        dead = SchedulerOptions(_KUBE + _extender(_nobody_listens()))
-        settings: dict[str, tuple[Setting, dict[str, str]]] = {
-            "none": (Setting(), {}),
-            "Event sink answers after 5 s": (Setting(faults=f"delay=5{lasting}"), {}),
-            "Event sink answers 503": (Setting(faults=f"503{lasting}"), {}),
-            "extender never answers": (Setting(scheduler=extender), {"resource": _EXTENDED}),
-            "extender is not there": (Setting(scheduler=dead), {"resource": _EXTENDED}),
-            "plugin takes 10 min in PreBind": (Setting(scheduler=plugin), {"scheduler": "slow"}),
-        }
-        figures = []
-        for trouble, (setting, others) in settings.items():
-            report = await run(_beside(nodes, pods, folder, **others), setting, progress)
+        for trouble in troubles:
+            workload = _beside(nodes, pods, folder, trouble)
+            report = await run(workload, _setting(trouble, site, port), progress)
             phase = report.phases[0]
             row = InterferenceFigures(trouble, phase.pods_per_s, phase.scheduler_cpu_ms_per_pod)
             progress(str(row))
             figures.append(row)
-        return figures
+    return figures
 
 
-def _beside(
-    nodes: int, pods: int, folder: Path, resource: str = "", scheduler: str = ""
-) -> Workload:
+def _setting(trouble: Trouble, site: Path, silent_port: int) -> Setting:
+    lasting = "*1000000@events"
+    match trouble:
+        case Trouble.NONE:
+            return Setting()
+        case Trouble.SLOW_EVENTS:
+            return Setting(faults=f"delay=5{lasting}")
+        case Trouble.REFUSED_EVENTS:
+            return Setting(faults=f"503{lasting}")
+        case Trouble.SILENT_EXTENDER:
+            return Setting(scheduler=SchedulerOptions(_KUBE + _extender(silent_port)))
+        case Trouble.DEAD_EXTENDER:
+            return Setting(scheduler=SchedulerOptions(_KUBE + _extender(_nobody_listens())))
+        case Trouble.SLOW_PLUGIN:
+            return Setting(scheduler=SchedulerOptions(_KUBE + _SLOW_PROFILE, site))
+
+
+def _beside(nodes: int, pods: int, folder: Path, trouble: Trouble) -> Workload:
     """Plain pods, measured, after some that need the one in trouble."""
+    concerned = _pod("")
+    concerned["metadata"] = {"generateName": "concerned-"}
     steps: list[w.AnyOperation] = [w.CreateNodes(count=nodes)]
-    if resource or scheduler:
-        pod = _pod("")
-        pod["metadata"] = {"generateName": "concerned-"}
-        if resource:
-            sizes = pod["spec"]["containers"][0]["resources"]
-            sizes["limits"] = sizes["requests"] = {**sizes["requests"], resource: "1"}
-        if scheduler:
-            pod["spec"]["schedulerName"] = scheduler
-        template = folder / "concerned.yaml"
-        template.write_bytes(msgspec.yaml.encode(pod))
-        count = _CONCERNED_PODS
-        steps.append(
-            w.CreatePods(count=count, pod_template_path=str(template), skip_wait_to_completion=True)
+    if trouble in (Trouble.SILENT_EXTENDER, Trouble.DEAD_EXTENDER):
+        sizes = concerned["spec"]["containers"][0]["resources"]
+        sizes["limits"] = sizes["requests"] = {**sizes["requests"], _EXTENDED: "1"}
+    elif trouble is Trouble.SLOW_PLUGIN:
+        concerned["spec"]["schedulerName"] = "slow"
+    template = folder / "concerned.yaml"
+    template.write_bytes(msgspec.yaml.encode(concerned))
+    steps.append(
+        w.CreatePods(
+            count=_CONCERNED_PODS, pod_template_path=str(template), skip_wait_to_completion=True
         )
+    )
     steps.append(w.CreatePods(count=pods, collect_metrics=True))
     return Workload(w.Case("beside", tuple(steps), ()), w.WorkloadSize(f"{nodes}Nodes"), folder)
 

@@ -32,6 +32,7 @@ from benchmarks.workload_run import Setting
 START_NODES, START_PODS = 5_000, 50_000
 STEADY_PODS_PER_S, STEADY_S = 500, 20
 BESIDE_NODES, BESIDE_PODS = 1_000, 3_000
+OWN_WORKLOADS = Path(__file__).parent / "workloads"
 
 
 class Part(StrEnum):
@@ -99,7 +100,8 @@ class _Suite(NamedTuple):
     def _http(self) -> None:
         self.figures.http = []
         for target in results.HTTP_TARGETS:
-            file = self.definitions / target.file / "performance-config.yaml"
+            folder = self.definitions / target.file if target.file else OWN_WORKLOADS
+            file = folder / "performance-config.yaml"
             workload = workload_files.find(workload_files.load(file), target.workload)
             report = run_workload(workload, Setting())
             self.figures.http.append(HttpResult(report, target.most_ms))
