@@ -113,6 +113,16 @@ class Explanation(msgspec.Struct, frozen=True, rename="camel"):
     that was not looked for."""
 
 
+class InSessionsError(AuditError):
+    """The pod is placed by batch sessions: :func:`asched.audit.explain_job.explain_job` knows why."""
+
+    def __init__(self, key: str, session: int) -> None:
+        """``session`` is the number of the one in question; 0 for none so far."""
+        self.key = key
+        self.session = session
+        super().__init__(f"pod {key} is placed by batch sessions")
+
+
 async def explain(
     journal: JournalStore,
     pod: PodName,
@@ -128,8 +138,8 @@ async def explain(
     attempt until then, or what one would have found then. ``unblock`` looks for what would help a
     pod that fits nowhere.
 
-    Raises :class:`AuditError`, :class:`~asched.journal.errors.JournalError`, ProfileError and
-    FoldError.
+    Raises :class:`AuditError`, :class:`InSessionsError` for a pod that no profile tries,
+    :class:`~asched.journal.errors.JournalError`, ProfileError and FoldError.
     """
     key = await find_pod(journal, pod)
     end = (await journal.head()).seq if at_ns is None else await last_seq_at(journal, at_ns)
@@ -211,6 +221,8 @@ def _explanation(
     info = entry.info
     scheduler_name = info.pod.spec.scheduler_name
     profile = state.profiles.get(scheduler_name)
+    if profile is None and scheduler_name in state.sessions:
+        raise InSessionsError(info.key, decision.attempt)
     if profile is None:
         raise AuditError(f"pod {info.key} is for {scheduler_name}, which is no profile of ours")
     if profile.missing:

@@ -8,14 +8,17 @@ from typing import NamedTuple
 import msgspec
 
 from asched.audit.entries import PodTimeline
-from asched.audit.pods import AuditError, PodName
+from asched.audit.pods import AuditError, PodName, find_pod
 from asched.audit.timeline import PodTimelines, Wanted, follow, time_of
 from asched.framework.profile import PluginLoader
-from asched.journal.store import JournalStore
+from asched.journal.checkpoints import Opened, nearest
+from asched.journal.codec import object_subject
+from asched.journal.moments import last_seq_at
+from asched.journal.store import JournalStore, StoredRecord
 from asched.model.meta import Object
 from asched.model.pod import Pod
 from asched.state.cluster import ClusterState
-from asched.state.records import Rejected, TurnStarted
+from asched.state.records import ObjectGone, Rejected, TurnStarted
 
 
 class Period(NamedTuple):
@@ -72,6 +75,23 @@ class Owner(NamedTuple):
         )
 
 
+async def opened_for(
+    journal: JournalStore, load: PluginLoader, period: Period, first_seq: int = 1
+) -> Opened:
+    """The state before the period and before that record, or earlier: where to begin to fold. It
+    is that of a checkpoint, where there is one.
+
+    Raises :class:`~asched.journal.errors.JournalError`, and ProfileError.
+    """
+    seq = first_seq - 1
+    if period.since_ns:
+        seq = max(seq, await last_seq_at(journal, period.since_ns - 1))
+    if (await journal.archived()).seq:
+        marks = await journal.checkpoint_marks()
+        seq = max([seq, *(mark.seq for mark in marks[:1])])
+    return await nearest(journal, load, seq)
+
+
 async def timelines(
     journal: JournalStore, pod: PodName, load: PluginLoader, period: Period = ALWAYS
 ) -> list[PodTimeline]:
@@ -80,8 +100,18 @@ async def timelines(
     Raises :class:`AuditError` where there is no such pod or the name fits pods of several
     namespaces, :class:`~asched.journal.errors.JournalError`, ProfileError and FoldError.
     """
-    found = await follow(journal, lambda seen, _: pod.matches(seen.key), load, period.until_ns)
-    pod.choose(found.keys)
+    key = await find_pod(journal, pod)
+    own: list[StoredRecord] = []
+    archived = await journal.archived()
+    async for stored in journal.read(archived.seq, subject=object_subject("Pod", key)):
+        own = [*own[:1], stored]
+    opened = await opened_for(journal, load, period, own[0].seq)
+    # What concerns a pod that is gone ends with that.
+    last_seq = own[-1].seq if isinstance(own[-1].record, ObjectGone) else None
+    found = await follow(
+        journal, lambda seen, _: seen.key == key, opened,
+        until_ns=period.until_ns, last_seq=last_seq,
+    )  # fmt: skip
     return _within(found, period)
 
 
@@ -90,9 +120,9 @@ async def timelines_of_owner(
 ) -> list[PodTimeline]:
     """The timelines of all pods that belong to the owner, oldest first; long deleted ones too.
 
-    Raises :class:`AuditError` where there are none, and as :func:`timelines`.
+    Raises :class:`AuditError` where there are none in the period, and as :func:`timelines`.
     """
-    found = await follow(journal, owner.owns, load, period.until_ns)
+    found = await _followed(journal, owner.owns, load, period)
     if not found.found:
         raise AuditError(f"the journal knows no pod of {owner.kind}/{owner.name}")
     return _within(found, period)
@@ -105,7 +135,7 @@ async def timelines_of_unschedulable(
     uids: dict[str, None] = {}
     async for rejected in _rejections(journal, period):
         uids[rejected.uid] = None
-    return _within(await follow(journal, _one_of(uids), load, period.until_ns), period)
+    return _within(await _followed(journal, _one_of(uids), load, period), period)
 
 
 async def timelines_of_preempted(
@@ -116,16 +146,30 @@ async def timelines_of_preempted(
     uids: dict[str, None] = {}
     async for rejected in _rejections(journal, period):
         uids.update((victim.uid, None) for victim in rejected.victims)
-    return _within(await follow(journal, _one_of(uids), load, period.until_ns), period)
+    return _within(await _followed(journal, _one_of(uids), load, period), period)
+
+
+async def _followed(
+    journal: JournalStore, wanted: Wanted, load: PluginLoader, period: Period
+) -> PodTimelines:
+    opened = await opened_for(journal, load, period)
+    return await follow(journal, wanted, opened, until_ns=period.until_ns)
 
 
 async def _rejections(journal: JournalStore, period: Period) -> AsyncIterator[Rejected]:
-    now_ns = 0
-    async for stored in journal.read():
+    begin = (await journal.archived()).seq
+    if period.since_ns:
+        begin = max(begin, await last_seq_at(journal, period.since_ns - 1))
+    now_ns = None
+    async for stored in journal.read(begin):
         record = stored.record
         if isinstance(record, TurnStarted):
             now_ns = record.now_ns
-        elif isinstance(record, Rejected) and period.covers(now_ns):
+            if period.until_ns is not None and now_ns > period.until_ns:
+                return
+        elif now_ns is None:
+            now_ns = stored.written_at_ns
+        if isinstance(record, Rejected) and period.covers(now_ns):
             yield record
 
 

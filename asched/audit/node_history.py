@@ -6,11 +6,13 @@ from datetime import datetime
 
 import msgspec
 
-from asched.audit.history import ALWAYS, Period
+from asched.audit.history import ALWAYS, Period, opened_for
 from asched.audit.timeline import time_of
+from asched.framework.profile import PluginLoader
 from asched.journal.store import JournalStore
 from asched.model.node import Node
 from asched.state import records as r
+from asched.state.cluster import ClusterState
 
 
 class NodeEvent(msgspec.Struct, frozen=True, rename="camel"):
@@ -35,12 +37,16 @@ class NodeTimeline(msgspec.Struct, rename="camel"):
 class _Follower:
     """Writes down what concerns one node."""
 
-    def __init__(self, name: str) -> None:
+    def __init__(self, name: str, state: ClusterState) -> None:
+        """``state`` is what comes before the first record."""
         self.timeline = NodeTimeline(name)
-        self.now_ns = 0
+        self.now_ns = state.now_ns
         self._name = name
-        self._node: Node | None = None
-        self._here: dict[str, None] = {}
+        node = state.objects_of.get(Node, {}).get(name)
+        self._node = node if isinstance(node, Node) else None
+        self.known = self._node is not None
+        """Whether there ever was such a node."""
+        self._here = {key: None for key, entry in state.pods.items() if entry.node == name}
         self._seq = 0
 
     def follow(self, seq: int, record: r.AnyRecord) -> None:
@@ -86,6 +92,7 @@ class _Follower:
 
     def _seen(self, node: Node) -> None:
         before, self._node = self._node, node
+        self.known = True
         if before is None:
             self._write("seen", detail=_described(node))
         else:
@@ -124,22 +131,22 @@ def _taints(node: Node) -> str:
 
 
 async def node_timeline(
-    journal: JournalStore, name: str, period: Period = ALWAYS
+    journal: JournalStore, name: str, load: PluginLoader, period: Period = ALWAYS
 ) -> NodeTimeline | None:
     """The node's timeline within the period; None where the journal knows no such node.
 
-    Raises :class:`~asched.journal.errors.JournalError`.
+    Raises :class:`~asched.journal.errors.JournalError`, ProfileError and FoldError.
     """
-    follower = _Follower(name)
-    async for stored in journal.read():
+    opened = await opened_for(journal, load, period)
+    follower = _Follower(name, opened.fold.state)
+    async for stored in journal.read(opened.seq):
         if isinstance(stored.record, r.TurnStarted) and not period.covers(
             max(stored.record.now_ns, period.since_ns)
         ):
             break
         follower.follow(stored.seq, stored.record)
-    timeline = follower.timeline
-    if not any(entry.event == "seen" for entry in timeline.entries):
+    if not follower.known:
         return None
-    since = time_of(period.since_ns)
+    timeline, since = follower.timeline, time_of(period.since_ns)
     timeline.entries = [entry for entry in timeline.entries if entry.at >= since]
     return timeline

@@ -8,8 +8,6 @@ from typing import NamedTuple
 from asched.framework.strict import nearest
 from asched.journal.codec import object_subject
 from asched.journal.store import JournalStore
-from asched.model.pod import Pod
-from asched.state.records import ObjectSeen, PodSeen
 
 
 class AuditError(Exception):
@@ -67,15 +65,6 @@ async def find_pod(journal: JournalStore, pod: PodName) -> str:
     Raises :class:`AuditError` (see :meth:`PodName.choose`) and
     :class:`~asched.journal.errors.JournalError`.
     """
-    archived = await journal.archived()
-    if pod.namespace:
-        async for _ in journal.read(archived.seq, subject=object_subject("Pod", str(pod))):
-            return str(pod)
-    keys: dict[str, None] = {}
-    async for stored in journal.read(archived.seq):
-        record = stored.record
-        if isinstance(record, ObjectSeen) and isinstance(record.object, Pod):
-            keys[record.object.key] = None
-        elif isinstance(record, PodSeen):
-            keys[record.key] = None
-    return pod.choose(keys)
+    prefix = object_subject("Pod", "")
+    subjects = await journal.subjects(prefix.rstrip("/"))
+    return pod.choose(subject.removeprefix(prefix) for subject in subjects)

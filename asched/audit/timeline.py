@@ -29,7 +29,7 @@ from asched.audit.entries import (
     QueueMove,
     Rejection,
 )
-from asched.framework.profile import PluginLoader
+from asched.journal.checkpoints import Opened
 from asched.journal.codec import subject_of
 from asched.journal.store import JournalStore
 from asched.model.node import Node
@@ -61,19 +61,24 @@ class _Followed(NamedTuple):
 class PodTimelines:
     """Folds a journal and writes down what concerns the pods that are asked for."""
 
-    def __init__(self, wanted: Wanted, load: PluginLoader) -> None:
-        """``wanted`` says which pods are followed, when each is first seen."""
+    def __init__(self, wanted: Wanted, fold: Fold) -> None:
+        """``wanted`` says which pods are followed, when each is first seen. ``fold`` has folded what
+        comes before the first record; pods that it holds are followed from there."""
         self.found: list[PodTimeline] = []
         """Oldest first; one for each uid."""
-        self.keys: dict[str, None] = {}
-        """Every pod that the journal knows."""
         self._wanted = wanted
-        self._fold = Fold(ClusterState(), load)
+        self._fold = fold
         self._followed: dict[str, _Followed] = {}
         # Followed pods that wait in a queue: whatever happens may move them. All others move only
         # by records of their own.
         self._queued: dict[str, None] = {}
         self._seq = 0
+        for key, entry in fold.state.pods.items():
+            if wanted(entry.info.pod, fold.state):
+                queue = queue_of(fold.state.queue, key)
+                self._follow(entry.info.pod, queue)
+                if queue:
+                    self._queued[key] = None
 
     @property
     def now_ns(self) -> int:
@@ -109,7 +114,6 @@ class PodTimelines:
 
     def _pod_seen(self, pod: Pod) -> None:
         key = pod.key
-        self.keys[key] = None
         if not self._wanted(pod, self._fold.state):
             return
         followed = self._followed.get(key)
@@ -120,9 +124,7 @@ class PodTimelines:
         if followed is not None:
             # A new pod of the same name: the one before must have gone unnoticed.
             self._write(key, Deletion(self._seq, self._at))
-        timeline = PodTimeline(pod.namespace, pod.name, pod.metadata.uid)
-        self.found.append(timeline)
-        self._followed[key] = _Followed(timeline, "")
+        self._follow(pod, "")
         gates = tuple(gate.name for gate in pod.spec.scheduling_gates)
         self._write(
             key,
@@ -135,6 +137,11 @@ class PodTimelines:
                 gates,
             ),
         )
+
+    def _follow(self, pod: Pod, queue: str) -> None:
+        timeline = PodTimeline(pod.namespace, pod.name, pod.metadata.uid)
+        self.found.append(timeline)
+        self._followed[pod.key] = _Followed(timeline, queue)
 
     def _tell(self, record: r.AnyRecord) -> None:
         seq, at = self._seq, self._at
@@ -362,14 +369,20 @@ def _decision(
 
 
 async def follow(
-    journal: JournalStore, wanted: Wanted, load: PluginLoader, until_ns: int | None = None
+    journal: JournalStore,
+    wanted: Wanted,
+    opened: Opened,
+    *,
+    until_ns: int | None = None,
+    last_seq: int | None = None,
 ) -> PodTimelines:
-    """The timelines of all wanted pods up to a time, by default to the journal's end.
+    """The timelines of all wanted pods from where the journal was opened to a time or record, by
+    default to the journal's end.
 
     Raises :class:`~asched.journal.errors.JournalError`, ProfileError and FoldError.
     """
-    found = PodTimelines(wanted, load)
-    async for stored in journal.read():
+    found = PodTimelines(wanted, opened.fold)
+    async for stored in journal.read(opened.seq, last_seq):
         record = stored.record
         if isinstance(record, r.TurnStarted) and until_ns is not None and record.now_ns > until_ns:
             break

@@ -121,7 +121,7 @@ async def _named(
     try:
         return await timelines(journal, PodName.parse(name), load, period)
     except AuditError:
-        node = await node_timeline(journal, name, period)
+        node = await node_timeline(journal, name, load, period)
         if node is None:
             raise
         return node

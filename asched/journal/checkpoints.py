@@ -20,8 +20,8 @@ from asched.state.fold import Fold
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
-SPACING: Final = 16
-"""Two checkpoints may be as far apart as a sixteenth of what was recorded since the first of them."""
+SPACING: Final = 64
+"""Two checkpoints may be as far apart as a sixty-fourth of what was recorded since the first of them."""
 
 
 class Opened(NamedTuple):
@@ -118,7 +118,7 @@ async def _write_up_to(
 def superfluous(seqs: Sequence[int]) -> list[int]:
     """Of checkpoints at these records, in order, those that may be deleted.
 
-    They stand the closer together the newer they are: any record is then at most a sixteenth of its
+    They stand the closer together the newer they are: any record is then at most a sixty-fourth of its
     distance from the end away from one. The first stays, because what it was made from may be in the
     archive, and so does the last.
     """

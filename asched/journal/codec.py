@@ -15,7 +15,12 @@ import msgspec
 
 from asched.journal.errors import RecordError
 from asched.state.records import AnyRecord, ObjectGone, ObjectSeen
-from asched.state.session_records import PodGroupDecided, PodGroupWriteFailed, PodGroupWritten
+from asched.state.session_records import (
+    PodGroupDecided,
+    PodGroupWriteFailed,
+    PodGroupWritten,
+    SessionHeld,
+)
 
 Upcaster = Callable[[dict[str, Any]], dict[str, Any]]
 """One version step of one kind: the raw JSON of version n in, that of version n + 1 out."""
@@ -40,6 +45,11 @@ def object_subject(kind: str, key: str) -> str:
     return _storable(f"{kind.lower()}/{key}")
 
 
+def session_subject(scheduler_name: str) -> str:
+    """The subject of the sessions of that scheduler name."""
+    return _storable(f"session/{scheduler_name}")
+
+
 def _storable(subject: str) -> str:
     """PostgreSQL's text holds no NUL. No name has one; a damaged one must not stop the journal."""
     return subject.replace("\0", "\N{REPLACEMENT CHARACTER}") if "\0" in subject else subject
@@ -53,6 +63,8 @@ def subject_of(record: AnyRecord) -> str:
         return object_subject(record.kind, record.key)
     if isinstance(record, PodGroupDecided | PodGroupWritten | PodGroupWriteFailed):
         return object_subject(record.kind, record.group)
+    if isinstance(record, SessionHeld):
+        return session_subject(record.scheduler_name)
     if type(record) in _OF_A_POD:
         return _storable(f"{_POD}/{record.key}")  # type: ignore[union-attr]  # that is what the set says
     return ""

@@ -118,6 +118,11 @@ class MemoryStore:
                     record = CODEC.decode(row.seq, row.kind, row.version, row.payload)
                     yield StoredRecord(row.seq, batch.written_at_ns, record)
 
+    async def subjects(self, kind: str) -> Sequence[str]:
+        await anyio.lowlevel.checkpoint()
+        rows = (row for sealed in self._journal.batches for row in sealed.rows)
+        return sorted({row.subject for row in rows if row.subject.startswith(f"{kind}/")})
+
     async def batches(self, after_batch: int = 0) -> AsyncIterator[SealedBatch]:
         for sealed in self._journal.batches[after_batch:]:
             await anyio.lowlevel.checkpoint()

@@ -170,6 +170,14 @@ class SqlStore:
                 return
             after_seq = rows[-1].seq
 
+    async def subjects(self, kind: str) -> Sequence[str]:
+        subject = JOURNAL_RECORD.c.subject
+        # The character after the slash ends the range: both ends are found in the index.
+        of_kind = select(subject).where(subject >= f"{kind}/", subject < f"{kind}0").distinct()
+        found = {row[0] for row in await self._database.fetch(of_kind)}
+        # PostgreSQL's order is that of its collation.
+        return sorted(text for text in found if text.startswith(f"{kind}/"))
+
     async def batches(self, after_batch: int = 0) -> AsyncIterator[SealedBatch]:
         async for stretch in self.stretches(after_batch):
             for sealed in stretch.sealed():

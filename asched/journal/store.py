@@ -91,6 +91,11 @@ class JournalStore(Protocol):
         """
         ...
 
+    async def subjects(self, kind: str) -> Sequence[str]:
+        """Every object of that kind (``pod``, ``node``) that records here speak of, each once, in
+        order, as :func:`asched.journal.codec.subject_of` names it."""
+        ...
+
     def batches(self, after_batch: int = 0) -> AsyncIterator[SealedBatch]:
         """The batches as they are stored, neither decoded nor verified: for proof and archive.
 

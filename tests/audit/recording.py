@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from itertools import pairwise
 from typing import Any
 
 import msgspec
@@ -110,8 +111,17 @@ class Recording:
         return store
 
     async def store_in(self, store: JournalStore) -> None:
+        """A batch for each turn, written at its time, as a daemon does."""
         await store.claim("test", claimed_at_ns=BEGIN_NS)
-        await store.append(self.records, written_at_ns=BEGIN_NS)
+        begins = [i for i, record in enumerate(self.records) if isinstance(record, TurnStarted)]
+        now_ns = BEGIN_NS
+        for begin, end in pairwise([0, *begins, len(self.records)]):
+            batch = self.records[begin:end]
+            if not batch:
+                continue
+            if isinstance(batch[0], TurnStarted):
+                now_ns = batch[0].now_ns
+            await store.append(batch, written_at_ns=now_ns)
 
 
 def woken_pod() -> Recording:

@@ -85,9 +85,10 @@ def test_explain_what_would_unblock_a_pod(journal: Path) -> None:
 
 
 def test_explain_at_a_time(journal: Path) -> None:
-    code, out, _ = run(journal, "explain", "web", "--at", "2026-01-01T00:00:00Z", "-o", "json")
-    assert code == 0
-    assert json.loads(out)["decision"]["kind"] == "assigned", "written in one batch at that time"
+    for at, kind in (("00:00:00Z", "rejected"), ("00:00:02Z", "assigned")):
+        code, out, _ = run(journal, "explain", "web", "--at", f"2026-01-01T{at}", "-o", "json")
+        assert code == 0
+        assert json.loads(out)["decision"]["kind"] == kind
     code, _, err = run(journal, "explain", "web", "--at", "2025-12-31T23:59:59Z")
     assert (code, err) == (
         2,

@@ -5,12 +5,15 @@ from __future__ import annotations
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from random import Random
 
 import msgspec
 import pytest
 from typer.testing import CliRunner
 
+from asched.audit.explain import explain
 from asched.audit.history import (
+    ALWAYS,
     Owner,
     Period,
     timelines,
@@ -21,12 +24,16 @@ from asched.audit.history import (
 from asched.audit.node_history import node_timeline
 from asched.audit.pods import AuditError, PodName
 from asched.cli.main import app
+from asched.journal.archiving import archive
+from asched.journal.checkpoints import keep_boundary, write_checkpoints
+from asched.journal.memory import MemoryStore
 from asched.journal.opening import open_journal
 from asched.model.meta import ObjectMeta, OwnerReference
 from asched.model.pod import Pod
 from asched.model.workloads import ReplicaSet
 from asched.state.records import ObjectGone, PodChanged
 from tests.audit.recording import BEGIN_NS, REGISTRY, Recording, node, pod, woken_pod
+from tests.audit.test_explain import busy_history
 
 
 def owned(plain: Pod, *owners: OwnerReference) -> Pod:
@@ -129,7 +136,7 @@ async def test_a_node() -> None:
     recording.see(pod("r", nodeName="n"))
     recording.add(ObjectGone("Node", "n"))
     journal = await recording.journal()
-    found = await node_timeline(journal, "n")
+    found = await node_timeline(journal, "n", REGISTRY.load)
     assert found is not None
     assert [(entry.event, entry.pod) for entry in found.entries] == [
         ("seen", ""),
@@ -140,10 +147,12 @@ async def test_a_node() -> None:
     assert found.entries[5].detail == (
         "label zone a -> b; allocatable cpu 2 -> 4; taints (none) -> x=:NoSchedule"
     )
-    part = await node_timeline(journal, "n", Period(BEGIN_NS + 10**9, BEGIN_NS + 10**9))
+    part = await node_timeline(
+        journal, "n", REGISTRY.load, Period(BEGIN_NS + 10**9, BEGIN_NS + 10**9)
+    )
     assert part is not None
     assert [entry.event for entry in part.entries] == ["changed", "left"]
-    assert await node_timeline(journal, "m") is None
+    assert await node_timeline(journal, "m", REGISTRY.load) is None
 
 
 # -- the command ----------------------------------------------------------------------------------
@@ -201,3 +210,54 @@ def test_mistakes(journal: Path, args: Sequence[str], complaint: str) -> None:
     code, out, err = run(journal, *args)
     assert (code, out) == (2, "")
     assert complaint in err
+
+
+# -- where it begins to fold ----------------------------------------------------------------------
+
+
+async def test_from_checkpoints_a_history_is_as_from_the_start() -> None:
+    """Whatever is asked, over any period."""
+    recording = busy_history(Random(8))
+    begin_s = [0.0, 4.0, 9.5, 15.0, 24.0]
+    periods = [ALWAYS] + [
+        Period(
+            BEGIN_NS + round(since * 1e9), None if until is None else BEGIN_NS + round(until * 1e9)
+        )
+        for since in begin_s
+        for until in (None, since + 5.0)
+    ]
+    plain, kept = MemoryStore(), MemoryStore()
+    for store in (plain, kept):
+        await recording.store_in(store)
+    await write_checkpoints(kept, REGISTRY.load, every=15)
+
+    async def told(store: MemoryStore, period: Period) -> list[object]:
+        found: list[object] = [
+            await timelines(store, PodName.parse(name), REGISTRY.load, period)
+            for name in ("p0-0", "p3-1", "p7-3")
+        ]
+        found.append(await timelines_of_unschedulable(store, REGISTRY.load, period))
+        found.append(await timelines_of_preempted(store, REGISTRY.load, period))
+        found += [await node_timeline(store, f"n{n}", REGISTRY.load, period) for n in range(6)]
+        return found
+
+    for period in periods:
+        assert await told(kept, period) == await told(plain, period)
+
+
+async def test_of_an_archived_journal_what_stays_is_told(tmp_path: Path) -> None:
+    async with open_journal(str(tmp_path / "journal.db")) as store:
+        await busy_history(Random(8)).store_in(store)
+        late = Period(since_ns=BEGIN_NS + 13_000_000_000)
+        whole = await timelines_of_unschedulable(store, REGISTRY.load, late)
+        await keep_boundary(store, REGISTRY.load, late.since_ns)
+        assert await archive(store, tmp_path, before_ns=late.since_ns, archived_at_ns=1)
+        assert whole
+        assert await timelines_of_unschedulable(store, REGISTRY.load, late) == whole
+        [timeline] = await timelines(store, PodName.parse("p7-0"), REGISTRY.load)
+        assert timeline.entries
+        assert await explain(store, PodName.parse("p7-0"), REGISTRY.load)
+        node = await node_timeline(store, "n0", REGISTRY.load)
+        assert node is not None
+        with pytest.raises(AuditError, match="knows no pod"):
+            await timelines(store, PodName.parse("never"), REGISTRY.load)

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from asched.journal.chain import GENESIS
+from asched.journal.chain import GENESIS, verify_stretch
 from asched.journal.errors import ConflictError, FencedError, JournalError
 from asched.journal.memory import MemoryStore
 from asched.journal.store import Checkpoint, JournalStore, StoredRecord
@@ -302,3 +302,26 @@ async def test_a_store_of_its_own_is_empty() -> None:
     await first.claim("first", claimed_at_ns=1)
     await first.append(turn(1), written_at_ns=1)
     assert await second.head() == GENESIS
+
+
+async def test_subjects_of_a_kind(store: JournalStore) -> None:
+    await store.append(mixed(), written_at_ns=1)
+    await store.append(turn(1, 3), written_at_ns=2)
+    assert await store.subjects("pod") == [f"pod/default/web-{n}" for n in (0, 1, 2)]
+    assert await store.subjects("node") == ["node/node-1"]
+    assert await store.subjects("po") == []
+    assert await store.subjects("service") == []
+
+
+async def test_stretches_are_the_batches_many_at_a_time(store: JournalStore) -> None:
+    for number in range(30):
+        await store.append(turn(number, number % 4), written_at_ns=number)
+    for after in (0, 7, 30):
+        stretches = [stretch async for stretch in store.stretches(after)]
+        sealed = [batch for stretch in stretches for batch in stretch.sealed()]
+        assert sealed == [batch async for batch in store.batches(after)]
+        assert [s.batch.batch for s in sealed] == [*range(after + 1, 31)]
+    head = GENESIS
+    async for stretch in store.stretches():
+        head = verify_stretch(stretch, head)
+    assert head == await store.head()
