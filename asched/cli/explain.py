@@ -8,10 +8,18 @@ from typing import Annotated, Final
 import msgspec
 import typer
 
-from asched.audit.explain import Explanation, NodeExplanation, Refusal, explain
+from asched.audit.explain import (
+    Explanation,
+    InSessionsError,
+    NodeExplanation,
+    Refusal,
+    explain,
+)
+from asched.audit.explain_job import JobExplanation, explain_job
 from asched.audit.pods import PodName
 from asched.cli.errors import BadInput
-from asched.cli.journals import DEFAULT_URL, JournalOption, PodArgument, ask
+from asched.cli.explain_job import show_job
+from asched.cli.journals import DEFAULT_URL, JournalOption, ask
 from asched.cli.output import TableOrData, print_json, print_table
 from asched.cli.root import command_app
 from asched.cli.times import time_ns
@@ -27,10 +35,19 @@ _SHOWN: Final = 15
 
 @app.command(name="explain")
 def explain_pod(
-    pod: PodArgument,
+    pod: Annotated[
+        str | None, typer.Argument(metavar="POD", help="NAME or NAMESPACE/NAME.")
+    ] = None,
     journal: JournalOption = DEFAULT_URL,
+    job: Annotated[
+        str | None,
+        typer.Option(
+            metavar="JOB", help="A job of batch sessions instead: its PodGroup's NAMESPACE/NAME."
+        ),
+    ] = None,
     attempt: Annotated[
-        int | None, typer.Option(help="Which attempt. Default: the last one.", min=1)
+        int | None,
+        typer.Option(help="Which attempt, or session. Default: the last one.", min=1),
     ] = None,
     at: Annotated[
         str | None,
@@ -55,19 +72,32 @@ def explain_pod(
 ) -> None:
     """Explain a pod's scheduling attempt: what each plugin said of each node.
 
-    The state just before the decision is made again from the journal, and all filters and scores
+    For a job of batch sessions (--job), or a pod that such sessions place: why the job was not
+    admitted. The state just before the decision is made again from the journal, and all filters and scores
     are run on every node. Exits with 1 where deciding once more gives another decision than the
     recorded one (another version of asched or of a plugin decided then).
     """
 
     at_ns = None if at is None else time_ns(at)
+    if (pod is None) is (job is None):
+        raise BadInput("asched: name either a pod or, with --job, a job")
 
-    async def question(store: JournalStore, name: PodName, registry: Registry) -> Explanation:
-        return await explain(
-            store, name, registry.load, attempt=attempt, at_ns=at_ns, unblock=unblock
-        )
+    async def question(
+        store: JournalStore, name: PodName, registry: Registry
+    ) -> Explanation | JobExplanation:
+        if job is None:
+            try:
+                return await explain(
+                    store, name, registry.load, attempt=attempt, at_ns=at_ns, unblock=unblock
+                )
+            except InSessionsError as placed:
+                name = PodName.parse(placed.key)
+        return await explain_job(store, name, registry.load, session=attempt, at_ns=at_ns)
 
-    found = ask(journal, pod, question)
+    found = ask(journal, job or pod or "", question)
+    if isinstance(found, JobExplanation):
+        show_job(found, output)
+        return
     if node is not None:
         found = msgspec.structs.replace(found, nodes=(_node(found, node),))
     if output is TableOrData.JSON:

@@ -1,0 +1,119 @@
+"""``asched explain`` for jobs: why a gang was not admitted, from the journal alone."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import anyio.to_thread
+import pytest
+from typer.testing import CliRunner, Result
+
+from asched.audit.explain_job import JobExplanation, explain_job
+from asched.audit.pods import AuditError, PodName
+from asched.cli.main import app
+from asched.framework.registry import Registry
+from asched.journal import open_journal
+from asched.state.session_records import SessionHeld
+from tests.batch_world.jobs import BATCH, add_gang, bound, prepare, recorded, unschedulable
+from tests.daemon.world import World, world
+
+
+async def explained(w: World, name: str, session: int | None = None) -> JobExplanation:
+    async with open_journal(str(w.journal), read_only=True) as store:
+        registry = Registry.discover()
+        return await explain_job(store, PodName.parse(name), registry.load, session=session)
+
+
+async def test_a_gang_that_is_too_big(tmp_path: Path) -> None:
+    async with world(tmp_path, nodes=2, cpu="4") as w:
+        prepare(w)
+        add_gang(w, "huge", 6, "2")
+        async with w.daemon(BATCH):
+            await w.until(lambda: bool(unschedulable(w, "huge")))
+        found = await explained(w, "default/huge")
+        assert found.reproduced is True
+        assert not found.admitted
+        assert found.reasons[0].startswith("gang short by 6: 0 of the 6 pods it needs have places")
+        assert any("Insufficient cpu" in reason for reason in found.reasons)
+        assert (found.queue, found.min_available, found.phase) == ("default", 6, "Pending")
+        assert found.pods_before == {"Pending": 6}
+        assert found.steps
+        by_pod = await explained(w, "huge-3")
+        assert by_pod == found
+
+
+async def test_a_gang_that_was_admitted(tmp_path: Path) -> None:
+    async with world(tmp_path, nodes=2, cpu="4") as w:
+        prepare(w)
+        add_gang(w, "fits", 4, "2")
+        async with w.daemon(BATCH):
+            await w.until(lambda: bound(w, "fits") == 4)
+        sessions = [r.number for r in await recorded(w) if isinstance(r, SessionHeld)]
+        # The first session may have seen only some of it.
+        found = [await explained(w, "fits", number) for number in sessions]
+        admitting = [one for one in found if one.admitted and one.pods_before.get("Pending")]
+        assert len(admitting) == 1
+        assert admitting[0].reasons == ()
+        assert admitting[0].pods_after == {"Binding": 4}
+        assert all(one.reproduced for one in found)
+
+
+async def test_a_queue_that_has_all_it_deserves(tmp_path: Path) -> None:
+    async with world(tmp_path, nodes=2, cpu="4") as w:
+        prepare(w, "gold", "iron")
+        add_gang(w, "first", 1, "2", queue="gold", pods=2)
+        add_gang(w, "rival", 1, "2", queue="iron", pods=9)
+        async with w.daemon(BATCH):
+            await w.until(lambda: bound(w, "first") + bound(w, "rival") == 4)
+            add_gang(w, "second", 3, "2", queue="gold")
+            await w.until(lambda: bool(unschedulable(w, "second")))
+        found = await explained(w, "second")
+        standing = found.queue_standing
+        assert standing is not None
+        assert standing.name == "gold"
+        assert standing.overused
+        assert standing.share == pytest.approx(1.0)
+        assert any(
+            "queue gold is overused: it has 100% of what it deserves" in r for r in found.reasons
+        )
+
+
+async def test_jobs_that_do_not_enter(tmp_path: Path) -> None:
+    async with world(tmp_path, nodes=1) as w:
+        prepare(w)
+        add_gang(w, "lost", 1, "1", queue="nowhere")
+        add_gang(w, "found", 1, "1")
+        async with w.daemon(BATCH):
+            await w.until(lambda: bound(w, "found") == 1)
+        found = await explained(w, "lost")
+        assert found.reasons == ("queue not found",)
+        assert not found.admitted
+        with pytest.raises(AuditError, match="no job default/fund at that time; did you mean"):
+            await explained(w, "default/fund")
+
+
+async def invoked(*arguments: str) -> Result:
+    """``asched explain``, in a thread of its own: it runs an event loop."""
+    return await anyio.to_thread.run_sync(CliRunner().invoke, app, ["explain", *arguments])
+
+
+async def test_the_command(tmp_path: Path) -> None:
+    async with world(tmp_path, nodes=1, cpu="1") as w:
+        prepare(w)
+        add_gang(w, "huge", 3, "1")
+        async with w.daemon(BATCH):
+            await w.until(lambda: w.condition("huge-2").get("reason") == "Unschedulable")
+    journal = ["--journal", str(tmp_path / "journal.db")]
+    shown = await invoked("--job", "default/huge", *journal)
+    assert shown.exit_code == 0, shown.output
+    assert "job default/huge of kube-batch" in shown.stdout
+    assert "held once more from the journal: the same" in shown.stdout
+    assert "gang short by" in shown.stdout
+    assert "WHAT ALLOCATE DID" in shown.stdout
+    of_pod = await invoked("default/huge-1", *journal, "-o", "json")
+    assert of_pod.exit_code == 0, of_pod.output
+    assert json.loads(of_pod.stdout)["job"] == "default/huge"
+    assert json.loads(of_pod.stdout)["admitted"] is False
+    neither = await invoked(*journal)
+    assert neither.exit_code == 2
