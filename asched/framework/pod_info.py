@@ -111,9 +111,11 @@ class PodInfo:
 
     __slots__ = ("_label_set", "key", "pod", "shape", "uid")
 
-    def __init__(self, pod: Pod, shape: PodShape | None = None) -> None:
-        """``shape`` may be given where it is known, as of a copy of another pod."""
-        self._label_set: LabelSet | None = None
+    def __init__(
+        self, pod: Pod, shape: PodShape | None = None, labels: LabelSet | None = None
+    ) -> None:
+        """``shape`` and ``labels`` may be given where they are known, as of a copy of another pod."""
+        self._label_set = labels
         self.pod = pod
         self.uid: str = pod.metadata.uid
         self.key: str = pod.key

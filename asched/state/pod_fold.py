@@ -70,13 +70,17 @@ class PodFold:
         if entry is None:
             raise FoldError(f"pod {record.key} ({record.uid}) changed but was never seen")
         old, replace = entry.info.pod, msgspec.structs.replace
+        same_labels = record.labels is None
         labels = old.metadata.labels if record.labels is None else record.labels
+        spec = old.spec
+        if spec.node_name != record.node_name:
+            spec = replace(spec, node_name=record.node_name)
         pod = replace(
             old,
             metadata=replace(
                 old.metadata, labels=labels, deletion_timestamp=record.deletion_timestamp
             ),
-            spec=replace(old.spec, node_name=record.node_name),
+            spec=spec,
             status=replace(
                 old.status,
                 phase=record.phase,
@@ -87,7 +91,8 @@ class PodFold:
         )
         # Conditions say something of resources only for a pod whose containers report theirs.
         shape = None if reports_resources(old) else entry.info.shape
-        self._updated(entry, PodInfo(pod, shape))
+        label_set = entry.info.label_set if same_labels else None
+        self._updated(entry, PodInfo(pod, shape, label_set))
 
     def _new(self, info: PodInfo, template: int) -> None:
         state, pod = self._state, info.pod

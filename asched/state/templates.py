@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import msgspec
 
+from asched.framework.labels import label_set_of
 from asched.framework.pod_info import PodInfo, PodShape
 from asched.model.meta import ObjectMeta
 from asched.model.pod import Pod, PodStatus
@@ -22,12 +23,13 @@ _encode = msgspec.json.Encoder(order="deterministic").encode
 
 
 class _Template:
-    __slots__ = ("key", "pod", "shape", "users")
+    __slots__ = ("key", "labels", "pod", "shape", "users")
 
     def __init__(self, key: bytes, pod: Pod, shape: PodShape) -> None:
         self.key = key
         self.pod = pod
         self.shape = shape
+        self.labels = label_set_of(pod)
         self.users = 0
 
 
@@ -129,7 +131,7 @@ class Templates:
                 start_time=record.start_time,
             ),
         )
-        return PodInfo(pod, template.shape)
+        return PodInfo(pod, template.shape, template.labels if record.labels is None else None)
 
 
 def reports_resources(pod: Pod) -> bool:
