@@ -70,25 +70,37 @@ class Plan(NamedTuple):
         return places
 
 
-_jobs = st.builds(
-    JobPlan,
-    queue=st.integers(0, 3),
-    pods=st.integers(1, 6),
-    minimum=st.integers(0, 5),
-    running=st.integers(0, 6),
-    cpu=st.integers(0, 3),
-    memory_gi=st.integers(0, 3),
-    priority_class=st.sampled_from(["", *CLASSES]),
-    namespace=st.sampled_from(["ns", "ns", "ns", "kube-system"]),
-)
+def _jobs(
+    running: st.SearchStrategy[int], minimum: st.SearchStrategy[int]
+) -> st.SearchStrategy[JobPlan]:
+    return st.builds(
+        JobPlan,
+        queue=st.integers(0, 3),
+        pods=st.integers(2, 6),
+        minimum=minimum,
+        running=running,
+        cpu=st.sampled_from([1, 1, 2, 3, 0]),
+        memory_gi=st.sampled_from([1, 0, 2]),
+        priority_class=st.sampled_from(["low", "", "mid", "high", "system-cluster-critical"]),
+        namespace=st.sampled_from(["ns", "ns", "ns", "kube-system"]),
+    )
+
+
+_standing = _jobs(st.just(6), st.sampled_from([1, 1, 2, 3]))
+"""Jobs that run already, as far as there is room."""
+_pending = _jobs(st.sampled_from([0, 0, 1]), st.integers(0, 4))
 
 
 @st.composite
 def plans(draw: st.DrawFn) -> Plan:
+    """Clusters that are rather full: one queue has most of it."""
     queues = draw(st.integers(1, 4))
+    cores = draw(st.lists(st.integers(2, 6), min_size=1, max_size=4))
+    standing = draw(st.lists(_standing, min_size=1, max_size=5))
+    pending = draw(st.lists(_pending, min_size=1, max_size=5))
     return Plan(
-        tuple(draw(st.lists(st.tuples(st.integers(1, 6), st.integers(1, 8)), max_size=5))),
-        tuple(draw(st.integers(0, 4)) for _ in range(queues)),
-        tuple(draw(st.sampled_from([0, 0, 2, 5])) for _ in range(queues)),
-        tuple(draw(st.lists(_jobs, min_size=1, max_size=8))),
+        tuple((cpu, draw(st.sampled_from([8, 4, 2]))) for cpu in cores),
+        tuple(draw(st.sampled_from([1, 2, 3, 0])) for _ in range(queues)),
+        tuple(draw(st.sampled_from([0, 0, 0, 5])) for _ in range(queues)),
+        (*standing, *pending),
     )

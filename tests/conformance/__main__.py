@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 from asched.framework.registry import Registry
+from tests.conformance.batch_modes import compare_modes, table
 from tests.conformance.runner import results, topics_in
 
 
@@ -22,6 +23,9 @@ def main(arguments: list[str] | None = None) -> int:
     if not topics:
         print(f"no documents in {options.directory}", file=sys.stderr)
         return 2
+    if options.compare_modes:
+        print("\n".join(table([*compare_modes(topics)])))
+        return 0
     registry = Registry.discover()
     passed = failed = 0
     width = max(map(len, topics))
@@ -47,6 +51,11 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--topic", action="append", metavar="NAME", help="only this topic; repeat")
     parser.add_argument("--diffs", type=int, default=5, help="differences shown a case (5)")
     parser.add_argument("--cases", type=int, default=10, help="failing cases shown a topic (10)")
+    parser.add_argument(
+        "--compare-modes",
+        action="store_true",
+        help="both behaviours of batch sessions on the recorded clusters, kube-batch's → ours",
+    )
     return parser
 
 

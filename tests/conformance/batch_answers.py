@@ -70,22 +70,26 @@ class BatchLaboratory:
             for _ in self._document.expected:
                 yield answer
             return
-        spec = SessionSpec(
+        spec = self.spec(conf)
+        world = self._document.world(spec, self._seed)
+        for number in range(len(self._document.expected)):
+            _, outcome, answer = self.hold(world, conf, spec, number)
+            yield answer
+            _carry_out(world, outcome)
+
+    def spec(self, conf: SessionConf) -> SessionSpec:
+        return SessionSpec(
             self._document.scheduler_name,
             conf.actions,
             conf.tiers,
             default_queue=self._document.default_queue,
             compatibility=self._compatibility,
         )
-        world = self._document.world(spec, self._seed)
-        for number in range(len(self._document.expected)):
-            outcome, answer = self.hold(world, conf, spec, number)
-            yield answer
-            _carry_out(world, outcome)
 
     def hold(
         self, world: World, conf: SessionConf, spec: SessionSpec, number: int
-    ) -> tuple[SessionOutcome, Answer]:
+    ) -> tuple[SessionRun, SessionOutcome, Answer]:
+        """A session, what it came to, and that in the form of the recordings."""
         snapshot = Cache(world.state, spec).snapshot(world.shrunk)
         trace = Trace()
         volumes = FaultyVolumes(self._document.faults)
@@ -127,7 +131,7 @@ class BatchLaboratory:
             "bindErrors": dict(run.session.books.refused_binds),
             "summary": _summary(run, outcome, closing),
         }
-        return outcome, answer
+        return run, outcome, answer
 
 
 def _carry_out(world: World, outcome: SessionOutcome) -> None:

@@ -2,15 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import ClassVar
 
 import numpy as np
 
 from asched.batch.books import Misplaced
+from asched.batch.corrections import Correction
 from asched.batch.open_session import OpenSession
 from asched.batch.trace import Backfilling
-from asched.framework.session_objects import Task, TaskStatus
+from asched.framework.session_objects import Job, Task, TaskStatus
 from asched.framework.session_plugins import Action, Session
+
+Allocate = Callable[[Task, int], None]
 
 
 class Backfill(Action):
@@ -21,11 +25,26 @@ class Backfill(Action):
     def execute(self, session: Session) -> None:
         assert isinstance(session, OpenSession)
         for job in session.jobs.values():
-            for task in job.with_status(TaskStatus.PENDING):
-                if task.best_effort:
-                    self._place(session, task)
+            tasks = [task for task in job.with_status(TaskStatus.PENDING) if task.best_effort]
+            if not tasks:
+                continue
+            if session.corrects(Correction.ROLL_BACK_GANGS):
+                self._together(session, job, tasks)
+            else:
+                for task in tasks:
+                    self._place(session, task, session.allocate_at_once)
 
-    def _place(self, session: OpenSession, task: Task) -> None:
+    def _together(self, session: OpenSession, job: Job, tasks: list[Task]) -> None:
+        """The gang may lack more than these: they do not take places for nothing."""
+        statement = session.statement()
+        for task in tasks:
+            self._place(session, task, statement.allocate)
+        if session.job_ready(job) or session.job_pipelined(job):
+            statement.commit()
+        else:
+            statement.discard()
+
+    def _place(self, session: OpenSession, task: Task, allocate: Allocate) -> None:
         trace, names = session.trace, session.node_books.names
         trace.line("task", task.key)
         rows = np.flatnonzero(session.feasible(task))
@@ -33,7 +52,7 @@ class Backfill(Action):
             trace.decide(task, Backfilling(tuple(sorted(names[row] for row in rows.tolist()))))
         for row in session.shuffled(rows, f"backfill/{task.uid}").tolist():
             try:
-                session.allocate_at_once(task, row)
+                allocate(task, row)
             except Misplaced as problem:
                 trace.line("allocate-error", task.key, f"{names[row]}: {problem}")
             else:

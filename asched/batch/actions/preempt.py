@@ -111,6 +111,8 @@ class PreemptionRound:
     def _within(self, job: Job) -> None:
         """The job's remaining tasks against its running ones, until one finds nobody."""
         tasks = self._tasks[job.id]
+        if self._upwards and not self._session.job_pipelined(job):
+            return
         while tasks:
             task = tasks.pop()
             self._trace.line("within-job-task", task.key)
@@ -133,19 +135,16 @@ class PreemptionRound:
     def _preempt(self, task: Task, statement: BatchStatement, hunt: Hunt) -> bool:
         """Whether the task got a place, by evicting or because there was room after all."""
         session, names = self._session, self._session.node_books.names
-        if self._uses_room and not session.allocatable(
-            session.queues[session.jobs[task.job].queue], task
-        ):
-            return False
         rows = np.flatnonzero(session.feasible(task))
         scores = session.scores(task, rows)
-        if self._uses_room and self._searcher.use_room(task, rows, scores, statement):
+        with_room = self._uses_room and self._may_grow(task)
+        if with_room and self._searcher.use_room(task, rows, scores, statement):
             return True
         ordered = self._best_first(task, rows, scores, hunt)
         searches: dict[str, VictimSearch] = {}
         assigned = False
         for row in ordered:
-            victims, said = self._searcher.search(task, row, hunt)
+            victims, said = self._searcher.search(task, row, hunt, with_room=with_room)
             searches[names[row]] = said
             if victims:
                 assigned = self._evict(task, row, victims, statement)
@@ -155,6 +154,12 @@ class PreemptionRound:
             by_node = session.by_node(rows, scores)
             self._trace.decide(task, Preemption(by_node, tried, searches))
         return assigned
+
+    def _may_grow(self, task: Task) -> bool:
+        """Whether the task's queue may have more than it has. Else the task can only take the place
+        of others of its queue."""
+        queue = self._session.queues[self._session.jobs[task.job].queue]
+        return not self._session.overused(queue) and self._session.allocatable(queue, task)
 
     def _best_first(self, task: Task, rows: RowArray, scores: Int64Column, hunt: Hunt) -> list[int]:
         """By score, and of equal ones the name that sorts last first."""

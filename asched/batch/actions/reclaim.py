@@ -94,7 +94,7 @@ class ReclaimRound:
         assigned = False
         rows = np.flatnonzero(session.feasible(task))
         for row in session.shuffled(rows, f"reclaim/{task.uid}").tolist():
-            victims, said = self._searcher.search(task, row, hunt)
+            victims, said = self._searcher.search(task, row, hunt, with_room=False)
             searches[names[row]] = said
             if victims:
                 for victim in victims:
@@ -149,7 +149,7 @@ class ReclaimRound:
         order = np.argsort(-scores[np.searchsorted(rows, worth)], kind="stable")
         ordered = worth[order].tolist()
         for row in ordered:
-            victims, said = self._searcher.search(task, row, hunt)
+            victims, said = self._searcher.search(task, row, hunt, with_room=self._uses_room)
             searches[names[row]] = said
             if victims:
                 for victim in victims:

@@ -57,16 +57,19 @@ class VictimSearcher:
                 promising[of_job] = True
         return rows[promising[rows]]
 
-    def search(self, task: Task, row: int, hunt: Hunt) -> tuple[list[Task], VictimSearch]:
+    def search(
+        self, task: Task, row: int, hunt: Hunt, *, with_room: bool
+    ) -> tuple[list[Task], VictimSearch]:
         """(The victims in the order in which they go, enough of them for the task; none where all
-        of them would not be enough) and what to say of it."""
+        of them would not be enough) and what to say of it. ``with_room``: what is there, or will be,
+        counts as well."""
         candidates = self._candidates(row, hunt)
         allowed = hunt.judge(task, candidates)
         found = VictimSearch(keys(candidates), keys(allowed))
-        return self._enough(task, row, allowed), found
+        room = self._room(row) if with_room else ResourceVector()
+        return self._enough(task, room, allowed), found
 
-    def _enough(self, task: Task, row: int, victims: Iterable[Task]) -> list[Task]:
-        gained = self._room(row)
+    def _enough(self, task: Task, gained: ResourceVector, victims: Iterable[Task]) -> list[Task]:
         chosen: list[Task] = []
         for victim in victims:
             if chosen and self._covers(task, gained):
@@ -76,9 +79,7 @@ class VictimSearcher:
         return chosen if self._covers(task, gained) else []
 
     def _room(self, row: int) -> ResourceVector:
-        """What the task would find there anyway; kube-batch does not count on it."""
-        if not self._spares:
-            return ResourceVector()
+        """What the task would find there anyway."""
         return self._session.idle(row).add(self._session.releasing(row))
 
     def _covers(self, task: Task, room: ResourceVector) -> bool:
