@@ -1,0 +1,79 @@
+"""A simulation writes a journal; what is taken from it and simulated again is the same run."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from asched.audit.whatif.extraction import RecordedHistory, recorded_history
+from asched.journal.memory import MemoryStore
+from asched.sim.virtual.exogenous import Event, ObjectRemoved
+from asched.sim.virtual.outcome import Run
+from asched.state.records import AnyRecord
+from tests.audit.recording import REGISTRY
+from tests.audit.whatif.histories import owned, simulated, store_by_turns
+from tests.sim.virtual.simulating import at, comes, has, node, pod
+from tests.sim.virtual.simulating import simulated as simulated_from
+from tests.sim.virtual.test_sessions import Held, pods
+
+SECONDS = st.integers(0, 400)
+END_S = 600
+
+
+@st.composite
+def events(draw: st.DrawFn) -> list[Event]:
+    """Nodes, some of which go; pods of all sizes and priorities, some with a controller each."""
+    found: list[Event] = []
+    for index in range(draw(st.integers(1, 4))):
+        name, joins_s = f"n{index}", draw(st.sampled_from([0, 0, 60]))
+        found += has(node(name, draw(st.sampled_from(["1", "2", "4"]))), seconds=joins_s)
+        if draw(st.integers(0, 3)) == 0:
+            found.append(ObjectRemoved(at(joins_s + 1 + draw(SECONDS)), "Node", name))
+    for index in range(draw(st.integers(1, 16))):
+        created = pod(
+            f"p{index}",
+            draw(st.sampled_from(["500m", "1", "2", "3"])),
+            grace_s=draw(st.sampled_from([0, 1, 30])),
+            priority=draw(st.sampled_from([0, 0, 5, 10])),
+        )
+        returns = draw(st.booleans())
+        if returns:
+            created = owned(created, f"set-{index}")
+        runs_s = draw(st.none() | st.integers(1, 200))
+        found.append(comes(created, draw(SECONDS), runs_s, returns=returns))
+    return found
+
+
+async def taken_from(records: list[AnyRecord]) -> RecordedHistory:
+    store = MemoryStore()
+    await store_by_turns(records, store)
+    return await recorded_history(store, REGISTRY.load)
+
+
+def stints(run: Run) -> dict[str, list[tuple[str, int, int | None, int | None]]]:
+    return {
+        one.uid: [(s.node, s.assigned_ns, s.bound_ns, s.ended_ns) for s in one.stints]
+        for one in run.pods
+    }
+
+
+@settings(max_examples=40)
+@given(events(), st.integers(0, 3))
+async def test_what_was_simulated_is_simulated_again(history: list[Event], seed: int) -> None:
+    first = simulated_from(history, end_s=END_S, seed=seed)
+    found = await taken_from(first.records)
+    assert stints(found.recorded) == stints(first.run)
+    assert stints(simulated(found)) == stints(first.run)
+
+
+async def test_batch_sessions_are_held_again(tmp_path: Path) -> None:
+    gang = pods("gang", 3, 2, arrival={"every": "10s"}, lifetime={"fixed": "60s"})
+    waiting = pods("waiting", 2, 2, arrival={"after": "25s"})
+    held = Held(tmp_path, gang, waiting)
+    found = await taken_from(held.records)
+    assert len(found.scheduler.sessions) == 1
+    assert any(len(of_pod) for of_pod in stints(held.run).values())
+    assert stints(found.recorded) == stints(held.run)
+    assert stints(simulated(found)) == stints(held.run)
