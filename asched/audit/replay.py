@@ -120,10 +120,10 @@ class Judge:
             self._expected.extend(self._decider.next())
         if not self._expected:
             return Divergence(seq, "there is nothing to decide", _stored(record))
-        decided, recorded = _stored(self._expected.popleft()), _stored(record)
+        decided = self._expected.popleft()
         self.decisions += 1
-        if decided != recorded:
-            return Divergence(seq, "another decision", recorded, decided)
+        if _encode(decided) != _encode(record):
+            return Divergence(seq, "another decision", _stored(record), _stored(decided))
         return None
 
     def _compared(self, seq: int, recorded: ShadowCompared) -> Divergence | None:
@@ -135,7 +135,7 @@ class Judge:
         decided = self._answering.compared(
             recorded.number, entry.info, recorded.node, recorded.message
         )
-        if _stored(decided) != _stored(recorded):
+        if _encode(decided) != _encode(recorded):
             return Divergence(seq, "another decision", _stored(recorded), _stored(decided))
         return None
 
@@ -149,6 +149,10 @@ def _follows_another(record: AnyRecord) -> bool:
             return record.session > 0
         case _:
             return False
+
+
+_encode: Final = msgspec.json.Encoder().encode
+"""The bytes that are compared: the payload, without what is stored beside it to find it again."""
 
 
 def _stored(record: AnyRecord) -> str:
