@@ -29,6 +29,7 @@ from asched.sim.errors import (
 )
 from asched.sim.events import complete_core, to_core, to_events
 from asched.sim.listing import ListOptions, Page, list_page
+from asched.sim.resizing import resized
 from asched.sim.resources import Registry, ResourceType
 from asched.sim.selectors import Predicate
 from asched.sim.shapes import check_shape
@@ -244,6 +245,7 @@ class ObjectApi:
             return old
         if not subresource:
             check_update(resource.storage_key, new, old.obj)
+        if subresource in ("", "resize"):
             check_object(resource, new)
         if dry_run:
             return Stored(old.key, new, old.rv)
@@ -293,6 +295,9 @@ class ObjectApi:
                 new.pop("status", None)
             complete_status(resource.storage_key, new)
             return new
+        if subresource == "resize":
+            new = {**old, "spec": resized(old["spec"], new.get("spec") or {})}
+            metadata = dict(old_metadata)
         new = {**new, "metadata": metadata}
         if resource.status:
             if "status" in old:

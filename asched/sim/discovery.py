@@ -57,6 +57,7 @@ def _subresources(resource: ResourceType) -> list[tuple[str, Object]]:
             ("eviction", {"group": "policy", "version": "v1", "kind": "Eviction",
                           "verbs": ["create"]})
         )  # fmt: skip
+        found.append(("resize", {"kind": resource.kind, "verbs": _STATUS_VERBS}))
     if resource.plural == "namespaces":
         found.append(("finalize", {"kind": resource.kind, "verbs": ["update"]}))
     if resource.status:

@@ -16,7 +16,7 @@ _VERBS = {
     "PATCH": "patch",
     "DELETE": "delete",
 }
-_POD_SUBRESOURCES = frozenset({"binding", "eviction"})
+_POD_SUBRESOURCES = frozenset({"binding", "eviction", "resize"})
 _TRUE = frozenset({"1", "true", "True", "t", "T", "TRUE"})
 
 

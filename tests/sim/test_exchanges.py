@@ -28,7 +28,6 @@ NOT_SERVED = {
     "pods/log": "nothing runs in a simulated container",
     "pods/portforward": "nothing runs in a simulated container",
     "pods/proxy": "nothing runs in a simulated container",
-    "pods/resize": "resizing in place is a kubelet's work",
     "replicationcontrollers/scale": "no controllers: workloads are data",
     "serviceaccounts/token": "two fixed bearer tokens are all the authentication there is",
     "services/proxy": "nothing runs behind a simulated service",

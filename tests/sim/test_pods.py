@@ -217,3 +217,29 @@ def test_evictions_honour_disruption_budgets(cluster: Cluster) -> None:
                   namespace="default", subresource="status")  # fmt: skip
     binding.evict(cluster.api, pods, "default", "p", DeleteOptions())
     assert cluster.get("pods", "p", namespace="default")["metadata"]["deletionTimestamp"]
+
+
+def test_resizing_changes_resources_of_containers_and_nothing_else(cluster: Cluster) -> None:
+    before = created(cluster)
+    asked = {"requests": {"cpu": "250m"}, "limits": {"cpu": "500m"}}
+    container = {**before["spec"]["containers"][0], "image": "other", "resources": asked}
+    patch = {
+        "metadata": {"labels": {"new": "label"}},
+        "spec": {"containers": [container], "nodeName": "n"},
+    }
+    after = cluster.patch("pods", "p", patch, namespace="default", subresource="resize")
+    (resized,) = after["spec"]["containers"]
+    assert resized == {**before["spec"]["containers"][0], "resources": asked}
+    assert {**after["spec"], "containers": []} == {**before["spec"], "containers": []}
+    assert after["status"] == before["status"]
+    assert after["metadata"].get("labels") == before["metadata"].get("labels")
+    assert after["metadata"]["resourceVersion"] != before["metadata"]["resourceVersion"]
+
+
+def test_resizing_to_nonsense_is_refused(cluster: Cluster) -> None:
+    (container,) = created(cluster)["spec"]["containers"]
+    wrong = {**container, "resources": {"requests": {"cpu": "-1"}}}
+    patch = {"spec": {"containers": [wrong]}}
+    with pytest.raises(ApiError) as error:
+        cluster.patch("pods", "p", patch, namespace="default", subresource="resize")
+    assert error.value.code == 422
