@@ -116,7 +116,29 @@ def test_every_chart_is_well_formed_and_within_its_frame() -> None:
                 assert 0 <= x <= WIDTH
                 assert 0 <= y <= HEIGHT
         for label in root.iter("text"):
-            assert 0 <= float(label.get("x") or -1) <= WIDTH
+            check_fits(label)
+
+
+CHARACTER_WIDTH = 6.2
+"""Of the labels' font, at most, on average."""
+
+
+def check_fits(label: ET.Element) -> None:
+    """A label is within the picture: marks up the side end at x, those across are about it."""
+    x, width = float(label.get("x") or -1), CHARACTER_WIDTH * len(label.text or "")
+    left = x - (width if label.get("class") == "up" else width / 2)
+    assert left >= 0
+    assert left + width <= WIDTH
+
+
+@pytest.mark.parametrize("end_s", [120, 7200, 86400, 149 * 86400])
+def test_labels_of_long_runs_fit(end_s: int) -> None:
+    made = [pod_run("p", stint("a", 1), created_s=0)]
+    run = run_of(*made, nodes=(span("a"),), end_s=end_s)
+    page = run_page("one", measured(run, workload_of(run.pods)), "One")
+    for chart in re.findall(r"<svg.*?</svg>", page, re.DOTALL):
+        for label in ET.fromstring(chart).iter("text"):
+            check_fits(label)
 
 
 def places(path: str) -> list[tuple[float, float]]:

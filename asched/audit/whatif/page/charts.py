@@ -23,7 +23,7 @@ from asched.audit.whatif.steps import Steps
 
 WIDTH: Final = 560
 HEIGHT: Final = 250
-_LEFT, _RIGHT, _TOP, _BOTTOM = 52, 14, 12, 40
+_LEFT, _RIGHT, _TOP, _BOTTOM = 52, 28, 12, 40
 _PLOT_WIDTH, _PLOT_HEIGHT = WIDTH - _LEFT - _RIGHT, HEIGHT - _TOP - _BOTTOM
 
 MOST_STEPS: Final = 480
