@@ -15,9 +15,13 @@ from asched.audit.replay import replay
 from asched.cycle.group_conditions import UNSCHEDULABLE
 from asched.framework.registry import Registry
 from asched.journal import open_journal
+from asched.model.groups import CUSTOM_POD_GROUPS
+from asched.model.resources import GroupResource
 from asched.plugins.gang_scheduling import INCOMPLETE
+from tests.batch_world.manifests import install_crds
 from tests.daemon.world import World, world
 
+CUSTOM_KINDS = frozenset(kind.__name__ for kind in CUSTOM_POD_GROUPS)
 PAGE = Path(__file__).parents[2] / "docs" / "gang.md"
 
 
@@ -119,3 +123,48 @@ def test_the_words_are_kube_schedulers(shared_dir: Path) -> None:
     }
     assert messages["p0"] == messages["p1"] == INCOMPLETE
     assert "lone" not in messages
+
+
+@pytest.mark.parametrize(
+    "resource",
+    [resource for resource in GroupResource if resource.type.__name__ in CUSTOM_KINDS],
+    ids=lambda resource: resource.value.group,
+)
+async def test_gangs_of_kube_batch(tmp_path: Path, resource: GroupResource) -> None:
+    """A custom PodGroup that the pods name in their annotation; nobody writes its status here."""
+    config = examples()[0]
+    async with world(tmp_path, nodes=1, cpu="1") as w:
+        install_crds(w.cluster)
+        group = {"metadata": {"name": "job"}, "spec": {"minMember": 2}}
+        plural = f"{resource.plural}.{resource.value.group}"
+        async with w.daemon(config) as daemon:
+            for number in range(2):
+                add_annotated(w, f"task-{number}", "job")
+            w.add_pod("other", cpu="400m")
+            await w.until(lambda: bool(w.node_of("other")))
+            assert set(daemon.cluster.queue.gated) == {"default/task-0", "default/task-1"}
+            w.cluster.create(
+                plural, {**group, "apiVersion": api_version(resource), "kind": "PodGroup"}
+            )
+            await w.until(lambda: bool(w.message("task-0")) and bool(w.message("task-1")))
+            assert not w.node_of("task-0")
+            assert not w.node_of("task-1")
+            w.add_node("n1", cpu="1")
+            await w.until(lambda: not w.unbound())
+        await check_replay(w)
+
+
+def api_version(resource: GroupResource) -> str:
+    return f"{resource.value.group}/{resource.value.version}"
+
+
+def add_annotated(w: World, name: str, group: str) -> None:
+    container = {"name": "c", "image": "app", "resources": {"requests": {"cpu": "600m"}}}
+    annotations = {"scheduling.k8s.io/group-name": group}
+    w.cluster.create(
+        "pods",
+        {
+            "metadata": {"name": name, "annotations": annotations},
+            "spec": {"containers": [container]},
+        },
+    )
