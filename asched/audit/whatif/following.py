@@ -17,7 +17,7 @@ from asched.model.groups import CustomPodGroup, PodGroup
 from asched.model.meta import Object
 from asched.model.node import REGION_LABEL, ZONE_LABEL, Node
 from asched.model.pod import Pod
-from asched.model.resources import AnyObject, Resource
+from asched.model.resources import AnyObject, GroupResource, in_order_of_listing
 from asched.sim.virtual.exogenous import Event, Exogenous, ObjectRemoved, ObjectSet
 from asched.sim.virtual.outcome import End, NodeSpan, Run
 from asched.state import records as r
@@ -74,7 +74,7 @@ class HistoryFollower:
         self._begin()
 
     def _begin(self) -> None:
-        for resource in Resource:
+        for resource in in_order_of_listing(tuple(GroupResource)):
             for item in self._state.objects_of.get(resource.value.type, {}).values():
                 self._events.append(ObjectSet(self._begin_ns, cast(AnyObject, item)))
                 if isinstance(item, Node):

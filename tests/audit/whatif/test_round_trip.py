@@ -7,13 +7,14 @@ from pathlib import Path
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from asched.audit.history import ALWAYS, Period
 from asched.audit.whatif.extraction import RecordedHistory, recorded_history
 from asched.journal.memory import MemoryStore
 from asched.sim.virtual.exogenous import Event, ObjectRemoved
 from asched.sim.virtual.outcome import Run
 from asched.state.records import AnyRecord
 from tests.audit.recording import REGISTRY
-from tests.audit.whatif.histories import owned, simulated, store_by_turns
+from tests.audit.whatif.histories import owned, period, simulated, store_by_turns
 from tests.sim.virtual.simulating import at, comes, has, node, pod
 from tests.sim.virtual.simulating import simulated as simulated_from
 from tests.sim.virtual.test_sessions import Held, pods
@@ -46,10 +47,10 @@ def events(draw: st.DrawFn) -> list[Event]:
     return found
 
 
-async def taken_from(records: list[AnyRecord]) -> RecordedHistory:
+async def taken_from(records: list[AnyRecord], when: Period = ALWAYS) -> RecordedHistory:
     store = MemoryStore()
     await store_by_turns(records, store)
-    return await recorded_history(store, REGISTRY.load)
+    return await recorded_history(store, REGISTRY.load, when)
 
 
 def stints(run: Run) -> dict[str, list[tuple[str, int, int | None, int | None]]]:
@@ -77,3 +78,13 @@ async def test_batch_sessions_are_held_again(tmp_path: Path) -> None:
     assert any(len(of_pod) for of_pod in stints(held.run).values())
     assert stints(found.recorded) == stints(held.run)
     assert stints(simulated(found)) == stints(held.run)
+
+
+async def test_a_gang_that_is_incomplete_when_the_period_begins(tmp_path: Path) -> None:
+    gang = pods("gang", 3, 2, arrival={"every": "10s"}, lifetime={"fixed": "60s"})
+    held = Held(tmp_path, gang)
+    found = await taken_from(held.records, period(15))
+    placed = {one.key: one.stints[0].assigned_ns for one in simulated(found).pods}
+    assert len(placed) == 3
+    # It is placed with its third pod, not before.
+    assert min(placed.values()) >= at(20)
