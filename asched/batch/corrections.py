@@ -1,7 +1,7 @@
 """What asched does otherwise than kube-batch, and why: one name for each correction.
 
 A session in compatibility mode makes none of them, every other session makes all.
-``docs/batch.md`` quotes the reasons below; a test shows each.
+``docs/batch-corrections.md`` quotes the reasons below; a test shows each.
 """
 
 from __future__ import annotations
@@ -61,9 +61,9 @@ class Correction(Enum):
         " kube-batch the first tier alone decides, so that drf and proportion protect nobody"
     )
     DESERVED_BY_RESOURCE = (
-        "a queue deserves no more of a resource than it asks for, and what it leaves is shared out;"
-        " in kube-batch a queue that asks much of one resource keeps its part of all, and can"
-        " neither be reclaimed from nor overused"
+        "a queue deserves no more of a resource than it asks for, what it leaves is shared out, and"
+        " reclaim leaves it what it deserves of what its victims use; in kube-batch a queue that asks"
+        " much of one resource keeps its part of all, and nobody can reclaim from it"
     )
     PREEMPT_UPWARDS = (
         "within a job only a more important task evicts, and after every queue had its turn;"

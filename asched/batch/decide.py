@@ -12,7 +12,12 @@ from collections.abc import Callable, Iterator
 from asched.batch.registry import SessionRegistry, SessionRegistryError
 from asched.batch.session import hold_session
 from asched.framework.interface import Victim
-from asched.framework.pod_groups import AnyPodGroup, PodGroupKey, find_group
+from asched.framework.pod_groups import (
+    POD_GROUP_SCHEDULED,
+    AnyPodGroup,
+    PodGroupKey,
+    find_group,
+)
 from asched.framework.sessions import (
     ActionTally,
     EventType,
@@ -31,9 +36,6 @@ from asched.state.session_records import (
     SessionHeld,
 )
 from asched.state.sessions import SessionProfile, same_status, says
-
-POD_GROUP_SCHEDULED = "PodGroupScheduled"
-"""The condition of Kubernetes' own PodGroups. True for a gang that has its places (kube-scheduler)."""
 
 RegistrySource = Callable[[], SessionRegistry]
 

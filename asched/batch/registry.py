@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import importlib.metadata
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Generic, TypeVar
 
 from asched.framework.session_plugins import ACTION_GROUP, PLUGIN_GROUP, Action, SessionPlugin
@@ -28,9 +28,23 @@ class SessionRegistry:
     @classmethod
     def discover(cls) -> SessionRegistry:
         """All that installed distributions offer."""
+        return cls.of_entry_points(
+            [
+                entry_point
+                for group in (PLUGIN_GROUP, ACTION_GROUP)
+                for entry_point in importlib.metadata.entry_points(group=group)
+            ]
+        )
+
+    @classmethod
+    def of_entry_points(
+        cls, entry_points: Iterable[importlib.metadata.EntryPoint]
+    ) -> SessionRegistry:
+        """What these entry points of either group offer."""
         registry = cls({}, {})
-        registry._plugins.offer(importlib.metadata.entry_points(group=PLUGIN_GROUP))
-        registry._actions.offer(importlib.metadata.entry_points(group=ACTION_GROUP))
+        found = [*entry_points]
+        registry._plugins.offer(e for e in found if e.group == PLUGIN_GROUP)
+        registry._actions.offer(e for e in found if e.group == ACTION_GROUP)
         return registry
 
     @property
@@ -59,7 +73,7 @@ class _Shelf(Generic[T]):
         self._loaded = dict(loaded)
         self._offers: dict[str, list[importlib.metadata.EntryPoint]] = {}
 
-    def offer(self, entry_points: Sequence[importlib.metadata.EntryPoint]) -> None:
+    def offer(self, entry_points: Iterable[importlib.metadata.EntryPoint]) -> None:
         for entry_point in dict.fromkeys(entry_points):
             self._offers.setdefault(entry_point.name, []).append(entry_point)
 

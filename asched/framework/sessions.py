@@ -15,7 +15,7 @@ class Compatibility(StrEnum):
     """Whose behaviour a session has."""
 
     NONE = "none"
-    """asched's own: kube-batch's, with corrected what hurts its users (``docs/batch.md``)."""
+    """asched's own: kube-batch's, with corrected what hurts its users (``docs/batch-corrections.md``)."""
     KUBE_BATCH = "kube-batch"
     """Exactly what kube-batch does, oddities included."""
 

@@ -1,0 +1,25 @@
+"""docs/batch-corrections.md says what the code does."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from asched.batch.corrections import Correction
+from tests.conformance.batch_modes import compare_modes, table
+from tests.conformance.runner import topics_in
+
+PAGE = Path(__file__).parents[2] / "docs" / "batch-corrections.md"
+
+
+def test_every_reason_is_quoted() -> None:
+    page = " ".join(PAGE.read_text().split())
+    missing = [correction.name for correction in Correction if correction.value not in page]
+    assert missing == []
+
+
+@pytest.mark.shared
+def test_the_numbers_are_those_of_the_recorded_clusters(shared_dir: Path) -> None:
+    topics = topics_in(shared_dir / "golden" / "batch")
+    assert "\n".join(table([*compare_modes(topics)])) in PAGE.read_text()
