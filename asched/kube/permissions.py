@@ -45,4 +45,21 @@ WRITE = frozenset(
     }
 )
 REQUIRED = READ | WRITE
-"""Everything that this package uses."""
+"""Everything that this package uses of what every cluster has."""
+
+_POD_GROUPS = frozenset(
+    resource.value.group for resource in GroupResource if resource.kind == "PodGroup"
+)
+SESSIONS = frozenset(
+    {
+        Permission(resource.value.group, resource.plural, verb)
+        for resource in OPTIONAL - {GroupResource.WORKLOADS}
+        for verb in ("list", "watch")
+    }
+    | {
+        Permission(group, resource, "patch")
+        for group in _POD_GROUPS
+        for resource in ("podgroups", "podgroups/status")
+    }
+)
+"""What batch sessions use beside it."""

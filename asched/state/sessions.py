@@ -185,8 +185,6 @@ class Sessions:
 
     def object_seen(self, seen: Object) -> None:
         """An object other than a pod is as given."""
-        if not self._profiles:
-            return
         self._stir_by(type(seen))
         if isinstance(seen, CustomPodGroup | PodGroup):
             group = type(seen).__name__, seen.key

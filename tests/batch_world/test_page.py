@@ -1,0 +1,61 @@
+"""What docs/batch.md shows is what works."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from asched.batch.registry import SessionRegistry
+from asched.daemon.config_file import parse
+from asched.framework.registry import Registry
+from asched.kube.permissions import SESSIONS
+from asched.sim.auth import Rule
+from tests.batch_world.jobs import GROUP, POD_GROUPS, status
+from tests.batch_world.manifests import install_crds
+from tests.daemon.world import world
+
+PAGE = Path(__file__).parents[2] / "docs" / "batch.md"
+
+
+def blocks() -> list[str]:
+    return re.findall(r"```yaml\n(.*?)```", PAGE.read_text(), re.S)
+
+
+def test_actions_and_plugins_of_the_page_are_installed() -> None:
+    registry = SessionRegistry.discover()
+    assert {"allocate", "backfill", "preempt", "reclaim"} <= {*registry.action_names}
+    conf: dict[str, Any] = yaml.safe_load(blocks()[1])
+    named = {plugin["name"] for tier in conf["tiers"] for plugin in tier["plugins"]}
+    assert named <= {*registry.plugin_names}
+
+
+async def test_the_configuration_and_the_objects(tmp_path: Path) -> None:
+    configuration, conf, objects, _ = blocks()
+    (tmp_path / "kube-batch.yaml").write_text(conf)
+    configuration = configuration.replace("kube-batch.yaml", str(tmp_path / "kube-batch.yaml"))
+    found = parse(configuration, "page", Registry.discover())
+    assert found.sessions[0].actions == ("reclaim", "allocate", "backfill", "preempt")
+    assert not found.faults
+    assert not found.warnings
+    async with world(tmp_path, nodes=1) as w:
+        install_crds(w.cluster, GROUP)
+        w.cluster.listen(POD_GROUPS, lambda change: w.touch())
+        for thing in yaml.safe_load_all(objects):
+            plural = {"Queue": f"queues.{GROUP}", "PodGroup": POD_GROUPS, "Pod": "pods"}
+            w.cluster.create(plural[thing["kind"]], thing)
+        async with w.daemon(configuration):
+            await w.until(lambda: status(w, "train").get("phase") == "Running")
+            assert not w.unbound()
+
+
+def test_the_role_allows_what_sessions_use() -> None:
+    rules = [
+        Rule(frozenset(rule["verbs"]), group, frozenset(rule["resources"]))
+        for rule in yaml.safe_load(blocks()[3])["rules"]
+        for group in rule["apiGroups"]
+    ]
+    for group, resource, verb in SESSIONS:
+        assert any(rule.allows(verb, group, resource, "") for rule in rules), (resource, verb)
