@@ -78,10 +78,12 @@ def with_changes(
     there, with its default arguments; one that orders the queue takes the place of the one before.
 
     Raises :class:`AuditError` for a plugin that is not there or does not score, for disabling one
-    that no profile has, and where a profile would be left that cannot work.
+    that no profile has, where there is no profile, and where one would be left that cannot work.
     """
-    specs = tuple(profiles)
-    for change in changes:
+    specs, wanted = tuple(profiles), tuple(changes)
+    if wanted and not specs:
+        raise AuditError("--plugins: there is no profile whose plugins could be changed")
+    for change in wanted:
         plugin = _loaded(change.name, registry)
         enabled = any(change.name in spec.plugin_names for spec in specs)
         if change.action is Action.DISABLE and not enabled:

@@ -150,3 +150,9 @@ def test_mistakes(text: str, complaint: str) -> None:
     ) as found:
         changed(text)
     assert "\n" not in str(found.value)
+
+
+def test_no_profile_to_change() -> None:
+    assert with_changes((), (), REGISTRY) == ()
+    with pytest.raises(AuditError, match="there is no profile"):
+        with_changes((), parse_changes("+Likes"), REGISTRY)
