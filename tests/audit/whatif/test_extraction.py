@@ -13,6 +13,7 @@ from asched.audit.pods import AuditError
 from asched.audit.whatif.comparison import NamedRun, compare
 from asched.audit.whatif.extraction import recorded_history
 from asched.framework.status import Code
+from asched.journal.checkpoints import write_checkpoints
 from asched.journal.memory import MemoryStore
 from asched.sim.virtual.exogenous import (
     Event,
@@ -35,7 +36,15 @@ from asched.state.records import (
     VictimEvicted,
 )
 from tests.audit.recording import BEGIN_NS, REGISTRY, Recording, node, pod
-from tests.audit.whatif.histories import S, history_of, owned, period, simulated, stints
+from tests.audit.whatif.histories import (
+    S,
+    history_of,
+    owned,
+    period,
+    simulated,
+    stints,
+    store_by_turns,
+)
 
 
 def created(events: tuple[Event, ...]) -> dict[str, PodCreated]:
@@ -352,6 +361,15 @@ async def test_a_period_begins_with_the_state_of_then() -> None:
     assert stints(simulated(found)) == stints(found.recorded) == {
         "a": [("n", 20, 30)], "b": [("n", 30, None)], "c": [],
     }  # fmt: skip
+
+
+async def test_a_checkpoint_before_the_period_makes_no_difference() -> None:
+    plain, kept = MemoryStore(), MemoryStore()
+    for store in (plain, kept):
+        await store_by_turns(three_pods().records, store)
+    await write_checkpoints(kept, REGISTRY.load, every=3)
+    found = [await recorded_history(store, REGISTRY.load, period(20)) for store in (plain, kept)]
+    assert found[0] == found[1]
 
 
 async def test_a_period_ends_where_it_is_to() -> None:

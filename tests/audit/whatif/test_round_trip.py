@@ -60,7 +60,7 @@ def stints(run: Run) -> dict[str, list[tuple[str, int, int | None, int | None]]]
     }
 
 
-@settings(max_examples=40)
+@settings(max_examples=25)
 @given(events(), st.integers(0, 3))
 async def test_what_was_simulated_is_simulated_again(history: list[Event], seed: int) -> None:
     first = simulated_from(history, end_s=END_S, seed=seed)
