@@ -49,6 +49,10 @@ class SessionStage:
         return self._table.pods_cursor
 
     @property
+    def lowest_priority(self) -> int | None:
+        return self._index.lowest_priority
+
+    @property
     def terms_version(self) -> int:
         return self._index.terms_version
 

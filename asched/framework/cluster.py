@@ -32,6 +32,10 @@ class Cluster(Protocol):
         """Changes whenever a pod comes to a node or leaves it, or changes there."""
 
     @property
+    def lowest_priority(self) -> int | None:
+        """The lowest priority of all pods on nodes; None where there is none."""
+
+    @property
     def terms_version(self) -> int:
         """Changes whenever :meth:`term_holders` of any kind has another answer; how many pods hold a
         term where does not matter."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import ClassVar, NamedTuple
@@ -170,6 +171,11 @@ class DefaultPreemption(PostFilterPlugin, PreEnqueuePlugin, EnqueueExtensions):
         if reason:
             return PostFilterResult(Status.unschedulable(_PREFIX + reason))
         rows = statuses.rows(Code.UNSCHEDULABLE)
+        lowest = self.handle.cluster.lowest_priority
+        if lowest is None or lowest >= pod.priority:
+            # No need to look: there is nobody anywhere to be evicted.
+            text = self._helpless(len(rows), {NO_VICTIMS: len(rows)} if len(rows) else {})
+            return PostFilterResult(Status.unschedulable(_PREFIX + text), "")
         wanted = self._args.enough(len(rows))
         if len(rows):
             now_ns = self.handle.cluster.now_ns
@@ -231,9 +237,12 @@ class DefaultPreemption(PostFilterPlugin, PreEnqueuePlugin, EnqueueExtensions):
 
     def no_candidate(self, run: DryRun) -> str:
         """What to say where no evictions would help: each node counts."""
+        return self._helpless(len(run.rejected), Counter(run.rejected.values()))
+
+    def _helpless(self, tried: int, why: Mapping[Status, int]) -> str:
         size = self.handle.cluster.nodes.cluster_size
-        counted = [(status.reasons, 1) for status in run.rejected.values()]
-        others = size - len(run.rejected)
+        counted = [(status.reasons, number) for status, number in why.items()]
+        others = size - tried
         if others:
             counted.append(((NOT_HELPFUL,), others))
         return f"0/{size} nodes are available: {histogram(counted)}."

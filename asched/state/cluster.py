@@ -123,6 +123,10 @@ class ClusterState:
         return self.nodes.pods_cursor
 
     @property
+    def lowest_priority(self) -> int | None:
+        return self._pod_index.lowest_priority
+
+    @property
     def terms_version(self) -> int:
         return self._pod_index.terms_version
 

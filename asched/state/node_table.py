@@ -401,7 +401,8 @@ class NodeTable(Nodes):
             return
         if old.shape is pod.shape:
             here[pod.uid] = pod
-            if old.label_set is not pod.label_set or old.pod.terminating != pod.pod.terminating:
+            changed = old.label_set is not pod.label_set or old.priority != pod.priority
+            if changed or old.pod.terminating != pod.pod.terminating:
                 self._pod_log.append((row, old, -1))
                 self._pod_log.append((row, pod, 1))
             # No column changed, but a plugin of node scope may look at the pods themselves.

@@ -7,7 +7,7 @@ caches this is memory, not state: dropping it changes no answer.
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 from collections.abc import Iterable, Sequence
 
 import numpy as np
@@ -113,6 +113,8 @@ class PodIndex:
         self._holders = {kind: _Holders() for kind in TermKind}
         self._holders_cursor = -1
         self._holders_size = 0
+        self._priorities: Counter[int] = Counter()
+        self._priorities_cursor = -1
 
     def count_pods(self, query: PodQuery) -> Int64Column:
         """How many matching pods each row's node has. Read-only; valid until the next change."""
@@ -154,6 +156,21 @@ class PodIndex:
         """Whether any pod on a node has any term."""
         self._follow_holders()
         return any(self._holders.values())
+
+    @property
+    def lowest_priority(self) -> int | None:
+        """The lowest priority of all pods on nodes; None where there is none."""
+        changes = self._table.pods_changed_since(self._priorities_cursor)
+        if changes is None:
+            self._priorities.clear()
+            changes = [(row, pod, 1) for row, pod in self._all_pods()]
+        for _, pod, sign in changes:
+            priority = pod.priority
+            self._priorities[priority] += sign
+            if not self._priorities[priority]:
+                del self._priorities[priority]
+        self._priorities_cursor = self._table.pods_cursor
+        return min(self._priorities, default=None)
 
     def _follow_holders(self) -> None:
         table = self._table

@@ -456,3 +456,18 @@ def test_victims_name_pods_by_key_and_uid() -> None:
     scheduling = Scheduling(*PLUGINS)
     scheduling.see(a_node("n"), on("n", "low", "4"))
     assert rejection(scheduling, urgent()).victims == (Victim("default/low", "pod-low"),)
+
+
+def test_with_nobody_to_evict_anywhere_the_words_are_those_of_a_dry_run() -> None:
+    """A lesser pod on a node that is too small anyway is what makes the difference."""
+
+    def message(*lesser: Pod) -> str:
+        scheduling = Scheduling(*PLUGINS)
+        scheduling.see(a_node("full"), a_node("small", {"cpu": "2", "pods": "9"}))
+        scheduling.see(on("full", "equal", "4", priority=100), *lesser)
+        return rejection(scheduling, urgent(cpu="3")).message
+
+    tried = message(on("small", "lesser", "1", priority=-1))
+    assert message() == tried
+    assert "1 No preemption victims found for incoming pod" in tried
+    assert "1 Preemption is not helpful for scheduling" in tried
