@@ -38,6 +38,7 @@ from asched.state import records as r
 from asched.state.cluster import ClusterState
 from asched.state.fold import Fold
 from asched.state.queue import SchedulingQueue
+from asched.state.session_records import EvictionDecided
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -177,6 +178,8 @@ class PodTimelines:
                         seq, at, record.node, record.code.title, record.plugin, record.message
                     ),
                 )
+            case EvictionDecided():
+                self._write(record.key, Preemption(seq, at, record.preemptor.key, record.node))
             case r.VictimEvicted():
                 self._write(record.key, Eviction(seq, at))
             case r.EvictionFailed():

@@ -31,7 +31,8 @@ def add_gang(
 ) -> None:
     """A PodGroup that needs ``size`` pods, and that many (or ``pods``)."""
     group = {"minMember": size, "queue": "default", **spec}
-    w.cluster.create(POD_GROUPS, {"metadata": {"name": name}, "spec": group})
+    metadata = {"name": name, "annotations": {"example.com/token": "s3cr3t"}}
+    w.cluster.create(POD_GROUPS, {"metadata": metadata, "spec": group})
     for number in range(size if pods is None else pods):
         add_member(w, name, number, cpu)
 
