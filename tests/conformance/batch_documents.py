@@ -43,6 +43,8 @@ class Expected(NamedTuple):
     varies: dict[str, Any]
     lenient: bool
     """Outcomes were seen that came up once in all runs: there may be others."""
+    partial: bool = False
+    """Only what is named at the top was worked out (in cases derived by hand)."""
 
 
 class World(NamedTuple):
@@ -68,7 +70,12 @@ class BatchDocument:
             self.faults: dict[str, list[str]] = recorded.get("faults", {})
             self.hazards: list[str] = recorded.get("hazards", [])
             self.expected = [
-                Expected(found["stable"], found["varies"], found["coreSeenOnce"] > 0)
+                Expected(
+                    found["stable"],
+                    found["varies"],
+                    found["coreSeenOnce"] > 0,
+                    found.get("partial", False),
+                )
                 for key in ("expect", "expect2")
                 if (found := recorded.get(key)) is not None
             ]

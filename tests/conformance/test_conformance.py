@@ -35,6 +35,16 @@ def test_recorded_by_kube_scheduler(shared_dir: Path) -> None:
     )
 
 
+@pytest.mark.shared
+def test_recorded_by_kube_batch(shared_dir: Path) -> None:
+    registry = Registry.discover()
+    topics = topics_in(shared_dir / "golden" / "batch")
+    assert topics
+    assert_all_agree(
+        result for topic, paths in topics.items() for result in results(topic, paths, registry)
+    )
+
+
 @pytest.mark.parametrize("topic", sorted(topics_in(CASES)))
 def test_derived_by_hand(topic: str) -> None:
     assert_all_agree(results(topic, topics_in(CASES)[topic], Registry.discover()))
@@ -113,6 +123,54 @@ def test_topics_can_be_chosen(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([str(CASES), "--topic", "edge", "--topic", "volumes"]) == 0
     out = capsys.readouterr().out.splitlines()
     assert [line.split()[0] for line in out] == ["edge", "volumes", "3"]
+
+
+@pytest.fixture
+def sessions(tmp_path: Path) -> Path:
+    shutil.copytree(CASES / "batch", tmp_path / "batch")
+    return tmp_path
+
+
+@pytest.mark.parametrize(
+    ("stable", "varies", "line"),
+    [
+        ({"binds": {"ns/g-0": "n2"}}, {}, "binds.ns/g-0: expected n2, got n1"),
+        ({"binds": {}}, {}, "binds.ns/g-0: expected (absent), got n1"),
+        (
+            {"binds": {"ns/g-1": "n1", "ns/g-2": "n1"}},
+            {"binds": {"ns/g-0": {"outcomes": [{"value": "n7"}, {"absent": True}]}}},
+            "binds.ns/g-0: expected one of ['n7', '(absent)'], got n1",
+        ),
+        (
+            {"trace": {}},
+            {"trace": {"allocate": {"commonPrefix": ["queue x"]}}},
+            "trace.allocate: expected to begin with ['queue x'], got ['queue q'",
+        ),
+        ({"somethingNew": 1}, {}, "somethingNew: expected 1, got (absent)"),
+    ],
+)
+def test_what_differs_in_a_session_is_told(
+    sessions: Path,
+    capsys: pytest.CaptureFixture[str],
+    stable: Mapping[str, Any],
+    varies: Mapping[str, Any],
+    line: str,
+) -> None:
+    path = sessions / "batch" / "batch-1.json"
+    document = json.loads(path.read_text())
+    document["expect"].update(stable=stable, varies=varies)
+    path.write_text(json.dumps(document))
+    assert main([str(sessions)]) == 1
+    out = capsys.readouterr().out
+    assert "batch-1 session 1\n" in out
+    assert f"\n    {line}" in out
+
+
+def test_both_modes_are_compared(sessions: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main([str(sessions), "--compare-modes"]) == 0
+    last = capsys.readouterr().out.splitlines()[-1]
+    # Only the short gang fares otherwise: it gives its room back.
+    assert last == "| all | 6 | 6 | 7 → 7 | 3 → 3 | 4 → 4 | 2 → 0 | 0 → 0 |"
 
 
 def test_nothing_to_run_is_no_success(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

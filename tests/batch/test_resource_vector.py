@@ -1,0 +1,93 @@
+"""The arithmetic of several resources, as kube-batch has it."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from asched.framework.resource_vector import EXACT, TOLERANT, ResourceVector, share
+
+MI = 1024 * 1024
+amounts = st.dictionaries(
+    st.sampled_from(["cpu", "memory", "gpu", "fpga"]), st.integers(0, 1 << 40).map(float)
+)
+vectors = amounts.map(ResourceVector.of)
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "tolerant", "exact"),
+    [
+        ({"cpu": 100}, {"cpu": 100}, True, True),
+        ({"cpu": 109}, {"cpu": 100}, True, False),
+        ({"cpu": 110}, {"cpu": 100}, False, False),
+        ({"memory": 10 * MI - 1}, {}, True, False),
+        ({"memory": 10 * MI}, {}, False, False),
+        # Ten thousandths of a scalar or less are passed over, whatever is there.
+        ({"gpu": 10}, {}, True, False),
+        ({"gpu": 11}, {}, False, False),
+        ({"gpu": 1000}, {"gpu": 991}, True, False),
+        ({"gpu": 1000}, {"gpu": 990}, False, False),
+    ],
+)
+def test_less_equal(
+    first: dict[str, float], second: dict[str, float], tolerant: bool, exact: bool
+) -> None:
+    one, other = ResourceVector.of(first), ResourceVector.of(second)
+    assert one.less_equal(other, TOLERANT) is tolerant
+    assert one.less_equal(other, EXACT) is exact
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "less"),
+    [
+        ({"cpu": 1, "memory": 1}, {"cpu": 2, "memory": 2}, True),
+        ({"cpu": 1, "memory": 2}, {"cpu": 2, "memory": 2}, False),
+        # Without scalars of its own, each of the other's must be more than nearly nothing.
+        ({"cpu": 1, "memory": 1}, {"cpu": 2, "memory": 2, "gpu": 10}, False),
+        ({"cpu": 1, "memory": 1}, {"cpu": 2, "memory": 2, "gpu": 11}, True),
+        ({"cpu": 1, "memory": 1, "gpu": 1}, {"cpu": 2, "memory": 2}, False),
+        ({"cpu": 1, "memory": 1, "gpu": 1}, {"cpu": 2, "memory": 2, "gpu": 2}, True),
+        ({"cpu": 1, "memory": 1, "gpu": 1}, {"cpu": 2, "memory": 2, "fpga": 2}, False),
+    ],
+)
+def test_less(first: dict[str, float], second: dict[str, float], less: bool) -> None:
+    assert ResourceVector.of(first).less(ResourceVector.of(second)) is less
+
+
+def test_the_minimum_has_scalars_where_both_have_some() -> None:
+    one = ResourceVector.of({"cpu": 5, "memory": 1, "gpu": 3})
+    assert one.minimum(ResourceVector.of({"cpu": 2, "memory": 9})).amounts() == {
+        "cpu": 2,
+        "memory": 1,
+    }
+    other = ResourceVector.of({"cpu": 2, "memory": 9, "fpga": 1})
+    assert one.minimum(other).amounts() == {"cpu": 2, "memory": 1, "gpu": 0}
+
+
+def test_nothing_is_below_every_threshold() -> None:
+    little = ResourceVector.of({"cpu": 9, "memory": 10 * MI - 1, "gpu": 9})
+    assert little.is_empty()
+    assert not little.is_empty(EXACT)
+    assert ResourceVector().is_empty(EXACT)
+    assert not ResourceVector.of({"cpu": 10}).is_empty()
+
+
+def test_shares_of_nothing() -> None:
+    assert share(0, 0) == 0
+    assert share(1, 0) == 1
+    assert share(1, 4) == 0.25
+
+
+@given(vectors, vectors)
+def test_what_is_added_can_be_taken_away(first: ResourceVector, second: ResourceVector) -> None:
+    before = {name: first.get(name) for name in ("cpu", "memory", "gpu", "fpga")}
+    after = first.copy().add(second).sub(second)
+    assert {name: after.get(name) for name in before} == before
+
+
+@given(vectors, vectors)
+def test_an_exact_fit_is_a_tolerant_one(first: ResourceVector, second: ResourceVector) -> None:
+    if first.less_equal(second, EXACT):
+        assert first.less_equal(second)
+        assert all(first.get(name) <= second.get(name) for name in first.names())
