@@ -23,6 +23,7 @@ from asched.framework.interface import ExtensionPoint
 from asched.framework.profile import ProfileSpec
 from asched.framework.registry import Registry
 from asched.framework.resolve import default_plugins
+from asched.framework.sessions import SessionSpec
 
 app = command_app("Check a configuration, or print the defaults.")
 
@@ -50,12 +51,16 @@ def check(
         configuration = load(file, Registry.discover())
     except ConfigFileError as error:
         raise BadInput(error.lines) from None
+    if configuration.faults:
+        raise BadInput(configuration.faults)
     for line in configuration.warnings:
         typer.echo(line, err=True)
     match output:
         case TableOrDocument.TABLE:
             for profile in configuration.profiles:
                 _print_profile(profile)
+            for session in configuration.sessions:
+                _print_session(session)
         case TableOrDocument.JSON:
             print_json(_resolved(configuration))
         case TableOrDocument.YAML:
@@ -113,9 +118,28 @@ def convert(
 def _resolved(configuration: Configuration) -> dict[str, Any]:
     return {
         "profiles": to_plain(configuration.profiles),
+        "sessions": to_plain(configuration.sessions),
         "scheduler": to_plain(configuration.scheduler),
         "settings": to_plain(configuration.settings),
     }
+
+
+def _print_session(session: SessionSpec) -> None:
+    rows = [
+        (
+            str(number),
+            option.name,
+            ", ".join(option.disabled),
+            ", ".join(f"{key}={value}" for key, value in option.arguments.items()),
+        )
+        for number, tier in enumerate(session.tiers, 1)
+        for option in tier
+    ]
+    title = (
+        f"Sessions for {session.scheduler_name}, every {session.period_s:g} s:"
+        f" {', '.join(session.actions)}"
+    )
+    print_table(("TIER", "PLUGIN", "OFF", "ARGUMENTS"), rows, title=title)
 
 
 def _default_scheduler(configuration: Configuration, registry: Registry) -> dict[str, Any]:

@@ -5,8 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from typer.testing import CliRunner
 
 from asched.batch.registry import SessionRegistry
+from asched.cli.main import app
 from asched.daemon.config_file import ConfigFileError, Configuration, parse
 from asched.daemon.config_settings import BatchSettings
 from asched.daemon.session_files import SessionFiles, read_conf
@@ -103,6 +105,22 @@ def test_an_unknown_action_or_plugin_is_named(tmp_path: Path) -> None:
     )
     lenient = config(OWN + f"batch: [{{conf: {path}, compatibility: kube-batch}}]\n")
     assert 'plugin "Gang" is not known and left out' in lenient.warnings[0]
+
+
+def test_config_check_shows_sessions_and_refuses_a_broken_file(tmp_path: Path) -> None:
+    conf = a_file(
+        tmp_path, "actions: allocate\ntiers: [{plugins: [{name: gang, enableJobOrder: no}]}]"
+    )
+    path = tmp_path / "asched.yaml"
+    path.write_text(OWN + f"batch: [{{conf: {conf}}}]\n")
+    shown = CliRunner().invoke(app, ["config", "check", str(path)])
+    assert shown.exit_code == 0, shown.output
+    assert "Sessions for kube-batch, every 1 s: allocate" in shown.stdout
+    assert "enableJobOrder" in shown.stdout
+    conf.write_text("actions: [")
+    broken = CliRunner().invoke(app, ["config", "check", str(path)])
+    assert broken.exit_code == 2
+    assert "default configuration is used" in broken.stderr
 
 
 async def test_a_changed_file_is_read_again(tmp_path: Path) -> None:
