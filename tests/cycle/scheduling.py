@@ -52,6 +52,12 @@ class Scheduling:
         return [decision for batch in iter(self.next, ()) for decision in batch]
 
 
+def pod_of(decision: r.Decision) -> str:
+    """The key of the pod that was decided about."""
+    assert not isinstance(decision, r.SessionHeld | r.PodGroupDecided), decision
+    return decision.key
+
+
 def nodes_of(decisions: Iterable[r.Decision]) -> dict[str, str]:
     """Pod key to node, of the assignments."""
     return {d.key: d.node for d in decisions if isinstance(d, r.Assigned)}

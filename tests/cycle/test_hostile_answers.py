@@ -24,7 +24,7 @@ from asched.framework.nodes import Nodes, Verdicts
 from asched.framework.pod_info import PodInfo, QueuedPod
 from asched.framework.status import SUCCESS, Code, Status
 from asched.state import records as r
-from tests.cycle.scheduling import Scheduling
+from tests.cycle.scheduling import Scheduling, pod_of
 from tests.state.objects import a_node, a_pod
 
 
@@ -135,6 +135,6 @@ def test_a_queue_sort_that_raises_stops_nothing() -> None:
     scheduling = Scheduling(RaisingSort)
     pods = [a_pod(name) for name in ("odd", "word", "one", "two")]
     scheduling.see(a_node("n0"), *pods)
-    decided = [decision.key for decision in scheduling.decide()]
+    decided = [pod_of(decision) for decision in scheduling.decide()]
     assert sorted(decided) == sorted(pod.key for pod in pods)
     assert decided[-1] == "default/odd"

@@ -17,7 +17,7 @@ from asched.framework.status import Code, Status
 from asched.state import records as r
 from asched.state.cluster import ClusterState
 from asched.state.fold import Fold
-from tests.cycle.scheduling import Scheduling, nodes_of
+from tests.cycle.scheduling import Scheduling, nodes_of, pod_of
 from tests.state.objects import a_node, a_pod
 from tests.state.profiles import loader
 
@@ -93,7 +93,7 @@ def test_what_a_plugin_says_while_it_is_told_becomes_decisions() -> None:
     assert [answer.key for answer in told] == ["default/two", "default/three"]
 
     decisions = scheduling.next()
-    assert [(type(d), d.key) for d in decisions] == [
+    assert [(type(d), pod_of(d)) for d in decisions] == [
         (r.PermitRejected, "default/two"),
         (r.PermitRejected, "default/three"),
     ]

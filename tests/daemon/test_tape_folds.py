@@ -11,7 +11,7 @@ from asched.framework.resolve import resolve
 from asched.kube.changes import Deleted, Listed
 from asched.kube.tape import Tape
 from asched.model.pod import Pod
-from asched.model.resources import AnyObject, Resource
+from asched.model.resources import AnyObject, Resource, WatchedResource
 from asched.state.cluster import ClusterState
 from asched.state.fold import Fold
 from asched.state.invariants import check
@@ -21,7 +21,7 @@ from asched.state.records import AnyRecord, ProfilesLoaded, TurnStarted
 NS_PER_S = 1_000_000_000
 
 
-def _known(state: ClusterState, resource: Resource) -> dict[str, str]:
+def _known(state: ClusterState, resource: WatchedResource) -> dict[str, str]:
     """Key to uid, of all that the state holds of a resource."""
     if resource is Resource.PODS:
         return {key: entry.info.uid for key, entry in state.pods.items()}
@@ -32,7 +32,7 @@ def test_the_recorded_churn_folds_to_exactly_what_was_alive(shared_dir: Path) ->
     registry = Registry.discover()
     fold = Fold(ClusterState(), registry.load)
     fold.apply(ProfilesLoaded(resolve(KubeSchedulerConfiguration(), registry)))
-    alive: dict[Resource, dict[str, AnyObject]] = {}
+    alive: dict[WatchedResource, dict[str, AnyObject]] = {}
     records = 0
     for at_s, change in ((item.at_s, item.change) for item in Tape(_tape(shared_dir))):
         fold.apply(TurnStarted(max(fold.state.now_ns, round(at_s * NS_PER_S))))

@@ -18,7 +18,7 @@ from asched.kube.client import ApiClient
 from asched.kube.connection import open_client
 from asched.kube.credentials import Credentials, CredentialSource, FixedCredentials
 from asched.kube.timing import RequestBudget, RetryPolicy
-from asched.model.resources import AnyObject, Resource
+from asched.model.resources import AnyObject, Resource, WatchedResource
 
 BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
 PATIENCE_S = 20.0
@@ -55,8 +55,8 @@ class View:
 
     def __init__(self) -> None:
         self.batches: list[Batch] = []
-        self.listed: list[Resource] = []
-        self._objects: dict[Resource, dict[str, AnyObject]] = {r: {} for r in Resource}
+        self.listed: list[WatchedResource] = []
+        self._objects: dict[WatchedResource, dict[str, AnyObject]] = {r: {} for r in Resource}
         self._news = anyio.Event()
 
     async def sink(self, batch: Batch) -> None:
@@ -77,10 +77,10 @@ class View:
         self._news.set()
         self._news = anyio.Event()
 
-    def of(self, resource: Resource) -> dict[str, AnyObject]:
+    def of(self, resource: WatchedResource) -> dict[str, AnyObject]:
         return self._objects[resource]
 
-    def names(self, resource: Resource) -> set[str]:
+    def names(self, resource: WatchedResource) -> set[str]:
         return {item.name for item in self.of(resource).values()}
 
     async def until(self, holds: Callable[[], bool]) -> None:

@@ -42,7 +42,7 @@ from asched.plugins.inter_pod_affinity import InterPodAffinity
 from asched.plugins.node_resources_fit import NodeResourcesFit
 from asched.plugins.node_unschedulable import NodeUnschedulable
 from asched.state import records as r
-from tests.cycle.scheduling import Scheduling, nodes_of, the_one
+from tests.cycle.scheduling import Scheduling, nodes_of, pod_of, the_one
 from tests.state.objects import a_node, a_pod, deleted
 from tests.state.profiles import profile_of
 
@@ -366,7 +366,7 @@ def test_room_that_was_made_is_kept_from_lesser_pods() -> None:
     rejection(scheduling, urgent(cpu="4"))
     gone(scheduling, "low")
     scheduling.see(a_pod("thief", {"cpu": "1"}, priority=99), urgent("peer", "1"))
-    decided = {d.key: d for d in scheduling.decide()}
+    decided = {pod_of(d): d for d in scheduling.decide()}
     thief = decided["default/thief"]
     assert isinstance(thief, r.Rejected)
     assert thief.message.startswith("0/1 nodes are available: 1 Insufficient cpu.")
