@@ -182,6 +182,11 @@ class OpenSession:
             names[row]: score for row, score in zip(rows.tolist(), scores.tolist(), strict=True)
         }
 
+    def try_task(self, task: Task, word: str = "task") -> None:
+        """An action turns to the task."""
+        self.books.tally["tasks"] += 1
+        self.trace.line(word, task.key)
+
     def allocate_at_once(self, task: Task, row: int) -> None:
         """Allocate outside of any statement, and bind the job's allocated tasks if it is ready now.
         Raises :class:`asched.batch.books.Misplaced`."""

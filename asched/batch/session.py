@@ -126,6 +126,7 @@ class SessionRun:
             self._tallies.append(
                 ActionTally(
                     action.name,
+                    tasks=done["tasks"],
                     allocated=done[TaskStatus.ALLOCATED.value],
                     pipelined=done[TaskStatus.PIPELINED.value],
                     bound=done["bound"],

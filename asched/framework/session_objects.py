@@ -6,13 +6,13 @@ like; a plugin reads.
 
 from __future__ import annotations
 
-from enum import Enum
+from enum import StrEnum
 
 from asched.framework.pod_info import PodInfo
 from asched.framework.resource_vector import ResourceVector
 
 
-class TaskStatus(Enum):
+class TaskStatus(StrEnum):
     """Where a pod stands, in kube-batch's words."""
 
     PENDING = "Pending"
@@ -31,8 +31,11 @@ class TaskStatus(Enum):
     UNKNOWN = "Unknown"
 
 
-ALLOCATED_STATUSES = frozenset(
-    {TaskStatus.BOUND, TaskStatus.BINDING, TaskStatus.RUNNING, TaskStatus.ALLOCATED}
+ALLOCATED_STATUSES = (
+    TaskStatus.RUNNING,
+    TaskStatus.BOUND,
+    TaskStatus.BINDING,
+    TaskStatus.ALLOCATED,
 )
 """Statuses whose tasks hold resources for good."""
 

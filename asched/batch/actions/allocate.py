@@ -97,7 +97,7 @@ class Allocation:
             task = tasks.pop()
             session.fit_deltas.pop(job.id, None)
             session.fit_messages.pop(job.id, None)
-            self._trace.line("task", task.key)
+            self._session.try_task(task)
             if not session.allocatable(queue, task):
                 self._trace.line("over-capability", task.key)
                 session.fit_messages[job.id] = capability_message(queue)

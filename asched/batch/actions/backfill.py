@@ -46,7 +46,7 @@ class Backfill(Action):
 
     def _place(self, session: OpenSession, task: Task, allocate: Allocate) -> None:
         trace, names = session.trace, session.node_books.names
-        trace.line("task", task.key)
+        session.try_task(task)
         rows = np.flatnonzero(session.feasible(task))
         if trace.wanted:
             trace.decide(task, Backfilling(tuple(sorted(names[row] for row in rows.tolist()))))

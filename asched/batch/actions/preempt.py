@@ -93,7 +93,7 @@ class PreemptionRound:
         hopeless: set[PodShape] = set()
         while tasks:
             task = tasks.pop()
-            self._trace.line("task", task.key)
+            self._session.try_task(task)
             if self._uses_room and task.info.shape in hopeless:
                 continue
             if self._preempt(task, statement, hunt):
@@ -115,7 +115,7 @@ class PreemptionRound:
             return
         while tasks:
             task = tasks.pop()
-            self._trace.line("within-job-task", task.key)
+            self._session.try_task(task, "within-job-task")
             statement = self._session.statement()
             hunt = self._hunt(lambda other: other is job, partial(self._may_replace, task))
             assigned = self._preempt(task, statement, hunt)

@@ -88,7 +88,7 @@ class ReclaimRound:
         if not tasks:
             return False
         task = tasks.pop()
-        self._trace.line("task", task.key)
+        self._session.try_task(task)
         hunt = self._hunt(job)
         searches: dict[str, VictimSearch] = {}
         assigned = False
@@ -124,7 +124,7 @@ class ReclaimRound:
         statement = session.statement()
         while tasks and not session.overused(queue):
             task = tasks.pop()
-            self._trace.line("task", task.key)
+            self._session.try_task(task)
             may = session.allocatable(queue, task, reclaiming=True)
             if not may or not self._reclaim(job, task, statement):
                 break
