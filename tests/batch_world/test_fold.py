@@ -1,0 +1,232 @@
+"""Whatever happens between sessions, the fold stays sound, and what it decided is decided again."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import msgspec
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from asched.batch.conf import DEFAULT_CONF, parse_conf
+from asched.batch.registry import SessionRegistry
+from asched.deciders import AllDeciders
+from asched.framework.sessions import SessionSpec
+from asched.framework.status import Code
+from asched.journal.codec import CODEC
+from asched.model.groups import (
+    CustomPodGroupSpec,
+    CustomQueueSpec,
+    IncubatorPodGroup,
+    IncubatorQueue,
+)
+from asched.model.meta import Annotations, ObjectMeta
+from asched.model.pod import Pod
+from asched.model.resources import AnyObject
+from asched.state.checkpoint import checkpoint_of, restore
+from asched.state.cluster import ClusterState, PodPhase
+from asched.state.fold import Fold
+from asched.state.invariants import check
+from asched.state.observe import observe_deletion, observe_object
+from asched.state.records import (
+    DECISIONS,
+    AnyRecord,
+    BindFailed,
+    Bound,
+    EvictionFailed,
+    ObjectGone,
+    ProfilesLoaded,
+    TurnStarted,
+    VictimEvicted,
+)
+from asched.state.session_records import (
+    PodGroupDecided,
+    PodGroupWriteFailed,
+    PodGroupWritten,
+    SessionsLoaded,
+)
+from tests.state.objects import a_node, a_pod, bound, deleted, in_phase
+from tests.state.profiles import loader
+
+REGISTRY = SessionRegistry.discover()
+CONF = DEFAULT_CONF.replace("allocate, backfill", "reclaim, allocate, backfill, preempt")
+GROUPS, MEMBERS = ("a", "b", "c"), 3
+WHEN = datetime(2026, 1, 31, tzinfo=UTC)
+
+
+def spec(period_s: float = 1.0) -> SessionSpec:
+    conf = parse_conf(CONF, REGISTRY.action_names)
+    return SessionSpec("kube-batch", conf.actions, conf.tiers, period_s=period_s)
+
+
+def member(group: str, number: int) -> Pod:
+    pod = a_pod(f"{group}{number}", {"cpu": "2"}, scheduler="kube-batch")
+    metadata = msgspec.structs.replace(pod.metadata, annotations=Annotations(group_name=group))
+    return msgspec.structs.replace(pod, metadata=metadata)
+
+
+def pod_group(name: str, size: int) -> IncubatorPodGroup:
+    metadata = ObjectMeta(name=name, namespace="default", uid=f"group-{name}")
+    return IncubatorPodGroup(metadata=metadata, spec=CustomPodGroupSpec(min_member=size))
+
+
+class History:
+    """A fold that things happen to, and all that was recorded."""
+
+    def __init__(self) -> None:
+        self.fold = Fold(ClusterState(), loader())
+        self.state = self.fold.state
+        self.records: list[AnyRecord] = []
+        self._decider = AllDeciders(self.state, REGISTRY)
+        self.apply(TurnStarted(1))
+        self.apply(ProfilesLoaded(()))
+        self.apply(SessionsLoaded((spec(),)))
+        self.see(
+            IncubatorQueue(metadata=ObjectMeta(name="default"), spec=CustomQueueSpec(weight=1))
+        )
+
+    def apply(self, record: AnyRecord) -> None:
+        self.fold.apply(record)
+        self.records.append(record)
+        check(self.state)
+
+    def see(self, thing: AnyObject) -> None:
+        news = observe_object(self.state, thing)
+        if news is not None:
+            self.apply(news)
+
+    def lose(self, thing: AnyObject) -> None:
+        news = observe_deletion(self.state, thing)
+        if news is not None:
+            self.apply(news)
+
+    def pass_time(self) -> None:
+        """A period goes by, and what is due then is decided."""
+        self.apply(TurnStarted(self.state.now_ns + 1_000_000_000))
+        while decisions := self._decider.next():
+            for decision in decisions:
+                self.apply(decision)
+
+    # -- what may happen ----------------------------------------------------------------------
+
+    def happen(self, what: str, group: str, number: int) -> None:
+        pod = member(group, number)
+        entry = self.state.pods.get(pod.key)
+        if what == "node":
+            self.see(a_node(f"n{number}", {"cpu": "4", "memory": "8Gi", "pods": "10"}))
+        elif what == "no node":
+            self.apply(ObjectGone("Node", f"n{number}"))
+        elif what == "group":
+            self.see(pod_group(group, number + 1))
+        elif what == "no group":
+            self.lose(pod_group(group, 0))
+        elif what == "pod" and entry is None:
+            self.see(pod)
+        elif what == "no pod":
+            self.lose(pod)
+        elif what == "writes end":
+            self._end_writes(failing=number == 0)
+        elif what == "evictions end":
+            self._end_evictions(failing=number == 0)
+        elif entry is not None:
+            self._happen_to(what, pod, entry.phase, entry.node)
+
+    def _happen_to(self, what: str, pod: Pod, phase: PodPhase, node: str) -> None:
+        if what == "running" and node:
+            self.see(in_phase(bound(pod, node), "Running"))
+        elif what == "finished" and node:
+            self.see(in_phase(bound(pod, node), "Succeeded"))
+        elif what == "deleted":
+            self.see(deleted(bound(pod, node) if node else pod, WHEN))
+        elif what == "bound" and phase is PodPhase.ASSUMED:
+            self.apply(Bound(pod.key, pod.uid, node))
+        elif what == "bind failed" and phase is PodPhase.ASSUMED:
+            self.apply(BindFailed(pod.key, pod.uid, node, Code.ERROR, "", "refused"))
+
+    def _end_writes(self, *, failing: bool) -> None:
+        for (kind, group), write in [*self.state.sessions.writes.items()]:
+            if write.under_way:
+                end = PodGroupWriteFailed if failing else PodGroupWritten
+                self.apply(end(kind, group, write.decision.uid))
+
+    def _end_evictions(self, *, failing: bool) -> None:
+        for uid, eviction in [*self.state.evictions.items()]:
+            end = EvictionFailed if failing else VictimEvicted
+            self.apply(end(eviction.victim.key, uid))
+
+
+EVENTS = st.tuples(
+    st.sampled_from(
+        ["node", "node", "no node", "group", "group", "no group", "pod", "pod", "pod", "no pod",
+         "writes end", "evictions end", "running", "finished", "deleted", "bound", "bind failed",
+         "time", "time", "time"]
+    ),
+    st.sampled_from(GROUPS),
+    st.integers(0, MEMBERS - 1),
+)  # fmt: skip
+
+
+def run(events: list[tuple[str, str, int]]) -> History:
+    history = History()
+    for what, group, number in events:
+        if what == "time":
+            history.pass_time()
+        else:
+            history.happen(what, group, number)
+    return history
+
+
+@settings(max_examples=60)
+@given(st.lists(EVENTS, max_size=60))
+def test_the_fold_is_sound_and_decides_the_same_again(
+    events: list[tuple[str, str, int]],
+) -> None:
+    history = run(events)
+    stored = [CODEC.encode(record) for record in history.records]
+    again = Fold(ClusterState(), loader())
+    decider, expected = AllDeciders(again.state, REGISTRY), list[AnyRecord]()
+    for number, row in enumerate(stored):
+        record = CODEC.decode(number + 1, row.kind, row.version, row.payload)
+        if isinstance(record, DECISIONS):
+            if not expected:
+                expected += decider.next()
+            assert CODEC.encode(expected.pop(0)) == row
+        assert not expected or isinstance(record, DECISIONS)
+        again.apply(record)
+
+
+@settings(max_examples=40)
+@given(st.lists(EVENTS, max_size=50), st.lists(EVENTS, max_size=15))
+def test_a_checkpoint_goes_on_as_the_state_would(
+    before: list[tuple[str, str, int]], after: list[tuple[str, str, int]]
+) -> None:
+    history = run(before)
+    kept = restore(checkpoint_of(history.state), loader())
+    count = len(history.records)
+    for what, group, number in after:
+        if what == "time":
+            history.pass_time()
+        else:
+            history.happen(what, group, number)
+    for record in history.records[count:]:
+        kept.apply(record)
+    check(kept.state)
+    sessions, restored = history.state.sessions, kept.state.sessions
+    assert [p.due_ns() for p in restored] == [p.due_ns() for p in sessions]
+    assert [[*p.pending] for p in restored] == [[*p.pending] for p in sessions]
+    assert restored.finished.keys() == sessions.finished.keys()
+    assert restored.writes == sessions.writes
+
+
+@settings(max_examples=60)
+@given(st.lists(EVENTS, max_size=60))
+def test_what_was_said_is_not_said_again(events: list[tuple[str, str, int]]) -> None:
+    history = run(events)
+    history.happen("writes end", "a", 1)
+    for _ in range(3):
+        history.pass_time()
+        history.happen("writes end", "a", 1)
+    count = len(history.records)
+    history.pass_time()
+    news = [r for r in history.records[count:] if isinstance(r, PodGroupDecided)]
+    assert news == []
