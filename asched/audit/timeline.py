@@ -35,7 +35,7 @@ from asched.journal.store import JournalStore
 from asched.model.node import Node
 from asched.model.pod import Pod, PodCondition
 from asched.state import records as r
-from asched.state.cluster import ClusterState
+from asched.state.cluster import ClusterState, PodPhase
 from asched.state.fold import Fold
 from asched.state.queue import SchedulingQueue
 from asched.state.session_records import EvictionDecided
@@ -149,6 +149,8 @@ class PodTimelines:
         match record:
             case r.PodChanged() if record.key in self._followed:
                 self._write(record.key, Change(seq, at, self._changed(record)))
+                if self._confirms(record, record.node_name):
+                    self._write(record.key, Binding(seq, at, record.node_name))
             case r.ObjectGone(kind="Pod"):
                 self._write(record.key, Deletion(seq, at))
             case r.Rejected():
@@ -170,7 +172,8 @@ class PodTimelines:
                 reply = ExtenderReply(seq, at, record.attempt, verb, name, failure)
                 self._write(record.key, reply)
             case r.Bound():
-                self._write(record.key, Binding(seq, at, record.node))
+                if self._confirms(record, record.node):
+                    self._write(record.key, Binding(seq, at, record.node))
             case r.BindFailed():
                 self._write(
                     record.key,
@@ -200,6 +203,13 @@ class PodTimelines:
         )  # fmt: skip
         for victim in record.victims:
             self._write(victim.key, Preemption(seq, at, record.key, record.nominated_node or ""))
+
+    def _confirms(self, record: r.PodChanged | r.Bound, node_name: str) -> bool:
+        """Whether a record is the first to say that a binding took place, as was decided."""
+        entry = self._fold.state.entry(record.key, record.uid)
+        if entry is None or entry.phase is not PodPhase.ASSUMED:
+            return False
+        return entry.node == node_name
 
     def _changed(self, record: r.PodChanged) -> tuple[str, ...]:
         """As :func:`changes`, from the short form of a change."""

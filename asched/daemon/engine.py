@@ -113,6 +113,8 @@ class Engine:
         self._turn_begun = False
         self._turn_began_ns: int | None = None
         self._stopping = False
+        self._confirmed = 0
+        """Bindings that the API server answered for in this turn."""
         self._book_faults_reported = 0
         self._listing: Iterator[News] | None = None
         """What is left of a list that did not fit its turn."""
@@ -176,6 +178,8 @@ class Engine:
             for decision in decisions:
                 self._effects.release(decision)
             self._after_commit(batch)
+        self.stats.bound += self._confirmed
+        self._confirmed = 0
         self._turn_began_ns = None
 
     def troubles(self, slow_turn_s: float) -> list[str]:
@@ -217,9 +221,22 @@ class Engine:
     # -- observing ----------------------------------------------------------------------------
 
     def _observe(self) -> None:
-        ends_ns = self._clock.monotonic_ns() + round(self._limits.slice_s * NS_PER_S)
+        # In this order a binding is mostly seen before it is answered, and recorded once.
+        self._observe_changes()
         while (outcome := self._inbox.next_outcome()) is not None:
+            if isinstance(outcome, Bound):
+                self._confirmed += 1
+                if self._shows(outcome):
+                    continue
             self._apply(outcome)
+
+    def _shows(self, outcome: Bound) -> bool:
+        """Whether the watch has shown the binding already."""
+        entry = self._cluster.entry(outcome.key, outcome.uid)
+        return entry is not None and entry.info.pod.node_name == entry.node == outcome.node
+
+    def _observe_changes(self) -> None:
+        ends_ns = self._clock.monotonic_ns() + round(self._limits.slice_s * NS_PER_S)
         while self._clock.monotonic_ns() < ends_ns:
             if self._listing is None:
                 change = self._inbox.next_change()
@@ -308,8 +325,6 @@ class Engine:
     def _after_commit(self, batch: list[AnyRecord]) -> None:
         for record in batch:
             match record:
-                case Bound():
-                    self.stats.bound += 1
                 case BindFailed():
                     self._effects.binding_failed(record)
                 case ObjectGone(kind="Pod"):

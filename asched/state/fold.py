@@ -353,6 +353,9 @@ class Fold:
     # -- outcomes -----------------------------------------------------------------------------
 
     def _bound(self, record: r.Bound) -> None:
+        if record.shown:
+            self._pods.shown_bound(record)
+            return
         entry = self.state.entry(record.key, record.uid)
         if entry is None or entry.phase is not PodPhase.ASSUMED or entry.node != record.node:
             return  # the watch was faster than the answer, or the pod is gone

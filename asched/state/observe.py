@@ -15,13 +15,14 @@ from asched.model.meta import Object
 from asched.model.node import Node
 from asched.model.pod import POD_SCHEDULED, Pod, PodCondition
 from asched.model.resources import AnyObject, Resource, WatchedResource
+from asched.state.binding_echo import observe_echo
 from asched.state.cluster import ClusterState
-from asched.state.records import ObjectGone, ObjectSeen, PodChanged, PodSeen
+from asched.state.records import Bound, ObjectGone, ObjectSeen, PodChanged, PodSeen
 
 _READ_POD_CONDITIONS = frozenset({"DisruptionTarget", "PodResizePending"})
 _READ_NODE_CONDITIONS = frozenset({"Ready"})
 
-News = ObjectSeen | ObjectGone | PodSeen | PodChanged
+News = ObjectSeen | ObjectGone | PodSeen | PodChanged | Bound
 
 
 def observe_object(state: ClusterState, seen: AnyObject) -> News | None:
@@ -88,6 +89,9 @@ def _observe_pod(state: ClusterState, pod: Pod) -> News | None:
     old, pod = entry.info.pod, _without_pod_noise(pod)
     if pod == old:
         return None
+    echo = observe_echo(state, entry, pod)
+    if echo is not None:
+        return echo
     if not _same_template(old, pod):
         return ObjectSeen(pod, state.templates.new_number(pod))
     return PodChanged(

@@ -13,10 +13,11 @@ from asched.framework.pod_info import PodInfo
 from asched.framework.profile import Profile
 from asched.model.meta import Object
 from asched.model.pod import Pod
+from asched.state.binding_echo import picture
 from asched.state.changes import pod_changes
 from asched.state.cluster import ClusterState, PodEntry, PodPhase
 from asched.state.pod_groups import standing_of_pending
-from asched.state.records import PodChanged, PodSeen
+from asched.state.records import Bound, PodChanged, PodSeen
 from asched.state.templates import reports_resources
 from asched.state.waking import Happened
 
@@ -93,6 +94,17 @@ class PodFold:
         shape = None if reports_resources(old) else entry.info.shape
         label_set = entry.info.label_set if same_labels else None
         self._updated(entry, PodInfo(pod, shape, label_set))
+
+    def shown_bound(self, record: Bound) -> None:
+        """The watch shows the pod on the node that it was placed on."""
+        entry = self._state.entry(record.key, record.uid)
+        if entry is None or entry.node != record.node:
+            raise FoldError(
+                f"pod {record.key} ({record.uid}) is shown bound where it was not placed"
+            )
+        pod = picture(self._state, entry.info.pod, record.node, labelled=record.labelled)
+        shape = None if reports_resources(pod) else entry.info.shape
+        self._updated(entry, PodInfo(pod, shape))
 
     def _new(self, info: PodInfo, template: int) -> None:
         state, pod = self._state, info.pod

@@ -137,11 +137,16 @@ class TurnStarted(Record):
 
 
 class Bound(Record):
-    """The API server confirmed our binding."""
+    """The API server confirmed our binding: in its answer, or by showing the pod on its node."""
 
     key: str
     uid: str
     node: str
+    shown: bool = False
+    """The pod's own object names the node, and has not changed otherwise; see
+    :mod:`asched.state.binding_echo`."""
+    labelled: bool = False
+    """With that it was given the node's topology labels."""
 
 
 class BindFailed(Record):
