@@ -18,7 +18,6 @@ from asched.cycle.shadow import Answering
 from asched.deciders import AllDeciders
 from asched.framework.profile import PluginOrigin, ProfileError
 from asched.framework.registry import Registry
-from asched.journal.codec import CODEC
 from asched.journal.store import JournalStore
 from asched.state.fold import Fold, FoldError
 from asched.state.records import (
@@ -152,11 +151,11 @@ def _follows_another(record: AnyRecord) -> bool:
 
 
 _encode: Final = msgspec.json.Encoder().encode
-"""The bytes that are compared: the payload, without what is stored beside it to find it again."""
+"""The bytes that are compared: the whole record."""
 
 
 def _stored(record: AnyRecord) -> str:
-    return CODEC.encode(record).payload
+    return _encode(record).decode()
 
 
 async def first_replayable(journal: JournalStore) -> int:

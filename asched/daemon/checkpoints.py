@@ -50,7 +50,10 @@ class Checkpoints:
         """The journal holds the records up to ``seq``, and the state is made of these. While one
         checkpoint is being written the next one waits."""
         self._seq = seq
-        if self._every and seq - self._last_seq >= self._every and self._due is None:
+        if not self._every or self._due is not None or seq - self._last_seq < self._every:
+            return
+        # Of a large cluster a checkpoint is large: all of them together stay smaller than the records.
+        if seq - self._last_seq >= self._cluster.nodes.cluster_size + len(self._cluster.pods):
             self._due = _Due(seq, image_of_state(self._cluster))
             self._last_seq = seq
             self._woken.set()

@@ -124,7 +124,7 @@ async def archived_records(store: JournalStore, folder: Path) -> AsyncIterator[A
         await anyio.lowlevel.checkpoint()
         head = verify(sealed, head)
         for row in sealed.rows:
-            yield CODEC.decode(row.seq, row.kind, row.version, row.payload)
+            yield CODEC.decode(row.seq, row.kind, row.version, row.subject, row.payload)
 
 
 async def restore(store: JournalStore, folder: Path, target: JournalStore) -> Head:

@@ -1,7 +1,8 @@
 """Records to rows and back.
 
-A payload is compact JSON (``sqlite3 journal.db 'select payload from journal_record' | jq``) tagged
-with the record's type. Each row also has the version of its record's form. When the form of a
+A payload is compact JSON (``sqlite3 journal.db 'select payload from journal_record' | jq``). What
+other columns say is not in it: the record's type, which is the column ``kind``, and a pod's key, which
+the ``subject`` ends in. Each row also has the version of its record's form. When the form of a
 record changes, one function per step is added to :data:`UPCASTERS`; what was written before is
 brought up step by step while it is read, and stays in the journal as it was.
 """
@@ -90,15 +91,15 @@ class Codec:
         }
         """The version in which each kind is written."""
         self._encode = msgspec.json.Encoder().encode
-        self._decoder: msgspec.json.Decoder[AnyRecord] = msgspec.json.Decoder(AnyRecord)
+        self._decoders = {kind: msgspec.json.Decoder(form) for kind, form in KINDS.items()}
 
     def encode(self, record: AnyRecord) -> Encoded:
         """The stored form of ``record`` in its kind's current version."""
-        kind = type(record).__name__
+        kind, subject = type(record).__name__, subject_of(record)
         payload = self._encode(record).decode()
-        return Encoded(kind, self.versions[kind], subject_of(record), payload)
+        return Encoded(kind, self.versions[kind], subject, _without_columns(kind, subject, payload))
 
-    def decode(self, seq: int, kind: str, version: int, payload: str) -> AnyRecord:
+    def decode(self, seq: int, kind: str, version: int, subject: str, payload: str) -> AnyRecord:
         """The record that was stored, brought up to the current version.
 
         Raises :class:`RecordError`, naming ``seq`` and ``kind``, for an unknown kind, a version
@@ -107,19 +108,15 @@ class Codec:
         current = self.versions.get(kind)
         if current is None:
             raise RecordError(f"record {seq} is of unknown kind {kind!r}: upgrade asched")
+        payload = _with_key(kind, subject, payload)
         if version != current:
             payload = self._upcast(seq, kind, version, payload)
         try:
-            record = self._decoder.decode(payload)
+            return self._decoders[kind].decode(payload)
         except msgspec.DecodeError as error:
             raise RecordError(
                 f"record {seq} ({kind} v{version}) does not decode: {error}"
             ) from None
-        if type(record).__name__ != kind:
-            raise RecordError(
-                f"record {seq} says it is {kind} but holds {type(record).__name__}: altered?"
-            )
-        return record
 
     def _upcast(self, seq: int, kind: str, version: int, payload: str) -> str:
         current = self.versions[kind]
@@ -143,5 +140,37 @@ class Codec:
                 ) from None
         return self._encode(raw).decode()
 
+
+def _without_columns(kind: str, subject: str, payload: str) -> str:
+    """``payload`` without what other columns say: its type, and for a record of a pod the key."""
+    rest = payload[len(kind) + len('{"type":""') :]
+    if kind in _KEYED:
+        key = subject[len(_POD) + 1 :]
+        field = f',"key":"{key}"'
+        # A key that JSON writes otherwise than the subject has it stays in the payload.
+        if rest.startswith(field) and _plain(key):
+            rest = rest[len(field) :]
+    return "{" + rest[1:] if rest.startswith(",") else "{}"
+
+
+def _with_key(kind: str, subject: str, payload: str) -> str:
+    """``payload`` with the key that is only in the subject. (The type need not be put back; what was
+    written by asched 0.1 has both.)"""
+    if kind not in _KEYED or payload.startswith(('{"type"', '{"key"')):
+        return payload
+    key = subject[len(_POD) + 1 :]
+    if not _plain(key):
+        return payload
+    separator = "" if payload.startswith("{}") else ","
+    return f'{{"key":"{key}"{separator}{payload[1:]}'
+
+
+def _plain(text: str) -> bool:
+    """Whether JSON writes a text as it is."""
+    return text.isprintable() and "\\" not in text and '"' not in text
+
+
+_KEYED = frozenset(kind.__name__ for kind in _OF_A_POD if kind.__struct_fields__[0] == "key")
+"""The kinds of record that begin with a pod's key."""
 
 CODEC = Codec(UPCASTERS)

@@ -115,7 +115,7 @@ class MemoryStore:
             await anyio.lowlevel.checkpoint()
             for row in rows:
                 if after_seq < row.seq <= last_seq and subject in (None, row.subject):
-                    record = CODEC.decode(row.seq, row.kind, row.version, row.payload)
+                    record = CODEC.decode(row.seq, row.kind, row.version, row.subject, row.payload)
                     yield StoredRecord(row.seq, batch.written_at_ns, record)
 
     async def subjects(self, kind: str) -> Sequence[str]:

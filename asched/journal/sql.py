@@ -148,7 +148,14 @@ class SqlStore:
         last_seq = head.seq if up_to is None else min(up_to, head.seq)
         record, batch = JOURNAL_RECORD.c, JOURNAL_BATCH.c
         query = (
-            select(record.seq, batch.written_at_ns, record.kind, record.version, record.payload)
+            select(
+                record.seq,
+                batch.written_at_ns,
+                record.kind,
+                record.version,
+                record.subject,
+                record.payload,
+            )
             .join(JOURNAL_BATCH, record.batch == batch.batch)
             .order_by(record.seq)
             .limit(_CHUNK_ROWS)
@@ -164,8 +171,8 @@ class SqlStore:
                 raise ArchivedError(archived_message(archived_seq.last_seq))
             if subject is None:
                 _check_gapless([row.seq for row in rows], after_seq)
-            for seq, written_at_ns, kind, version, payload in rows:
-                yield StoredRecord(seq, written_at_ns, CODEC.decode(seq, kind, version, payload))
+            for seq, written_at_ns, *stored in rows:
+                yield StoredRecord(seq, written_at_ns, CODEC.decode(seq, *stored))
             if not rows:
                 return
             after_seq = rows[-1].seq

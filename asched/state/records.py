@@ -94,10 +94,10 @@ class ObjectGone(Record):
 class PodSeen(Record):
     """A pod appeared that is like another one: its template is held already."""
 
-    template: int
-    """See :class:`asched.state.templates.Templates`."""
     key: str
     uid: str
+    template: int
+    """See :class:`asched.state.templates.Templates`."""
     creation_timestamp: datetime | None = None
     labels: dict[str, str] | None = None
     """None where they are those of the template."""

@@ -31,7 +31,7 @@ def test_every_kind_survives_a_round_trip(kind: str) -> None:
     @given(struct(KINDS[kind]))
     def round_trip(record: AnyRecord) -> None:
         encoded = CODEC.encode(record)
-        decoded = CODEC.decode(1, encoded.kind, encoded.version, encoded.payload)
+        decoded = CODEC.decode(1, *encoded)
         assert decoded == record
         # 1 == 1.0 == True in Python, so compare the stored forms as well.
         assert CODEC.encode(decoded) == encoded
@@ -40,10 +40,22 @@ def test_every_kind_survives_a_round_trip(kind: str) -> None:
 
 
 @given(records())
-def test_payloads_are_json_on_one_line_tagged_with_their_kind(record: AnyRecord) -> None:
+def test_payloads_are_json_on_one_line(record: AnyRecord) -> None:
     encoded = CODEC.encode(record)
-    assert json.loads(encoded.payload)["type"] == encoded.kind == type(record).__name__
+    assert encoded.kind == type(record).__name__
+    assert isinstance(json.loads(encoded.payload), dict)
     assert not {"\n", "\r", "\0"} & set(encoded.payload)
+
+
+@pytest.mark.parametrize("key", ["ns/p", 'ns/"p"', "ns/\\", "ns/\0", "ns/\x7f", "ns/ä", "", "p"])
+def test_a_key_is_found_again_whatever_it_holds(key: str) -> None:
+    record = Bound(key, "u", "n")
+    assert CODEC.decode(1, *CODEC.encode(record)) == record
+
+
+def test_what_the_first_release_wrote_is_read() -> None:
+    for payload in ('{"type":"Bound","key":"a/b","uid":"u","node":"n"}', '{"uid":"u","node":"n"}'):
+        assert CODEC.decode(1, "Bound", 1, "pod/a/b", payload) == Bound("a/b", "u", "n")
 
 
 def test_the_stored_form_is_pinned() -> None:
@@ -53,7 +65,7 @@ def test_the_stored_form_is_pinned() -> None:
         1,
         "pod/ns/p",
         (
-            '{"type":"Assigned","key":"ns/p","uid":"u","node":"n","attempt":2,"feasible":5,"score":7,'
+            '{"uid":"u","node":"n","attempt":2,"feasible":5,"score":7,'
             '"holds":[{"plugin":"Gang","deadline_ns":9}]}'
         ),
     )
@@ -84,12 +96,12 @@ def test_subjects(record: AnyRecord, subject: str) -> None:
         ("Bound", 0, "{}", r"record 7 \(Bound\) has version 0"),
         ("Bound", 1, "{", r"record 7 \(Bound v1\) does not decode"),
         ("Bound", 1, '{"type":"Bound","key":1}', r"record 7 \(Bound v1\) does not decode: .*key"),
-        ("Bound", 1, '{"type":"TurnStarted","now_ns":1}', "record 7 .* holds TurnStarted"),
+        ("Bound", 1, '{"type":"TurnStarted","now_ns":1}', "record 7 .* 'TurnStarted'"),
     ],
 )
 def test_what_does_not_decode_is_named(kind: str, version: int, payload: str, message: str) -> None:
     with pytest.raises(RecordError, match=message):
-        CODEC.decode(7, kind, version, payload)
+        CODEC.decode(7, kind, version, "pod/ns/p", payload)
 
 
 def _rename_host(raw: dict[str, Any]) -> dict[str, Any]:
@@ -106,9 +118,9 @@ def test_upcasters_bring_each_old_version_up_step_by_step() -> None:
     assert codec.encode(now).version == 3
     for version, field in ((1, "host"), (2, "machine"), (3, "node")):
         payload = json.dumps({"type": "Bound", "key": "ns/p", "uid": "u", field: "n"})
-        assert codec.decode(1, "Bound", version, payload) == now
+        assert codec.decode(1, "Bound", version, "pod/ns/p", payload) == now
     with pytest.raises(RecordError, match="not JSON"):
-        codec.decode(1, "Bound", 1, "{")
+        codec.decode(1, "Bound", 1, "pod/ns/p", "{")
     assert codec.encode(TurnStarted(1)).version == 1
 
 
@@ -132,10 +144,10 @@ def test_each_version_takes_exactly_the_steps_that_it_lacks(newest: int) -> None
         old = json.loads(codec.encode(now).payload)
         if version < newest:
             old[f"v{version}"] = version
-        assert codec.decode(1, "Bound", version, json.dumps(old)) == now
+        assert codec.decode(1, "Bound", version, "pod/ns/p", json.dumps(old)) == now
         assert taken == [*range(version, newest)]
     with pytest.raises(RecordError, match=f"version {newest + 1}, this asched knows 1 to {newest}"):
-        codec.decode(1, "Bound", newest + 1, codec.encode(now).payload)
+        codec.decode(1, "Bound", newest + 1, "pod/ns/p", codec.encode(now).payload)
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -148,7 +160,7 @@ def test_a_first_step_of_any_kind_is_taken_and_the_result_is_written_anew(kind: 
         new = codec.encode(record)
         assert new.version == 2
         old = json.dumps({"once": 1, **json.loads(new.payload)})
-        brought = codec.decode(1, kind, 1, old)
+        brought = codec.decode(1, kind, 1, new.subject, old)
         assert brought == record
         assert codec.encode(brought) == new
 
@@ -169,16 +181,18 @@ def test_what_a_step_cannot_work_on_is_named(stored: str) -> None:
 
     codec = Codec({"Bound": (split_host,)})
     with pytest.raises(RecordError, match=r"record 9 \(Bound v1\)"):
-        codec.decode(9, "Bound", 1, stored)
+        codec.decode(9, "Bound", 1, "pod/ns/p", stored)
 
 
 def test_a_step_that_leaves_no_record_is_named() -> None:
     codec = Codec({"Bound": (lambda raw: {"type": "TurnStarted", "now_ns": 1},)})
-    with pytest.raises(RecordError, match=r"record 9 says it is Bound but holds TurnStarted"):
-        codec.decode(9, "Bound", 1, "{}")
+    with pytest.raises(
+        RecordError, match=r"record 9 \(Bound v1\) does not decode: .*'TurnStarted'"
+    ):
+        codec.decode(9, "Bound", 1, "pod/ns/p", "{}")
     codec = Codec({"Bound": (lambda raw: {**raw, "key": 7},)})
     with pytest.raises(RecordError, match=r"record 9 \(Bound v1\) does not decode"):
-        codec.decode(9, "Bound", 1, CODEC.encode(Bound("ns/p", "u", "n")).payload)
+        codec.decode(9, "Bound", 1, "pod/ns/p", CODEC.encode(Bound("ns/p", "u", "n")).payload)
 
 
 def test_upcasters_of_a_kind_that_is_no_more_are_refused() -> None:

@@ -145,7 +145,7 @@ def test_the_same_name_in_two_groups_are_two_objects() -> None:
         "incubatorpodgroup/ml/train",
         "volcanopodgroup/ml/train",
     ]
-    back = [CODEC.decode(1, row.kind, row.version, row.payload) for row in stored]
+    back = [CODEC.decode(1, row.kind, row.version, row.subject, row.payload) for row in stored]
     assert back == records
     fold.apply(ObjectGone("IncubatorPodGroup", "ml/train", "u"))
     assert not state.objects(KINDS["IncubatorPodGroup"])

@@ -92,10 +92,10 @@ def test_what_a_template_number_means_is_in_the_journal() -> None:
     fold.apply(r.ObjectSeen(a_pod("a", {"cpu": "1"}), 1))
     fold.apply(r.ObjectSeen(a_pod("b", {"cpu": "1"}), 2))  # recorded by code that told them apart
     fold.apply(r.ObjectSeen(a_pod("c", {"cpu": "3"}), 3))
-    fold.apply(r.PodSeen(2, "default/d", "pod-d"))
+    fold.apply(r.PodSeen("default/d", "pod-d", 2))
     assert fold.state.pods["default/d"].info.shape.requests == {"cpu": 1000}
     fold.apply(r.ObjectGone("Pod", "default/a", "pod-a"))
-    fold.apply(r.PodSeen(3, "default/e", "pod-e"))
+    fold.apply(r.PodSeen("default/e", "pod-e", 3))
     assert fold.state.pods["default/e"].info.shape.requests == {"cpu": 3000}
 
 

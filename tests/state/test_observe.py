@@ -19,6 +19,7 @@ from asched.model.pod import (
 from asched.model.resources import AnyObject, Resource
 from asched.model.workloads import Service
 from asched.state import records as r
+from asched.state.cluster import PodPhase
 from asched.state.fold import FoldError
 from asched.state.observe import observe_deletion, observe_list, observe_object
 from tests.state.description import describe
@@ -60,7 +61,7 @@ def test_a_list_tells_what_vanished_and_what_is_new() -> None:
     assert news == [
         r.ObjectGone("Pod", "default/gone", "pod-gone"),
         r.PodChanged("default/changed", "pod-changed", labels={"app": "x"}, phase="Pending"),
-        r.PodSeen(state.pods["default/new"].template, "default/new", "pod-new", phase="Pending"),
+        r.PodSeen("default/new", "pod-new", state.pods["default/new"].template, phase="Pending"),
     ]
     assert sorted(state.pods) == [f"default/{n}" for n in ("changed", "kept", "new", "unreadable")]
     assert not [*observe_list(state, Resource.PODS, listed, {"default/unreadable"})]
@@ -80,7 +81,7 @@ def test_a_pod_recreated_under_its_name_replaces_the_old_one() -> None:
     fold.apply(r.ObjectSeen(a_pod("p", on="n0"), 1))
     again = a_pod("p", uid="second")
     record = observe_object(fold.state, again)
-    assert record == r.PodSeen(1, "default/p", "second", phase="Pending")
+    assert record == r.PodSeen("default/p", "second", 1, phase="Pending")
     fold.apply(record)
     assert fold.state.pods["default/p"].info.pod == again
     assert fold.state.nodes.pod_count.tolist() == [0]
@@ -247,9 +248,69 @@ def test_pods_like_others_are_as_if_recorded_whole(seen: list[tuple[Pod, bool]])
 
 def test_a_pod_like_none_that_is_held_is_refused() -> None:
     with pytest.raises(FoldError, match="template 7, which is not held"):
-        a_fold(*DEFAULT).apply(r.PodSeen(7, "default/p", "pod-p"))
+        a_fold(*DEFAULT).apply(r.PodSeen("default/p", "pod-p", 7))
 
 
 def test_a_change_of_a_pod_never_seen_is_refused() -> None:
     with pytest.raises(FoldError, match="never seen"):
         a_fold(*DEFAULT).apply(r.PodChanged("default/p", "pod-p"))
+
+
+ZONE, REGION = "topology.kubernetes.io/zone", "topology.kubernetes.io/region"
+UNSCHEDULABLE = PodCondition(type="PodScheduled", status="False", reason="Unschedulable")
+
+
+@pytest.mark.parametrize("answered_first", [False, True])
+@pytest.mark.parametrize("copied", [(), (ZONE,), (ZONE, REGION)])
+@pytest.mark.parametrize("conditions", [(), (UNSCHEDULABLE,)])
+def test_a_binding_that_the_watch_shows_is_small_and_said_once(
+    conditions: tuple[PodCondition, ...], copied: tuple[str, ...], answered_first: bool
+) -> None:
+    of_node = dict.fromkeys(copied, "a") | {"other": "b"}
+    pod = labelled(_status(a_pod("p"), conditions=conditions), app="x")
+    pod = msgspec.structs.replace(
+        pod, status=msgspec.structs.replace(pod.status, container_statuses=())
+    )
+    fold = a_fold(*DEFAULT)
+    fold.apply(r.ObjectSeen(a_node("n", labels=of_node)))
+    fold.apply(r.ObjectSeen(pod, 1))
+    fold.apply(r.Assigned("default/p", "pod-p", "n", 1, 1))
+    if answered_first:
+        fold.apply(r.Bound("default/p", "pod-p", "n"))
+    seen = bound(labelled(pod, app="x", **{name: of_node[name] for name in copied}), "n")
+    seen = msgspec.structs.replace(seen, status=msgspec.structs.replace(seen.status, conditions=()))
+    record = observe_object(fold.state, seen)
+    assert record == r.Bound("default/p", "pod-p", "n", shown=True, labelled=bool(copied))
+    fold.apply(record)
+    assert fold.state.pods["default/p"].info.pod == seen
+    assert fold.state.pods["default/p"].phase is PodPhase.BOUND
+    assert observe_object(fold.state, seen) is None
+
+
+@pytest.mark.parametrize(
+    "seen",
+    [
+        bound(a_pod("p"), "elsewhere"),
+        bound(labelled(a_pod("p"), new="x"), "n"),
+        in_phase(bound(a_pod("p"), "n"), "Running"),
+        deleted(bound(a_pod("p"), "n"), WHEN),
+    ],
+    ids=["elsewhere", "labelled", "running", "deleted"],
+)
+def test_a_binding_with_other_news_is_told_whole(seen: Pod) -> None:
+    fold = a_fold(*DEFAULT)
+    for name in ("n", "elsewhere"):
+        fold.apply(r.ObjectSeen(a_node(name)))
+    fold.apply(r.ObjectSeen(a_pod("p"), 1))
+    fold.apply(r.Assigned("default/p", "pod-p", "n", 1, 1))
+    record = observe_object(fold.state, seen)
+    assert isinstance(record, r.PodChanged)
+    fold.apply(record)
+    assert fold.state.pods["default/p"].info.pod == seen
+
+
+def test_a_binding_shown_where_the_pod_was_not_placed_is_refused() -> None:
+    fold = a_fold(*DEFAULT)
+    fold.apply(r.ObjectSeen(a_pod("p"), 1))
+    with pytest.raises(FoldError, match="was not placed"):
+        fold.apply(r.Bound("default/p", "pod-p", "n", shown=True))
