@@ -36,6 +36,10 @@ class Correction(Enum):
         "a pod bound by another scheduler uses its node's room as soon as it is bound; kube-batch"
         " does not see it while it is Pending, and counts no pod that does not fit any more"
     )
+    READY_NODES_ONLY = (
+        "a node that says it is not Ready is left out; kube-batch divides it among queues and jobs"
+        " with the others, and only its predicates plugin keeps pods away from it"
+    )
     SPARE_GANGS = (
         "victims are counted: two victims of a gang with one member to spare break it, so only one"
         " is taken; kube-batch looks at each victim as if it were the only one"

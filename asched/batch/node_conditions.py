@@ -9,6 +9,8 @@ import numpy as np
 from asched.framework.nodes import BoolColumn, Nodes
 from asched.model.node import Node
 
+READY = "Ready"
+
 
 def condition(node: Node, condition_type: str) -> str:
     """The status of a condition; empty where the node does not have it."""
@@ -19,7 +21,7 @@ def is_usable(node: Node, refused: Sequence[str] = ()) -> bool:
     """Ready and its network available, as far as it says; none of the ``refused`` conditions
     (``CheckNodeCondition`` of Kubernetes 1.16)."""
     return (
-        condition(node, "Ready") in ("", "True")
+        condition(node, READY) in ("", "True")
         and condition(node, "NetworkUnavailable") in ("", "False")
         and not any(condition(node, pressure) == "True" for pressure in refused)
     )

@@ -29,6 +29,8 @@ class Absence(Enum):
     """Only known because a pod names it."""
     OUT_OF_SYNC = "OutOfSync"
     """Its pods use more than it offers since it was updated."""
+    NOT_READY = "NotReady"
+    """It says so."""
 
 
 class SessionNodes:

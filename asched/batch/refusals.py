@@ -24,7 +24,7 @@ def refusal_message(session: OpenSession, task: Task) -> str:
             idle = books.idle.get(name)
             lacking = open_rows if idle is None else open_rows & (idle < number)
             counts[f"Insufficient {name}"] += int(np.count_nonzero(lacking))
-    total = int(np.count_nonzero(books.present))
+    total = session.nodes.cluster_size
     reasons = sorted(f"{count} {reason}" for reason, count in counts.items() if count)
     tail = f": {', '.join(reasons)}" if reasons else ""
     return f"0/{total} nodes are available{tail}."

@@ -8,6 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from asched.batch.corrections import Correction, corrections_of
+from asched.batch.node_conditions import READY, condition, where
 from asched.batch.nodes import Absence, FloatColumn, SessionNodes
 from asched.batch.requests import SCALAR_UNIT, RequestMemo, is_counted, scalar_amount
 from asched.framework.nodes import Int64Column
@@ -80,9 +81,8 @@ class Cache:
         self._attach_groups()
         self._attach_budgets()
         self._set_priorities()
-        ignored_nodes: dict[str, Absence] = {}
         if self._count_foreign:
-            nodes = self._nodes_of_table(tasks)
+            nodes, ignored_nodes = self._nodes_of_table(tasks)
         else:
             nodes, ignored_nodes = self._nodes_of_tasks(tasks, shrunk)
         queues = self._queues()
@@ -224,12 +224,16 @@ class Cache:
 
     # -- nodes --------------------------------------------------------------------------------
 
-    def _nodes_of_table(self, tasks: Iterable[tuple[SeenPod, Task]]) -> SessionNodes:
+    def _nodes_of_table(
+        self, tasks: Iterable[tuple[SeenPod, Task]]
+    ) -> tuple[SessionNodes, dict[str, Absence]]:
         """Nodes as the cluster counts them: every pod on a node uses it."""
         table = self._cluster.nodes
+        unready = where(table, lambda node: condition(node, READY) not in ("", "True"))
+        absent = {table.names[row]: Absence.NOT_READY for row in np.flatnonzero(unready).tolist()}
         books = SessionNodes(
             [*table.names],
-            table.alive.copy(),
+            table.alive & ~unready,
             {name: _amounts(name, table.allocatable(name)) for name in _countable(table.resources)},
             EXACT,
         )
@@ -242,7 +246,7 @@ class Cache:
             if row is not None and not seen.info.pod.terminal:
                 task.row = row
                 books.note(row, task)
-        return books
+        return books, absent
 
     def _nodes_of_tasks(
         self, tasks: Iterable[tuple[SeenPod, Task]], shrunk: frozenset[str]

@@ -114,6 +114,19 @@ def test_count_foreign_pods() -> None:
     assert bound(ours) == {}
 
 
+def test_ready_nodes_only() -> None:
+    def world() -> World:
+        world = World()
+        world.node("dead", cpu=4, ready=False)
+        world.queue("q")
+        world.job("j", "q", pods=1)
+        return world
+
+    theirs, ours = hold_both(world, "allocate", tiers=(("gang",),))
+    assert bound(theirs) == {"ns/j-0": "dead"}
+    assert bound(ours) == {}
+
+
 def test_spare_gangs() -> None:
     def world() -> World:
         world = World()

@@ -22,7 +22,6 @@ HEADINGS = (
     "pods evicted",
     "pods that wait for room",
     "pods holding room for nothing",
-    "nodes overdrawn",
 )
 
 
@@ -36,7 +35,6 @@ class Figures(NamedTuple):
     held_up: int = 0
     """Allocated to a node and not bound, in jobs that cannot start even once what they wait for is
     released: their room is lost to others."""
-    overdrawn: int = 0
 
     def plus(self, other: Figures) -> Figures:
         return Figures(*map(sum, zip(self, other, strict=True)))
@@ -109,21 +107,11 @@ def _sent(outcome: SessionOutcome) -> tuple[frozenset[str], frozenset[str]]:
 
 def _figures(run: SessionRun, outcome: SessionOutcome) -> Figures:
     jobs = run.session.jobs.values()
-    books = run.session.node_books
-    # Nodes that were overdrawn before are nobody's doing: a place decided here must be in it.
-    overdrawn = {
-        task.row
-        for job in jobs
-        for status in (TaskStatus.ALLOCATED, TaskStatus.BINDING)
-        for task in job.with_status(status)
-        if task.row >= 0 and any(column[task.row] < 0 for column in books.idle.values())
-    }
     return Figures(
         bound=len(outcome.binds),
         evicted=len(outcome.evictions),
         waiting=len(outcome.pipelined),
         held_up=sum(job.count(TaskStatus.ALLOCATED) for job in jobs if not job.pipelined),
-        overdrawn=len(overdrawn),
     )
 
 
