@@ -23,6 +23,7 @@ from asched.model.groups import (
 from asched.model.meta import Annotations, ObjectMeta
 from asched.model.pod import Pod
 from asched.model.resources import AnyObject
+from asched.model.workloads import PriorityClass
 from asched.state.checkpoint import checkpoint_of, restore
 from asched.state.cluster import ClusterState, PodPhase
 from asched.state.fold import Fold
@@ -50,6 +51,7 @@ from tests.state.profiles import loader
 
 REGISTRY = SessionRegistry.discover()
 CONF = DEFAULT_CONF.replace("allocate, backfill", "reclaim, allocate, backfill, preempt")
+HIGH = "high"
 GROUPS, MEMBERS = ("a", "b", "c"), 3
 WHEN = datetime(2026, 1, 31, tzinfo=UTC)
 
@@ -66,8 +68,11 @@ def member(group: str, number: int) -> Pod:
 
 
 def pod_group(name: str, size: int) -> IncubatorPodGroup:
+    """One of a group that goes before the others, or of another."""
     metadata = ObjectMeta(name=name, namespace="default", uid=f"group-{name}")
-    return IncubatorPodGroup(metadata=metadata, spec=CustomPodGroupSpec(min_member=size))
+    priority = HIGH if name == GROUPS[-1] else ""
+    spec = CustomPodGroupSpec(min_member=size, priority_class_name=priority)
+    return IncubatorPodGroup(metadata=metadata, spec=spec)
 
 
 class History:
@@ -81,9 +86,14 @@ class History:
         self.apply(TurnStarted(1))
         self.apply(ProfilesLoaded(()))
         self.apply(SessionsLoaded((spec(),)))
+        self.see(PriorityClass(metadata=ObjectMeta(name=HIGH), value=100))
         self.see(
             IncubatorQueue(metadata=ObjectMeta(name="default"), spec=CustomQueueSpec(weight=1))
         )
+
+        for number, name in enumerate(GROUPS):
+            self.happen("node", name, number)
+            self.happen("group", name, 0)
 
     def apply(self, record: AnyRecord) -> None:
         self.fold.apply(record)
@@ -113,7 +123,7 @@ class History:
         pod = member(group, number)
         entry = self.state.pods.get(pod.key)
         if what == "node":
-            self.see(a_node(f"n{number}", {"cpu": "4", "memory": "8Gi", "pods": "10"}))
+            self.see(a_node(f"n{number}", {"cpu": "3", "memory": "8Gi", "pods": "10"}))
         elif what == "no node":
             self.apply(ObjectGone("Node", f"n{number}"))
         elif what == "group":
@@ -122,6 +132,10 @@ class History:
             self.lose(pod_group(group, 0))
         elif what == "pod" and entry is None:
             self.see(pod)
+        elif what == "running":
+            self._run_all()
+        elif what == "crowd":
+            self._crowd()
         elif what == "no pod":
             self.lose(pod)
         elif what == "writes end":
@@ -132,9 +146,7 @@ class History:
             self._happen_to(what, pod, entry.phase, entry.node)
 
     def _happen_to(self, what: str, pod: Pod, phase: PodPhase, node: str) -> None:
-        if what == "running" and node:
-            self.see(in_phase(bound(pod, node), "Running"))
-        elif what == "finished" and node:
+        if what == "finished" and node:
             self.see(in_phase(bound(pod, node), "Succeeded"))
         elif what == "deleted":
             self.see(deleted(bound(pod, node) if node else pod, WHEN))
@@ -142,6 +154,21 @@ class History:
             self.apply(Bound(pod.key, pod.uid, node))
         elif what == "bind failed" and phase is PodPhase.ASSUMED:
             self.apply(BindFailed(pod.key, pod.uid, node, Code.ERROR, "", "refused"))
+
+    def _crowd(self) -> None:
+        """The cluster is full of pods that have to make way, and somebody of more weight comes."""
+        for group, number in zip("aabb", (0, 1, 0, 1), strict=True):
+            self.happen("pod", group, number)
+        self.pass_time()
+        self._run_all()
+        self.happen("pod", GROUPS[-1], 0)
+        self.pass_time()
+
+    def _run_all(self) -> None:
+        for entry in [*self.state.pods.values()]:
+            pod = entry.info.pod
+            if entry.node and not pod.terminating:
+                self.see(in_phase(bound(pod, entry.node), "Running"))
 
     def _end_writes(self, *, failing: bool) -> None:
         for (kind, group), write in [*self.state.sessions.writes.items()]:
@@ -159,7 +186,7 @@ EVENTS = st.tuples(
     st.sampled_from(
         ["node", "node", "no node", "group", "group", "no group", "pod", "pod", "pod", "no pod",
          "writes end", "evictions end", "running", "finished", "deleted", "bound", "bind failed",
-         "time", "time", "time"]
+         "time", "time", "time", "crowd"]
     ),
     st.sampled_from(GROUPS),
     st.integers(0, MEMBERS - 1),
@@ -186,7 +213,7 @@ def test_the_fold_is_sound_and_decides_the_same_again(
     again = Fold(ClusterState(), loader())
     decider, expected = AllDeciders(again.state, REGISTRY), list[AnyRecord]()
     for number, row in enumerate(stored):
-        record = CODEC.decode(number + 1, row.kind, row.version, row.payload)
+        record = CODEC.decode(number + 1, row.kind, row.version, row.subject, row.payload)
         if isinstance(record, DECISIONS):
             if not expected:
                 expected += decider.next()
