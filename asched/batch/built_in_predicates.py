@@ -14,19 +14,27 @@ import numpy as np
 from asched.batch.node_conditions import condition, is_usable, where
 from asched.batch.session_handle import SessionHandle
 from asched.framework.cycle_state import CycleState
-from asched.framework.interface import FilterAllPlugin, PreFilterPlugin
+from asched.framework.interface import FilterAllPlugin
 from asched.framework.nodes import BoolColumn
 from asched.framework.pod_info import PodInfo, PodShape
 from asched.framework.session_objects import Task
+from asched.framework.volumes import claims_of
+from asched.model.storage import PersistentVolumeClaim
+from asched.plugins.dynamic_resources import DynamicResources
 from asched.plugins.inter_pod_affinity import InterPodAffinity, InterPodAffinityArgs
 from asched.plugins.node_affinity import NodeAffinity, NodeAffinityArgs
 from asched.plugins.node_ports import NodePorts
 from asched.plugins.node_unschedulable import NodeUnschedulable
+from asched.plugins.node_volume_limits import NodeVolumeLimits
 from asched.plugins.pod_topology_spread import PodTopologySpread, PodTopologySpreadArgs
 from asched.plugins.taint_toleration import TaintToleration
+from asched.plugins.volume_binding import VolumeBinding, VolumeBindingArgs
+from asched.plugins.volume_restrictions import VolumeRestrictions
+from asched.plugins.volume_zone import VolumeZone
 
 TOO_MANY_PODS = "Too many pods"
 NOT_READY = "node(s) were not ready"
+WAITS_FOR_CONSUMER = "node(s) could not be given volumes that wait for their first consumer"
 
 _PRESSURES = {
     "predicate.MemoryPressureEnable": "MemoryPressure",
@@ -34,6 +42,17 @@ _PRESSURES = {
     "predicate.PIDPressureEnable": "PIDPressure",
 }
 _TRUE = frozenset({"1", "t", "T", "TRUE", "true", "True"})
+
+
+_Moving = (
+    InterPodAffinity
+    | PodTopologySpread
+    | VolumeRestrictions
+    | NodeVolumeLimits
+    | VolumeBinding
+    | VolumeZone
+    | DynamicResources
+)
 
 
 class BuiltInPredicates:
@@ -47,8 +66,15 @@ class BuiltInPredicates:
             TaintToleration(None, handle),
         )
         self._ports = NodePorts(None, handle)
-        self._neighbours = InterPodAffinity(InterPodAffinityArgs(), handle)
-        self._spread = PodTopologySpread(PodTopologySpreadArgs(), handle)
+        self._moving: tuple[_Moving, ...] = (
+            InterPodAffinity(InterPodAffinityArgs(), handle),
+            PodTopologySpread(PodTopologySpreadArgs(), handle),
+            VolumeRestrictions(None, handle),
+            NodeVolumeLimits(None, handle),
+            VolumeBinding(VolumeBindingArgs(), handle),
+            VolumeZone(None, handle),
+            DynamicResources(None, handle),
+        )
         refused = [c for a, c in _PRESSURES.items() if arguments.get(a, "") in _TRUE]
         self._usable = where(
             self._cluster.nodes,
@@ -59,7 +85,10 @@ class BuiltInPredicates:
     def feasible(self, task: Task) -> BoolColumn:
         pod, nodes = task.info, self._cluster.nodes
         passed = self._fixed_of(pod) & (nodes.pod_count < nodes.allowed_pods)
-        for plugin, state in self._moving(pod):
+        concerned, problem = self._concerned(pod)
+        if problem:
+            passed[:] = False
+        for plugin, state in concerned:
             passed &= plugin.filter_all(state, pod, nodes).codes == 0
         return passed
 
@@ -73,29 +102,32 @@ class BuiltInPredicates:
             self._of_shape[pod.shape] = known
         return known
 
-    def _moving(self, pod: PodInfo) -> list[tuple[FilterAllPlugin, CycleState]]:
-        """The plugins that have something to say about the pods on nodes, prepared for this one."""
+    def _concerned(self, pod: PodInfo) -> tuple[list[tuple[FilterAllPlugin, CycleState]], str]:
+        """(The plugins that have something to say about what is on nodes, prepared for this pod, and
+        why no node at all will do, if that is so)."""
         concerned: list[tuple[FilterAllPlugin, CycleState]] = []
         if pod.shape.ports:
             concerned.append((self._ports, CycleState()))
-        affinity = pod.shape.affinity
-        own_terms = affinity is not None and (affinity.pod_affinity or affinity.pod_anti_affinity)
-        if own_terms or self._cluster.has_term_holders:
-            self._prepare(self._neighbours, pod, concerned)
-        if pod.pod.spec.topology_spread_constraints:
-            self._prepare(self._spread, pod, concerned)
-        return concerned
+        for plugin in self._moving:
+            if not plugin.concerns(pod):
+                continue
+            state = CycleState()
+            status = plugin.pre_filter(state, pod, self._cluster.nodes).status
+            if status.is_success:
+                concerned.append((plugin, state))
+            elif not status.is_skip:
+                return [], status.message
+        return concerned, WAITS_FOR_CONSUMER if self._waits_for_consumer(pod) else ""
 
-    def _prepare(
-        self,
-        plugin: InterPodAffinity | PodTopologySpread,
-        pod: PodInfo,
-        concerned: list[tuple[FilterAllPlugin, CycleState]],
-    ) -> None:
-        state = CycleState()
-        preparing: PreFilterPlugin = plugin
-        if preparing.pre_filter(state, pod, self._cluster.nodes).status.is_success:
-            concerned.append((plugin, state))
+    def _waits_for_consumer(self, pod: PodInfo) -> bool:
+        """Whether a claim of the pod is to be bound to a volume when its node is known. Whoever places
+        it has to see to that, and sessions do not."""
+        claims = self._cluster.objects(PersistentVolumeClaim)
+        for mounted in claims_of(pod.pod):
+            claim = claims.get(f"{pod.namespace}/{mounted.name}")
+            if claim is not None and not claim.fully_bound:
+                return True
+        return False
 
     def refusals(self, task: Task) -> dict[str, int]:
         """How many nodes are refused for each reason; a node counts for the first."""
@@ -108,7 +140,11 @@ class BuiltInPredicates:
         ):
             counts[reason] += int(np.count_nonzero(open_rows & refused))
             open_rows &= ~refused
-        for plugin, state in [*((p, CycleState()) for p in self._fixed), *self._moving(pod)]:
+        concerned, problem = self._concerned(pod)
+        if problem:
+            counts[problem] += int(np.count_nonzero(open_rows))
+            return {reason: count for reason, count in counts.items() if count}
+        for plugin, state in [*((p, CycleState()) for p in self._fixed), *concerned]:
             verdicts = plugin.filter_all(state, pod, nodes)
             for number, status in enumerate(verdicts.statuses, 1):
                 refused = open_rows & (verdicts.codes == number)

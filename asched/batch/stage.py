@@ -27,6 +27,7 @@ class SessionStage:
         self._cluster = cluster
         self._table = fork(cluster.nodes)
         self._index = PodIndex(self._table)
+        self._volumes = VolumeIndex(self._table)
 
     def enter(self, row: int, pod: PodInfo) -> None:
         self._table.add_pod(self._table.names[row], pod)
@@ -69,8 +70,7 @@ class SessionStage:
 
     @property
     def volumes(self) -> VolumeIndex:
-        """As they were when the session opened."""
-        return self._cluster.volumes
+        return self._volumes
 
     def group_members(self, group: PodGroupKey) -> GroupMembers:
         return self._cluster.group_members(group)

@@ -1,0 +1,166 @@
+"""Where sessions let pods go: what the plugins of the pod-by-pod profiles say, with the pods of the
+session where it put them."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from asched.framework.sessions import PluginOption, SessionOutcome
+from asched.model.meta import Annotations, ObjectMeta
+from asched.model.node import Node, NodeCondition, NodeSpec, NodeStatus, Taint
+from asched.model.pod import (
+    Container,
+    ContainerPort,
+    PersistentVolumeClaimSource,
+    Pod,
+    PodResourceClaim,
+    PodSpec,
+    PodStatus,
+    ResourceRequirements,
+    Toleration,
+    TopologySpreadConstraint,
+    Volume,
+)
+from asched.model.selectors import LabelSelector
+from asched.model.storage import PersistentVolumeClaim, StorageClass
+from tests.batch.worlds import SCHEDULER, World, bound, session_spec
+
+SPEC = session_spec("allocate", "backfill", tiers=(("gang",), ("predicates", "nodeorder")))
+
+
+def add_pods(world: World, count: int, **spec: object) -> None:
+    """Pods of one job, which ask for nothing but what ``spec`` says."""
+    world.job("j", "q", pods=0)
+    for index in range(count):
+        meta = ObjectMeta(
+            name=f"j-{index}",
+            namespace="ns",
+            uid=f"j-{index}",
+            labels={"app": "j"},
+            annotations=Annotations(group_name="j"),
+        )
+        fields = {"containers": (Container(name="main"),), **spec}
+        pod_spec = PodSpec(scheduler_name=SCHEDULER, **fields)  # type: ignore[arg-type]
+        world.add(Pod(metadata=meta, spec=pod_spec, status=PodStatus(phase="Pending")))
+
+
+def asking(cpu: int) -> Container:
+    return Container(name="main", resources=ResourceRequirements(requests={"cpu": cpu}))
+
+
+def two_nodes() -> World:
+    world = World()
+    world.queue("q")
+    for name in ("n1", "n2"):
+        world.node(name, labels={"zone": name})
+    return world
+
+
+def places(outcome: SessionOutcome) -> list[str]:
+    return sorted(bound(outcome).values())
+
+
+def test_host_ports_of_pods_placed_in_the_session() -> None:
+    world = two_nodes()
+    port = ContainerPort(host_port=80, container_port=80)
+    add_pods(world, 3, containers=(Container(name="main", ports=(port,)),))
+    assert places(world.hold(SPEC)) == ["n1", "n2"]
+
+
+def test_no_more_pods_than_a_node_takes() -> None:
+    world = World()
+    world.queue("q")
+    world.node("n1", pods=2)
+    add_pods(world, 3)
+    outcome = world.hold(SPEC)
+    assert places(outcome) == ["n1", "n1"]
+
+
+def test_spread_over_zones() -> None:
+    world = two_nodes()
+    constraint = TopologySpreadConstraint(
+        topology_key="zone", label_selector=LabelSelector(match_labels={"app": "j"})
+    )
+    add_pods(world, 4, topology_spread_constraints=(constraint,))
+    assert places(world.hold(SPEC)) == ["n1", "n1", "n2", "n2"]
+
+
+@pytest.mark.parametrize("tolerated", [True, False])
+def test_taints_and_cordons(tolerated: bool) -> None:
+    world = World()
+    world.queue("q")
+    world.add(
+        Node(
+            metadata=ObjectMeta(name="cordoned"),
+            spec=NodeSpec(unschedulable=True, taints=(Taint(key="k", effect="NoSchedule"),)),
+            status=NodeStatus(
+                allocatable={"cpu": 4, "pods": 10},
+                conditions=(NodeCondition(type="Ready", status="True"),),
+            ),
+        )
+    )
+    tolerations = (Toleration(operator="Exists"),) if tolerated else ()
+    add_pods(world, 1, tolerations=tolerations)
+    assert places(world.hold(SPEC)) == (["cordoned"] if tolerated else [])
+
+
+@pytest.mark.parametrize(
+    ("argument", "condition", "refused"),
+    [
+        ("predicate.DiskPressureEnable", "DiskPressure", True),
+        ("predicate.MemoryPressureEnable", "DiskPressure", False),
+        ("", "DiskPressure", False),
+        ("", "NetworkUnavailable", True),
+    ],
+)
+def test_nodes_in_trouble(argument: str, condition: str, refused: bool) -> None:
+    world = World()
+    world.queue("q")
+    world.add(
+        Node(
+            metadata=ObjectMeta(name="n"),
+            status=NodeStatus(
+                allocatable={"cpu": 4, "pods": 10},
+                conditions=(NodeCondition(type=condition, status="True"),),
+            ),
+        )
+    )
+    add_pods(world, 1)
+    arguments = {argument: "true"} if argument else {}
+    option = PluginOption("predicates", (), arguments)
+    spec = session_spec("backfill", tiers=(("gang",), (option,)))
+    assert places(world.hold(spec)) == ([] if refused else ["n"])
+
+
+def mounting(claim: str) -> tuple[Volume, ...]:
+    source = PersistentVolumeClaimSource(claim_name=claim)
+    return (Volume(name="data", persistent_volume_claim=source),)
+
+
+def test_volumes_that_wait_for_a_consumer_are_not_for_sessions() -> None:
+    world = two_nodes()
+    world.add(
+        StorageClass(metadata=ObjectMeta(name="late"), volume_binding_mode="WaitForFirstConsumer")
+    )
+    claim = {"metadata": {"name": "c", "namespace": "ns"}, "spec": {"storageClassName": "late"}}
+    world.add(msgspec.convert(claim, PersistentVolumeClaim))
+    add_pods(world, 1, volumes=mounting("c"), containers=(asking(1),))
+    outcome = world.hold(SPEC)
+    assert outcome.binds == ()
+    assert "volumes that wait for their first consumer" in outcome.unschedulable[0].message
+
+
+def test_a_claim_that_is_missing() -> None:
+    world = two_nodes()
+    add_pods(world, 1, volumes=mounting("missing"), containers=(asking(1),))
+    outcome = world.hold(SPEC)
+    assert outcome.binds == ()
+    assert 'persistentvolumeclaim "missing" not found' in outcome.unschedulable[0].message
+
+
+def test_devices_that_nobody_allocates() -> None:
+    world = two_nodes()
+    claims = (PodResourceClaim(name="gpu", resource_claim_name="mine"),)
+    add_pods(world, 1, resource_claims=claims, containers=(asking(1),))
+    assert world.hold(SPEC).binds == ()
