@@ -13,6 +13,7 @@ from asched.state.cluster import ClusterState
 from asched.state.fold import Fold
 from asched.state.invariants import check
 from asched.state.queue import NS_PER_S
+from asched.state.session_records import PodGroupDecided, SessionHeld
 from tests.state.profiles import loader, profile_of
 
 
@@ -54,7 +55,7 @@ class Scheduling:
 
 def pod_of(decision: r.Decision) -> str:
     """The key of the pod that was decided about."""
-    assert not isinstance(decision, r.SessionHeld | r.PodGroupDecided), decision
+    assert not isinstance(decision, SessionHeld | PodGroupDecided), decision
     return decision.key
 
 
