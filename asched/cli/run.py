@@ -22,6 +22,7 @@ from asched.daemon.daemon import running_daemon
 from asched.daemon.health import Health, HealthAddressError
 from asched.daemon.logs import configure_logs
 from asched.daemon.metrics import Metrics
+from asched.daemon.notify import ServiceManager
 from asched.daemon.shadow.daemon import JournalKindError, require_kind
 from asched.framework.registry import Registry
 from asched.journal.errors import (
@@ -30,13 +31,16 @@ from asched.journal.errors import (
     JournalSchemaError,
     JournalUrlError,
 )
-from asched.journal.opening import open_journal
+from asched.journal.opening import open_journal, shown
 from asched.kube.client import ApiClient
 from asched.kube.connection import connect
 from asched.kube.errors import KubeConfigError
 
 app = command_app("Schedule a cluster.")
 
+JOURNAL_ENV = "ASCHED_JOURNAL"
+"""Names the journal where no option does. The URL of a database may hold a password, which command lines
+show to everybody."""
 USER_ERRORS = (HealthAddressError, JournalError, JournalKindError, KubeConfigError)
 """What ends a daemon with a line for the user instead of a traceback."""
 
@@ -63,7 +67,10 @@ def run(
     ] = None,
     journal: Annotated[
         str | None,
-        typer.Option(help="Journal: a file, or sqlite+aiosqlite:///PATH. Default: asched.db."),
+        typer.Option(
+            envvar=JOURNAL_ENV,
+            help="Journal: a file, or sqlite+aiosqlite:///PATH. Default: asched.db.",
+        ),
     ] = None,
     mode: Annotated[
         RunMode, typer.Option(help="Schedule, or compare as asched shadow does.")
@@ -104,8 +111,9 @@ def schedule_to_end(configuration: Configuration, registry: Registry, options: R
     run_until_signal(partial(_serve, configuration, registry, options))
 
 
-Serve = Callable[[anyio.Event, anyio.Event], Awaitable[None]]
-"""Sets the first event once there is something to bring to an end, which the second one asks for."""
+Serve = Callable[[anyio.Event, anyio.Event, ServiceManager], Awaitable[None]]
+"""Sets the first event once there is something to bring to an end, which the second one asks for. The
+service manager is told when all is ready."""
 
 
 def run_until_signal(serve: Serve) -> None:
@@ -126,16 +134,19 @@ async def _until_signal(serve: Serve) -> None:
     """The first signal lets what is under way end; a second one, or one that comes before there is
     any, ends everything at once."""
     started, stop = anyio.Event(), anyio.Event()
+    manager = ServiceManager.from_environment()
 
     async def serve_and_end() -> None:
-        await serve(started, stop)
+        await serve(started, stop, manager)
         tasks.cancel_scope.cancel()
 
     with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(serve_and_end)
+            tasks.start_soon(manager.run)
             async for number in signals:
                 log.info("stopping", signal=signal.Signals(number).name)
+                manager.stopping()
                 if stop.is_set() or not started.is_set():
                     tasks.cancel_scope.cancel()
                     return
@@ -148,6 +159,7 @@ async def _serve(
     options: RunOptions,
     started: anyio.Event,
     stop: anyio.Event,
+    manager: ServiceManager,
 ) -> None:
     metrics, url = Metrics(), options.journal or configuration.settings.journal.url
     health = Health(metrics.registry)
@@ -163,15 +175,17 @@ async def _serve(
             anyio.create_task_group() as tasks,
         ):
             health.attach(daemon.troubles)
+            manager.attach(daemon.hangs)
             started.set()
-            log.info("scheduling", server=client.server, journal=url, health=health.address)
-            tasks.start_soon(_keep_caches, daemon.engine.synced)
+            log.info("scheduling", server=client.server, journal=shown(url), health=health.address)
+            tasks.start_soon(_once_synced, daemon.engine.synced, manager)
             await stop.wait()
             tasks.cancel_scope.cancel()
 
 
-async def _keep_caches(synced: anyio.Event) -> None:
+async def _once_synced(synced: anyio.Event, manager: ServiceManager) -> None:
     await synced.wait()
+    manager.ready("scheduling")
     garbage.keep_what_is_here()
 
 

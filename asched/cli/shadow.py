@@ -19,11 +19,12 @@ from asched.daemon.config_settings import JournalSettings
 from asched.daemon.health import Health
 from asched.daemon.logs import configure_logs
 from asched.daemon.metrics import Metrics
+from asched.daemon.notify import ServiceManager
 from asched.daemon.shadow.daemon import running_shadow
 from asched.daemon.shadow.recording import compare_recording
 from asched.daemon.shadow.report import Difference, NodeOpinion, Report, Tally
 from asched.framework.registry import Registry
-from asched.journal.opening import open_journal
+from asched.journal.opening import open_journal, shown
 from asched.kube.tape import Tape, TapeError
 
 DEFAULT_JOURNAL = "asched-shadow.db"
@@ -107,6 +108,7 @@ async def _serve(
     reports: list[Report],
     started: anyio.Event,
     stop: anyio.Event,
+    manager: ServiceManager,
 ) -> None:
     metrics, url = Metrics(), options.journal or _journal_url(configuration)
     health = Health(metrics.registry)
@@ -115,12 +117,22 @@ async def _serve(
         connected(configuration, options) as client,
         open_journal(url) as store,
     ):
-        async with running_shadow(configuration, registry, client, store, metrics) as running:
+        async with (
+            running_shadow(configuration, registry, client, store, metrics) as running,
+            anyio.create_task_group() as tasks,
+        ):
             health.attach(running.engine.troubles)
             started.set()
-            log.info("comparing", server=client.server, journal=url, health=health.address)
+            log.info("comparing", server=client.server, journal=shown(url), health=health.address)
+            tasks.start_soon(_once_synced, running.engine.synced, manager)
             await stop.wait()
+            tasks.cancel_scope.cancel()
         reports.append(running.report())
+
+
+async def _once_synced(synced: anyio.Event, manager: ServiceManager) -> None:
+    await synced.wait()
+    manager.ready("comparing")
 
 
 def _journal_url(configuration: Configuration) -> str:

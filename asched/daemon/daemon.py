@@ -78,6 +78,10 @@ class Daemon(NamedTuple):
         """What keeps it from scheduling now, a line each; empty if nothing does."""
         return self.engine.troubles(SLOW_TURN_S)
 
+    def hangs(self) -> bool:
+        """Whether only a restart may help."""
+        return self.engine.hangs(SLOW_TURN_S)
+
 
 @asynccontextmanager
 async def running_daemon(

@@ -191,11 +191,21 @@ class Engine:
             found.append(f"not listed yet: {missing}")
         if self.journal_trouble:
             found.append(f"the journal cannot be written: {self.journal_trouble}")
-        if self._turn_began_ns is not None:
-            turn_s = (self._clock.monotonic_ns() - self._turn_began_ns) / NS_PER_S
-            if turn_s > slow_turn_s:
-                found.append(f"the present turn of the engine takes {turn_s:.0f} s already")
+        turn_s = self._turn_s()
+        if turn_s > slow_turn_s:
+            found.append(f"the present turn of the engine takes {turn_s:.0f} s already")
         return found
+
+    def hangs(self, slow_turn_s: float) -> bool:
+        """Whether the present turn takes longer than ``slow_turn_s`` for no reason that is known. One
+        that waits for a journal that cannot be written would wait again after a restart."""
+        return self._turn_s() > slow_turn_s and not self.journal_trouble
+
+    def _turn_s(self) -> float:
+        """How long the present turn takes already; 0 between turns."""
+        if self._turn_began_ns is None:
+            return 0.0
+        return (self._clock.monotonic_ns() - self._turn_began_ns) / NS_PER_S
 
     # -- a turn's records ---------------------------------------------------------------------
 

@@ -72,6 +72,13 @@ def _parsed(url: str) -> URL:
         raise JournalUrlError(f"{url!r} is not a URL: {_ACCEPTED}") from None
 
 
+def shown(url: str) -> str:
+    """The URL for a log: without a password and options. A file's path is shown as it is."""
+    if "://" not in url:
+        return url
+    return _parsed(url).set(query={}).render_as_string(hide_password=True)
+
+
 def sqlite_path(url: str) -> Path:
     """The file that ``url`` names.
 
