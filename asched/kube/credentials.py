@@ -14,6 +14,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any, Protocol
+from urllib.parse import unquote, urlsplit, urlunsplit
 
 import msgspec
 import yaml
@@ -287,14 +288,28 @@ def _credentials(
     token = access.token.strip()
     if not token.isprintable():
         raise KubeConfigError(f"{where}: the token holds what no header may hold")
+    server, of_url = _without_user(server)
     return Credentials(
         server=server,
-        authorization=f"Bearer {token}" if token else "",
+        authorization=f"Bearer {token}" if token else of_url,
         tls=contexts.get(access, where) if server.startswith("https://") else None,
         tls_server_name=access.tls_server_name,
         proxy=access.proxy,
         renew_at=renew_at.astimezone(UTC) if renew_at else None,
     )
+
+
+def _without_user(server: str) -> tuple[str, str]:
+    """The URL without a user in it, and that user as an Authorization header, as HTTP clients (and
+    client-go's) make it of one. kubectl keeps tokens from plain http, but not this."""
+    parts = urlsplit(server)
+    user, at, host = parts.netloc.rpartition("@")
+    if not at:
+        return server, ""
+    name, _, password = user.partition(":")
+    plain = f"{unquote(name)}:{unquote(password)}".encode()
+    bare = urlunsplit(parts._replace(netloc=host))
+    return bare, f"Basic {base64.b64encode(plain).decode()}"
 
 
 def _tls(access: _Access, where: str) -> ssl.SSLContext:

@@ -65,6 +65,16 @@ async def test_connecting_with_a_token(tmp_path: Path) -> None:
     assert server.asked[0].path == "/readyz"
 
 
+async def test_a_user_in_the_url_is_sent_as_basic_authorization(tmp_path: Path) -> None:
+    async with ScriptedServer(in_turn(Answer(body=b"ok"))).run() as server:
+        with_user = server.url.replace("//", "//me%40home:a:b@")
+        async with connect(kubeconfig(tmp_path, with_user)) as client:
+            assert await client.request("GET", "/readyz") == b"ok"
+            assert client.server == server.url
+    said = server.asked[0].headers["Authorization"]
+    assert said == "Basic " + base64.b64encode(b"me@home:a:b").decode()
+
+
 async def test_a_token_file_is_read_again_every_minute(tmp_path: Path) -> None:
     (tmp_path / "token").write_text("first\n")
     path = kubeconfig(tmp_path, "http://api", {"tokenFile": str(tmp_path / "token")})
