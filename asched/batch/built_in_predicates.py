@@ -18,8 +18,6 @@ from asched.framework.interface import FilterAllPlugin
 from asched.framework.nodes import BoolColumn
 from asched.framework.pod_info import PodInfo, PodShape
 from asched.framework.session_objects import Task
-from asched.framework.volumes import claims_of
-from asched.model.storage import PersistentVolumeClaim
 from asched.plugins.dynamic_resources import DynamicResources
 from asched.plugins.inter_pod_affinity import InterPodAffinity, InterPodAffinityArgs
 from asched.plugins.node_affinity import NodeAffinity, NodeAffinityArgs
@@ -34,7 +32,6 @@ from asched.plugins.volume_zone import VolumeZone
 
 TOO_MANY_PODS = "Too many pods"
 NOT_READY = "node(s) were not ready"
-WAITS_FOR_CONSUMER = "node(s) could not be given volumes that wait for their first consumer"
 
 _PRESSURES = {
     "predicate.MemoryPressureEnable": "MemoryPressure",
@@ -117,17 +114,7 @@ class BuiltInPredicates:
                 concerned.append((plugin, state))
             elif not status.is_skip:
                 return [], status.message
-        return concerned, WAITS_FOR_CONSUMER if self._waits_for_consumer(pod) else ""
-
-    def _waits_for_consumer(self, pod: PodInfo) -> bool:
-        """Whether a claim of the pod is to be bound to a volume when its node is known. Whoever places
-        it has to see to that, and sessions do not."""
-        claims = self._cluster.objects(PersistentVolumeClaim)
-        for mounted in claims_of(pod.pod):
-            claim = claims.get(f"{pod.namespace}/{mounted.name}")
-            if claim is not None and not claim.fully_bound:
-                return True
-        return False
+        return concerned, ""
 
     def refusals(self, task: Task) -> dict[str, int]:
         """How many nodes are refused for each reason; a node counts for the first."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from asched.batch.corrections import Correction
 from asched.batch.open_session import OpenSession
 from asched.framework.resource_vector import ResourceVector
 from asched.framework.session_objects import Job, TaskStatus
@@ -49,6 +50,9 @@ class SessionClosing:
         self._conditions.setdefault(job.id, {})[condition_type] = condition
 
     def fit_message(self, job: Job) -> str:
+        waiting = job.waiting_count
+        if waiting and job.pipelined and self._session.corrects(Correction.NODES_IN_MESSAGES):
+            return f"room is being released for {waiting} of its pods."
         said = self._session.fit_messages.get(job.id)
         if said is not None:
             return said

@@ -36,6 +36,10 @@ class Correction(Enum):
         "a pod bound by another scheduler uses its node's room as soon as it is bound; kube-batch"
         " does not see it while it is Pending, and counts no pod that does not fit any more"
     )
+    LEAVE_OTHERS_ALONE = (
+        "a job of which every pod is another scheduler's is left to that: it is not placed, evicted"
+        " or given a status; kube-batch counts every PodGroup as its own"
+    )
     READY_NODES_ONLY = (
         "a node that says it is not Ready is left out; kube-batch divides it among queues and jobs"
         " with the others, and only its predicates plugin keeps pods away from it"

@@ -10,17 +10,17 @@ import numpy as np
 from asched.batch.books import Books
 from asched.batch.corrections import Correction, corrections_of
 from asched.batch.lines import Line, line
-from asched.batch.nodes import FloatColumn, SessionNodes
+from asched.batch.nodes import FloatColumn
 from asched.batch.session_handle import SessionHandle
+from asched.batch.snapshot import Snapshot
 from asched.batch.statement import BatchStatement
 from asched.batch.tiers import Tiers
 from asched.batch.trace import SessionTrace
 from asched.framework.cluster import Cluster
-from asched.framework.draw import draw
 from asched.framework.nodes import BoolColumn, Int64Column, Nodes, RowArray
 from asched.framework.resource_vector import ResourceVector
 from asched.framework.session_objects import Job, Queue, Task, TaskStatus
-from asched.framework.sessions import Compatibility, EvictionReason
+from asched.framework.sessions import Compatibility, EvictionReason, SessionSpec
 from asched.state.node_table import NodeTable
 
 T = TypeVar("T")
@@ -31,30 +31,26 @@ class OpenSession:
 
     def __init__(
         self,
-        compatibility: Compatibility,
-        words: str,
-        seed: int,
+        spec: SessionSpec,
+        number: int,
         handle: SessionHandle,
         table: NodeTable,
-        nodes: SessionNodes,
-        jobs: dict[str, Job],
-        queues: dict[str, Queue],
+        snapshot: Snapshot,
         books: Books,
         trace: SessionTrace,
     ) -> None:
-        """``words``: which session of which profile this is; with ``seed`` they stand for chance."""
-        self._compatibility = compatibility
-        self.corrections = corrections_of(compatibility)
-        self._words = words
-        self._seed = seed
+        """``number`` counts the profile's sessions. ``table``: the nodes as the session leaves them."""
+        self._compatibility = spec.compatibility
+        self.corrections = corrections_of(spec.compatibility)
+        self._name = f"{spec.scheduler_name}/{number}"
         self.handle = handle
         self.table = table
-        self.node_books = nodes
-        self._jobs = jobs
-        self._queues = queues
+        self.node_books = snapshot.nodes
+        self._jobs = snapshot.jobs
+        self._queues = snapshot.queues
         self.books = books
         self.trace = trace
-        self._total = nodes.total()
+        self._total = snapshot.nodes.total()
         self._ranks = self._drawn_ranks()
         self.tiers = Tiers([], self.corrections)
         self.fit_deltas: dict[str, dict[str, ResourceVector]] = {}
@@ -144,7 +140,7 @@ class OpenSession:
         return BatchStatement(self.books, self.node_books.names, self.trace, self._bind_if_ready)
 
     def draw(self, words: str, below: int) -> int:
-        return draw(self._seed, f"{self._words}/{words}", below)
+        return self.handle.draw(f"{self._name}/{words}", below)
 
     # -- for actions --------------------------------------------------------------------------
 

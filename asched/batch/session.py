@@ -42,8 +42,8 @@ def hold_session(
     """What a session of ``spec`` on the cluster as it is comes to. Changes nothing.
 
     ``number`` counts the profile's sessions and, with the cluster's seed, stands for chance.
-    ``shrunk``: see :meth:`asched.batch.snapshot.Cache.snapshot`. Where ``trace`` is given, it is told how each
-    decision came about; the outcome is the same. Raises
+    ``shrunk``: see :meth:`asched.batch.snapshot.Cache.snapshot`. Where ``trace`` is given, it is
+    told how each decision came about; the outcome is the same. Raises
     :class:`asched.batch.registry.SessionRegistryError` for an action or plugin that cannot be had.
     """
     held = SessionRun(
@@ -90,18 +90,8 @@ class SessionRun:
             trace,
             forgets_node=spec.compatibility is not Compatibility.KUBE_BATCH,
         )
-        self.session = OpenSession(
-            spec.compatibility,
-            f"{spec.scheduler_name}/{number}",
-            cluster.seed,
-            SessionHandle(cluster, seen, spec.scheduler_name),
-            seen.nodes,
-            snapshot.nodes,
-            snapshot.jobs,
-            snapshot.queues,
-            books,
-            trace,
-        )
+        handle = SessionHandle(cluster, seen, spec.scheduler_name)
+        self.session = OpenSession(spec, number, handle, seen.nodes, snapshot, books, trace)
         self.session.tiers = Tiers(_seats(spec, registry), corrections)
         self._invalid: dict[str, tuple[Job, Invalid]] = {}
         if self.session.corrects(Correction.DROP_INVALID_JOBS):

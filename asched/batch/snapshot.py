@@ -70,6 +70,8 @@ class Cache:
         self._shadow_classes: dict[str, str] = {}
         self._with_spec: set[str] = set()
         self._groups: dict[str, PodGroup | CustomPodGroup] = {}
+        self._theirs: set[str] = set()
+        """Jobs with pods of other schedulers."""
 
     def snapshot(self, shrunk: frozenset[str]) -> Snapshot:
         """``shrunk``: nodes that were last updated to offer less than their pods use; kube-batch
@@ -85,6 +87,8 @@ class Cache:
             nodes, ignored_nodes = self._nodes_of_table(tasks)
         else:
             nodes, ignored_nodes = self._nodes_of_tasks(tasks, shrunk)
+        if Correction.LEAVE_OTHERS_ALONE in self._corrections:
+            self._leave_to_others()
         queues = self._queues()
         ignored_jobs = {}
         for job in self._jobs.values():
@@ -105,6 +109,8 @@ class Cache:
         for entry in self._cluster.pods.values():
             pod = entry.info.pod
             foreign = pod.spec.scheduler_name != ours
+            if foreign and (group := group_of(pod)) is not None:
+                self._theirs.add(job_id_of(group))
             if foreign and not self._count_foreign and pod.status.phase in ("", "Pending"):
                 continue
             status = _status(pod, entry.phase, evicted=entry.info.uid in evicting)
@@ -170,6 +176,16 @@ class Cache:
         job.created_s = _created_s(pod)
         job.shadow = True
         self._shadow_classes[job.id] = pod.spec.priority_class_name
+
+    def _leave_to_others(self) -> None:
+        """Drop jobs of which every pod is another scheduler's, and groups of Kubernetes' own that have
+        no pods yet: whose they will be nobody knows."""
+        ours = self._spec.scheduler_name
+        for job in [*self._jobs.values()]:
+            own = any(t.info.pod.spec.scheduler_name == ours for t in job.tasks.values())
+            native = isinstance(self._groups.get(job.id), PodGroup)
+            if not own and (native or job.id in self._theirs):
+                del self._jobs[job.id]
 
     def _attach_groups(self) -> None:
         for native in self._cluster.objects(PodGroup).values():

@@ -114,6 +114,20 @@ def test_count_foreign_pods() -> None:
     assert bound(ours) == {}
 
 
+def test_leave_others_alone() -> None:
+    def world() -> World:
+        world = World()
+        world.node("n", cpu=4)
+        world.queue("q")
+        world.job("theirs", "q", pods=3, minimum=3, scheduler="another")
+        world.job("mine", "q", pods=1)
+        return world
+
+    theirs, ours = hold_both(world, "allocate")
+    assert sorted(group.group for group in theirs.groups) == ["ns/mine", "ns/theirs"]
+    assert [group.group for group in ours.groups] == ["ns/mine"]
+
+
 def test_ready_nodes_only() -> None:
     def world() -> World:
         world = World()

@@ -6,6 +6,8 @@ from __future__ import annotations
 import msgspec
 import pytest
 
+from asched.batch.session import hold_session
+from asched.framework.session_objects import Task
 from asched.framework.sessions import PluginOption, SessionOutcome
 from asched.model.meta import Annotations, ObjectMeta
 from asched.model.node import Node, NodeCondition, NodeSpec, NodeStatus, Taint
@@ -24,7 +26,7 @@ from asched.model.pod import (
 )
 from asched.model.selectors import LabelSelector
 from asched.model.storage import PersistentVolumeClaim, StorageClass
-from tests.batch.worlds import SCHEDULER, World, bound, session_spec
+from tests.batch.worlds import REGISTRY, SCHEDULER, World, bound, session_spec
 
 SPEC = session_spec("allocate", "backfill", tiers=(("gang",), ("predicates", "nodeorder")))
 
@@ -138,17 +140,51 @@ def mounting(claim: str) -> tuple[Volume, ...]:
     return (Volume(name="data", persistent_volume_claim=source),)
 
 
-def test_volumes_that_wait_for_a_consumer_are_not_for_sessions() -> None:
+def test_volumes_that_no_node_has() -> None:
     world = two_nodes()
     world.add(
-        StorageClass(metadata=ObjectMeta(name="late"), volume_binding_mode="WaitForFirstConsumer")
+        StorageClass(
+            metadata=ObjectMeta(name="local"),
+            provisioner="kubernetes.io/no-provisioner",
+            volume_binding_mode="WaitForFirstConsumer",
+        )
     )
-    claim = {"metadata": {"name": "c", "namespace": "ns"}, "spec": {"storageClassName": "late"}}
+    claim = {"metadata": {"name": "c", "namespace": "ns"}, "spec": {"storageClassName": "local"}}
     world.add(msgspec.convert(claim, PersistentVolumeClaim))
     add_pods(world, 1, volumes=mounting("c"), containers=(asking(1),))
     outcome = world.hold(SPEC)
     assert outcome.binds == ()
-    assert "volumes that wait for their first consumer" in outcome.unschedulable[0].message
+    assert "didn't find available persistent volumes" in outcome.unschedulable[0].message
+
+
+class NoVolumeFor:
+    """Volumes cannot be set aside for one pod."""
+
+    def __init__(self, pod: str) -> None:
+        self._pod = pod
+
+    def reserve(self, task: Task, node: str) -> str:
+        return "gone meanwhile" if task.key == self._pod else ""
+
+    def bind(self, task: Task) -> str:
+        return ""
+
+
+@pytest.mark.parametrize("action", ["allocate", "backfill", "preempt", "reclaim"])
+def test_volumes_that_cannot_be_set_aside_fail_their_own_pod(action: str) -> None:
+    world = World()
+    world.queue("q")
+    world.queue("other")
+    world.node("n", cpu=4)
+    world.job("standing", "other", pods=2, on=["n"] * 2)
+    cpu, memory = (0, 0) if action == "backfill" else (1, "1Gi")
+    world.job("j", "q", pods=2, cpu=cpu, memory=memory)
+    tiers = (("gang",), ("predicates", "proportion"))
+    outcome = hold_session(
+        world.state, session_spec(action, tiers=tiers), REGISTRY, 1, volumes=NoVolumeFor("ns/j-0")
+    )
+    assert "ns/j-0" not in bound(outcome)
+    assert outcome.evictions == ()
 
 
 def test_a_claim_that_is_missing() -> None:

@@ -15,7 +15,6 @@ from asched.batch.lines import Line
 from asched.batch.open_session import OpenSession
 from asched.batch.statement import BatchStatement
 from asched.batch.trace import Preemption, VictimSearch
-from asched.framework.nodes import Int64Column, RowArray
 from asched.framework.pod_info import PodShape
 from asched.framework.session_objects import Job, Task, TaskStatus
 from asched.framework.session_plugins import Action, Session
@@ -140,7 +139,7 @@ class PreemptionRound:
         with_room = self._uses_room and self._may_grow(task)
         if with_room and self._searcher.use_room(task, rows, scores, statement):
             return True
-        ordered = self._best_first(task, rows, scores, hunt)
+        ordered = self._searcher.best_first(task, rows, scores, hunt)
         searches: dict[str, VictimSearch] = {}
         assigned = False
         for row in ordered:
@@ -160,14 +159,6 @@ class PreemptionRound:
         of others of its queue."""
         queue = self._session.queues[self._session.jobs[task.job].queue]
         return not self._session.overused(queue) and self._session.allocatable(queue, task)
-
-    def _best_first(self, task: Task, rows: RowArray, scores: Int64Column, hunt: Hunt) -> list[int]:
-        """By score, and of equal ones the name that sorts last first."""
-        names = self._session.node_books.names
-        promising = set(self._searcher.promising(task, rows, hunt).tolist())
-        ranked = zip(scores.tolist(), rows.tolist(), strict=True)
-        chosen = [(score, names[row], row) for score, row in ranked if row in promising]
-        return [row for _, _, row in sorted(chosen, reverse=True)]
 
     def _evict(self, task: Task, row: int, victims: list[Task], statement: BatchStatement) -> bool:
         for victim in victims:

@@ -145,9 +145,7 @@ class ReclaimRound:
         hunt = self._hunt(job)
         searches: dict[str, VictimSearch] = {}
         assigned = False
-        worth = self._searcher.promising(task, rows, hunt)
-        order = np.argsort(-scores[np.searchsorted(rows, worth)], kind="stable")
-        ordered = worth[order].tolist()
+        ordered = self._searcher.best_first(task, rows, scores, hunt)
         for row in ordered:
             victims, said = self._searcher.search(task, row, hunt, with_room=self._uses_room)
             searches[names[row]] = said

@@ -7,6 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from asched.batch.books import Misplaced
 from asched.batch.corrections import Correction
 from asched.batch.open_session import OpenSession
 from asched.batch.statement import BatchStatement
@@ -46,7 +47,15 @@ class VictimSearcher:
             if rows:
                 self._rows_of[job.id] = np.array(sorted(rows), np.intp)
 
-    def promising(self, task: Task, rows: RowArray, hunt: Hunt) -> RowArray:
+    def best_first(self, task: Task, rows: RowArray, scores: Int64Column, hunt: Hunt) -> list[int]:
+        """Where to look, by score, and of equal ones the name that sorts last first."""
+        names = self._session.node_books.names
+        worth = self._promising(task, rows, hunt)
+        chosen = zip(scores[np.searchsorted(rows, worth)].tolist(), worth.tolist(), strict=True)
+        ranked = sorted(((score, names[row], row) for score, row in chosen), reverse=True)
+        return [row for _, _, row in ranked]
+
+    def _promising(self, task: Task, rows: RowArray, hunt: Hunt) -> RowArray:
         """Those of the rows where a victim may be found at all. Of kube-batch all: it looks at each."""
         if not self._all_consent:
             return rows
@@ -108,9 +117,14 @@ class VictimSearcher:
         now, later = session.node_books.fit_now_or_later(task.init_request, exact=True)
         for place, fits in ((statement.allocate, now), (statement.pipeline, later)):
             chosen = np.flatnonzero(fits[rows])
-            if len(chosen):
+            if not len(chosen):
+                continue
+            try:
                 place(task, session.best(rows[chosen], scores[chosen]))
-                return True
+            except Misplaced as problem:
+                session.trace.line("allocate-error", task.key, str(problem))
+                return False
+            return True
         return False
 
     def has_room_for_all(self, job: Job) -> bool:

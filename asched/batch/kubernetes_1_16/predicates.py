@@ -83,7 +83,8 @@ class Predicates:
             yield "node is short of memory", ~self._short_of_memory
         for plugin in self._selecting:
             verdicts = plugin.filter_all(CycleState(), pod, self._nodes)
-            yield verdicts.statuses[0].message, verdicts.codes == 0
+            reason = verdicts.statuses[0].message if verdicts.statuses else plugin.name
+            yield reason, verdicts.codes == 0
         if pod.shape.ports:
             yield "host port taken", ~self._port_conflicts(pod)
         yield "pod affinity", self._neighbours.feasible(pod)

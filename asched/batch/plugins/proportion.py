@@ -84,11 +84,15 @@ class Proportion(
         return self._accounts
 
     def queue_order(self, queue: Queue) -> float:
-        return self._accounts[queue.name].share
+        account = self._accounts.get(queue.name)
+        return account.share if account is not None else 0.0
 
     def overused(self, queue: Queue) -> bool:
-        account = self._accounts[queue.name]
-        return account.deserved.less_equal(account.allocated, self._tolerance)
+        """A queue without jobs is not."""
+        account = self._accounts.get(queue.name)
+        return account is not None and account.deserved.less_equal(
+            account.allocated, self._tolerance
+        )
 
     def why_overused(self, queue: Queue) -> str:
         account = self._accounts[queue.name]
