@@ -35,6 +35,7 @@ from asched.framework.plugin_calls import (
     normalizes,
     score_node,
     score_nodes,
+    within_range,
 )
 from asched.framework.pod_info import PodInfo
 from asched.framework.profile import Profile, Weighted
@@ -71,7 +72,7 @@ class ShapeAnswers:
         self.pre_score: dict[str, Status] = {}
         self.raw: dict[str, Int64Column] = {}
         """Raw scores by plugin, for all rows; empty until asked for."""
-        self._set_findings(StatusNumbers())
+        self._set_findings(0)
         self._total: Int64Column | None = None
         self.steady = False
         """Whether the normalised scores are the same among any of the feasible nodes as among all of
@@ -99,11 +100,12 @@ class ShapeAnswers:
         self._crowding: dict[int, Crowding] = {}
         self._run_pre_filters(pod)
 
-    def _set_findings(self, numbers: StatusNumbers) -> None:
-        self._object_findings = Findings(self._table.size, numbers)
-        self.findings = Findings(self._table.size, numbers)
+    def _set_findings(self, size: int) -> None:
+        numbers = StatusNumbers()
+        self._object_findings = Findings(size, numbers)
+        self.findings = Findings(size, numbers)
         """What all shared filters say."""
-        self.feasible: BoolColumn = np.zeros(self._table.size, np.bool_)
+        self.feasible: BoolColumn = np.zeros(size, np.bool_)
         """Rows of nodes that all shared filters pass."""
         self.count = 0
         """How many those are."""
@@ -161,12 +163,11 @@ class ShapeAnswers:
         self._objects_cursor = table.objects_cursor
 
     def _filter_all(self, pod: PodInfo) -> None:
-        self._set_findings(StatusNumbers())
+        self._set_findings(self._table.size)
         for rank, plugin in self._object_filters:
             verdicts = filter_nodes(plugin, self.state, pod, self._table)
             self._object_findings.add(rank, plugin.name, verdicts)
-        every = np.arange(self._table.size)
-        self.findings.take_over(self._object_findings, every)
+        self.findings.take_over(self._object_findings, slice(None))
         for rank, plugin in self._row_filters:
             verdicts = filter_nodes(plugin, self.state, pod, self._table)
             self.findings.add(rank, plugin.name, verdicts)
@@ -394,16 +395,24 @@ class ShapeAnswers:
         """The weighted sum of the shared scores, normalised over :attr:`feasible`;
         :data:`INFEASIBLE` elsewhere. :meth:`ensure_scores` comes first. Raises PluginFailure."""
         if self._total is None:
-            feasible = np.flatnonzero(self.feasible)
+            everywhere = self.count == self._table.size
+            feasible = slice(None) if everywhere else np.flatnonzero(self.feasible)
             part = np.zeros(self._table.size, np.int64)
             self.steady = True
             for plugin, weight in self._scores:
-                if normalizes(plugin):
-                    raw = self.raw[plugin.name][feasible]
-                    self.steady &= plugin.by_extremes and bool((raw == raw[:1]).all())
+                if not normalizes(plugin):
+                    continue
+                # A copy, which the plugin may do with what it likes.
+                raw = self.raw[plugin.name][feasible].copy()
+                if plugin.by_extremes and len(raw) and bool((raw == raw[:1]).all()):
+                    # Lowest and highest are that one score, which says what all become.
+                    part += normalized(plugin, self.state, pod, raw[:1]) * weight
+                else:
+                    self.steady = False
                     part[feasible] += normalized(plugin, self.state, pod, raw) * weight
             self._normalized_part = part
-            self._total = np.where(self.feasible, self._sum(slice(None)), INFEASIBLE)
+            total = self._sum(slice(None))
+            self._total = total if everywhere else np.where(self.feasible, total, INFEASIBLE)
         return self._total
 
     @staticmethod
@@ -411,5 +420,5 @@ class ShapeAnswers:
         plugin: ScorePlugin | ScoreAllPlugin, scores: Int64Column, feasible: BoolColumn
     ) -> None:
         """Scores that nobody normalises must be in range already, where the pod could go."""
-        if not normalizes(plugin):
+        if not normalizes(plugin) and not within_range(scores):
             check_range(plugin, scores[feasible])

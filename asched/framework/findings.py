@@ -100,7 +100,7 @@ class Findings:
         self.rank[rows] = PASSES
         self.code[rows] = 0
 
-    def take_over(self, other: Findings, rows: RowArray) -> None:
+    def take_over(self, other: Findings, rows: RowArray | slice) -> None:
         """Say of ``rows`` what ``other`` says, which shares its numbers with this."""
         self.rank[rows] = other.rank[rows]
         self.code[rows] = other.code[rows]
@@ -122,7 +122,10 @@ class Findings:
             return
         numbers = self._numbers.translation(plugin, verdicts.statuses)
         if rows is None:
-            wins = (verdicts.codes > 0) & (self.rank > rank)
+            wins = verdicts.codes > 0
+            if not wins.any():
+                return
+            wins &= self.rank > rank
             self.rank[wins] = rank
             self.code[wins] = numbers[verdicts.codes[wins]]
             return

@@ -11,6 +11,9 @@ from asched.framework.nodes import MAX_NODE_SCORE, Int64Column
 
 def truncated_quotient(dividend: Int64Column, divisor: Int64Column) -> Int64Column:
     """``dividend / divisor`` as Go divides integers: towards zero. The divisor must be positive."""
+    if len(divisor) > 1 and (divisor == divisor[0]).all():
+        # Most nodes are of one size, and dividing by one number is several times as fast.
+        divisor = divisor[:1]
     quotient: Int64Column = dividend // divisor
     if len(quotient) and quotient.min() < 0:
         quotient += (quotient < 0) & (quotient * divisor != dividend)

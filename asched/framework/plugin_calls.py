@@ -242,8 +242,13 @@ def check_score(plugin: Plugin, score: int) -> None:
         raise PluginFailure(plugin.name, "Score", what)
 
 
-def check_range(plugin: Plugin, scores: Int64Column) -> None:
+def within_range(scores: Int64Column) -> bool:
+    """Whether all are 0 to 100."""
     # Seen as unsigned, a negative score is a large one.
-    if len(scores) and scores.view(np.uint64).max() > MAX_NODE_SCORE:
+    return not len(scores) or bool(scores.view(np.uint64).max() <= MAX_NODE_SCORE)
+
+
+def check_range(plugin: Plugin, scores: Int64Column) -> None:
+    if not within_range(scores):
         what = f"a score of {scores.min()} or {scores.max()} is outside 0..{MAX_NODE_SCORE}"
         raise PluginFailure(plugin.name, "Score", what)

@@ -82,10 +82,12 @@ class NodeResourcesBalancedAllocation(PreScorePlugin, ScoreAllPlugin, ScorePlugi
         for name, _, asked in state.read(_SCORED):
             allocatable, used = nodes.allocatable(name), nodes.requested(name)
             present = allocatable != 0
-            capacity = np.where(present, allocatable, 1)
+            everywhere = bool(present.all())
+            capacity = allocatable if everywhere else np.where(present, allocatable, 1)
             offered.append(present)
-            without.append(np.minimum(used / capacity, 1.0) * present)
-            including.append(np.minimum((used + asked) / capacity, 1.0) * present)
+            for fractions, amount in ((without, used), (including, used + asked)):
+                fraction = np.minimum(amount / capacity, 1.0)
+                fractions.append(fraction if everywhere else fraction * present)
         gain = _balance(including, offered) - _balance(without, offered)
         score: Int64Column = _HALF + (_HALF + gain) // 2
         return score
@@ -125,9 +127,10 @@ def _balance_of(fractions: Sequence[float]) -> int:
 def _balance(fractions: Fractions, offered: Sequence[BoolColumn]) -> Int64Column:
     """0 to 100, per node over the resources it offers; the fractions of others must be zero."""
     if len(fractions) == 2:
+        deviation = np.abs(fractions[0] - fractions[1])
+        deviation /= 2
         # One resource alone is in balance, and then the other fraction says nothing.
-        both = offered[0] & offered[1]
-        deviation = np.abs(fractions[0] - fractions[1]) / 2 * both
+        deviation *= offered[0] & offered[1]
     elif len(fractions) < 2:
         deviation = np.zeros(len(offered[0]))
     else:

@@ -232,11 +232,11 @@ class NodeResourcesFit(
             capacity = nodes.allocatable(name)
             requested = in_use(name, nodes, assume_defaults=True) + asked
             score = self._scorer.of_all(requested, capacity)
-            total += score * weight
+            total += score if weight == 1 else score * weight
             counts = capacity > 0
             if self._weighs_only_positive:
                 counts &= score > 0
-            weights += counts * np.int64(weight)
+            weights += counts if weight == 1 else counts * np.int64(weight)
         np.maximum(weights, 1, out=weights)
         if self._weighs_only_positive:
             rounded: Int64Column = np.floor(total / weights + 0.5).astype(np.int64)

@@ -50,12 +50,13 @@ class TaintSetTable(Generic[S]):
         self._judge = judge
         self._verdicts: NDArray[S] = np.zeros(0, dtype)
 
-    def column(self, taints: TaintColumn) -> NDArray[S]:
+    def column(self, taints: TaintColumn) -> NDArray[S] | None:
+        """By row of the taints; None where it is 0 for all there is."""
         known = len(self._verdicts)
         if known < len(taints.sets):
             fresh = [self._judge(taint_set) for taint_set in taints.sets[known:]]
             self._verdicts = np.concatenate([self._verdicts, np.array(fresh, self._dtype)])
-        return self._verdicts[taints.ids]
+        return self._verdicts[taints.ids] if self._verdicts.any() else None
 
 
 _HARD: StateKey[TaintSetTable[np.int16]] = StateKey("TaintToleration/filter")
@@ -79,7 +80,8 @@ class TaintToleration(
             tolerations = pod.shape.tolerations
             table = TaintSetTable(np.int16, lambda taints: _repels(taints, tolerations))
             state.write(_HARD, table)
-        return Verdicts(table.column(nodes.taints), (UNTOLERATED,))
+        codes = table.column(nodes.taints)
+        return Verdicts.passing(nodes.size) if codes is None else Verdicts(codes, (UNTOLERATED,))
 
     def pre_score(self, state: CycleState, pod: PodInfo, nodes: Nodes) -> Status:
         # Only these tolerations can speak to soft taints.
@@ -94,7 +96,8 @@ class TaintToleration(
         return SUCCESS
 
     def score_all(self, state: CycleState, pod: PodInfo, nodes: Nodes) -> Int64Column:
-        return state.read(_SOFT).column(nodes.taints)
+        counts = state.read(_SOFT).column(nodes.taints)
+        return np.zeros(nodes.size, np.int64) if counts is None else counts
 
     def normalize(self, state: CycleState, pod: PodInfo, scores: Int64Column) -> Int64Column:
         return normalize_to_highest(scores, reverse=True)
