@@ -180,6 +180,7 @@ class Effects:
     def stop(self) -> None:
         """Let what is under way end, but try nothing again."""
         self._pauses.end()
+        self._lanes.close()
 
     # -- bindings -----------------------------------------------------------------------------
 

@@ -13,12 +13,15 @@ from anyio.abc import TaskGroup
 
 Job = Callable[[], Awaitable[None]]
 
+MOST_IDLE = 512
+"""Tasks that wait for a lane, at most."""
+
 
 class Lanes:
     """Runs jobs in a task group: in order within a lane, concurrently between lanes.
 
     Each lane with something to do has a task. To start one costs more than most jobs do, so a task
-    whose lane has ended waits for another lane for as long as any lane is busy.
+    whose lane has ended waits for another lane, until :meth:`close`.
     """
 
     def __init__(self, tasks: TaskGroup, lane_ended: Callable[[], None]) -> None:
@@ -29,6 +32,7 @@ class Lanes:
         self._ready: deque[str] = deque()
         """Lanes that no task has taken up yet: as many as tasks were started or woken for them."""
         self._idle: list[anyio.Event] = []
+        self._closed = False
 
     def __len__(self) -> int:
         """Lanes with something to do."""
@@ -50,18 +54,22 @@ class Lanes:
             queue.pop()
         queue.append((kind, job))
 
+    def close(self) -> None:
+        """Let tasks end with their lanes. What is submitted later is run all the same."""
+        self._closed = True
+        for called in self._idle:
+            called.set()
+        self._idle.clear()
+
     async def _run(self) -> None:
         while True:
             while self._ready:
                 await self._run_lane(self._ready.popleft())
-            if not self._lanes:
-                break
+            if self._closed or len(self._idle) >= MOST_IDLE:
+                return
             called = anyio.Event()
             self._idle.append(called)
             await called.wait()
-        for idle in self._idle:
-            idle.set()
-        self._idle.clear()
 
     async def _run_lane(self, lane: str) -> None:
         queue = self._lanes[lane]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 import anyio
 import anyio.lowlevel
 
@@ -40,6 +42,7 @@ async def test_in_order_within_a_lane_and_at_the_same_time_between_lanes() -> No
         assert diary.lines == ["a/tell begins", "b/tell begins"]
         assert len(lanes) == 2
         diary.may_end.set()
+        lanes.close()
     assert diary.lines.index("a/tell ends") < diary.lines.index("a/bind begins")
     assert ends == [1, 0]
 
@@ -53,7 +56,26 @@ async def test_only_the_newest_word_that_waits_is_said() -> None:
         for name in ("second", "third"):
             lanes.submit("a", "tell", diary.job(name))
         diary.may_end.set()
+        lanes.close()
     assert diary.lines == ["first begins", "first ends", "third begins", "third ends"]
+
+
+async def test_tasks_go_on_with_other_lanes_and_end_when_closed() -> None:
+    ended: list[str] = []
+    async with anyio.create_task_group() as tasks:
+        lanes = Lanes(tasks, lambda: None)
+
+        async def job(name: str) -> None:
+            ended.append(f"{name} by {anyio.get_current_task().id}")
+
+        for wave in range(3):
+            for name in ("a", "b"):
+                lanes.submit(name, "tell", partial(job, f"{name}{wave}"))
+            await anyio.wait_all_tasks_blocked()
+        lanes.close()
+        lanes.submit("c", "tell", partial(job, "c"))
+    assert [line.partition(" ")[0] for line in ended] == ["a0", "b0", "a1", "b1", "a2", "b2", "c"]
+    assert len({line.partition(" by ")[2] for line in ended[:6]}) == 2
 
 
 async def test_pauses_end_when_the_daemon_stops() -> None:
