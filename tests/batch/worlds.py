@@ -6,6 +6,8 @@ from collections.abc import Iterable
 from datetime import UTC, datetime, timedelta
 from typing import NoReturn
 
+import msgspec
+
 from asched.batch.nodes import SessionNodes
 from asched.batch.registry import SessionRegistry
 from asched.batch.session import SessionRun, hold_session
@@ -33,7 +35,7 @@ from asched.model.resources import AnyObject
 from asched.model.workloads import PriorityClass
 from asched.state.cluster import ClusterState
 from asched.state.fold import Fold
-from asched.state.records import EngineStarted, ObjectSeen
+from asched.state.records import EngineStarted, ObjectGone, ObjectSeen
 from asched.state.session_records import SessionsLoaded
 
 SCHEDULER = "batch"
@@ -68,6 +70,14 @@ class World:
 
     def add(self, seen: AnyObject) -> None:
         self._fold.apply(ObjectSeen(seen))
+
+    def remove(self, pod: Pod) -> None:
+        self._fold.apply(ObjectGone("Pod", pod.key, pod.uid))
+
+    def delete(self, pod: Pod) -> None:
+        """The pod is being deleted: it stays until it has ended."""
+        meta = msgspec.structs.replace(pod.metadata, deletion_timestamp=self._created())
+        self.add(msgspec.structs.replace(pod, metadata=meta))
 
     def _created(self) -> datetime:
         self._age_s += 1
