@@ -63,3 +63,9 @@ SESSIONS = frozenset(
     }
 )
 """What batch sessions use beside it."""
+GANGS = frozenset(
+    {Permission(group, "podgroups", verb) for group in _POD_GROUPS for verb in ("list", "watch")}
+    | {Permission(GroupResource.POD_GROUPS.value.group, "podgroups/status", "patch")}
+)
+"""What profiles with ``GangScheduling`` use beside it: they write the status of Kubernetes' own PodGroups
+alone."""
