@@ -170,7 +170,7 @@ async def _explained(
     if profile is None:
         raise AuditError(f"session {number} of {name}, which is not served by sessions")
     found = inspect_job(held.state, profile.spec, registry, number, job)
-    again = [*decisions_of(held.state, name, found.outcome)]
+    again = [*decisions_of(held.state, name, found.outcome, found.reservations)]
     last = held.seq + len(again) - 1
     recorded = [stored.record async for stored in journal.read(held.seq - 1, last)]
     same = [*map(CODEC.encode, again)] == [*map(CODEC.encode, recorded)]

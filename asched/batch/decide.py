@@ -7,10 +7,11 @@ said before is not said again, so a session that changes nothing is one short re
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 
 from asched.batch.registry import SessionRegistry, SessionRegistryError
 from asched.batch.session import hold_session
+from asched.batch.session_volumes import SessionVolumes
 from asched.framework.interface import Victim
 from asched.framework.pod_groups import (
     POD_GROUP_SCHEDULED,
@@ -28,7 +29,7 @@ from asched.framework.sessions import (
 )
 from asched.model.groups import CustomPodGroup
 from asched.state.cluster import ClusterState
-from asched.state.records import Assigned, Decision, Rejected
+from asched.state.records import Assigned, Decision, Rejected, Reservation
 from asched.state.session_records import (
     EvictionDecided,
     GroupCondition,
@@ -65,8 +66,10 @@ class SessionDecider:
         spec, number = profile.spec, profile.number + 1
         if self._registry is None:
             self._registry = self._source()
+        volumes = SessionVolumes(self._cluster, spec.scheduler_name)
         try:
-            outcome = hold_session(self._cluster, spec, self._registry, number)
+            outcome = hold_session(self._cluster, spec, self._registry, number, volumes=volumes)
+            reservations = volumes.reservations
         except AssertionError:
             raise  # our own: the state contradicts itself
         except SessionRegistryError as error:
@@ -74,12 +77,21 @@ class SessionDecider:
         except Exception as error:  # noqa: BLE001  a guest's bug costs its session and no more
             what = " ".join(f"{type(error).__name__}: {error}".split())
             return (SessionHeld(spec.scheduler_name, number, error=what),)
+        finally:
+            volumes.undo()
         self.last = outcome
-        return tuple(decisions_of(self._cluster, spec.scheduler_name, outcome))
+        return tuple(decisions_of(self._cluster, spec.scheduler_name, outcome, reservations))
+
+
+Reservations = Mapping[tuple[str, str], tuple[Reservation, ...]]
+"""What was set aside for pods, by uid and node."""
 
 
 def decisions_of(
-    cluster: ClusterState, scheduler_name: str, outcome: SessionOutcome
+    cluster: ClusterState,
+    scheduler_name: str,
+    outcome: SessionOutcome,
+    reservations: Reservations,
 ) -> Iterator[Decision]:
     """What is new in the outcome, as records."""
     number = outcome.number
@@ -90,7 +102,15 @@ def decisions_of(
         outcome.ignored_jobs,
     )
     for bind in outcome.binds:
-        yield Assigned(bind.pod, bind.uid, bind.node, number, feasible=0, session=number)
+        yield Assigned(
+            bind.pod,
+            bind.uid,
+            bind.node,
+            number,
+            feasible=0,
+            reservations=reservations.get((bind.uid, bind.node), ()),
+            session=number,
+        )
     for eviction in outcome.evictions:
         yield EvictionDecided(
             eviction.pod,

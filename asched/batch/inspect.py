@@ -7,13 +7,14 @@ from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from asched.batch.closing import UNSCHEDULABLE
+from asched.batch.decide import Reservations
 from asched.batch.plugins.proportion import Proportion
 from asched.batch.refusals import refusal_message
 from asched.batch.registry import SessionRegistry
 from asched.batch.session import SessionRun
+from asched.batch.session_volumes import SessionVolumes
 from asched.batch.snapshot import Cache, Snapshot
 from asched.batch.trace import Trace
-from asched.batch.volumes import NoVolumes
 from asched.framework.session_objects import Job, TaskStatus
 from asched.framework.sessions import Compatibility, SessionOutcome, SessionSpec
 from asched.state.cluster import ClusterState
@@ -51,6 +52,7 @@ class JobInspection(NamedTuple):
     """What a session makes of one job."""
 
     outcome: SessionOutcome
+    reservations: Reservations
     job: Job | None
     """As the session left it; None for one that did not enter."""
     ignored: str
@@ -79,21 +81,26 @@ def inspect_job(
     if job is None and job_id not in snapshot.ignored_jobs:
         raise KeyError(job_id)
     trace = Trace()
-    run = SessionRun(cluster, spec, registry, number, snapshot, NoVolumes(), trace)
+    volumes = SessionVolumes(cluster, spec.scheduler_name)
+    run = SessionRun(cluster, spec, registry, number, snapshot, volumes, trace)
     session = run.session
     before = {} if job is None else _by_status(job)
     ahead = () if job is None or job_id not in session.jobs else _ahead(run, job)
     run.run_actions()
     closing = run.closing()
-    outcome = run.outcome(closing)
+    outcome, reservations = run.outcome(closing), volumes.reservations
+    volumes.undo()
     if job is None:
         ignored = snapshot.ignored_jobs[job_id]
-        return JobInspection(outcome, None, ignored, "", "", before, {}, (), None, (), {})
+        return JobInspection(
+            outcome, reservations, None, ignored, "", "", before, {}, (), None, (), {}
+        )
     said = closing.outcome_of(job)
     tried = job_id in session.jobs
     invalid = next((c.message for c in said.conditions if c.type == UNSCHEDULABLE), "")
     return JobInspection(
         outcome,
+        reservations,
         job,
         "",
         "" if tried else invalid,

@@ -21,6 +21,7 @@ from asched.framework.interface import Eviction, Victim
 from asched.framework.pod_info import PodInfo
 from asched.framework.profile import Profile
 from asched.framework.status import REJECTIONS, Code
+from asched.framework.volumes import mounts_claims
 from asched.kube.events import EventRecorder
 from asched.kube.extenders import HttpExtender
 from asched.kube.group_writer import GroupWriter
@@ -225,6 +226,9 @@ class Effects:
         self, profile: Profile | None, binder: PatientBinder, info: PodInfo, node_name: str
     ) -> Bound | BindFailed | None:
         """How the binding ended; None if it was abandoned."""
+        if profile is None and mounts_claims(info.pod):
+            # What a session set aside for it is bound first.
+            profile = self._cluster.binding_profile(info.pod.spec.scheduler_name)
         if profile is None:
             return await plain_binding(binder, info, node_name)
         binders = self._binders(info)

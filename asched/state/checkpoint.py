@@ -400,8 +400,9 @@ def _fill_sessions(state: ClusterState, form: StateForm, pods: _Pods) -> None:
 
 def _fill_books(state: ClusterState) -> None:
     """Tell Reserve plugins what they were told of the pods that are still there."""
+    pods = PodFold(state)
     for entry in state.pods.values():
-        profile = state.profiles.get(entry.info.pod.spec.scheduler_name)
+        profile = pods.profile(entry)
         if entry.assignment is not None:
             state.books.enter(profile, entry.info, entry.assignment)
         elif entry.reserved is not None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from enum import Enum
 from typing import TypeVar, cast
 
@@ -84,6 +84,8 @@ class ClusterState:
         self.books = Books()
         self.evictions = Evictions()
         self.sessions = Sessions()
+        self.binding_profile: Callable[[str], Profile] = _no_profile
+        """The profile under which a pod of a scheduler name that sessions serve is bound."""
         self.profiles: Mapping[str, Profile] = {}
         self.extenders: tuple[ExtenderSpec, ...] = ()
         self.inquiries: dict[str, Inquiry] = {}
@@ -152,6 +154,10 @@ class ClusterState:
         """The pod of that key, if it is still the one with that uid."""
         entry = self.pods.get(key)
         return entry if entry is not None and entry.info.uid == uid else None
+
+
+def _no_profile(scheduler_name: str) -> Profile:
+    raise LookupError(f"nothing binds pods of {scheduler_name}: no fold loads plugins")
 
 
 class ProfileHandle:

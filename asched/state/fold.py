@@ -13,7 +13,7 @@ from asched.framework.events import ActionType, ClusterEvent, EventResource
 from asched.framework.interface import Eviction, Victim
 from asched.framework.pod_groups import group_of, key_of, only_status_changed
 from asched.framework.pod_info import PodInfo
-from asched.framework.profile import PluginLoader, Profile, ProfileError
+from asched.framework.profile import PluginLoader, Profile, ProfileError, ProfileSpec
 from asched.framework.status import REJECTIONS, Code
 from asched.model.groups import CustomPodGroup, PodGroup
 from asched.model.meta import Object
@@ -23,6 +23,7 @@ from asched.model.resources import KINDS
 from asched.state import records as r
 from asched.state import session_records as sr
 from asched.state.absent import incomplete_profile
+from asched.state.binding_profile import binding_spec
 from asched.state.changes import EVENT_RESOURCES, node_changes
 from asched.state.cluster import (
     ClusterState,
@@ -46,6 +47,8 @@ class Fold:
         self.state = state
         self._load = load
         self._pods = PodFold(state)
+        self._binding_profiles: dict[str, Profile] = {}
+        state.binding_profile = self._binding_profile
         self._apply: dict[type[r.Record], Callable[[Any], None]] = {
             r.EngineStarted: self._engine_started,
             r.ProfilesLoaded: self._profiles_loaded,
@@ -98,14 +101,8 @@ class Fold:
 
     def _profiles_loaded(self, record: r.ProfilesLoaded) -> None:
         state = self.state
-        profiles = {}
-        for spec in record.profiles:
-            handle = ProfileHandle(state, spec.scheduler_name)
-            try:
-                profile = Profile(spec, self._load, handle)
-            except ProfileError as error:
-                profile = incomplete_profile(spec, handle, str(error))
-            profiles[spec.scheduler_name] = profile
+        self._binding_profiles.clear()
+        profiles = {spec.scheduler_name: self._built(spec) for spec in record.profiles}
         state.profiles = profiles
         state.extenders = record.extenders
         for key in state.inquiries:
@@ -120,6 +117,22 @@ class Fold:
                 self._pods.enter_in_new_books(entry)
         for entry in state.pods.values():
             self._pods.regroup(entry)
+
+    def _binding_profile(self, scheduler_name: str) -> Profile:
+        """Made when it is first needed: most sessions place no pods with volumes."""
+        profile = self._binding_profiles.get(scheduler_name)
+        if profile is None:
+            profile = self._built(binding_spec(scheduler_name))
+            self._binding_profiles[scheduler_name] = profile
+        return profile
+
+    def _built(self, spec: ProfileSpec) -> Profile:
+        """The profile, or what stands for it where a plugin cannot be had any more."""
+        handle = ProfileHandle(self.state, spec.scheduler_name)
+        try:
+            return Profile(spec, self._load, handle)
+        except ProfileError as error:
+            return incomplete_profile(spec, handle, str(error))
 
     def _sessions_loaded(self, record: sr.SessionsLoaded) -> None:
         self.state.sessions.load(record.sessions)

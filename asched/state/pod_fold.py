@@ -304,8 +304,13 @@ class PodFold:
             books.close(profile, entry.info, entry.reserved)
 
     def profile(self, entry: PodEntry) -> Profile | None:
-        """None where it was taken out of the configuration meanwhile."""
-        return self._state.profiles.get(entry.info.pod.spec.scheduler_name)
+        """None where it was taken out of the configuration meanwhile, and for a pod of a session of
+        which nothing was set aside."""
+        name = entry.info.pod.spec.scheduler_name
+        decision = entry.assignment or entry.reserved
+        if decision is not None and decision.session and decision.reservations:
+            return self._state.binding_profile(name)
+        return self._state.profiles.get(name)
 
     def _tell(self, event: ClusterEvent, old: Object | None, new: Object | None) -> None:
         self._state.queue.happened(Happened(event, old, new), self._state.now_ns)
