@@ -12,10 +12,13 @@ from asched.framework.sessions import PluginOption, SessionOutcome
 from asched.model.meta import Annotations, ObjectMeta
 from asched.model.node import Node, NodeCondition, NodeSpec, NodeStatus, Taint
 from asched.model.pod import (
+    Affinity,
     Container,
     ContainerPort,
     PersistentVolumeClaimSource,
     Pod,
+    PodAffinity,
+    PodAffinityTerm,
     PodResourceClaim,
     PodSpec,
     PodStatus,
@@ -23,6 +26,7 @@ from asched.model.pod import (
     Toleration,
     TopologySpreadConstraint,
     Volume,
+    WeightedPodAffinityTerm,
 )
 from asched.model.selectors import LabelSelector
 from asched.model.storage import PersistentVolumeClaim, StorageClass
@@ -200,3 +204,21 @@ def test_devices_that_nobody_allocates() -> None:
     claims = (PodResourceClaim(name="gpu", resource_claim_name="mine"),)
     add_pods(world, 1, resource_claims=claims, containers=(asking(1),))
     assert world.hold(SPEC).binds == ()
+
+
+def test_pods_of_the_session_draw_others_to_where_they_are() -> None:
+    world = World()
+    world.queue("q")
+    for name in ("n1", "n2", "n3"):
+        world.node(name, cpu=8, memory="16Gi")
+    term = PodAffinityTerm(
+        label_selector=LabelSelector(match_labels={"app": "j"}), topology_key="host"
+    )
+    near = WeightedPodAffinityTerm(weight=100, pod_affinity_term=term)
+    affinity = Affinity(pod_affinity=PodAffinity(preferred=(near,)))
+    add_pods(world, 4, containers=(asking(1),), affinity=affinity)
+    weights = {"podaffinity.weight": "10"}
+    tiers = (("gang",), ("predicates", PluginOption("nodeorder", (), weights)))
+    outcome = world.hold(session_spec("allocate", tiers=tiers))
+    assert len(outcome.binds) == 4
+    assert len(set(places(outcome))) == 1
