@@ -55,6 +55,8 @@ class SessionNodes:
         self.releasing: dict[str, FloatColumn] = {name: self._zeros() for name in self.idle}
         self.tasks: list[dict[str, Task]] = [{} for _ in range(self.size)]
         """By row: the tasks there by uid, in the order in which they came."""
+        self.counts = np.zeros(self.size, np.int64)
+        """By row: how many tasks are there."""
         self.charged_as: dict[str, TaskStatus] = {}
         """By uid: the status under which a task was entered on its node."""
         self._some_releasing = False
@@ -78,8 +80,7 @@ class SessionNodes:
 
     def note(self, row: int, task: Task) -> None:
         """A task that is on the node when the session opens, and is counted as used already."""
-        self.tasks[row][task.uid] = task
-        self.charged_as[task.uid] = task.status
+        self._file(row, task)
         if task.status is TaskStatus.RELEASING:
             self._some_releasing = True
             for name, number in task.request.amounts().items():
@@ -87,9 +88,13 @@ class SessionNodes:
 
     def take_in(self, row: int, task: Task) -> None:
         """A task that is on the node when the session opens."""
-        self.tasks[row][task.uid] = task
-        self.charged_as[task.uid] = task.status
+        self._file(row, task)
         self._move(row, task.request, task.status, 1.0)
+
+    def _file(self, row: int, task: Task) -> None:
+        self.tasks[row][task.uid] = task
+        self.counts[row] += 1
+        self.charged_as[task.uid] = task.status
 
     def enter(self, row: int, task: Task) -> None:
         """The task, in its present status, uses the node."""
@@ -99,6 +104,7 @@ class SessionNodes:
     def leave(self, row: int, task: Task) -> None:
         """The task uses the node no more. Raises KeyError if it is not there."""
         del self.tasks[row][task.uid]
+        self.counts[row] -= 1
         self._move(row, task.request, self.charged_as.pop(task.uid), -1.0)
         self.changes.append(row)
 

@@ -49,8 +49,16 @@ class Neighbours:
 
     def __init__(self, nodes: Nodes, books: SessionNodes, jobs: Iterable[Job]) -> None:
         self._nodes = nodes
-        self._books = books
         self._jobs = [*jobs]
+        every = [task for job in self._jobs for task in job.tasks.values()]
+        self._demanding = [
+            task for task in every if _terms(task.info, TermKind.REQUIRED_ANTI_AFFINITY)
+        ]
+        # No session moves who is outside of it.
+        self._fails = any(
+            task.status in ALLOCATED_STATUSES and (task.row < 0 or not books.present[task.row])
+            for task in every
+        )
 
     def _placed(self) -> Iterator[Task]:
         """The tasks of the session's jobs that hold resources."""
@@ -61,25 +69,27 @@ class Neighbours:
     def feasible(self, pod: PodInfo) -> BoolColumn:
         """Where the terms of the pod and of those placed let it go. Nowhere, as long as any task
         sits on a node that is not in the session: the check fails then."""
-        placed = [*self._placed()]
-        if any(task.row < 0 or not self._books.present[task.row] for task in placed):
+        if self._fails:
             return np.zeros(self._nodes.size, np.bool_)
         passed = np.ones(self._nodes.size, np.bool_)
-        for task in placed:
+        for task in self._demanding:
+            if task.status not in ALLOCATED_STATUSES:
+                continue
             for term, _ in _terms(task.info, TermKind.REQUIRED_ANTI_AFFINITY):
                 if _means(term, pod):
                     passed &= ~same_domain(self._nodes, term.topology_key, task.row)
+        if not has_terms(pod):
+            return passed
+        placed = [*self._placed()]
         apart = _terms(pod, TermKind.REQUIRED_ANTI_AFFINITY)
         if apart:
             passed &= ~self._near_one(apart, pod, placed)[0]
         together = _terms(pod, TermKind.REQUIRED_AFFINITY)
         if together:
             near, anybody = self._near_one(together, pod, placed)
+            # The first of a series may start anywhere.
             if anybody or not _means_in_all(together, pod):
                 passed &= near
-            else:
-                # The first of a series may start anywhere.
-                passed &= np.ones(self._nodes.size, np.bool_)
         return passed
 
     def _near_one(
@@ -103,14 +113,19 @@ class Neighbours:
 class NeighbourScores:
     """The priority ``InterPodAffinityPriority``."""
 
-    def __init__(self, nodes: Nodes, books: SessionNodes) -> None:
+    def __init__(self, nodes: Nodes, books: SessionNodes, jobs: Iterable[Job]) -> None:
         self._nodes = nodes
         self._books = books
+        tasks = (task for job in jobs for task in job.tasks.values())
+        standing = (task for tasks_here in books.tasks for task in tasks_here.values())
+        self._somebody_has_terms = any(has_terms(task.info) for task in (*tasks, *standing))
 
     def scores(self, pod: PodInfo, rows: RowArray) -> Int64Column:
         """0 to 10 for each of ``rows``, which are the nodes in question."""
-        counts = np.zeros(self._nodes.size, np.int64)
         anyone = has_terms(pod)
+        if not anyone and not self._somebody_has_terms:
+            return np.zeros(len(rows), np.int64)
+        counts = np.zeros(self._nodes.size, np.int64)
         elsewhere = self._row_of_unbound()
         for row in rows.tolist():
             for task in self._books.tasks[row].values():

@@ -6,7 +6,7 @@ answer for them.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 
@@ -17,7 +17,7 @@ from asched.batch.session_handle import SessionHandle
 from asched.framework.cycle_state import CycleState
 from asched.framework.interface import FilterAllPlugin
 from asched.framework.nodes import BoolColumn, Nodes
-from asched.framework.pod_info import PodInfo
+from asched.framework.pod_info import PodInfo, PodShape
 from asched.framework.session_objects import Job, Task
 from asched.plugins.node_affinity import NodeAffinity, NodeAffinityArgs
 from asched.plugins.taint_toleration import TaintToleration
@@ -49,6 +49,7 @@ class Predicates:
             NodeAffinity(NodeAffinityArgs(), handle),
             TaintToleration(None, handle),
         )
+        self._of_shape: dict[PodShape, list[tuple[str, BoolColumn]]] = {}
         refused = [c for a, c in _PRESSURES.items() if arguments.get(a, "") in _TRUE]
         self._usable = where(
             nodes, lambda node: is_usable(node, refused) and not node.spec.unschedulable
@@ -77,17 +78,24 @@ class Predicates:
 
     def _checks(self, task: Task) -> Iterator[tuple[str, BoolColumn]]:
         pod = task.info
-        counts = np.array([len(tasks) for tasks in self._books.tasks], np.int64)
-        yield "too many pods", counts < self._nodes.allowed_pods
+        yield "too many pods", self._books.counts < self._nodes.allowed_pods
         if _is_best_effort(pod):
             yield "node is short of memory", ~self._short_of_memory
-        for plugin in self._selecting:
-            verdicts = plugin.filter_all(CycleState(), pod, self._nodes)
-            reason = verdicts.statuses[0].message if verdicts.statuses else plugin.name
-            yield reason, verdicts.codes == 0
+        yield from self._selected(pod)
         if pod.shape.ports:
             yield "host port taken", ~self._port_conflicts(pod)
         yield "pod affinity", self._neighbours.feasible(pod)
+
+    def _selected(self, pod: PodInfo) -> Sequence[tuple[str, BoolColumn]]:
+        """What hangs on the nodes themselves, worked out once for each shape."""
+        known = self._of_shape.get(pod.shape)
+        if known is None:
+            known = self._of_shape[pod.shape] = []
+            for plugin in self._selecting:
+                verdicts = plugin.filter_all(CycleState(), pod, self._nodes)
+                reason = verdicts.statuses[0].message if verdicts.statuses else plugin.name
+                known.append((reason, verdicts.codes == 0))
+        return known
 
     def _port_conflicts(self, pod: PodInfo) -> BoolColumn:
         conflicts = np.zeros(self._nodes.size, np.bool_)

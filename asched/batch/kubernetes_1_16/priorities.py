@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 import numpy as np
 
 from asched.batch.kubernetes_1_16.neighbours import MAX_PRIORITY, NeighbourScores
@@ -10,6 +12,7 @@ from asched.framework.node_matching import term_matches
 from asched.framework.nodes import Int64Column, Nodes, RowArray
 from asched.framework.pod_info import PodInfo, PodShape
 from asched.framework.resource_vector import CPU, MEMORY
+from asched.framework.session_objects import Job
 from asched.model.pod import Pod
 from asched.model.quantity import milli_value, value
 from asched.model.requests import DEFAULT_MEMORY_BYTES, DEFAULT_MILLI_CPU
@@ -30,10 +33,10 @@ def nonzero_request(pod: Pod) -> tuple[float, float]:
 class Priorities:
     """The prioritisers of one session."""
 
-    def __init__(self, nodes: Nodes, books: SessionNodes) -> None:
+    def __init__(self, nodes: Nodes, books: SessionNodes, jobs: Iterable[Job]) -> None:
         self._nodes = nodes
         self._books = books
-        self._neighbours = NeighbourScores(nodes, books)
+        self._neighbours = NeighbourScores(nodes, books, jobs)
         self._requests: dict[PodShape, tuple[float, float]] = {}
         self._cpu: FloatColumn = np.zeros(nodes.size)
         self._memory: FloatColumn = np.zeros(nodes.size)

@@ -34,7 +34,9 @@ class NodeOrder(NodeOrderPlugin):
         if session.corrects(Correction.REAL_PLACES):
             self._form = BuiltInScores(session.handle, session.table, weights)
         else:
-            self._form = _Scores116(Priorities(session.nodes, session.node_books), weights)
+            self._form = _Scores116(
+                Priorities(session.nodes, session.node_books, session.jobs.values()), weights
+            )
 
     def node_order(self, task: Task, rows: RowArray) -> Int64Column:
         return self._form.scores(task, rows)
