@@ -47,6 +47,7 @@ class SessionNodes:
         self.names = names
         self.size = len(names)
         self.present = present
+        self._rows = {name: row for row, name in enumerate(names) if name}
         self.tolerance = tolerance
         self.allocatable: dict[str, FloatColumn] = {CPU: self._zeros(), MEMORY: self._zeros()}
         self.allocatable.update(allocatable)
@@ -74,7 +75,10 @@ class SessionNodes:
 
     def row_of(self, name: str) -> int:
         """Raises ValueError where no node has the name."""
-        return self.names.index(name)
+        row = self._rows.get(name)
+        if row is None:
+            raise ValueError(f"no node is named {name}")
+        return row
 
     # -- books --------------------------------------------------------------------------------
 

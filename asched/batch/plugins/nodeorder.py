@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from typing import ClassVar, Protocol
 
-import numpy as np
-
 from asched.batch.built_in_scores import BuiltInScores, Weights
 from asched.batch.corrections import Correction
 from asched.batch.kubernetes_1_16.priorities import Priorities
@@ -34,27 +32,16 @@ class NodeOrder(NodeOrderPlugin):
         if session.corrects(Correction.REAL_PLACES):
             self._form = BuiltInScores(session.handle, session.table, weights)
         else:
-            self._form = _Scores116(
-                Priorities(session.nodes, session.node_books, session.jobs.values()), weights
-            )
+            jobs = session.jobs.values()
+            self._form = _Scores116(Priorities(session.nodes, session.node_books, jobs, weights))
 
     def node_order(self, task: Task, rows: RowArray) -> Int64Column:
         return self._form.scores(task, rows)
 
 
 class _Scores116:
-    def __init__(self, priorities: Priorities, weights: Weights) -> None:
-        self._weighted = [
-            (priorities.least_requested, weights.least_requested),
-            (priorities.most_requested, weights.most_requested),
-            (priorities.node_affinity, weights.node_affinity),
-            (priorities.pod_affinity, weights.pod_affinity),
-            (priorities.balanced, weights.balanced_resource),
-        ]
+    def __init__(self, priorities: Priorities) -> None:
+        self._priorities = priorities
 
     def scores(self, task: Task, rows: RowArray) -> Int64Column:
-        total = np.zeros(len(rows), np.int64)
-        for prioritise, weight in self._weighted:
-            if weight:
-                total += prioritise(task.info, rows) * np.int64(weight)
-        return total
+        return self._priorities.scores(task.info, rows)
