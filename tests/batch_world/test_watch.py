@@ -1,0 +1,63 @@
+"""API groups that are not installed are done without, and found when they are installed later."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import anyio
+
+from asched.kube.changes import Change, Listed, Upserted
+from asched.kube.reflector import ClusterWatch
+from asched.model.resources import GroupResource, Resource, in_order_of_listing
+from asched.sim.cluster import Cluster
+from asched.sim.http import ApiServer
+from tests.batch_world.jobs import QUEUES
+from tests.batch_world.manifests import install_crds
+from tests.daemon.world import PATIENCE_S
+from tests.kube.harness import ManualClock, client_for, running
+
+
+class Heard:
+    """All that a watch brings."""
+
+    def __init__(self) -> None:
+        self.changes: list[Change] = []
+        self._more = anyio.Event()
+
+    async def sink(self, batch: Sequence[Change]) -> None:
+        self.changes += batch
+        self._more.set()
+        self._more = anyio.Event()
+
+    async def until_listed(self, count: int) -> None:
+        with anyio.fail_after(PATIENCE_S):
+            while sum(isinstance(change, Listed) for change in self.changes) < count:
+                await self._more.wait()
+
+    async def until_a_queue(self) -> str:
+        with anyio.fail_after(PATIENCE_S):
+            while True:
+                for change in self.changes:
+                    things = change.objects if isinstance(change, Listed) else ()
+                    if isinstance(change, Upserted):
+                        things = (change.object,)
+                    for thing in things:
+                        if change.resource is GroupResource.INCUBATOR_QUEUES:
+                            return thing.name
+                await self._more.wait()
+
+
+async def test_a_definition_that_is_installed_later_is_found() -> None:
+    heard, server = Heard(), ApiServer(Cluster(seed=1))
+    resources = in_order_of_listing(frozenset(GroupResource))
+    async with server.run(), client_for(server.url, ManualClock()) as client:
+        watch = ClusterWatch(client, heard.sink, resources)
+        async with running(watch.run):
+            await heard.until_listed(len(resources))
+            assert watch.unsynced == ()
+            listed = [change.resource for change in heard.changes if isinstance(change, Listed)]
+            assert listed[: len(resources)] == [*resources]
+            assert listed[len(resources) - 1] is Resource.PODS
+            install_crds(server.cluster)
+            server.cluster.create(QUEUES, {"metadata": {"name": "gold"}, "spec": {"weight": 2}})
+            assert await heard.until_a_queue() == "gold"
