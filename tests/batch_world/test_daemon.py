@@ -214,6 +214,35 @@ async def test_replay_may_begin_anywhere(tmp_path: Path) -> None:
                 assert [p.due_ns() for p in again.sessions] == [p.due_ns() for p in state.sessions]
 
 
+async def test_kubernetes_own_pod_groups_are_gangs_too(tmp_path: Path) -> None:
+    async with world(tmp_path, nodes=1, cpu="4") as w:
+        prepare(w)
+        native = "podgroups.scheduling.k8s.io"
+        w.cluster.listen(native, lambda change: w.touch())
+        for name, size in (("small", 2), ("large", 9)):
+            policy = {"gang": {"minCount": size}}
+            group = {"metadata": {"name": name}, "spec": {"schedulingPolicy": policy}}
+            w.cluster.create(native, group)
+            for number in range(size):
+                member = {"podGroupName": name}
+                w.add_pod(
+                    f"{name}-{number}", "1", schedulerName="kube-batch", schedulingGroup=member
+                )
+
+        def scheduled(name: str) -> tuple[str, str]:
+            found = w.cluster.get(native, name, namespace="default").get("status") or {}
+            for condition in found.get("conditions") or ():
+                if condition["type"] == "PodGroupScheduled":
+                    return condition["status"], condition["reason"]
+            return "", ""
+
+        async with w.daemon(BATCH):
+            await w.until(lambda: scheduled("small") == ("True", "Scheduled"))
+            await w.until(lambda: scheduled("large") == ("False", "Unschedulable"))
+            assert (bound(w, "small"), bound(w, "large")) == (2, 0)
+        assert await check_replay(w) > 0
+
+
 async def test_what_is_watched_depends_on_the_configuration(tmp_path: Path) -> None:
     async with world(tmp_path, nodes=1) as w:
         async with w.daemon() as daemon:
