@@ -11,6 +11,7 @@ import typer
 from asched.audit.pods import AuditError, PodName
 from asched.cli.errors import BadInput
 from asched.cli.failures import as_command_error
+from asched.cli.root import JOURNAL_ENV
 from asched.daemon.config_settings import JournalSettings
 from asched.framework.registry import Registry
 from asched.journal.opening import open_journal
@@ -21,7 +22,10 @@ T = TypeVar("T")
 DEFAULT_URL: Final = JournalSettings().url
 
 JournalOption = Annotated[
-    str, typer.Option("--journal", help="The journal: a file, or a URL (docs/journal.md).")
+    str,
+    typer.Option(
+        "--journal", envvar=JOURNAL_ENV, help="The journal: a file, or a URL (docs/journal.md)."
+    ),
 ]
 PodArgument = Annotated[str, typer.Argument(metavar="POD", help="NAME or NAMESPACE/NAME.")]
 

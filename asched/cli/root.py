@@ -14,6 +14,9 @@ from typer.core import TyperCommand, TyperGroup
 from asched.cli.errors import EXIT_BAD_INPUT, EXIT_FAILURE, EXIT_INTERRUPTED, CommandError
 
 DEBUG_ENV = "ASCHED_DEBUG"
+JOURNAL_ENV = "ASCHED_JOURNAL"
+"""Names the journal where no option does. The URL of a database may hold a password, which command lines
+show to everybody."""
 
 # typer does not export the base of its usage errors; BadParameter is its public subclass.
 UsageError: type[Exception] = typer.BadParameter.__mro__[1]

@@ -15,7 +15,7 @@ import structlog
 import typer
 
 from asched.cli.errors import BadInput, CommandError
-from asched.cli.root import command_app
+from asched.cli.root import JOURNAL_ENV, command_app
 from asched.daemon import garbage
 from asched.daemon.config_file import ConfigFileError, Configuration, load
 from asched.daemon.daemon import running_daemon
@@ -38,9 +38,6 @@ from asched.kube.errors import KubeConfigError
 
 app = command_app("Schedule a cluster.")
 
-JOURNAL_ENV = "ASCHED_JOURNAL"
-"""Names the journal where no option does. The URL of a database may hold a password, which command lines
-show to everybody."""
 USER_ERRORS = (HealthAddressError, JournalError, JournalKindError, KubeConfigError)
 """What ends a daemon with a line for the user instead of a traceback."""
 

@@ -80,11 +80,11 @@ class GroupWriter:
         """Merge the status into the PodGroup, with its UID as the precondition.
 
         A definition without a status subresource, as kube-batch ships it, answers 404 there: then
-        the PodGroup itself is patched.
+        the PodGroup itself is patched. Kubernetes' own have one.
         """
         body = _encode({"metadata": {"uid": group.uid}, "status": _as_written(group, status)})
         outcome = await self._patch(f"{group.path}/status", body)
-        if isinstance(outcome, PodGone):
+        if isinstance(outcome, PodGone) and group.resource is not GroupResource.POD_GROUPS:
             return await self._patch(group.path, body)
         return outcome
 

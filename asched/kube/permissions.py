@@ -50,22 +50,20 @@ REQUIRED = READ | WRITE
 _POD_GROUPS = frozenset(
     resource.value.group for resource in GroupResource if resource.kind == "PodGroup"
 )
+_OWN = GroupResource.POD_GROUPS.value.group
 SESSIONS = frozenset(
     {
         Permission(resource.value.group, resource.plural, verb)
         for resource in OPTIONAL - {GroupResource.WORKLOADS}
         for verb in ("list", "watch")
     }
-    | {
-        Permission(group, resource, "patch")
-        for group in _POD_GROUPS
-        for resource in ("podgroups", "podgroups/status")
-    }
+    | {Permission(group, "podgroups/status", "patch") for group in _POD_GROUPS}
+    | {Permission(group, "podgroups", "patch") for group in _POD_GROUPS - {_OWN}}
 )
 """What batch sessions use beside it."""
 GANGS = frozenset(
     {Permission(group, "podgroups", verb) for group in _POD_GROUPS for verb in ("list", "watch")}
-    | {Permission(GroupResource.POD_GROUPS.value.group, "podgroups/status", "patch")}
+    | {Permission(_OWN, "podgroups/status", "patch")}
 )
 """What profiles with ``GangScheduling`` use beside it: they write the status of Kubernetes' own PodGroups
 alone."""

@@ -15,7 +15,7 @@ import anyio
 import pytest
 
 from asched.cli.errors import BadInput
-from asched.cli.run import JOURNAL_ENV
+from asched.cli.root import JOURNAL_ENV
 from asched.daemon.config_file import load
 from asched.daemon.daemon import DRAIN_S, EVENT_FLUSH_S, SLOW_TURN_S
 from asched.daemon.notify import START_EXTENSION_S

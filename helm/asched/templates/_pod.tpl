@@ -1,0 +1,91 @@
+{{/* The pod, the same in a StatefulSet and in a Deployment. */}}
+{{- define "asched.pod" -}}
+{{- include "asched.refusals" . -}}
+metadata:
+  annotations:
+    # A changed configuration makes new pods: it is read at the start only.
+    checksum/config: {{ include (print $.Template.BasePath "/configmap.yaml") . | sha256sum }}
+    {{- with .Values.podAnnotations }}
+    {{- toYaml . | nindent 4 }}
+    {{- end }}
+  labels:
+    {{- include "asched.labels" . | nindent 4 }}
+    {{- with .Values.podLabels }}
+    {{- toYaml . | nindent 4 }}
+    {{- end }}
+spec:
+  serviceAccountName: {{ include "asched.serviceAccountName" . }}
+  automountServiceAccountToken: true
+  enableServiceLinks: false
+  {{- with .Values.imagePullSecrets }}
+  imagePullSecrets: {{- toYaml . | nindent 4 }}
+  {{- end }}
+  {{- with .Values.priorityClassName }}
+  priorityClassName: {{ . }}
+  {{- end }}
+  terminationGracePeriodSeconds: {{ .Values.terminationGracePeriodSeconds }}
+  securityContext:
+    runAsNonRoot: true
+    runAsUser: 65532
+    runAsGroup: 65532
+    fsGroup: 65532
+    fsGroupChangePolicy: OnRootMismatch
+    seccompProfile: {type: RuntimeDefault}
+  containers:
+    - name: asched
+      image: {{ include "asched.image" . | quote }}
+      imagePullPolicy: {{ .Values.image.pullPolicy }}
+      args: [run, --config, /etc/asched/asched.yaml]
+      env:
+        - name: ASCHED_JOURNAL
+          {{- if include "asched.inPostgres" . }}
+          # Not an argument: command lines are shown to everybody.
+          valueFrom:
+            secretKeyRef:
+              name: {{ .Values.journal.postgres.secret.name }}
+              key: {{ .Values.journal.postgres.secret.key }}
+          {{- else }}
+          value: /var/lib/asched/journal.db
+          {{- end }}
+      ports:
+        - {name: http, containerPort: {{ .Values.health.port }}, protocol: TCP}
+      livenessProbe:
+        httpGet: {path: /livez, port: http}
+        periodSeconds: 10
+        timeoutSeconds: 5
+        # The event loop may be held by a batch session, or by what a start folds at once.
+        failureThreshold: 6
+      readinessProbe:
+        httpGet: {path: /readyz, port: http}
+        periodSeconds: 5
+        timeoutSeconds: 5
+      resources: {{- toYaml .Values.resources | nindent 8 }}
+      securityContext:
+        allowPrivilegeEscalation: false
+        readOnlyRootFilesystem: true
+        capabilities: {drop: [ALL]}
+      volumeMounts:
+        - {name: config, mountPath: /etc/asched, readOnly: true}
+        - {name: tmp, mountPath: /tmp}
+        {{- if not (include "asched.inPostgres" .) }}
+        - {name: journal, mountPath: /var/lib/asched}
+        {{- end }}
+  volumes:
+    - name: config
+      configMap: {name: {{ include "asched.fullname" . }}}
+    # SQLite sorts what is large in temporary files.
+    - name: tmp
+      emptyDir: {sizeLimit: 256Mi}
+  {{- with .Values.nodeSelector }}
+  nodeSelector: {{- toYaml . | nindent 4 }}
+  {{- end }}
+  {{- with .Values.tolerations }}
+  tolerations: {{- toYaml . | nindent 4 }}
+  {{- end }}
+  {{- with .Values.affinity }}
+  affinity: {{- toYaml . | nindent 4 }}
+  {{- end }}
+  {{- with .Values.topologySpreadConstraints }}
+  topologySpreadConstraints: {{- toYaml . | nindent 4 }}
+  {{- end }}
+{{- end -}}

@@ -1,0 +1,283 @@
+"""What the chart renders: objects that an API server takes, that fit together and to the daemon."""
+
+from __future__ import annotations
+
+import copy
+import re
+import tomllib
+from pathlib import Path
+from typing import Any
+
+import helm_python as helm
+import pytest
+import yaml
+
+from asched.cli.crds import GROUPS, manifest
+from asched.cli.root import JOURNAL_ENV
+from asched.daemon.config_file import load
+from asched.daemon.daemon import DRAIN_S, EVENT_FLUSH_S
+from asched.framework.registry import Registry
+from tests.docs.command_lines import parsed
+from tests.helm.chart import (
+    CHART,
+    CONF,
+    FULL_NAME,
+    NAMESPACE,
+    POSTGRES,
+    ROOT,
+    VALUE_SETS,
+    Values,
+    container,
+    only,
+    rendered,
+    templates,
+    workload,
+)
+from tests.helm.schema import faults
+
+each_value_set = pytest.mark.parametrize("values", VALUE_SETS.values(), ids=VALUE_SETS)
+_CLUSTER_WIDE = {"ClusterRole", "ClusterRoleBinding", "CustomResourceDefinition"}
+_INFO = 1
+
+
+@each_value_set
+def test_helm_finds_nothing_to_blame(values: Values) -> None:
+    report = helm.lint(CHART, values, strict=True, namespace=NAMESPACE)
+    assert report["total_charts_linted"] == 1
+    assert not report["errors"]
+    assert [m for m in report["messages"] if m["severity"] > _INFO] == []
+
+
+@each_value_set
+def test_an_api_server_would_take_every_object(values: Values) -> None:
+    objects = rendered(values)
+    assert [fault for each in objects for fault in faults(each)] == []
+    names = [(each["kind"], each["metadata"]["name"]) for each in objects]
+    assert len({*names}) == len(names)
+    for each in objects:
+        place = None if each["kind"] in _CLUSTER_WIDE else NAMESPACE
+        assert each["metadata"].get("namespace") == place
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "told"),
+    [
+        (("metadata", "label"), {}, "unknown field"),
+        (("spec", "replicas"), "1", "expected int"),
+        (("spec", "replicas"), True, "expected int"),
+        (("spec", "selector"), None, "null"),
+        (("spec", "template", "spec", "containers"), {}, "expected a list"),
+        (("spec", "template", "spec", "securityContext", "runAsNonroot"), True, "unknown field"),
+        (("spec", "template", "metadata", "annotations", "a"), 1, "expected str"),
+    ],
+)
+def test_what_the_schema_would_refuse(path: tuple[str, ...], value: object, told: str) -> None:
+    found = copy.deepcopy(workload(rendered({})))
+    place = found
+    for name in path[:-1]:
+        place = place[name]
+    place[path[-1]] = value
+    assert told in " ".join(faults(found))
+    del found["spec"]["template"]
+    assert "must not be `None`" in " ".join(faults(found))
+
+
+@each_value_set
+def test_whoever_selects_pods_selects_these(values: Values) -> None:
+    objects = rendered(values)
+    labels = workload(objects)["spec"]["template"]["metadata"]["labels"].items()
+    selectors = {
+        "Service": lambda spec: spec["selector"],
+        "PodDisruptionBudget": lambda spec: spec["selector"]["matchLabels"],
+        "NetworkPolicy": lambda spec: spec["podSelector"]["matchLabels"],
+        "StatefulSet": lambda spec: spec["selector"]["matchLabels"],
+        "Deployment": lambda spec: spec["selector"]["matchLabels"],
+    }
+    seen = 0
+    for each in objects:
+        if each["kind"] in selectors:
+            seen += 1
+            assert selectors[each["kind"]](each["spec"]).items() <= labels
+        if each["kind"] == "ServiceMonitor":
+            service = only(objects, "Service")
+            wanted = each["spec"]["selector"]["matchLabels"]
+            assert wanted.items() <= service["metadata"]["labels"].items()
+            assert each["spec"]["endpoints"][0]["port"] == service["spec"]["ports"][0]["name"]
+    assert seen >= 2
+
+
+# -- the pod ----------------------------------------------------------------------------------
+
+
+@each_value_set
+def test_the_pod_has_no_privileges_and_writes_nowhere_else(values: Values) -> None:
+    objects = rendered(values)
+    pod, main = workload(objects)["spec"]["template"]["spec"], container(objects)
+    assert pod["securityContext"]["runAsNonRoot"] is True
+    assert pod["securityContext"]["runAsUser"] > 0
+    assert pod["securityContext"]["seccompProfile"] == {"type": "RuntimeDefault"}
+    assert main["securityContext"] == {
+        "allowPrivilegeEscalation": False,
+        "readOnlyRootFilesystem": True,
+        "capabilities": {"drop": ["ALL"]},
+    }
+    assert {"hostNetwork", "hostPID", "hostIPC"} & pod.keys() == set()
+    assert main["resources"]["requests"].keys() == {"cpu", "memory"}
+    assert "memory" in main["resources"]["limits"]
+    assert {each["kind"] for each in objects} & {"Secret", "Role"} == set()
+
+
+@each_value_set
+def test_what_is_mounted_is_there(values: Values) -> None:
+    found = workload(rendered(values))
+    pod = found["spec"]["template"]["spec"]
+    volumes = {volume["name"] for volume in pod["volumes"]}
+    claims = {c["metadata"]["name"] for c in found["spec"].get("volumeClaimTemplates", ())}
+    (main,) = pod["containers"]
+    assert {mount["name"] for mount in main["volumeMounts"]} == volumes | claims
+    ports = {port["name"] for port in main["ports"]}
+    for probe, path in (("livenessProbe", "/livez"), ("readinessProbe", "/readyz")):
+        assert main[probe]["httpGet"]["path"] == path
+        assert main[probe]["httpGet"]["port"] in ports
+
+
+@each_value_set
+def test_the_end_is_longer_than_the_drain(values: Values) -> None:
+    pod = workload(rendered(values))["spec"]["template"]["spec"]
+    assert pod["terminationGracePeriodSeconds"] >= DRAIN_S + EVENT_FLUSH_S + 10
+
+
+@each_value_set
+def test_the_daemon_understands_its_command_line_and_configuration(
+    values: Values, tmp_path: Path
+) -> None:
+    objects = rendered(values)
+    main, data = container(objects), only(objects, "ConfigMap")["data"]
+    options = parsed(" ".join(["asched", *main["args"]]))
+    (mount,) = (m for m in main["volumeMounts"] if m["name"] == "config")
+    assert options["config"] == Path(mount["mountPath"]) / "asched.yaml"
+    for name, text in data.items():
+        (tmp_path / name).write_text(text.replace(mount["mountPath"], str(tmp_path)))
+    found = load(tmp_path / "asched.yaml", Registry.discover())
+    assert (found.warnings, found.faults) == ((), ())
+    assert found.settings.health.port == main["ports"][0]["containerPort"]
+    assert found.settings.health.host in ("0.0.0.0", "::")
+    sessions = [session.scheduler_name for session in found.sessions]
+    batch = bool(values.get("batch"))
+    assert sessions == (["kube-batch"] if batch else [])
+    told = templates(values)["NOTES.txt"].splitlines()[0].split(": ")[-1].split()
+    served = [profile.scheduler_name for profile in found.profiles] + sessions
+    assert [*told] == served
+
+
+def test_settings_reach_the_daemon(tmp_path: Path) -> None:
+    values: Values = {"settings": {"engine": {"seed": 7}}, "journal": {"checkpointEvery": 5}}
+    (tmp_path / "asched.yaml").write_text(
+        only(rendered(values), "ConfigMap")["data"]["asched.yaml"]
+    )
+    settings = load(tmp_path / "asched.yaml", Registry.discover()).settings
+    assert (settings.engine.seed, settings.journal.checkpoint_every) == (7, 5)
+
+
+def test_kube_batch_s_own_file_arrives_as_it_is() -> None:
+    data = only(rendered(VALUE_SETS["batch"]), "ConfigMap")["data"]
+    assert data["kube-batch.yaml"] == CONF
+
+
+def test_another_configuration_makes_other_pods() -> None:
+    def annotations(values: Values) -> Any:
+        return workload(rendered(values))["spec"]["template"]["metadata"]["annotations"]
+
+    assert annotations({}) == annotations({"podDisruptionBudget": {"enabled": False}})
+    assert annotations({}) != annotations({"settings": {"engine": {"seed": 7}}})
+
+
+# -- the journal ------------------------------------------------------------------------------
+
+
+def test_sqlite_is_on_a_volume_of_a_stateful_set() -> None:
+    objects = rendered({})
+    found = workload(objects)
+    assert found["kind"] == "StatefulSet"
+    (claim,) = found["spec"]["volumeClaimTemplates"]
+    (journal,) = (
+        mount
+        for mount in container(objects)["volumeMounts"]
+        if mount["name"] == claim["metadata"]["name"]
+    )
+    (variable,) = container(objects)["env"]
+    assert variable["name"] == JOURNAL_ENV
+    assert Path(variable["value"]).parent == Path(journal["mountPath"])
+    assert claim["spec"]["accessModes"] == ["ReadWriteOncePod"]
+    assert found["spec"]["persistentVolumeClaimRetentionPolicy"]["whenDeleted"] == "Retain"
+    assert found["spec"]["serviceName"] == only(objects, "Service")["metadata"]["name"]
+
+
+def test_postgresql_is_named_by_a_secret_of_a_deployment() -> None:
+    objects = rendered(POSTGRES)
+    found = workload(objects)
+    assert found["kind"] == "Deployment"
+    assert found["spec"]["strategy"] == {"type": "Recreate"}
+    assert container(objects)["env"] == [
+        {
+            "name": JOURNAL_ENV,
+            "valueFrom": {"secretKeyRef": {"name": "asched-journal", "key": "url"}},
+        }
+    ]
+
+
+# -- around it --------------------------------------------------------------------------------
+
+
+def test_what_may_be_left_out_is_left_out() -> None:
+    kinds = {each["kind"] for each in rendered(VALUE_SETS["bare"])}
+    assert kinds == {"ConfigMap", "Service", "StatefulSet"}
+    assert "mine needs the permissions" in templates(VALUE_SETS["bare"])["NOTES.txt"]
+    pod = workload(rendered(VALUE_SETS["bare"]))["spec"]["template"]["spec"]
+    assert pod["serviceAccountName"] == "mine"
+
+
+def test_the_budget_never_blocks_a_drain() -> None:
+    spec = only(rendered({}), "PodDisruptionBudget")["spec"]
+    assert spec["maxUnavailable"] == 1
+    assert "minAvailable" not in spec
+
+
+def test_the_network_policy_lets_through_what_is_needed() -> None:
+    spec = only(rendered(VALUE_SETS["everything"]), "NetworkPolicy")["spec"]
+    (ingress,) = spec["ingress"]
+    assert ingress["from"] == [{"podSelector": {"matchLabels": {"app": "prometheus"}}}]
+    ports = [port["port"] for rule in spec["egress"] for port in rule["ports"]]
+    assert ports == [53, 53, 6443, 5432, 8888]
+    sqlite = only(rendered({"networkPolicy": {"enabled": True}}), "NetworkPolicy")["spec"]
+    assert 5432 not in [port["port"] for rule in sqlite["egress"] for port in rule["ports"]]
+
+
+@pytest.mark.parametrize("group", GROUPS)
+def test_definitions_are_those_of_asched_crds(group: str) -> None:
+    text = (CHART / "files" / "crds" / f"{group}.yaml").read_text()
+    assert text == manifest(group), "copy asched/manifests to the chart"
+    found = [e for e in rendered({"crds": [group]}) if e["kind"] == "CustomResourceDefinition"]
+    shipped = [*yaml.safe_load_all(text)]
+    assert [each["spec"] for each in found] == [each["spec"] for each in shipped]
+    for each in found:
+        assert each["metadata"]["annotations"]["helm.sh/resource-policy"] == "keep"
+
+
+def test_the_image_is_named_by_tag_or_digest() -> None:
+    version = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    assert container(rendered({}))["image"] == f"asched:{version}"
+    digest = "sha256:" + "0" * 64
+    assert container(rendered(VALUE_SETS["everything"]))["image"] == f"example.com/asched@{digest}"
+    with helm.Chart.load(CHART) as chart:
+        assert chart.metadata["version"] == version
+
+
+@pytest.mark.parametrize("values", [{}, POSTGRES], ids=["sqlite", "postgres"])
+def test_notes_name_what_there_is(values: Values) -> None:
+    objects, notes = rendered(values), templates(values)["NOTES.txt"]
+    found = workload(objects)
+    commands = re.findall(r"-- (asched .*)$", notes, re.M)
+    assert commands == ["asched journal stats"]
+    assert parsed(commands[0])["journal"]
+    assert f"get {found['kind'].lower()} {FULL_NAME}" in notes

@@ -1,0 +1,172 @@
+"""The chart's ClusterRole is what the daemon uses: no more, no less."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import Any
+
+import anyio
+import pytest
+
+from asched.daemon.config_file import parse
+from asched.daemon.daemon import running_daemon
+from asched.framework.registry import Registry
+from asched.journal import open_journal
+from asched.kube.connection import connect
+from asched.kube.permissions import GANGS, REQUIRED, SESSIONS
+from asched.model.resources import Resource
+from asched.sim.auth import Rule, User
+from asched.sim.http import ApiServer
+from tests.daemon.world import KUBE, World, world
+from tests.helm.chart import VALUE_SETS, Values, permissions, rendered, templates
+
+PRIORITY_CLASSES = {
+    (Resource.PRIORITY_CLASSES.value.group, Resource.PRIORITY_CLASSES.plural, verb)
+    for verb in ("list", "watch")
+}
+SELECTED_NODE = "volume.kubernetes.io/selected-node"
+
+
+@pytest.mark.parametrize(
+    ("values", "used"),
+    [
+        ({}, REQUIRED),
+        (VALUE_SETS["gangs"], REQUIRED | GANGS),
+        (VALUE_SETS["batch"], REQUIRED | SESSIONS),
+    ],
+    ids=["pods", "gangs", "batch"],
+)
+def test_the_role_is_what_the_code_says_it_uses(
+    values: Values, used: frozenset[tuple[str, str, str]]
+) -> None:
+    assert permissions(rendered(values)) == {tuple(each) for each in used} | PRIORITY_CLASSES
+
+
+@pytest.mark.parametrize("values", VALUE_SETS.values(), ids=VALUE_SETS)
+def test_no_wildcard_and_no_secret(values: Values) -> None:
+    objects = rendered(values)
+    if not any(each["kind"] == "ClusterRole" for each in objects):
+        pytest.skip("these values leave the role out")
+    for group, resource, verb in permissions(objects):
+        assert "*" not in group + resource + verb
+        assert "secret" not in resource
+        assert verb not in ("escalate", "bind", "impersonate", "deletecollection")
+
+
+@pytest.mark.parametrize("name", ["defaults", "gangs", "batch"])
+def test_a_comment_justifies_each_verb(name: str) -> None:
+    text = templates(VALUE_SETS[name])["clusterrole.yaml"].split("---")[0]
+    rules = re.findall(r"((?:^  #[^\n]*\n)+)  - apiGroups:(.*?)verbs: \[(.*?)\]", text, re.M | re.S)
+    assert len(rules) == text.count("- apiGroups:") > 0
+    for comment, _, verbs in rules:
+        for verb in verbs.split(", "):
+            assert re.search(rf"\b{verb}\b[a-z, ]*:", comment), (verb, comment)
+
+
+# -- what really is asked ---------------------------------------------------------------------
+
+
+def _rules(objects: list[dict[str, Any]]) -> tuple[Rule, ...]:
+    return tuple(
+        Rule(frozenset({verb}), group, frozenset({resource}))
+        for group, resource, verb in permissions(objects)
+    )
+
+
+def _claim(name: str, storage_class: str) -> dict[str, Any]:
+    return {
+        "metadata": {"name": name},
+        "spec": {
+            "accessModes": ["ReadWriteOnce"],
+            "storageClassName": storage_class,
+            "resources": {"requests": {"storage": "1Gi"}},
+        },
+    }
+
+
+def _volumes(w: World) -> None:
+    """A volume that waits for a claim, and a class whose volumes are made once a node is chosen."""
+    for name in ("static", "dynamic"):
+        provisioner = "kubernetes.io/no-provisioner" if name == "static" else "example.com/disks"
+        w.cluster.create(
+            "storageclasses",
+            {
+                "metadata": {"name": name},
+                "provisioner": provisioner,
+                "volumeBindingMode": "WaitForFirstConsumer",
+            },
+        )
+        w.cluster.create("persistentvolumeclaims", _claim(name, name))
+    w.cluster.create(
+        "persistentvolumes",
+        {
+            "metadata": {"name": "disk"},
+            "spec": {
+                "capacity": {"storage": "1Gi"},
+                "accessModes": ["ReadWriteOnce"],
+                "storageClassName": "static",
+                "hostPath": {"path": "/disk"},
+            },
+        },
+    )
+    available = {"status": {"phase": "Available"}}
+    w.cluster.patch("persistentvolumes", "disk", available, subresource="status")
+
+
+async def _scenario(w: World, asked: set[tuple[str, str]]) -> None:
+    """Everything that the role is for."""
+    # A binding, its answer lost, so that it is read back.
+    w.faults.drop(count=1, resource="pods/binding")
+    w.add_pod("plain")
+    await w.until(lambda: w.node_of("plain") != "")
+    # Refused, and told so; by an Event that comes again.
+    w.add_pod("big", "100")
+    await w.until(lambda: "Insufficient cpu" in w.message("big"))
+    # Preempted.
+    w.add_pod("low", "3500m", priorityClassName="low")
+    await w.until(lambda: w.node_of("low") != "")
+    w.add_pod("high", "3500m", priorityClassName="high")
+    await w.until(lambda: "deletionTimestamp" in w.pod("low")["metadata"])
+    w.cluster.delete("pods", "low", namespace="default", grace_period_s=0)
+    await w.until(lambda: w.node_of("high") != "")
+    await w.until(lambda: ("patch", "events") in asked)
+    # Volumes: one is promised, for the other a node is chosen.
+    for name in ("static", "dynamic"):
+        volume = {"name": "v", "persistentVolumeClaim": {"claimName": name}}
+        w.add_pod(f"with-{name}", "100m", volumes=[volume])
+    await w.until(lambda: ("patch", "persistentvolumes") in asked)
+    await w.until(lambda: ("patch", "persistentvolumeclaims") in asked)
+    annotations = w.cluster.get("persistentvolumeclaims", "dynamic", namespace="default")
+    assert SELECTED_NODE in annotations["metadata"]["annotations"]
+
+
+async def test_a_daemon_with_this_role_does_all_its_work_and_uses_all_of_it(tmp_path: Path) -> None:
+    granted = rendered({})
+    user = User("system:serviceaccount:kube-system:prod-asched", _rules(granted))
+    asked: set[tuple[str, str]] = set()
+    configuration = KUBE + "podMaxBackoffSeconds: 1\n"
+    async with world(tmp_path, nodes=1) as w:
+        server = ApiServer(w.cluster, tokens={"token": user}, faults=w.faults)
+
+        def ask(verb: str, resource: str) -> None:
+            asked.add((verb, resource))
+            w.touch()
+
+        w.faults.on_request = ask
+        for name, value in (("low", 1), ("high", 100)):
+            w.cluster.create("priorityclasses", {"metadata": {"name": name}, "value": value})
+        _volumes(w)
+        async with (
+            server.run(),
+            connect(server.kubeconfig(tmp_path / "as-user.yaml", user=user)) as client,
+            open_journal(str(w.journal)) as store,
+            running_daemon(
+                parse(configuration, "test", Registry.discover()),
+                Registry.discover(), client, store,
+            ) as daemon,
+        ):  # fmt: skip
+            with anyio.fail_after(60):
+                await daemon.engine.synced.wait()
+            await _scenario(w, asked)
+    assert asked == {(verb, resource) for _, resource, verb in permissions(granted)}

@@ -1,0 +1,94 @@
+"""What the chart refuses, and that every value is explained."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import helm_python as helm
+import pytest
+
+from tests.helm.chart import CHART, Values, rendered, templates
+
+
+@pytest.mark.parametrize(
+    ("values", "told"),
+    [
+        ({"imag": {}}, "imag"),
+        ({"image": {"repo": "x"}}, "repo"),
+        ({"image": {"digest": "latest"}}, "digest"),
+        ({"image": {"pullPolicy": "Sometimes"}}, "pullPolicy"),
+        ({"replicas": 0}, "replicas"),
+        ({"replicas": "1"}, "replicas"),
+        ({"scheduler": {"kind": "KubeSchedulerConfiguration"}}, "scheduler"),
+        ({"settings": {"logs": {}}}, "logs"),
+        ({"batch": {"compatibility": "volcano"}}, "compatibility"),
+        ({"batch": {"period": "often"}}, "period"),
+        ({"journal": {"url": "memory://"}}, "url"),
+        ({"journal": {"volume": {"accessMode": "ReadWriteMany"}}}, "accessMode"),
+        ({"journal": {"volume": {"size": "large"}}}, "size"),
+        ({"journal": {"postgres": {"secret": {"name": "Not A Name"}}}}, "name"),
+        ({"health": {"port": 70_000}}, "port"),
+        ({"crds": ["scheduling.example.com"]}, "crds"),
+        ({"terminationGracePeriodSeconds": 10}, "terminationGracePeriodSeconds"),
+        ({"networkPolicy": {"apiServerPorts": []}}, "apiServerPorts"),
+        ({"resources": {"limit": {}}}, "limit"),
+        ({"podLabels": {"a": 1}}, "podLabels"),
+    ],
+)
+def test_the_schema_refuses(values: Values, told: str) -> None:
+    with pytest.raises(helm.HelmValuesError, match=told):
+        templates(values)
+
+
+@pytest.mark.parametrize(
+    ("values", "told"),
+    [
+        ({"replicas": 2}, "replicas is 2, but this asched has no leader election"),
+        ({"settings": {"health": {}}}, "settings.health is set by the chart"),
+        ({"settings": {"batch": []}}, "settings.batch is set by the chart"),
+        ({"settings": {"kubeconfig": "x"}}, "settings.kubeconfig is set by the chart"),
+        ({"settings": {"journal": {}}}, "settings.journal is set by the chart"),
+        ({"serviceAccount": {"create": False}}, "serviceAccount.name is required"),
+    ],
+)
+def test_the_templates_refuse(values: Values, told: str) -> None:
+    with pytest.raises(helm.HelmRenderError, match=told):
+        rendered(values)
+
+
+def test_one_place_refuses_more_replicas() -> None:
+    with helm.Chart.load(CHART) as chart:
+        named = {t["name"] for t in chart.templates if "int .Values.replicas" in t["data"]}
+        refused = chart.schema
+    assert named == {"templates/_refusals.tpl"}
+    assert refused is not None
+    assert refused["properties"]["replicas"] == {"type": "integer", "minimum": 1}
+
+
+def _paths(schema: dict[str, Any], path: str = "") -> Iterator[str]:
+    for name, inner in schema.get("properties", {}).items():
+        yield f"{path}{name}"
+        if not inner.get("additionalProperties", True):
+            yield from _paths(inner, f"{path}{name}.")
+
+
+def test_every_value_has_a_default_and_the_schema_knows_every_default() -> None:
+    with helm.Chart.load(CHART) as chart:
+        schema, defaults = chart.schema, chart.values
+        chart.validate_schema({})
+    assert schema is not None
+    for path in _paths(schema):
+        place: Any = defaults
+        if path == "global" or path.startswith("settings."):
+            continue
+        for name in path.split("."):
+            if name not in place:
+                assert path.startswith("image.") or name in place, path
+            place = place[name]
+
+
+def test_the_readme_tells_of_every_value() -> None:
+    with helm.Chart.load(CHART) as chart:
+        told = (CHART / "README.md").read_text()
+        assert [name for name in chart.values if f"`{name}" not in told] == []
