@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import ClassVar
 
@@ -139,19 +139,22 @@ class PreemptionRound:
         with_room = self._uses_room and self._may_grow(task)
         if with_room and self._searcher.use_room(task, rows, scores, statement):
             return True
-        ordered = self._searcher.best_first(task, rows, scores, hunt)
         searches: dict[str, VictimSearch] = {}
         assigned = False
-        for row in ordered:
+        order: Iterable[int] = self._searcher.best_first(task, rows, scores, hunt)
+        if self._trace.wanted:
+            order = [*order]
+        for row in order:
             victims, said = self._searcher.search(task, row, hunt, with_room=with_room)
             searches[names[row]] = said
             if victims:
                 assigned = self._evict(task, row, victims, statement)
                 break
         if self._trace.wanted:
-            tried = tuple(names[row] for row in ordered)
             by_node = session.by_node(rows, scores)
-            self._trace.decide(task, Preemption(by_node, tried, searches))
+            self._trace.decide(
+                task, Preemption(by_node, tuple(names[row] for row in order), searches)
+            )
         return assigned
 
     def _may_grow(self, task: Task) -> bool:

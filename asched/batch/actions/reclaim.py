@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import ClassVar
 
 import numpy as np
@@ -145,8 +146,10 @@ class ReclaimRound:
         hunt = self._hunt(job)
         searches: dict[str, VictimSearch] = {}
         assigned = False
-        ordered = self._searcher.best_first(task, rows, scores, hunt)
-        for row in ordered:
+        order: Iterable[int] = self._searcher.best_first(task, rows, scores, hunt)
+        if self._trace.wanted:
+            order = [*order]
+        for row in order:
             victims, said = self._searcher.search(task, row, hunt, with_room=self._uses_room)
             searches[names[row]] = said
             if victims:
@@ -156,6 +159,8 @@ class ReclaimRound:
                 assigned = True
                 break
         if self._trace.wanted:
-            tried = tuple(names[row] for row in ordered)
-            self._trace.decide(task, Preemption(session.by_node(rows, scores), tried, searches))
+            by_node = session.by_node(rows, scores)
+            self._trace.decide(
+                task, Preemption(by_node, tuple(names[row] for row in order), searches)
+            )
         return assigned

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -40,6 +40,9 @@ class VictimSearcher:
         self._session = session
         self._spares = session.corrects(Correction.ROOM_BEFORE_VICTIMS)
         self._all_consent = session.corrects(Correction.CONSENT_OF_ALL_TIERS)
+        names = session.node_books.names
+        self._name_ranks = np.empty(len(names), np.int64)
+        self._name_ranks[sorted(range(len(names)), key=names.__getitem__)] = np.arange(len(names))
         self._rows_of: dict[str, RowArray] = {}
         """By job: where it has tasks running, when the action began."""
         for job in session.jobs.values():
@@ -47,13 +50,18 @@ class VictimSearcher:
             if rows:
                 self._rows_of[job.id] = np.array(sorted(rows), np.intp)
 
-    def best_first(self, task: Task, rows: RowArray, scores: Int64Column, hunt: Hunt) -> list[int]:
+    def best_first(
+        self, task: Task, rows: RowArray, scores: Int64Column, hunt: Hunt
+    ) -> Iterator[int]:
         """Where to look, by score, and of equal ones the name that sorts last first."""
-        names = self._session.node_books.names
         worth = self._promising(task, rows, hunt)
-        chosen = zip(scores[np.searchsorted(rows, worth)].tolist(), worth.tolist(), strict=True)
-        ranked = sorted(((score, names[row], row) for score, row in chosen), reverse=True)
-        return [row for _, _, row in ranked]
+        if not len(worth):
+            return
+        ranks = self._name_ranks.take(worth)
+        order = scores[np.searchsorted(rows, worth)] * np.int64(len(self._name_ranks)) + ranks
+        # The first will mostly do: the others are not sorted before somebody asks for them.
+        yield int(worth[order.argmax()])
+        yield from worth[np.argsort(-order)[1:]].tolist()
 
     def _promising(self, task: Task, rows: RowArray, hunt: Hunt) -> RowArray:
         """Those of the rows where a victim may be found at all. Of kube-batch all: it looks at each."""
