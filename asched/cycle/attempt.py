@@ -29,7 +29,7 @@ from asched.framework.plugin_calls import (
     unconcerned,
 )
 from asched.framework.pod_info import PodInfo
-from asched.framework.profile import Profile
+from asched.framework.profile import Profile, Weighted
 from asched.framework.status import Code, Status
 from asched.framework.trial import Fit
 from asched.state.cluster import ClusterState
@@ -223,12 +223,12 @@ class Attempt:
         # Where no shared answer matters there is nothing to be gone through in order.
         plugins = profile.own_pre_filter if shared.plain else profile.pre_filter
         for plugin in plugins:
+            if plugin.name in self._unconcerned:
+                screening.state.unconcerned.add(plugin.name)
+                screening.state.skip_filter.add(plugin.name)
+                continue
             result = shared.pre_filter.get(plugin.name)
             if result is None:
-                if plugin.name in self._unconcerned:
-                    screening.state.unconcerned.add(plugin.name)
-                    screening.state.skip_filter.add(plugin.name)
-                    continue
                 result = ask(
                     PreFilterResult, plugin, "PreFilter", plugin.pre_filter, screening.state,
                     self._pod, self._table,
@@ -335,23 +335,31 @@ class Attempt:
         skipped = screening.state.skip_score
         scorers = [w for w in self._profile.own_score if w.plugin.name not in skipped]
         total, feasible = answers.total(self._pod), screening.feasible
-        if feasible is not answers.feasible:
-            if not answers.steady:
-                return self._best_among(screening, nodes, bonus)
-            total = np.where(feasible, total, INFEASIBLE)
-        if scorers:
-            more = np.zeros(screening.count, np.int64)
-            for plugin, weight in scorers:
-                raw = score_nodes(plugin, screening.state, self._pod, nodes)
-                more += normalized(plugin, screening.state, self._pod, raw) * weight
-            total = total.copy() if total is answers.total(self._pod) else total
-            if screening.count == self._table.size:
-                total += more
-            else:
-                total[screening.rows] += more
+        if feasible is not answers.feasible and not answers.steady:
+            return self._best_among(screening, nodes, bonus)
         if bonus is not None:
-            total = np.where(feasible, total + bonus, INFEASIBLE)
-        return _highest(total)
+            total = total + bonus
+        if screening.count == self._table.size:
+            return _highest(self._with_own(screening, nodes, scorers, total))
+        if not scorers:
+            total = total.copy()
+            np.putmask(total, ~feasible, INFEASIBLE)
+            return _highest(total)
+        rows = screening.rows
+        among = _highest(self._with_own(screening, nodes, scorers, total[rows]))
+        mask = np.zeros(self._table.size, np.bool_)
+        mask[rows[among.mask]] = True
+        return Best(among.score, mask, among.count)
+
+    def _with_own(
+        self, screening: Screening, nodes: Nodes, scorers: Sequence[Weighted], total: Int64Column
+    ) -> Int64Column:
+        """Totals of the feasible nodes, with what is computed for this pod alone."""
+        for plugin, weight in scorers:
+            raw = score_nodes(plugin, screening.state, self._pod, nodes)
+            scores = normalized(plugin, screening.state, self._pod, raw)
+            total = total + (scores if weight == 1 else scores * weight)
+        return total
 
     def _best_among(self, screening: Screening, nodes: Nodes, bonus: Int64Column | None) -> Best:
         """As :meth:`best`, where the shared scores have to be normalised among just these nodes."""

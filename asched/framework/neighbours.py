@@ -110,11 +110,11 @@ class Neighbours:
     def failures(self, nodes: Nodes) -> NDArray[np.int16] | None:
         """The rules that each node fails, as bits of :class:`Rule`; None where there are no rules."""
         codes: NDArray[np.int16] | None = None
-        for rule, failing in (
-            (Rule.TOGETHER, self._lonely(nodes)),
-            (Rule.APART, self._crowded(Rule.APART, nodes)),
-            (Rule.EXISTING_APART, self._crowded(Rule.EXISTING_APART, nodes)),
-        ):
+        for rule in Rule:
+            if not self._counted[rule] and not self._shifts:
+                continue
+            crowding = rule is not Rule.TOGETHER
+            failing = self._crowded(rule, nodes) if crowding else self._lonely(nodes)
             if failing is not None:
                 bits = np.multiply(failing, np.int16(rule), dtype=np.int16)
                 codes = bits if codes is None else codes | bits
@@ -137,9 +137,14 @@ class Neighbours:
     def _crowded(self, rule: Rule, nodes: Nodes) -> BoolColumn | None:
         """Where any pod of the rule is near."""
         failing: BoolColumn | None = None
-        counted = (c.topology_key for c in self._counted[rule])
+        if not self._shifts:
+            for counted in self._counted[rule]:
+                here = nodes.align(counted.counts.by_row) > 0
+                failing = here if failing is None else failing | here
+            return failing
+        keys = (c.topology_key for c in self._counted[rule])
         supposed = (key for of_rule, key in self._shifts if of_rule is rule)
-        for key in dict.fromkeys((*counted, *supposed)):
+        for key in dict.fromkeys((*keys, *supposed)):
             here = self._near(rule, key, nodes) > 0
             failing = here if failing is None else failing | here
         return failing

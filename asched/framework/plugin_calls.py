@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Sequence
 from functools import cache
-from typing import ParamSpec, TypeGuard, TypeVar
+from typing import Any, ParamSpec, TypeGuard, TypeVar
 
 import numpy as np
 
@@ -78,6 +78,10 @@ def filters_one(plugin: Plugin) -> TypeGuard[FilterPlugin]:
     return _derives(type(plugin), FilterPlugin)
 
 
+def scores_all(plugin: Plugin) -> TypeGuard[ScoreAllPlugin]:
+    return _derives(type(plugin), ScoreAllPlugin)
+
+
 def scores_one(plugin: Plugin) -> TypeGuard[ScorePlugin]:
     return _derives(type(plugin), ScorePlugin)
 
@@ -97,8 +101,11 @@ def call(
     except ExtenderInterruption:
         raise
     except Exception as error:
-        what = f"{type(error).__name__}: {printable(error)}"
-        raise PluginFailure(plugin.name, point, what) from error
+        raise _raised(plugin, point, error) from error
+
+
+def _raised(plugin: Plugin, point: str, error: Exception) -> PluginFailure:
+    return PluginFailure(plugin.name, point, f"{type(error).__name__}: {printable(error)}")
 
 
 def unconcerned(plugins: Sequence[Plugin], pod: PodInfo) -> set[str]:
@@ -109,8 +116,7 @@ def unconcerned(plugins: Sequence[Plugin], pod: PodInfo) -> set[str]:
             if not plugin.concerns(pod):
                 names.add(plugin.name)
         except Exception as error:
-            what = f"{type(error).__name__}: {printable(error)}"
-            raise PluginFailure(plugin.name, "Concerns", what) from error
+            raise _raised(plugin, "Concerns", error) from error
     return names
 
 
@@ -123,7 +129,13 @@ def ask(
     **kwargs: Args.kwargs,
 ) -> R:
     """As :func:`call`; an answer of another type than ``expected`` is a failure too."""
-    answer: object = call(plugin, point, method, *args, **kwargs)
+    LAST_ASKED.plugin, LAST_ASKED.point = plugin.name, point
+    try:
+        answer: object = method(*args, **kwargs)
+    except ExtenderInterruption:
+        raise
+    except Exception as error:
+        raise _raised(plugin, point, error) from error
     # A plugin is foreign code: its annotations promise nothing.
     if not isinstance(answer, expected):
         what = f"answered {_shown(answer)}, not a {expected.__name__}"
@@ -144,8 +156,8 @@ def filter_nodes(
     """One filter's verdict on every row, whichever form the plugin is written in."""
     if isinstance(plugin, FilterAllPlugin):
         verdicts = ask(Verdicts, plugin, "Filter", plugin.filter_all, state, pod, nodes)
-        _check_verdicts(plugin, verdicts, nodes.size)
-        return verdicts
+        refuses = _check_verdicts(plugin, verdicts, nodes.size)
+        return verdicts if refuses else Verdicts(verdicts.codes, ())
     codes = np.zeros(nodes.size, np.int16)
     statuses: list[Status] = []
     numbers: dict[Status, int] = {}
@@ -160,18 +172,26 @@ def filter_nodes(
     return Verdicts(codes, statuses)
 
 
-def _check_verdicts(plugin: Plugin, verdicts: Verdicts, size: int) -> None:
+def _check_verdicts(plugin: Plugin, verdicts: Verdicts, size: int) -> bool:
+    """Whether they refuse any node."""
     codes, known = verdicts.codes, len(verdicts.statuses)
-    if not isinstance(codes, np.ndarray) or not np.issubdtype(codes.dtype, np.integer):
+    if not isinstance(codes, np.ndarray) or codes.dtype.kind not in "iu":
         raise PluginFailure(plugin.name, "Filter", "verdicts that are no array of integers")
     if len(codes) != size:
         raise PluginFailure(plugin.name, "Filter", f"{len(codes)} verdicts for {size} nodes")
     # Seen as unsigned, a negative code is a large one.
-    if known and size and codes.view(f"u{codes.itemsize}").max() > known:
+    highest = int(codes.view(_unsigned(codes.dtype)).max(initial=0)) if known else 0
+    if highest > known:
         what = f"a verdict of {codes.min()} or {codes.max()}, but {known} statuses"
         raise PluginFailure(plugin.name, "Filter", what)
     if any(status.is_success for status in verdicts.statuses):
         raise PluginFailure(plugin.name, "Filter", "Success among the statuses of refused nodes")
+    return highest > 0
+
+
+@cache
+def _unsigned(dtype: np.dtype[Any]) -> np.dtype[Any]:
+    return np.dtype(f"u{dtype.itemsize}")
 
 
 def filter_node(
@@ -205,7 +225,7 @@ def score_nodes(
     plugin: ScorePlugin | ScoreAllPlugin, state: CycleState, pod: PodInfo, nodes: Nodes
 ) -> Int64Column:
     """One plugin's raw score of every row, whichever form it is written in."""
-    if isinstance(plugin, ScoreAllPlugin):
+    if scores_all(plugin):
         scores = ask(np.ndarray, plugin, "Score", plugin.score_all, state, pod, nodes)
         return _checked_scores(plugin, "Score", scores, nodes.size)
     scores = np.zeros(nodes.size, np.int64)

@@ -121,10 +121,12 @@ class Outlook:
     """All that there is to be counted for pods that are alike, by shape, namespace and labels. Good
     while the terms of the pods on nodes are the same."""
 
-    __slots__ = ("existing", "followed", "terms_version", "wishes", "worth")
+    __slots__ = ("as_of", "existing", "followed", "terms_version", "wishes", "worth")
 
     def __init__(self) -> None:
         self.terms_version = -1
+        self.as_of = (-1, -1)
+        """The versions of nodes and of the pods on them that the counts are up to date with."""
         self.wishes = _NO_WISHES
         self.existing: Sequence[Counted] = ()
         """Pods whose required anti-affinity means such a pod."""
@@ -243,11 +245,16 @@ class InterPodAffinity(
         cluster = self.handle.cluster
         self._heed_namespaces()
         outlook = self._outlooks.get((shape, labels.number), Outlook)
-        terms_version, seen = cluster.terms_version, cluster.pods_version
+        nodes, seen = cluster.nodes, cluster.pods_version
+        as_of = (nodes.version, seen)
+        if outlook.as_of == as_of:
+            return outlook
+        outlook.as_of = as_of
+        terms_version = cluster.terms_version
         if outlook.terms_version != terms_version:
             self._survey(outlook, shape, labels)
             outlook.terms_version = terms_version
-        domains_of, nodes = self._domains.of, cluster.nodes
+        domains_of = self._domains.of
         for counts, key, query, holders in outlook.followed:
             if query is not None:
                 holders = cluster.count_pods(query)

@@ -14,10 +14,18 @@ import numpy as np
 
 from asched.framework.nodes import Int64Column
 from asched.framework.pod_info import PodInfo
-from asched.framework.pod_queries import PodQuery, TermHolders, TermKind, WeightedTerm, terms_of
+from asched.framework.pod_queries import (
+    PodQuery,
+    PodTerms,
+    TermHolders,
+    TermKind,
+    WeightedTerm,
+    terms_of,
+)
 from asched.state.node_table import NodeTable
 
 _MOST_QUESTIONS = 1024
+_MOST_SHAPES = 1024
 
 
 class _Counts:
@@ -45,9 +53,11 @@ class _Counts:
 class _Held:
     """The pods on nodes that have one term, by row and in all."""
 
-    __slots__ = ("column", "total")
+    __slots__ = ("column", "kind", "term", "total")
 
-    def __init__(self, size: int) -> None:
+    def __init__(self, kind: TermKind, term: WeightedTerm, size: int) -> None:
+        self.kind = kind
+        self.term = term
         self.column: Int64Column = np.zeros(size, np.int64)
         self.total = 0
 
@@ -55,11 +65,12 @@ class _Held:
 class _Holders:
     """The terms of one kind that pods on nodes have."""
 
-    __slots__ = ("_answer", "_held", "_size", "version")
+    __slots__ = ("_answer", "_held", "_kind", "_size", "version")
 
-    def __init__(self) -> None:
+    def __init__(self, kind: TermKind) -> None:
         self.version = 0
         """Changes whenever the answer is another one."""
+        self._kind = kind
         self._held: dict[WeightedTerm, _Held] = {}
         self._size = 0
         self._answer: tuple[TermHolders, ...] | None = None
@@ -67,17 +78,18 @@ class _Holders:
     def __len__(self) -> int:
         return len(self._held)
 
-    def count(self, row: int, term: WeightedTerm, sign: int) -> None:
-        """A pod with the term came to the row, or left it."""
+    def of(self, term: WeightedTerm) -> _Held:
+        """Who has the term: nobody, if it is new."""
         held = self._held.get(term)
         if held is None:
-            held = self._held[term] = _Held(self._size)
+            held = self._held[term] = _Held(self._kind, term, self._size)
             self._changed()
-        held.column[row] += sign
-        held.total += sign
-        if not held.total:
-            del self._held[term]
-            self._changed()
+        return held
+
+    def drop(self, term: WeightedTerm) -> None:
+        """Nobody has the term any more."""
+        del self._held[term]
+        self._changed()
 
     def resize(self, size: int) -> None:
         if size != self._size:
@@ -110,9 +122,13 @@ class PodIndex:
     def __init__(self, table: NodeTable) -> None:
         self._table = table
         self._counts: OrderedDict[PodQuery, _Counts] = OrderedDict()
-        self._holders = {kind: _Holders() for kind in TermKind}
+        self._holders = {kind: _Holders(kind) for kind in TermKind}
+        # By the terms of a pod, which like pods have as one object: it is held, so its id is its own.
+        self._held_by: dict[int, tuple[PodTerms, tuple[_Held, ...]]] = {}
         self._holders_cursor = -1
         self._holders_size = 0
+        self._terms_version = 0
+        self._has_holders = False
         self._priorities: Counter[int] = Counter()
         self._priorities_cursor = -1
 
@@ -149,13 +165,13 @@ class PodIndex:
     def terms_version(self) -> int:
         """Changes whenever :meth:`term_holders` of any kind has another answer."""
         self._follow_holders()
-        return sum([holders.version for holders in self._holders.values()])
+        return self._terms_version
 
     @property
     def has_term_holders(self) -> bool:
         """Whether any pod on a node has any term."""
         self._follow_holders()
-        return any(self._holders.values())
+        return self._has_holders
 
     @property
     def lowest_priority(self) -> int | None:
@@ -180,22 +196,38 @@ class PodIndex:
         if changes is None:
             for holders in self._holders.values():
                 holders.clear()
-            changes = [(row, pod, 1) for row, pod in self._all_pods()]
-        if changes or self._holders_size != self._table.size:
+            self._held_by.clear()
+            self._move_holders((row, pod, 1) for row, pod in self._all_pods())
+        elif changes or self._holders_size != self._table.size:
             self._move_holders(changes)
         self._holders_cursor = self._table.pods_cursor
 
     def _move_holders(self, changes: Iterable[tuple[int, PodInfo, int]]) -> None:
-        self._holders_size = self._table.size
-        for holders in self._holders.values():
-            holders.resize(self._holders_size)
+        if self._holders_size != self._table.size:
+            self._holders_size = self._table.size
+            for holders in self._holders.values():
+                holders.resize(self._holders_size)
         for row, pod, sign in changes:
             affinity = pod.shape.affinity
             if affinity is None or not (affinity.pod_affinity or affinity.pod_anti_affinity):
                 continue
-            for kind, terms in terms_of(pod.shape, pod.namespace).items():
-                for term in terms:
-                    self._holders[kind].count(row, term, sign)
+            terms = terms_of(pod.shape, pod.namespace)
+            known = self._held_by.get(id(terms))
+            for held in known[1] if known is not None else self._find_held(terms):
+                held.column[row] += sign
+                held.total += sign
+                if not held.total:
+                    self._holders[held.kind].drop(held.term)
+                    self._held_by.clear()
+        self._terms_version = sum([holders.version for holders in self._holders.values()])
+        self._has_holders = any(self._holders.values())
+
+    def _find_held(self, terms: PodTerms) -> tuple[_Held, ...]:
+        held = tuple(self._holders[kind].of(term) for kind in terms for term in terms[kind])
+        if len(self._held_by) >= _MOST_SHAPES:
+            self._held_by.clear()
+        self._held_by[id(terms)] = (terms, held)
+        return held
 
     def _all_pods(self) -> Iterable[tuple[int, PodInfo]]:
         table = self._table
