@@ -8,13 +8,11 @@ from pathlib import Path
 
 from alembic import command
 from alembic.config import Config
-from alembic.runtime.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlalchemy import Connection
 
 from asched.journal.errors import JournalSchemaError
-
-VERSION_TABLE = "journal_schema"
+from asched.journal.revision import current
 
 
 def script_location() -> Path:
@@ -41,14 +39,8 @@ def newest() -> str:
     return head
 
 
-def current(connection: Connection) -> str | None:
-    """The revision of the tables, None where there are none yet."""
-    context = MigrationContext.configure(connection, opts={"version_table": VERSION_TABLE})
-    return context.get_current_revision()
-
-
-def check(connection: Connection) -> None:
-    """Refuse tables of any revision but the newest.
+def refuse(connection: Connection) -> None:
+    """Say why tables of a revision that is not the newest cannot be read.
 
     Raises :class:`JournalSchemaError` saying both revisions and what to do.
     """
@@ -56,11 +48,10 @@ def check(connection: Connection) -> None:
     if found is None:
         raise JournalSchemaError("this database holds no journal")
     _refuse_newer(found)
-    if found != newest():
-        raise JournalSchemaError(
-            f"the journal has schema {found}, this asched reads {newest()}: open it once for"
-            " writing (asched run) to upgrade it"
-        )
+    raise JournalSchemaError(
+        f"the journal has schema {found}, this asched reads {newest()}: open it once for"
+        " writing (asched run) to upgrade it"
+    )
 
 
 def upgrade(connection: Connection) -> None:
@@ -69,8 +60,6 @@ def upgrade(connection: Connection) -> None:
     Raises :class:`JournalSchemaError` for tables of a newer asched, left as they are.
     """
     found = current(connection)
-    if found == newest():
-        return
     if found is not None:
         _refuse_newer(found)
     config = Config()

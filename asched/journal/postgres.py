@@ -17,7 +17,7 @@ from sqlalchemy import URL, Select, event, text
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
-from asched.journal import migrate
+from asched.journal import revision
 from asched.journal.chain import Batch, Row, SealedBatch
 from asched.journal.errors import (
     JournalBusyError,
@@ -76,10 +76,10 @@ class PostgresDatabase:
             with database._connecting():
                 if read_only:
                     async with database.read() as connection:
-                        await connection.run_sync(migrate.check)
+                        await connection.run_sync(revision.check)
                 else:
                     async with database.write() as connection:
-                        await connection.run_sync(migrate.upgrade)
+                        await connection.run_sync(revision.upgrade)
         except BaseException:
             with anyio.CancelScope(shield=True):
                 await database.close()

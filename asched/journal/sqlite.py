@@ -22,7 +22,7 @@ from sqlalchemy.dialects import sqlite as sqlite_dialect
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
-from asched.journal import migrate
+from asched.journal import revision
 from asched.journal.chain import SealedBatch
 from asched.journal.errors import (
     JournalBusyError,
@@ -110,12 +110,12 @@ class SqliteDatabase:
             async with self.write() as connection:
                 # Python's driver opens no transaction for DDL by itself.
                 await connection.exec_driver_sql("BEGIN IMMEDIATE")
-                await connection.run_sync(migrate.upgrade)
+                await connection.run_sync(revision.upgrade)
 
     async def _check_schema(self) -> None:
         with self._located():
             async with self.read() as connection:
-                await connection.run_sync(migrate.check)
+                await connection.run_sync(revision.check)
 
     @contextmanager
     def _located(self) -> Iterator[None]:

@@ -12,7 +12,7 @@ from alembic.runtime.migration import MigrationContext
 from sqlalchemy import Connection, text
 from sqlalchemy.ext.asyncio import create_async_engine
 
-from asched.journal import migrate, open_journal
+from asched.journal import migrate, open_journal, revision
 from asched.journal.chain import GENESIS, SealedBatch, seal
 from asched.journal.codec import CODEC
 from asched.journal.errors import JournalSchemaError
@@ -69,6 +69,7 @@ def _insert(connection: Connection, sealed: SealedBatch) -> SealedBatch:
 
 
 def test_every_stage_is_tested() -> None:
+    assert migrate.newest() == revision.NEWEST
     assert [*OLDER, migrate.newest()] == [f"{n:04d}" for n in range(1, len(OLDER) + 2)]
 
 
@@ -99,7 +100,7 @@ async def test_an_upgrade_keeps_what_is_there(database_url: str, revision: str) 
 
 async def test_the_migrations_make_the_tables_that_queries_see(database_url: str) -> None:
     def differences(connection: Connection) -> object:
-        options = {"version_table": migrate.VERSION_TABLE}
+        options = {"version_table": revision.VERSION_TABLE}
         return compare_metadata(MigrationContext.configure(connection, opts=options), METADATA)
 
     async with open_journal(database_url):

@@ -13,7 +13,7 @@ from alembic.autogenerate import compare_metadata
 from alembic.runtime.migration import MigrationContext
 from sqlalchemy import Connection, create_engine, inspect
 
-from asched.journal import JournalError, migrate, open_journal
+from asched.journal import JournalError, migrate, open_journal, revision
 from asched.journal.chain import GENESIS
 from asched.journal.errors import (
     JournalBusyError,
@@ -150,14 +150,14 @@ async def test_a_newer_schema_is_refused_and_left_alone(tmp_path: Path, read_onl
 async def test_the_migrations_make_the_tables_that_queries_see(tmp_path: Path) -> None:
     def differences(connection: Connection) -> object:
         context = MigrationContext.configure(
-            connection, opts={"version_table": migrate.VERSION_TABLE}
+            connection, opts={"version_table": revision.VERSION_TABLE}
         )
         return compare_metadata(context, METADATA)
 
     database = await SqliteDatabase.open(tmp_path / "journal.db", read_only=False)
     async with database.read() as connection:
         assert await connection.run_sync(differences) == []
-        assert await connection.run_sync(migrate.current) == migrate.newest()
+        assert await connection.run_sync(revision.current) == migrate.newest()
     await database.close()
 
 
