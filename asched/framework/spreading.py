@@ -12,6 +12,8 @@ from typing import NamedTuple
 import numpy as np
 
 from asched.framework.cluster import Cluster
+from asched.framework.labels import LabelSet
+from asched.framework.memo import Memo
 from asched.framework.node_matching import labels_match, matchable, selector_matches
 from asched.framework.nodes import BoolColumn, Int64Column, Nodes
 from asched.framework.pod_info import PodShape
@@ -20,6 +22,8 @@ from asched.framework.topology import DomainCounts, Domains
 from asched.model.node import NO_EXECUTE, NO_SCHEDULE, Taint
 from asched.model.pod import Toleration
 from asched.model.selectors import LabelSelector
+
+_MOST_LABEL_SETS = 64
 
 _EVERYTHING = Selector(LabelSelector())
 _NOTHING = Selector(None)
@@ -108,7 +112,7 @@ class Spread:
 class Plan:
     """The constraints, hard or soft, of pods that are alike."""
 
-    __slots__ = ("_every_key", "_shape", "_version", "incomplete", "spreads")
+    __slots__ = ("_counting", "_every_key", "_shape", "_version", "incomplete", "spreads")
 
     def __init__(
         self, constraints: Sequence[Constraint], shape: PodShape, *, every_key: bool
@@ -120,6 +124,7 @@ class Plan:
         self._every_key = every_key
         self._shape = shape
         self._version = -1
+        self._counting: Memo[int, Sequence[bool]] = Memo(_MOST_LABEL_SETS)
 
     def refresh(self, cluster: Cluster) -> None:
         """Bring everything up to date with the cluster."""
@@ -128,6 +133,13 @@ class Plan:
             self._version = cluster.nodes.version
         for spread in self.spreads:
             spread.follow(cluster.count_pods(spread.counted), cluster.pods_version)
+
+    def counting(self, labels: LabelSet) -> Sequence[bool]:
+        """For each constraint whether a pod with these labels is one of those it is about."""
+        return self._counting.get(
+            labels.number,
+            lambda: [spread.constraint.query.matches(labels) for spread in self.spreads],
+        )
 
     def _survey(self, nodes: Nodes) -> None:
         included = nodes.alive

@@ -88,7 +88,7 @@ class DomainCounts:
         if version == self._version:
             return
         self._version = version
-        changed = np.flatnonzero(column != self._seen)
+        changed = (column != self._seen).nonzero()[0]
         if len(changed) > self._AT_ONCE:
             self._sum(domains, column)
         elif len(changed):

@@ -149,9 +149,7 @@ class Skews:
 
     def __init__(self, pod: PodInfo, plan: Plan) -> None:
         self.plan = plan
-        self.counts_itself = [
-            spread.constraint.query.matches(pod.label_set) for spread in plan.spreads
-        ]
+        self.counts_itself = plan.counting(pod.label_set)
         self._pod = pod
         self._shifts: list[dict[int, int]] = [{} for _ in plan.spreads]
 
