@@ -1,0 +1,189 @@
+"""docs/install.md: each command is run, or read by the program that would run it."""
+
+from __future__ import annotations
+
+import os
+import re
+import shlex
+import shutil
+import subprocess
+from pathlib import Path
+
+import helm_python as helm
+import pytest
+import yaml
+
+from asched.cli.crds import GROUPS
+from asched.daemon.config_file import load
+from asched.framework.registry import Registry
+from tests.docs.command_lines import parsed
+from tests.helm.chart import CHART, NAMESPACE, ROOT, Values, only
+from tests.systemd.unit import directives, one
+
+PAGE = (ROOT / "docs" / "install.md").read_text()
+_KNOWN = {
+    "python3",
+    "pip",
+    "asched",
+    "install",
+    "umask",
+    "systemctl",
+    "cp",
+    "podman",
+    "helm",
+    "kubectl",
+}
+
+
+def commands() -> list[str]:
+    blocks = re.findall(r"```sh\n(.*?)```", PAGE, re.S)
+    return [line for block in blocks for line in block.splitlines()]
+
+
+def of(program: str) -> list[list[str]]:
+    """Command lines of a program, wherever it lies, without its name."""
+    split = [shlex.split(line) for line in commands()]
+    return [words[1:] for words in split if Path(words[0]).name == program]
+
+
+def test_no_command_is_of_a_program_that_nobody_checks() -> None:
+    assert {Path(shlex.split(line)[0]).name for line in commands()} == _KNOWN
+
+
+@pytest.mark.parametrize("line", [line for line in commands() if "asched " in line.split("/")[-1]])
+def test_lines_of_asched_are_read_by_the_real_parser(line: str) -> None:
+    found = re.findall(r"(?:^|-- )((?:\S*/)?asched (?!helm/)[^|]*)", line)
+    for command in found:
+        if not command.endswith("--version"):
+            parsed(command.strip().replace("/etc/asched/", f"{ROOT}/systemd/"))
+    assert found or shlex.split(line)[0] in ("helm", "systemctl")
+
+
+def test_groups_of_definitions_exist() -> None:
+    (line,) = (line for line in commands() if "crds" in line)
+    assert shlex.split(line)[3] in GROUPS
+
+
+# -- systemd ----------------------------------------------------------------------------------
+
+
+def test_files_are_installed_where_the_unit_looks_for_them(tmp_path: Path) -> None:
+    for words in of("install"):
+        *options, source, target = words
+        subprocess.run(
+            ["install", *options, str(ROOT / source), f"{tmp_path}{target}"], check=True, timeout=60
+        )
+    installed = {f"/{file.relative_to(tmp_path)}" for file in tmp_path.rglob("*") if file.is_file()}
+    (environment,) = directives()["Service.EnvironmentFile"]
+    named = {environment.removeprefix("-"), one("Service.ExecStart").split()[-1]}
+    assert installed == named | {"/etc/systemd/system/asched.service"}
+    assert (tmp_path / "etc/asched/asched.env").stat().st_mode & 0o777 == 0o600
+    assert load(tmp_path / "etc/asched/asched.yaml", Registry.discover()).profiles
+
+
+def test_the_environment_is_where_the_unit_looks_for_it() -> None:
+    program = Path(one("Service.ExecStart").split()[0])
+    assert of("python3") == [["-m", "venv", str(program.parents[1])]]
+    assert {line.split()[0] for line in commands() if "/bin/" in line} == {
+        str(program), str(program.with_name("pip")),
+    }  # fmt: skip
+    for words in of("pip"):
+        assert [word for word in words if word.startswith(".")] == [".[postgres]"]
+    assert 'postgres = ["' in (ROOT / "pyproject.toml").read_text()
+
+
+def test_services_are_those_of_the_unit() -> None:
+    units = [words[-1] for words in of("systemctl") if words != ["daemon-reload"]]
+    assert {*units} == {"asched"}
+    # With DynamicUser the state is below /var/lib/private.
+    assert of("cp")[0][1] == f"/var/lib/private/{one('Service.StateDirectory')}"
+
+
+@pytest.mark.skipif(shutil.which("kubectl") is None, reason="kubectl is not installed here")
+def test_the_kubeconfig_is_where_the_unit_looks_for_it(tmp_path: Path) -> None:
+    (line,) = (line for line in commands() if line.startswith("umask"))
+    target = one("Service.LoadCredential").partition(":")[2]
+    assert line.endswith(f"> {target}")
+    (tmp_path / "ca.crt").write_text("certificate")
+    (tmp_path / "config").write_text(
+        "{apiVersion: v1, kind: Config, current-context: a,"
+        " clusters: [{name: c, cluster: {server: 'https://k', certificate-authority: ca.crt}}],"
+        " users: [{name: u, user: {token: t}}], contexts: [{name: a, context: {cluster: c, user: u}}]}"
+    )
+    subprocess.run(
+        ["sh", "-c", line.replace(target, str(tmp_path / "kubeconfig"))],
+        env={"PATH": os.environ["PATH"], "KUBECONFIG": str(tmp_path / "config")},
+        check=True,
+        timeout=60,
+    )
+    assert (tmp_path / "kubeconfig").stat().st_mode & 0o777 == 0o600
+    found = yaml.safe_load((tmp_path / "kubeconfig").read_text())
+    assert found["users"][0]["user"] == {"token": "t"}
+    assert "certificate-authority-data" in found["clusters"][0]["cluster"]
+
+
+# -- Helm -------------------------------------------------------------------------------------
+
+
+def _render(values: Values) -> dict[str, str]:
+    with helm.Chart.load(CHART) as chart:
+        return chart.render(values, name="asched", namespace=NAMESPACE)
+
+
+def _objects(values: Values) -> list[dict[str, object]]:
+    texts = _render(values)
+    return [
+        found
+        for name, text in texts.items()
+        if name.endswith(".yaml")
+        for found in yaml.safe_load_all(text)
+        if found
+    ]
+
+
+@pytest.mark.parametrize("words", of("helm"), ids=["sqlite", "postgres"])
+def test_lines_of_helm_render(words: list[str]) -> None:
+    assert words[:4] == ["upgrade", "--install", "asched", "helm/asched"]
+    assert words[4:6] == ["--namespace", NAMESPACE]
+    assert {*words[6::2]} == {"--set"}
+    values: Values = helm.parse_set_string(",".join(words[7::2]))
+    kinds = {each["kind"] for each in _objects(values)}
+    assert ("Deployment" in kinds) == ("journal" in values)
+    # The pod that the page asks is the first of the release's StatefulSet.
+    exec_line = next(words for words in of("kubectl") if "exec" in words)
+    notes = _render({})["asched/templates/NOTES.txt"]
+    assert f"exec {exec_line[exec_line.index('exec') + 1]} -- asched journal stats" in notes
+
+
+def test_the_values_of_the_page_are_right(tmp_path: Path) -> None:
+    (block,) = re.findall(r"```yaml\n(.*?)```", PAGE, re.S)
+    data = only(_objects(helm.values_from_yaml(block)), "ConfigMap")["data"]
+    (tmp_path / "asched.yaml").write_text(data["asched.yaml"])
+    found = load(tmp_path / "asched.yaml", Registry.discover())
+    assert found.settings.log.level.value == "debug"
+    assert [profile.scheduler_name for profile in found.profiles] == ["asched"]
+
+
+@pytest.mark.skipif(shutil.which("kubectl") is None, reason="kubectl is not installed here")
+def test_the_secret_has_the_key_that_the_chart_reads(tmp_path: Path) -> None:
+    (tmp_path / "journal-url").write_text("postgresql+asyncpg://u:p@h/n")
+    (words,) = (words for words in of("kubectl") if "secret" in words)
+    done = subprocess.run(
+        ["kubectl", *words, "--dry-run=client", "-o", "yaml"],
+        cwd=tmp_path, capture_output=True, text=True, check=True, timeout=60,
+    )  # fmt: skip
+    secret = yaml.safe_load(done.stdout)
+    with helm.Chart.load(CHART) as chart:
+        assert {*secret["data"]} == {chart.values["journal"]["postgres"]["secret"]["key"]}
+    (line,) = (line for line in commands() if "secret.name=" in line)
+    assert line.endswith(f"secret.name={secret['metadata']['name']}")
+    assert secret["metadata"]["namespace"] == NAMESPACE
+
+
+def test_the_image_that_is_built_is_the_one_that_is_run() -> None:
+    build, push = of("podman")
+    assert build[:2] == ["build", "-t"]
+    assert build[2] == push[1]
+    container = only(_objects(helm.parse_set_string(of("helm")[0][-1])), "StatefulSet")
+    assert f"'image': '{push[1]}'" in str(container)
+    assert (ROOT / "Containerfile").exists()

@@ -1,0 +1,84 @@
+"""The Containerfile, against what it copies and what the chart expects of the image."""
+
+from __future__ import annotations
+
+import json
+import re
+from fnmatch import fnmatch
+
+import pytest
+
+from asched.cli.root import JOURNAL_ENV
+from tests.docs.command_lines import parsed
+from tests.helm.chart import ROOT, container, rendered, workload
+
+TEXT = (ROOT / "Containerfile").read_text()
+
+
+def instructions() -> list[tuple[str, str]]:
+    joined = TEXT.replace("\\\n", " ")
+    lines = (line for line in joined.splitlines() if line and not line.startswith("#"))
+    return [(name, rest) for name, _, rest in (line.partition(" ") for line in lines)]
+
+
+def arguments(name: str) -> list[str]:
+    return [rest for found, rest in instructions() if found == name]
+
+
+def test_it_names_no_index_and_no_address() -> None:
+    assert "://" not in TEXT
+    assert "index-url" not in TEXT
+
+
+def test_both_stages_have_one_base_that_can_be_pinned() -> None:
+    assert instructions()[0] == ("ARG", "PYTHON=python:3.13-slim-bookworm")
+    assert arguments("FROM") == ["${PYTHON} AS build", "${PYTHON}"]
+
+
+def test_what_is_copied_is_there_and_not_ignored() -> None:
+    sources = [w for rest in arguments("COPY") if "--from" not in rest for w in rest.split()[:-1]]
+    assert {*sources} == {
+        "constraints.txt", "pyproject.toml", "README.md", "LICENSE", "migrations", "asched",
+    }  # fmt: skip
+    ignored = (ROOT / ".containerignore").read_text().splitlines()
+    kept = {line.removeprefix("!") for line in ignored if line.startswith("!")}
+    assert ignored.count("*") == 1
+    for source in sources:
+        assert (ROOT / source).exists()
+        assert any(fnmatch(source, pattern) for pattern in kept)
+    assert kept == {*sources}
+
+
+def test_everything_from_an_index_has_its_hash_checked() -> None:
+    runs = " && ".join(arguments("RUN")).split("&&")
+    fetching = [run for run in runs if re.search(r"pip .*\b(install|download)\b", run)]
+    assert len(fetching) == 3
+    for run in fetching:
+        assert "--no-index" in run or "--require-hashes" in run
+    (download,) = (run for run in fetching if "--require-hashes" in run)
+    assert "--requirement constraints.txt" in download
+
+
+@pytest.mark.parametrize("package", ["build", "hatchling", "asyncpg", "aiohttp", "numpy"])
+def test_what_is_installed_is_pinned(package: str) -> None:
+    pins = (ROOT / "constraints.txt").read_text()
+    assert re.search(rf"^{package}==\S+ \\\n    --hash=sha256:", pins, re.M)
+
+
+def test_it_runs_as_the_user_of_the_chart() -> None:
+    security = workload(rendered({}))["spec"]["template"]["spec"]["securityContext"]
+    (user,) = arguments("USER")
+    assert user == f"{security['runAsUser']}:{security['runAsGroup']}"
+    assert f"--chown={user} /state /var/lib/asched" in " ".join(arguments("COPY"))
+
+
+def test_it_starts_what_the_chart_starts() -> None:
+    (entrypoint,), (command,) = arguments("ENTRYPOINT"), arguments("CMD")
+    assert parsed(" ".join(json.loads(entrypoint) + json.loads(command)))
+    objects = rendered({})
+    assert "command" not in container(objects)
+    assert json.loads(command)[0] == container(objects)["args"][0]
+    (variable,) = container(objects)["env"]
+    assert f"{variable['name']}={variable['value']}" in " ".join(arguments("ENV"))
+    assert variable["name"] == JOURNAL_ENV
+    assert arguments("EXPOSE") == [str(container(objects)["ports"][0]["containerPort"])]
