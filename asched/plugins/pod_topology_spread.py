@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import ClassVar, Literal, NamedTuple
+from typing import Any, ClassVar, Literal, NamedTuple
 
 import msgspec
 import numpy as np
@@ -276,20 +276,27 @@ class PodTopologySpread(
         if plan.incomplete is not None:
             left_out = nodes.align(plan.incomplete)
             considered -= int(np.count_nonzero(left_out))
-        total = np.zeros(len(plan.spreads[0].on_node))
+        alone = len(plan.spreads) == 1
+        total: NDArray[np.floating[Any]] | None = None
         for spread in plan.spreads:
             constraint = spread.constraint
-            if constraint.topology_key == HOSTNAME_LABEL:
-                held, size = spread.on_node, considered
-            else:
-                held, size = spread.in_domain.by_row, spread.distinct(nodes, left_out)
+            by_host = constraint.topology_key == HOSTNAME_LABEL
+            size = considered if by_host else spread.distinct(nodes, left_out)
             # Many small domains weigh as much as few large ones; skews below maxSkew weigh little.
-            score = held * math.log(size + 2)
+            held = spread.on_node if by_host else spread.in_domain.sums
+            score: NDArray[np.floating[Any]] = held * math.log(size + 2)
             score += constraint.max_skew - 1
+            if alone:
+                # Rounded while it is one number a domain.
+                np.rint(score, out=score)
+            if not by_host:
+                score = score[spread.domains.of_row]
             if spread.missing is not None:
                 score[spread.missing] = 0.0
-            total += score
-        raw: Int64Column = np.rint(total).astype(np.int64)
+            total = score if total is None else total + score
+        if total is None:
+            return Status.skip()
+        raw: Int64Column = (total if alone else np.rint(total)).astype(np.int64)
         if plan.incomplete is not None:
             raw[plan.incomplete] = 0
         state.write(_EVENNESS, Evenness(raw, left_out))
