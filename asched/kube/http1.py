@@ -1,19 +1,19 @@
 """Answers of HTTP/1.1, taken out of the bytes of a connection (RFC 9112).
 
-Only as much of the protocol as short requests to an API server need, and strict: an answer whose end
-is in doubt (two lengths, a chunk size that is no number) is an error, after which nothing that the
-connection brings can be believed.
+llhttp parses. What is added here is the memory that an answer may take, and doubt: an answer whose end
+is uncertain is an error, after which nothing that the connection brings can be believed.
 """
 
 from __future__ import annotations
 
 from typing import NamedTuple
 
+from httptools import HttpParserCallbackError, HttpParserError, HttpResponseParser
+
 HEAD_LIMIT_BYTES = 64 * 1024
-_END_OF_HEAD = b"\r\n\r\n"
-_CHUNK_LINE_LIMIT_BYTES = 4096
-_NO_LENGTH = -1
-"""The body is as long as the connection lives."""
+"""Of a head, of trailers, and of what stands between two pieces of a body."""
+BODY_LIMIT_BYTES = 256 * 1024 * 1024
+"""Of a body. Lists come in pages of 500, and an object is rarely larger than some 10 KiB."""
 
 
 class HttpAnswer(NamedTuple):
@@ -26,162 +26,97 @@ class HttpAnswer(NamedTuple):
 
 
 class MalformedHttpError(ValueError):
-    """What came is no answer of HTTP/1.1, or one of ambiguous length."""
-
-
-class _Head(NamedTuple):
-    status: int
-    length: int
-    chunked: bool
-    retry_after: str | None
-    reusable: bool
+    """What came is no answer of HTTP/1.1, one of ambiguous length, or too large."""
 
 
 class AnswerParser:
     """Takes one answer after the other out of what a connection brings."""
 
     def __init__(self) -> None:
-        self._buffer = bytearray()
-        self._head: _Head | None = None
-        self._body = bytearray()
-        """What has come of a chunked body."""
+        self._parser = HttpResponseParser(self)
+        self._answer: HttpAnswer | None = None
+        self._begin()
+
+    def _begin(self) -> None:
+        self._status = 0
+        """Of the final answer, once its head is there."""
+        self._framed = False
+        """Whether the head says where the body ends; if not, it lasts as long as the connection."""
+        self._retry_after: str | None = None
+        self._body: list[bytes] = []
+        self._body_bytes = 0
+        self._other_bytes = 0
+        """What came since the last that was of use."""
 
     def feed(self, data: bytes) -> HttpAnswer | None:
         """The answer that ``data`` completes, if it does. Raises MalformedHttpError, also for bytes
         that follow an answer: nobody asked for them."""
-        buffer = self._buffer
-        buffer += data
-        if self._head is None:
-            self._head = self._take_head()
-            if self._head is None:
-                return None
-        body = self._chunked_body() if self._head.chunked else self._plain_body(self._head.length)
-        if body is None:
-            return None
-        if buffer:
-            raise MalformedHttpError("more than an answer")
-        return self._finished(body)
+        body_bytes = self._body_bytes
+        try:
+            # llhttp would go on to the next answer, and passes over empty lines before it. An answer
+            # that is complete before the last byte is one with something behind it.
+            self._parser.feed_data(data[:-1])
+            if self._answer is not None:
+                raise MalformedHttpError("more than an answer")
+            self._parser.feed_data(data[-1:])
+        except HttpParserCallbackError as error:
+            raise (error.__context__ or error) from None
+        except HttpParserError as error:
+            raise MalformedHttpError(str(error)) from None
+        answer, self._answer = self._answer, None
+        if answer is None and self._body_bytes == body_bytes:
+            self._other_bytes += len(data)
+            if self._other_bytes > HEAD_LIMIT_BYTES:
+                raise MalformedHttpError("a head, a chunk's size or trailers without end")
+        return answer
 
     def end(self) -> HttpAnswer | None:
         """The connection ended: the answer whose end that is, None if it broke off."""
-        head = self._head
-        if head is None or head.chunked or head.length != _NO_LENGTH:
+        if not self._status or self._framed:
             return None
-        body = bytes(self._buffer)
-        self._buffer.clear()
-        return self._finished(body)
+        return self._finished(reusable=False)
 
-    def _finished(self, body: bytes) -> HttpAnswer:
-        head, self._head = self._head, None
-        assert head is not None
-        return HttpAnswer(head.status, body, head.retry_after, head.reusable)
+    def _finished(self, *, reusable: bool) -> HttpAnswer:
+        body = b"".join(self._body)
+        answer = HttpAnswer(self._status, body, self._retry_after, reusable)
+        self._begin()
+        return answer
 
-    def _take_head(self) -> _Head | None:
-        """The head of the final answer; interim ones (100, 103) are passed over."""
-        buffer = self._buffer
-        while True:
-            end = buffer.find(_END_OF_HEAD)
-            if end < 0:
-                if len(buffer) > HEAD_LIMIT_BYTES:
-                    raise MalformedHttpError("a head without end")
-                return None
-            head = _parse_head(bytes(buffer[:end]))
-            del buffer[: end + len(_END_OF_HEAD)]
-            if head.status == 101:
-                raise MalformedHttpError("another protocol")
-            if head.status >= 200:
-                return head
+    # -- what llhttp tells ----------------------------------------------------------------------
 
-    def _plain_body(self, length: int) -> bytes | None:
-        buffer = self._buffer
-        if length == _NO_LENGTH or len(buffer) < length:
-            return None
-        body = bytes(buffer[:length])
-        del buffer[:length]
-        return body
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if self._status:
+            return  # a trailer
+        name = name.lower()
+        if name == b"content-length":
+            self._framed = True
+        elif name == b"transfer-encoding":
+            # llhttp takes others where chunked is the last, and leaves their decoding to us.
+            if self._framed or value.strip().lower() != b"chunked":
+                raise MalformedHttpError("a transfer encoding other than chunked")
+            self._framed = True
+        elif name == b"retry-after":
+            self._retry_after = value.decode("latin-1").strip() or None
 
-    def _chunked_body(self) -> bytes | None:
-        buffer = self._buffer
-        while True:
-            end = buffer.find(b"\r\n", 0, _CHUNK_LINE_LIMIT_BYTES)
-            if end < 0:
-                if len(buffer) >= _CHUNK_LINE_LIMIT_BYTES:
-                    raise MalformedHttpError("a chunk without size")
-                return None
-            size = _chunk_size(bytes(buffer[:end]))
-            begin = end + 2
-            if not size:
-                return self._after_last_chunk(begin)
-            if len(buffer) < begin + size + 2:
-                return None
-            if buffer[begin + size : begin + size + 2] != b"\r\n":
-                raise MalformedHttpError("a chunk longer than it says")
-            self._body += buffer[begin : begin + size]
-            del buffer[: begin + size + 2]
-
-    def _after_last_chunk(self, begin: int) -> bytes | None:
-        """Pass over the trailers, up to the empty line."""
-        buffer = self._buffer
-        if buffer.startswith(b"\r\n", begin):
-            end = begin + 2
+    def on_headers_complete(self) -> None:
+        status = self._parser.get_status_code()
+        if self._parser.get_http_version() not in ("1.1", "1.0"):
+            raise MalformedHttpError("not an answer of HTTP/1.1")
+        if status >= 200:
+            self._status = status
+            self._other_bytes = 0
+        elif status < 100 or status == 101 or self._framed:
+            raise MalformedHttpError(f"an answer {status} that nobody asked for")
         else:
-            end = buffer.find(_END_OF_HEAD, begin)
-            if end < 0:
-                if len(buffer) > HEAD_LIMIT_BYTES:
-                    raise MalformedHttpError("trailers without end")
-                return None
-            end += len(_END_OF_HEAD)
-        del buffer[:end]
-        body = bytes(self._body)
-        self._body.clear()
-        return body
+            self._retry_after = None
 
+    def on_body(self, piece: bytes) -> None:
+        self._body.append(piece)
+        self._body_bytes += len(piece)
+        self._other_bytes = 0
+        if self._body_bytes > BODY_LIMIT_BYTES:
+            raise MalformedHttpError("a body of too many bytes")
 
-def _chunk_size(line: bytes) -> int:
-    digits = line.split(b";", 1)[0].strip()
-    # int() would also take "0x10", "1_0" and a sign.
-    if not digits or digits.strip(b"0123456789abcdefABCDEF"):
-        raise MalformedHttpError("a chunk whose size is no number")
-    return int(digits, 16)
-
-
-def _parse_head(head: bytes) -> _Head:
-    line, _, fields = head.partition(b"\r\n")
-    version, _, rest = line.partition(b" ")
-    code = rest.partition(b" ")[0]
-    if version not in (b"HTTP/1.1", b"HTTP/1.0") or not code.isdigit() or len(code) != 3:
-        raise MalformedHttpError("not an answer of HTTP/1.1")
-    status = int(code)
-    fields = b"\r\n" + fields
-    names = fields.lower()
-    connection = _field(names, fields, b"connection").lower()
-    reusable = version == b"HTTP/1.1" and b"close" not in connection
-    length, chunked = _NO_LENGTH, False
-    if status in (204, 304) or status < 200:
-        length = 0
-    elif b"\r\ntransfer-encoding:" in names:
-        if _field(names, fields, b"transfer-encoding").lower() != b"chunked":
-            raise MalformedHttpError("a transfer encoding other than chunked")
-        # Where a length is given as well, somebody on the way may have believed it (RFC 9112, 6.3).
-        chunked, reusable = True, reusable and b"\r\ncontent-length:" not in names
-    elif digits := _field(names, fields, b"content-length"):
-        if not digits.isdigit():
-            raise MalformedHttpError("a length that is no number")
-        length = int(digits)
-    else:
-        reusable = False
-    retry_after = _field(names, fields, b"retry-after") if status >= 300 else b""
-    return _Head(status, length, chunked, retry_after.decode("latin-1") or None, reusable)
-
-
-def _field(names: bytes, fields: bytes, name: bytes) -> bytes:
-    """The value of the one field called ``name``; empty if there is none."""
-    mark = b"\r\n" + name + b":"
-    begin = names.find(mark)
-    if begin < 0:
-        return b""
-    if names.find(mark, begin + 1) >= 0:
-        raise MalformedHttpError(f"more than one {name.decode()}")
-    begin += len(mark)
-    end = fields.find(b"\r\n", begin)
-    return fields[begin : end if end >= 0 else None].strip()
+    def on_message_complete(self) -> None:
+        if self._status:  # and not an interim answer, such as 103
+            self._answer = self._finished(reusable=self._parser.should_keep_alive())

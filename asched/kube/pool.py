@@ -1,9 +1,9 @@
 """Kept-alive connections for short requests.
 
-A general HTTP client spends some 200 us of CPU on a request, most of it on what a scheduler that
+A general HTTP client spends most of a request's CPU (aiohttp: some 165 us) on what a scheduler that
 binds thousands of pods a second has no use for: cookies, redirects, compression, streaming bodies.
-Here a request is one write and its answer one parse, some 20 us together. Watches, and all requests
-through a proxy, go over aiohttp.
+Here a request is one write and its answer one parse by llhttp, some 60 us with everything around
+them. Watches, and all requests through a proxy, go over aiohttp.
 """
 
 from __future__ import annotations

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asched.kube.credentials import Credentials
+from asched.kube.credentials import Credentials, FixedCredentials
 from asched.kube.errors import ApiError, NoAnswerError
 from asched.kube.timing import MAX_RETRY_AFTER_S, Backoff, RequestBudget, RetryPolicy
 from tests.kube.harness import (
@@ -232,6 +232,19 @@ async def test_a_token_refused_for_good_is_not_renewed_again_and_again() -> None
                 with pytest.raises(ApiError, match="Unauthorized"):
                     await client.request("GET", "/api/v1/pods")
     assert source.loads == 2
+
+
+async def test_where_there_is_a_proxy_requests_go_to_it_with_all_their_meaning() -> None:
+    async with ScriptedServer(in_turn(refusal(429, "", Retry_After="3"), OK)).run() as proxy:
+        away = Credentials("http://api.invalid/prefix", "Bearer t", proxy=proxy.url)
+        clock = ManualClock()
+        async with client_for("", clock, source=FixedCredentials(away)) as client:
+            assert await client.request("POST", "/api/v1/pods", body=b"{}") == b"{}"
+    assert [asked.path for asked in proxy.asked] == ["/prefix/api/v1/pods"] * 2
+    assert proxy.asked[1].headers["Host"] == "api.invalid"
+    assert proxy.asked[1].headers["Authorization"] == "Bearer t"
+    assert proxy.asked[1].body == b"{}"
+    assert clock.sleeps_s[0] >= 3.0
 
 
 async def test_a_token_is_renewed_before_it_expires() -> None:

@@ -8,7 +8,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asched.kube.http1 import AnswerParser, HttpAnswer, MalformedHttpError
+from asched.kube.http1 import (
+    BODY_LIMIT_BYTES,
+    HEAD_LIMIT_BYTES,
+    AnswerParser,
+    HttpAnswer,
+    MalformedHttpError,
+)
+
+OK_HEAD = b"HTTP/1.1 200 OK\r\n"
+OK_CHUNKED = OK_HEAD + b"Transfer-Encoding: chunked\r\n\r\n"
 
 
 def fed(*pieces: bytes) -> HttpAnswer | None:
@@ -92,9 +101,55 @@ def test_a_connection_that_the_server_closes_is_not_used_again(fields: str) -> N
     assert not answer.reusable
 
 
-def test_a_length_beside_chunks_is_not_believed_and_ends_the_connection() -> None:
-    both = chunked([b"abc"]).replace(b"\r\n\r\n", b"\r\nContent-Length: 1\r\n\r\n", 1)
-    assert fed(both) == HttpAnswer(200, b"abc", None, reusable=False)
+@pytest.mark.parametrize("status", [204, 304])
+def test_some_answers_have_no_body_whatever_length_they_give(status: int) -> None:
+    answer = b"HTTP/1.1 %d Whatever\r\nContent-Length: 3\r\n\r\n" % status
+    assert fed(answer) == HttpAnswer(status, b"", None, reusable=True)
+
+
+def test_trailers_and_interim_answers_say_nothing_about_the_answer() -> None:
+    early = b"HTTP/1.1 103 Early Hints\r\nRetry-After: 9\r\n\r\n"
+    late = chunked([b"abc"], b"Retry-After: 9\r\n")
+    assert fed(early + late) == HttpAnswer(200, b"abc", None, reusable=True)
+
+
+HEADS = [
+    b"Content-Length: 3",
+    b"Content-Length: 1",
+    b"Transfer-Encoding: chunked",
+    b"Transfer-Encoding: gzip, chunked",
+    b"Connection: close",
+    b"Retry-After: 7",
+    b"X: a\n b",
+]
+BODIES = [b"", b"abc", b"abcd", b"abc\r\n", b"3\r\nabc\r\n0\r\n\r\n", b"3\nabc\n0\n\n"]
+
+
+def outcome(pieces: list[bytes]) -> HttpAnswer | str:
+    """What comes of it, to the end of the connection."""
+    parser = AnswerParser()
+    answer = None
+    for piece in pieces:
+        if answer is not None:
+            return "refused"  # as the pool does with what nobody asked for
+        try:
+            answer = parser.feed(piece)
+        except MalformedHttpError:
+            return "refused"
+    return answer or parser.end() or "broken off"
+
+
+@given(
+    st.sampled_from([b"HTTP/1.1 200 OK", b"HTTP/1.0 200 OK", b"HTTP/1.1 103 X", b"HTTP/1.1 204"]),
+    st.lists(st.sampled_from(HEADS), max_size=3),
+    st.sampled_from(BODIES),
+    st.lists(st.integers(0, 10_000), max_size=8),
+)
+def test_good_or_bad_an_answer_in_pieces_is_taken_as_if_it_were_whole(
+    line: bytes, fields: list[bytes], body: bytes, places: list[int]
+) -> None:
+    whole = b"\r\n".join([line, *fields]) + b"\r\n\r\n" + body
+    assert outcome(cut(whole, places)) == outcome([whole])
 
 
 @pytest.mark.parametrize(
@@ -102,20 +157,71 @@ def test_a_length_beside_chunks_is_not_believed_and_ends_the_connection() -> Non
     [
         b"SSH-2.0-OpenSSH_9.6\r\n\r\n",
         b"HTTP/2 200\r\n\r\n",
+        b"HTTP/2.0 200 OK\r\n\r\n",
+        b"HTTP/0.9 200 OK\r\n\r\n",
         b"HTTP/1.1 2000 OK\r\n\r\n",
+        b"HTTP/1.1 099 OK\r\n\r\n",
         b"HTTP/1.1 101 Switching Protocols\r\n\r\n",
+        b"HTTP/1.1 101 Switching\r\nConnection: upgrade\r\nUpgrade: h2c\r\n\r\n",
+        b"HTTP/1.1 103 Early Hints\r\nContent-Length: 3\r\n\r\nabc",
         plain(200, b"abc", "Content-Length: 2"),
-        b"HTTP/1.1 200 OK\r\nContent-Length: -1\r\n\r\n",
-        b"HTTP/1.1 200 OK\r\nContent-Length: 0x3\r\n\r\n",
-        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: gzip, chunked\r\n\r\n",
-        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n0x1\r\n",
-        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n-1\r\n",
-        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nabc\r\n",
-        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + b"1" * 5000,
+        plain(200, b"abc", "Content-Length: 3"),
+        plain(200, b"abc", "Transfer-Encoding: chunked"),
+        chunked([b"abc"]).replace(b"\r\n\r\n", b"\r\nContent-Length: 1\r\n\r\n", 1),
+        OK_HEAD + b"Content-Length: -1\r\n\r\n",
+        OK_HEAD + b"Content-Length: 0x3\r\n\r\n",
+        OK_HEAD + b"Content-Length: 3, 3\r\n\r\n",
+        OK_HEAD + b"Transfer-Encoding: gzip, chunked\r\n\r\n",
+        OK_HEAD + b"Transfer-Encoding: gzip\r\n\r\n",
+        OK_HEAD + b"Transfer-Encoding: chunked\r\nTransfer-Encoding: chunked\r\n\r\n",
+        OK_HEAD + b"X: a\nContent-Length: 3\r\n\r\nabc",
+        OK_CHUNKED + b"0x1\r\n",
+        OK_CHUNKED + b"-1\r\n",
+        OK_CHUNKED + b"2\r\nabc\r\n",
+        OK_CHUNKED + b"1" * 5000,
         plain(200, b"abc") + b"d",
-        b"HTTP/1.1 200 OK\r\n" + b"a: b\r\n" * 20_000,
+        plain(200, b"abc") + b"\r\n",
+        plain(200, b"abc") + plain(200, b"abc"),
+        chunked([b"abc"]) + b"\n",
+        chunked([b"abc"], b"Content-Length: 1\r\n"),
+        plain(200, b"abc", "Connection: close") + b"d",
     ],
 )
 def test_what_cannot_be_understood_is_refused(nonsense: bytes) -> None:
     with pytest.raises(MalformedHttpError):
         fed(nonsense)
+
+
+@pytest.mark.parametrize(
+    ("begin", "more"),
+    [
+        (OK_HEAD, b"a: b\r\n"),
+        (OK_HEAD + b"a: ", b"b"),
+        (b"", b"HTTP/1.1 100 Continue\r\n\r\n"),
+        (OK_CHUNKED + b"1;", b"note"),
+        (OK_CHUNKED + b"0\r\n", b"a: b\r\n"),
+    ],
+)
+def test_what_never_ends_is_refused(begin: bytes, more: bytes) -> None:
+    parser = AnswerParser()
+    parser.feed(begin or more)
+    piece = more * (1000 // len(more) + 1)
+    for _ in range(HEAD_LIMIT_BYTES // len(piece) - 1):
+        assert parser.feed(piece) is None
+    with pytest.raises(MalformedHttpError, match="without end"):
+        parser.feed(piece * 3)
+
+
+@pytest.mark.parametrize("chunks", [False, True])
+def test_a_body_takes_no_more_memory_than_is_allowed(
+    chunks: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("asched.kube.http1.BODY_LIMIT_BYTES", 1000)
+
+    def answer_of(body: bytes) -> bytes:
+        return chunked([body[:500], body[500:]]) if chunks else plain(200, body)
+
+    assert fed(answer_of(b"a" * 1000)) == HttpAnswer(200, b"a" * 1000, None, reusable=True)
+    with pytest.raises(MalformedHttpError, match="too many"):
+        fed(answer_of(b"a" * 1001))
+    assert BODY_LIMIT_BYTES > 100 * 2**20, "a page of large objects has room"

@@ -6,6 +6,7 @@ import asyncio
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import anyio
@@ -15,6 +16,7 @@ import uvloop
 
 from asched.kube.errors import NoAnswerError
 from asched.kube.pool import ConnectionPool, Endpoint
+from tests.extenders.certificates import CERTIFICATE, KEY, NAME
 
 REQUEST = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
 Talk = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
@@ -32,8 +34,8 @@ class Server:
         self.accepted = 0
 
     @asynccontextmanager
-    async def run(self) -> AsyncIterator[Endpoint]:
-        server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
+    async def run(self, tls: ssl.SSLContext | None = None) -> AsyncIterator[Endpoint]:
+        server = await asyncio.start_server(self._accept, "127.0.0.1", 0, ssl=tls)
         host, port = server.sockets[0].getsockname()
         try:
             yield Endpoint.of(f"http://{host}:{port}", None, None)
@@ -208,6 +210,42 @@ async def test_a_server_that_does_not_speak_tls_is_not_reached() -> None:
                 await connections.exchange(secure._replace(port=other.port), REQUEST, 10.0)
     assert not caught.value.sent
     assert "cannot connect" in str(caught.value)
+
+
+def trusting(authority: str | None) -> ssl.SSLContext:
+    return ssl.create_default_context(cadata=authority)
+
+
+@pytest.mark.parametrize("run", [asyncio.run, uvloop.run])
+def test_a_server_must_be_who_it_was_asked_for(run: Any, tmp_path: Path) -> None:
+    (tmp_path / "both.pem").write_text(KEY + CERTIFICATE)
+    itself = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    itself.load_cert_chain(tmp_path / "both.pem")
+    blind = trusting(None)
+    blind.check_hostname, blind.verify_mode = False, ssl.CERT_NONE
+
+    async def scenario() -> None:
+        async with Server(polite).run(itself) as endpoint, pool() as connections:
+            for tls, name in ((trusting(CERTIFICATE), NAME), (blind, None)):
+                good = endpoint._replace(tls=tls, tls_server_name=name)
+                assert (await connections.exchange(good, REQUEST, 10.0)).body == b"hello"
+            for tls, name, why in (
+                (trusting(CERTIFICATE), None, "IP address mismatch"),
+                (trusting(CERTIFICATE), "other.test", "Hostname mismatch"),
+                (trusting(None), NAME, "self-signed"),
+            ):
+                bad = endpoint._replace(tls=tls, tls_server_name=name)
+                with pytest.raises(NoAnswerError, match=why) as caught:
+                    await connections.exchange(bad, REQUEST, 10.0)
+                assert not caught.value.sent
+
+    run(scenario())
+
+
+def test_without_a_context_certificates_are_verified_by_those_of_the_system() -> None:
+    tls = Endpoint.of("https://a", None, None).tls
+    assert tls is not None
+    assert (tls.verify_mode, tls.check_hostname) == (ssl.CERT_REQUIRED, True)
 
 
 def test_the_ports_of_urls() -> None:
