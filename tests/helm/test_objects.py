@@ -208,7 +208,7 @@ def test_sqlite_is_on_a_volume_of_a_stateful_set() -> None:
     (variable,) = container(objects)["env"]
     assert variable["name"] == JOURNAL_ENV
     assert Path(variable["value"]).parent == Path(journal["mountPath"])
-    assert claim["spec"]["accessModes"] == ["ReadWriteOncePod"]
+    assert claim["spec"]["accessModes"] == ["ReadWriteOnce"]
     assert found["spec"]["persistentVolumeClaimRetentionPolicy"]["whenDeleted"] == "Retain"
     assert found["spec"]["serviceName"] == only(objects, "Service")["metadata"]["name"]
 
