@@ -124,16 +124,21 @@ async def test_a_list_then_a_watch_from_its_version() -> None:
     assert len(scene.view.batches[1]) >= 2, "what came in one chunk goes on in one batch"
 
 
-async def test_pods_that_are_finished_are_not_asked_for() -> None:
-    async with reflecting(
-        lists_and_watches(in_turn(listing([], "1")), in_turn(HANG)), resource=Resource.PODS
-    ) as scene:
-        await scene.until(lambda: scene.reflector.synced)
+@pytest.mark.parametrize("finished", [False, True])
+async def test_pods_that_are_finished_are_asked_for_only_where_they_matter(finished: bool) -> None:
+    clock, view = ManualClock(), View()
+    script = lists_and_watches(in_turn(listing([], "1")), in_turn(HANG))
+    async with (
+        ScriptedServer(script).run() as server,
+        client_for(server.url, clock) as client,
+    ):
+        watch = ClusterWatch(client, view.sink, [Resource.PODS], finished_pods=finished)
         with anyio.fail_after(PATIENCE_S):
-            while len(scene.server.asked) < 2:
-                await anyio.lowlevel.checkpoint()
-    for asked in scene.server.asked:
-        assert asked.query["fieldSelector"] == "status.phase!=Succeeded,status.phase!=Failed"
+            async with running(watch.run):
+                while len(server.asked) < 2:
+                    await anyio.lowlevel.checkpoint()
+    asked_for = None if finished else "status.phase!=Succeeded,status.phase!=Failed"
+    assert [asked.query.get("fieldSelector") for asked in server.asked[:2]] == [asked_for] * 2
 
 
 async def test_pages_make_one_list() -> None:
