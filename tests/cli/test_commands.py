@@ -78,7 +78,7 @@ def test_plugins_list() -> None:
     assert fit["distribution"] == "asched"
     assert "filter" in fit["extensionPoints"]
     assert {argument["name"] for argument in fit["arguments"]} >= {"scoringStrategy"}
-    assert fit["scope"] == "node"
+    assert fit["scope"] == "amounts"
 
 
 def test_plugins_list_goes_on_past_a_broken_one(
