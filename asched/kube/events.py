@@ -288,7 +288,8 @@ class EventRecorder:
                 if self._closed:
                     return
                 await self._arrived.wait()
-                if not self._queue and not self._closed:
+                # Renewed by the first that finds nothing: the others wait for the same one.
+                if self._arrived.is_set() and not self._queue and not self._closed:
                     self._arrived = anyio.Event()
             occurrence = self._queue.popleft()
             occurrence.queued = False

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from asched.kube.reflector import Reflector, ReflectorSettings
+from asched.kube.reflector import UNFINISHED, Reflector, ReflectorSettings
 from asched.model.resources import Resource, decode
 from asched.sim.cluster import Cluster
 from asched.sim.http import ApiServer
@@ -124,7 +124,8 @@ async def test_the_sink_ends_up_with_what_the_server_has(history: list[Step], se
     server = ApiServer(Cluster(seed=seed))
     async with server.run(), client_for(server.url, clock, seed=seed) as client:
         past = History(server)
-        reflector = Reflector(client, Resource.PODS, view.sink, ReflectorSettings(page_limit=2))
+        settings = ReflectorSettings(page_limit=2)
+        reflector = Reflector(client, Resource.PODS, view.sink, settings, field_selector=UNFINISHED)
 
         def caught_up() -> bool:
             return reflector.synced and view.of(Resource.PODS) == past.expected()
