@@ -8,11 +8,13 @@ truth: one that cannot be written is told of in the log and given up.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 import anyio
 import structlog
 
+from asched.daemon.machine import Aside
 from asched.journal.checkpoints import prune_checkpoints
 from asched.journal.errors import JournalError
 from asched.journal.store import JournalStore
@@ -34,12 +36,19 @@ class Checkpoints:
     """Keeps the state in the journal now and then."""
 
     def __init__(
-        self, journal: JournalStore, cluster: ClusterState, *, every: int, last_seq: int
+        self,
+        journal: JournalStore,
+        cluster: ClusterState,
+        aside: Aside,
+        *,
+        every: int,
+        last_seq: int,
     ) -> None:
-        """``every`` is the number of records between two checkpoints, 0 for none at all;
+        """``aside`` encodes. ``every`` is the number of records between two checkpoints, 0 for none at all;
         ``last_seq`` is where the state was kept last."""
         self._journal = journal
         self._cluster = cluster
+        self._aside = aside
         self._every = every
         self._last_seq = last_seq
         self._seq = last_seq
@@ -73,7 +82,7 @@ class Checkpoints:
             await self._write(_Due(self._seq, image_of_state(self._cluster)))
 
     async def _write(self, due: _Due) -> None:
-        blob = await anyio.to_thread.run_sync(encode, due.image)
+        blob = await self._aside(partial(encode, due.image))
         try:
             await self._journal.save_checkpoint(due.seq, blob)
             await prune_checkpoints(self._journal)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import socket
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import NamedTuple
@@ -15,11 +13,11 @@ from anyio.abc import TaskGroup
 from asched import __version__
 from asched.batch.registry import SessionRegistry
 from asched.daemon.checkpoints import Checkpoints
-from asched.daemon.clock import SystemEngineClock
 from asched.daemon.config_file import Configuration
 from asched.daemon.effects import Effects
 from asched.daemon.engine import Engine, EngineLimits
 from asched.daemon.inbox import Inbox
+from asched.daemon.machine import Machine
 from asched.daemon.metrics import Metrics
 from asched.daemon.session_files import SessionFiles
 from asched.daemon.session_metrics import TimedRegistry
@@ -90,27 +88,28 @@ async def running_daemon(
     client: ApiClient,
     journal: JournalStore,
     metrics: Metrics | None = None,
+    machine: Machine | None = None,
 ) -> AsyncIterator[Daemon]:
     """Fold the journal, take up the watches, and schedule until the block ends.
 
     At the end of the block effects under way are finished and Events are flushed. ``metrics`` is
-    where to count; nobody sees it by default. Raises a
-    :class:`~asched.journal.errors.JournalError` where the journal cannot be read or written.
+    where to count; nobody sees it by default. ``machine``: whose time and threads to use, by default
+    those of this process. Raises a :class:`~asched.journal.errors.JournalError` where the journal
+    cannot be read or written.
     """
-    instance = f"{socket.gethostname()}_{os.getpid()}"
-    metrics = metrics or Metrics()
+    metrics, machine = metrics or Metrics(), machine or Machine.of_this_process()
     # First the claim, then the fold: after it nobody else can append.
-    epoch = await journal.claim(instance, claimed_at_ns=SystemEngineClock().time_ns())
+    epoch = await journal.claim(machine.instance, claimed_at_ns=machine.clock.time_ns())
     fold, kept_seq = await nearest(journal, registry.load)
     next_seq = await fold_journal(fold, journal, kept_seq)
     every = configuration.settings.journal.checkpoint_every
-    checkpoints = Checkpoints(journal, fold.state, every=every, last_seq=kept_seq)
+    checkpoints = Checkpoints(journal, fold.state, machine.aside, every=every, last_seq=kept_seq)
     async with (
         open_extenders(configuration.scheduler.extenders) as extenders,
         anyio.create_task_group() as tasks,
     ):
         parts = _Parts(
-            configuration, client, journal, metrics, tasks, instance, extenders, checkpoints
+            configuration, client, journal, metrics, tasks, machine, extenders, checkpoints
         )
         tasks.start_soon(checkpoints.run)
         daemon = _assemble(parts, fold, next_seq)
@@ -189,7 +188,7 @@ class _Parts(NamedTuple):
     journal: JournalStore
     metrics: Metrics
     tasks: TaskGroup
-    instance: str
+    machine: Machine
     extenders: Sequence[HttpExtender]
     checkpoints: Checkpoints
 
@@ -217,7 +216,7 @@ def _assemble(parts: _Parts, fold: Fold, next_seq: int) -> Daemon:
         parts.journal,
         effects,
         inbox,
-        SystemEngineClock(),
+        parts.machine.clock,
         parts.metrics,
         next_seq=next_seq,
         awaited=frozenset(resources),
@@ -245,7 +244,7 @@ def _event_recorder(parts: _Parts) -> EventRecorder | None:
         *(session.scheduler_name for session in parts.configuration.sessions),
     )
     limit = EventSettings(queue_limit=settings.queue_limit)
-    events = EventRecorder(parts.client, names[0], parts.instance, limit)
+    events = EventRecorder(parts.client, names[0], parts.machine.instance, limit)
     parts.tasks.start_soon(events.run)
     return events
 

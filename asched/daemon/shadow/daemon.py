@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import NamedTuple
@@ -12,10 +10,10 @@ import anyio
 import structlog
 
 from asched import __version__
-from asched.daemon.clock import SystemEngineClock
 from asched.daemon.commits import Commits
 from asched.daemon.config_file import Configuration
 from asched.daemon.inbox import Inbox
+from asched.daemon.machine import Machine
 from asched.daemon.metrics import Metrics
 from asched.daemon.shadow.engine import Listener, ShadowEngine
 from asched.daemon.shadow.explaining import Window
@@ -83,8 +81,8 @@ async def running_shadow(
     """
     await require_kind(journal, shadow=True)
     metrics = metrics or Metrics()
-    instance = f"{socket.gethostname()}_{os.getpid()}"
-    epoch = await journal.claim(instance, claimed_at_ns=SystemEngineClock().time_ns())
+    machine = Machine.of_this_process()
+    epoch = await journal.claim(machine.instance, claimed_at_ns=machine.clock.time_ns())
     follower = Follower(registry.load, window, Resource)
     next_seq = 1
     async for stored in journal.read():
@@ -93,7 +91,7 @@ async def running_shadow(
     for note in start_notes(configuration):
         follower.note(note)
         log.warning("shadow mode", note=note)
-    clock, inbox = SystemEngineClock(), Inbox()
+    clock, inbox = machine.clock, Inbox()
     commits = Commits(journal, clock, metrics, next_seq=next_seq, retry_s=JOURNAL_RETRY_S)
     engine = ShadowEngine(follower, commits, inbox, clock, listener or log_finding)
     engine.record_start(
