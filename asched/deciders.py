@@ -10,7 +10,7 @@ from typing import Protocol
 
 from asched.batch.decide import SessionDecider
 from asched.batch.registry import SessionRegistry
-from asched.cycle.decide import Decider
+from asched.cycle.decide import AttemptObserver, Decider
 from asched.framework.sessions import SessionOutcome
 from asched.state.cluster import ClusterState
 from asched.state.records import Decision
@@ -31,10 +31,16 @@ class Deciding(Protocol):
 class AllDeciders:
     """A session that is due goes first: it is short beside a backlog that would keep it waiting."""
 
-    def __init__(self, cluster: ClusterState, sessions: SessionRegistry | None = None) -> None:
-        """``sessions``: the actions and plugins of sessions, by default all that are installed."""
+    def __init__(
+        self,
+        cluster: ClusterState,
+        sessions: SessionRegistry | None = None,
+        observer: AttemptObserver | None = None,
+    ) -> None:
+        """``sessions``: the actions and plugins of sessions, by default all that are installed.
+        ``observer`` watches attempts; it changes none of them."""
         self._cluster = cluster
-        self._pods = Decider(cluster)
+        self._pods = Decider(cluster, observer)
         source = SessionRegistry.discover if sessions is None else lambda: sessions
         self._sessions = SessionDecider(cluster, source)
 

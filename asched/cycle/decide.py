@@ -7,7 +7,7 @@ state and so the same decisions. The caller folds each decision before it asks f
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 import numpy as np
@@ -28,6 +28,7 @@ from asched.framework.interface import (
     ReserveResult,
 )
 from asched.framework.nodes import BoolColumn, RowArray
+from asched.framework.observation import OBSERVATION, CallObserver, entering
 from asched.framework.plugin_calls import LAST_ASKED, PluginFailure, ask
 from asched.framework.pod_info import PodInfo, QueuedPod
 from asched.framework.profile import Profile
@@ -51,12 +52,23 @@ _encode = msgspec.json.Encoder().encode
 NO_NODES = "no nodes available to schedule pods"
 
 
+class AttemptObserver(CallObserver, Protocol):
+    """Watches some of the attempts."""
+
+    def begin(self, pod: PodInfo, attempt: int) -> bool:
+        """An attempt begins: whether it is one to watch."""
+
+    def end(self, decision: Decision) -> None:
+        """The watched attempt came to this."""
+
+
 class Decider:
     """Decides over one state. Holds a cache of shared answers, which changes no decision."""
 
-    def __init__(self, cluster: ClusterState) -> None:
+    def __init__(self, cluster: ClusterState, observer: AttemptObserver | None = None) -> None:
         self._cluster = cluster
         self._cache = ShapeCache(cluster.nodes)
+        self._observer = observer
 
     def next(self) -> tuple[Decision, ...]:
         """The next decisions, empty where there is nothing to decide now.
@@ -76,10 +88,22 @@ class Decider:
         if queued is None:
             return ()
         profile = self._cluster.profiles[queued.info.pod.spec.scheduler_name]
-        decision = self._decide(profile, queued)
+        decision = self._observed(profile, queued)
         return (decision, *self._permit_answers())
 
     # -- one pod ------------------------------------------------------------------------------
+
+    def _observed(self, profile: Profile, queued: QueuedPod) -> Decision:
+        observer = self._observer
+        if observer is None or not observer.begin(queued.info, queued.attempts + 1):
+            return self._decide(profile, queued)
+        OBSERVATION.calls = observer
+        try:
+            decision = self._decide(profile, queued)
+        finally:
+            OBSERVATION.calls = None
+        observer.end(decision)
+        return decision
 
     def _decide(self, profile: Profile, queued: QueuedPod) -> Decision:
         info, attempt_number = queued.info, queued.attempts + 1
@@ -105,6 +129,7 @@ class Decider:
         cluster = self._cluster
         if not cluster.nodes.cluster_size:
             return Rejected(info.key, info.uid, number, NO_NODES)
+        entering("Filter")
         attempt = Attempt(cluster, profile, info, self._cache)
         consultation = Consultation(cluster, profile, info, number)
         screening = self._screen(attempt, consultation, info)
@@ -112,6 +137,7 @@ class Decider:
             return screening
         if not screening.count:
             return self._no_node(profile, info, number, screening, consultation)
+        entering("Score")
         bonus = consultation.prioritize(screening) if screening.count > 1 else None
         if isinstance(bonus, ExtenderAsked):
             return bonus
@@ -151,6 +177,7 @@ class Decider:
     ) -> Decision:
         if not profile.reserve and not profile.permit:
             return decision
+        entering("Reserve")
         reservations: list[Reservation] = []
         for plugin in profile.reserve:
             if plugin.name in screening.state.unconcerned:
@@ -163,6 +190,7 @@ class Decider:
                 return _turned_down(decision, result.status.by(plugin.name), "Reserve")
             if result.note is not None:
                 reservations.append(Reservation(plugin.name, _as_recorded(plugin, result.note)))
+        entering("Permit")
         holds: list[PermitHold] = []
         activate: dict[str, None] = {}
         for permit in profile.permit:
@@ -200,6 +228,7 @@ class Decider:
         screening: Screening,
         consultation: Consultation,
     ) -> Decision:
+        entering("PostFilter")
         consultation.offer_review(screening)
         try:
             result = post_filter(self._cluster, profile, info, screening)

@@ -20,6 +20,7 @@ from asched.framework.interface import (
     ScorePlugin,
 )
 from asched.framework.nodes import MAX_NODE_SCORE, Int64Column, Nodes, Verdicts
+from asched.framework.observation import OBSERVATION
 from asched.framework.pod_info import PodInfo
 from asched.framework.status import Status
 from asched.model.quantity import MAX_INT64, MIN_INT64
@@ -96,6 +97,8 @@ def call(
     """Call a plugin's method. Raises :class:`PluginFailure` for whatever it raises, but lets
     :class:`ExtenderInterruption` pass, which is no doing of the plugin's."""
     LAST_ASKED.plugin, LAST_ASKED.point = plugin.name, point
+    if OBSERVATION.calls is not None:
+        method = OBSERVATION.calls.watched(plugin.name, point, method)
     try:
         return method(*args, **kwargs)
     except ExtenderInterruption:
@@ -130,6 +133,8 @@ def ask(
 ) -> R:
     """As :func:`call`; an answer of another type than ``expected`` is a failure too."""
     LAST_ASKED.plugin, LAST_ASKED.point = plugin.name, point
+    if OBSERVATION.calls is not None:
+        method = OBSERVATION.calls.watched(plugin.name, point, method)
     try:
         answer: object = method(*args, **kwargs)
     except ExtenderInterruption:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from asched.framework.events import ClusterEvent, EventResource, QueueingHint
+from asched.framework.observation import OBSERVATION
 from asched.framework.pod_groups import PodGroupKey, group_of, key_of
 from asched.framework.pod_info import QueuedPod
 from asched.framework.profile import RegisteredEvent
@@ -70,7 +71,10 @@ def hint_of(registered: RegisteredEvent, pod: Pod, happened: Happened) -> Queuei
         return QueueingHint.SKIP
     if registered.hint is None:
         return QueueingHint.QUEUE
+    hint = registered.hint
+    if OBSERVATION.hints is not None:
+        hint = OBSERVATION.hints.watched_hint(registered.plugin, happened.event, hint)
     try:
-        return registered.hint(pod, happened.old, happened.new)
+        return hint(pod, happened.old, happened.new)
     except Exception:  # noqa: BLE001  a hint is a plugin's code: its bug must not strand a pod
         return QueueingHint.QUEUE
