@@ -12,6 +12,7 @@ import aiohttp
 from asched import __version__
 from asched.kube.client import ApiClient
 from asched.kube.credentials import CredentialSource, find_credentials
+from asched.kube.http import HttpTransport
 from asched.kube.pool import ConnectionPool
 from asched.kube.timing import Clock, RequestBudget, RetryPolicy, SystemClock
 
@@ -62,8 +63,7 @@ async def open_client(
     ) as session:
         try:
             yield ApiClient(
-                session,
-                pool,
+                HttpTransport(session, pool),
                 source,
                 credentials,
                 clock=clock,

@@ -1,0 +1,149 @@
+"""Requests to the API server over the network.
+
+Short requests have connections of their own (:mod:`asched.kube.pool`). Watches, and everything where
+there is a proxy, go over aiohttp.
+"""
+
+from __future__ import annotations
+
+import socket
+from urllib.parse import quote, urlencode, urlsplit
+
+import aiohttp
+
+from asched.kube.credentials import Credentials
+from asched.kube.errors import NoAnswerError
+from asched.kube.http1 import HttpAnswer
+from asched.kube.pool import ConnectionPool, Endpoint, describe
+from asched.kube.transport import ApiRequest
+
+_JSON = "application/json"
+_CONNECT_TIMEOUT_S = 30.0
+_PATH_CHARACTERS = "/:@!$&'()*+,;=-._~"
+"""What a path may hold as it is (RFC 3986, 3.3)."""
+
+
+class _Route:
+    """How requests are put to one server under one set of credentials: all of them that repeats."""
+
+    def __init__(self, credentials: Credentials, user_agent: str) -> None:
+        server = urlsplit(credentials.server)
+        self.credentials = credentials
+        self.endpoint = Endpoint.of(
+            credentials.server, credentials.tls, credentials.tls_server_name
+        )
+        self._prefix = server.path
+        fields = [
+            f"Host: {server.netloc.rpartition('@')[2]}",
+            f"User-Agent: {user_agent}",
+            f"Accept: {_JSON}",
+            # Compression costs the scheduler more CPU than it saves on the network of a cluster.
+            "Accept-Encoding: identity",
+        ]
+        if credentials.authorization:
+            fields.append(f"Authorization: {credentials.authorization}")
+        self._fields = "\r\n".join(fields)
+
+    def request(self, request: ApiRequest) -> bytes:
+        """The whole request as it goes over the connection."""
+        target = self._prefix + quote(request.path, safe=_PATH_CHARACTERS)
+        if request.params:
+            target = f"{target}?{urlencode(request.params)}"
+        head = f"{request.method} {target} HTTP/1.1\r\n{self._fields}\r\n"
+        if request.body is None:
+            return f"{head}\r\n".encode("latin-1")
+        head = (
+            f"{head}Content-Type: {request.content_type}\r\n"
+            f"Content-Length: {len(request.body)}\r\n\r\n"
+        )
+        return head.encode("latin-1") + request.body
+
+
+class _AiohttpAnswer:
+    """An :class:`~asched.kube.transport.OpenAnswer`."""
+
+    def __init__(self, response: aiohttp.ClientResponse) -> None:
+        self._response = response
+
+    @property
+    def status(self) -> int:
+        return self._response.status
+
+    async def read(self) -> bytes:
+        try:
+            return await self._response.content.readany()
+        except (aiohttp.ClientError, OSError) as error:
+            raise NoAnswerError(describe(error), sent=True) from None
+
+    async def whole(self) -> HttpAnswer:
+        try:
+            body = await self._response.read()
+        except (aiohttp.ClientError, OSError) as error:
+            raise NoAnswerError(describe(error), sent=True) from None
+        finally:
+            self.release()
+        retry_after = self._response.headers.get("Retry-After")
+        return HttpAnswer(self.status, body, retry_after, reusable=True)
+
+    def release(self) -> None:
+        # Returns the connection to the pool, or closes it where the body was not read to its end.
+        self._response.release()
+
+
+class HttpTransport:
+    """A :class:`~asched.kube.transport.Transport` over HTTP/1.1."""
+
+    def __init__(self, session: aiohttp.ClientSession, pool: ConnectionPool) -> None:
+        """Both are closed by who made them. The session says which user agent we are."""
+        self._session = session
+        self._pool = pool
+        self._route: _Route | None = None
+
+    async def exchange(self, credentials: Credentials, request: ApiRequest) -> HttpAnswer:
+        if credentials.proxy is not None:
+            return await (await self.open(credentials, request)).whole()
+        route = self._route
+        if route is None or route.credentials is not credentials:
+            route = self._route = _Route(credentials, self._session.headers["User-Agent"])
+        return await self._pool.exchange(route.endpoint, route.request(request), request.timeout_s)
+
+    async def open(self, credentials: Credentials, request: ApiRequest) -> _AiohttpAnswer:
+        headers = {"Accept": _JSON}
+        if request.body is not None:
+            headers["Content-Type"] = request.content_type
+        if credentials.authorization:
+            headers["Authorization"] = credentials.authorization
+        limits = aiohttp.ClientTimeout(
+            total=request.timeout_s, sock_connect=min(request.timeout_s, _CONNECT_TIMEOUT_S)
+        )
+        try:
+            response = await self._session.request(
+                request.method,
+                credentials.server + request.path,
+                params=request.params,
+                data=request.body,
+                headers=headers,
+                timeout=limits,
+                ssl=credentials.tls if credentials.tls is not None else True,
+                server_hostname=credentials.tls_server_name,
+                proxy=credentials.proxy,
+                allow_redirects=False,
+            )
+        except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
+            raise NoAnswerError(describe(error), sent=False) from None
+        except (aiohttp.ClientError, OSError) as error:
+            raise NoAnswerError(describe(error), sent=True) from None
+        _probe_when_idle(response)
+        return _AiohttpAnswer(response)
+
+
+def _probe_when_idle(response: aiohttp.ClientResponse) -> None:
+    """Let the kernel notice a peer that vanished: a silent watch would otherwise hang for minutes."""
+    transport = response.connection.transport if response.connection is not None else None
+    peer = transport.get_extra_info("socket") if transport is not None else None
+    if peer is None:
+        return
+    peer.setsockopt(socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1)
+    for option, value in (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3)):
+        if hasattr(socket, option):
+            peer.setsockopt(socket.IPPROTO_TCP, getattr(socket, option), value)
