@@ -194,6 +194,11 @@ class Nodes(ABC):
         """One node, for plugins written for one."""
         return NodeInfo(self, row)
 
+    def infos(self) -> Sequence[NodeInfo]:
+        """Every row as :meth:`info` has it, empty ones too, for one plugin to be asked about them
+        all. Good until the cluster changes."""
+        return [NodeInfo(self, row) for row in range(self.size)]
+
     # One node's share of a column: for plugins written for one node, which would otherwise spend
     # their time on columns.
 

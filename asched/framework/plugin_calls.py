@@ -5,7 +5,7 @@ from __future__ import annotations
 import operator
 from collections.abc import Callable, Sequence
 from functools import cache
-from typing import Any, ParamSpec, TypeGuard, TypeVar
+from typing import Any, ParamSpec, TypeGuard, TypeVar, cast
 
 import numpy as np
 
@@ -19,10 +19,17 @@ from asched.framework.interface import (
     ScoreAllPlugin,
     ScorePlugin,
 )
-from asched.framework.nodes import MAX_NODE_SCORE, Int64Column, Nodes, Verdicts
+from asched.framework.nodes import (
+    MAX_NODE_SCORE,
+    Int64Column,
+    NodeInfo,
+    Nodes,
+    RowArray,
+    Verdicts,
+)
 from asched.framework.observation import OBSERVATION
 from asched.framework.pod_info import PodInfo
-from asched.framework.status import Status
+from asched.framework.status import SUCCESS, Status
 from asched.model.quantity import MAX_INT64, MIN_INT64
 
 Args = ParamSpec("Args")
@@ -143,9 +150,13 @@ def ask(
         raise _raised(plugin, point, error) from error
     # A plugin is foreign code: its annotations promise nothing.
     if not isinstance(answer, expected):
-        what = f"answered {_shown(answer)}, not a {expected.__name__}"
-        raise PluginFailure(plugin.name, point, what)
+        raise _unexpected(plugin, point, answer, expected)
     return answer
+
+
+def _unexpected(plugin: Plugin, point: str, answer: object, expected: type) -> PluginFailure:
+    what = f"answered {_shown(answer)}, not a {expected.__name__}"
+    return PluginFailure(plugin.name, point, what)
 
 
 def _shown(answer: object) -> str:
@@ -163,18 +174,59 @@ def filter_nodes(
         verdicts = ask(Verdicts, plugin, "Filter", plugin.filter_all, state, pod, nodes)
         refuses = _check_verdicts(plugin, verdicts, nodes.size)
         return verdicts if refuses else Verdicts(verdicts.codes, ())
-    codes = np.zeros(nodes.size, np.int16)
+    return _filter_each(plugin, state, pod, nodes)
+
+
+def _filter_each(plugin: FilterPlugin, state: CycleState, pod: PodInfo, nodes: Nodes) -> Verdicts:
+    """The verdicts of a filter that is written for one node. It is called once for each, so what is
+    done around a call counts thousands of times for a pod."""
+    rows, infos = _alive(nodes)
+    answers = _each(plugin, "Filter", plugin.filter, state, pod, infos)
     statuses: list[Status] = []
     numbers: dict[Status, int] = {}
-    for row in np.flatnonzero(nodes.alive).tolist():
-        status = ask(Status, plugin, "Filter", plugin.filter, state, pod, nodes.info(row))
-        if not status.is_success:
-            number = numbers.get(status)
-            if number is None:
-                statuses.append(status)
-                number = numbers[status] = len(statuses)
-            codes[row] = number
+    verdicts: list[int] = []
+    last, number = SUCCESS, 0
+    for answer in answers:
+        if answer is not last:
+            # A plugin is foreign code: its annotations promise nothing.
+            if not isinstance(answer, Status):
+                raise _unexpected(plugin, "Filter", answer, Status)
+            last, number = answer, 0
+            if not answer.is_success:
+                number = numbers.setdefault(answer, len(statuses) + 1)
+                if number > len(statuses):
+                    statuses.append(answer)
+        verdicts.append(number)
+    codes = np.zeros(nodes.size, np.int16)
+    codes[rows] = verdicts
     return Verdicts(codes, statuses)
+
+
+def _alive(nodes: Nodes) -> tuple[RowArray | slice, Sequence[NodeInfo]]:
+    """The rows that have a node, and those nodes."""
+    infos, alive = nodes.infos(), nodes.alive
+    if alive.all():
+        return slice(None), infos
+    rows = np.flatnonzero(alive)
+    return rows, [infos[row] for row in rows.tolist()]
+
+
+def _each(
+    plugin: Plugin,
+    point: str,
+    method: Callable[[CycleState, PodInfo, NodeInfo], R],
+    state: CycleState,
+    pod: PodInfo,
+    infos: Sequence[NodeInfo],
+) -> list[R]:
+    """What a method answers to each of the nodes. Raises as :func:`call`."""
+    LAST_ASKED.plugin, LAST_ASKED.point = plugin.name, point
+    try:
+        return [method(state, pod, info) for info in infos]
+    except ExtenderInterruption:
+        raise
+    except Exception as error:
+        raise _raised(plugin, point, error) from error
 
 
 def _check_verdicts(plugin: Plugin, verdicts: Verdicts, size: int) -> bool:
@@ -215,9 +267,13 @@ def score_node(
     """One plugin's raw score of one row; by its form for one node if it has that."""
     if not scores_one(plugin):
         return int(score_nodes(plugin, state, pod, nodes.take(np.array([row], np.intp)))[0])
-    answer = call(plugin, "Score", plugin.score, state, pod, nodes.info(row))
+    return _score(plugin, call(plugin, "Score", plugin.score, state, pod, nodes.info(row)))
+
+
+def _score(plugin: Plugin, answer: object) -> int:
+    """An answer to one node as a score. Raises :class:`PluginFailure`."""
     try:
-        score = operator.index(answer)
+        score = operator.index(answer)  # type: ignore[arg-type]  # which is the question
     except TypeError:
         what = f"answered {_shown(answer)}, not an int"
         raise PluginFailure(plugin.name, "Score", what) from None
@@ -233,10 +289,21 @@ def score_nodes(
     if scores_all(plugin):
         scores = ask(np.ndarray, plugin, "Score", plugin.score_all, state, pod, nodes)
         return _checked_scores(plugin, "Score", scores, nodes.size)
-    scores = np.zeros(nodes.size, np.int64)
-    for row in np.flatnonzero(nodes.alive).tolist():
-        scores[row] = score_node(plugin, state, pod, nodes, row)
-    return scores
+    rows, infos = _alive(nodes)
+    answers = _each(plugin, "Score", cast("ScorePlugin", plugin).score, state, pod, infos)
+    found = np.zeros(nodes.size, np.int64)
+    found[rows] = _scores(plugin, answers)
+    return found
+
+
+def _scores(plugin: Plugin, answers: Sequence[object]) -> Sequence[int] | Int64Column:
+    """Answers to many nodes as scores. Raises :class:`PluginFailure` for the first that is none."""
+    if {*map(type, answers)} == {int}:
+        try:
+            return np.array(answers, np.int64)
+        except OverflowError:
+            pass  # one of them is too large: which?
+    return [_score(plugin, answer) for answer in answers]
 
 
 def normalized(plugin: Plugin, state: CycleState, pod: PodInfo, scores: Int64Column) -> Int64Column:

@@ -17,6 +17,7 @@ from asched.framework.nodes import (
     BoolColumn,
     Int64Column,
     LabelColumn,
+    NodeInfo,
     RowArray,
     S,
     SupposedNodes,
@@ -156,6 +157,13 @@ class NodeRows(SupposedNodes):
     def pods(self, row: int) -> Iterable[PodInfo]:
         pods = self._pods.get(row)
         return self._table.pods(int(self._rows[row])) if pods is None else pods.values()
+
+    def infos(self) -> Sequence[NodeInfo]:
+        if self._pods:
+            # The table knows nothing of a hypothesis.
+            return super().infos()
+        infos = self._table.infos()
+        return [infos[row] for row in self._rows.tolist()]
 
     def take(self, rows: RowArray) -> NodeRows:
         if self._pods:

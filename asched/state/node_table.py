@@ -21,6 +21,7 @@ from asched.framework.nodes import (
     Int32Column,
     Int64Column,
     LabelColumn,
+    NodeInfo,
     Nodes,
     RowArray,
     TaintColumn,
@@ -33,6 +34,7 @@ from asched.model.requests import PODS, amounts
 from asched.state.change_log import ChangeLog
 from asched.state.images import ImageIndex
 from asched.state.node_rows import NodeRows
+from asched.state.node_sweep import NodeSweep
 from asched.state.ports import PortIndex
 from asched.state.sums import requests_of, scoring_cpu_of, scoring_memory_of, shift
 
@@ -78,6 +80,7 @@ class NodeTable(Nodes):
         self._pod_log: ChangeLog[tuple[int, PodInfo, int]] = ChangeLog()
         self._version = 0
         self._by_ticket: RowArray | None = None
+        self._sweep: NodeSweep | None = None
         self.layout = 0
         """Changes whenever results cannot be patched row by row: what is said of an image depends on
         how many nodes hold it, of how many there are."""
@@ -204,6 +207,11 @@ class NodeTable(Nodes):
 
     def take(self, rows: RowArray) -> NodeRows:
         return NodeRows(self, rows)
+
+    def infos(self) -> Sequence[NodeInfo]:
+        if self._sweep is None:
+            self._sweep = NodeSweep(self, self._objects)
+        return self._sweep.nodes()
 
     @property
     def resources(self) -> Iterable[str]:
