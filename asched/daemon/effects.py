@@ -12,6 +12,7 @@ from anyio.abc import TaskGroup
 
 from asched.daemon.asking import Asking
 from asched.daemon.binding import PatientBinder, binding_cycle, plain_binding
+from asched.daemon.earlier_term import EarlierTerm
 from asched.daemon.inbox import Inbox
 from asched.daemon.lanes import Lanes
 from asched.daemon.metrics import AttemptResult, Metrics
@@ -102,6 +103,9 @@ class Effects:
         self._sessions = SessionEffects(
             cluster, groups, events, self._lanes, inbox, self._pauses, clock, backoff
         )
+        self._earlier_term = EarlierTerm(
+            cluster, writer, self._lanes, self._pauses, self._report, backoff
+        )
         self._extenders = extenders
         self._asking = Asking(cluster, extenders, tasks, inbox.put_outcome)
         self._bound_outside = 0
@@ -173,6 +177,11 @@ class Effects:
         self._sessions.resume()
         if self._lanes:
             log.info("effects decided before the start", effects=len(self._lanes))
+
+    def disown(self) -> None:
+        """After the start of a standby: what an earlier term of ours decided and is not known to be
+        done is not done any more, because whoever led since may have given the room away."""
+        self._taken |= self._earlier_term.give_up()
 
     def forget(self, key: str) -> None:
         """A pod is gone."""

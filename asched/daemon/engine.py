@@ -8,7 +8,7 @@ slice.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import anyio
 import anyio.lowlevel
@@ -37,6 +37,8 @@ from asched.state.records import (
     Bound,
     Decision,
     ExtenderAsked,
+    LeadershipGained,
+    LeadershipLost,
     ObjectGone,
     PermitAllowed,
     PermitRejected,
@@ -89,10 +91,16 @@ class Engine:
         limits: EngineLimits | None = None,
         committed: Committed = lambda seq: None,
         sessions: SessionRegistry | None = None,
+        standby: bool = False,
+        permitted: Callable[[], bool] = lambda: True,
     ) -> None:
         """``next_seq`` is where the journal goes on. Nothing is decided before each of ``awaited``
         was listed once. ``committed`` is told the last record of each batch that was stored.
-        ``sessions``: what takes part in batch sessions, by default all that is installed."""
+        ``sessions``: what takes part in batch sessions, by default all that is installed.
+
+        On ``standby`` it observes and records, and decides nothing until a ``LeadershipGained`` comes
+        through the inbox; with ``LeadershipLost`` that is over again. ``permitted`` is asked before
+        each round of decisions: a leader whose lease may end must not decide."""
         self.stats = EngineStats()
         self._fold = fold
         self._cluster = fold.state
@@ -119,8 +127,14 @@ class Engine:
         self._listing: Iterator[News] | None = None
         """What is left of a list that did not fit its turn."""
         self._listed_resource: WatchedResource = Resource.PODS
+        self._standby = standby
+        # What was decided before a standby started is of a term that another leader may have ended.
+        self._take_up = effects.disown if standby else effects.resume
+        self._permitted = permitted
+        self.resigned = anyio.Event()
+        """Set once the journal holds that leadership was lost."""
         self.synced = anyio.Event()
-        """Set once everything was listed and decisions begin."""
+        """Set once everything was listed and decisions begin, or could if this were no standby."""
 
     @property
     def journal_trouble(self) -> str:
@@ -168,7 +182,7 @@ class Engine:
         self._look_at_the_clock()
         decisions: list[Decision] = []
         self._observe()
-        if not self._awaited and not self._stopping:
+        if self._decides():
             self._decide(decisions)
         if self._batch:
             batch, self._batch = self._batch, []
@@ -238,6 +252,8 @@ class Engine:
                 self._confirmed += 1
                 if self._shows(outcome):
                     continue
+            elif isinstance(outcome, LeadershipGained | LeadershipLost):
+                self._standby = isinstance(outcome, LeadershipLost)
             self._apply(outcome)
 
     def _shows(self, outcome: Bound) -> bool:
@@ -285,7 +301,7 @@ class Engine:
                 "caches synced", nodes=self._cluster.nodes.cluster_size,
                 pods=len(self._cluster.pods), pending=len(self._cluster.queue),
             )  # fmt: skip
-            self._effects.resume()
+            self._take_up()
             self.synced.set()
 
     # -- deciding -----------------------------------------------------------------------------
@@ -339,6 +355,8 @@ class Engine:
                     self._effects.binding_failed(record)
                 case ObjectGone(kind="Pod"):
                     self._effects.forget(record.key)
+                case LeadershipLost():
+                    self.resigned.set()
         self._report_book_faults()
 
     def _report_book_faults(self) -> None:
@@ -366,12 +384,11 @@ class Engine:
                 times.append(decision_ns)
         return min(times, default=None)
 
+    def _decides(self) -> bool:
+        return not self._awaited and not self._stopping and not self._standby and self._permitted()
+
     def _may_decide(self) -> bool:
-        return (
-            not self._awaited
-            and not self._stopping
-            and self._effects.load < self._limits.effects_under_way
-        )
+        return self._decides() and self._effects.load < self._limits.effects_under_way
 
     async def _wait(self) -> None:
         """Until there is something to do. Always lets other tasks run first."""

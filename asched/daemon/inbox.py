@@ -12,6 +12,8 @@ from asched.state.records import (
     Bound,
     EvictionFailed,
     ExtenderAnswer,
+    LeadershipGained,
+    LeadershipLost,
     VictimEvicted,
 )
 from asched.state.session_records import PodGroupWriteFailed, PodGroupWritten, SessionsLoaded
@@ -25,6 +27,8 @@ Outcome = (
     | PodGroupWritten
     | PodGroupWriteFailed
     | SessionsLoaded
+    | LeadershipGained
+    | LeadershipLost
 )
 
 _MOST_CHANGES = 20_000

@@ -155,6 +155,7 @@ class QueuedPod:
         "added_at_ns",
         "attempts",
         "consecutive_errors",
+        "entered_at_ns",
         "gating_plugin",
         "info",
         "pending_plugins",
@@ -168,6 +169,9 @@ class QueuedPod:
         self.info = info
         self.added_at_ns = now_ns
         """When the pod was first seen pending."""
+        self.entered_at_ns = now_ns
+        """When it was first there to be tried: not gated. For metrics alone, and not kept in
+        checkpoints."""
         self.timestamp_ns = now_ns
         """When it last entered a queue: the tie-break of PrioritySort."""
         self.rejected_at_ns = 0

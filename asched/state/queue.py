@@ -31,6 +31,8 @@ from asched.framework.events import ActionType, ClusterEvent, EventResource, Que
 from asched.framework.extenders import EXTENDER
 from asched.framework.pod_info import PodInfo, QueuedPod
 from asched.framework.profile import Profile, RegisteredEvent
+from asched.state import arrivals
+from asched.state.arrivals import Arrivals
 from asched.state.pod_groups import PodGroups
 from asched.state.pod_heap import PodHeap
 from asched.state.records import QueueSettings
@@ -75,7 +77,7 @@ class SchedulingQueue:
         self._events: deque[Happened] = deque()
         self._events_start = 0
         self._listeners_of: dict[ClusterEvent, Mapping[str, tuple[Listener, ...]]] = {}
-
+        self.arrivals = Arrivals()
         self.drifted = 0
         """Recorded decisions of pods that were not active here: plugins changed since they were
         made."""
@@ -171,7 +173,7 @@ class SchedulingQueue:
         self._waiting_for.clear()
         self._listeners_of.clear()
         for pod in waiting:
-            self._activate_or_gate(pod)
+            self._activate_or_gate(pod, arrivals.RECONFIGURED)
 
     def __iter__(self) -> Iterator[QueuedPod]:
         yield from self._active.pods.values()
@@ -186,7 +188,7 @@ class SchedulingQueue:
 
     def add(self, info: PodInfo, now_ns: int) -> None:
         """A pending pod of one of our profiles appeared."""
-        self._activate_or_gate(QueuedPod(info, now_ns))
+        self._activate_or_gate(QueuedPod(info, now_ns), arrivals.POD_ADD)
 
     def update(self, info: PodInfo, events: Iterable[Happened], now_ns: int) -> None:
         """One of our pods changed. Where it was rejected, its own hints decide."""
@@ -203,7 +205,10 @@ class SchedulingQueue:
             # A QueueSort may read what changed.
             self._activate_or_gate(pod)
         elif info.key in self._gated:
-            self._requeue(pod, now_ns)
+            what = next((happened.event.label for happened in events), "")
+            self._requeue(pod, now_ns, what)
+            if not pod.gating_plugin:
+                pod.entered_at_ns = now_ns
         elif info.key in self._unschedulable:
             self._wake_by(pod, events, now_ns)
 
@@ -261,6 +266,7 @@ class SchedulingQueue:
         missed = [*islice(self._events, since - self._events_start, None)]
         self._end_flight(key)
         self._wait(self._unschedulable, pod, pod.unschedulable_plugins | pod.pending_plugins)
+        self.arrivals[arrivals.UNSCHEDULABLE, arrivals.ATTEMPT_FAILURE] += 1
         self._wake_by(pod, missed, now_ns)
 
     def try_again(self, key: str) -> None:
@@ -270,7 +276,7 @@ class SchedulingQueue:
         pod.unschedulable_plugins = pod.pending_plugins = frozenset()
         pod.consecutive_errors = 0
         self._end_flight(key)
-        self._activate_or_gate(pod)
+        self._activate_or_gate(pod, arrivals.ATTEMPT_FAILURE)
 
     def fail(self, key: str, now_ns: int) -> None:
         """The attempt, or its binding, ended in an error: tried again after a backoff."""
@@ -279,14 +285,14 @@ class SchedulingQueue:
         pod.consecutive_errors += 1
         pod.timestamp_ns = pod.rejected_at_ns = now_ns
         self._end_flight(key)
-        self._requeue(pod, now_ns)
+        self._requeue(pod, now_ns, arrivals.ATTEMPT_FAILURE)
 
     def activate(self, key: str) -> None:
         """Try a waiting pod again at once, whatever it waits for (``Activate`` of kube-scheduler)."""
         pod = self.find(key)
         if pod is not None and key not in self._active.pods:
             self._forget(key)
-            self._activate_or_gate(pod)
+            self._activate_or_gate(pod, arrivals.FORCE_ACTIVATE)
 
     def sort_in_again(self, key: str) -> None:
         """What PreEnqueue and QueueSort say of an active pod may be another thing now."""
@@ -314,7 +320,7 @@ class SchedulingQueue:
         """The clock moved on: end backoffs, and retry what has waited too long."""
         while (first := self._backoff.head()) is not None and first[0] <= now_ns:
             self._backoff.pop(first[1].info.key)
-            self._activate_or_gate(first[1])
+            self._activate_or_gate(first[1], arrivals.BACKOFF_COMPLETE)
         overdue: list[QueuedPod] = []
         for pod in self._unschedulable.values():
             # In order of rejection, so the first that is not overdue ends the search.
@@ -322,7 +328,7 @@ class SchedulingQueue:
                 break
             overdue.append(pod)
         for pod in overdue:
-            self._requeue(pod, now_ns)
+            self._requeue(pod, now_ns, arrivals.TIMEOUT)
 
     # -- invariants ---------------------------------------------------------------------------
 
@@ -362,31 +368,40 @@ class SchedulingQueue:
         delay_s = self._settings.initial_backoff_s * (1 << min(failures - 1, 62))
         return pod.timestamp_ns + round(min(delay_s, self._settings.max_backoff_s) * NS_PER_S)
 
-    def _activate_or_gate(self, pod: QueuedPod) -> None:
+    def _activate_or_gate(self, pod: QueuedPod, why: str = "") -> None:
+        """``why`` is what brings it; empty where it was in the queue before."""
         profile = self._profile(pod)
         if profile is None:
             # Taken out of the configuration: nobody is left to try the pod.
             return
+        was_gated = bool(pod.gating_plugin)
         pod.gating_plugin = _gating_plugin(profile, pod.info)
         if pod.gating_plugin:
             self._active.pop(pod.info.key)
             self._wait(self._gated, pod, (pod.gating_plugin,))
         else:
             self._active.push(pod, sort_key(profile, pod))
+        if why and not (was_gated and pod.gating_plugin):
+            self.arrivals[arrivals.GATED if pod.gating_plugin else arrivals.ACTIVE, why] += 1
 
-    def _requeue(self, pod: QueuedPod, now_ns: int, *, at_once: bool = False) -> None:
+    def _requeue(self, pod: QueuedPod, now_ns: int, why: str, *, at_once: bool = False) -> None:
         self._forget(pod.info.key)
         ends_ns = 0 if at_once else self.backoff_ends_ns(pod)
         if ends_ns <= now_ns:
-            self._activate_or_gate(pod)
+            self._activate_or_gate(pod, why)
         else:
             self._backoff.push(pod, ends_ns)
+            self.arrivals[arrivals.BACKOFF, why] += 1
 
     def _wake_by(self, pod: QueuedPod, events: Iterable[Happened], now_ns: int) -> None:
         """Requeue a waiting pod if any of the events may help it."""
-        wake = max((self._wake(pod, happened) for happened in events), default=Wake.NO)
+        wake, what = Wake.NO, ""
+        for happened in events:
+            said = self._wake(pod, happened)
+            if said > wake:
+                wake, what = said, happened.event.label
         if wake is not Wake.NO:
-            self._requeue(pod, now_ns, at_once=wake is Wake.AT_ONCE)
+            self._requeue(pod, now_ns, what, at_once=wake is Wake.AT_ONCE)
 
     def _wait(self, where: dict[str, QueuedPod], pod: QueuedPod, plugins: Iterable[str]) -> None:
         where[pod.info.key] = pod
@@ -470,9 +485,6 @@ class SchedulingQueue:
 
 _ANY_EVENT = RegisteredEvent(EXTENDER, ClusterEvent(EventResource.ANY, ActionType.ALL), None)
 """Extenders cannot say what might change their mind, so anything may."""
-
-"""Sorts before all that is in order; several such pods go by their arrival."""
-
 
 def _gating_plugin(profile: Profile, info: PodInfo) -> str:
     """The first PreEnqueue plugin that holds the pod back, empty where none does."""
