@@ -486,6 +486,7 @@ class SchedulingQueue:
 _ANY_EVENT = RegisteredEvent(EXTENDER, ClusterEvent(EventResource.ANY, ActionType.ALL), None)
 """Extenders cannot say what might change their mind, so anything may."""
 
+
 def _gating_plugin(profile: Profile, info: PodInfo) -> str:
     """The first PreEnqueue plugin that holds the pod back, empty where none does."""
     for plugin in profile.pre_enqueue:
