@@ -267,8 +267,7 @@ class Attempt:
         if not cluster.nominator:
             return
         fit = Fit(self._profile, cluster, cluster.nominator, screening.state, self._pod)
-        known = [self._table.row_of(name) for name in cluster.nominator.by_node]
-        rows = np.array(sorted(row for row in known if row is not None), np.intp)
+        rows = cluster.nominator.rows()
         # Where the pod itself is nominated, a pod like it would find itself beside it.
         own = rows == self._table.row_of(cluster.nominator.node_of(self._pod.key))
         shared = self._answers.crowding(self._pod.priority) if fit.shareable else Crowding()

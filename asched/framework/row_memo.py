@@ -25,11 +25,15 @@ class RowMemo(Generic[V]):
 
     def stale(self, rows: RowArray, stamps: Int64Column) -> RowArray:
         """Those of ``rows`` for which there is no answer, or none that is still good."""
+        return rows[self.is_stale(rows, stamps)]
+
+    def is_stale(self, rows: RowArray, stamps: Int64Column) -> BoolColumn:
+        """For each of ``rows`` whether there is no answer, or none that is still good."""
         missing = len(stamps) - len(self._stamps)
         if missing > 0:
             self._stamps = np.concatenate([self._stamps, np.full(missing, -1, np.int64)])
         changed: BoolColumn = self._stamps[rows] != stamps[rows]
-        return rows[changed]
+        return changed
 
     def put(self, row: int, stamp: int, answer: V) -> None:
         """Keep an answer. The row was asked for by :meth:`stale`."""

@@ -15,7 +15,7 @@ from asched.framework.cluster import Cluster
 from asched.framework.cycle_state import CycleState
 from asched.framework.findings import Findings, StatusNumbers
 from asched.framework.interface import FilterAllPlugin, FilterPlugin, PreFilterExtensions, Scope
-from asched.framework.nodes import RowArray, SupposedNodes
+from asched.framework.nodes import Int64Column, RowArray, SupposedNodes
 from asched.framework.plugin_calls import PluginFailure, ask, filter_node, filter_nodes
 from asched.framework.pod_info import PodInfo
 from asched.framework.profile import Profile
@@ -80,6 +80,11 @@ class Fit:
 
     def suppose(self, rows: RowArray) -> SupposedNodes:
         return self._cluster.suppose(rows)
+
+    @property
+    def row_stamps(self) -> Int64Column:
+        """By row of the cluster's nodes: a number that changes with anything about the row."""
+        return self._cluster.row_stamps
 
     @property
     def shareable(self) -> bool:

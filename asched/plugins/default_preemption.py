@@ -3,13 +3,21 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from datetime import UTC, datetime, timedelta
-from typing import ClassVar, NamedTuple
+from collections.abc import Mapping, Sequence
+from typing import ClassVar
 
 import numpy as np
 
 from asched.framework.cycle_state import CycleState
+from asched.framework.dry_run import (
+    NO_VICTIMS,
+    Budgets,
+    Candidate,
+    DryRun,
+    Outcomes,
+    dry_run,
+    less_important,
+)
 from asched.framework.events import (
     ActionType,
     ClusterEvent,
@@ -36,16 +44,14 @@ from asched.framework.interface import (
 from asched.framework.memo import Memo
 from asched.framework.nodes import RowArray
 from asched.framework.pod_info import PodInfo, PodShape
-from asched.framework.row_memo import RowMemo
 from asched.framework.status import SUCCESS, Code, Status
-from asched.framework.trial import Fit, Placed, Trial
+from asched.framework.trial import Fit
 from asched.model.meta import Object
 from asched.model.pod import Pod
 from asched.model.workloads import PodDisruptionBudget
 
 NEVER = "not eligible due to preemptionPolicy=Never."
 VICTIMS_LEAVING = "not eligible due to a terminating pod on the nominated node."
-NO_VICTIMS = Status.unresolvable("No preemption victims found for incoming pod")
 NO_CANDIDATE = "no candidate node for preemption"
 NOT_HELPFUL = "Preemption is not helpful for scheduling"
 UNDER_WAY = Status.unresolvable("waiting for the preemption for this pod to be finished")
@@ -53,11 +59,7 @@ UNDER_WAY = Status.unresolvable("waiting for the preemption for this pod to be f
 _PREFIX = "preemption: "
 _DISRUPTED = "DisruptionTarget"
 _BY_SCHEDULER = "PreemptionByScheduler"
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-_NEVER_STARTED = datetime.max.replace(tzinfo=UTC)
 _MOST_MEMOS = 64
-_PRIORITY_OFFSET = 1 << 31
-"""Added to each priority in a sum, so that fewer pods of a negative one count less, not more."""
 
 
 class DefaultPreemptionArgs(Arguments, frozen=True):
@@ -91,63 +93,6 @@ class DefaultPreemptionArgs(Arguments, frozen=True):
         return min(nodes, max(share, self.min_candidate_nodes_absolute))
 
 
-class Candidate(NamedTuple):
-    """A node on which the pod would fit if the victims were gone."""
-
-    node: str
-    victims: tuple[PodInfo, ...]
-    """The most important first. Some may be on their way out already."""
-    pdb_violations: int
-    harm: tuple[int, int, int, int, timedelta]
-    """What evicting them would do; compares as ``pickOneNodeForPreemption`` does."""
-
-    @classmethod
-    def of(cls, node: str, victims: Sequence[PodInfo], pdb_violations: int) -> Candidate:
-        priorities = [victim.priority for victim in victims]
-        highest = max(priorities)
-        earliest = min(_started(victim) for victim in victims if victim.priority == highest)
-        total = sum(priorities) + _PRIORITY_OFFSET * len(priorities)
-        # The first stands for the most important, also in the order that an extender gives.
-        harm = (pdb_violations, priorities[0], total, len(priorities), _EPOCH - earliest)
-        return cls(node, tuple(victims), pdb_violations, harm)
-
-
-class Refusal(NamedTuple):
-    """A node where evictions would not help, and why."""
-
-    node: str
-    status: Status
-
-
-Outcome = Candidate | Refusal
-
-
-class DryRun:
-    """What evictions would bring about."""
-
-    __slots__ = ("candidates", "rejected")
-
-    def __init__(self) -> None:
-        self.candidates: list[Candidate] = []
-        self.rejected: dict[str, Status] = {}
-        """Node to why evictions would not help there."""
-
-    def is_enough(self, wanted: int) -> bool:
-        """The search ends once there are so many, and one of them violates no budget."""
-        found = len(self.candidates)
-        return found >= wanted and any(not c.pdb_violations for c in self.candidates)
-
-    def shortlist(self, wanted: int) -> list[Candidate]:
-        """Those that violate no budget, then the others, so many of each."""
-        kind = [c for c in self.candidates if not c.pdb_violations]
-        unkind = [c for c in self.candidates if c.pdb_violations]
-        return kind[:wanted] + unkind[:wanted]
-
-    @property
-    def errors(self) -> list[str]:
-        return [s.message for s in self.rejected.values() if s.code is Code.ERROR]
-
-
 class DefaultPreemption(PostFilterPlugin, PreEnqueuePlugin, EnqueueExtensions):
     """Chooses a node and the victims on it as kube-scheduler does. While the evictions are being
     carried out the pod is not tried again; other pods are."""
@@ -159,7 +104,8 @@ class DefaultPreemption(PostFilterPlugin, PreEnqueuePlugin, EnqueueExtensions):
     def __init__(self, args: DefaultPreemptionArgs, handle: Handle) -> None:
         super().__init__(args, handle)
         self._args = args
-        self._memos: Memo[tuple[PodShape, int], RowMemo[Outcome]] = Memo(_MOST_MEMOS)
+        self._memos: Memo[tuple[PodShape, int], Outcomes] = Memo(_MOST_MEMOS)
+        self._budgets = Budgets(())
         self._budgets_version = -1
 
     # -- the decision -------------------------------------------------------------------------
@@ -232,7 +178,7 @@ class DefaultPreemption(PostFilterPlugin, PreEnqueuePlugin, EnqueueExtensions):
         status = statuses.status(nominated)
         if status is not None and status.code is Code.UNSCHEDULABLE_AND_UNRESOLVABLE:
             return ""
-        leaving = any(_preempted(other) for other in _less_important(nodes.pods(row), pod))
+        leaving = any(_preempted(other) for other in less_important(nodes.pods(row), pod))
         return VICTIMS_LEAVING if leaving else ""
 
     def no_candidate(self, run: DryRun) -> str:
@@ -265,7 +211,7 @@ class DefaultPreemption(PostFilterPlugin, PreEnqueuePlugin, EnqueueExtensions):
             # Not bound yet: it gives its place back without being deleted.
             if evicted.pop(waiting.info.uid, None) is not None:
                 waiting.reject(self.name, "preempted")
-        displaced = _less_important(handle.nominated_pods(candidate.node), pod)
+        displaced = less_important(handle.nominated_pods(candidate.node), pod)
         return PostFilterResult(
             SUCCESS,
             candidate.node,
@@ -280,56 +226,27 @@ class DefaultPreemption(PostFilterPlugin, PreEnqueuePlugin, EnqueueExtensions):
     ) -> DryRun:
         """Look for candidates among these rows of the cluster's nodes, in order, until ``wanted``
         are found; None looks at all. Raises PluginFailure where a filter fails."""
-        run = DryRun()
-        fit = self.handle.fit(state, pod)
+        handle = self.handle
+        own = handle.cluster.nodes.row_of(handle.nominated_node(pod))
+        fit = handle.fit(state, pod)
+        budgets = self._current_budgets()  # first: what is known depends on them
         known = self._known(fit)
-        budgets = _Budgets(self.handle.cluster.objects(PodDisruptionBudget).values())
-        # No more at a time than are likely to be needed.
-        size = max(1, len(rows) if wanted is None else wanted) if fit.local else 1
-        for start in range(0, len(rows), size):
-            batch = rows[start : start + size]
-            for outcome in self._outcomes(fit, batch, known, budgets):
-                if not isinstance(outcome, Candidate):
-                    run.rejected[outcome.node] = outcome.status
-                    continue
-                run.candidates.append(outcome)
-                if wanted is not None and run.is_enough(wanted):
-                    return run
-        return run
+        return dry_run(fit, rows, known, budgets, own=own, wanted=wanted)
 
-    def _known(self, fit: Fit) -> RowMemo[Outcome]:
-        """What earlier pods of the same shape and priority found out."""
-        version = self.handle.cluster.objects_version(PodDisruptionBudget)
+    def _current_budgets(self) -> Budgets:
+        cluster = self.handle.cluster
+        version = cluster.objects_version(PodDisruptionBudget)
         if version != self._budgets_version:
             self._budgets_version = version
+            self._budgets = Budgets(cluster.objects(PodDisruptionBudget).values())
             self._memos.clear()
-        if not fit.shareable:
-            return RowMemo()
-        return self._memos.get((fit.pod.shape, fit.pod.priority), RowMemo)
+        return self._budgets
 
-    def _outcomes(
-        self, fit: Fit, rows: RowArray, known: RowMemo[Outcome], budgets: _Budgets
-    ) -> Iterator[Outcome]:
-        """What evictions would bring about on each row, in order."""
-        cluster = self.handle.cluster
-        stamps, names = cluster.row_stamps, cluster.nodes.names
-        own = cluster.nodes.row_of(self.handle.nominated_node(fit.pod))
-        fresh: dict[int, Outcome] = {}
-        # Where the pod itself is nominated, a pod like it would find itself beside it.
-        stale = known.stale(rows if own is None else rows[rows != own], stamps)
-        if own is not None and own in rows:
-            stale = np.append(stale, own)
-        if len(stale):
-            for trial in fit.trials(stale):
-                rounds = _Rounds(trial, _potential_victims(trial, fit.pod), budgets)
-                rounds.play()
-                for index, row in enumerate(trial.rows.tolist()):
-                    fresh[row] = rounds.outcome(index, names[row])
-        for row, outcome in fresh.items():
-            if row != own:
-                known.put(row, int(stamps[row]), outcome)
-        for row in rows.tolist():
-            yield fresh[row] if row in fresh else known.get(row)
+    def _known(self, fit: Fit) -> Outcomes:
+        """What earlier pods of the same shape and priority found out."""
+        if not fit.shareable:
+            return Outcomes()
+        return self._memos.get((fit.pod.shape, fit.pod.priority), Outcomes)
 
     # -- while victims go ---------------------------------------------------------------------
 
@@ -350,27 +267,6 @@ class DefaultPreemption(PostFilterPlugin, PreEnqueuePlugin, EnqueueExtensions):
         return QueueingHint.QUEUE if done else QueueingHint.SKIP
 
 
-def _started(pod: PodInfo) -> datetime:
-    """When the pod started. One that has not is the latest of all."""
-    return pod.pod.status.start_time or _NEVER_STARTED
-
-
-def _potential_victims(trial: Trial, pod: PodInfo) -> list[list[PodInfo]]:
-    """The less important pods of each row, the most important of them first."""
-    found = []
-    for row in range(trial.nodes.size):
-        lower = _less_important(trial.nodes.pods(row), pod)
-        if len(lower) > 1:
-            lower.sort(key=lambda victim: (-victim.priority, _started(victim)))
-        found.append(lower)
-    return found
-
-
-def _less_important(pods: Iterable[PodInfo], than: PodInfo) -> list[PodInfo]:
-    priority = than.priority
-    return [pod for pod in pods if pod.priority < priority]
-
-
 def _preempted(pod: PodInfo) -> bool:
     """Being deleted because a scheduler preempted it."""
     if not pod.pod.terminating:
@@ -379,102 +275,3 @@ def _preempted(pod: PodInfo) -> bool:
         if condition.type == _DISRUPTED:
             return condition.status == "True" and condition.reason == _BY_SCHEDULER
     return False
-
-
-class _Rounds:
-    """The dry run on the rows of one trial (``SelectVictimsOnNode`` of kube-scheduler, for all rows
-    at once): all potential victims are taken away; then, round by round, the next one of each row
-    is put back, and stays if the pod still fits."""
-
-    def __init__(
-        self, trial: Trial, potential: Sequence[Sequence[PodInfo]], budgets: _Budgets
-    ) -> None:
-        self._trial = trial
-        self._potential = potential
-        self._budgets = budgets
-        self._victims: dict[int, list[PodInfo]] = {}
-        self._violating: dict[int, set[str]] = {}
-        self._refusals: dict[int, Status] = {}
-
-    def play(self) -> None:
-        trial, potential = self._trial, self._potential
-        trial.remove([(row, pod) for row, pods in enumerate(potential) for pod in pods])
-        found = trial.refusals()
-        queues: dict[int, list[PodInfo]] = {}
-        for row, pods in enumerate(potential):
-            refusal = found.status(row) if pods else NO_VICTIMS
-            if refusal is not None:
-                self._refusals[row] = refusal
-                continue
-            violating, others = self._budgets.split(pods)
-            self._violating[row] = {pod.uid for pod in violating}
-            self._victims[row] = []
-            queues[row] = violating + others
-        for number in range(max(map(len, queues.values()), default=0)):
-            self._reprieve([(row, q[number]) for row, q in queues.items() if number < len(q)])
-
-    def _reprieve(self, placed: Sequence[Placed]) -> None:
-        """Put one pod back on each of some rows; where the pod does not fit then, it is a victim."""
-        self._trial.add(placed)
-        passing = self._trial.refusals().passing.tolist()
-        victims = [(row, pod) for row, pod in placed if not passing[row]]
-        if victims:
-            self._trial.remove(victims)
-        for row, pod in victims:
-            self._victims[row].append(pod)
-
-    def outcome(self, row: int, node: str) -> Outcome:
-        refusal = self._refusals.get(row)
-        if refusal is not None:
-            return Refusal(node, refusal)
-        victims, violating = self._victims[row], self._violating[row]
-        if not victims:
-            return Refusal(node, Status.error(f'expected at least one victim pod on node "{node}"'))
-        chosen = {pod.uid for pod in victims}
-        in_order = [pod for pod in self._potential[row] if pod.uid in chosen]
-        return Candidate.of(node, in_order, len(violating & chosen))
-
-
-class _Budgets:
-    """The PodDisruptionBudgets, and which pods they protect."""
-
-    def __init__(self, budgets: Iterable[PodDisruptionBudget]) -> None:
-        self._by_namespace: dict[str, list[PodDisruptionBudget]] = {}
-        for budget in budgets:
-            # One that selects nothing in particular protects nobody.
-            selector = budget.spec.selector
-            if selector and (selector.match_labels or selector.match_expressions):
-                self._by_namespace.setdefault(budget.namespace, []).append(budget)
-        self._of_labels: dict[int, list[PodDisruptionBudget]] = {}
-
-    def split(self, pods: Sequence[PodInfo]) -> tuple[list[PodInfo], list[PodInfo]]:
-        """(pods whose eviction would violate a budget, the others), if they were evicted in this
-        order (``filterPodsWithPDBViolation``). A budget that already counts a pod as disrupted is
-        not charged for it again."""
-        if not self._by_namespace:
-            return [], list(pods)
-        left: dict[str, int] = {}
-        violating: list[PodInfo] = []
-        others: list[PodInfo] = []
-        for pod in pods:
-            violates = False
-            for budget in self._protecting(pod):
-                if pod.name in budget.status.disrupted_pods:
-                    continue
-                left.setdefault(budget.key, budget.status.disruptions_allowed)
-                left[budget.key] -= 1
-                violates = violates or left[budget.key] < 0
-            (violating if violates else others).append(pod)
-        return violating, others
-
-    def _protecting(self, pod: PodInfo) -> list[PodDisruptionBudget]:
-        labels = pod.label_set
-        known = self._of_labels.get(labels.number)
-        if known is None:
-            near: Mapping[str, list[PodDisruptionBudget]] = self._by_namespace
-            known = self._of_labels[labels.number] = [
-                budget
-                for budget in near.get(pod.namespace, ())
-                if pod.labels and budget.spec.selector and budget.spec.selector.matches(pod.labels)
-            ]
-        return known

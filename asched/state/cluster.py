@@ -79,7 +79,7 @@ class ClusterState:
         self.volumes = VolumeIndex(self.nodes)
         self.groups = PodGroups()
         self.queue = SchedulingQueue(self.groups)
-        self.nominator = Nominator(self.nodes.touch)
+        self.nominator = Nominator(self.nodes)
         self.permits = Permits()
         self.books = Books()
         self.evictions = Evictions()

@@ -110,6 +110,8 @@ def _check_waiting(state: ClusterState) -> None:
 
 def _check_nominator(state: ClusterState) -> None:
     nominator = state.nominator
+    rows = {state.nodes.row_of(name) for name in nominator.by_node} - {None}
+    _demand(rows == {*nominator.rows().tolist()}, "the rows with nominations are others")
     for node_name, pods in nominator.by_node.items():
         _demand(bool(pods), f"node {node_name} is nominated for nobody")
         for key, info in pods.items():

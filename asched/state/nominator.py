@@ -2,21 +2,43 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
+from typing import Protocol
 
+import numpy as np
+
+from asched.framework.nodes import RowArray
 from asched.framework.pod_info import PodInfo
+
+
+class NominationHosts(Protocol):
+    """The nodes, as far as nominations concern them."""
+
+    @property
+    def size(self) -> int: ...
+
+    @property
+    def version(self) -> int:
+        """Another one whenever a node came or went."""
+
+    def row_of(self, name: str) -> int | None: ...
+
+    def touch(self, name: str) -> None:
+        """Told the name of each node whose nominations change."""
 
 
 class Nominator:
     """Nominated pods by node. A nominated pod counts on its node for pods of no higher priority."""
 
-    __slots__ = ("_by_node", "_changed", "_node_of")
+    __slots__ = ("_by_node", "_hosts", "_hosts_version", "_node_of", "_nodes")
 
-    def __init__(self, changed: Callable[[str], None]) -> None:
-        """``changed`` is told the name of each node whose nominations change."""
-        self._changed = changed
+    def __init__(self, nodes: NominationHosts) -> None:
+        self._nodes = nodes
         self._by_node: dict[str, dict[str, PodInfo]] = {}
         self._node_of: dict[str, str] = {}
+        self._hosts = np.zeros(0, np.bool_)
+        """By row, whether any pod is nominated there; as of :attr:`_hosts_version`."""
+        self._hosts_version = -1
 
     def __bool__(self) -> bool:
         return bool(self._by_node)
@@ -25,6 +47,25 @@ class Nominator:
     def by_node(self) -> Mapping[str, Mapping[str, PodInfo]]:
         """Node name to the pods nominated there, by key."""
         return self._by_node
+
+    def rows(self) -> RowArray:
+        """The rows of nodes with nominations, ascending."""
+        if self._hosts_version != self._nodes.version:
+            self._hosts_version = self._nodes.version
+            self._hosts = np.zeros(self._nodes.size, np.bool_)
+            for name in self._by_node:
+                self._mark(name)
+        return np.flatnonzero(self._hosts)
+
+    def _mark(self, name: str) -> None:
+        row = self._nodes.row_of(name)
+        if row is not None:
+            self._hosts[row] = name in self._by_node
+
+    def _changed(self, name: str) -> None:
+        self._nodes.touch(name)
+        if self._hosts_version == self._nodes.version:
+            self._mark(name)
 
     def node_of(self, key: str) -> str:
         """The node a pod is nominated to, or empty."""
