@@ -57,6 +57,13 @@ class Asking:
         self._failing: dict[int, str] = {}
         """What each failing extender failed with last, so that it is said once."""
 
+    def ask_others(self, extenders: Sequence[HttpExtender]) -> None:
+        """Ask these from now on. What those before them still answer is no answer to anything: the
+        attempts that asked were given up with the old configuration, and begin again under the same
+        number."""
+        self._extenders = extenders
+        self._failing.clear()
+
     def ask(self, question: ExtenderAsked, pod: PodInfo) -> None:
         """Put a question that was just folded and is in the journal, about the nodes as they now
         are. What is asked is settled on return; the answers come later."""
@@ -66,7 +73,9 @@ class Asking:
         nodes = AskedNodes(names, [table.node(row) for row in inquiry.rows.tolist()])
         victims = [self._with_pods(candidate) for candidate in question.candidates]
         for index in question.extenders:
-            self._tasks.start_soon(self._run, index, question, pod, nodes, victims)
+            self._tasks.start_soon(
+                self._run, self._extenders, index, question, pod, nodes, victims
+            )
 
     def _with_pods(self, candidate: PreemptionCandidate) -> VictimPods:
         found = (self._cluster.entry(victim.key, victim.uid) for victim in candidate.victims)
@@ -74,32 +83,34 @@ class Asking:
 
     async def _run(
         self,
+        asked: Sequence[HttpExtender],
         index: int,
         question: ExtenderAsked,
         pod: PodInfo,
         nodes: AskedNodes,
         victims: Sequence[VictimPods],
     ) -> None:
+        trouble = ""
         try:
-            answer = await self._answer(index, question, pod, nodes, victims)
+            answer = await self._answer(asked[index], index, question, pod, nodes, victims)
         except ExtenderError as error:
-            self._say(index, str(error))
             answer = ExtenderFailed(
                 question.key, question.uid, question.attempt, index, question.verb, str(error)
             )
-        else:
-            self._say(index, "")
-        self._report(answer)
+            trouble = str(error)
+        if asked is self._extenders:
+            self._say(index, trouble)
+            self._report(answer)
 
     async def _answer(
         self,
+        extender: HttpExtender,
         index: int,
         question: ExtenderAsked,
         pod: PodInfo,
         nodes: AskedNodes,
         victims: Sequence[VictimPods],
     ) -> ExtenderAnswer:
-        extender = self._extenders[index]
         about = (question.key, question.uid, question.attempt, index)
         match question.verb:
             case ExtenderVerb.FILTER:

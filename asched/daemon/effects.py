@@ -155,7 +155,14 @@ class Effects:
             case AttemptFailed():
                 self._tell(entry.info, decision.message, "SchedulerError", None)
             case PermitRejected():
-                self._tell(entry.info, decision.message, "Unschedulable", None)
+                if self._is_served(entry.info.pod.spec.scheduler_name):
+                    self._tell(entry.info, decision.message, "Unschedulable", None)
+
+    def ask_others(self, extenders: Sequence[HttpExtender]) -> None:
+        """From now on these are the extenders, of a configuration that was just folded. Bindings that
+        the ones before them carry out go on."""
+        self._extenders = extenders
+        self._asking.ask_others(extenders)
 
     def binding_failed(self, failure: BindFailed) -> None:
         """A binding ended without success, as a folded record says: tell the pod's owner."""

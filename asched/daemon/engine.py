@@ -20,7 +20,7 @@ from asched.daemon.checkpoints import Committed
 from asched.daemon.clock import EngineClock, SteadyTime
 from asched.daemon.commits import Commits
 from asched.daemon.effects import Effects
-from asched.daemon.inbox import Inbox
+from asched.daemon.inbox import Inbox, Reconfiguration
 from asched.daemon.metrics import AttemptResult, Metrics
 from asched.deciders import AllDeciders
 from asched.framework.profile import ProfileError
@@ -167,6 +167,10 @@ class Engine:
     def _drained(self) -> bool:
         return self._stopping and not self._effects.under_way and not self._inbox.outcomes
 
+    def limit_turns(self, slice_s: float) -> None:
+        """From now on a turn goes on deciding for ``slice_s`` before it commits."""
+        self._limits = msgspec.structs.replace(self._limits, slice_s=slice_s)
+
     def record_start(self, *records: AnyRecord) -> None:
         """Fold what a start adds to the journal (who we are, our profiles); committed first."""
         self._look_at_the_clock()
@@ -248,6 +252,9 @@ class Engine:
         # In this order a binding is mostly seen before it is answered, and recorded once.
         self._observe_changes()
         while (outcome := self._inbox.next_outcome()) is not None:
+            if isinstance(outcome, Reconfiguration):
+                self._reconfigure(outcome)
+                continue
             if isinstance(outcome, Bound):
                 self._confirmed += 1
                 if self._shows(outcome):
@@ -255,6 +262,12 @@ class Engine:
             elif isinstance(outcome, LeadershipGained | LeadershipLost):
                 self._standby = isinstance(outcome, LeadershipLost)
             self._apply(outcome)
+
+    def _reconfigure(self, change: Reconfiguration) -> None:
+        for record in change.records:
+            self._apply(record)
+        self._awaited |= change.awaited
+        change.taken_up()
 
     def _shows(self, outcome: Bound) -> bool:
         """Whether the watch has shown the binding already."""
@@ -296,7 +309,7 @@ class Engine:
         if resource not in self._awaited:
             return
         self._awaited.remove(resource)
-        if not self._awaited:
+        if not self._awaited and not self.synced.is_set():
             log.info(
                 "caches synced", nodes=self._cluster.nodes.cluster_size,
                 pods=len(self._cluster.pods), pending=len(self._cluster.queue),

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
+from typing import NamedTuple
 
 import anyio
 
 from asched.kube.changes import Batch, Change
+from asched.model.resources import WatchedResource
 from asched.state.records import (
     BindFailed,
     Bound,
@@ -14,6 +17,7 @@ from asched.state.records import (
     ExtenderAnswer,
     LeadershipGained,
     LeadershipLost,
+    ProfilesLoaded,
     VictimEvicted,
 )
 from asched.state.session_records import PodGroupWriteFailed, PodGroupWritten, SessionsLoaded
@@ -31,6 +35,17 @@ Outcome = (
     | LeadershipLost
 )
 
+
+class Reconfiguration(NamedTuple):
+    """Another configuration for the engine, to be taken up between what it does."""
+
+    records: tuple[ProfilesLoaded | SessionsLoaded, ...]
+    awaited: frozenset[WatchedResource]
+    """Resources that have to be listed before anything is decided under it."""
+    taken_up: Callable[[], None]
+    """Called when the records are folded and nothing is decided yet."""
+
+
 _MOST_CHANGES = 20_000
 
 
@@ -45,7 +60,7 @@ class Inbox:
     def __init__(self, most_changes: int = _MOST_CHANGES) -> None:
         self._most_changes = most_changes
         self._changes: deque[Change] = deque()
-        self._outcomes: deque[Outcome] = deque()
+        self._outcomes: deque[Outcome | Reconfiguration] = deque()
         self._arrived = anyio.Event()
         self._drained = anyio.Event()
 
@@ -64,11 +79,11 @@ class Inbox:
         """Outcomes that wait."""
         return len(self._outcomes)
 
-    def put_outcome(self, outcome: Outcome) -> None:
+    def put_outcome(self, outcome: Outcome | Reconfiguration) -> None:
         self._outcomes.append(outcome)
         self._arrived.set()
 
-    def next_outcome(self) -> Outcome | None:
+    def next_outcome(self) -> Outcome | Reconfiguration | None:
         return self._outcomes.popleft() if self._outcomes else None
 
     def next_change(self) -> Change | None:

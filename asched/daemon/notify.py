@@ -59,6 +59,11 @@ class ServiceManager:
         self._tell("READY=1", f"STATUS={status}")
         self._ready.set()
 
+    def reloading(self, monotonic_us: int) -> None:
+        """A new configuration is looked at; :meth:`ready` ends that. ``monotonic_us`` is the time of
+        ``CLOCK_MONOTONIC``, which tells ``Type=notify-reload`` that this answers its own signal."""
+        self._tell("RELOADING=1", f"MONOTONIC_USEC={monotonic_us}", "STATUS=reloading")
+
     def stopping(self) -> None:
         """The end has begun; what is under way is brought to its own."""
         self._tell("STOPPING=1", "STATUS=finishing what is under way")

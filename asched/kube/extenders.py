@@ -80,6 +80,12 @@ class HttpExtender:
         default_s = Extender("").http_timeout.total_seconds()
         self._timeout_s = config.http_timeout.total_seconds() or default_s
 
+    @property
+    def busy(self) -> bool:
+        """Whether an answer is awaited."""
+        places = self._places.statistics()
+        return bool(places.borrowed_tokens or places.tasks_waiting)
+
     async def filter(self, pod: Pod, nodes: AskedNodes) -> FilterAnswer:
         """Raises :class:`ExtenderError`."""
         url, fields = await self._ask_about(self.config.filter_verb, pod, nodes)

@@ -16,7 +16,7 @@ import anyio
 import anyio.lowlevel
 import msgspec
 import structlog
-from anyio.abc import TaskStatus
+from anyio.abc import TaskGroup, TaskStatus
 
 from asched.kube.changes import Change, Listed, Sink
 from asched.kube.client import ApiClient
@@ -120,6 +120,8 @@ class Reflector:
         self._complaints = _Complaints(resource, client.clock, self._settings.complain_every_s)
         self._resource_version = ""
         """Where to go on watching; empty if a list is due."""
+        self._present = anyio.CancelScope()
+        """Around the present step and the pause that follows it."""
         self._failures_in_a_row = 0
         self._garbled_after: str | None = None
         """The version after which a line was garbled once already."""
@@ -133,14 +135,24 @@ class Reflector:
         """Reports as started after the first attempt to list, whether or not it succeeded."""
         started = False
         while True:
-            pause_s = await self._step()
-            if not started:
-                task_status.started()
-                started = True
-            if pause_s > 0:
-                await self._client.clock.sleep(pause_s)
-            else:
-                await anyio.lowlevel.checkpoint()
+            with anyio.CancelScope() as self._present:
+                pause_s = await self._step()
+                if not started:
+                    task_status.started()
+                    started = True
+                if pause_s > 0:
+                    await self._client.clock.sleep(pause_s)
+                else:
+                    await anyio.lowlevel.checkpoint()
+            if self._present.cancel_called:
+                # Whatever the watch that was cut off has brought: a list is due.
+                self._resource_version = ""
+
+    def list_again(self, field_selector: str) -> None:
+        """Cut off what is under way and begin with a list of what ``field_selector`` selects."""
+        self._field_selector = field_selector
+        self._resource_version = ""
+        self._present.cancel()
 
     async def _step(self) -> float:
         """One list, or the life of one watch. Returns how long to pause before the next, seconds."""
@@ -339,12 +351,19 @@ class ClusterWatch:
         finished_pods: bool = False,
     ) -> None:
         """``finished_pods``: whether pods that have finished are of interest, too."""
-        selectors: dict[WatchedResource, str] = {}
-        if not finished_pods:
-            selectors[Resource.PODS] = UNFINISHED
-        self.reflectors = tuple(
-            Reflector(client, resource, sink, settings, field_selector=selectors.get(resource, ""))
-            for resource in resources
+        self._client = client
+        self._sink = sink
+        self._settings = settings
+        self._finished_pods = finished_pods
+        self._begun = anyio.Event()
+        self._tasks: TaskGroup | None = None
+        self.reflectors = [self._reflector(resource) for resource in resources]
+
+    def _reflector(self, resource: WatchedResource) -> Reflector:
+        leaves_out = resource is Resource.PODS and not self._finished_pods
+        selector = UNFINISHED if leaves_out else ""
+        return Reflector(
+            self._client, resource, self._sink, self._settings, field_selector=selector
         )
 
     @property
@@ -361,3 +380,24 @@ class ClusterWatch:
         async with anyio.create_task_group() as tasks:
             for reflector in self.reflectors:
                 await tasks.start(reflector.run)
+            self._tasks = tasks
+            self._begun.set()
+
+    async def extend(
+        self, resources: Iterable[WatchedResource], *, finished_pods: bool = False
+    ) -> None:
+        """Watch more while it runs: these resources, and pods that have finished as well. What is
+        watched already goes on. Waits for a first attempt to list what is new."""
+        await self._begun.wait()
+        assert self._tasks is not None
+        if finished_pods and not self._finished_pods:
+            self._finished_pods = True
+            for reflector in self.reflectors:
+                if reflector.resource is Resource.PODS:
+                    reflector.list_again("")
+        known = {reflector.resource for reflector in self.reflectors}
+        for resource in resources:
+            if resource not in known:
+                reflector = self._reflector(resource)
+                self.reflectors.append(reflector)
+                await self._tasks.start(reflector.run)

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from asched.framework.events import ActionType, ClusterEvent, EventResource
-from asched.framework.interface import Eviction, Victim
+from asched.framework.interface import Eviction, ExtensionPoint, Victim
 from asched.framework.pod_groups import group_of, key_of, only_status_changed
 from asched.framework.pod_info import PodInfo
 from asched.framework.profile import PluginLoader, Profile, ProfileError, ProfileSpec
@@ -117,6 +117,25 @@ class Fold:
                 self._pods.enter_in_new_books(entry)
         for entry in state.pods.values():
             self._pods.regroup(entry)
+        if record.lets_go:
+            self._let_go()
+
+    def _let_go(self) -> None:
+        """Of what waits for a plugin or a profile that is gone nobody would speak any more."""
+        state = self.state
+        for held in state.permits.held():
+            name = held.info.pod.spec.scheduler_name
+            profile = state.profiles.get(name)
+            if profile is None:
+                held.reject(min(held.pending), f"there is no profile {name} any more")
+                continue
+            permit = {plugin.name for plugin in profile.spec.plugins_at(ExtensionPoint.PERMIT)}
+            for plugin in sorted(held.pending - permit):
+                held.allow(plugin)
+        for pods in [*state.nominator.by_node.values()]:
+            for info in [*pods.values()]:
+                if info.pod.spec.scheduler_name not in state.profiles:
+                    state.nominator.withdraw(info.key)
 
     def _binding_profile(self, scheduler_name: str) -> Profile:
         """Made when it is first needed: most sessions place no pods with volumes."""

@@ -73,6 +73,10 @@ class ProfilesLoaded(Record):
     queue: QueueSettings = QueueSettings()
     extenders: tuple[ExtenderSpec, ...] = ()
     """In the order in which they are asked; other records name them by their position here."""
+    lets_go: bool = False
+    """Whether pods that wait for what is gone with this configuration are let go: held at Permit by a
+    plugin that is not enabled any more, nominated under a profile that is not there any more. Journals
+    of before this was a field left them to their time."""
 
 
 class ObjectSeen(Record):
