@@ -111,6 +111,8 @@ def _action_title(action: ActionType) -> str:
 
 
 class QueueingHint(Enum):
+    """What a hint answers."""
+
     SKIP = "QueueSkip"
     """The event cannot help this pod."""
     QUEUE = "Queue"

@@ -138,6 +138,8 @@ class SessionPlugin(ABC):
 
 
 class ClosingPlugin(SessionPlugin):
+    """Asked when a session closes."""
+
     @abstractmethod
     def on_close(self, closing: Closing) -> None:
         """The actions have run: what is there to be said about the jobs?"""
@@ -156,28 +158,38 @@ class EventHandlerPlugin(SessionPlugin):
 
 
 class JobOrderPlugin(SessionPlugin):
+    """Which job goes first."""
+
     @abstractmethod
     def job_order(self, job: Job) -> Any:
         """Sorts jobs: smaller goes first. Jobs with equal values are left to the next plugin."""
 
 
 class QueueOrderPlugin(SessionPlugin):
+    """Which queue goes first."""
+
     @abstractmethod
     def queue_order(self, queue: Queue) -> Any: ...
 
 
 class TaskOrderPlugin(SessionPlugin):
+    """Which task of a job goes first."""
+
     @abstractmethod
     def task_order(self, task: Task) -> Any: ...
 
 
 class JobReadyPlugin(SessionPlugin):
+    """Has the job enough tasks placed to be started?"""
+
     @abstractmethod
     def job_ready(self, job: Job) -> bool:
         """Whether enough tasks have room for the job to start."""
 
 
 class JobPipelinedPlugin(SessionPlugin):
+    """Will the job be ready once what is promised to it is free?"""
+
     @abstractmethod
     def job_pipelined(self, job: Job) -> bool:
         """Whether enough tasks have room or wait for it."""
@@ -194,12 +206,16 @@ class Invalid(Protocol):
 
 
 class JobValidPlugin(SessionPlugin):
+    """Can the job be scheduled at all in this session?"""
+
     @abstractmethod
     def job_valid(self, job: Job) -> Invalid | None:
         """None for a job that is worth trying."""
 
 
 class OverusedPlugin(SessionPlugin):
+    """Has the queue more than it deserves?"""
+
     @abstractmethod
     def overused(self, queue: Queue) -> bool:
         """Whether the queue has all it deserves."""
@@ -210,6 +226,8 @@ class OverusedPlugin(SessionPlugin):
 
 
 class AllocatablePlugin(SessionPlugin):
+    """May the queue have more for this task?"""
+
     @abstractmethod
     def allocatable(self, queue: Queue, task: Task, *, reclaiming: bool) -> bool:
         """Whether the queue may have the task's request as well; ``reclaiming``: at the cost of
@@ -217,6 +235,8 @@ class AllocatablePlugin(SessionPlugin):
 
 
 class PredicatePlugin(SessionPlugin):
+    """Can the task run on a node?"""
+
     @abstractmethod
     def predicate(self, task: Task) -> BoolColumn:
         """Where the task may go, by row of the session's nodes; room is not looked at."""
@@ -227,6 +247,8 @@ class PredicatePlugin(SessionPlugin):
 
 
 class NodeOrderPlugin(SessionPlugin):
+    """How good is a node for a task?"""
+
     @abstractmethod
     def node_order(self, task: Task, rows: RowArray) -> Int64Column:
         """The score of each of these rows, which are those that the task could go to."""
@@ -243,6 +265,8 @@ class VictimTest(Protocol):
 
 
 class PreemptablePlugin(SessionPlugin):
+    """Which tasks may be evicted for one of the same queue?"""
+
     @abstractmethod
     def preemptable(self, preemptor: Task) -> VictimTest: ...
 
@@ -253,6 +277,8 @@ class PreemptablePlugin(SessionPlugin):
 
 
 class ReclaimablePlugin(SessionPlugin):
+    """Which tasks may be evicted for one of another queue?"""
+
     @abstractmethod
     def reclaimable(self, reclaimer: Task) -> VictimTest: ...
 

@@ -15,6 +15,8 @@ from asched.model.quantity import QuantityText
 
 
 class CustomPodGroupSpec(ApiStruct):
+    """How many pods run together, of which queue, and how important they are."""
+
     min_member: int = 0
     queue: str = ""
     priority_class_name: str = ""
@@ -60,6 +62,8 @@ class VolcanoPodGroup(CustomPodGroup, tag_field="kind", tag="VolcanoPodGroup"):
 
 
 class CustomQueueSpec(ApiStruct):
+    """A queue's share of the cluster."""
+
     weight: int = 0
     capability: dict[str, QuantityText] = {}
 
@@ -120,6 +124,8 @@ class PodGroupTemplateRef(ApiStruct):
 
 
 class PodGroupSpec(ApiStruct):
+    """How the pods of the group are to be scheduled."""
+
     pod_group_template_ref: PodGroupTemplateRef | None = None
     scheduling_policy: SchedulingPolicy = SchedulingPolicy()
 
@@ -156,6 +162,8 @@ class PodGroupTemplate(ApiStruct):
 
 
 class WorkloadSpec(ApiStruct):
+    """The groups that a workload consists of."""
+
     pod_group_templates: tuple[PodGroupTemplate, ...] = ()
 
 

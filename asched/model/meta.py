@@ -22,6 +22,8 @@ class ApiStruct(
 
 
 class OwnerReference(ApiStruct):
+    """The object that made this one."""
+
     kind: str = ""
     name: str = ""
     uid: str = ""
@@ -49,6 +51,8 @@ class Annotations(ApiStruct, rename=None):
 
 
 class ObjectMeta(ApiStruct):
+    """What of an object's ``metadata`` scheduling reads."""
+
     name: str = ""
     namespace: str = ""
     uid: str = ""

@@ -16,6 +16,8 @@ REGION_LABEL = "topology.kubernetes.io/region"
 
 
 class Taint(ApiStruct):
+    """Keeps pods away that do not tolerate it."""
+
     key: str = ""
     value: str = ""
     effect: str = ""
@@ -25,21 +27,29 @@ class Taint(ApiStruct):
 
 
 class NodeSpec(ApiStruct):
+    """What of a node's ``spec`` scheduling reads."""
+
     unschedulable: bool = False
     taints: tuple[Taint, ...] = ()
 
 
 class ContainerImage(ApiStruct):
+    """An image that a node holds."""
+
     names: tuple[str, ...] = ()
     size_bytes: int = 0
 
 
 class NodeCondition(ApiStruct):
+    """One entry of ``status.conditions``."""
+
     type: str = ""
     status: str = ""
 
 
 class NodeStatus(ApiStruct):
+    """What of a node's ``status`` scheduling reads."""
+
     capacity: dict[str, QuantityText] = {}
     allocatable: dict[str, QuantityText] = {}
     conditions: tuple[NodeCondition, ...] = ()
@@ -48,6 +58,8 @@ class NodeStatus(ApiStruct):
 
 
 class Node(Object, tag_field="kind", tag="Node"):
+    """A node: what it is, and what it offers."""
+
     spec: NodeSpec = NodeSpec()
     status: NodeStatus = NodeStatus()
 

@@ -20,11 +20,15 @@ POD_SCHEDULED = "PodScheduled"
 
 
 class ResourceRequirements(ApiStruct):
+    """Requests and limits; quantities as they were written."""
+
     requests: dict[str, QuantityText] = {}
     limits: dict[str, QuantityText] = {}
 
 
 class ContainerPort(ApiStruct):
+    """A port that a container opens; one of the node's own where ``host_port`` is not 0."""
+
     host_port: int = 0
     container_port: int = 0
     protocol: str = "TCP"
@@ -36,6 +40,8 @@ class ContainerRestartRule(ApiStruct):
 
 
 class Container(ApiStruct):
+    """A container, with what it asks of the node."""
+
     name: str = ""
     image: str = ""
     resources: ResourceRequirements = ResourceRequirements()
@@ -50,6 +56,8 @@ class Container(ApiStruct):
 
 
 class Toleration(ApiStruct):
+    """A taint, or kind of taint, that a pod puts up with."""
+
     key: str = ""
     operator: str = ""
     value: str = ""
@@ -68,6 +76,8 @@ class Toleration(ApiStruct):
 
 
 class PodAffinityTerm(ApiStruct):
+    """Pods to be near, or apart from, and what counts as near."""
+
     label_selector: LabelSelector | None = None
     namespaces: tuple[str, ...] = ()
     namespace_selector: LabelSelector | None = None
@@ -77,11 +87,15 @@ class PodAffinityTerm(ApiStruct):
 
 
 class WeightedPodAffinityTerm(ApiStruct):
+    """A preference, and how much it counts."""
+
     weight: int = 0
     pod_affinity_term: PodAffinityTerm = PodAffinityTerm()
 
 
 class NodeAffinity(ApiStruct):
+    """Which nodes a pod must have, and which it would rather have."""
+
     required: NodeSelector | None = msgspec.field(
         default=None, name="requiredDuringSchedulingIgnoredDuringExecution"
     )
@@ -102,12 +116,16 @@ class PodAffinity(ApiStruct):
 
 
 class Affinity(ApiStruct):
+    """What a pod wants of its node, and of the pods near it."""
+
     node_affinity: NodeAffinity | None = None
     pod_affinity: PodAffinity | None = None
     pod_anti_affinity: PodAffinity | None = None
 
 
 class TopologySpreadConstraint(ApiStruct):
+    """How evenly like pods are to be spread over domains of nodes."""
+
     max_skew: int = 1
     topology_key: str = ""
     when_unsatisfiable: str = "DoNotSchedule"
@@ -119,6 +137,8 @@ class TopologySpreadConstraint(ApiStruct):
 
 
 class SchedulingGate(ApiStruct):
+    """While a pod has one, it is not tried."""
+
     name: str = ""
 
 
@@ -200,16 +220,22 @@ class Volume(ApiStruct):
 
 
 class PodResourceClaim(ApiStruct):
+    """A claim on a device (``spec.resourceClaims``)."""
+
     name: str = ""
     resource_claim_name: str = ""
     resource_claim_template_name: str = ""
 
 
 class PodSchedulingGroup(ApiStruct):
+    """The PodGroup that a pod is of (``spec.schedulingGroup``)."""
+
     pod_group_name: str = ""
 
 
 class PodSpec(ApiStruct):
+    """What of a pod's ``spec`` scheduling reads."""
+
     node_name: str = ""
     scheduler_name: str = DEFAULT_SCHEDULER_NAME
     priority: int = 0
@@ -233,6 +259,8 @@ class PodSpec(ApiStruct):
 
 
 class PodCondition(ApiStruct):
+    """One entry of ``status.conditions``."""
+
     type: str = ""
     status: str = ""
     reason: str = ""
@@ -241,12 +269,16 @@ class PodCondition(ApiStruct):
 
 
 class ContainerStatus(ApiStruct):
+    """What a container was given, while its pod is resized in place."""
+
     name: str = ""
     resources: ResourceRequirements | None = None
     allocated_resources: dict[str, QuantityText] | None = None
 
 
 class PodStatus(ApiStruct):
+    """What of a pod's ``status`` scheduling reads."""
+
     phase: str = ""
     conditions: tuple[PodCondition, ...] = ()
     nominated_node_name: str = ""
@@ -256,6 +288,8 @@ class PodStatus(ApiStruct):
 
 
 class Pod(Object, tag_field="kind", tag="Pod"):
+    """A pod: what it asks for, and what became of it."""
+
     spec: PodSpec = PodSpec()
     status: PodStatus = PodStatus()
 

@@ -37,6 +37,7 @@ def amount(resource: str, quantity: QuantityText) -> int:
 
 
 def amounts(quantities: Mapping[str, QuantityText]) -> Amounts:
+    """Quantities by resource, each in the unit that the scheduler counts it in."""
     return {name: amount(name, quantity) for name, quantity in quantities.items()}
 
 

@@ -9,6 +9,8 @@ from asched.model.meta import ApiStruct
 
 
 class LabelSelectorRequirement(ApiStruct):
+    """One condition on an object's labels."""
+
     key: str = ""
     operator: str = ""
     values: tuple[str, ...] = ()
@@ -35,6 +37,8 @@ class LabelSelector(ApiStruct):
 
 
 class NodeSelectorRequirement(ApiStruct):
+    """One condition on a node's labels or fields."""
+
     key: str = ""
     operator: str = ""
     values: tuple[str, ...] = ()
@@ -71,6 +75,8 @@ class NodeSelector(ApiStruct):
 
 
 class PreferredSchedulingTerm(ApiStruct):
+    """Nodes that are preferred, and how much that counts."""
+
     weight: int = 0
     preference: NodeSelectorTerm = NodeSelectorTerm()
 

@@ -46,6 +46,8 @@ class PortworxVolume(ApiStruct):
 
 
 class PersistentVolumeSpec(ApiStruct):
+    """What the volume is, and from which nodes it can be reached."""
+
     capacity: dict[str, QuantityText] = {}
     access_modes: tuple[str, ...] = ()
     storage_class_name: str = ""
@@ -65,6 +67,8 @@ class PersistentVolumeStatus(ApiStruct):
 
 
 class PersistentVolume(Object, tag_field="kind", tag="PersistentVolume"):
+    """A volume of the cluster."""
+
     spec: PersistentVolumeSpec = PersistentVolumeSpec()
     status: PersistentVolumeStatus = PersistentVolumeStatus()
 
@@ -80,6 +84,8 @@ class VolumeResourceRequirements(ApiStruct):
 
 
 class PersistentVolumeClaimSpec(ApiStruct):
+    """What is demanded."""
+
     access_modes: tuple[str, ...] = ()
     storage_class_name: str | None = None
     volume_name: str = ""
@@ -93,6 +99,8 @@ class PersistentVolumeClaimStatus(ApiStruct):
 
 
 class PersistentVolumeClaim(Object, tag_field="kind", tag="PersistentVolumeClaim"):
+    """A demand for a volume, and the volume that it got."""
+
     spec: PersistentVolumeClaimSpec = PersistentVolumeClaimSpec()
     status: PersistentVolumeClaimStatus = PersistentVolumeClaimStatus()
 
@@ -118,6 +126,8 @@ class TopologySelectorTerm(ApiStruct):
 
 
 class StorageClass(Object, tag_field="kind", tag="StorageClass"):
+    """How volumes of a class are made, and when they are bound."""
+
     provisioner: str = ""
     volume_binding_mode: str = "Immediate"
     allowed_topologies: tuple[TopologySelectorTerm, ...] = ()
@@ -139,6 +149,8 @@ class CSINodeSpec(ApiStruct):
 
 
 class CSINode(Object, tag_field="kind", tag="CSINode"):
+    """Which drivers a node has, and how many volumes each can attach there."""
+
     spec: CSINodeSpec = CSINodeSpec()
 
 
@@ -148,10 +160,14 @@ class CSIDriverSpec(ApiStruct):
 
 
 class CSIDriver(Object, tag_field="kind", tag="CSIDriver"):
+    """What a driver of volumes can do."""
+
     spec: CSIDriverSpec = CSIDriverSpec()
 
 
 class CSIStorageCapacity(Object, tag_field="kind", tag="CSIStorageCapacity"):
+    """How much room a driver has left for new volumes, and for which nodes."""
+
     node_topology: LabelSelector | None = None
     storage_class_name: str = ""
     capacity: QuantityText | None = None
@@ -169,4 +185,6 @@ class VolumeAttachmentSpec(ApiStruct):
 
 
 class VolumeAttachment(Object, tag_field="kind", tag="VolumeAttachment"):
+    """A volume that is attached to a node, or about to be."""
+
     spec: VolumeAttachmentSpec = VolumeAttachmentSpec()

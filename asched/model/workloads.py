@@ -7,7 +7,7 @@ from asched.model.selectors import LabelSelector
 
 
 class Namespace(Object, tag_field="kind", tag="Namespace"):
-    pass
+    """A namespace, for its labels."""
 
 
 class ServiceSpec(ApiStruct):
@@ -15,6 +15,8 @@ class ServiceSpec(ApiStruct):
 
 
 class Service(Object, tag_field="kind", tag="Service"):
+    """A service, for its selector."""
+
     spec: ServiceSpec = ServiceSpec()
 
 
@@ -23,6 +25,8 @@ class ReplicationControllerSpec(ApiStruct):
 
 
 class ReplicationController(Object, tag_field="kind", tag="ReplicationController"):
+    """A set of like pods of the older kind, for its selector."""
+
     spec: ReplicationControllerSpec = ReplicationControllerSpec()
 
 
@@ -33,10 +37,14 @@ class SelectorSpec(ApiStruct):
 
 
 class ReplicaSet(Object, tag_field="kind", tag="ReplicaSet"):
+    """A set of like pods, for its selector."""
+
     spec: SelectorSpec = SelectorSpec()
 
 
 class StatefulSet(Object, tag_field="kind", tag="StatefulSet"):
+    """A set of pods with identities, for its selector."""
+
     spec: SelectorSpec = SelectorSpec()
 
 
@@ -52,11 +60,15 @@ class PodDisruptionBudgetStatus(ApiStruct):
 
 
 class PodDisruptionBudget(Object, tag_field="kind", tag="PodDisruptionBudget"):
+    """How many of some pods may be evicted at a time."""
+
     spec: PodDisruptionBudgetSpec = PodDisruptionBudgetSpec()
     status: PodDisruptionBudgetStatus = PodDisruptionBudgetStatus()
 
 
 class PriorityClass(Object, tag_field="kind", tag="PriorityClass"):
+    """A name for a priority."""
+
     value: int = 0
     global_default: bool = False
     preemption_policy: str = "PreemptLowerPriority"
