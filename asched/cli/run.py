@@ -23,6 +23,7 @@ from asched.daemon.health import Health, HealthAddressError
 from asched.daemon.logs import configure_logs
 from asched.daemon.metrics import Metrics
 from asched.daemon.notify import ServiceManager
+from asched.daemon.reloads import ConfigFile, ReloadRequests, Reloads
 from asched.daemon.shadow.daemon import JournalKindError, require_kind
 from asched.framework.registry import Registry
 from asched.journal.errors import (
@@ -55,12 +56,18 @@ class RunMode(StrEnum):
 def run(
     kubeconfig: Annotated[
         Path | None,
-        typer.Option(help="Kubeconfig file. Default: as kubectl finds it, or in-cluster."),
+        typer.Option(
+            help="Kubeconfig file. Default: as kubectl finds it, or in-cluster."
+        ),
     ] = None,
-    context: Annotated[str | None, typer.Option(help="Context of the kubeconfig.")] = None,
+    context: Annotated[
+        str | None, typer.Option(help="Context of the kubeconfig.")
+    ] = None,
     config: Annotated[
         Path | None,
-        typer.Option(help="KubeSchedulerConfiguration and asched's own settings, in one file."),
+        typer.Option(
+            help="KubeSchedulerConfiguration and asched's own settings, in one file."
+        ),
     ] = None,
     journal: Annotated[
         str | None,
@@ -73,11 +80,13 @@ def run(
         RunMode, typer.Option(help="Schedule, or compare as asched shadow does.")
     ] = RunMode.SCHEDULE,
 ) -> None:
-    """Schedule a cluster until stopped (SIGTERM or Ctrl-C finishes bindings under way).
+    """Schedule a cluster until stopped (SIGTERM or Ctrl-C finishes bindings under way). SIGHUP, or
+    a change of the file, loads the configuration again.
 
     With --mode shadow only compare with the scheduler that owns the cluster, and never write.
     """
     registry = Registry.discover()
+    file = ConfigFile(config) if config else None
     try:
         configuration = load(config, registry)
     except ConfigFileError as error:
@@ -90,9 +99,13 @@ def run(
     if mode is RunMode.SHADOW:
         from asched.cli.shadow import compare_to_end
 
-        compare_to_end(configuration, registry, RunOptions(kubeconfig, context, journal))
+        compare_to_end(
+            configuration, registry, RunOptions(kubeconfig, context, journal)
+        )
     else:
-        schedule_to_end(configuration, registry, RunOptions(kubeconfig, context, journal))
+        schedule_to_end(
+            configuration, registry, RunOptions(kubeconfig, context, journal, file)
+        )
 
 
 class RunOptions(NamedTuple):
@@ -101,16 +114,22 @@ class RunOptions(NamedTuple):
     kubeconfig: Path | None
     context: str | None
     journal: str | None
+    file: ConfigFile | None = None
+    """The configuration's own, where it is to be loaded again when it changes."""
 
 
-def schedule_to_end(configuration: Configuration, registry: Registry, options: RunOptions) -> None:
+def schedule_to_end(
+    configuration: Configuration, registry: Registry, options: RunOptions
+) -> None:
     """Run the daemon in this process. Raises CommandError for what ends it before its time."""
     run_until_signal(partial(_serve, configuration, registry, options))
 
 
-Serve = Callable[[anyio.Event, anyio.Event, ServiceManager], Awaitable[None]]
+Serve = Callable[
+    [anyio.Event, anyio.Event, ServiceManager, ReloadRequests], Awaitable[None]
+]
 """Sets the first event once there is something to bring to an end, which the second one asks for. The
-service manager is told when all is ready."""
+service manager is told when all is ready. SIGHUP becomes a request to reload."""
 
 
 def run_until_signal(serve: Serve) -> None:
@@ -130,18 +149,23 @@ def run_until_signal(serve: Serve) -> None:
 async def _until_signal(serve: Serve) -> None:
     """The first signal lets what is under way end; a second one, or one that comes before there is
     any, ends everything at once."""
-    started, stop = anyio.Event(), anyio.Event()
+    started, stop, reloads = anyio.Event(), anyio.Event(), ReloadRequests()
     manager = ServiceManager.from_environment()
 
     async def serve_and_end() -> None:
-        await serve(started, stop, manager)
+        await serve(started, stop, manager, reloads)
         tasks.cancel_scope.cancel()
 
-    with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+    with anyio.open_signal_receiver(
+        signal.SIGTERM, signal.SIGINT, signal.SIGHUP
+    ) as signals:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(serve_and_end)
             tasks.start_soon(manager.run)
             async for number in signals:
+                if number == signal.SIGHUP:
+                    reloads.ask()
+                    continue
                 log.info("stopping", signal=signal.Signals(number).name)
                 manager.stopping()
                 if stop.is_set() or not started.is_set():
@@ -157,6 +181,7 @@ async def _serve(
     started: anyio.Event,
     stop: anyio.Event,
     manager: ServiceManager,
+    requests: ReloadRequests,
 ) -> None:
     metrics, url = Metrics(), options.journal or configuration.settings.journal.url
     health = Health(metrics.registry)
@@ -174,8 +199,23 @@ async def _serve(
             health.attach(daemon.troubles)
             manager.attach(daemon.hangs)
             started.set()
-            log.info("scheduling", server=client.server, journal=shown(url), health=health.address)
+            log.info(
+                "scheduling",
+                server=client.server,
+                journal=shown(url),
+                health=health.address,
+            )
             tasks.start_soon(_once_synced, daemon.engine.synced, manager)
+            read = partial(load, registry=registry)
+            reloads = Reloads(
+                options.file,
+                read,
+                daemon.take_up,
+                metrics.reloads,
+                manager,
+                client.clock,
+            )
+            tasks.start_soon(reloads.run, requests)
             await stop.wait()
             tasks.cancel_scope.cancel()
 
@@ -196,7 +236,9 @@ def connected(
         or _path(configuration.settings.kubeconfig)
         or _path(connection.kubeconfig)
     )
-    return connect(file, options.context, qps=connection.qps or None, burst=connection.burst)
+    return connect(
+        file, options.context, qps=connection.qps or None, burst=connection.burst
+    )
 
 
 def _path(text: str) -> Path | None:

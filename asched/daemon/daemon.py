@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import NamedTuple
 
@@ -16,20 +16,21 @@ from asched.daemon.checkpoints import Checkpoints
 from asched.daemon.config_file import Configuration
 from asched.daemon.effects import Effects
 from asched.daemon.engine import Engine, EngineLimits
+from asched.daemon.extender_pool import ExtenderPool
 from asched.daemon.inbox import Inbox
 from asched.daemon.machine import Machine
 from asched.daemon.metrics import Metrics
+from asched.daemon.reconfiguring import Reconfigurer, Running, TakenUp, profiles_record
 from asched.daemon.session_files import SessionFiles
 from asched.daemon.session_metrics import TimedRegistry
 from asched.daemon.watched import groups_of_use
-from asched.framework.extenders import in_order_of_asking, spec_of, without_ignored_resources
 from asched.framework.registry import Registry
 from asched.journal.checkpoints import nearest
 from asched.journal.store import JournalStore
 from asched.kube.client import NO_RETRY, ApiClient
 from asched.kube.errors import ApiError, NoAnswerError
 from asched.kube.events import EventRecorder, EventSettings
-from asched.kube.extenders import HttpExtender, open_extenders
+from asched.kube.extenders import HttpExtender
 from asched.kube.group_writer import GroupWriter
 from asched.kube.reflector import ClusterWatch
 from asched.kube.timing import Backoff, RetryPolicy
@@ -42,8 +43,6 @@ from asched.state.records import (
     EngineStarted,
     LeadershipGained,
     Lottery,
-    ProfilesLoaded,
-    QueueSettings,
 )
 from asched.state.session_records import SessionsLoaded
 
@@ -71,6 +70,8 @@ class Daemon(NamedTuple):
     """For reading only."""
     events: EventRecorder | None
     watch: ClusterWatch
+    take_up: Callable[[Configuration], Awaitable[TakenUp]]
+    """Decides by another configuration from now on: :meth:`Reconfigurer.take_up`."""
 
     def troubles(self) -> list[str]:
         """What keeps it from scheduling now, a line each; empty if nothing does."""
@@ -103,16 +104,19 @@ async def running_daemon(
     fold, kept_seq = await nearest(journal, registry.load)
     next_seq = await fold_journal(fold, journal, kept_seq)
     every = configuration.settings.journal.checkpoint_every
-    checkpoints = Checkpoints(journal, fold.state, machine.aside, every=every, last_seq=kept_seq)
-    async with (
-        open_extenders(configuration.scheduler.extenders) as extenders,
-        anyio.create_task_group() as tasks,
-    ):
+    checkpoints = Checkpoints(
+        journal, fold.state, machine.aside, every=every, last_seq=kept_seq
+    )
+    async with anyio.create_task_group() as tasks:
+        extenders = ExtenderPool(tasks, client.clock)
         parts = _Parts(
-            configuration, client, journal, metrics, tasks, machine, extenders, checkpoints
-        )
+            configuration, registry, client, journal, metrics, tasks, machine, extenders,
+            checkpoints,
+        )  # fmt: skip
+        first = await extenders.replacement(configuration.scheduler.extenders)
+        first.use()
         tasks.start_soon(checkpoints.run)
-        daemon = _assemble(parts, fold, next_seq)
+        daemon = _assemble(parts, fold, next_seq, first.extenders)
         _record_start(configuration, daemon, epoch)
         async with anyio.create_task_group() as watching:
             watching.start_soon(_watch, client, daemon.watch)
@@ -175,7 +179,10 @@ async def fold_journal(fold: Fold, journal: JournalStore, after_seq: int = 0) ->
             log.info("folding the journal", records=last_seq)
     if last_seq:
         log.info(
-            "journal folded", records=last_seq, checkpoint=after_seq, pods=len(fold.state.pods)
+            "journal folded",
+            records=last_seq,
+            checkpoint=after_seq,
+            pods=len(fold.state.pods),
         )
     return last_seq + 1
 
@@ -184,16 +191,19 @@ class _Parts(NamedTuple):
     """What a daemon is made from."""
 
     configuration: Configuration
+    registry: Registry
     client: ApiClient
     journal: JournalStore
     metrics: Metrics
     tasks: TaskGroup
     machine: Machine
-    extenders: Sequence[HttpExtender]
+    extenders: ExtenderPool
     checkpoints: Checkpoints
 
 
-def _assemble(parts: _Parts, fold: Fold, next_seq: int) -> Daemon:
+def _assemble(
+    parts: _Parts, fold: Fold, next_seq: int, extenders: Sequence[HttpExtender]
+) -> Daemon:
     settings, client, inbox = parts.configuration.settings, parts.client, Inbox()
     events = _event_recorder(parts)
     effects = Effects(
@@ -207,10 +217,12 @@ def _assemble(parts: _Parts, fold: Fold, next_seq: int) -> Daemon:
         client.clock,
         lambda: Backoff(_EFFECT_RETRY, client.random),
         parts.metrics,
-        parts.extenders,
+        extenders,
     )
     configuration, registry = parts.configuration, SessionRegistry.discover()
-    resources = in_order_of_listing(groups_of_use(configuration.profiles, configuration.sessions))
+    resources = in_order_of_listing(
+        groups_of_use(configuration.profiles, configuration.sessions)
+    )
     engine = Engine(
         fold,
         parts.journal,
@@ -225,14 +237,29 @@ def _assemble(parts: _Parts, fold: Fold, next_seq: int) -> Daemon:
         sessions=TimedRegistry(registry, parts.metrics.sessions),
     )
     files = SessionFiles(
-        settings.batch, configuration.sessions, registry, client.clock, inbox.put_outcome
+        settings.batch,
+        configuration.sessions,
+        registry,
+        client.clock,
+        inbox.put_outcome,
     )
     parts.tasks.start_soon(files.run)
     # How many pods of a job have finished is part of what a session looks at.
     finished = bool(configuration.sessions)
     watch = ClusterWatch(client, inbox.put_changes, resources, finished_pods=finished)
     parts.metrics.watch(fold.state, watch.reflectors)
-    return Daemon(engine, fold.state, events, watch)
+    running = Running(
+        engine,
+        effects,
+        inbox,
+        parts.extenders,
+        files,
+        watch,
+        fold.state,
+        parts.registry.load,
+    )
+    reconfigurer = Reconfigurer(configuration, running)
+    return Daemon(engine, fold.state, events, watch, reconfigurer.take_up)
 
 
 def _event_recorder(parts: _Parts) -> EventRecorder | None:
@@ -250,21 +277,12 @@ def _event_recorder(parts: _Parts) -> EventRecorder | None:
 
 
 def _record_start(configuration: Configuration, daemon: Daemon, epoch: int) -> None:
-    scheduler, settings = configuration.scheduler, configuration.settings.engine
-    sessions = configuration.sessions
+    settings, sessions = configuration.settings.engine, configuration.sessions
     # A journal that never knew sessions need not hear that there are none.
     loaded = (SessionsLoaded(sessions),) if sessions or daemon.cluster.sessions else ()
     daemon.engine.record_start(
         EngineStarted(__version__, settings.seed, Lottery.SAMPLE),
         LeadershipGained(epoch),
-        ProfilesLoaded(
-            without_ignored_resources(configuration.profiles, scheduler.extenders),
-            QueueSettings(
-                scheduler.pod_initial_backoff_seconds,
-                scheduler.pod_max_backoff_seconds,
-                settings.unschedulable_flush_interval.total_seconds(),
-            ),
-            tuple(map(spec_of, in_order_of_asking(scheduler.extenders))),
-        ),
+        profiles_record(configuration),
         *loaded,
     )

@@ -9,6 +9,7 @@ from prometheus_client import CollectorRegistry, Counter, Histogram
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from asched.daemon.reload_metrics import ReloadMetrics
 from asched.daemon.session_metrics import SessionMetrics
 from asched.kube.reflector import Reflector
 from asched.state.cluster import ClusterState, PodPhase
@@ -33,6 +34,7 @@ class Metrics:
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
         self.sessions = SessionMetrics(self.registry)
+        self.reloads = ReloadMetrics(self.registry)
         labels = ("result", "profile")
         self._attempts = Counter(
             "scheduler_schedule_attempts",

@@ -60,9 +60,16 @@ class ServiceManager:
         self._ready.set()
 
     def reloading(self, monotonic_us: int) -> None:
-        """A new configuration is looked at; :meth:`ready` ends that. ``monotonic_us`` is the time of
-        ``CLOCK_MONOTONIC``, which tells ``Type=notify-reload`` that this answers its own signal."""
-        self._tell("RELOADING=1", f"MONOTONIC_USEC={monotonic_us}", "STATUS=reloading")
+        """A new configuration is looked at; :meth:`reloaded` ends that. ``monotonic_us`` is the time
+        of ``CLOCK_MONOTONIC``, by which ``Type=notify-reload`` knows the answer to its own signal. Not
+        said during a start, which is not over before :meth:`ready`."""
+        if self._ready.is_set():
+            self._tell("RELOADING=1", f"MONOTONIC_USEC={monotonic_us}", "STATUS=reloading")
+
+    def reloaded(self, status: str) -> None:
+        """The configuration was looked at, whatever came of it."""
+        if self._ready.is_set():
+            self._tell("READY=1", f"STATUS={status}")
 
     def stopping(self) -> None:
         """The end has begun; what is under way is brought to its own."""

@@ -116,18 +116,26 @@ class SessionFiles:
 
     async def run(self) -> None:
         """Until cancelled."""
-        if not any(settings.conf for settings in self._batch):
-            return
-        shortest = min(settings.period.total_seconds() for settings in self._batch)
         while True:
-            await self._clock.sleep(min(shortest, SLOWEST_POLL_S))
+            periods = [s.period.total_seconds() for s in self._batch if s.conf]
+            await self._clock.sleep(min((*periods, SLOWEST_POLL_S)))
             await self.look()
+
+    def follow(self, batch: Sequence[BatchSettings], loaded: Sequence[SessionSpec]) -> None:
+        """Look after the files of another configuration, which was loaded as given."""
+        self._batch = batch
+        self._loaded = {spec.scheduler_name: spec for spec in loaded}
+        self._complaints.clear()
 
     async def look(self) -> None:
         """Read all files once. One that cannot be used leaves things as they are."""
-        changed = False
-        for settings in self._batch:
+        changed, batch = False, self._batch
+        for settings in batch:
+            if not settings.conf:
+                continue
             spec = await anyio.to_thread.run_sync(self._usable, settings)
+            if batch is not self._batch:
+                return  # what was read is not configured any more
             if spec is not None and spec != self._loaded[settings.scheduler_name]:
                 self._loaded[settings.scheduler_name] = spec
                 changed = True

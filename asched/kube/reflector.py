@@ -354,13 +354,14 @@ class ClusterWatch:
         self._client = client
         self._sink = sink
         self._settings = settings
-        self._finished_pods = finished_pods
+        self.finished_pods = finished_pods
+        """Whether pods that have finished are watched."""
         self._begun = anyio.Event()
         self._tasks: TaskGroup | None = None
         self.reflectors = [self._reflector(resource) for resource in resources]
 
     def _reflector(self, resource: WatchedResource) -> Reflector:
-        leaves_out = resource is Resource.PODS and not self._finished_pods
+        leaves_out = resource is Resource.PODS and not self.finished_pods
         selector = UNFINISHED if leaves_out else ""
         return Reflector(
             self._client, resource, self._sink, self._settings, field_selector=selector
@@ -390,8 +391,8 @@ class ClusterWatch:
         watched already goes on. Waits for a first attempt to list what is new."""
         await self._begun.wait()
         assert self._tasks is not None
-        if finished_pods and not self._finished_pods:
-            self._finished_pods = True
+        if finished_pods and not self.finished_pods:
+            self.finished_pods = True
             for reflector in self.reflectors:
                 if reflector.resource is Resource.PODS:
                     reflector.list_again("")

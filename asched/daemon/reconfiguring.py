@@ -1,0 +1,187 @@
+"""Another configuration for an engine that runs: what is recorded of it, and what changes with it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import partial
+from typing import Final, NamedTuple
+
+import anyio
+import msgspec
+
+from asched.daemon.config_file import Configuration
+from asched.daemon.effects import Effects
+from asched.daemon.engine import Engine
+from asched.daemon.extender_pool import ExtenderPool, Replacement
+from asched.daemon.inbox import Inbox, Reconfiguration
+from asched.daemon.session_files import SessionFiles
+from asched.daemon.watched import annotations_read, watched_for
+from asched.framework.config import Section
+from asched.framework.extenders import in_order_of_asking, spec_of, without_ignored_resources
+from asched.framework.profile import PluginLoader, Profile, ProfileError
+from asched.kube.errors import KubeConfigError
+from asched.kube.reflector import ClusterWatch
+from asched.model.resources import Resource, WatchedResource
+from asched.state.cluster import ClusterState, ProfileHandle
+from asched.state.records import ProfilesLoaded, QueueSettings
+from asched.state.session_records import SessionsLoaded
+
+_TAKEN_UP: Final = frozenset(
+    {
+        "profiles",
+        "extenders",
+        "percentageOfNodesToScore",
+        "podInitialBackoffSeconds",
+        "podMaxBackoffSeconds",
+        "engine.turnTimeSlice",
+        "engine.unschedulableFlushInterval",
+        "batch",
+        "log",
+    }
+)
+"""What may change while the daemon runs."""
+_WITHOUT_EFFECT: Final = frozenset({"parallelism", "enableProfiling", "enableContentionProfiling"})
+
+
+class ReconfigurationError(Exception):
+    """The configuration cannot be used; one line says why."""
+
+
+class TakenUp(NamedTuple):
+    """What became of a configuration that can be used."""
+
+    changed: bool
+    """False where it says the same as the one before."""
+    kept: tuple[str, ...]
+    """Settings that it changes and that count at the next start only, as they are written."""
+
+
+class Running(NamedTuple):
+    """The parts of a daemon that a configuration changes."""
+
+    engine: Engine
+    effects: Effects
+    inbox: Inbox
+    extenders: ExtenderPool
+    files: SessionFiles
+    watch: ClusterWatch
+    cluster: ClusterState
+    """For reading only."""
+    load: PluginLoader
+
+
+def profiles_record(configuration: Configuration) -> ProfilesLoaded:
+    """What is recorded of the profiles, their queue and their extenders."""
+    scheduler, settings = configuration.scheduler, configuration.settings.engine
+    return ProfilesLoaded(
+        without_ignored_resources(configuration.profiles, scheduler.extenders),
+        QueueSettings(
+            scheduler.pod_initial_backoff_seconds,
+            scheduler.pod_max_backoff_seconds,
+            settings.unschedulable_flush_interval.total_seconds(),
+        ),
+        tuple(map(spec_of, in_order_of_asking(scheduler.extenders))),
+        lets_go=True,
+    )
+
+
+class Reconfigurer:
+    """Takes up one configuration after the other."""
+
+    def __init__(self, start: Configuration, running: Running) -> None:
+        """``start``: what the daemon was started with."""
+        self._start = start
+        self._profiles = profiles_record(start)
+        self._running = running
+
+    async def take_up(self, new: Configuration) -> TakenUp:
+        """Decide by another configuration from now on. One at a time.
+
+        Returns when it is folded, after what was decided by the one before. Raises
+        :class:`ReconfigurationError`, and nothing has changed then.
+        """
+        kept = (
+            *_kept(self._start.scheduler, new.scheduler),
+            *_kept(self._start.settings, new.settings),
+        )
+        if new.faults:
+            raise ReconfigurationError("; ".join(new.faults))
+        records: list[ProfilesLoaded | SessionsLoaded] = []
+        profiles = profiles_record(new)
+        # Certificates of extenders may be others though nothing says so.
+        if profiles != self._profiles or new.scheduler.extenders:
+            self._try_out(profiles)
+            records.append(profiles)
+        if new.sessions != self._running.cluster.sessions.specs:
+            records.append(SessionsLoaded(new.sessions))
+        replacement = await self._extenders(new) if profiles in records else None
+        await self._in_turn(new, tuple(records), replacement)
+        self._profiles = profiles
+        return TakenUp(bool(records), kept)
+
+    def _try_out(self, record: ProfilesLoaded) -> None:
+        """Build the profiles once, on the cluster as it is: the fold must not be the first to try."""
+        cluster, load = self._running.cluster, self._running.load
+        for spec in record.profiles:
+            name = spec.scheduler_name
+            try:
+                Profile(spec, load, ProfileHandle(cluster, name))
+            except ProfileError as error:
+                raise ReconfigurationError(str(error)) from None
+            except Exception as error:
+                what = f"{type(error).__name__}: {error}"
+                raise ReconfigurationError(f"profile {name}: a plugin raised {what}") from error
+
+    async def _extenders(self, new: Configuration) -> Replacement:
+        try:
+            return await self._running.extenders.replacement(new.scheduler.extenders)
+        except KubeConfigError as error:
+            raise ReconfigurationError(str(error)) from None
+
+    async def _in_turn(
+        self,
+        new: Configuration,
+        records: tuple[ProfilesLoaded | SessionsLoaded, ...],
+        replacement: Replacement | None,
+    ) -> None:
+        running, done = self._running, anyio.Event()
+        awaited = self._newly_watched(new)
+        folded = partial(self._folded, new, replacement, done)
+        running.inbox.put_outcome(Reconfiguration(records, awaited, folded))
+        await done.wait()
+        await running.watch.extend(
+            watched_for(new.profiles, new.sessions, running.load),
+            finished_pods=bool(new.sessions),
+            annotations=annotations_read(new.profiles, running.load),
+        )
+
+    def _newly_watched(self, new: Configuration) -> frozenset[WatchedResource]:
+        watch = self._running.watch
+        known = {reflector.resource for reflector in watch.reflectors}
+        wanted = watched_for(new.profiles, new.sessions, self._running.load)
+        finished = {Resource.PODS} if new.sessions and not watch.finished_pods else set()
+        return frozenset(wanted) - known | finished
+
+    def _folded(
+        self, new: Configuration, replacement: Replacement | None, done: anyio.Event
+    ) -> None:
+        running = self._running
+        if replacement is not None:
+            running.effects.ask_others(replacement.extenders)
+            replacement.use()
+        running.files.follow(new.settings.batch, new.sessions)
+        running.engine.limit_turns(new.settings.engine.turn_time_slice.total_seconds())
+        done.set()
+
+
+def _kept(start: Section, new: Section, prefix: str = "") -> Iterator[str]:
+    """The settings that differ and cannot change while the daemon runs."""
+    for field in msgspec.structs.fields(start):
+        name = prefix + field.encode_name
+        before, after = getattr(start, field.name), getattr(new, field.name)
+        if before == after or name in _TAKEN_UP or name in _WITHOUT_EFFECT:
+            continue
+        if isinstance(before, Section) and isinstance(after, Section):
+            yield from _kept(before, after, f"{name}.")
+        else:
+            yield name
