@@ -63,13 +63,14 @@ class Commits:
             self.trouble = ""
             log.info("journal: written again")
         self._next_seq = appended.last_seq + 1
-        self._metrics.appended(len(batch), (self._clock.monotonic_ns() - began_ns) / _NS_PER_S)
+        duration_s = (self._clock.monotonic_ns() - began_ns) / _NS_PER_S
+        self._metrics.engine.appended(len(batch), appended.last_seq, duration_s)
         return appended.last_seq
 
     def _complain(self, error: str) -> None:
         """Of a journal that cannot be written: once for each new reason."""
         self.failures += 1
-        self._metrics.append_failed()
+        self._metrics.engine.append_failed()
         if error != self.trouble:
             self.trouble = error
             log.error("journal: nothing is decided until it can be written", error=error)

@@ -15,9 +15,10 @@ from asched.daemon.binding import PatientBinder, binding_cycle, plain_binding
 from asched.daemon.earlier_term import EarlierTerm
 from asched.daemon.inbox import Inbox
 from asched.daemon.lanes import Lanes
-from asched.daemon.metrics import AttemptResult, Metrics
+from asched.daemon.metrics import Metrics
 from asched.daemon.pauses import Pauses
 from asched.daemon.session_effects import SessionEffects
+from asched.daemon.telemetry.scheduling_metrics import AttemptResult
 from asched.framework.interface import Eviction, Victim
 from asched.framework.pod_info import PodInfo
 from asched.framework.profile import Profile
@@ -235,7 +236,9 @@ class Effects:
             self.forget(info.key)
             if self._events is not None:
                 self._events.scheduled(_ref(info), node_name)
-        self._metrics.attempt_ended(result, name, self._clock.monotonic_s() - decided_at_s)
+        self._metrics.scheduling.attempt_ended(
+            result, name, self._clock.monotonic_s() - decided_at_s
+        )
         self._report(outcome)
 
     async def _bind(

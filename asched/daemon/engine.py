@@ -16,12 +16,15 @@ import msgspec
 import structlog
 
 from asched.batch.registry import SessionRegistry
+from asched.cycle.decide import AttemptObserver
 from asched.daemon.checkpoints import Committed
 from asched.daemon.clock import EngineClock, SteadyTime
 from asched.daemon.commits import Commits
 from asched.daemon.effects import Effects
 from asched.daemon.inbox import Inbox, Reconfiguration
-from asched.daemon.metrics import AttemptResult, Metrics
+from asched.daemon.metrics import Metrics
+from asched.daemon.telemetry.engine_watch import EngineWatch
+from asched.daemon.telemetry.scheduling_metrics import AttemptResult
 from asched.deciders import AllDeciders
 from asched.framework.profile import ProfileError
 from asched.journal.store import JournalStore
@@ -93,6 +96,7 @@ class Engine:
         sessions: SessionRegistry | None = None,
         standby: bool = False,
         permitted: Callable[[], bool] = lambda: True,
+        observer: AttemptObserver | None = None,
     ) -> None:
         """``next_seq`` is where the journal goes on. Nothing is decided before each of ``awaited``
         was listed once. ``committed`` is told the last record of each batch that was stored.
@@ -100,16 +104,20 @@ class Engine:
 
         On ``standby`` it observes and records, and decides nothing until a ``LeadershipGained`` comes
         through the inbox; with ``LeadershipLost`` that is over again. ``permitted`` is asked before
-        each round of decisions: a leader whose lease may end must not decide."""
+        each round of decisions: a leader whose lease may end must not decide. ``observer`` watches
+        attempts."""
         self.stats = EngineStats()
         self._fold = fold
         self._cluster = fold.state
-        self._decider = AllDeciders(fold.state, sessions)
+        self._decider = AllDeciders(fold.state, sessions, observer)
         self._effects = effects
         self._inbox = inbox
         self._clock = clock
         self._time = SteadyTime(clock, fold.state.now_ns)
         self._metrics = metrics
+        self._watch = EngineWatch(
+            fold.state, clock.monotonic_ns, metrics.cycles, metrics.scheduling
+        )
         self._awaited = set(awaited)
         self._limits = limits or EngineLimits()
         self._commits = Commits(
@@ -185,9 +193,10 @@ class Engine:
         self._turn_began_ns = self._clock.monotonic_ns()
         self._look_at_the_clock()
         decisions: list[Decision] = []
-        self._observe()
-        if self._decides():
-            self._decide(decisions)
+        with self._watch.turn():
+            self._observe()
+            if self._decides():
+                self._decide(decisions)
         if self._batch:
             batch, self._batch = self._batch, []
             self._committed(await self._commits.append(batch, self._now_ns))
@@ -196,6 +205,7 @@ class Engine:
             for decision in decisions:
                 self._effects.release(decision)
             self._after_commit(batch)
+            self._metrics.engine.turned(self._turn_s())
         self.stats.bound += self._confirmed
         self._confirmed = 0
         self._turn_began_ns = None
@@ -281,7 +291,7 @@ class Engine:
                 change = self._inbox.next_change()
                 if change is None:
                     return
-                self._observe_change(change)
+                self._watch.observe(change, self._observe_change)
                 continue
             # A long list takes as many turns as it needs: other tasks have to live meanwhile.
             news = next(self._listing, None)
@@ -331,10 +341,11 @@ class Engine:
             if not next_decisions:
                 return
             for decision in next_decisions:
+                self._watch.decided(decision)
                 self._apply(decision)
             now_ns = self._clock.monotonic_ns()
             duration_s = (now_ns - began_ns) / NS_PER_S
-            self._metrics.decided(duration_s)
+            self._metrics.scheduling.decided(duration_s)
             for decision in next_decisions:
                 self._count(decision, duration_s)
             decisions.extend(next_decisions)
@@ -357,7 +368,7 @@ class Engine:
                 result = AttemptResult.ERROR
                 log.warning("attempt failed", pod=decision.key, error=decision.message)
         profile = self._cluster.pods[decision.key].info.pod.spec.scheduler_name
-        self._metrics.attempt_ended(result, profile, duration_s)
+        self._metrics.scheduling.attempt_ended(result, profile, duration_s)
 
     # -- after a commit -------------------------------------------------------------------------
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from collections.abc import Callable
 from typing import NamedTuple
@@ -57,8 +58,16 @@ class Inbox:
     each effect that is under way.
     """
 
-    def __init__(self, most_changes: int = _MOST_CHANGES) -> None:
+    def __init__(
+        self,
+        most_changes: int = _MOST_CHANGES,
+        monotonic_ns: Callable[[], int] = time.monotonic_ns,
+    ) -> None:
         self._most_changes = most_changes
+        self._monotonic_ns = monotonic_ns
+        self._arrivals: deque[tuple[int, int]] = deque()
+        """How many changes had come, and when, after each batch that is not wholly taken out."""
+        self._came = self._taken = 0
         self._changes: deque[Change] = deque()
         self._outcomes: deque[Outcome | Reconfiguration] = deque()
         self._arrived = anyio.Event()
@@ -70,9 +79,19 @@ class Inbox:
     async def put_changes(self, batch: Batch) -> None:
         """The sink of the reflectors."""
         self._changes.extend(batch)
+        if batch:
+            self._came += len(batch)
+            self._arrivals.append((self._came, self._monotonic_ns()))
         self._arrived.set()
         while len(self._changes) > self._most_changes:
             await self._drained.wait()
+
+    @property
+    def oldest_age_s(self) -> float:
+        """How long the oldest change has waited; 0 where none does."""
+        if not self._arrivals:
+            return 0.0
+        return (self._monotonic_ns() - self._arrivals[0][1]) / 1e9
 
     @property
     def outcomes(self) -> int:
@@ -90,6 +109,9 @@ class Inbox:
         if not self._changes:
             return None
         change = self._changes.popleft()
+        self._taken += 1
+        if self._arrivals[0][0] <= self._taken:
+            self._arrivals.popleft()
         if len(self._changes) == self._most_changes // 2:
             self._drained.set()
             self._drained = anyio.Event()

@@ -15,6 +15,7 @@ from asched.kube.credentials import CredentialSource, find_credentials
 from asched.kube.http import HttpTransport
 from asched.kube.pool import ConnectionPool
 from asched.kube.timing import Clock, RequestBudget, RetryPolicy, SystemClock
+from asched.kube.transport import RequestWatcher, Transport, WatchedTransport
 
 USER_AGENT = f"asched/{__version__}"
 MAX_CONNECTIONS = 128
@@ -29,17 +30,20 @@ async def connect(
     *,
     qps: float | None = None,
     burst: int | None = None,
+    watcher: RequestWatcher | None = None,
 ) -> AsyncIterator[ApiClient]:
     """A client for the cluster that ``kubeconfig`` (or the environment) names.
 
     ``qps`` requests a second, with ``burst`` at once, are sent at most; without ``qps`` there is no
-    such limit. Certificates are verified unless the kubeconfig says otherwise. Raises
-    KubeConfigError.
+    such limit. ``watcher`` is told of every request. Certificates are verified unless the kubeconfig
+    says otherwise. Raises KubeConfigError.
     """
     clock = SystemClock()
     budget = RequestBudget(qps, burst or max(1, round(2 * qps)), clock) if qps else None
     source = find_credentials(kubeconfig, context)
-    async with open_client(source, clock=clock, random=Random(), budget=budget) as client:
+    async with open_client(
+        source, clock=clock, random=Random(), budget=budget, watcher=watcher
+    ) as client:
         yield client
 
 
@@ -51,6 +55,7 @@ async def open_client(
     random: Random,
     budget: RequestBudget | None = None,
     retry: RetryPolicy | None = None,
+    watcher: RequestWatcher | None = None,
 ) -> AsyncIterator[ApiClient]:
     """A client with all that it needs given: its credentials, time and randomness."""
     credentials = await source.load(clock.utc())
@@ -62,8 +67,11 @@ async def open_client(
         cookie_jar=aiohttp.DummyCookieJar(),
     ) as session:
         try:
+            transport: Transport = HttpTransport(session, pool)
+            if watcher is not None:
+                transport = WatchedTransport(transport, watcher, clock)
             yield ApiClient(
-                HttpTransport(session, pool),
+                transport,
                 source,
                 credentials,
                 clock=clock,

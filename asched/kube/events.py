@@ -154,6 +154,11 @@ class EventRecorder:
         self._warned_at_s: float | None = None
         self._last_name_ns = 0
 
+    @property
+    def waiting(self) -> int:
+        """Events that wait to be sent."""
+        return len(self._queue)
+
     # -- recording ----------------------------------------------------------------------------
 
     def scheduled(self, pod: PodRef, node: str) -> None:

@@ -8,9 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import NamedTuple, Protocol
+from urllib.parse import urlsplit
 
 from asched.kube.credentials import Credentials
+from asched.kube.errors import NoAnswerError
 from asched.kube.http1 import HttpAnswer
+from asched.kube.timing import Clock
 
 
 class ApiRequest(NamedTuple):
@@ -62,3 +65,49 @@ class Transport(Protocol):
         Raises NoAnswerError.
         """
         ...
+
+
+class RequestWatcher(Protocol):
+    """Is told of every request, those that are repeated each time."""
+
+    def answered(self, method: str, host: str, status: int, duration_s: float) -> None:
+        """``host`` as in the server's URL, with its port; ``status`` 0 where no answer came."""
+
+
+class WatchedTransport:
+    """A :class:`Transport` that tells a watcher of what goes through it."""
+
+    def __init__(self, transport: Transport, watcher: RequestWatcher, clock: Clock) -> None:
+        self._transport = transport
+        self._watcher = watcher
+        self._clock = clock
+        self._server = self._host = ""
+
+    async def exchange(self, credentials: Credentials, request: ApiRequest) -> HttpAnswer:
+        began_s = self._clock.monotonic_s()
+        try:
+            answer = await self._transport.exchange(credentials, request)
+        except NoAnswerError:
+            self._tell(credentials, request, 0, began_s)
+            raise
+        self._tell(credentials, request, answer.status, began_s)
+        return answer
+
+    async def open(self, credentials: Credentials, request: ApiRequest) -> OpenAnswer:
+        began_s = self._clock.monotonic_s()
+        try:
+            answer = await self._transport.open(credentials, request)
+        except NoAnswerError:
+            self._tell(credentials, request, 0, began_s)
+            raise
+        self._tell(credentials, request, answer.status, began_s)
+        return answer
+
+    def _tell(
+        self, credentials: Credentials, request: ApiRequest, status: int, began_s: float
+    ) -> None:
+        if credentials.server != self._server:
+            self._server = credentials.server
+            self._host = urlsplit(credentials.server).netloc.rpartition("@")[2]
+        duration_s = self._clock.monotonic_s() - began_s
+        self._watcher.answered(request.method, self._host, status, duration_s)

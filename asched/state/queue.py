@@ -118,6 +118,11 @@ class SchedulingQueue:
         return (key for key in self._in_flight if key not in self._active.pods)
 
     @property
+    def events(self) -> Iterable[Happened]:
+        """What is kept for pods in flight, oldest first."""
+        return self._events
+
+    @property
     def flying(self) -> Iterator[QueuedPod]:
         """The pods in flight."""
         return (self._in_flight[key][0] for key in self.in_flight)

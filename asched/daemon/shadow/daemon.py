@@ -100,7 +100,7 @@ async def running_shadow(
         profiles_record(configuration),
     )
     watch = ClusterWatch(client.read_only(), inbox.put_changes)
-    metrics.watch(follower.state, watch.reflectors)
+    metrics.watch(follower.state, lambda: watch.reflectors)
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(watch.run)
         tasks.start_soon(_run, engine, tasks.cancel_scope)

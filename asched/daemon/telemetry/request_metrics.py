@@ -1,0 +1,45 @@
+"""Requests to the API server: client-go's metrics."""
+
+from __future__ import annotations
+
+from prometheus_client import CollectorRegistry, Counter, Histogram
+
+_DURATION_BUCKETS_S = (0.005, 0.025, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0)
+"""Those of component-base."""
+NO_ANSWER = "<error>"
+"""The ``code`` of a request without an answer, as client-go has it."""
+
+
+class RequestMetrics:
+    """A :class:`~asched.kube.transport.RequestWatcher`."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._requests = Counter(
+            "rest_client_requests",
+            "Number of HTTP requests, partitioned by status code, method, and host.",
+            ["code", "method", "host"],
+            registry=registry,
+        )
+        self._duration = Histogram(
+            "rest_client_request_duration_seconds",
+            "Request latency in seconds. Broken down by verb, and host. Of a watch, the time until it"
+            " begins.",
+            ["verb", "host"],
+            buckets=_DURATION_BUCKETS_S,
+            registry=registry,
+        )
+        self._found: dict[tuple[str, str, int], tuple[Counter, Histogram]] = {}
+
+    def answered(self, method: str, host: str, status: int, duration_s: float) -> None:
+        # Finding the child of some labels costs more than counting on it.
+        found = self._found.get((method, host, status))
+        if found is None:
+            code = str(status) if status else NO_ANSWER
+            found = (
+                self._requests.labels(code, method, host),
+                self._duration.labels(method, host),
+            )
+            self._found[method, host, status] = found
+        count, duration = found
+        count.inc()
+        duration.observe(duration_s)
