@@ -23,6 +23,8 @@ from asched.daemon.metrics import Metrics
 from asched.daemon.reconfiguring import Reconfigurer, Running, TakenUp, profiles_record
 from asched.daemon.session_files import SessionFiles
 from asched.daemon.session_metrics import TimedRegistry
+from asched.daemon.telemetry.present import Backlog
+from asched.daemon.telemetry.stopwatch import CycleStopwatch
 from asched.daemon.watched import groups_of_use
 from asched.framework.registry import Registry
 from asched.journal.checkpoints import nearest
@@ -104,9 +106,7 @@ async def running_daemon(
     fold, kept_seq = await nearest(journal, registry.load)
     next_seq = await fold_journal(fold, journal, kept_seq)
     every = configuration.settings.journal.checkpoint_every
-    checkpoints = Checkpoints(
-        journal, fold.state, machine.aside, every=every, last_seq=kept_seq
-    )
+    checkpoints = Checkpoints(journal, fold.state, machine.aside, every=every, last_seq=kept_seq)
     async with anyio.create_task_group() as tasks:
         extenders = ExtenderPool(tasks, client.clock)
         parts = _Parts(
@@ -204,7 +204,10 @@ class _Parts(NamedTuple):
 def _assemble(
     parts: _Parts, fold: Fold, next_seq: int, extenders: Sequence[HttpExtender]
 ) -> Daemon:
-    settings, client, inbox = parts.configuration.settings, parts.client, Inbox()
+    settings, client = parts.configuration.settings, parts.client
+    monotonic_ns = parts.machine.clock.monotonic_ns
+    inbox = Inbox(monotonic_ns=monotonic_ns)
+    stopwatch = CycleStopwatch(monotonic_ns, [parts.metrics.cycles])
     events = _event_recorder(parts)
     effects = Effects(
         fold.state,
@@ -220,9 +223,7 @@ def _assemble(
         extenders,
     )
     configuration, registry = parts.configuration, SessionRegistry.discover()
-    resources = in_order_of_listing(
-        groups_of_use(configuration.profiles, configuration.sessions)
-    )
+    resources = in_order_of_listing(groups_of_use(configuration.profiles, configuration.sessions))
     engine = Engine(
         fold,
         parts.journal,
@@ -235,6 +236,7 @@ def _assemble(
         limits=EngineLimits(slice_s=settings.engine.turn_time_slice.total_seconds()),
         committed=parts.checkpoints.committed,
         sessions=TimedRegistry(registry, parts.metrics.sessions),
+        observer=stopwatch,
     )
     files = SessionFiles(
         settings.batch,
@@ -247,7 +249,10 @@ def _assemble(
     # How many pods of a job have finished is part of what a session looks at.
     finished = bool(configuration.sessions)
     watch = ClusterWatch(client, inbox.put_changes, resources, finished_pods=finished)
-    parts.metrics.watch(fold.state, watch.reflectors)
+    parts.metrics.watch(fold.state, lambda: watch.reflectors)
+    parts.metrics.watch_work(
+        lambda: Backlog(len(inbox), inbox.oldest_age_s), lambda: effects.under_way, events
+    )
     running = Running(
         engine,
         effects,
