@@ -56,18 +56,12 @@ class RunMode(StrEnum):
 def run(
     kubeconfig: Annotated[
         Path | None,
-        typer.Option(
-            help="Kubeconfig file. Default: as kubectl finds it, or in-cluster."
-        ),
+        typer.Option(help="Kubeconfig file. Default: as kubectl finds it, or in-cluster."),
     ] = None,
-    context: Annotated[
-        str | None, typer.Option(help="Context of the kubeconfig.")
-    ] = None,
+    context: Annotated[str | None, typer.Option(help="Context of the kubeconfig.")] = None,
     config: Annotated[
         Path | None,
-        typer.Option(
-            help="KubeSchedulerConfiguration and asched's own settings, in one file."
-        ),
+        typer.Option(help="KubeSchedulerConfiguration and asched's own settings, in one file."),
     ] = None,
     journal: Annotated[
         str | None,
@@ -99,13 +93,9 @@ def run(
     if mode is RunMode.SHADOW:
         from asched.cli.shadow import compare_to_end
 
-        compare_to_end(
-            configuration, registry, RunOptions(kubeconfig, context, journal)
-        )
+        compare_to_end(configuration, registry, RunOptions(kubeconfig, context, journal))
     else:
-        schedule_to_end(
-            configuration, registry, RunOptions(kubeconfig, context, journal, file)
-        )
+        schedule_to_end(configuration, registry, RunOptions(kubeconfig, context, journal, file))
 
 
 class RunOptions(NamedTuple):
@@ -118,16 +108,12 @@ class RunOptions(NamedTuple):
     """The configuration's own, where it is to be loaded again when it changes."""
 
 
-def schedule_to_end(
-    configuration: Configuration, registry: Registry, options: RunOptions
-) -> None:
+def schedule_to_end(configuration: Configuration, registry: Registry, options: RunOptions) -> None:
     """Run the daemon in this process. Raises CommandError for what ends it before its time."""
     run_until_signal(partial(_serve, configuration, registry, options))
 
 
-Serve = Callable[
-    [anyio.Event, anyio.Event, ServiceManager, ReloadRequests], Awaitable[None]
-]
+Serve = Callable[[anyio.Event, anyio.Event, ServiceManager, ReloadRequests], Awaitable[None]]
 """Sets the first event once there is something to bring to an end, which the second one asks for. The
 service manager is told when all is ready. SIGHUP becomes a request to reload."""
 
@@ -156,9 +142,7 @@ async def _until_signal(serve: Serve) -> None:
         await serve(started, stop, manager, reloads)
         tasks.cancel_scope.cancel()
 
-    with anyio.open_signal_receiver(
-        signal.SIGTERM, signal.SIGINT, signal.SIGHUP
-    ) as signals:
+    with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as signals:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(serve_and_end)
             tasks.start_soon(manager.run)
@@ -199,21 +183,11 @@ async def _serve(
             health.attach(daemon.troubles)
             manager.attach(daemon.hangs)
             started.set()
-            log.info(
-                "scheduling",
-                server=client.server,
-                journal=shown(url),
-                health=health.address,
-            )
+            log.info("scheduling", server=client.server, journal=shown(url), health=health.address)
             tasks.start_soon(_once_synced, daemon.engine.synced, manager)
             read = partial(load, registry=registry)
             reloads = Reloads(
-                options.file,
-                read,
-                daemon.take_up,
-                metrics.reloads,
-                manager,
-                client.clock,
+                options.file, read, daemon.take_up, metrics.reloads, manager, client.clock
             )
             tasks.start_soon(reloads.run, requests)
             await stop.wait()
@@ -236,9 +210,7 @@ def connected(
         or _path(configuration.settings.kubeconfig)
         or _path(connection.kubeconfig)
     )
-    return connect(
-        file, options.context, qps=connection.qps or None, burst=connection.burst
-    )
+    return connect(file, options.context, qps=connection.qps or None, burst=connection.burst)
 
 
 def _path(text: str) -> Path | None:

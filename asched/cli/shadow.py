@@ -31,9 +31,7 @@ from asched.kube.tape import Tape, TapeError
 DEFAULT_JOURNAL = "asched-shadow.db"
 """Not that of ``asched run``, which a shadow must not take away from it."""
 
-app = command_app(
-    "Compare with the scheduler that owns a cluster, without ever writing to it."
-)
+app = command_app("Compare with the scheduler that owns a cluster, without ever writing to it.")
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
@@ -41,23 +39,16 @@ log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 @app.command()
 def shadow(
     tape: Annotated[
-        Path | None,
-        typer.Option(help="Compare with a recording instead of a live cluster."),
+        Path | None, typer.Option(help="Compare with a recording instead of a live cluster.")
     ] = None,
     kubeconfig: Annotated[
         Path | None,
-        typer.Option(
-            help="Kubeconfig file. Default: as kubectl finds it, or in-cluster."
-        ),
+        typer.Option(help="Kubeconfig file. Default: as kubectl finds it, or in-cluster."),
     ] = None,
-    context: Annotated[
-        str | None, typer.Option(help="Context of the kubeconfig.")
-    ] = None,
+    context: Annotated[str | None, typer.Option(help="Context of the kubeconfig.")] = None,
     config: Annotated[
         Path | None,
-        typer.Option(
-            help="KubeSchedulerConfiguration and asched's own settings, in one file."
-        ),
+        typer.Option(help="KubeSchedulerConfiguration and asched's own settings, in one file."),
     ] = None,
     journal: Annotated[
         str | None,
@@ -88,9 +79,7 @@ def shadow(
         compare_to_end(configuration, registry, options, output)
         return
     if kubeconfig or context or journal:
-        raise BadInput(
-            "asched: --tape needs neither a cluster nor a journal; leave them out"
-        )
+        raise BadInput("asched: --tape needs neither a cluster nor a journal; leave them out")
     try:
         print_report(compare_recording(Tape(tape), configuration, registry), output)
     except TapeError as error:
@@ -136,12 +125,7 @@ async def _serve(
         ):
             health.attach(running.engine.troubles)
             started.set()
-            log.info(
-                "comparing",
-                server=client.server,
-                journal=shown(url),
-                health=health.address,
-            )
+            log.info("comparing", server=client.server, journal=shown(url), health=health.address)
             tasks.start_soon(_once_synced, running.engine.synced, manager)
             tasks.start_soon(requests.refuse, "a comparison keeps to one configuration")
             await stop.wait()
@@ -189,9 +173,7 @@ def print_report(report: Report, output: TableOrData) -> None:
 
 
 def _tally(what: str, tally: Tally) -> tuple[str, ...]:
-    causes = ", ".join(
-        f"{number} {cause}" for cause, number in sorted(tally.causes.items())
-    )
+    causes = ", ".join(f"{number} {cause}" for cause, number in sorted(tally.causes.items()))
     share = "-" if tally.share is None else f"{100 * tally.share:.2f} %"
     return what, str(tally.compared), str(tally.agreed), share, causes or "none"
 
@@ -200,23 +182,17 @@ def _print_difference(difference: Difference) -> None:
     theirs = f"bound to {difference.node}" if difference.node else difference.message
     ours = ", ".join(difference.best) or difference.own_message
     print()
-    print(
-        f"{difference.at:%H:%M:%S.%f} pod {difference.pod} (comparison {difference.number})"
-    )
+    print(f"{difference.at:%H:%M:%S.%f} pod {difference.pod} (comparison {difference.number})")
     print(f"  theirs: {theirs}")
     print(f"  ours:   {ours}")
     for node in difference.nodes:
         print(f"  {_opinion(node)}")
     cause = difference.cause.value if difference.looked_into else "not looked into yet"
-    print(
-        f"  cause:  {cause}" + (f": {difference.detail}" if difference.detail else "")
-    )
+    print(f"  cause:  {cause}" + (f": {difference.detail}" if difference.detail else ""))
 
 
 def _opinion(node: NodeOpinion) -> str:
     if node.total is None:
         return f"{node.name}: {node.refused}"
-    scores = ", ".join(
-        f"{plugin} {score}" for plugin, score in node.scores.items() if score
-    )
+    scores = ", ".join(f"{plugin} {score}" for plugin, score in node.scores.items() if score)
     return f"{node.name}: total {node.total} ({scores})"

@@ -73,9 +73,7 @@ class Asking:
         nodes = AskedNodes(names, [table.node(row) for row in inquiry.rows.tolist()])
         victims = [self._with_pods(candidate) for candidate in question.candidates]
         for index in question.extenders:
-            self._tasks.start_soon(
-                self._run, self._extenders, index, question, pod, nodes, victims
-            )
+            self._tasks.start_soon(self._run, self._extenders, index, question, pod, nodes, victims)
 
     def _with_pods(self, candidate: PreemptionCandidate) -> VictimPods:
         found = (self._cluster.entry(victim.key, victim.uid) for victim in candidate.victims)
