@@ -25,9 +25,9 @@ from asched.cli.garbage import rare_collections
 from asched.cli.journals import DEFAULT_URL, JournalOption, ask_journal
 from asched.cli.output import TableOrData, print_json, print_table
 from asched.cli.root import command_app
-from asched.cli.simulated_scheduler import scheduler_of
 from asched.cli.times import TIMES, time_ns
 from asched.daemon.config_file import ConfigFileError, Configuration, load
+from asched.daemon.simulated import scheduler_of
 from asched.framework.registry import Registry
 from asched.journal.store import JournalStore
 from asched.sim.virtual.loop import Scheduler, SimulationStuckError, simulate

@@ -73,6 +73,19 @@ class Registry:
         }
         return registry
 
+    def including(self, *plugins: type[Plugin]) -> Registry:
+        """A registry that has these classes as well, in place of any others of their names.
+
+        Raises :class:`RegistryError` for a class that is no usable plugin.
+        """
+        registry = Registry()
+        registry._offers = self._offers
+        registry._loaded, registry._origins = dict(self._loaded), dict(self._origins)
+        for plugin in plugins:
+            name = getattr(plugin, "name", plugin.__qualname__)
+            registry._accept(name, plugin, PluginOrigin(name, "", ""))
+        return registry
+
     @property
     def names(self) -> tuple[str, ...]:
         """Every name on offer, sorted, whether or not it can be loaded."""

@@ -25,8 +25,8 @@ from asched.cli.root import command_app
 from asched.cli.simulate.reading import openb_history, scenario_history
 from asched.cli.simulate.recording import JournalWriter
 from asched.cli.simulate.summary import SimulationReport, print_summary
-from asched.cli.simulated_scheduler import scheduler_of
 from asched.daemon.config_file import ConfigFileError, Configuration, load
+from asched.daemon.simulated import scheduler_of
 from asched.framework.duration import parse_duration
 from asched.framework.profile import PluginLoader
 from asched.framework.registry import Registry

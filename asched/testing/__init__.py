@@ -1,0 +1,48 @@
+"""For tests of plugins: objects in a line each, plugins and profiles on a described cluster.
+
+>>> from asched.testing import node, pod, schedule, profile
+>>> schedule(profile(), [node("n", cpu="2")], [pod("p", cpu="1")]).nodes
+{'p': 'n'}
+
+``docs/plugins/testing.md`` is the guide.
+"""
+
+from __future__ import annotations
+
+from asched.testing.builders import (
+    claim,
+    from_api,
+    from_yaml,
+    node,
+    nodes,
+    pod,
+    pod_group,
+    pods,
+    storage_class,
+    volume,
+)
+from asched.testing.harness import instance, run_filter, scores
+from asched.testing.placements import Placement, Placements, schedule
+from asched.testing.profiles import ProfileSetup, configured, profile
+
+__all__ = [
+    "Placement",
+    "Placements",
+    "ProfileSetup",
+    "claim",
+    "configured",
+    "from_api",
+    "from_yaml",
+    "instance",
+    "node",
+    "nodes",
+    "pod",
+    "pod_group",
+    "pods",
+    "profile",
+    "run_filter",
+    "schedule",
+    "scores",
+    "storage_class",
+    "volume",
+]

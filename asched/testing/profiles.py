@@ -1,0 +1,124 @@
+"""Profiles for tests: the defaults with a plugin more, a plugin alone, or a configuration file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import msgspec
+
+from asched.daemon.config_file import load, parse
+from asched.daemon.simulated import scheduler_of
+from asched.framework.config import (
+    KubeSchedulerConfiguration,
+    PluginConfig,
+    PluginRef,
+    Plugins,
+    PluginSet,
+    ProfileConfig,
+)
+from asched.framework.interface import ExtensionPoint, Plugin
+from asched.framework.profile import ProfileSpec
+from asched.framework.registry import Registry
+from asched.framework.resolve import resolve
+from asched.framework.sessions import SessionSpec
+from asched.sim.virtual.loop import Pace, Scheduler
+from asched.state.records import QueueSettings
+
+Arguments = Mapping[str, Any] | msgspec.Struct
+"""A plugin's arguments, as ``pluginConfig`` has them or as the plugin's own type."""
+
+_INDISPENSABLE = (
+    (ExtensionPoint.QUEUE_SORT, "PrioritySort"),
+    (ExtensionPoint.BIND, "DefaultBinder"),
+)
+
+
+class ProfileSetup(NamedTuple):
+    """Profiles with the plugins they consist of: what :func:`asched.testing.schedule` takes."""
+
+    profiles: tuple[ProfileSpec, ...]
+    registry: Registry
+    queue: QueueSettings = QueueSettings()
+    sessions: tuple[SessionSpec, ...] = ()
+
+    @property
+    def scheduler_name(self) -> str:
+        """Of the first profile."""
+        names = [*(p.scheduler_name for p in self.profiles)]
+        return [*names, *(session.scheduler_name for session in self.sessions)][0]
+
+    @property
+    def scheduler_names(self) -> frozenset[str]:
+        """All that are served."""
+        return frozenset(
+            [p.scheduler_name for p in self.profiles] + [s.scheduler_name for s in self.sessions]
+        )
+
+    def scheduler(self, seed: int = 0) -> Scheduler:
+        """As a simulation takes it."""
+        return Scheduler(self.profiles, self.queue, seed, sessions=self.sessions)
+
+
+@cache
+def installed() -> Registry:
+    """All plugins that are installed here."""
+    return Registry.discover()
+
+
+def profile(
+    *plugins: type[Plugin] | str,
+    args: Mapping[str, Arguments] | None = None,
+    weights: Mapping[str, int] | None = None,
+    without: Iterable[str] = (),
+    alone: bool = False,
+) -> ProfileSetup:
+    """The default profile, with these plugins enabled wherever they serve.
+
+    ``plugins`` are classes, or names of installed ones. ``args`` and ``weights`` are by plugin name.
+    ``without`` names default plugins to leave out; ``alone`` leaves out all of them but the order of
+    the queue and the binder.
+
+    Raises :class:`~asched.framework.strict.ConfigurationError` with all that is wrong, as a daemon with
+    that configuration would refuse to start.
+    """
+    classes = [plugin for plugin in plugins if not isinstance(plugin, str)]
+    registry = installed().including(*classes)
+    names = [plugin if isinstance(plugin, str) else plugin.name for plugin in plugins]
+    if alone:
+        served = [registry.load(name) for name in names]
+        names += [
+            name
+            for point, name in _INDISPENSABLE
+            if not any(point.served_by(plugin) for plugin in served)
+        ]
+    weighed = weights or {}
+    multi_point = PluginSet(
+        enabled=tuple(PluginRef(name, weighed.get(name, 0)) for name in names),
+        disabled=tuple(PluginRef(name) for name in (["*"] if alone else without)),
+    )
+    given = tuple(PluginConfig(name, _plain(value)) for name, value in (args or {}).items())
+    wanted = ProfileConfig(plugins=Plugins(multi_point=multi_point), plugin_config=given)
+    return ProfileSetup(resolve(KubeSchedulerConfiguration(profiles=(wanted,)), registry), registry)
+
+
+def configured(config: Path | str, *plugins: type[Plugin]) -> ProfileSetup:
+    """What a configuration makes: a file's, or that of YAML text, as for ``asched run --config``.
+
+    ``plugins`` are classes that it may name beside the installed ones. Extenders are left out: nobody
+    would answer. Raises :class:`~asched.daemon.config_file.ConfigFileError` with a line for each mistake.
+    """
+    registry = installed().including(*plugins)
+    if isinstance(config, Path):
+        found = load(config, registry)
+    else:
+        found = parse(config, "(text)", registry)
+    scheduler = scheduler_of(found, Pace())
+    return ProfileSetup(scheduler.profiles, registry, scheduler.queue, scheduler.sessions)
+
+
+def _plain(args: Arguments) -> dict[str, Any]:
+    found: dict[str, Any] = msgspec.to_builtins(args)
+    return found

@@ -1,0 +1,119 @@
+"""Builders make what the API's JSON makes, and refuse what it could not hold."""
+
+from __future__ import annotations
+
+import pytest
+
+from asched.framework import PodInfo
+from asched.model import (
+    CustomPodGroup,
+    DecodeError,
+    Node,
+    PersistentVolumeClaim,
+    Taint,
+    Toleration,
+)
+from asched.testing import (
+    claim,
+    from_api,
+    from_yaml,
+    node,
+    nodes,
+    pod,
+    pod_group,
+    pods,
+    profile,
+    schedule,
+    storage_class,
+    volume,
+)
+
+
+def test_a_pod_says_what_it_was_told() -> None:
+    made = pod(
+        "web", namespace="shop", cpu="500m", memory="1Gi", requests={"example.com/gpu": 2},
+        labels={"app": "web"}, priority=5, node_selector={"disk": "ssd"}, host_ports=[80],
+        tolerations=["a", "b=c", "d=e:NoSchedule", Toleration(key="f", operator="Exists")],
+        claims=["data"], group="g", spec={"hostNetwork": True},
+    )  # fmt: skip
+    shape = PodInfo(made).shape
+    assert shape.requests == {"cpu": 500, "memory": 1 << 30, "example.com/gpu": 2}
+    assert [(port.port, port.protocol) for port in shape.ports] == [(80, "TCP")]
+    assert (made.key, made.uid, made.labels) == ("shop/web", "shop/web", {"app": "web"})
+    spec = made.spec
+    assert (spec.priority, spec.node_selector, spec.host_network) == (5, {"disk": "ssd"}, True)
+    assert [(t.key, t.operator, t.value, t.effect) for t in spec.tolerations] == [
+        ("a", "Exists", "", ""), ("b", "Equal", "c", ""), ("d", "Equal", "e", "NoSchedule"),
+        ("f", "Exists", "", ""),
+    ]  # fmt: skip
+    assert spec.volumes[0].persistent_volume_claim is not None
+    assert spec.scheduling_group is not None
+    assert [each.name for each in pods(2, "w", namespace="shop")] == ["w-0", "w-1"]
+
+
+def test_a_node_says_what_it_was_told() -> None:
+    made = node(
+        "n", cpu="4", memory="8Gi", max_pods=5, allocatable={"example.com/gpu": "1"}, zone="a",
+        taints=["k=v:NoSchedule", "l:NoExecute", Taint(key="m", effect="PreferNoSchedule")],
+        unschedulable=True, images={"app": 70},
+    )  # fmt: skip
+    assert made.status.allocatable == {
+        "cpu": "4", "memory": "8Gi", "pods": "5", "example.com/gpu": "1",
+    }  # fmt: skip
+    assert [(t.key, t.value, t.effect) for t in made.spec.taints] == [
+        ("k", "v", "NoSchedule"), ("l", "", "NoExecute"), ("m", "", "PreferNoSchedule"),
+    ]  # fmt: skip
+    assert made.spec.unschedulable
+    assert made.status.images[0].size_bytes == 70
+    zones = [n.labels["topology.kubernetes.io/zone"] for n in nodes(3, zones=["a", "b"])]
+    assert zones == ["a", "b", "a"]
+
+
+@pytest.mark.parametrize(
+    ("what", "told"),
+    [
+        (lambda: pod(cpu="lots"), "requests.cpu"),
+        (lambda: node(cpu="-x"), "allocatable.cpu"),
+        (lambda: pod(spec={"priority": "high"}), "priority"),
+        (lambda: from_api({"apiVersion": "v1", "kind": "Secret"}), "v1 Secret is no kind"),
+        (lambda: from_api({"apiVersion": "v1", "kind": "Pod"}), "without metadata.name"),
+    ],
+)
+def test_what_no_api_server_would_send_is_refused(what: object, told: str) -> None:
+    assert callable(what)
+    with pytest.raises(DecodeError, match=told):
+        what()
+    with pytest.raises(ValueError, match="'gpu' is no taint"):
+        node(taints=["gpu"])
+
+
+def test_volumes_are_bound_with_their_pods() -> None:
+    cluster = [
+        *nodes(2, zones=["a", "b"]), storage_class("disks"), claim("data", storage_class="disks"),
+        volume("v", storage_class="disks", zone="b"),
+    ]  # fmt: skip
+    assert schedule(profile(), cluster, [pod("p", claims=["data"])]).nodes == {"p": "node-1"}
+    bound = claim("data", volume="v")
+    assert bound.spec.volume_name == "v"
+    assert isinstance(bound, PersistentVolumeClaim)
+
+
+def test_manifests_are_read() -> None:
+    found = from_yaml(
+        """
+apiVersion: v1
+kind: Node
+metadata: {name: n}
+status: {allocatable: {cpu: 2, pods: 9}}
+---
+apiVersion: scheduling.incubator.k8s.io/v1alpha1
+kind: PodGroup
+metadata: {name: g}
+spec: {minMember: 2}
+---
+"""
+    )
+    assert isinstance(found[0], Node)
+    assert isinstance(found[1], CustomPodGroup)
+    assert (found[1].key, found[1].spec.min_member) == ("default/g", 2)
+    assert pod_group("g", 3).min_count == 3

@@ -1,0 +1,162 @@
+"""The kit for plugins' tests: one plugin, or a profile, on a described cluster."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from asched.daemon.config_file import ConfigFileError
+from asched.framework import SUCCESS, Code
+from asched.framework.plugin_calls import PluginFailure
+from asched.framework.strict import ConfigurationError
+from asched.testing import (
+    configured,
+    instance,
+    node,
+    nodes,
+    pod,
+    pod_group,
+    pods,
+    profile,
+    run_filter,
+    schedule,
+    scores,
+)
+from tests.testing.spreading import Forgetful, Raises, Teams
+
+CLUSTER = [
+    *nodes(3),
+    *pods(2, "old", node="node-0", labels={"team": "a"}),
+    pod("lone", node="node-1", labels={"team": "a"}),
+]
+MINE = pod("mine", labels={"team": "a"})
+
+
+def test_a_filter_is_asked_about_each_node() -> None:
+    found = run_filter(Teams, MINE, CLUSTER)
+    assert found["node-1"] is found["node-2"] is SUCCESS
+    assert (found["node-0"].code, found["node-0"].message, found["node-0"].plugin) == (
+        Code.UNSCHEDULABLE, "too many of the team here", "Teams",
+    )  # fmt: skip
+    assert all(s is SUCCESS for s in run_filter(Teams, MINE, CLUSTER, args={"most": 3}).values())
+    assert run_filter(Teams, MINE, CLUSTER, args=Teams.arguments(most=3)) == dict.fromkeys(
+        ("node-0", "node-1", "node-2"), SUCCESS
+    )
+
+
+def test_a_pre_filter_speaks_for_its_nodes() -> None:
+    gone = pod("gone", affinity=_only("node-2"))
+    found = run_filter(instance_of("NodeAffinity"), gone, CLUSTER)
+    assert [name for name, status in found.items() if status.is_success] == ["node-2"]
+    assert found["node-0"].code is Code.UNSCHEDULABLE_AND_UNRESOLVABLE
+
+
+def instance_of(name: str) -> type:
+    """An installed plugin's class."""
+    return profile().registry.load(name)
+
+
+def _only(name: str) -> dict[str, object]:
+    term = {"matchFields": [{"key": "metadata.name", "operator": "In", "values": [name]}]}
+    required = {"nodeSelectorTerms": [term]}
+    return {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}}
+
+
+def test_scores_are_of_the_nodes_that_are_left() -> None:
+    assert scores(Teams, MINE, CLUSTER) == {"node-1": 90, "node-2": 100}
+    few = scores(instance_of("NodeResourcesBalancedAllocation"), pod(cpu="4"), [node("n")])
+    assert few.keys() == {"n"}
+    with pytest.raises(TypeError, match="Raises does not serve score"):
+        scores(Raises, MINE, CLUSTER)
+
+
+def test_what_a_plugin_raises_is_the_cause() -> None:
+    with pytest.raises(PluginFailure, match="plugin Raises at Filter: LookupError: boom") as found:
+        run_filter(Raises, MINE, CLUSTER)
+    assert isinstance(found.value.__cause__, LookupError)
+
+
+def test_arguments_are_checked() -> None:
+    with pytest.raises(ConfigurationError, match="expected 1 or more"):
+        run_filter(Teams, MINE, CLUSTER, args={"most": 0})
+    with pytest.raises(ConfigurationError, match="mots"):
+        instance(Teams, args={"mots": 3})
+    assert instance(Teams, args={"most": 3}).args.most == 3
+
+
+def test_a_profile_schedules_and_says_why_not() -> None:
+    found = schedule(profile(Teams, alone=True), CLUSTER, pods(4, "new", labels={"team": "a"}))
+    assert sorted(found.nodes.values()) == ["node-0", "node-0", *["node-1"] * 2, *["node-2"] * 2]
+    assert found.nodes["new-0"] == "node-2"
+    message = "0/3 nodes are available: 3 too many of the team here."
+    assert found.pending == {"new-3": message}
+    assert {name: status.message for name, status in found.refusals("new-3").items()} == (
+        dict.fromkeys(("node-0", "node-1", "node-2"), "too many of the team here")
+    )
+    assert str(found["new-0"]) == "default/new-0 -> node-2"
+    assert str(found["default/new-3"]) == f"default/new-3: {message}"
+    assert found.diverges() is None
+    with pytest.raises(KeyError, match="default/new-0 is on node-2"):
+        found.inspection("new-0")
+
+
+def test_the_default_profile_beside_a_plugin() -> None:
+    full = [node("small", cpu="1"), node("large", cpu="4")]
+    found = schedule(Teams, full, pods(3, cpu="2"))
+    assert found.nodes == {"pod-0": "large", "pod-1": "large"}
+    assert found.pending["pod-2"].startswith("0/2 nodes are available: ")
+    assert found.refusals("pod-2")["small"].message == "Insufficient cpu"
+
+
+def test_victims_make_room() -> None:
+    low = pod("low", cpu="4", node="n")
+    found = schedule(profile(), [node("n", cpu="4"), low], [pod("high", cpu="4", priority=9)])
+    assert found.nodes == {"high": "n"}
+    assert (found["low"].node, found["low"].evicted_for) == ("", "default/high")
+    assert str(found["low"]) == "default/low: evicted for default/high"
+    assert not found.pending
+
+
+def test_gangs_wait_for_one_another() -> None:
+    gang = profile("GangScheduling")
+    cluster = [*nodes(2, cpu="2"), pod_group("g", 3)]
+    found = schedule(gang, cluster, pods(3, cpu="2", group="g"))
+    assert not found.nodes
+    assert schedule(gang, [*cluster, node("third", cpu="2")], pods(3, cpu="2", group="g")).nodes
+
+
+def test_what_is_not_pure_is_found_out() -> None:
+    Forgetful.asked.clear()
+    found = schedule(profile(Forgetful, alone=True), nodes(7), pods(5))
+    divergence = found.diverges()
+    assert divergence is not None
+    assert divergence.reason == "another decision"
+
+
+CONFIG = """
+apiVersion: kubescheduler.config.k8s.io/v1
+kind: KubeSchedulerConfiguration
+profiles:
+- schedulerName: mine
+  plugins: {multiPoint: {enabled: [{name: Teams}]}}
+  pluginConfig: [{name: Teams, args: {most: 1}}]
+"""
+
+
+def test_a_configuration_is_taken_as_it_is(tmp_path: Path) -> None:
+    setup = configured(CONFIG, Teams)
+    found = schedule(setup, CLUSTER, [MINE, pod("theirs", scheduler_name="other")])
+    assert found.nodes.pop("mine") == "node-2"
+    assert found["theirs"].attempts == 0
+    file = tmp_path / "c.yaml"
+    file.write_text(CONFIG.replace("Teams", "GangScheduling").partition("  pluginConfig")[0])
+    assert schedule(file, [node("n")], [MINE]).nodes == {"mine": "n"}
+    with pytest.raises(ConfigFileError, match='unknown plugin "Teams"'):
+        configured(CONFIG)
+
+
+def test_equal_nodes_are_drawn_by_the_seed() -> None:
+    alone = profile(alone=True)
+    drawn = {schedule(alone, nodes(9), [MINE], seed=seed).nodes["mine"] for seed in range(9)}
+    assert len(drawn) > 2
