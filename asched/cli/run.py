@@ -32,7 +32,7 @@ from asched.journal.errors import (
     JournalSchemaError,
     JournalUrlError,
 )
-from asched.journal.opening import open_journal, shown
+from asched.journal.opening import journal_file, open_journal, shown
 from asched.kube.client import ApiClient
 from asched.kube.connection import connect
 from asched.kube.errors import KubeConfigError
@@ -171,9 +171,10 @@ async def _serve(
     health = Health(metrics.registry)
     async with (
         health.serving(configuration.settings.health),
-        connected(configuration, options) as client,
+        connected(configuration, options, metrics) as client,
         open_journal(url) as store,
     ):
+        metrics.watch_journal_file(journal_file(url))
         await require_kind(store, shadow=False)
         garbage.look_seldom()
         async with (
@@ -201,7 +202,7 @@ async def _once_synced(synced: anyio.Event, manager: ServiceManager) -> None:
 
 
 def connected(
-    configuration: Configuration, options: RunOptions
+    configuration: Configuration, options: RunOptions, metrics: Metrics
 ) -> AbstractAsyncContextManager[ApiClient]:
     """A client for the cluster that the options, or else the configuration, name."""
     connection = configuration.scheduler.client_connection
@@ -210,7 +211,13 @@ def connected(
         or _path(configuration.settings.kubeconfig)
         or _path(connection.kubeconfig)
     )
-    return connect(file, options.context, qps=connection.qps or None, burst=connection.burst)
+    return connect(
+        file,
+        options.context,
+        qps=connection.qps or None,
+        burst=connection.burst,
+        watcher=metrics.requests,
+    )
 
 
 def _path(text: str) -> Path | None:

@@ -116,7 +116,7 @@ async def _serve(
     health = Health(metrics.registry)
     async with (
         health.serving(configuration.settings.health),
-        connected(configuration, options) as client,
+        connected(configuration, options, metrics) as client,
         open_journal(url) as store,
     ):
         async with (

@@ -70,6 +70,7 @@ class Metrics:
         if events is not None:
             self.show(EventMetrics(events))
 
-    def watch_journal_file(self, path: Path) -> None:
-        """Show how large the journal is."""
-        self.show(JournalFileMetrics(path))
+    def watch_journal_file(self, path: Path | None) -> None:
+        """Show how large the journal is, where it is a file."""
+        if path is not None:
+            self.show(JournalFileMetrics(path))

@@ -79,6 +79,16 @@ def shown(url: str) -> str:
     return _parsed(url).set(query={}).render_as_string(hide_password=True)
 
 
+def journal_file(url: str) -> Path | None:
+    """The file that the journal at ``url`` is in; None where it is in no file.
+
+    Raises :class:`JournalUrlError` as :func:`open_journal` does.
+    """
+    if url == MEMORY_URL or url.startswith(_POSTGRES):
+        return None
+    return sqlite_path(url)
+
+
 def sqlite_path(url: str) -> Path:
     """The file that ``url`` names.
 
