@@ -21,7 +21,7 @@ from asched.framework.findings import FILTER_CODES, CountedStatus, Findings
 from asched.framework.interface import PreFilterResult
 from asched.framework.nodes import BoolColumn, Int64Column, Nodes, RowArray, Verdicts
 from asched.framework.plugin_calls import (
-    PluginFailure,
+    answered_error,
     ask,
     filter_nodes,
     normalized,
@@ -241,7 +241,7 @@ class Attempt:
                 if status.code is not Code.UNSCHEDULABLE:
                     return
             elif not status.is_success:
-                raise PluginFailure(plugin.name, "PreFilter", status.message or status.code.title)
+                raise answered_error(plugin.name, "PreFilter", status.message or status.code.title)
             elif result.node_names is not None:
                 _narrow(screening, plugin.name, result.node_names)
                 if not screening.node_names:
@@ -286,7 +286,7 @@ class Attempt:
             return
         for status, _ in screening.counted(self._table):
             if status.code not in FILTER_CODES:
-                raise PluginFailure(status.plugin, "Filter", status.message or status.code.title)
+                raise answered_error(status.plugin, "Filter", status.message or status.code.title)
 
     def _select(self, screening: Screening, nominated: str, share_of_nodes: bool) -> None:
         feasible, shared = screening.feasible, self._answers.feasible
@@ -413,7 +413,7 @@ class Attempt:
             if status.code is Code.SKIP:
                 state.skip_score.add(plugin.name)
             elif not status.is_success:
-                raise PluginFailure(plugin.name, "PreScore", status.message)
+                raise answered_error(plugin.name, "PreScore", status.message)
 
 
 def _highest(totals: Int64Column) -> Best:

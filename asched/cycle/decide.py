@@ -29,7 +29,7 @@ from asched.framework.interface import (
 )
 from asched.framework.nodes import BoolColumn, RowArray
 from asched.framework.observation import OBSERVATION, CallObserver, entering
-from asched.framework.plugin_calls import LAST_ASKED, PluginFailure, ask
+from asched.framework.plugin_calls import LAST_ASKED, PluginFailure, answered_error, ask
 from asched.framework.pod_info import PodInfo, QueuedPod
 from asched.framework.profile import Profile
 from asched.framework.status import Code, Status
@@ -451,7 +451,7 @@ def _as_recorded(plugin: ReservePlugin, note: dict[str, Any]) -> dict[str, Any]:
 def _turned_down(assigned: Assigned, status: Status, point: str) -> Decision:
     """What becomes of an assignment that Reserve or Permit refused."""
     if not status.is_rejection:
-        raise PluginFailure(status.plugin, point, status.message or status.code.title)
+        raise answered_error(status.plugin, point, status.message or status.code.title)
     pending = (status.plugin,) if status.code is Code.PENDING else ()
     return Rejected(
         assigned.key,

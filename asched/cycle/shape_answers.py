@@ -25,7 +25,7 @@ from asched.framework.interface import (
 )
 from asched.framework.nodes import BoolColumn, Int64Column, RowArray
 from asched.framework.plugin_calls import (
-    PluginFailure,
+    answered_error,
     ask,
     check_range,
     check_score,
@@ -293,7 +293,7 @@ class ShapeAnswers:
             if status.is_skip:
                 self.state.skip_score.add(plugin.name)
             elif not status.is_success:
-                raise PluginFailure(plugin.name, "PreScore", status.message)
+                raise answered_error(plugin.name, "PreScore", status.message)
             self.pre_score[plugin.name] = status
         self._scores = [
             weighted

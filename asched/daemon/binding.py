@@ -2,39 +2,33 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 
-import anyio
 import structlog
 
 from asched.daemon.pauses import Pauses
+from asched.daemon.plugin_work import AbandonedError, PluginWork
 from asched.daemon.volume_requests import VolumeRequests
-from asched.framework.interface import BindingClient, Plugin, PreBindPlugin
+from asched.framework.failures import FAILURES, printable, reason_of
+from asched.framework.interface import BindingClient, BindPlugin, PostBindPlugin, PreBindPlugin
 from asched.framework.pod_info import PodInfo
 from asched.framework.profile import Profile
-from asched.framework.status import SUCCESS, Code, Status
+from asched.framework.status import SUCCESS, Status
 from asched.kube.extenders import ExtenderError, HttpExtender
 from asched.kube.timing import Backoff, Clock
 from asched.kube.volume_writers import VolumeWriter
 from asched.kube.writers import BindOutcome, Done, PodRef, PodWriter, Refused, Unknown
 from asched.state.records import BindFailed, Bound
 
-_POST_BIND_TIME_LIMIT_S = 60.0
-"""Nothing depends on what PostBind does; longer than this nobody waits for its end."""
 _CHECK_INTERVAL_S = 0.25
 """How often a plugin that waits for something looks again."""
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
 
-class BindingAbandoned(Exception):  # noqa: N818  nothing is wrong: the daemon stops
-    """The daemon stops before the fate of a binding is known; the next start takes it up again."""
-
-
 class PatientBinder(VolumeRequests):
-    """The framework's :class:`BindingClient` for one binding.
+    """Does what the framework's ``BindingClient`` is asked for, for one binding.
 
     It answers only when the fate of the binding is known: a pod whose binding may have succeeded
     must not be placed elsewhere, and one that never reached the API server keeps its place.
@@ -60,7 +54,7 @@ class PatientBinder(VolumeRequests):
         self._node_exists = node_exists
 
     async def bind(self, pod: PodInfo, node_name: str) -> Status:
-        """Raises :class:`BindingAbandoned` where the daemon stops first."""
+        """Raises :class:`AbandonedError` where the daemon stops first."""
         ref = PodRef(pod.namespace, pod.name, pod.uid)
         while True:
             outcome = self.fate = await self._writer.bind(ref, node_name)
@@ -74,7 +68,7 @@ class PatientBinder(VolumeRequests):
     async def bind_by(self, extender: HttpExtender, pod: PodInfo, node_name: str) -> Status:
         """Have the extender bind the pod. Where it fails, whether the pod is bound is read back.
 
-        Raises :class:`BindingAbandoned` where the daemon stops first.
+        Raises :class:`AbandonedError` where the daemon stops first.
         """
         try:
             await extender.bind(pod.pod, node_name)
@@ -82,6 +76,14 @@ class PatientBinder(VolumeRequests):
             message = str(error)
         else:
             return SUCCESS
+        return await self.settle(pod, node_name, message)
+
+    async def settle(self, pod: PodInfo, node_name: str, message: str) -> Status:
+        """Read back whether the pod was bound by somebody who did not say so; an error with
+        ``message`` where it was not.
+
+        Raises :class:`AbandonedError` where the daemon stops first.
+        """
         ref = PodRef(pod.namespace, pod.name, pod.uid)
         while True:
             outcome = self.fate = await self._writer.fate(ref, node_name, message)
@@ -91,10 +93,15 @@ class PatientBinder(VolumeRequests):
                 return Status.error(outcome.message)
             await self._pause(self._backoff.next_s())
 
+    async def annotate(self, pod: PodInfo, annotations: Mapping[str, str]) -> Status:
+        ref = PodRef(pod.namespace, pod.name, pod.uid)
+        outcome = await self._writer.annotate(ref, annotations)
+        return SUCCESS if isinstance(outcome, Done) else Status.error(outcome.message)
+
     async def wait_until(
         self, check: Callable[[], Awaitable[Status | None]], timeout_s: float
     ) -> Status | None:
-        """Raises :class:`BindingAbandoned` where the daemon stops first."""
+        """Raises :class:`AbandonedError` where the daemon stops first."""
         deadline_s = self._clock.monotonic_s() + timeout_s
         while True:
             status = await check()
@@ -108,7 +115,7 @@ class PatientBinder(VolumeRequests):
     async def _pause(self, delay_s: float) -> None:
         if not await self._pauses.pause(delay_s):
             self.abandoned = True
-            raise BindingAbandoned
+            raise AbandonedError
 
     def _worth_waiting(self, outcome: BindOutcome, node_name: str) -> bool:
         if isinstance(outcome, Unknown):
@@ -123,22 +130,25 @@ async def binding_cycle(
     pod: PodInfo,
     node_name: str,
     extenders: Sequence[HttpExtender] = (),
+    work: PluginWork | None = None,
 ) -> Bound | BindFailed | None:
     """Run the cycle and say how it ended; None if it was abandoned. The first of ``extenders`` that
-    does not fail ignorably binds the pod, else the Bind plugins do.
+    does not fail ignorably binds the pod, else the Bind plugins do. ``work`` is what may end it.
 
     Never raises for what a plugin does.
     """
-    status = await _pre_bind(profile, binder, pod, node_name)
-    if status.is_success:
-        bound = await _bind_outside(extenders, binder, pod, node_name)
-        status = await _bind(profile, binder, pod, node_name) if bound is None else bound
-    if binder.abandoned:
+    cycle = _Cycle(profile, binder, pod, node_name, PluginWork() if work is None else work)
+    try:
+        status = await cycle.pre_bind()
+        if status.is_success:
+            bound = await cycle.bind_outside(extenders)
+            status = await cycle.bind() if bound is None else bound
+    except AbandonedError:
         return None
     # Once the API server has bound the pod it is bound, whatever a plugin makes of it.
     if not status.is_success and not isinstance(binder.fate, Done):
         return BindFailed(pod.key, pod.uid, node_name, status.code, status.plugin, status.message)
-    await _post_bind(profile, binder, pod, node_name)
+    await cycle.post_bind()
     return Bound(pod.key, pod.uid, node_name)
 
 
@@ -149,112 +159,97 @@ async def plain_binding(
     :func:`binding_cycle`."""
     try:
         status = await binder.bind(pod, node_name)
-    except BindingAbandoned:
+    except AbandonedError:
         return None
     if not status.is_success:
         return BindFailed(pod.key, pod.uid, node_name, status.code, "", status.message)
     return Bound(pod.key, pod.uid, node_name)
 
 
-async def _pre_bind(
-    profile: Profile, client: BindingClient, pod: PodInfo, node_name: str
-) -> Status:
-    for plugin in profile.pre_bind:
-        if not _has_something_to_do(plugin, pod, node_name):
-            continue
-        ask = partial(plugin.pre_bind, client, pod, node_name)
-        status = await _answer(plugin, "PreBind", ask, plugin.time_limit_s)
-        if not status.is_success:
-            return status
-    return SUCCESS
+class _Cycle:
+    """The binding cycle of one pod. Its methods raise :class:`AbandonedError`."""
+
+    def __init__(
+        self,
+        profile: Profile,
+        binder: PatientBinder,
+        pod: PodInfo,
+        node_name: str,
+        work: PluginWork,
+    ) -> None:
+        self._profile = profile
+        self._binder = binder
+        self._pod = pod
+        self._node_name = node_name
+        self._work = work
+
+    async def pre_bind(self) -> Status:
+        pod, node_name = self._pod, self._node_name
+        for plugin in self._profile.pre_bind:
+            if not _has_something_to_do(plugin, pod, node_name):
+                continue
+
+            async def ask(client: BindingClient, plugin: PreBindPlugin = plugin) -> object:
+                return await plugin.pre_bind(client, pod, node_name)
+
+            status = await self._work.ask(plugin, "PreBind", self._binder, ask)
+            if not status.is_success:
+                return status
+        return SUCCESS
+
+    async def bind_outside(self, extenders: Sequence[HttpExtender]) -> Status | None:
+        """How an extender's binding ended (``extendersBinding`` of kube-scheduler); None where the
+        Bind plugins are to do it."""
+        pod = self._pod
+        for extender in extenders:
+            status = await self._binder.bind_by(extender, pod, self._node_name)
+            if status.is_success or not extender.config.ignorable:
+                return status
+            log.info(
+                "an extender that may be ignored did not bind", pod=pod.key, error=status.message
+            )
+        return None
+
+    async def bind(self) -> Status:
+        pod, node_name = self._pod, self._node_name
+        for plugin in self._profile.bind:
+
+            async def ask(client: BindingClient, plugin: BindPlugin = plugin) -> object:
+                return await plugin.bind(client, pod, node_name)
+
+            status = await self._work.ask(plugin, "Bind", self._binder, ask)
+            if self._work.cut_short:
+                # It may have bound the pod in a way of its own, and cannot say so any more.
+                return await self._binder.settle(pod, node_name, status.message)
+            if not status.is_skip:
+                return status
+        return Status.error("every Bind plugin answered Skip")
+
+    async def post_bind(self) -> None:
+        """The plugins are merely told: whatever they do, the pod is bound."""
+        pod, node_name = self._pod, self._node_name
+
+        async def tell(plugin: PostBindPlugin, client: BindingClient) -> Status:
+            await plugin.post_bind(client, pod, node_name)
+            return SUCCESS
+
+        for plugin in self._profile.post_bind:
+            try:
+                status = await self._work.ask(
+                    plugin, "PostBind", self._binder, partial(tell, plugin)
+                )
+            except AbandonedError:
+                return
+            if not status.is_success:
+                log.warning("PostBind failed", pod=pod.key, error=status.message)
 
 
 def _has_something_to_do(plugin: PreBindPlugin, pod: PodInfo, node_name: str) -> bool:
     try:
         return plugin.pre_bind_pre_flight(pod, node_name)
-    except Exception:
-        log.exception("PreBindPreFlight raised", pod=pod.key, plugin=plugin.name)
+    except BaseException as error:  # noqa: BLE001  third-party code, and it awaits nothing
+        FAILURES.note(plugin.name, "PreBindPreFlight", reason_of(error))
+        log.warning(
+            "PreBindPreFlight raised", pod=pod.key, plugin=plugin.name, error=printable(error)
+        )
         return True  # then its PreBind says what is wrong
-
-
-async def _bind_outside(
-    extenders: Sequence[HttpExtender], binder: PatientBinder, pod: PodInfo, node_name: str
-) -> Status | None:
-    """How an extender's binding ended (``extendersBinding`` of kube-scheduler); None where the Bind
-    plugins are to do it."""
-    for extender in extenders:
-        try:
-            status = await binder.bind_by(extender, pod, node_name)
-        except BindingAbandoned:
-            return Status.error("abandoned")
-        if status.is_success or not extender.config.ignorable:
-            return status
-        log.info("an extender that may be ignored did not bind", pod=pod.key, error=status.message)
-    return None
-
-
-async def _bind(profile: Profile, client: BindingClient, pod: PodInfo, node_name: str) -> Status:
-    for plugin in profile.bind:
-        ask = partial(plugin.bind, client, pod, node_name)
-        # Without a limit of time: the fate of a binding that was cut short would be unknown.
-        status = await _answer(plugin, "Bind", ask, None)
-        if not status.is_skip:
-            return status
-    return Status.error("every Bind plugin answered Skip")
-
-
-async def _post_bind(profile: Profile, client: BindingClient, pod: PodInfo, node_name: str) -> None:
-    """The plugins are merely told: whatever they do, the pod is bound."""
-    for plugin in profile.post_bind:
-        try:
-            with anyio.fail_after(_POST_BIND_TIME_LIMIT_S):
-                told = partial(plugin.post_bind, client, pod, node_name)
-                await _not_cancelled_by_itself(told)
-        except Exception:
-            log.exception("a PostBind plugin raised", pod=pod.key, plugin=plugin.name)
-
-
-async def _answer(
-    plugin: Plugin, point: str, ask: Callable[[], Awaitable[object]], timeout_s: float | None
-) -> Status:
-    """What a plugin says; an error with its name on it where it raises, hangs or talks nonsense.
-
-    Errors are worded as kube-scheduler words them (``running PreBind plugin "X": ...``).
-    """
-    status: object = None
-    in_time = True
-    try:
-        if timeout_s is None:
-            status = await _not_cancelled_by_itself(ask)
-        else:
-            with anyio.move_on_after(timeout_s) as limit:
-                status = await _not_cancelled_by_itself(ask)
-            in_time = not limit.cancelled_caught
-    except BindingAbandoned:
-        return Status.error("abandoned").by(plugin.name)
-    except Exception as error:
-        # Third-party code runs here; whatever it raises fails this pod's binding and no more.
-        log.exception("a plugin of the binding cycle raised", plugin=plugin.name, point=point)
-        what = f"{type(error).__name__}: {error}"
-    else:
-        if isinstance(status, Status) and status.code is not Code.ERROR:
-            return status.by(plugin.name)
-        what = status.message if isinstance(status, Status) else f"answered {status!r}, no Status"
-        if not in_time:
-            what = f"no answer within {timeout_s:g} s"
-    return Status.error(f'running {point} plugin "{plugin.name}": {what}').by(plugin.name)
-
-
-class StrayCancellationError(Exception):
-    """A plugin awaited something that was cancelled, while nobody had cancelled the plugin."""
-
-
-async def _not_cancelled_by_itself(ask: Callable[[], Awaitable[object]]) -> object:
-    """What ``ask`` answers. A cancellation that is the plugin's own doing must not pass for ours: it
-    would end the daemon without a word."""
-    try:
-        return await ask()
-    except anyio.get_cancelled_exc_class() as cancelled:
-        if anyio.current_effective_deadline() == -math.inf:
-            raise
-        raise StrayCancellationError("awaited something that was cancelled") from cancelled

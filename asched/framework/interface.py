@@ -21,6 +21,7 @@ from asched.framework.cycle_state import CycleState
 from asched.framework.events import ClusterEventWithHint
 from asched.framework.nodes import Int64Column, NodeInfo, Nodes, RowArray, Verdicts
 from asched.framework.pod_info import PodInfo, QueuedPod
+from asched.framework.safety import BindingContext, Isolation, Permission
 from asched.framework.status import SUCCESS, Code, Status
 from asched.framework.volume_books import ClaimRef
 from asched.model.storage import PersistentVolume, PersistentVolumeClaim
@@ -142,6 +143,15 @@ class Plugin(ABC):
     arguments: ClassVar[type[msgspec.Struct] | None] = None
     """The type of ``args`` in ``pluginConfig``; None for a plugin without arguments."""
     scope: ClassVar[Scope] = Scope.CLUSTER
+    pure: ClassVar[bool] = True
+    """Whether its answers follow from what it is asked about alone. False for one that reads a clock, a
+    file, chance or the network: what it answers to PreFilter, Filter, PreScore and Score is then
+    recorded, and a replay does not call it. It cannot serve points that the fold needs."""
+    runs_in: ClassVar[Isolation] = Isolation.LOOP
+    """WORKER for one that may take long: it is asked in a process of its own, as one that is not
+    pure."""
+    needs: ClassVar[frozenset[Permission]] = frozenset()
+    """What it asks of its ``BindingClient``; all else is refused by name."""
 
     def __init__(self, args: Any, handle: Handle) -> None:
         """``args`` is an instance of :attr:`arguments` (or None). Raise ValueError to refuse it."""
@@ -371,7 +381,15 @@ class Unavailable(Exception):  # noqa: N818  a state of things, not a mistake
 
 
 class BindingClient(Protocol):
-    """What plugins of the binding cycle may ask of the API server."""
+    """What plugins of the binding cycle may ask of the API server.
+
+    Everything but :attr:`context` and :meth:`wait_until` has to be named in :attr:`Plugin.needs`, or
+    raises :class:`~asched.framework.safety.NotPermitted`.
+    """
+
+    @property
+    def context(self) -> BindingContext:
+        """How long the plugin may take, and whether it still need."""
 
     async def bind(self, pod: PodInfo, node_name: str) -> Status:
         """Post the Binding. A conflict is read back before anything is concluded."""
@@ -419,6 +437,14 @@ class PreBindPlugin(Plugin):
 
 class BindPlugin(Plugin):
     """Bind the pod. Plugins are asked in order until one does not answer Skip."""
+
+    needs: ClassVar[frozenset[Permission]] = frozenset({Permission.BIND})
+
+    @property
+    def time_limit_s(self) -> float:
+        """A :meth:`bind` that takes longer has failed, unless the pod turns out to be bound. While the
+        client's own ``bind`` is awaited no time passes."""
+        return PRE_BIND_TIME_LIMIT_S
 
     @abstractmethod
     async def bind(self, client: BindingClient, pod: PodInfo, node_name: str) -> Status: ...

@@ -11,6 +11,7 @@ import numpy as np
 
 from asched.framework.cycle_state import CycleState
 from asched.framework.extenders import ExtenderInterruption
+from asched.framework.failures import FAILURES, FailureReason, printable, reason_of
 from asched.framework.interface import (
     FilterAllPlugin,
     FilterPlugin,
@@ -36,25 +37,20 @@ Args = ParamSpec("Args")
 R = TypeVar("R")
 
 
-LONGEST_TEXT = 16_384
-"""Of what a plugin says, at most so many characters are kept."""
-
-
-def printable(text: object) -> str:
-    """A plugin's words as text that can be recorded, whatever they are."""
-    try:
-        words = text if isinstance(text, str) else str(text)
-    except Exception as error:  # noqa: BLE001  even an exception's own text may be a plugin's code
-        words = f"({type(text).__name__}, whose text raises {type(error).__name__})"
-    return words[:LONGEST_TEXT].encode("utf-8", "replace").decode()
-
-
 class PluginFailure(Exception):  # noqa: N818  it is caught by name, never shown as an error class
-    """A plugin raised or answered nonsense. It fails the attempt of its pod, nothing more."""
+    """A plugin raised or answered nonsense. It fails the attempt of its pod, nothing more. Counted in
+    :data:`~asched.framework.failures.FAILURES`."""
 
-    def __init__(self, plugin: str, point: str, what: str) -> None:
+    def __init__(
+        self,
+        plugin: str,
+        point: str,
+        what: str,
+        reason: FailureReason = FailureReason.NONSENSE,
+    ) -> None:
         super().__init__(f"plugin {plugin} at {point}: {printable(what)}")
         self.plugin = plugin
+        FAILURES.note(plugin, point, reason)
 
 
 class LastAsked:
@@ -101,8 +97,9 @@ def normalizes(plugin: Plugin) -> TypeGuard[NormalizeScore]:
 def call(
     plugin: Plugin, point: str, method: Callable[Args, R], *args: Args.args, **kwargs: Args.kwargs
 ) -> R:
-    """Call a plugin's method. Raises :class:`PluginFailure` for whatever it raises, but lets
-    :class:`ExtenderInterruption` pass, which is no doing of the plugin's."""
+    """Call a plugin's method. Raises :class:`PluginFailure` for whatever it raises, ``SystemExit``
+    and its like included, but lets :class:`ExtenderInterruption` pass, which is no doing of the
+    plugin's."""
     LAST_ASKED.plugin, LAST_ASKED.point = plugin.name, point
     if OBSERVATION.calls is not None:
         method = OBSERVATION.calls.watched(plugin.name, point, method)
@@ -110,12 +107,13 @@ def call(
         return method(*args, **kwargs)
     except ExtenderInterruption:
         raise
-    except Exception as error:
+    except BaseException as error:
         raise _raised(plugin, point, error) from error
 
 
-def _raised(plugin: Plugin, point: str, error: Exception) -> PluginFailure:
-    return PluginFailure(plugin.name, point, f"{type(error).__name__}: {printable(error)}")
+def _raised(plugin: Plugin, point: str, error: BaseException) -> PluginFailure:
+    what = f"{type(error).__name__}: {printable(error)}"
+    return PluginFailure(plugin.name, point, what, reason_of(error))
 
 
 def unconcerned(plugins: Sequence[Plugin], pod: PodInfo) -> set[str]:
@@ -125,7 +123,7 @@ def unconcerned(plugins: Sequence[Plugin], pod: PodInfo) -> set[str]:
         try:
             if not plugin.concerns(pod):
                 names.add(plugin.name)
-        except Exception as error:
+        except BaseException as error:
             raise _raised(plugin, "Concerns", error) from error
     return names
 
@@ -146,12 +144,17 @@ def ask(
         answer: object = method(*args, **kwargs)
     except ExtenderInterruption:
         raise
-    except Exception as error:
+    except BaseException as error:
         raise _raised(plugin, point, error) from error
     # A plugin is foreign code: its annotations promise nothing.
     if not isinstance(answer, expected):
         raise _unexpected(plugin, point, answer, expected)
     return answer
+
+
+def answered_error(plugin: str, point: str, message: str) -> PluginFailure:
+    """A plugin's proper answer was neither a yes nor a no: it says that something failed."""
+    return PluginFailure(plugin, point, message, FailureReason.ERROR)
 
 
 def _unexpected(plugin: Plugin, point: str, answer: object, expected: type) -> PluginFailure:
@@ -162,7 +165,7 @@ def _unexpected(plugin: Plugin, point: str, answer: object, expected: type) -> P
 def _shown(answer: object) -> str:
     try:
         return printable(repr(answer))
-    except Exception:  # noqa: BLE001  its repr may be a plugin's code
+    except BaseException:  # noqa: BLE001  its repr may be a plugin's code
         return f"a {type(answer).__name__}"
 
 
@@ -225,7 +228,7 @@ def _each(
         return [method(state, pod, info) for info in infos]
     except ExtenderInterruption:
         raise
-    except Exception as error:
+    except BaseException as error:
         raise _raised(plugin, point, error) from error
 
 

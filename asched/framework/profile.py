@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar, cast
 import msgspec
 
 from asched.framework.events import ClusterEvent, QueueingHintFn
+from asched.framework.failures import printable
 from asched.framework.interface import (
     BindPlugin,
     EnqueueExtensions,
@@ -116,7 +117,7 @@ class Profile:
         self.scheduler_name = spec.scheduler_name
         classes = {name: load(name) for name in spec.plugin_names}
         self.plugins: Mapping[str, Plugin] = {
-            name: _instantiate(plugin, spec.arguments.get(name), handle)
+            name: self._instantiate(plugin, spec.arguments.get(name))
             for name, plugin in classes.items()
         }
         self.pre_enqueue = self._at(ExtensionPoint.PRE_ENQUEUE, PreEnqueuePlugin)
@@ -181,20 +182,32 @@ class Profile:
         return plugins[0]
 
     def _registered_events(self) -> Sequence[RegisteredEvent]:
-        return [
-            RegisteredEvent(name, entry.event, entry.hint, entry.own_group)
-            for name, plugin in self.plugins.items()
-            if isinstance(plugin, EnqueueExtensions)
-            for entry in plugin.events_to_register()
-        ]
+        found = []
+        for name, plugin in self.plugins.items():
+            if isinstance(plugin, EnqueueExtensions):
+                try:
+                    found += [
+                        RegisteredEvent(name, entry.event, entry.hint, entry.own_group)
+                        for entry in plugin.events_to_register()
+                    ]
+                except BaseException as error:
+                    raise self._broken(name, "events_to_register", error) from error
+        return found
 
+    def _instantiate(self, plugin: type[Plugin], arguments: dict[str, Any] | None) -> Plugin:
+        try:
+            return plugin(parse_arguments(plugin, arguments), self.handle)
+        except ValueError as error:
+            raise ProfileError(f"plugin {plugin.name}: {error}") from None
+        except BaseException as error:
+            raise self._broken(plugin.name, "it cannot be made", error) from error
 
-def _instantiate(plugin: type[Plugin], arguments: dict[str, Any] | None, handle: Handle) -> Plugin:
-    try:
-        args = parse_arguments(plugin, arguments)
-        return plugin(args, handle)
-    except ValueError as error:
-        raise ProfileError(f"plugin {plugin.name}: {error}") from None
+    def _broken(self, plugin: str, what: str, error: BaseException) -> ProfileError:
+        """What a plugin raised while its profile was built, in one line."""
+        origin = next((o for o in self.spec.origins if o.name == plugin), None)
+        where = "" if origin is None else f" of {origin.distribution} {origin.version}".rstrip()
+        reason = " ".join(f"{type(error).__name__}: {printable(error)}".split())
+        return ProfileError(f"plugin {plugin}{where}: {what}: {reason}")
 
 
 def parse_arguments(

@@ -16,7 +16,7 @@ from asched.framework.cycle_state import CycleState
 from asched.framework.findings import Findings, StatusNumbers
 from asched.framework.interface import FilterAllPlugin, FilterPlugin, PreFilterExtensions, Scope
 from asched.framework.nodes import Int64Column, RowArray, SupposedNodes
-from asched.framework.plugin_calls import PluginFailure, ask, filter_node, filter_nodes
+from asched.framework.plugin_calls import answered_error, ask, filter_node, filter_nodes
 from asched.framework.pod_info import PodInfo
 from asched.framework.profile import Profile
 from asched.framework.status import Status
@@ -185,7 +185,7 @@ class _Hypothesis:
             node = self._nodes.info(row)
             status = ask(Status, plugin, point, method, self._state, self._fit.pod, other, node)
             if not status.is_success:
-                raise PluginFailure(plugin.name, point, status.message or status.code.title)
+                raise answered_error(plugin.name, point, status.message or status.code.title)
 
     def refusals(self) -> Findings:
         nodes, fit = self._nodes, self._fit

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from math import inf
 from typing import ClassVar
 
 from asched.framework.interface import BindingClient, BindPlugin
@@ -14,6 +15,10 @@ class DefaultBinder(BindPlugin):
 
     name: ClassVar[str] = "DefaultBinder"
     api_version: ClassVar[int] = 1
+
+    @property
+    def time_limit_s(self) -> float:
+        return inf  # all it does is our own: nothing that could hang
 
     async def bind(self, client: BindingClient, pod: PodInfo, node_name: str) -> Status:
         return await client.bind(pod, node_name)

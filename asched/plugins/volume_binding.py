@@ -39,6 +39,7 @@ from asched.framework.interface import (
 )
 from asched.framework.nodes import Int64Column, Nodes, Verdicts
 from asched.framework.pod_info import PodInfo
+from asched.framework.safety import Permission
 from asched.framework.status import SUCCESS, Status
 from asched.framework.volume_books import ClaimRef, VolumeBooks, VolumeChoice
 from asched.framework.volume_matching import (
@@ -141,6 +142,14 @@ class VolumeBinding(
     name: ClassVar[str] = "VolumeBinding"
     api_version: ClassVar[int] = 1
     arguments: ClassVar[type[VolumeBindingArgs]] = VolumeBindingArgs
+    needs: ClassVar[frozenset[Permission]] = frozenset(
+        {
+            Permission.CLAIM_VOLUME,
+            Permission.SELECT_NODE,
+            Permission.READ_VOLUME,
+            Permission.READ_CLAIM,
+        }
+    )
 
     def __init__(self, args: VolumeBindingArgs, handle: Handle) -> None:
         super().__init__(args, handle)

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
+from asched.framework.failures import FAILURES, printable, reason_of
 from asched.framework.interface import ReservePlugin
 from asched.framework.pod_info import PodInfo
 from asched.framework.profile import Profile
@@ -63,8 +64,9 @@ class Books:
         notes: Mapping[str, Any] = {r.plugin: r.note for r in assignment.reservations}
         try:
             method(pod, assignment.node, notes.get(plugin.name))
-        except Exception as error:  # noqa: BLE001  third-party code, and the fold has to go on
-            what = f"{method.__name__}: {type(error).__name__}: {error}"
+        except BaseException as error:  # noqa: BLE001  third-party code, and the fold has to go on
+            FAILURES.note(plugin.name, "Reserve", reason_of(error))
+            what = f"{method.__name__}: {type(error).__name__}: {printable(error)}"
             self.faults.append(BookFault(plugin.name, pod.key, what))
             self.fault_count += 1
             del self.faults[:-_MOST_FAULTS]

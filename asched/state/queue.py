@@ -29,6 +29,7 @@ from typing import NamedTuple
 
 from asched.framework.events import ActionType, ClusterEvent, EventResource, QueueingHint
 from asched.framework.extenders import EXTENDER
+from asched.framework.failures import FAILURES, reason_of
 from asched.framework.pod_info import PodInfo, QueuedPod
 from asched.framework.profile import Profile, RegisteredEvent
 from asched.state import arrivals
@@ -497,7 +498,8 @@ def _gating_plugin(profile: Profile, info: PodInfo) -> str:
     for plugin in profile.pre_enqueue:
         try:
             passes = plugin.pre_enqueue(info).is_success
-        except Exception:  # noqa: BLE001  a plugin's bug holds its pods back and nothing else
+        except BaseException as error:  # noqa: BLE001  a plugin's bug holds its pods back, no more
+            FAILURES.note(plugin.name, "PreEnqueue", reason_of(error))
             passes = False
         if not passes:
             return plugin.name

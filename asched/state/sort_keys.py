@@ -8,6 +8,7 @@ from copy import copy
 from functools import cmp_to_key
 from typing import Any
 
+from asched.framework.failures import FAILURES, reason_of
 from asched.framework.pod_info import QueuedPod
 from asched.framework.profile import Profile
 
@@ -29,7 +30,7 @@ class Guarded:
     def _compare(self, how: Callable[[Any, Any], Any], other: object, otherwise: bool) -> bool:
         try:
             return bool(how(self._key, other._key if isinstance(other, Guarded) else other))
-        except Exception:  # noqa: BLE001  that is what it is for
+        except BaseException:  # noqa: BLE001  that is what it is for
             return otherwise
 
     def __lt__(self, other: object) -> bool:
@@ -49,7 +50,8 @@ def sort_key(profile: Profile, pod: QueuedPod) -> SortKey:
     stop the queue."""
     try:
         key = _plugin_key(profile, pod)
-    except Exception:  # noqa: BLE001  third-party code, asked while a record is folded
+    except BaseException as error:  # noqa: BLE001  third-party code, asked while a record is folded
+        FAILURES.note(profile.queue_sort.name, "QueueSort", reason_of(error))
         return (2,)
     numbers = isinstance(key, tuple) and all(type(part) in (int, float) for part in key)
     return (1, key if numbers else Guarded(key))

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from asched.framework.events import ClusterEvent, EventResource, QueueingHint
+from asched.framework.failures import FAILURES, FailureReason, reason_of
 from asched.framework.observation import OBSERVATION
 from asched.framework.pod_groups import PodGroupKey, group_of, key_of
 from asched.framework.pod_info import QueuedPod
@@ -75,6 +76,11 @@ def hint_of(registered: RegisteredEvent, pod: Pod, happened: Happened) -> Queuei
     if OBSERVATION.hints is not None:
         hint = OBSERVATION.hints.watched_hint(registered.plugin, happened.event, hint)
     try:
-        return hint(pod, happened.old, happened.new)
-    except Exception:  # noqa: BLE001  a hint is a plugin's code: its bug must not strand a pod
+        answer: object = hint(pod, happened.old, happened.new)
+    except BaseException as error:  # noqa: BLE001  a plugin's code: its bug must not strand a pod
+        FAILURES.note(registered.plugin, "QueueingHint", reason_of(error))
         return QueueingHint.QUEUE
+    if not isinstance(answer, QueueingHint):
+        FAILURES.note(registered.plugin, "QueueingHint", FailureReason.NONSENSE)
+        return QueueingHint.QUEUE
+    return answer

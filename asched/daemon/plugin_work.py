@@ -1,0 +1,144 @@
+"""Calls into plugins of the binding cycle: limited in time, and kept from doing harm to others."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from math import inf
+from typing import TYPE_CHECKING
+
+import anyio
+import structlog
+
+from asched.daemon.guarded_loop import PluginTasks, plugin_tasks
+from asched.daemon.plugin_client import CallTime, Ending, PluginClient
+from asched.framework.failures import FAILURES, FailureReason, printable, reason_of
+from asched.framework.interface import (
+    PRE_BIND_TIME_LIMIT_S,
+    BindingClient,
+    BindPlugin,
+    Plugin,
+    PreBindPlugin,
+)
+from asched.framework.status import Code, Status
+
+if TYPE_CHECKING:
+    from asched.daemon.binding import PatientBinder
+
+log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
+
+
+POST_BIND_TIME_LIMIT_S = 60.0
+"""Nothing depends on what PostBind does; longer than this nobody waits for its end."""
+
+
+class AbandonedError(Exception):
+    """The daemon stops before the fate of a binding is known; the next start takes it up again."""
+
+
+class StrayCancellationError(Exception):
+    """A plugin awaited something that was cancelled, while nobody had cancelled the plugin."""
+
+
+class PluginWork:
+    """What plugins do for one pod, one after the other."""
+
+    def __init__(self, limits_s: Mapping[str, float] | None = None) -> None:
+        """``limits_s``: how long plugins may take by their names, where that is not left to them."""
+        self._limits_s = {} if limits_s is None else limits_s
+        self._time: CallTime | None = None
+        self._ended: Ending | None = None
+        self.cut_short = False
+        """Whether the last plugin was cancelled."""
+
+    def end(self, why: Ending) -> None:
+        """Cancel the plugin that is asked now, and ask none any more."""
+        self._ended = self._ended or why
+        if self._time is not None:
+            self._time.end(self._ended)
+
+    async def ask(
+        self,
+        plugin: Plugin,
+        point: str,
+        binder: PatientBinder,
+        method: Callable[[BindingClient], Awaitable[object]],
+    ) -> Status:
+        """What a plugin says; an error with its name on it where it raises, hangs or talks nonsense.
+
+        Errors are worded as kube-scheduler words them (``running PreBind plugin "X": ...``). Raises
+        :class:`AbandonedError` where the daemon stops first.
+        """
+        time = self._time = CallTime(self._limit_s(plugin, point))
+        if self._ended is not None:
+            time.end(self._ended)
+        client = PluginClient(plugin, point, binder, time)
+        status: object = None
+        error: BaseException | None = None
+        try:
+            with plugin_tasks(plugin.name, point) as tasks:
+                if time.limit_s == inf and not time.ended:
+                    status = await _not_cancelled_by_itself(method, client, tasks)
+                else:
+                    with time.scope:
+                        status = await _not_cancelled_by_itself(method, client, tasks)
+        except anyio.get_cancelled_exc_class():
+            raise
+        except BaseException as raised:  # noqa: BLE001  third-party code runs here
+            error = raised
+        finally:
+            self._time = None
+        self.cut_short = time.scope.cancelled_caught
+        if binder.abandoned or (self.cut_short and self._ended is Ending.STOPPING):
+            raise AbandonedError
+        return _as_status(plugin, point, time, status, error)
+
+    def _limit_s(self, plugin: Plugin, point: str) -> float:
+        configured_s = self._limits_s.get(plugin.name)
+        if configured_s is not None:
+            return configured_s
+        if point == "PostBind" or not isinstance(plugin, PreBindPlugin | BindPlugin):
+            return POST_BIND_TIME_LIMIT_S
+        try:
+            own_s = float(plugin.time_limit_s)
+        except BaseException as error:  # noqa: BLE001  a property is third-party code as well
+            FAILURES.note(plugin.name, point, reason_of(error))
+            return PRE_BIND_TIME_LIMIT_S
+        return own_s if own_s > 0 else PRE_BIND_TIME_LIMIT_S
+
+
+def _as_status(
+    plugin: Plugin, point: str, time: CallTime, status: object, error: BaseException | None
+) -> Status:
+    if time.scope.cancelled_caught:
+        what = time.ended or f"no answer within {time.limit_s:g} s"
+        if not time.ended:
+            FAILURES.note(plugin.name, point, FailureReason.TIMEOUT)
+    elif error is not None:
+        log.warning("a plugin of the binding cycle raised", plugin=plugin.name, point=point,
+                    exc_info=error)  # fmt: skip
+        FAILURES.note(plugin.name, point, reason_of(error))
+        what = f"{type(error).__name__}: {printable(error)}"
+    elif not isinstance(status, Status):
+        FAILURES.note(plugin.name, point, FailureReason.NONSENSE)
+        what = f"answered {printable(status)!r}, no Status"
+    elif status.code is Code.ERROR:
+        FAILURES.note(plugin.name, point, FailureReason.ERROR)
+        what = printable(status.message)
+    else:
+        return status.by(plugin.name)
+    return Status.error(f'running {point} plugin "{plugin.name}": {what}').by(plugin.name)
+
+
+async def _not_cancelled_by_itself(
+    method: Callable[[BindingClient], Awaitable[object]], client: BindingClient, tasks: PluginTasks
+) -> object:
+    """What the plugin answers. A cancellation that is its own doing must not pass for ours: it would
+    end the daemon without a word."""
+    try:
+        return await method(client)
+    except anyio.get_cancelled_exc_class() as cancelled:
+        if anyio.current_effective_deadline() == -inf:
+            raise
+        raise StrayCancellationError("awaited something that was cancelled") from cancelled
+    finally:
+        tasks.end()
