@@ -25,7 +25,7 @@ from asched.daemon.session_files import SessionFiles
 from asched.daemon.session_metrics import TimedRegistry
 from asched.daemon.telemetry.present import Backlog
 from asched.daemon.telemetry.stopwatch import CycleStopwatch
-from asched.daemon.watched import groups_of_use
+from asched.daemon.watched import annotations_read, watched_for
 from asched.framework.registry import Registry
 from asched.journal.checkpoints import nearest
 from asched.journal.store import JournalStore
@@ -38,7 +38,6 @@ from asched.kube.reflector import ClusterWatch
 from asched.kube.timing import Backoff, RetryPolicy
 from asched.kube.volume_writers import VolumeWriter
 from asched.kube.writers import PodWriter
-from asched.model.resources import in_order_of_listing
 from asched.state.cluster import ClusterState
 from asched.state.fold import Fold
 from asched.state.records import (
@@ -179,10 +178,7 @@ async def fold_journal(fold: Fold, journal: JournalStore, after_seq: int = 0) ->
             log.info("folding the journal", records=last_seq)
     if last_seq:
         log.info(
-            "journal folded",
-            records=last_seq,
-            checkpoint=after_seq,
-            pods=len(fold.state.pods),
+            "journal folded", records=last_seq, checkpoint=after_seq, pods=len(fold.state.pods)
         )
     return last_seq + 1
 
@@ -223,7 +219,8 @@ def _assemble(
         extenders,
     )
     configuration, registry = parts.configuration, SessionRegistry.discover()
-    resources = in_order_of_listing(groups_of_use(configuration.profiles, configuration.sessions))
+    load, profiles = parts.registry.load, configuration.profiles
+    resources = watched_for(profiles, configuration.sessions, load)
     engine = Engine(
         fold,
         parts.journal,
@@ -239,29 +236,24 @@ def _assemble(
         observer=stopwatch,
     )
     files = SessionFiles(
-        settings.batch,
-        configuration.sessions,
-        registry,
-        client.clock,
-        inbox.put_outcome,
+        settings.batch, configuration.sessions, registry, client.clock, inbox.put_outcome
     )
     parts.tasks.start_soon(files.run)
     # How many pods of a job have finished is part of what a session looks at.
     finished = bool(configuration.sessions)
-    watch = ClusterWatch(client, inbox.put_changes, resources, finished_pods=finished)
+    watch = ClusterWatch(
+        client,
+        inbox.put_changes,
+        resources,
+        finished_pods=finished,
+        annotations=annotations_read(profiles, load),
+    )
     parts.metrics.watch(fold.state, lambda: watch.reflectors)
     parts.metrics.watch_work(
         lambda: Backlog(len(inbox), inbox.oldest_age_s), lambda: effects.under_way, events
     )
     running = Running(
-        engine,
-        effects,
-        inbox,
-        parts.extenders,
-        files,
-        watch,
-        fold.state,
-        parts.registry.load,
+        engine, effects, inbox, parts.extenders, files, watch, fold.state, parts.registry.load
     )
     reconfigurer = Reconfigurer(configuration, running)
     return Daemon(engine, fold.state, events, watch, reconfigurer.take_up)

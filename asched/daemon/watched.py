@@ -2,12 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
 
+from asched.framework.interface import Plugin
 from asched.framework.pod_groups import GANG_SCHEDULING
-from asched.framework.profile import ProfileSpec
+from asched.framework.profile import PluginLoader, ProfileSpec
 from asched.framework.sessions import SessionSpec
-from asched.model.resources import GroupResource
+from asched.model.resources import (
+    GroupResource,
+    WatchedResource,
+    custom_resource,
+    in_order_of_listing,
+)
 
 POD_GROUPS = frozenset(
     {
@@ -27,3 +33,23 @@ def groups_of_use(
         return frozenset(GroupResource) - {GroupResource.WORKLOADS}
     gangs = any(GANG_SCHEDULING in profile.plugin_names for profile in profiles)
     return POD_GROUPS if gangs else frozenset()
+
+
+def watched_for(
+    profiles: Collection[ProfileSpec], sessions: Collection[SessionSpec], load: PluginLoader
+) -> tuple[WatchedResource, ...]:
+    """All that is to be watched, in the order of listing. Raises
+    :class:`~asched.framework.profile.ProfileError` where a plugin cannot be had."""
+    declared = (kind for plugin in _plugins(profiles, load) for kind in plugin.custom_resources)
+    custom = dict.fromkeys(map(custom_resource, declared))
+    return in_order_of_listing(groups_of_use(profiles, sessions), tuple(custom))
+
+
+def annotations_read(profiles: Collection[ProfileSpec], load: PluginLoader) -> frozenset[str]:
+    """The annotations of pods that plugins read. Raises as :func:`watched_for`."""
+    return frozenset(key for p in _plugins(profiles, load) for key in p.reads_annotations)
+
+
+def _plugins(profiles: Collection[ProfileSpec], load: PluginLoader) -> Iterator[type[Plugin]]:
+    for name in dict.fromkeys(name for profile in profiles for name in profile.plugin_names):
+        yield load(name)

@@ -67,7 +67,8 @@ class Cluster(Protocol):
         """The groups with members that Permit holds, sorted."""
 
     def objects(self, kind: type[ObjectT]) -> Mapping[str, ObjectT]:
-        """All objects of one kind other than pods and nodes, by ``namespace/name`` (or name)."""
+        """All objects of one kind other than pods and nodes, by ``namespace/name`` (or name). Of custom
+        resources those that :attr:`asched.framework.interface.Plugin.custom_resources` name."""
 
     def objects_version(self, *kinds: type[Object]) -> int:
         """Grows whenever one of :meth:`objects` of these kinds appears, changes or goes."""

@@ -74,6 +74,8 @@ class EventResource(Enum):
     VOLUME_ATTACHMENT = "storage.k8s.io/VolumeAttachment"
     POD_DISRUPTION_BUDGET = "policy/PodDisruptionBudget"
     POD_GROUP = "scheduling.k8s.io/PodGroup"
+    CUSTOM = "CustomObject"
+    """A custom resource that a plugin declared: :func:`asched.framework.custom_events.custom_event`."""
 
 
 _POD_EVENTS = frozenset(

@@ -24,6 +24,7 @@ from asched.framework.pod_info import PodInfo, QueuedPod
 from asched.framework.safety import BindingContext, Isolation, Permission
 from asched.framework.status import SUCCESS, Code, Status
 from asched.framework.volume_books import ClaimRef
+from asched.model.custom import CustomResource
 from asched.model.storage import PersistentVolume, PersistentVolumeClaim
 
 if TYPE_CHECKING:
@@ -152,6 +153,10 @@ class Plugin(ABC):
     pure."""
     needs: ClassVar[frozenset[Permission]] = frozenset()
     """What it asks of its ``BindingClient``; all else is refused by name."""
+    custom_resources: ClassVar[tuple[type[CustomResource], ...]] = ()
+    """What it reads by ``Cluster.objects`` beside Kubernetes' own: watched where a profile enables it."""
+    reads_annotations: ClassVar[tuple[str, ...]] = ()
+    """The annotations of pods that it reads, from ``PodShape.annotations``. Others are never kept."""
 
     def __init__(self, args: Any, handle: Handle) -> None:
         """``args`` is an instance of :attr:`arguments` (or None). Raise ValueError to refuse it."""
@@ -404,6 +409,9 @@ class BindingClient(Protocol):
     async def read_volume(self, name: str) -> PersistentVolume | None:
         """The volume as the API server has it now, None if it has none of that name. Raises
         :class:`Unavailable`."""
+
+    async def annotate(self, pod: PodInfo, annotations: Mapping[str, str]) -> Status:
+        """Set annotations of the pod, over those of the same names. An error where it is gone."""
 
     async def read_claim(self, claim: ClaimRef) -> PersistentVolumeClaim | None:
         """The very claim as the API server has it now. Raises :class:`Unavailable`."""

@@ -40,6 +40,7 @@ class PodShape:
     __slots__ = (
         "__weakref__",
         "affinity",
+        "annotations",
         "images",
         "init_images",
         "node_selector",
@@ -68,6 +69,8 @@ class PodShape:
         self.node_selector: dict[str, str] | None = spec.node_selector
         self.affinity: Affinity | None = spec.affinity
         self.tolerations: tuple[Toleration, ...] = spec.tolerations
+        self.annotations: dict[str, str] = pod.metadata.declared_annotations
+        """Those that plugins declare to read (``Plugin.reads_annotations``)."""
 
 
 def volume_images(pod: Pod) -> tuple[str, ...]:
@@ -95,6 +98,8 @@ def shape_of(pod: Pod) -> PodShape:
     if status.container_statuses or status.init_container_statuses:
         resize = [c.reason for c in status.conditions if c.type == "PodResizePending"]
         parts += (status.container_statuses, status.init_container_statuses, resize)
+    if pod.metadata.declared_annotations:
+        parts += (pod.metadata.declared_annotations,)
     key = _encode(parts)
     shape = _shapes.get(key)
     if shape is None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from enum import Enum
 from typing import cast
 
@@ -10,6 +11,8 @@ import structlog
 
 from asched.kube.changes import Change, Deleted, Listed, Upserted
 from asched.kube.errors import ApiStatus
+from asched.model.declared_annotations import DeclaredAnnotations
+from asched.model.pod import Pod
 from asched.model.resources import AnyObject, DecodeError, WatchedResource, decode
 
 LINE_LIMIT_BYTES = 16 * 1024 * 1024
@@ -151,10 +154,17 @@ def _head(raw: bytes | msgspec.Raw) -> _Head:
 class ObjectDecoder:
     """Decodes what the API sends of one resource."""
 
-    def __init__(self, resource: WatchedResource) -> None:
+    def __init__(self, resource: WatchedResource, annotations: Collection[str] = ()) -> None:
+        """``annotations``: those of pods that plugins read."""
         self.resource = resource
+        self._declared: DeclaredAnnotations | None = None
+        self.declare(annotations)
         self.counts = Counts()
         self._reported: dict[str, str] = {}
+
+    def declare(self, annotations: Collection[str]) -> None:
+        """Keep these annotations of pods from here on."""
+        self._declared = DeclaredAnnotations(annotations) if annotations else None
 
     def page(self, body: bytes | msgspec.Raw) -> Page:
         """Decode a list. Raises MalformedAnswerError where it is none."""
@@ -208,7 +218,10 @@ class ObjectDecoder:
 
     def _decode(self, raw: bytes | msgspec.Raw) -> AnyObject:
         # A resource's type is one of those in AnyObject; the checker cannot see it.
-        return cast(AnyObject, decode(self.resource, raw))
+        decoded = decode(self.resource, raw)
+        if self._declared is not None and isinstance(decoded, Pod):
+            decoded = self._declared.kept(decoded, raw)
+        return cast(AnyObject, decoded)
 
     def _bare(self, raw: bytes | msgspec.Raw) -> AnyObject:
         """Of a deletion the identity suffices: an object must not outlive a field we cannot read."""

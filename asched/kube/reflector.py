@@ -10,7 +10,7 @@ the server misbehaves; one that did bring something is followed by the next at o
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 
 import anyio
 import anyio.lowlevel
@@ -33,7 +33,13 @@ from asched.kube.decoding import (
 from asched.kube.errors import ApiError, NoAnswerError
 from asched.kube.permissions import OPTIONAL
 from asched.kube.timing import Backoff, Clock, RetryPolicy
-from asched.model.resources import AnyObject, GroupResource, Resource, WatchedResource
+from asched.model.resources import (
+    AnyObject,
+    CustomWatched,
+    GroupResource,
+    Resource,
+    WatchedResource,
+)
 
 UNFINISHED = "status.phase!=Succeeded,status.phase!=Failed"
 """Selects pods as kube-scheduler does: it sees finished pods go rather than finish."""
@@ -104,16 +110,19 @@ class Reflector:
         settings: ReflectorSettings | None = None,
         *,
         field_selector: str = "",
+        annotations: Collection[str] = (),
     ) -> None:
-        """``field_selector`` leaves out objects that nobody wants to hear of."""
+        """``field_selector`` leaves out objects that nobody wants to hear of; ``annotations`` are those
+        of pods that plugins read."""
         self.resource = resource
         self.synced = False
         """Whether the sink has had a list (an empty one if the resource is not served)."""
-        self.decoder = ObjectDecoder(resource)
+        self.decoder = ObjectDecoder(resource, annotations)
         self.counts = ReflectorCounts()
         self._client = client
         self._sink = sink
-        self._field_selector = field_selector
+        self.field_selector = field_selector
+        """Which objects are watched; all where it is empty."""
         self._settings = settings or ReflectorSettings()
         self._backoff = Backoff(self._settings.retry, client.random)
         self._slow_backoff = Backoff(self._settings.slow_retry, client.random)
@@ -150,7 +159,7 @@ class Reflector:
 
     def list_again(self, field_selector: str) -> None:
         """Cut off what is under way and begin with a list of what ``field_selector`` selects."""
-        self._field_selector = field_selector
+        self.field_selector = field_selector
         self._resource_version = ""
         self._present.cancel()
 
@@ -207,7 +216,7 @@ class Reflector:
         self._slow_backoff.reset()
 
     def _selector(self) -> dict[str, str]:
-        return {"fieldSelector": self._field_selector} if self._field_selector else {}
+        return {"fieldSelector": self.field_selector} if self.field_selector else {}
 
     # -- watch --------------------------------------------------------------------------------
 
@@ -307,7 +316,7 @@ class Reflector:
             return await self._without()
         if error.status == 403:
             self._complaints.about("not permitted", error.message)
-            if self.resource in OPTIONAL:
+            if self.resource in OPTIONAL or isinstance(self.resource, CustomWatched):
                 return await self._without()
             return self._slow_backoff.next_s(error.retry_after_s)
         self._complaints.about("refused by the API server", str(error))
@@ -349,8 +358,11 @@ class ClusterWatch:
         settings: ReflectorSettings | None = None,
         *,
         finished_pods: bool = False,
+        annotations: Collection[str] = (),
     ) -> None:
-        """``finished_pods``: whether pods that have finished are of interest, too."""
+        """``finished_pods``: whether pods that have finished are of interest, too; ``annotations``: those
+        of pods that plugins read."""
+        self.annotations = frozenset(annotations)
         self._client = client
         self._sink = sink
         self._settings = settings
@@ -364,7 +376,12 @@ class ClusterWatch:
         leaves_out = resource is Resource.PODS and not self.finished_pods
         selector = UNFINISHED if leaves_out else ""
         return Reflector(
-            self._client, resource, self._sink, self._settings, field_selector=selector
+            self._client,
+            resource,
+            self._sink,
+            self._settings,
+            field_selector=selector,
+            annotations=self.annotations if resource is Resource.PODS else (),
         )
 
     @property
@@ -385,10 +402,15 @@ class ClusterWatch:
             self._begun.set()
 
     async def extend(
-        self, resources: Iterable[WatchedResource], *, finished_pods: bool = False
+        self,
+        resources: Iterable[WatchedResource],
+        *,
+        finished_pods: bool = False,
+        annotations: Collection[str] = (),
     ) -> None:
-        """Watch more while it runs: these resources, and pods that have finished as well. What is
-        watched already goes on. Waits for a first attempt to list what is new."""
+        """Watch more while it runs: these resources, pods that have finished as well, and these
+        annotations of pods. What is watched already goes on. Waits for a first attempt to list what
+        is new."""
         await self._begun.wait()
         assert self._tasks is not None
         if finished_pods and not self.finished_pods:
@@ -396,6 +418,12 @@ class ClusterWatch:
             for reflector in self.reflectors:
                 if reflector.resource is Resource.PODS:
                     reflector.list_again("")
+        if not self.annotations.issuperset(annotations):
+            self.annotations |= frozenset(annotations)
+            for reflector in self.reflectors:
+                if reflector.resource is Resource.PODS:
+                    reflector.decoder.declare(self.annotations)
+                    reflector.list_again(reflector.field_selector)
         known = {reflector.resource for reflector in self.reflectors}
         for resource in resources:
             if resource not in known:

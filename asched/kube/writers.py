@@ -6,6 +6,7 @@ for failed: the pod is read back first.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Literal
 
@@ -113,6 +114,17 @@ class _Uid(msgspec.Struct, frozen=True):
 class _StatusPatch(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     conditions: tuple[_Condition, ...] = ()
     nominated_node_name: str | msgspec.UnsetType | None = msgspec.UNSET
+
+
+class _Annotated(msgspec.Struct, frozen=True):
+    uid: str
+    annotations: Mapping[str, str]
+
+
+class _AnnotationPatch(msgspec.Struct, frozen=True):
+    """The UID is the precondition here, too."""
+
+    metadata: _Annotated
 
 
 class _Patch(msgspec.Struct, frozen=True):
@@ -256,10 +268,18 @@ class PodWriter:
 
     async def _patch(self, pod: PodRef, status: _StatusPatch) -> PatchOutcome:
         body = _encode(_Patch(_Uid(pod.uid), status))
+        return await self._send_patch(f"{pod.path}/status", body)
+
+    async def annotate(self, pod: PodRef, annotations: Mapping[str, str]) -> PatchOutcome:
+        """Set these annotations, and leave the others as they are."""
+        body = _encode(_AnnotationPatch(_Annotated(pod.uid, annotations)))
+        return await self._send_patch(pod.path, body)
+
+    async def _send_patch(self, path: str, body: bytes) -> PatchOutcome:
         try:
             await self._client.request(
                 "PATCH",
-                f"{pod.path}/status",
+                path,
                 body=body,
                 content_type=STRATEGIC_MERGE_PATCH,
                 idempotent=True,

@@ -61,6 +61,9 @@ class ObjectMeta(ApiStruct):
     deletion_timestamp: datetime | None = None
     owner_references: tuple[OwnerReference, ...] = ()
     annotations: Annotations = Annotations()
+    declared_annotations: dict[str, str] = {}
+    """Of a pod: the annotations that plugins declare to read (``Plugin.reads_annotations``). The API has
+    no field of this name."""
 
     @property
     def controller(self) -> OwnerReference | None:

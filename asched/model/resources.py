@@ -6,13 +6,14 @@ object that does not decode is tried once more with its nulls left out before it
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from enum import Enum
 from functools import cache
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import msgspec
 
+from asched.model.custom import CustomObject, CustomResource
 from asched.model.groups import (
     CustomPodGroup,
     CustomQueue,
@@ -73,6 +74,7 @@ AnyObject = (
     | SigsQueue
     | VolcanoPodGroup
     | VolcanoQueue
+    | CustomObject
 )
 """Every kind of object the fold keeps, told apart by the tag ``kind``.
 
@@ -209,11 +211,38 @@ class GroupResource(WatchedResource):
     )  # fmt: skip
 
 
-def in_order_of_listing(groups: Collection[GroupResource]) -> tuple[WatchedResource, ...]:
-    """All that is to be watched where these groups are of use. Pods are listed last: what they
-    refer to is known by then."""
+class CustomWatched(WatchedResource):
+    """Base of enumerations of custom resources, which are made as plugins declare them."""
+
+    @property
+    def label(self) -> str:
+        return self.name
+
+
+def in_order_of_listing(
+    groups: Collection[GroupResource], custom: Collection[WatchedResource] = ()
+) -> tuple[WatchedResource, ...]:
+    """All that is to be watched where these groups, and these resources of plugins, are of use. Pods
+    are listed last: what they refer to is known by then."""
     others = (resource for resource in Resource if resource is not Resource.PODS)
-    return (*others, *(group for group in GroupResource if group in groups), Resource.PODS)
+    of_use = (group for group in GroupResource if group in groups)
+    return (*others, *of_use, *custom, Resource.PODS)
+
+
+@cache
+def custom_resource(kind: type[CustomResource]) -> WatchedResource:
+    """A custom resource that a plugin declares, as one to be watched: the same one each time."""
+    defined = kind.definition
+    resource = ResourceType(
+        defined.kind, defined.group, defined.version, defined.plural, defined.namespaced,
+        CustomObject, kind,
+    )  # fmt: skip
+    # An enumeration with a member, made when it is known: mypy takes the call for that of a member.
+    members = cast("type[WatchedResource]", _custom_enumeration("Custom", {defined.name: resource}))
+    return members[defined.name]
+
+
+_custom_enumeration = cast("Callable[..., object]", CustomWatched)
 
 
 class DecodeError(ValueError):
@@ -233,7 +262,9 @@ def decode(resource: WatchedResource, raw: bytes | msgspec.Raw) -> Object:
     """
     object_type, wire = resource.value.type, resource.value.wire
     decoded = _decode_as(wire or object_type, raw)
-    if wire is not None:
+    if isinstance(decoded, CustomResource):
+        decoded = CustomObject.of(decoded)
+    elif wire is not None:
         decoded = object_type(**msgspec.structs.asdict(decoded))
     if not decoded.metadata.name:
         raise DecodeError(f"{resource.kind} without metadata.name")
@@ -325,5 +356,5 @@ KINDS: dict[str, type[Object]] = {
     resource.type.__name__: resource.type
     for resources in (Resource, GroupResource)
     for resource in resources
-}
+} | {CustomObject.__name__: CustomObject}
 """The struct of each kind that is kept, by the name that records give it."""

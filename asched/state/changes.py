@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from asched.framework.events import ActionType, ClusterEvent, EventResource
 from asched.framework.pod_info import PodInfo
+from asched.model.custom import CustomObject
 from asched.model.groups import CUSTOM_POD_GROUPS, PodGroup
 from asched.model.meta import Object
 from asched.model.node import Node
@@ -31,6 +32,7 @@ EVENT_RESOURCES: dict[type[Object], EventResource] = {
     VolumeAttachment: EventResource.VOLUME_ATTACHMENT,
     PodDisruptionBudget: EventResource.POD_DISRUPTION_BUDGET,
     PodGroup: EventResource.POD_GROUP,
+    CustomObject: EventResource.CUSTOM,
     **dict.fromkeys(CUSTOM_POD_GROUPS, EventResource.POD_GROUP),
 }
 """Kinds whose changes can wake a pod."""

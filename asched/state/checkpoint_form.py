@@ -19,7 +19,7 @@ from asched.model.resources import AnyObject
 from asched.state.records import Assigned, Lottery, PodSeen, ProfilesLoaded
 from asched.state.session_records import PodGroupDecided
 
-FORMAT = 3
+FORMAT = 4
 """To be raised whenever the form changes, or what the fold makes of the same records."""
 
 

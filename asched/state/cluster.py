@@ -17,8 +17,10 @@ from asched.framework.pod_info import PodInfo
 from asched.framework.pod_queries import PodQuery, TermHolders, TermKind
 from asched.framework.profile import Profile
 from asched.framework.trial import Fit
+from asched.model.custom import CustomResource
 from asched.model.meta import Object
 from asched.state.books import Books
+from asched.state.custom_views import CustomViews
 from asched.state.evictions import Evictions
 from asched.state.inquiries import Inquiry
 from asched.state.node_rows import NodeRows
@@ -95,6 +97,7 @@ class ClusterState:
         self.objects_of: dict[type[Object], dict[str, Object]] = {}
         self.objects_changed: Counter[type[Object]] = Counter()
         """How often an object of each kind appeared, changed or went."""
+        self.custom = CustomViews(self.objects_of)
 
     @property
     def waiting(self) -> Mapping[str, WaitingPod]:
@@ -102,10 +105,13 @@ class ClusterState:
         return self.permits.waiting
 
     def objects(self, kind: type[ObjectT]) -> Mapping[str, ObjectT]:
+        if issubclass(kind, CustomResource):
+            return self.custom.objects(kind)
         return cast("Mapping[str, ObjectT]", self.objects_of.get(kind, {}))
 
     def objects_version(self, *kinds: type[Object]) -> int:
-        return sum(map(self.objects_changed.__getitem__, kinds))
+        custom = (self.custom.version(kind) for kind in kinds if issubclass(kind, CustomResource))
+        return sum(map(self.objects_changed.__getitem__, kinds)) + sum(custom)
 
     @property
     def row_stamps(self) -> Int64Column:

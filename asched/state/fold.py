@@ -15,6 +15,7 @@ from asched.framework.pod_groups import group_of, key_of, only_status_changed
 from asched.framework.pod_info import PodInfo
 from asched.framework.profile import PluginLoader, Profile, ProfileError, ProfileSpec
 from asched.framework.status import REJECTIONS, Code
+from asched.model.custom import CustomObject
 from asched.model.groups import CustomPodGroup, PodGroup
 from asched.model.meta import Object
 from asched.model.node import Node
@@ -185,6 +186,8 @@ class Fold:
         self.state.sessions.object_seen(seen)
         if isinstance(seen, Node):
             self.state.nodes.set_node(seen)
+        elif isinstance(seen, CustomObject):
+            self.state.custom.seen(seen)
         self._tell_of(type(seen), old, seen)
 
     def _object_gone(self, record: r.ObjectGone) -> None:
@@ -203,6 +206,8 @@ class Fold:
         if isinstance(old, Node):
             self._forget_answers_about(old.name)
             self.state.nodes.remove_node(old.name)
+        elif isinstance(old, CustomObject):
+            self.state.custom.gone(old)
         self._tell_of(kind, old, None)
 
     def _tell(self, event: ClusterEvent, old: Object | None, new: Object | None) -> None:

@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterator, Sequence
 
 import msgspec
 
+from asched.model.custom import CustomObject
 from asched.model.meta import Object
 from asched.model.node import Node
 from asched.model.pod import POD_SCHEDULED, Pod, PodCondition
@@ -64,8 +65,7 @@ def observe_list(
         known = [(key, entry.info.uid) for key, entry in state.pods.items()]
         known += [(key, info.uid) for key, info in state.sessions.finished.items()]
     else:
-        kept = state.objects_of.get(resource.type, {})
-        known = [(key, item.uid) for key, item in kept.items()]
+        known = [(item.key, item.uid) for item in _kept(state, resource)]
     for key, uid in known:
         if key not in listed:
             yield ObjectGone(resource.type.__name__, key, uid)
@@ -73,6 +73,13 @@ def observe_list(
         news = observe_object(state, item)
         if news is not None:
             yield news
+
+
+def _kept(state: ClusterState, resource: WatchedResource) -> Iterator[Object]:
+    """What the state has of a resource other than pods. All custom resources are of one type."""
+    for item in state.objects_of.get(resource.type, {}).values():
+        if not isinstance(item, CustomObject) or item.resource == resource.label:
+            yield item
 
 
 def _observe_pod(state: ClusterState, pod: Pod) -> News | None:
@@ -104,7 +111,13 @@ def _observe_pod(state: ClusterState, pod: Pod) -> News | None:
         deletion_timestamp=pod.metadata.deletion_timestamp,
         start_time=pod.status.start_time,
         labels=None if pod.metadata.labels == old.metadata.labels else pod.metadata.labels,
+        annotations=_changed_annotations(old, pod),
     )
+
+
+def _changed_annotations(old: Pod, new: Pod) -> dict[str, str] | None:
+    annotations = new.metadata.declared_annotations
+    return None if annotations == old.metadata.declared_annotations else annotations
 
 
 def _new_pod(state: ClusterState, pod: Pod) -> ObjectSeen | PodSeen:
@@ -120,7 +133,10 @@ def _same_template(old: Pod, new: Pod) -> bool:
     replace = msgspec.structs.replace
     before = old.metadata
     metadata = replace(
-        new.metadata, labels=before.labels, deletion_timestamp=before.deletion_timestamp
+        new.metadata,
+        labels=before.labels,
+        deletion_timestamp=before.deletion_timestamp,
+        declared_annotations=before.declared_annotations,
     )
     return (
         metadata == before

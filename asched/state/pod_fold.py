@@ -79,7 +79,14 @@ class PodFold:
         pod = replace(
             old,
             metadata=replace(
-                old.metadata, labels=labels, deletion_timestamp=record.deletion_timestamp
+                old.metadata,
+                labels=labels,
+                deletion_timestamp=record.deletion_timestamp,
+                declared_annotations=(
+                    old.metadata.declared_annotations
+                    if record.annotations is None
+                    else record.annotations
+                ),
             ),
             spec=spec,
             status=replace(
@@ -91,7 +98,8 @@ class PodFold:
             ),
         )
         # Conditions say something of resources only for a pod whose containers report theirs.
-        shape = None if reports_resources(old) else entry.info.shape
+        same_shape = record.annotations is None and not reports_resources(old)
+        shape = entry.info.shape if same_shape else None
         label_set = entry.info.label_set if same_labels else None
         self._updated(entry, PodInfo(pod, shape, label_set))
 

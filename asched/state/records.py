@@ -113,6 +113,8 @@ class PodSeen(Record):
     nominated_node_name: str = ""
     deletion_timestamp: datetime | None = None
     start_time: datetime | None = None
+    annotations: dict[str, str] | None = None
+    """Those that plugins read; None where they are those of the template."""
 
 
 class PodChanged(Record):
@@ -131,6 +133,8 @@ class PodChanged(Record):
     nominated_node_name: str = ""
     deletion_timestamp: datetime | None = None
     start_time: datetime | None = None
+    annotations: dict[str, str] | None = None
+    """Those that plugins read; None where they are as before."""
 
 
 class TurnStarted(Record):

@@ -98,6 +98,11 @@ class Templates:
             nominated_node_name=status.nominated_node_name,
             deletion_timestamp=meta.deletion_timestamp,
             start_time=status.start_time,
+            annotations=(
+                None
+                if meta.declared_annotations == like.declared_annotations
+                else meta.declared_annotations
+            ),
         )
 
     def instance(self, record: PodSeen) -> PodInfo:
@@ -122,6 +127,11 @@ class Templates:
                     else record.owner_references
                 ),
                 annotations=like.metadata.annotations,
+                declared_annotations=(
+                    like.metadata.declared_annotations
+                    if record.annotations is None
+                    else record.annotations
+                ),
             ),
             spec=spec,
             status=PodStatus(
@@ -131,7 +141,9 @@ class Templates:
                 start_time=record.start_time,
             ),
         )
-        return PodInfo(pod, template.shape, template.labels if record.labels is None else None)
+        # What plugins read of annotations is part of the shape.
+        shape = template.shape if record.annotations is None else None
+        return PodInfo(pod, shape, template.labels if record.labels is None else None)
 
 
 def reports_resources(pod: Pod) -> bool:
@@ -150,4 +162,6 @@ def _key(pod: Pod) -> bytes:
     meta, spec = pod.metadata, pod.spec
     if spec.node_name:
         spec = msgspec.structs.replace(spec, node_name="")
+    if meta.declared_annotations:
+        return _encode((meta.namespace, meta.annotations, meta.declared_annotations, spec))
     return _encode((meta.namespace, meta.annotations, spec))

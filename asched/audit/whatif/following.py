@@ -13,6 +13,7 @@ import msgspec
 
 from asched.audit.whatif.lives import RecordedLife, fresh, placed
 from asched.journal.codec import subject_of
+from asched.model.custom import CustomObject
 from asched.model.groups import CustomPodGroup, PodGroup
 from asched.model.meta import Object
 from asched.model.node import REGION_LABEL, ZONE_LABEL, Node
@@ -74,8 +75,9 @@ class HistoryFollower:
         self._begin()
 
     def _begin(self) -> None:
-        for resource in in_order_of_listing(tuple(GroupResource)):
-            for item in self._state.objects_of.get(resource.value.type, {}).values():
+        kinds = [resource.type for resource in in_order_of_listing(tuple(GroupResource))]
+        for kind in (*kinds, CustomObject):
+            for item in self._state.objects_of.get(kind, {}).values():
                 self._events.append(ObjectSet(self._begin_ns, cast(AnyObject, item)))
                 if isinstance(item, Node):
                     self._open[item.name] = NodeSpan(item, self._begin_ns)
