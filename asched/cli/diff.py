@@ -9,16 +9,15 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Final, NamedTuple
 
-import msgspec
 import typer
 
 from asched.audit.history import Period
 from asched.audit.pods import AuditError
+from asched.audit.whatif.candidate import candidate_scheduler
 from asched.audit.whatif.comparison import Comparison, NamedRun, PlacedOnce, compare
 from asched.audit.whatif.extraction import RecordedHistory, recorded_history
-from asched.audit.whatif.measures import to_place
 from asched.audit.whatif.page.document import comparison_page
-from asched.audit.whatif.plugin_changes import PluginChange, parse_changes, with_changes
+from asched.audit.whatif.plugin_changes import PluginChange, parse_changes
 from asched.audit.whatif.rows import figure_rows
 from asched.cli.errors import BadInput, CommandError
 from asched.cli.garbage import rare_collections
@@ -30,7 +29,7 @@ from asched.daemon.config_file import ConfigFileError, Configuration, load
 from asched.daemon.simulated import scheduler_of
 from asched.framework.registry import Registry
 from asched.journal.store import JournalStore
-from asched.sim.virtual.loop import Scheduler, SimulationStuckError, simulate
+from asched.sim.virtual.loop import Pace, Scheduler, SimulationStuckError, simulate
 from asched.sim.virtual.outcome import Run
 from asched.state.fold import FoldError
 
@@ -88,7 +87,12 @@ def diff(
         with _doing() as doing:
             doing("reading the journal")
             history = await recorded_history(store, registry.load, period)
-            scheduler = _scheduler(candidate, history, registry)
+            configured = None
+            if candidate.configuration is not None:
+                configured = scheduler_of(candidate.configuration, Pace())
+            scheduler = candidate_scheduler(
+                history, configured, candidate.changes, registry, candidate.name
+            )
             doing("simulating the recorded configuration")
             baseline = _simulated(history, history.scheduler, registry)
             doing(f"simulating {candidate.name}")
@@ -134,33 +138,6 @@ def _candidate(config: Path | None, plugins: str | None) -> _Candidate:
         typer.echo(line, err=True)
     name = BASELINE if config is None else config.name
     return _Candidate(configuration, changes, f"{name} with {plugins}" if plugins else name)
-
-
-def _scheduler(candidate: _Candidate, history: RecordedHistory, registry: Registry) -> Scheduler:
-    """The scheduler to try: seed and pace are those of the recorded one."""
-    scheduler = history.scheduler
-    if candidate.configuration is not None:
-        scheduler = msgspec.structs.replace(
-            scheduler_of(candidate.configuration, scheduler.pace),
-            seed=scheduler.seed,
-            lottery=scheduler.lottery,
-        )
-    profiles = with_changes(scheduler.profiles, candidate.changes, registry)
-    scheduler = msgspec.structs.replace(scheduler, profiles=profiles)
-    _check_names(history, scheduler, candidate.name)
-    return scheduler
-
-
-def _check_names(history: RecordedHistory, scheduler: Scheduler, candidate: str) -> None:
-    names = {profile.scheduler_name for profile in scheduler.profiles}
-    names |= {session.scheduler_name for session in scheduler.sessions}
-    asked = {pod.pod.spec.scheduler_name for pod in to_place(history.recorded)}
-    if asked - names:
-        missing = ", ".join(sorted(asked - names))
-        raise AuditError(
-            f"{candidate} has no profile named {missing}, which pods of the history ask for; it has"
-            f" {', '.join(sorted(names))}"
-        )
 
 
 def _simulated(history: RecordedHistory, scheduler: Scheduler, registry: Registry) -> Run:
