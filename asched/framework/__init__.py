@@ -13,6 +13,10 @@ from typing import TYPE_CHECKING, Final
 from asched.framework.cluster import (
     Cluster,
 )
+from asched.framework.custom_events import (
+    CustomHint,
+    custom_event,
+)
 from asched.framework.cycle_state import (
     Cloneable,
     CycleState,
@@ -143,6 +147,9 @@ from asched.framework.session_plugins import (
     TaskOrderPlugin,
     VictimTest,
 )
+from asched.framework.safety import (
+    Permission,
+)
 from asched.framework.status import (
     REJECTIONS,
     SUCCESS,
@@ -184,6 +191,7 @@ __all__ = [
     "ClusterEvent",
     "ClusterEventWithHint",
     "Code",
+    "CustomHint",
     "CycleState",
     "ENTRY_POINT_GROUP",
     "EnqueueExtensions",
@@ -218,6 +226,7 @@ __all__ = [
     "NormalizeScore",
     "OverusedPlugin",
     "PRE_BIND_TIME_LIMIT_S",
+    "Permission",
     "PermitPlugin",
     "PermitResult",
     "PermitReview",
@@ -276,6 +285,7 @@ __all__ = [
     "Waiting",
     "WorkloadSelectors",
     "claims_of",
+    "custom_event",
     "find_group",
     "group_of",
     "min_count",

@@ -5,6 +5,11 @@ All that is in ``__all__`` is part of the contract with plugins (:mod:`asched.fr
 
 from __future__ import annotations
 
+from asched.model.custom import (
+    CustomDefinition,
+    CustomObject,
+    CustomResource,
+)
 from asched.model.groups import (
     CUSTOM_POD_GROUPS,
     CUSTOM_QUEUES,
@@ -134,10 +139,13 @@ __all__ = [
     "ContainerImage",
     "ContainerPort",
     "ContainerStatus",
+    "CustomDefinition",
+    "CustomObject",
     "CustomPodGroup",
     "CustomPodGroupSpec",
     "CustomQueue",
     "CustomQueueSpec",
+    "CustomResource",
     "DEFAULT_SCHEDULER_NAME",
     "DecodeError",
     "EPHEMERAL_STORAGE",

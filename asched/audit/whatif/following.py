@@ -75,8 +75,9 @@ class HistoryFollower:
         self._begin()
 
     def _begin(self) -> None:
-        kinds = [resource.type for resource in in_order_of_listing(tuple(GroupResource))]
-        for kind in (*kinds, CustomObject):
+        listed = in_order_of_listing(tuple(GroupResource))
+        kinds: list[type[Object]] = [*(resource.type for resource in listed), CustomObject]
+        for kind in kinds:
             for item in self._state.objects_of.get(kind, {}).values():
                 self._events.append(ObjectSet(self._begin_ns, cast(AnyObject, item)))
                 if isinstance(item, Node):
