@@ -21,6 +21,7 @@ from asched.daemon.checkpoints import Committed
 from asched.daemon.clock import EngineClock, SteadyTime
 from asched.daemon.commits import Commits
 from asched.daemon.effects import Effects
+from asched.daemon.eviction_echo import EvictionEcho
 from asched.daemon.inbox import Inbox, Reconfiguration
 from asched.daemon.metrics import Metrics
 from asched.daemon.telemetry.engine_watch import EngineWatch
@@ -47,6 +48,7 @@ from asched.state.records import (
     PermitRejected,
     Rejected,
     TurnStarted,
+    VictimEvicted,
 )
 from asched.state.session_records import EvictionDecided, PodGroupDecided, SessionHeld
 
@@ -132,6 +134,7 @@ class Engine:
         self._confirmed = 0
         """Bindings that the API server answered for in this turn."""
         self._book_faults_reported = 0
+        self._evicted = EvictionEcho(fold.state)
         self._listing: Iterator[News] | None = None
         """What is left of a list that did not fit its turn."""
         self._listed_resource: WatchedResource = Resource.PODS
@@ -253,6 +256,8 @@ class Engine:
     def _apply(self, record: AnyRecord) -> None:
         if not self._turn_begun:
             self._begin()
+        if self._evicted and (report := self._evicted.shown_by(record)) is not None:
+            self._apply(report)
         self._fold.apply(record)
         self._batch.append(record)
 
@@ -268,6 +273,9 @@ class Engine:
             if isinstance(outcome, Bound):
                 self._confirmed += 1
                 if self._shows(outcome):
+                    continue
+            elif isinstance(outcome, VictimEvicted):
+                if self._evicted.holds(outcome):
                     continue
             elif isinstance(outcome, LeadershipGained | LeadershipLost):
                 self._standby = isinstance(outcome, LeadershipLost)
