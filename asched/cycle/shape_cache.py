@@ -20,9 +20,7 @@ class ShapeCache:
 
     def __init__(self, table: NodeTable) -> None:
         self._table = table
-        self._answers: OrderedDict[tuple[int, PodShape], ShapeAnswers] = OrderedDict()
-        # Held so that the id of a profile stays its own.
-        self._profiles: dict[int, Profile] = {}
+        self._answers: OrderedDict[tuple[Profile, PodShape], ShapeAnswers] = OrderedDict()
 
     def answers(self, profile: Profile, pod: PodInfo) -> ShapeAnswers:
         """Up-to-date answers for the pod's shape. Raises :class:`PluginFailure`."""
@@ -31,12 +29,11 @@ class ShapeCache:
             answers = ShapeAnswers(profile, pod, self._table)
             answers.refresh(pod)
             return answers
-        key = (id(profile), pod.shape)
+        key = (profile, pod.shape)
         # Out while it is refreshed: a plugin that fails half-way is asked for all of it next time.
         known = self._answers.pop(key, None)
         if known is None:
             known = ShapeAnswers(profile, pod, self._table)
-            self._profiles[id(profile)] = profile
         known.refresh(pod)
         if known.failed:
             return known

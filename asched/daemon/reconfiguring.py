@@ -123,14 +123,10 @@ class Reconfigurer:
         """Build the profiles once, on the cluster as it is: the fold must not be the first to try."""
         cluster, load = self._running.cluster, self._running.load
         for spec in record.profiles:
-            name = spec.scheduler_name
             try:
-                Profile(spec, load, ProfileHandle(cluster, name))
+                Profile(spec, load, ProfileHandle(cluster, spec.scheduler_name))
             except ProfileError as error:
                 raise ReconfigurationError(str(error)) from None
-            except Exception as error:
-                what = f"{type(error).__name__}: {error}"
-                raise ReconfigurationError(f"profile {name}: a plugin raised {what}") from error
 
     async def _extenders(self, new: Configuration) -> Replacement:
         try:

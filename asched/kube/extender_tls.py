@@ -40,6 +40,10 @@ def tls_settings(extender: Extender) -> TlsSettings | None:
         context = _context(tls, insecure=insecure)
     except (OSError, ValueError) as error:
         what = " ".join(str(error).split()) or type(error).__name__
+        files = [file for file in (tls.ca_file, tls.cert_file, tls.key_file) if file]
+        if files:
+            # Of certificate files the system says what is wrong, but not with which.
+            what += f" ({', '.join(files)})"
         raise KubeConfigError(f"{where}: tlsConfig: {what}") from None
     return TlsSettings(context, tls.server_name or None)
 
