@@ -1,0 +1,3 @@
+from tests.simulation.campaign import main
+
+main()

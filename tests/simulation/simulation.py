@@ -1,0 +1,263 @@
+"""One seed, from its first node to its last check."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from functools import cache
+from random import Random
+from typing import Any, NamedTuple
+
+import anyio
+import structlog
+
+from asched.framework.registry import Registry
+from asched.sim.cluster import Cluster
+from tests.batch_world.manifests import install_crds
+from tests.simulation.auditor import Auditor
+from tests.simulation.breach import BreachError, Referee, demand
+from tests.simulation.churn import Churn
+from tests.simulation.configurations import drawn_configuration
+from tests.simulation.final import check_end
+from tests.simulation.fresh_eyes import overlooked
+from tests.simulation.mixes import CLASSES, Mix
+from tests.simulation.network import Network
+from tests.simulation.placements import Placements
+from tests.simulation.plugins import shaky_plugin
+from tests.simulation.processes import Surroundings
+from tests.simulation.replicas import Replicas
+from tests.simulation.stores import Disk
+from tests.simulation.trace import Trace
+from tests.simulation.virtual_time import BEGIN, NS_PER_S, StuckError, VirtualLoop, ordered_scopes
+
+CHURN_S = (90.0, 300.0)
+"""How long the cluster is disturbed, from and to."""
+_TICK_S = 1.0
+_SETTLE_LIMIT_S = 1_500.0
+"""After the last fault. A silent watch is noticed after 630 s at the latest, a pod of nobody's concern
+tried again after 300 s."""
+_LOOK_EVERY_S = 20.0
+_MOST_STEPS = 3_000_000
+
+
+class Outcome(NamedTuple):
+    """What came of a seed."""
+
+    seed: int
+    name: str
+    breach: str
+    """Empty where all was well."""
+    step: int
+    """Of the first breach, or of the end."""
+    churn_s: float
+    """Virtual time with faults and churn."""
+    virtual_s: float
+    records: int
+    decisions: int
+    bound: int
+    lives: int
+    digest: str
+    """Of all that happened."""
+
+
+def simulate(seed: int, name: str, show: Callable[[str], None] | None = None) -> Outcome:
+    """Run a seed of that class. ``show`` gets each line of the trace."""
+    with asyncio.Runner(loop_factory=VirtualLoop) as runner:
+        loop = runner.get_loop()
+        assert isinstance(loop, VirtualLoop)
+        simulation = Simulation(seed, name, loop, show)
+        with _logs_to(simulation.trace):
+            return runner.run(simulation.run())
+
+
+@cache
+def installed() -> Registry:
+    return Registry.discover()
+
+
+class Simulation:
+    """All parts of one seed."""
+
+    def __init__(
+        self, seed: int, name: str, loop: VirtualLoop, show: Callable[[str], None] | None
+    ) -> None:
+        self.seed, self.name, self.loop = seed, name, loop
+        self.mix: Mix = CLASSES[name]
+        self.key = f"{seed}/{name}"
+        self.trace = Trace(loop, show)
+        self.referee = Referee()
+        self.cluster = Cluster(
+            clock=lambda: BEGIN.timestamp() + loop.time(),
+            seed=self._chance("cluster").getrandbits(64),
+        )
+        self.network = Network(loop, self.cluster, self._chance("network"), self.mix)
+        registry = installed()
+        if self.mix.plugins.enabled:
+            plugin = shaky_plugin(self._chance("plugins"), lambda: self.network.mix.plugins)
+            registry = registry.including(plugin)
+        if self.mix.workload.sessions:
+            install_crds(self.cluster)
+        self.around = Surroundings(
+            loop, self.network, Disk(self._chance("disk"), self.mix.journal),
+            Auditor(registry.load), self.trace,
+            drawn_configuration(self._chance("configuration"), self.mix, registry), registry,
+            self.referee,
+        )  # fmt: skip
+        self.placements = Placements(self.cluster, self.referee)
+        self.churn = Churn(
+            loop, self.cluster, self._chance("churn"), self.mix.workload, self.trace,
+            shaky=self.mix.plugins.enabled,
+        )  # fmt: skip
+        self.placements.lawless = self.churn.foreign_nodes
+        self._churn_s = 0.0
+        self._lives = 0
+
+    def _chance(self, of: str) -> Random:
+        """Each part draws from a source of its own, so that one more draw here moves none there."""
+        return Random(f"{self.key}/{of}")
+
+    async def run(self) -> Outcome:
+        breach = ""
+        try:
+            with ordered_scopes():
+                await self._run()
+            self.referee.check()
+        except (BreachError, StuckError) as error:
+            breach = str(error)
+        except BaseExceptionGroup as group:
+            errors = group.subgroup((BreachError, StuckError))
+            if errors is None:
+                raise
+            breach = str(self.referee.first or errors.exceptions[0])
+        step, now_s = self.loop.steps, self.loop.time()
+        auditor = self.around.auditor
+        return Outcome(
+            self.seed, self.name, breach, step, self._churn_s, now_s, auditor.records,
+            auditor.decisions, self.placements.bound, self._lives, self.trace.digest(),
+        )  # fmt: skip
+
+    async def _run(self) -> None:
+        self.churn.begin()
+        async with anyio.create_task_group() as tasks:
+            replicas = Replicas(self.around, self.key, tasks)
+            tasks.start_soon(self._watch_referee, tasks.cancel_scope)
+            replicas.start()
+            tasks.start_soon(self._controllers)
+            await self._live_through(replicas)
+            self._end_faults(replicas)
+            await self._settle()
+            await replicas.stop()
+            self._lives = replicas.lives
+            self.referee.check()
+            await check_end(self.around, self.cluster, self.churn)
+            tasks.cancel_scope.cancel()
+
+    async def _watch_referee(self, everything: anyio.CancelScope) -> None:
+        await self.referee.called.wait()
+        everything.cancel()
+
+    async def _controllers(self) -> None:
+        while True:
+            await anyio.sleep(_TICK_S)
+            self.churn.tick()
+            demand(self.loop.steps < _MOST_STEPS, "far too many steps: something is busy in vain")
+
+    # -- trouble ------------------------------------------------------------------------------
+
+    async def _live_through(self, replicas: Replicas) -> None:
+        """Churn and faults, for a while."""
+        mix, chance = self.mix, self._chance("faults")
+        until_s = self.loop.time() + chance.uniform(*CHURN_S)
+        load, api, journal, processes = mix.workload, mix.api, mix.journal, mix.processes
+        things: list[tuple[float, Callable[[], Awaitable[None]]]] = [
+            (3600 / load.mean_gap_s, self._disturb),
+            (api.outages_per_hour, self._outage),
+            (journal.troubles_per_hour, self._full_disk),
+            (processes.crashes_per_hour, replicas.crash_one),
+            (processes.stops_per_hour, replicas.restart_one),
+            (processes.freezes_per_hour, replicas.freeze_one),
+            (processes.depositions_per_hour, replicas.depose),
+            (processes.jumps_per_hour, replicas.jump_clock),
+        ]
+        async with anyio.create_task_group() as tasks:
+            for number, (per_hour, happen) in enumerate(things):
+                if per_hour:
+                    of_it = self._chance(f"when {number}")
+                    tasks.start_soon(self._again_and_again, of_it, per_hour, happen)
+            await anyio.sleep(until_s - self.loop.time())
+            tasks.cancel_scope.cancel()
+        self._churn_s = self.loop.time()
+
+    async def _again_and_again(
+        self, chance: Random, per_hour: float, happen: Callable[[], Awaitable[None]]
+    ) -> None:
+        while True:
+            await anyio.sleep(chance.expovariate(per_hour / 3600))
+            await happen()
+
+    async def _disturb(self) -> None:
+        self.churn.disturb()
+
+    async def _outage(self) -> None:
+        self.trace("network", "is down")
+        self.network.begin_outage()
+        await anyio.sleep(self.network.chance.uniform(0.5, 60.0))
+        self.network.end_outage()
+        self.trace("network", "is up")
+
+    async def _full_disk(self) -> None:
+        self.trace("disk", "is full")
+        disk = self.around.disk
+        disk.failing = True
+        await anyio.sleep(disk.chance.uniform(0.5, 60.0))
+        disk.failing = False
+
+    # -- the end ------------------------------------------------------------------------------
+
+    def _end_faults(self, replicas: Replicas) -> None:
+        self.trace("simulation", "no more faults")
+        healthy = Mix(workload=self.mix.workload)
+        self.network.heal()
+        disk = self.around.disk
+        disk.failing, disk.faults = False, healthy.journal
+        replicas.heal()
+        self.churn.settle()
+
+    async def _settle(self) -> None:
+        """Until nobody waits who could be served; that must not take for ever."""
+        until_s = self.loop.time() + _SETTLE_LIMIT_S
+        while True:
+            await anyio.sleep(_LOOK_EVERY_S)
+            pending = self.cluster.list("pods", fields="spec.nodeName=")
+            forgotten = self._overlooked() if pending else []
+            if not forgotten:
+                self.trace("simulation", f"settled, {len(pending)} pods pending")
+                return
+            demand(
+                self.loop.time() < until_s,
+                f"forgotten: {', '.join(forgotten)} could have been scheduled",
+            )
+
+    def _overlooked(self) -> list[str]:
+        around = self.around
+        now_ns = int(BEGIN.timestamp() + self.loop.time()) * NS_PER_S
+        return overlooked(self.cluster, around.configuration, around.registry, now_ns)
+
+
+@contextmanager
+def _logs_to(trace: Trace) -> Iterator[None]:
+    """What the daemon logs goes to who reads the trace."""
+    before = structlog.get_config()
+
+    def drop(logger: Any, method: str, event: structlog.typing.EventDict) -> str:
+        said = dict(event)
+        what = said.pop("event", "")
+        trace.aside("log", f"{method} {what} {said}")
+        raise structlog.DropEvent
+
+    structlog.configure(processors=[drop], cache_logger_on_first_use=False)
+    try:
+        yield
+    finally:
+        structlog.configure(**before)
