@@ -118,6 +118,9 @@ from asched.framework.pod_queries import (
 from asched.framework.row_memo import (
     RowMemo,
 )
+from asched.framework.safety import (
+    Permission,
+)
 from asched.framework.session_objects import (
     Job,
     Queue,
@@ -146,9 +149,6 @@ from asched.framework.session_plugins import (
     Statement,
     TaskOrderPlugin,
     VictimTest,
-)
-from asched.framework.safety import (
-    Permission,
 )
 from asched.framework.status import (
     REJECTIONS,
