@@ -8,7 +8,7 @@ need not care.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import TypeAlias, TypeVar
 
 import numpy as np
@@ -189,6 +189,11 @@ class Nodes(ABC):
     @abstractmethod
     def take(self, rows: RowArray) -> Nodes:
         """The same columns for a choice of rows. Columns are gathered when first asked for."""
+
+    @property
+    def supposed_rows(self) -> Collection[int]:
+        """Rows on which pods are supposed to be, or to be away, otherwise than they are."""
+        return ()
 
     def info(self, row: int) -> NodeInfo:
         """One node, for plugins written for one."""

@@ -6,7 +6,7 @@ made on the gathered copies, so the table itself never changes for a question.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -164,6 +164,10 @@ class NodeRows(SupposedNodes):
             return super().infos()
         infos = self._table.infos()
         return [infos[row] for row in self._rows.tolist()]
+
+    @property
+    def supposed_rows(self) -> Collection[int]:
+        return self._pods.keys()
 
     def take(self, rows: RowArray) -> NodeRows:
         if self._pods:
