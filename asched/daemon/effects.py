@@ -20,7 +20,7 @@ from asched.daemon.pauses import Pauses
 from asched.daemon.session_effects import SessionEffects
 from asched.daemon.telemetry.scheduling_metrics import AttemptResult
 from asched.framework.interface import Eviction, Victim
-from asched.framework.pod_info import PodInfo
+from asched.framework.pod_info import PodInfo, QueuedPod
 from asched.framework.profile import Profile
 from asched.framework.status import REJECTIONS, Code
 from asched.framework.volumes import mounts_claims
@@ -204,10 +204,16 @@ class Effects:
 
     def _bind_if_due(self, entry: PodEntry) -> None:
         if entry.phase is PodPhase.ASSUMED and entry.info.key not in self._cluster.waiting:
-            bind = partial(self._run_binding, entry.info, entry.node, self._clock.monotonic_s())
+            queued = self._cluster.queue.known(entry.info.key)
+            bind = partial(
+                self._run_binding, entry.info, entry.node, queued, self._clock.monotonic_s()
+            )
             self._lanes.submit(entry.info.uid, "bind", bind)
 
-    async def _run_binding(self, info: PodInfo, node_name: str, decided_at_s: float) -> None:
+    async def _run_binding(
+        self, info: PodInfo, node_name: str, queued: QueuedPod | None, decided_at_s: float
+    ) -> None:
+        """``queued`` is what the queue knew of the pod; None for one that a session placed."""
         name = info.pod.spec.scheduler_name
         profile = self._cluster.profiles.get(name)
         # Both can only be missing for what was decided before a restart, or has waited in its lane.
@@ -236,6 +242,9 @@ class Effects:
             self.forget(info.key)
             if self._events is not None:
                 self._events.scheduled(_ref(info), node_name)
+            if queued is not None:
+                waited_s = self._clock.utc().timestamp() - queued.entered_at_ns / 1e9
+                self._metrics.scheduling.scheduled(queued.attempts, waited_s)
         self._metrics.scheduling.attempt_ended(
             result, name, self._clock.monotonic_s() - decided_at_s
         )
