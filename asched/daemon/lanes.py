@@ -15,13 +15,16 @@ Job = Callable[[], Awaitable[None]]
 
 MOST_IDLE = 512
 """Tasks that wait for a lane, at most."""
+REVIEWED_AFTER = 1024
+"""Lanes, after which tasks end that none of them needed."""
 
 
 class Lanes:
     """Runs jobs in a task group: in order within a lane, concurrently between lanes.
 
     Each lane with something to do has a task. To start one costs more than most jobs do, so a task
-    whose lane has ended waits for another lane, until :meth:`close`.
+    whose lane has ended waits for another lane, until :meth:`close` or until it was not needed for a
+    while.
     """
 
     def __init__(self, tasks: TaskGroup, lane_ended: Callable[[], None]) -> None:
@@ -32,6 +35,11 @@ class Lanes:
         self._ready: deque[str] = deque()
         """Lanes that no task has taken up yet: as many as tasks were started or woken for them."""
         self._idle: list[anyio.Event] = []
+        self._least_idle = 0
+        """The fewest that were idle at a time since the last review: so many were never needed."""
+        self._until_review = REVIEWED_AFTER
+        self._retiring = 0
+        """Tasks that are to end when they find nothing to do."""
         self._closed = False
 
     def __len__(self) -> int:
@@ -49,6 +57,10 @@ class Lanes:
                 self._idle.pop().set()
             else:
                 self._tasks.start_soon(self._run)
+            self._least_idle = min(self._least_idle, len(self._idle))
+            self._until_review -= 1
+            if not self._until_review:
+                self._review()
             return
         if queue and queue[-1][0] == kind:
             queue.pop()
@@ -61,11 +73,23 @@ class Lanes:
             called.set()
         self._idle.clear()
 
+    def _review(self) -> None:
+        """Let half of the tasks go that were idle all the time: a burst needed them."""
+        spare = self._least_idle // 2
+        for called in self._idle[:spare]:
+            called.set()
+        del self._idle[:spare]
+        self._retiring += spare
+        self._least_idle, self._until_review = len(self._idle), REVIEWED_AFTER
+
     async def _run(self) -> None:
         while True:
             while self._ready:
                 await self._run_lane(self._ready.popleft())
             if self._closed or len(self._idle) >= MOST_IDLE:
+                return
+            if self._retiring:
+                self._retiring -= 1
                 return
             called = anyio.Event()
             self._idle.append(called)

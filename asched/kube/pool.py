@@ -120,7 +120,8 @@ class ConnectionPool:
     """At most ``limit`` connections to the endpoint that was asked for last."""
 
     def __init__(self, limit: int, keepalive_s: float) -> None:
-        """A connection that was silent for longer than ``keepalive_s`` is not used again."""
+        """A connection that was silent for longer than ``keepalive_s`` is not used again, and closed
+        when others come back."""
         self._limit = limit
         self._keepalive_s = keepalive_s
         self._endpoint: Endpoint | None = None
@@ -190,9 +191,13 @@ class ConnectionPool:
         if connection.endpoint != self._endpoint:
             connection.abort()
             return
-        connection.used_at_s = asyncio.get_running_loop().time()
-        if not self._give(connection):
-            self._idle.append(connection)
+        now_s = connection.used_at_s = asyncio.get_running_loop().time()
+        if self._give(connection):
+            return
+        self._idle.append(connection)
+        # The one that has been silent longest: what a burst needed does not stay for ever.
+        if now_s - self._idle[0].used_at_s > self._keepalive_s:
+            self._idle.pop(0).abort()
 
     def _give(self, connection: _Connection | None) -> bool:
         """To who has waited longest. False where nobody waits."""

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
 from functools import partial
 
 import anyio
 import anyio.lowlevel
 
 from asched.daemon.inbox import Inbox
-from asched.daemon.lanes import Job, Lanes
+from asched.daemon.lanes import REVIEWED_AFTER, Job, Lanes
 from asched.daemon.pauses import Pauses
 from asched.kube.changes import Listed
 from asched.kube.timing import SystemClock
@@ -76,6 +77,21 @@ async def test_tasks_go_on_with_other_lanes_and_end_when_closed() -> None:
         lanes.submit("c", "tell", partial(job, "c"))
     assert [line.partition(" ")[0] for line in ended] == ["a0", "b0", "a1", "b1", "a2", "b2", "c"]
     assert len({line.partition(" by ")[2] for line in ended[:6]}) == 2
+
+
+async def test_tasks_that_only_a_burst_needed_end() -> None:
+    async with anyio.create_task_group() as tasks:
+        lanes, before = Lanes(tasks, lambda: None), len(asyncio.all_tasks())
+        for lane in range(200):
+            lanes.submit(f"burst-{lane}", "tell", anyio.lowlevel.checkpoint)
+        await anyio.wait_all_tasks_blocked()
+        assert len(asyncio.all_tasks()) - before == 200
+        for _ in range(8 * REVIEWED_AFTER):
+            lanes.submit("calm", "tell", anyio.lowlevel.checkpoint)
+            while len(lanes):
+                await anyio.lowlevel.checkpoint()
+        assert 1 <= len(asyncio.all_tasks()) - before < 10
+        lanes.close()
 
 
 async def test_pauses_end_when_the_daemon_stops() -> None:

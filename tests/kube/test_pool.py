@@ -6,6 +6,7 @@ import asyncio
 import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
 from contextlib import asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -67,7 +68,7 @@ async def polite(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> 
         await writer.drain()
 
 
-async def together(count: int, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+async def together(count: int, work: Callable[[], Coroutine[Any, Any, object]]) -> None:
     async with anyio.create_task_group() as tasks:
         for _ in range(count):
             tasks.start_soon(work)
@@ -120,6 +121,17 @@ async def test_a_connection_that_was_silent_for_long_is_not_used_again() -> None
         for _ in range(3):
             await connections.exchange(endpoint, REQUEST, 10.0)
     assert server.accepted == 3
+
+
+async def test_connections_that_only_a_burst_needed_are_closed_when_others_come_back() -> None:
+    server = Server(polite)
+    async with server.run() as endpoint, pool(keepalive_s=0.05) as connections:
+        await together(5, partial(connections.exchange, endpoint, REQUEST, 10.0))
+        assert connections.idle == server.accepted == 5
+        with anyio.fail_after(10.0):
+            while connections.idle > 1:
+                await connections.exchange(endpoint, REQUEST, 10.0)
+        assert server.accepted < 10
 
 
 async def test_an_answer_that_nobody_asked_for_ends_the_connection() -> None:
