@@ -9,7 +9,7 @@ import os
 import signal
 import sys
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 
 import anyio
@@ -55,10 +55,25 @@ class MeasuredProcess:
         return (int(fields[11]) + int(fields[12])) / _TICKS
 
     def peak_rss_mib(self) -> float:
+        return self._memory_mib("VmHWM")
+
+    def rss_mib(self) -> float:
+        return self._memory_mib("VmRSS")
+
+    def _memory_mib(self, name: str) -> float:
         for line in Path(f"/proc/{self.pid}/status").read_text().splitlines():
-            if line.startswith("VmHWM:"):
+            if line.startswith(f"{name}:"):
                 return int(line.split()[1]) / 1024
-        raise AssertionError("every process has a VmHWM")
+        raise AssertionError(f"every process has a {name}")
+
+    def sockets(self) -> int:
+        """Open sockets: connections, and where it listens."""
+        found = 0
+        for entry in Path(f"/proc/{self.pid}/fd").iterdir():
+            # One may be closed between the look at the folder and the look at it.
+            with suppress(FileNotFoundError):
+                found += str(entry.readlink()).startswith("socket:")
+        return found
 
     async def settled_cpu_s(self) -> float:
         """CPU time so far, once there is little more: what was begun (Events) is paid for. At most
