@@ -54,9 +54,17 @@ class PatientBinder(VolumeRequests):
         self._node_exists = node_exists
 
     async def bind(self, pod: PodInfo, node_name: str) -> Status:
-        """Raises :class:`AbandonedError` where the daemon stops first."""
+        """A node that went since the pod was assigned is not bound to, as far as we know of it.
+
+        Raises :class:`AbandonedError` where the daemon stops first.
+        """
         ref = PodRef(pod.namespace, pod.name, pod.uid)
         while True:
+            if not self._node_exists(node_name):
+                gone = f"node {node_name} is gone since the pod was assigned"
+                if isinstance(self.fate, Unknown):
+                    return await self.settle(pod, node_name, gone)
+                return Status.error(gone)
             outcome = self.fate = await self._writer.bind(ref, node_name)
             if isinstance(outcome, Done):
                 return SUCCESS
