@@ -3,15 +3,22 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from random import Random
 from typing import Any, ClassVar
 
 import anyio
 
 from asched.framework.cycle_state import CycleState
+from asched.framework.events import (
+    ActionType,
+    ClusterEvent,
+    ClusterEventWithHint,
+    EventResource,
+)
 from asched.framework.interface import (
     BindingClient,
+    EnqueueExtensions,
     FilterPlugin,
     PermitPlugin,
     PermitResult,
@@ -32,7 +39,9 @@ class Misbehaviour(Exception):  # noqa: N818  it is what it says
     """What the plugin raises."""
 
 
-class Shaky(FilterPlugin, ScorePlugin, ReservePlugin, PermitPlugin, PreBindPlugin):
+class Shaky(
+    FilterPlugin, ScorePlugin, ReservePlugin, PermitPlugin, PreBindPlugin, EnqueueExtensions
+):
     """What takes part in decisions is drawn from the pod and the node, so that it is the same in a
     replay; what PreBind does is drawn anew each time."""
 
@@ -45,6 +54,12 @@ class Shaky(FilterPlugin, ScorePlugin, ReservePlugin, PermitPlugin, PreBindPlugi
         if pod.labels.get("shaky") != "yes":
             return False
         return self.handle.draw(f"{what}/{pod.uid}", one_in) == 0
+
+    def events_to_register(self) -> Sequence[ClusterEventWithHint]:
+        # Whoever is not labelled any more may go anywhere.
+        unlabelled = ClusterEvent(EventResource.TARGET_POD, ActionType.UPDATE_POD_LABEL)
+        node = ClusterEvent(EventResource.NODE, ActionType.ADD)
+        return ClusterEventWithHint(unlabelled), ClusterEventWithHint(node)
 
     def filter(self, state: CycleState, pod: PodInfo, node: NodeInfo) -> Status:
         if self._trips(pod, f"filter/{node.name}", 8):
