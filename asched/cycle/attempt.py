@@ -13,6 +13,7 @@ from typing import NamedTuple
 import numpy as np
 
 from asched.cycle.crowding import Crowding
+from asched.cycle.leaders import highest
 from asched.cycle.lottery import Best
 from asched.cycle.shape_answers import INFEASIBLE, ShapeAnswers
 from asched.cycle.shape_cache import ShapeCache
@@ -26,7 +27,6 @@ from asched.framework.plugin_calls import (
     filter_nodes,
     normalized,
     score_nodes,
-    unconcerned,
 )
 from asched.framework.pod_info import PodInfo
 from asched.framework.profile import Profile, Weighted
@@ -55,19 +55,22 @@ class Screening:
         "_feasible",
         "_findings",
         "_rows",
+        "_state",
         "count",
         "examined",
         "narrowed_by",
         "node_names",
         "nominated_used",
         "own",
+        "passed_over",
         "rejected",
         "shared",
-        "state",
     )
 
-    def __init__(self, state: CycleState, shared: ShapeAnswers) -> None:
-        self.state = state
+    def __init__(self, shared: ShapeAnswers, passed_over: frozenset[str]) -> None:
+        self.passed_over = passed_over
+        """Names of plugins that have nothing to do for the pod and need not be gone through."""
+        self._state: CycleState | None = None
         self.shared = shared
         """What all like pods are told."""
         self._counted: Sequence[CountedStatus] | None = None
@@ -88,6 +91,15 @@ class Screening:
         """Rows looked at, where a share of the nodes sufficed; 0 for all."""
         self.nominated_used = False
         """The pod's nominated node passed, so no other was looked at."""
+
+    @property
+    def state(self) -> CycleState:
+        """What plugins wrote. Made when first asked for: where all is shared, few ask."""
+        if self._state is None:
+            state = self._state = CycleState.following(self.shared.state)
+            state.unconcerned |= self.passed_over
+            state.skip_filter |= self.passed_over
+        return self._state
 
     @property
     def rows(self) -> RowArray:
@@ -141,18 +153,15 @@ class Screening:
     @property
     def has_errors(self) -> bool:
         """Whether a filter answered an error, about whichever row."""
-        return (
-            self.findings.has_errors
-            if self._findings is not None
-            else (
-                self.shared.findings.has_errors
-                or any(
-                    status.code not in FILTER_CODES
-                    for own in self.own
-                    for status in own.verdicts.statuses
-                )
-            )
-        )
+        if self._findings is not None:
+            return self._findings.has_errors
+        if self.shared.findings.has_errors:
+            return True
+        for own in self.own:
+            for status in own.verdicts.statuses:
+                if status.code not in FILTER_CODES:
+                    return True
+        return False
 
 
 @dataclass(slots=True)
@@ -185,9 +194,7 @@ class Attempt:
         self._pod = pod
         self._table = cluster.nodes
         self._answers: ShapeAnswers = cache.answers(profile, pod)
-        self._unconcerned = unconcerned(profile.own_plugins, pod)
-        self._shared_alone = len(self._unconcerned) == len(profile.own_plugins)
-        """Every plugin that is not shared is unconcerned."""
+        self._own = cache.concerned(profile, pod)
 
     # -- filtering ----------------------------------------------------------------------------
 
@@ -198,18 +205,14 @@ class Attempt:
         the profile says. Raises :class:`PluginFailure` for a plugin that raises, answers nonsense
         or answers Error.
         """
-        answers = self._answers
-        state = CycleState()
-        state.absorb(answers.state)
-        screening = Screening(state, answers)
-        if self._shared_alone and answers.plain:
-            state.unconcerned = self._unconcerned
-            state.skip_filter |= self._unconcerned
+        if self._own.nobody and self._answers.plain:
+            screening = Screening(self._answers, self._own.unconcerned)
         else:
+            screening = Screening(self._answers, frozenset())
             self._pre_filter(screening)
             if screening.rejected is not None:
                 return screening
-            state.skip_filter |= self._unconcerned
+            screening.state.skip_filter |= self._own.unconcerned
             self._filter(screening)
         self._mind_nominated_pods(screening)
         self._raise_errors(screening)
@@ -219,23 +222,24 @@ class Attempt:
     def _pre_filter(self, screening: Screening) -> None:
         """``RunPreFilterPlugins`` of kube-scheduler: an unresolvable rejection ends it; after an
         Unschedulable the others still prepare what preemption will need."""
-        shared, profile = self._answers, self._profile
+        shared, profile, unconcerned = self._answers, self._profile, self._own.unconcerned
+        state = screening.state
         # Where no shared answer matters there is nothing to be gone through in order.
         plugins = profile.own_pre_filter if shared.plain else profile.pre_filter
         for plugin in plugins:
-            if plugin.name in self._unconcerned:
-                screening.state.unconcerned.add(plugin.name)
-                screening.state.skip_filter.add(plugin.name)
+            if plugin.name in unconcerned:
+                state.unconcerned.add(plugin.name)
+                state.skip_filter.add(plugin.name)
                 continue
             result = shared.pre_filter.get(plugin.name)
             if result is None:
                 result = ask(
-                    PreFilterResult, plugin, "PreFilter", plugin.pre_filter, screening.state,
-                    self._pod, self._table,
+                    PreFilterResult, plugin, "PreFilter", plugin.pre_filter, state, self._pod,
+                    self._table,
                 )  # fmt: skip
             status = result.status
             if status.is_skip:
-                screening.state.skip_filter.add(plugin.name)
+                state.skip_filter.add(plugin.name)
             elif status.is_rejection:
                 screening.rejected = status.by(plugin.name)
                 if status.code is not Code.UNSCHEDULABLE:
@@ -249,10 +253,11 @@ class Attempt:
 
     def _filter(self, screening: Screening) -> None:
         """Add what cluster-scope filters say to the shared findings of node-scope ones."""
-        for rank, plugin in self._profile.own_filter:
-            if plugin.name in screening.state.skip_filter:
+        state = screening.state
+        for rank, plugin in self._own.filter:
+            if plugin.name in state.skip_filter:
                 continue
-            verdicts = filter_nodes(plugin, screening.state, self._pod, self._table)
+            verdicts = filter_nodes(plugin, state, self._pod, self._table)
             if verdicts.statuses:
                 screening.own.append(OwnVerdicts(rank, plugin.name, verdicts))
                 screening.feasible = np.greater(screening.feasible, verdicts.codes)
@@ -328,24 +333,24 @@ class Attempt:
         """
         answers = self._answers
         answers.ensure_scores(self._pod)
-        if self._shared_alone and screening.feasible is answers.feasible and bonus is None:
-            return _highest(answers.total(self._pod))
+        if self._own.nobody and screening.feasible is answers.feasible and bonus is None:
+            return answers.best(self._pod)
         nodes = self._prepare_scores(screening)
         skipped = screening.state.skip_score
-        scorers = [w for w in self._profile.own_score if w.plugin.name not in skipped]
+        scorers = [w for w in self._own.score if w.plugin.name not in skipped]
         total, feasible = answers.total(self._pod), screening.feasible
         if feasible is not answers.feasible and not answers.steady:
             return self._best_among(screening, nodes, bonus)
         if bonus is not None:
             total = total + bonus
         if screening.count == self._table.size:
-            return _highest(self._with_own(screening, nodes, scorers, total))
+            return highest(self._with_own(screening, nodes, scorers, total))
         if not scorers:
             total = total.copy()
             np.putmask(total, ~feasible, INFEASIBLE)
-            return _highest(total)
+            return highest(total)
         rows = screening.rows
-        among = _highest(self._with_own(screening, nodes, scorers, total[rows]))
+        among = highest(self._with_own(screening, nodes, scorers, total[rows]))
         mask = np.zeros(self._table.size, np.bool_)
         mask[rows[among.mask]] = True
         return Best(among.score, mask, among.count)
@@ -368,7 +373,7 @@ class Attempt:
             totals = totals + bonus[rows]
         total = np.full(self._table.size, INFEASIBLE, np.int64)
         total[rows] = totals
-        return _highest(total)
+        return highest(total)
 
     def score(self, screening: Screening) -> Scoring:
         """Run PreScore, Score and NormalizeScore for the feasible nodes, and keep it all.
@@ -405,22 +410,13 @@ class Attempt:
         return scoring
 
     def _pre_score(self, state: CycleState, nodes: Nodes) -> None:
-        for plugin in self._profile.own_pre_score:
-            if plugin.name in self._unconcerned:
-                state.skip_score.add(plugin.name)
-                continue
+        state.skip_score |= self._own.unscored
+        for plugin in self._own.pre_score:
             status = ask(Status, plugin, "PreScore", plugin.pre_score, state, self._pod, nodes)
             if status.code is Code.SKIP:
                 state.skip_score.add(plugin.name)
             elif not status.is_success:
                 raise answered_error(plugin.name, "PreScore", status.message)
-
-
-def _highest(totals: Int64Column) -> Best:
-    # Half the time that max() takes.
-    score = totals.item(totals.argmax())
-    mask = totals == score
-    return Best(score, mask, int(np.count_nonzero(mask)))
 
 
 def _narrow(screening: Screening, plugin: str, node_names: frozenset[str]) -> None:

@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 
 from asched.cycle.attempt import Attempt, Screening
-from asched.cycle.extenders import Consultation
+from asched.cycle.extenders import Consultation, NobodyToConsult, consult
 from asched.cycle.group_conditions import group_decisions
 from asched.cycle.lottery import Best, choose
 from asched.cycle.shape_cache import ShapeCache
@@ -78,18 +78,21 @@ class Decider:
         call.
         """
         decisions = self._next()
-        return (*decisions, *group_decisions(self._cluster, decisions)) if decisions else ()
+        further = group_decisions(self._cluster, decisions)
+        return (*decisions, *further) if further else decisions
 
     def _next(self) -> tuple[Decision, ...]:
-        settled = self._permit_answers() or self._due_permits() or self._reviewed_permits()
-        if settled:
-            return settled
-        queued = self._cluster.queue.head()
+        cluster = self._cluster
+        if cluster.waiting:
+            settled = self._permit_answers() or self._due_permits() or self._reviewed_permits()
+            if settled:
+                return settled
+        queued = cluster.queue.head()
         if queued is None:
             return ()
-        profile = self._cluster.profiles[queued.info.pod.spec.scheduler_name]
+        profile = cluster.profiles[queued.info.pod.spec.scheduler_name]
         decision = self._observed(profile, queued)
-        return (decision, *self._permit_answers())
+        return (decision, *self._permit_answers()) if cluster.waiting else (decision,)
 
     # -- one pod ------------------------------------------------------------------------------
 
@@ -131,7 +134,7 @@ class Decider:
             return Rejected(info.key, info.uid, number, NO_NODES)
         entering("Filter")
         attempt = Attempt(cluster, profile, info, self._cache)
-        consultation = Consultation(cluster, profile, info, number)
+        consultation = consult(cluster, profile, info, number)
         screening = self._screen(attempt, consultation, info)
         if not isinstance(screening, Screening):
             return screening
@@ -159,7 +162,7 @@ class Decider:
         return self._reserve_and_permit(profile, info, screening, decision)
 
     def _screen(
-        self, attempt: Attempt, consultation: Consultation, info: PodInfo
+        self, attempt: Attempt, consultation: Consultation | NobodyToConsult, info: PodInfo
     ) -> Screening | ExtenderAsked:
         """What plugins and extenders leave: of the nominated node, or else of all."""
         # What was asked about may be outside the share whose turn it is now.
@@ -180,7 +183,8 @@ class Decider:
         entering("Reserve")
         reservations: list[Reservation] = []
         for plugin in profile.reserve:
-            if plugin.name in screening.state.unconcerned:
+            passed_over = screening.passed_over or screening.state.unconcerned
+            if plugin.name in passed_over:
                 continue
             result = ask(
                 ReserveResult, plugin, "Reserve", plugin.reserve, screening.state, info,
@@ -204,6 +208,8 @@ class Decider:
                 holds.append(PermitHold(permit.name, self._cluster.now_ns + timeout_ns))
             elif not status.is_success:
                 return _turned_down(decision, status, "Permit")
+        if not holds and not reservations and not activate:
+            return decision
         return Assigned(
             decision.key,
             decision.uid,
@@ -226,7 +232,7 @@ class Decider:
         info: PodInfo,
         number: int,
         screening: Screening,
-        consultation: Consultation,
+        consultation: Consultation | NobodyToConsult,
     ) -> Decision:
         entering("PostFilter")
         consultation.offer_review(screening)
@@ -274,8 +280,6 @@ class Decider:
 
     def _reviewed_permits(self) -> tuple[Decision, ...]:
         """What plugins say that were asked once more about the pods they hold."""
-        if not self._cluster.waiting:
-            return ()
         for profile in self._cluster.profiles.values():
             for plugin in profile.permit_reviewers:
                 try:

@@ -158,6 +158,35 @@ class Consultation:
         )  # fmt: skip
 
 
+class NobodyToConsult:
+    """The :class:`Consultation` of an attempt where there are no extenders."""
+
+    begun = False
+
+    def filter(self, screening: Screening) -> None:
+        """Nobody refuses any node."""
+
+    def prioritize(self, screening: Screening) -> None:
+        """Nobody scores."""
+
+    def offer_review(self, screening: Screening) -> None:
+        """Nobody has a say in preemption."""
+
+    def ask_review(self, paused: AttemptPausedError) -> ExtenderAsked:
+        """Nobody pauses an attempt. Raises RuntimeError."""
+        raise RuntimeError("an attempt is paused for an extender, and there is none") from paused
+
+
+_NOBODY = NobodyToConsult()
+
+
+def consult(
+    cluster: ClusterState, profile: Profile, pod: PodInfo, attempt: int
+) -> Consultation | NobodyToConsult:
+    """Whoever has a say in the attempt beside the plugins."""
+    return Consultation(cluster, profile, pod, attempt) if cluster.extenders else _NOBODY
+
+
 def _restrict(screening: Screening, left: BoolColumn) -> None:
     screening.feasible = left
     screening.count = int(np.count_nonzero(left))

@@ -35,9 +35,9 @@ def group_decisions(
 ) -> tuple[PodGroupDecided, ...]:
     """The new statuses of PodGroups that follow from decisions about their pods, which are made
     together and not folded yet. Nothing that the PodGroup says already, or is about to."""
-    found: dict[PodGroupKey, PodGroupDecided] = {}
-    if not cluster.objects(PodGroup):
+    if not decisions or not cluster.objects(PodGroup):
         return ()
+    found: dict[PodGroupKey, PodGroupDecided] = {}
     for decision in decisions:
         if not isinstance(decision, Assigned | Rejected | PermitAllowed | PermitRejected):
             continue

@@ -8,11 +8,15 @@ pods of a node.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Sequence
 
 import numpy as np
 
 from asched.cycle.crowding import Crowding
+from asched.cycle.judgements import Judgement, Judgements, Refusal
+from asched.cycle.leaders import Leaders
+from asched.cycle.lottery import Best
 from asched.framework.cycle_state import CycleState
 from asched.framework.findings import PASSES, CountedStatus, Findings, StatusNumbers
 from asched.framework.interface import (
@@ -23,7 +27,7 @@ from asched.framework.interface import (
     ScoreAllPlugin,
     ScorePlugin,
 )
-from asched.framework.nodes import BoolColumn, Int64Column, RowArray
+from asched.framework.nodes import MAX_NODE_SCORE, BoolColumn, Int64Column, RowArray
 from asched.framework.plugin_calls import (
     answered_error,
     ask,
@@ -51,12 +55,6 @@ _SPARE_STATUSES = 1024
 _MOST_PRIORITIES = 16
 INFEASIBLE = -1
 
-_MOST_AMOUNTS = 4096
-"""Answers kept for nodes that are equally full."""
-
-Amounts = tuple[int, ...]
-Refusals = dict[Amounts, tuple[int, Status] | None]
-"""By the amounts of a node, the first row filter that refuses it, by rank, and its status."""
 RankedFilter = tuple[int, FilterPlugin | FilterAllPlugin]
 
 
@@ -73,7 +71,8 @@ class ShapeAnswers:
         self.raw: dict[str, Int64Column] = {}
         """Raw scores by plugin, for all rows; empty until asked for."""
         self._set_findings(0)
-        self._total: Int64Column | None = None
+        self._leaders: Leaders | None = None
+        """The weighted sums of the shared scores; None where they are to be summed up anew."""
         self.steady = False
         """Whether the normalised scores are the same among any of the feasible nodes as among all of
         them: whoever normalises goes by extremes, and all nodes are equal to it."""
@@ -84,8 +83,12 @@ class ShapeAnswers:
         """Those that look at more than the node's object."""
         self._absolute: list[Weighted] = []
         """Those whose scores are not normalised."""
-        self._known_scores: dict[Amounts, tuple[int, ...]] | None = None
-        """What those by row say of nodes that are equally full, where that is all they look at."""
+        self._judgements = Judgements(table)
+        self._scores_by_fullness = False
+        """Whether row scorers look at nothing but amounts."""
+        self._row_normalizes = False
+        """Whether any row scorer's scores are normalised."""
+        self._fixed_part: Int64Column | None = None
         self._scored = False
         self._unscored: set[int] = set()
         """Rows that changed since their scores were last asked for."""
@@ -135,8 +138,10 @@ class ShapeAnswers:
             filters = []
         self._object_filters = [f for f in filters if f[1].scope is Scope.NODE_OBJECT]
         self._row_filters = [f for f in filters if f[1].scope is not Scope.NODE_OBJECT]
-        amounts_suffice = all(plugin.scope is Scope.AMOUNTS for _, plugin in self._row_filters)
-        self._refusals: Refusals | None = {} if amounts_suffice else None
+        self._filters_by_fullness = all(
+            plugin.scope is Scope.AMOUNTS for _, plugin in self._row_filters
+        )
+        """Whether row filters look at nothing but amounts."""
 
     # -- keeping up ---------------------------------------------------------------------------
 
@@ -173,7 +178,7 @@ class ShapeAnswers:
             self.findings.add(rank, plugin.name, verdicts)
         self.feasible = self.findings.passing & self._table.alive
         self.count = int(np.count_nonzero(self.feasible))
-        self._total = self._counted = None
+        self._leaders = self._counted = None
 
     def _patch(self, pod: PodInfo, changed: list[int], objects_too: bool) -> None:
         rows = np.array(changed, np.intp)
@@ -190,46 +195,44 @@ class ShapeAnswers:
             self.feasible[rows] = after
             self.count += int(np.count_nonzero(after)) - int(np.count_nonzero(before))
             # Scores are normalised over the feasible nodes, and those are others now.
-            self._total = None
+            if not self.steady or (after > before).any():
+                self._leaders = None
 
     def _patch_row(self, pod: PodInfo, row: int, objects_too: bool) -> None:
         """As :meth:`_patch`, for one row, as it changes with each placement."""
+        findings, before = self.findings, self.feasible.item(row)
+        refusal = self._refusal(pod, row) if self._filters_by_fullness else None
         if objects_too:
             self._object_findings.pass_row(row)
             self._filter_row(pod, self._object_findings, self._object_filters, row)
-        findings = self.findings
+        elif before and refusal is None and self._filters_by_fullness:
+            return  # it passes as before
         said = findings.code.item(row)
         findings.take_over_row(self._object_findings, row)
-        if self._refusals is None:
+        if not self._filters_by_fullness:
             self._filter_row(pod, findings, self._row_filters, row)
-        else:
-            refusal = self._refusal(pod, row, self._refusals)
-            if refusal is not None and refusal[0] < findings.rank[row]:
-                findings.set(row, *refusal)
+        elif refusal is not None and refusal[0] < findings.rank[row]:
+            findings.set(row, *refusal)
         if findings.code[row] != said:
             self._counted = None
-        before = self.feasible.item(row)
         after = findings.passes(row) and self._table.alive.item(row)
         if after != before:
             self.feasible[row] = after
             self.count += after - before
-            self._total = None
+            if after or not self.steady:
+                self._leaders = None
 
-    def _refusal(self, pod: PodInfo, row: int, known: Refusals) -> tuple[int, Status] | None:
-        """What row filters that go by amounts say: remembered, as most nodes fill up alike."""
-        amounts = self._table.amounts_on(row)
-        if amounts in known:
-            return known[amounts]
-        if len(known) == _MOST_AMOUNTS:
-            known.clear()
-        refusal = None
-        for rank, plugin in self._row_filters:
-            status = filter_node(plugin, self.state, pod, self._table, row)
-            if status is not None:
-                refusal = (rank, status.by(plugin.name))
-                break
-        known[amounts] = refusal
-        return refusal
+    def _refusal(self, pod: PodInfo, row: int) -> Refusal | None:
+        """What row filters that go by amounts say."""
+        judgement = self._judgements.of(row)
+        if not judgement.filtered:
+            for rank, plugin in self._row_filters:
+                status = filter_node(plugin, self.state, pod, self._table, row)
+                if status is not None:
+                    judgement.refusal = (rank, status.by(plugin.name))
+                    break
+            judgement.filtered = True
+        return judgement.refusal
 
     def _extend(self) -> None:
         size = self._table.size
@@ -241,7 +244,7 @@ class ShapeAnswers:
         self.feasible = np.concatenate([self.feasible, np.zeros(missing, np.bool_)])
         for name, raw in self.raw.items():
             self.raw[name] = np.concatenate([raw, np.zeros(missing, np.int64)])
-        self._total = None
+        self._leaders = None
 
     def _patch_filters(
         self, pod: PodInfo, findings: Findings, filters: Sequence[RankedFilter], rows: RowArray
@@ -303,8 +306,9 @@ class ShapeAnswers:
         self._score_all(pod)
         self._row_scores = [w for w in self._scores if w.plugin.scope is not Scope.NODE_OBJECT]
         self._absolute = [w for w in self._scores if not normalizes(w.plugin)]
-        amounts_suffice = all(w.plugin.scope is Scope.AMOUNTS for w in self._row_scores)
-        self._known_scores = {} if amounts_suffice else None
+        self._scores_by_fullness = all(w.plugin.scope is Scope.AMOUNTS for w in self._row_scores)
+        self._row_normalizes = any(normalizes(w.plugin) for w in self._row_scores)
+        self._judgements.forget()
         self._scored = True
         self._unscored.clear()
         self._unscored_objects = False
@@ -328,7 +332,7 @@ class ShapeAnswers:
             self._check(plugin, scores, self.feasible)
             # A copy: rows are patched in place, and what a plugin returned may be its own.
             self.raw[plugin.name] = scores.astype(np.int64)
-        self._total = None
+        self._leaders = self._fixed_part = None
 
     def _patch_scores(self, pod: PodInfo, rows: RowArray, objects_too: bool) -> None:
         nodes = self._table.take(rows)
@@ -337,32 +341,58 @@ class ShapeAnswers:
             self._check(plugin, scores, self.feasible[rows])
             raw = self.raw[plugin.name]
             if normalizes(plugin) and not np.array_equal(raw[rows], scores):
-                self._total = None
+                self._leaders = None
             raw[rows] = scores
-        if self._total is not None:
-            self._total[rows] = np.where(self.feasible[rows], self._sum(rows), INFEASIBLE)
+        if self._leaders is not None:
+            if objects_too:
+                self._fixed_part = None
+            totals = np.where(self.feasible[rows], self._sum(rows), INFEASIBLE)
+            self._leaders.totals[rows] = totals
+            self._leaders.changed()
 
     def _score_row(self, pod: PodInfo, row: int, objects_too: bool) -> None:
         """As :meth:`_patch_scores`, for one row."""
         if objects_too:
             objects = [w for w in self._scores if w.plugin.scope is Scope.NODE_OBJECT]
             self._enter_scores(row, objects, self._scores_of(pod, row, objects))
-        self._enter_scores(row, self._row_scores, self._row_scores_of(pod, row))
-        if self._total is not None:
-            feasible = self.feasible.item(row)
-            self._total[row] = self._sum_of(row) if feasible else INFEASIBLE
+            self._fixed_part = None
+        judgement = self._judged(pod, row) if self._scores_by_fullness else None
+        if judgement is None:
+            self._enter_scores(row, self._row_scores, self._scores_of(pod, row, self._row_scores))
+        elif judgement.total is None:
+            self._enter_scores(row, self._row_scores, judgement.scores)
+        else:
+            for (plugin, _), score in zip(self._row_scores, judgement.scores, strict=True):
+                self.raw[plugin.name][row] = score
+        if self._leaders is None:
+            return
+        if not self.feasible.item(row):
+            self._leaders.set(row, INFEASIBLE)
+        elif judgement is None or judgement.total is None:
+            self._leaders.set(row, self._sum_of(row))
+        else:
+            self._leaders.set(row, self._fixed().item(row) + judgement.total)
 
-    def _row_scores_of(self, pod: PodInfo, row: int) -> Sequence[int]:
-        known = self._known_scores
-        if known is None:
-            return self._scores_of(pod, row, self._row_scores)
-        amounts = self._table.amounts_on(row)
-        scores = known.get(amounts)
-        if scores is None:
-            if len(known) == _MOST_AMOUNTS:
-                known.clear()
-            scores = known[amounts] = tuple(self._scores_of(pod, row, self._row_scores))
-        return scores
+    def _judged(self, pod: PodInfo, row: int) -> Judgement:
+        """What row scorers that go by amounts say."""
+        judgement = self._judgements.of(row)
+        if not judgement.scored:
+            judgement.scores = tuple(self._scores_of(pod, row, self._row_scores))
+            if not self._row_normalizes and all(0 <= s <= MAX_NODE_SCORE for s in judgement.scores):
+                weights = [weight for _, weight in self._row_scores]
+                judgement.total = sum(map(operator.mul, judgement.scores, weights))
+            judgement.scored = True
+        return judgement
+
+    def _fixed(self) -> Int64Column:
+        """What totals consist of beside scores of row scorers, none of which is normalised."""
+        if self._fixed_part is None:
+            part = self._normalized_part.copy()
+            for plugin, weight in self._absolute:
+                if plugin.scope is Scope.NODE_OBJECT:
+                    part += self.raw[plugin.name] * weight
+            self._fixed_part = part
+        return self._fixed_part
 
     def _scores_of(self, pod: PodInfo, row: int, scorers: Sequence[Weighted]) -> list[int]:
         return [score_node(plugin, self.state, pod, self._table, row) for plugin, _ in scorers]
@@ -375,7 +405,7 @@ class ShapeAnswers:
                 if feasible:
                     check_score(plugin, score)
             elif raw[row] != score:
-                self._total = None
+                self._leaders = None
             raw[row] = score
 
     def _sum_of(self, row: int) -> int:
@@ -394,7 +424,10 @@ class ShapeAnswers:
     def total(self, pod: PodInfo) -> Int64Column:
         """The weighted sum of the shared scores, normalised over :attr:`feasible`;
         :data:`INFEASIBLE` elsewhere. :meth:`ensure_scores` comes first. Raises PluginFailure."""
-        if self._total is None:
+        return self._summed(pod).totals
+
+    def _summed(self, pod: PodInfo) -> Leaders:
+        if self._leaders is None:
             everywhere = self.count == self._table.size
             feasible = slice(None) if everywhere else np.flatnonzero(self.feasible)
             part = np.zeros(self._table.size, np.int64)
@@ -410,10 +443,17 @@ class ShapeAnswers:
                 else:
                     self.steady = False
                     part[feasible] += normalized(plugin, self.state, pod, raw) * weight
-            self._normalized_part = part
+            self._normalized_part, self._fixed_part = part, None
             total = self._sum(slice(None))
-            self._total = total if everywhere else np.where(self.feasible, total, INFEASIBLE)
-        return self._total
+            self._leaders = Leaders(
+                total if everywhere else np.where(self.feasible, total, INFEASIBLE)
+            )
+        return self._leaders
+
+    def best(self, pod: PodInfo) -> Best:
+        """The feasible nodes with the highest :meth:`total`. Good until the next refresh. Raises
+        PluginFailure."""
+        return self._summed(pod).best
 
     @staticmethod
     def _check(

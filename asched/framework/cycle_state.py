@@ -49,6 +49,16 @@ class CycleState:
         self.unconcerned: set[str] = set()
         """Names of the plugins that the pod does not concern, of those that were asked so far."""
 
+    @classmethod
+    def following(cls, other: CycleState) -> CycleState:
+        """One that holds what ``other`` does (the values themselves, not copies)."""
+        state = cls.__new__(cls)
+        state._values = other._values.copy()
+        state.skip_filter = other.skip_filter.copy()
+        state.skip_score = other.skip_score.copy()
+        state.unconcerned = other.unconcerned.copy()
+        return state
+
     def write(self, key: StateKey[T], value: T) -> None:
         self._values[key] = value
 

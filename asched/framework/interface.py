@@ -157,6 +157,9 @@ class Plugin(ABC):
     """What it reads by ``Cluster.objects`` beside Kubernetes' own: watched where a profile enables it."""
     reads_annotations: ClassVar[tuple[str, ...]] = ()
     """The annotations of pods that it reads, from ``PodShape.annotations``. Others are never kept."""
+    concerns_templates: ClassVar[bool] = False
+    """Whether :meth:`concerns` looks at nothing of a pod but its namespace, specification and
+    annotations, and at nothing else at all: then it is asked once for all copies of a template."""
 
     def __init__(self, args: Any, handle: Handle) -> None:
         """``args`` is an instance of :attr:`arguments` (or None). Raise ValueError to refuse it."""
@@ -165,9 +168,9 @@ class Plugin(ABC):
     def concerns(self, pod: PodInfo) -> bool:
         """Whether a plugin of scope CLUSTER has anything to do for this pod, as things are now.
 
-        Optional. False says what a Skip of both its PreFilter and its PreScore would say, and that
-        its Reserve has nothing to set aside, without the cost of asking them: most plugins concern
-        few pods. It has to be quick.
+        Optional. False says what a Skip of both its PreFilter and its PreScore would say, that its
+        Score would be 0 everywhere and that its Reserve has nothing to set aside, without the cost of
+        asking them: most plugins concern few pods. It has to be quick.
         """
         return True
 

@@ -116,16 +116,12 @@ def _raised(plugin: Plugin, point: str, error: BaseException) -> PluginFailure:
     return PluginFailure(plugin.name, point, what, reason_of(error))
 
 
-def unconcerned(plugins: Sequence[Plugin], pod: PodInfo) -> set[str]:
-    """Names of those that have nothing to do for the pod. Raises :class:`PluginFailure`."""
-    names: set[str] = set()
-    for plugin in plugins:
-        try:
-            if not plugin.concerns(pod):
-                names.add(plugin.name)
-        except BaseException as error:
-            raise _raised(plugin, "Concerns", error) from error
-    return names
+def concerns(plugin: Plugin, pod: PodInfo) -> bool:
+    """Whether the plugin has anything to do for the pod. Raises :class:`PluginFailure`."""
+    try:
+        return bool(plugin.concerns(pod))
+    except BaseException as error:
+        raise _raised(plugin, "Concerns", error) from error
 
 
 def ask(

@@ -49,6 +49,7 @@ class DynamicResources(
 
     name: ClassVar[str] = "DynamicResources"
     api_version: ClassVar[int] = 1
+    concerns_templates: ClassVar[bool] = True
 
     def concerns(self, pod: PodInfo) -> bool:
         return bool(pod.pod.spec.resource_claims)

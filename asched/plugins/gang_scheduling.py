@@ -110,6 +110,7 @@ class GangScheduling(
     name: ClassVar[str] = GANG_SCHEDULING
     api_version: ClassVar[int] = 1
     arguments: ClassVar[type[GangSchedulingArgs]] = GangSchedulingArgs
+    concerns_templates: ClassVar[bool] = True
 
     def __init__(self, args: GangSchedulingArgs, handle: Handle) -> None:
         super().__init__(args, handle)

@@ -65,6 +65,7 @@ class NodeDeclaredFeatures(PreFilterPlugin, FilterAllPlugin, EnqueueExtensions):
 
     name: ClassVar[str] = "NodeDeclaredFeatures"
     api_version: ClassVar[int] = 1
+    concerns_templates: ClassVar[bool] = True
 
     def __init__(self, args: None, handle: Handle) -> None:
         super().__init__(args, handle)

@@ -85,6 +85,7 @@ class NodeVolumeLimits(PreFilterPlugin, FilterAllPlugin, EnqueueExtensions):
 
     name: ClassVar[str] = "NodeVolumeLimits"
     api_version: ClassVar[int] = 1
+    concerns_templates: ClassVar[bool] = True
 
     def __init__(self, args: None, handle: Handle) -> None:
         super().__init__(args, handle)

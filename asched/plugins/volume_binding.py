@@ -150,6 +150,7 @@ class VolumeBinding(
             Permission.READ_CLAIM,
         }
     )
+    concerns_templates: ClassVar[bool] = True
 
     def __init__(self, args: VolumeBindingArgs, handle: Handle) -> None:
         super().__init__(args, handle)

@@ -73,6 +73,7 @@ class VolumeRestrictions(PreFilterPlugin, PreFilterExtensions, FilterAllPlugin, 
 
     name: ClassVar[str] = "VolumeRestrictions"
     api_version: ClassVar[int] = 1
+    concerns_templates: ClassVar[bool] = True
 
     def concerns(self, pod: PodInfo) -> bool:
         return any(

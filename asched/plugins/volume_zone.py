@@ -66,6 +66,7 @@ class VolumeZone(PreFilterPlugin, FilterAllPlugin, EnqueueExtensions):
 
     name: ClassVar[str] = "VolumeZone"
     api_version: ClassVar[int] = 1
+    concerns_templates: ClassVar[bool] = True
 
     def concerns(self, pod: PodInfo) -> bool:
         return mounts_claims(pod.pod)

@@ -32,6 +32,7 @@ from asched.framework.pod_info import HostPort, PodInfo
 from asched.model.node import Node, Taint
 from asched.model.requests import PODS, amounts
 from asched.state.change_log import ChangeLog
+from asched.state.fullness import FullnessNumbers
 from asched.state.images import ImageIndex
 from asched.state.node_rows import NodeRows
 from asched.state.node_sweep import NodeSweep
@@ -41,6 +42,12 @@ from asched.state.sums import requests_of, scoring_cpu_of, scoring_memory_of, sh
 S = TypeVar("S", bound=np.generic)
 
 _FIRST_CAPACITY = 64
+
+_COLUMNS = (
+    "_alive", "_allowed_pods", "_pod_count", "_scoring_cpu", "_scoring_memory", "_stamps",
+    "_taint_ids", "_tickets", "_unschedulable",
+)  # fmt: skip
+"""Those that every table has; a row is all zeros at first."""
 
 
 class NodeTable(Nodes):
@@ -69,6 +76,9 @@ class NodeTable(Nodes):
         self._vocabulary = Vocabulary()
         self._views: dict[Hashable, NDArray[Any]] = {}
         self._amount_columns: list[Int64Column] = []
+        # By row, None where it is to be looked at again.
+        self._fullness: list[int | None] = []
+        self._fullness_numbers = FullnessNumbers()
         self._taint_ids = self._zeros(np.int32)
         self._taint_sets: list[tuple[Taint, ...]] = [()]
         self._taint_numbers: dict[tuple[Taint, ...], int] = {(): 0}
@@ -132,9 +142,15 @@ class NodeTable(Nodes):
         column = self._requested.get(resource)
         return 0 if column is None else column.item(row)
 
-    def amounts_on(self, row: int) -> tuple[int, ...]:
-        """All that the columns say of a row in numbers; equal for nodes of one size that are equally
-        full."""
+    def fullness_on(self, row: int) -> int:
+        """A number that rows share which are of one size and equally full: all that the columns say of
+        them in amounts is the same."""
+        number = self._fullness[row]
+        if number is None:
+            number = self._fullness[row] = self._fullness_numbers.of(self._amounts_on(row))
+        return number
+
+    def _amounts_on(self, row: int) -> tuple[int, ...]:
         columns = self._amount_columns
         if not columns:
             columns += [*self._allocatable.values(), *self._requested.values(), self._pod_count]
@@ -321,6 +337,7 @@ class NodeTable(Nodes):
         self._object_log.append(row)
 
     def _row_changed(self, row: int) -> None:
+        self._fullness[row] = None
         self._stamps[row] += 1
         self._row_log.append(row)
 
@@ -341,6 +358,7 @@ class NodeTable(Nodes):
             self.names.append(name)
             self._objects.append(None)
             self._pods.append({})
+            self._fullness.append(None)
         self._rows[name] = row
         self._alive[row] = True
         self._by_ticket = None
@@ -479,15 +497,8 @@ class NodeTable(Nodes):
         extra = self._capacity
         self._capacity *= 2
         self._amount_columns.clear()
-        self._stamps = _longer(self._stamps, extra, 0)
-        self._alive = _longer(self._alive, extra, False)
-        self._unschedulable = _longer(self._unschedulable, extra, False)
-        self._tickets = _longer(self._tickets, extra, 0)
-        self._pod_count = _longer(self._pod_count, extra, 0)
-        self._allowed_pods = _longer(self._allowed_pods, extra, 0)
-        self._scoring_cpu = _longer(self._scoring_cpu, extra, 0)
-        self._scoring_memory = _longer(self._scoring_memory, extra, 0)
-        self._taint_ids = _longer(self._taint_ids, extra, 0)
+        for name in _COLUMNS:
+            setattr(self, name, _longer(getattr(self, name), extra, 0))
         for columns in (self._allocatable, self._requested):
             for name, column in columns.items():
                 columns[name] = _longer(column, extra, 0)

@@ -7,6 +7,7 @@ import copy
 import numpy as np
 
 from asched.state.change_log import ChangeLog
+from asched.state.fullness import FullnessNumbers
 from asched.state.node_table import NodeTable
 
 
@@ -19,6 +20,8 @@ def fork(table: NodeTable) -> NodeTable:
             setattr(twin, name, held.copy())
     twin._allocatable = {name: column.copy() for name, column in table._allocatable.items()}
     twin._requested = {name: column.copy() for name, column in table._requested.items()}
+    # The columns of the two need not stay the same, and so the numbers have to be others.
+    twin._fullness, twin._fullness_numbers = [None] * table.size, FullnessNumbers()
     twin._pods = [dict(pods) for pods in table._pods]
     twin._strays = {name: dict(pods) for name, pods in table._strays.items()}
     twin._ports = copy.deepcopy(table._ports)
