@@ -1,0 +1,138 @@
+"""Which cards of which node are taken, and by how much: columns, kept up with the cluster."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Final
+
+import numpy as np
+
+from asched.framework import Cluster, Nodes, PodInfo
+from asched_gpu.demand import (
+    GPU_INDEX,
+    GPU_MILLI,
+    GPU_MODEL,
+    MILLI,
+    DemandError,
+    demand_of,
+    index_of,
+)
+from asched_gpu.policies import NodeCards, kind_of
+
+CPU: Final = "cpu"
+
+
+class Books:
+    """The cards that we gave to pods, from the decision until the pod is gone."""
+
+    def __init__(self) -> None:
+        self._cards: dict[str, tuple[int, ...]] = {}
+
+    def enter(self, uid: str, cards: tuple[int, ...]) -> None:
+        self._cards[uid] = cards
+
+    def strike(self, uid: str) -> None:
+        self._cards.pop(uid, None)
+
+    def given(self, uid: str) -> tuple[int, ...] | None:
+        return self._cards.get(uid)
+
+    def cards_of(self, pod: PodInfo) -> tuple[int, ...] | None:
+        """What its annotation says, which the API server has, else what was decided; None where
+        neither is known."""
+        text = pod.shape.annotations.get(GPU_INDEX)
+        noted = index_of(text) if text is not None else None
+        return self._cards.get(pod.uid) if noted is None else noted
+
+
+def free_of(count: int, pods: Iterable[PodInfo], books: Books) -> tuple[list[int], int]:
+    """What is free on each of the node's cards, and the kinds of the pods that hold any.
+
+    A pod whose cards are not known may hold any of them, so its share counts on each: a card is never
+    given twice, whoever else places pods. One that asks for what no cards can give leaves nothing.
+    """
+    free, kinds = [MILLI] * count, 0
+    for pod in pods:
+        if GPU_MILLI not in pod.shape.requests:
+            continue
+        try:
+            demand = demand_of(pod.shape)
+        except DemandError:
+            return [0] * count, kinds
+        kinds |= kind_of(demand)
+        cards = books.cards_of(pod)
+        if cards is None or len(cards) != demand.cards or max(cards, default=0) >= count:
+            cards = tuple(range(count))
+        for card in cards:
+            free[card] -= demand.milli
+    return [max(0, left) for left in free], kinds
+
+
+class CardTable:
+    """The cards of all nodes. Memory: it follows from the cluster and the books."""
+
+    def __init__(self, cluster: Cluster, books: Books, number: Callable[[str], int]) -> None:
+        """``number`` is what stands for a model of card."""
+        self._cluster = cluster
+        self._books = books
+        self._number = number
+        self._stamps = np.zeros(0, np.int64)
+        self._free = np.zeros((0, 1), np.int64)
+        self._count, self._models, self._kinds = (np.zeros(0, np.int64) for _ in range(3))
+
+    def of(self, nodes: Nodes) -> NodeCards:
+        """The cards of these nodes, of a hypothesis about them too. Not to be written to."""
+        self._refresh()
+        rows = nodes.align(np.arange(len(self._stamps)))
+        free, kinds = self._free[rows], self._kinds[rows]
+        for row in nodes.supposed_rows:
+            count = int(self._count[rows[row]])
+            left, kinds[row] = free_of(count, nodes.pods(row), self._books)
+            free[row, :count] = left
+        cpu_milli = nodes.allocatable(CPU) - nodes.requested(CPU)
+        return NodeCards(free, self._count[rows], cpu_milli, self._models[rows], kinds)
+
+    def _refresh(self) -> None:
+        stamps, nodes = self._cluster.row_stamps, self._cluster.nodes
+        missing = len(stamps) - len(self._stamps)
+        if missing > 0:
+            self._grow(missing)
+        stale = np.flatnonzero(self._stamps != stamps).tolist()
+        if not stale:
+            return
+        counts = nodes.allocatable(GPU_MILLI) // MILLI
+        self._widen(int(counts.max(initial=0)))
+        models = nodes.label(GPU_MODEL)
+        for row in stale:
+            count = int(counts[row])
+            self._count[row] = count
+            number = int(models.ids[row])
+            self._models[row] = self._number(models.word(number) if number >= 0 else "")
+            self._free[row] = 0
+            left, self._kinds[row] = free_of(count, nodes.pods(row), self._books)
+            self._free[row, :count] = left
+        self._stamps[stale] = stamps[stale]
+
+    def _grow(self, rows: int) -> None:
+        self._stamps = np.concatenate([self._stamps, np.full(rows, -1, np.int64)])
+        more = np.zeros((rows, self._free.shape[1]), np.int64)
+        self._free = np.concatenate([self._free, more])
+        self._count, self._models, self._kinds = (
+            np.concatenate([column, np.zeros(rows, np.int64)])
+            for column in (self._count, self._models, self._kinds)
+        )
+
+    def _widen(self, cards: int) -> None:
+        missing = cards - self._free.shape[1]
+        if missing > 0:
+            more = np.zeros((len(self._free), missing), np.int64)
+            self._free = np.concatenate([self._free, more], axis=1)
+
+
+def note_of(cards: tuple[int, ...]) -> dict[str, list[int]]:
+    """Cards as they are recorded with a decision."""
+    return {"cards": [*cards]}
+
+
+def noted(note: Mapping[str, list[int]]) -> tuple[int, ...]:
+    return tuple(note["cards"])
