@@ -119,6 +119,9 @@ from asched.framework.row_memo import (
     RowMemo,
 )
 from asched.framework.safety import (
+    BindingContext,
+    Isolation,
+    NotPermitted,
     Permission,
 )
 from asched.framework.session_objects import (
@@ -182,6 +185,7 @@ __all__ = [
     "Arguments",
     "BindPlugin",
     "BindingClient",
+    "BindingContext",
     "BoolColumn",
     "ClaimRef",
     "Cloneable",
@@ -208,6 +212,7 @@ __all__ = [
     "Int32Column",
     "Int64Column",
     "Invalid",
+    "Isolation",
     "Job",
     "JobOrderPlugin",
     "JobPipelinedPlugin",
@@ -224,6 +229,7 @@ __all__ = [
     "NodeStatuses",
     "Nodes",
     "NormalizeScore",
+    "NotPermitted",
     "OverusedPlugin",
     "PRE_BIND_TIME_LIMIT_S",
     "Permission",

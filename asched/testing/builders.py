@@ -16,6 +16,8 @@ from typing import Any, TypeVar
 import msgspec
 import yaml
 
+from asched.model.custom import CustomObject, CustomResource
+from asched.model.declared_annotations import DeclaredAnnotations
 from asched.model.groups import PodGroup
 from asched.model.meta import Object
 from asched.model.node import ZONE_LABEL, Node, Taint
@@ -27,6 +29,7 @@ from asched.model.resources import (
     GroupResource,
     Resource,
     WatchedResource,
+    custom_resource,
     decode,
 )
 from asched.model.storage import PersistentVolume, PersistentVolumeClaim, StorageClass
@@ -43,15 +46,16 @@ _RESOURCES: dict[tuple[str, str], WatchedResource] = {
 }
 
 
-def from_api(value: Json) -> AnyObject:
+def from_api(value: Json, *kinds: type[CustomResource]) -> AnyObject:
     """Any object that scheduling reads, from the API's JSON with ``apiVersion`` and ``kind``.
 
-    One without a uid gets its key for one; one in a namespaced kind without a namespace is in
-    ``default``. Raises :class:`~asched.model.DecodeError` for a kind that is not read, or a wrong field.
+    ``kinds`` are custom resources that plugins declare. A pod keeps all its annotations, of which a
+    profile sees those that its plugins declare to read. One without a uid gets its key for one; one of
+    a namespaced kind without a namespace is in ``default``. Raises :class:`~asched.model.DecodeError` for a kind that is not read, or a wrong field.
     """
     version, kind = str(value.get("apiVersion", "")), str(value.get("kind", ""))
     group = version.rpartition("/")[0]
-    resource = _RESOURCES.get((group, kind))
+    resource = _RESOURCES.get((group, kind)) or _declared(group, kind, kinds)
     if resource is None:
         raise DecodeError(f"{version} {kind} is no kind of object that scheduling reads")
     metadata = dict(value.get("metadata") or {})
@@ -63,16 +67,28 @@ def from_api(value: Json) -> AnyObject:
         metadata.setdefault("uid", name)
     raw = msgspec.json.encode({**value, "metadata": metadata})
     found = decode(resource, raw)
+    if isinstance(found, Pod):
+        found = DeclaredAnnotations(metadata.get("annotations") or ()).kept(found, raw)
     assert isinstance(found, AnyObject)
     return found
 
 
-def from_yaml(text: str) -> tuple[AnyObject, ...]:
+def _declared(
+    group: str, kind: str, kinds: Iterable[type[CustomResource]]
+) -> WatchedResource | None:
+    for declared in kinds:
+        if (declared.definition.group, declared.definition.kind) == (group, kind):
+            return custom_resource(declared)
+    return None
+
+
+def from_yaml(text: str, *kinds: type[CustomResource]) -> tuple[AnyObject, ...]:
     """As :func:`from_api`, for every document of a manifest.
 
     Raises :class:`~asched.model.DecodeError`, and yaml.YAMLError for what is no YAML.
     """
-    return tuple(from_api(value) for value in yaml.safe_load_all(text) if value is not None)
+    documents = (value for value in yaml.safe_load_all(text) if value is not None)
+    return tuple(from_api(value, *kinds) for value in documents)
 
 
 def _made(kind: type[ObjectT], version: str, name: str, namespace: str, **parts: Any) -> ObjectT:
@@ -286,6 +302,8 @@ def split(objects: Iterable[Object]) -> tuple[list[AnyObject], list[Pod]]:
     for item in objects:
         if isinstance(item, Pod):
             all_pods.append(item)
+        elif isinstance(item, CustomResource):
+            there.append(CustomObject.of(item))
         elif isinstance(item, AnyObject):
             there.append(item)
         else:

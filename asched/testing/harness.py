@@ -12,6 +12,7 @@ import msgspec
 
 from asched.cycle.attempt import Attempt, Screening
 from asched.cycle.shape_cache import ShapeCache
+from asched.daemon.watched import annotations_read
 from asched.framework.findings import Findings
 from asched.framework.interface import ExtensionPoint, Plugin
 from asched.framework.pod_info import PodInfo
@@ -109,19 +110,23 @@ def folded(
     if built.missing:
         raise ProfileError(built.missing)
     there, pending = split(cluster)
-    for item in (*there, *(served(pod, setup) for pod in pending)):
-        fold.apply(ObjectSeen(item))
+    for item in (*there, *pending):
+        fold.apply(ObjectSeen(served(item, setup) if isinstance(item, Pod) else item))
     return fold.state, built
 
 
 def served(pod: Pod, setup: ProfileSetup) -> Pod:
-    """The pod, which the first profile is to schedule where it names no scheduler that is there but
-    the default one."""
-    name = pod.spec.scheduler_name
-    if name != DEFAULT_SCHEDULER_NAME or name in setup.scheduler_names:
-        return pod
-    spec = msgspec.structs.replace(pod.spec, scheduler_name=setup.scheduler_name)
-    return msgspec.structs.replace(pod, spec=spec)
+    """The pod as the daemon sees it: with the annotations that plugins declare to read, and for the
+    first profile where it names the default scheduler, which is not there."""
+    replace, name = msgspec.structs.replace, pod.spec.scheduler_name
+    annotations = pod.metadata.declared_annotations
+    if annotations:
+        read = annotations_read(setup.profiles, setup.registry.load)
+        kept = {key: text for key, text in annotations.items() if key in read}
+        pod = replace(pod, metadata=replace(pod.metadata, declared_annotations=kept))
+    if name == DEFAULT_SCHEDULER_NAME and name not in setup.scheduler_names:
+        pod = replace(pod, spec=replace(pod.spec, scheduler_name=setup.scheduler_name))
+    return pod
 
 
 def _demand(plugin: type[Plugin], *points: ExtensionPoint) -> None:

@@ -144,7 +144,7 @@ def schedule(
     found = _setup(setup)
     there, pending = split(cluster)
     events: list[Event] = [
-        PodCreated(START_NS, item, returns=False)
+        PodCreated(START_NS, served(item, found), returns=False)
         if isinstance(item, Pod)
         else ObjectSet(START_NS, item)
         for item in there

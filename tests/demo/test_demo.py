@@ -45,11 +45,21 @@ def test_a_small_demo(tmp_path: Path) -> None:
         assert (asked.exit_code, asked.stderr) == (0, "")
 
 
+CONFIG = """
+apiVersion: kubescheduler.config.k8s.io/v1
+kind: KubeSchedulerConfiguration
+profiles:
+- schedulerName: mine
+  plugins: {score: {disabled: [{name: ImageLocality}]}}
+"""
+
+
 async def test_every_decision_of_a_demo_can_be_made_again(tmp_path: Path) -> None:
-    journal = tmp_path / "run.db"
+    journal, config = tmp_path / "run.db", tmp_path / "mine.yaml"
+    config.write_text(CONFIG)
     done = demo(
         "--nodes", "12", "--pods", "80", "--over", "0.5", "--seed", "5", "--journal", str(journal),
-        cwd=tmp_path,
+        "--config", str(config), cwd=tmp_path,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
     fold = Fold(ClusterState(), Registry.discover().load)
@@ -61,6 +71,7 @@ async def test_every_decision_of_a_demo_can_be_made_again(tmp_path: Path) -> Non
                 repeated += 1
             fold.apply(stored.record)
     assert repeated >= 80
+    assert fold.state.profiles.keys() == {"mine"}
 
 
 def test_it_fails_where_pods_that_can_run_are_not_bound(tmp_path: Path) -> None:
@@ -76,6 +87,7 @@ def test_it_fails_where_pods_that_can_run_are_not_bound(tmp_path: Path) -> None:
     ("args", "message"),
     [
         (("--nodes", "10", "--pods", "5000"), "asched: 10 nodes take at most 495 pods here\n"),
+        (("--config", "none.yaml"), "none.yaml: cannot be read: No such file or directory\n"),
         (("--journal", "there.db"), "asched: there.db exists; the demo writes a new journal\n"),
         (
             ("--journal", "no/such/folder.db"),

@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+from typing import ClassVar
+
 import pytest
 
-from asched.framework import PodInfo
+from asched.framework import SUCCESS, CycleState, FilterPlugin, NodeInfo, PodInfo, Status
 from asched.model import (
+    CustomDefinition,
     CustomPodGroup,
+    CustomResource,
     DecodeError,
     Node,
+    Object,
+    ObjectMeta,
     PersistentVolumeClaim,
     Taint,
     Toleration,
@@ -23,6 +29,7 @@ from asched.testing import (
     pod_group,
     pods,
     profile,
+    run_filter,
     schedule,
     storage_class,
     volume,
@@ -96,6 +103,45 @@ def test_volumes_are_bound_with_their_pods() -> None:
     bound = claim("data", volume="v")
     assert bound.spec.volume_name == "v"
     assert isinstance(bound, PersistentVolumeClaim)
+
+
+class Card(CustomResource, frozen=True):
+    """A custom resource, named after its node."""
+
+    definition: ClassVar[CustomDefinition] = CustomDefinition("example.com", "v1", "cards", "Card")
+    free: int = 0
+
+
+class ByCard(FilterPlugin):
+    """As many cards as the pod's annotation says."""
+
+    name: ClassVar[str] = "ByCard"
+    api_version: ClassVar[int] = 1
+    custom_resources: ClassVar[tuple[type[CustomResource], ...]] = (Card,)
+    reads_annotations: ClassVar[tuple[str, ...]] = ("example.com/cards",)
+
+    def filter(self, state: CycleState, pod: PodInfo, node: NodeInfo) -> Status:
+        assert pod.shape.annotations.keys() == {"example.com/cards"}
+        card = self.handle.cluster.objects(Card).get(node.name, Card())
+        wanted = int(pod.shape.annotations["example.com/cards"])
+        return SUCCESS if card.free >= wanted else Status.unschedulable("too few cards")
+
+
+def test_what_a_plugin_declares_to_read_is_there() -> None:
+    card = {
+        "apiVersion": "example.com/v1",
+        "kind": "Card",
+        "metadata": {"name": "node-1"},
+        "free": 2,
+    }
+    given: list[Object] = [Card(metadata=ObjectMeta(name="node-0"), free=1), from_api(card, Card)]
+    cluster = [*nodes(3), *given]
+    asks = pod("p", annotations={"example.com/cards": "2", "example.com/secret": "x"})
+    passed = [
+        name for name, status in run_filter(ByCard, asks, cluster).items() if not status.reasons
+    ]
+    assert passed == ["node-1"]
+    assert schedule(ByCard, cluster, [asks]).nodes == {"p": "node-1"}
 
 
 def test_manifests_are_read() -> None:

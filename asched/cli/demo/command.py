@@ -23,7 +23,7 @@ from asched.cli.demo.workload import MIN_NODES, Workload, build, most_pods
 from asched.cli.errors import BadInput
 from asched.cli.failures import as_command_error
 from asched.cli.root import command_app
-from asched.daemon.config_file import Configuration, load
+from asched.daemon.config_file import ConfigFileError, Configuration, load
 from asched.daemon.config_settings import LogLevel, LogSettings
 from asched.daemon.daemon import Daemon, running_daemon
 from asched.daemon.logs import configure_logs
@@ -63,6 +63,12 @@ def demo(
     timeout: Annotated[
         float, typer.Option(help="Give up when pods that can run are not bound so many seconds on.")
     ] = 120.0,
+    config: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="Profiles and plugins, as for asched run. Default: defaults."
+        ),
+    ] = None,
     journal: Annotated[
         Path | None,
         typer.Option(help="A new file for the journal. Default: one in a new temporary folder."),
@@ -77,8 +83,8 @@ def demo(
     """Schedule a simulated cluster, live: API server, kubelets, workload and daemon.
 
     The API server runs in a process of its own; all talk to it over HTTP. A few pods that cannot
-    run are among the workload, each for another reason. Exits with 0 only if every pod that can run
-    was bound.
+    run are among the workload, each for another reason. All are for the first profile of the
+    configuration. Exits with 0 only if every pod that can run was bound.
     """
     if pods > most_pods(nodes):
         raise BadInput(f"asched: {nodes} nodes take at most {most_pods(nodes)} pods here")
@@ -86,11 +92,15 @@ def demo(
         raise BadInput(f"asched: {journal} exists; the demo writes a new journal")
     if journal is not None and not journal.parent.is_dir():
         raise BadInput(f"asched: cannot write a journal in {journal.parent}: it is no folder")
+    registry = Registry.discover()
+    configuration = _configuration(config, registry)
     folder = Path(tempfile.mkdtemp(prefix="asched-demo-"))
     path = (journal or folder / "journal.db").absolute()
     options = Options(nodes, pods, seed, over, timeout, path, folder, keep)
     try:
-        succeeded = anyio.run(_demo, options, backend_options={"use_uvloop": True})
+        succeeded = anyio.run(
+            _demo, options, configuration, registry, backend_options={"use_uvloop": True}
+        )
     except Exception as error:  # noqa: BLE001  whatever it is is raised again
         raise as_command_error(error) from None
     finally:
@@ -99,10 +109,9 @@ def demo(
     raise typer.Exit(0 if succeeded else 1)
 
 
-async def _demo(options: Options) -> bool:
-    registry = Registry.discover()
-    configuration = load(None, registry)
-    workload = build(options.nodes, options.pods, options.over_s, options.seed)
+async def _demo(options: Options, configuration: Configuration, registry: Registry) -> bool:
+    name = configuration.profiles[0].scheduler_name
+    workload = build(options.nodes, options.pods, options.over_s, options.seed, name)
     _announce(options, workload)
     async with api_server(options.folder, _POD_START_S) as kubeconfigs:
         outcome = await _run(options, configuration, registry, workload, kubeconfigs)
@@ -110,6 +119,19 @@ async def _demo(options: Options) -> bool:
         print_summary(outcome)
         _point_further(outcome, None)
     return outcome.succeeded
+
+
+def _configuration(config: Path | None, registry: Registry) -> Configuration:
+    """Raises BadInput with a line for each mistake."""
+    try:
+        configuration = load(config, registry)
+    except ConfigFileError as error:
+        raise BadInput(error.lines) from None
+    for line in (*configuration.warnings, *configuration.faults):
+        typer.echo(line, err=True)
+    if not configuration.profiles:
+        raise BadInput(f"asched: {config} has no profile; the demo's pods are for the first one")
+    return configuration
 
 
 def _announce(options: Options, workload: Workload) -> None:

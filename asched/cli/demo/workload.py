@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from random import Random
 from typing import Any, Final
 
+from asched.model.pod import DEFAULT_SCHEDULER_NAME
 from asched.sim.kubelet import RUN_SECONDS
 from asched.sim.nodes import REGION, ZONES, simulated_node
 
@@ -184,9 +185,15 @@ def most_pods(nodes: int) -> int:
     return general * PODS_PER_NODE * 3 // 4
 
 
-def build(nodes: int, pods: int, over_s: float, seed: int) -> Workload:
-    """``pods`` pods that can run and some that cannot, arriving within ``over_s`` seconds."""
-    return _Builder(nodes, pods, over_s, seed).workload()
+def build(
+    nodes: int, pods: int, over_s: float, seed: int, scheduler_name: str = DEFAULT_SCHEDULER_NAME
+) -> Workload:
+    """``pods`` pods that can run and some that cannot, arriving within ``over_s`` seconds, for the
+    scheduler of that name."""
+    workload = _Builder(nodes, pods, over_s, seed).workload()
+    for arrival in workload.arrivals:
+        arrival.pod["spec"]["schedulerName"] = scheduler_name
+    return workload
 
 
 class _Builder:

@@ -1,0 +1,57 @@
+"""PluginTemplate on small clusters."""
+
+from __future__ import annotations
+
+import pytest
+from asched.framework import SUCCESS
+from asched.framework.strict import ConfigurationError
+from asched.testing import instance, node, nodes, pod, pods, profile, run_filter, schedule, scores
+from asched.testing.fixtures import Schedules
+
+from asched_plugin_template.plugin import NO_HEADROOM, PluginTemplate
+
+CLUSTER = [
+    node("empty", cpu="10"),
+    node("half", cpu="10"),
+    pod("there", cpu="5", node="half"),
+]
+
+
+def test_headroom_is_kept() -> None:
+    found = run_filter(PluginTemplate, pod(cpu="5"), CLUSTER)
+    assert found["empty"] == SUCCESS
+    assert found["half"] == NO_HEADROOM.by("PluginTemplate")
+
+
+def test_arguments_say_how_much() -> None:
+    none = {"headroomPercent": 0}
+    found = run_filter(PluginTemplate, pod(cpu="5"), CLUSTER, args=none)
+    assert found["half"] == SUCCESS
+    assert instance(PluginTemplate).args.headroom_percent == 10
+
+
+def test_arguments_are_checked() -> None:
+    with pytest.raises(ConfigurationError, match="expected 0 to 100"):
+        instance(PluginTemplate, args={"headroomPercent": 101})
+
+
+def test_fuller_nodes_are_better() -> None:
+    found = scores(PluginTemplate, pod(cpu="1"), CLUSTER)
+    assert found == {"empty": 10, "half": 60}
+
+
+def test_in_a_profile(asched_schedule: Schedules) -> None:
+    """With the default plugins, and alone. The fixture decides all of it once more at the end."""
+    beside = profile(PluginTemplate)
+    found = asched_schedule(beside, nodes(3, cpu="10"), pods(3, cpu="9"))
+    assert sorted(found.nodes.values()) == ["node-0", "node-1", "node-2"]
+    alone = profile(PluginTemplate, alone=True)
+    found = asched_schedule(alone, CLUSTER, pods(4, cpu="2"))
+    assert [found.nodes[f"pod-{n}"] for n in range(4)] == ["half", "half", "empty", "empty"]
+
+
+def test_what_is_refused_says_why() -> None:
+    small = [node("small", cpu="2")]
+    found = schedule(PluginTemplate, small, [pod("large", cpu="2")])
+    assert found.refusals("large")["small"].message == NO_HEADROOM.message
+    assert "1 node(s) had too little cpu left over" in found.pending["large"]
