@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.metadata
 from collections.abc import Iterable, Mapping
+from functools import cache
 from typing import Generic, TypeVar
 
 from asched.framework.session_plugins import ACTION_GROUP, PLUGIN_GROUP, Action, SessionPlugin
@@ -14,6 +15,16 @@ T = TypeVar("T", bound=SessionPlugin | Action)
 
 class SessionRegistryError(ValueError):
     """An action or a session plugin cannot be had; the message names it and says why."""
+
+
+@cache
+def _installed() -> tuple[importlib.metadata.EntryPoint, ...]:
+    """Looked for once: it takes some 15 ms, and what is installed is so for a process's whole life."""
+    return tuple(
+        entry_point
+        for group in (PLUGIN_GROUP, ACTION_GROUP)
+        for entry_point in importlib.metadata.entry_points(group=group)
+    )
 
 
 class SessionRegistry:
@@ -28,13 +39,7 @@ class SessionRegistry:
     @classmethod
     def discover(cls) -> SessionRegistry:
         """All that installed distributions offer."""
-        return cls.of_entry_points(
-            [
-                entry_point
-                for group in (PLUGIN_GROUP, ACTION_GROUP)
-                for entry_point in importlib.metadata.entry_points(group=group)
-            ]
-        )
+        return cls.of_entry_points(_installed())
 
     @classmethod
     def of_entry_points(

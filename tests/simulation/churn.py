@@ -21,9 +21,9 @@ Object = dict[str, Any]
 
 NAMESPACE = "default"
 _NOT_READY = {"key": "node.kubernetes.io/not-ready", "effect": "NoSchedule"}
-_MOST_APPS = 10
-_MOST_NODES = 8
-_MOST_REPLICAS = 8
+_MOST_APPS = 7
+_MOST_NODES = 6
+_MOST_REPLICAS = 6
 
 
 class Churn:

@@ -99,7 +99,7 @@ class PluginFaults(msgspec.Struct, frozen=True):
 class Workload(msgspec.Struct, frozen=True):
     """What happens in the cluster by itself. Weights of the things that may happen next."""
 
-    mean_gap_s: float = 4.0
+    mean_gap_s: float = 3.0
     """Between one such thing and the next."""
     scale: int = 10
     """An app gets more or fewer replicas."""
@@ -117,7 +117,7 @@ class Workload(msgspec.Struct, frozen=True):
     foreign: int = 1
     """Somebody else binds a pod."""
     gate: int = 1
-    apps: int = 5
+    apps: int = 3
     """At the start."""
     gangs: float = 0.0
     """The share of new apps that are gangs."""
@@ -142,7 +142,7 @@ class Mix(msgspec.Struct, frozen=True):
 
 _API = ApiFaults(
     unreachable=0.02, lost=0.03, unanswered=0.06, belated=0.02, put_off=0.03, failing=0.04,
-    failing_done=0.04, slow=0.05, outages_per_hour=20,
+    failing_done=0.04, slow=0.05, outages_per_hour=50,
 )  # fmt: skip
 _SOME_API = ApiFaults(unanswered=0.03, failing=0.02, failing_done=0.02, slow=0.03)
 _WATCH = WatchFaults(
@@ -152,33 +152,33 @@ _WATCH = WatchFaults(
 _SOME_WATCH = WatchFaults(late=0.2, broken=0.02)
 _JOURNAL = JournalFaults(
     slow=0.1, hanging=0.003, full=0.03, busy=0.03, failed=0.03, unanswered=0.06,
-    troubles_per_hour=20, claim=0.1, checkpoint=0.3,
+    troubles_per_hour=50, claim=0.1, checkpoint=0.3,
 )  # fmt: skip
 _SOME_JOURNAL = JournalFaults(slow=0.05, unanswered=0.02)
-_CRASHES = ProcessFaults(crashes_per_hour=100, stops_per_hour=20)
+_CRASHES = ProcessFaults(crashes_per_hour=250, stops_per_hour=50)
 _PLUGINS = PluginFaults(enabled=True, raising=0.05, hanging=0.02, slow=0.1, nonsense=0.03)
 
 CLASSES: dict[str, Mix] = {
     "calm": Mix(),
     "crash": Mix(processes=_CRASHES, api=_SOME_API, journal=_SOME_JOURNAL, watch=_SOME_WATCH),
     "journal": Mix(
-        journal=_JOURNAL, watch=_SOME_WATCH, processes=ProcessFaults(crashes_per_hour=30)
+        journal=_JOURNAL, watch=_SOME_WATCH, processes=ProcessFaults(crashes_per_hour=75)
     ),
-    "watch": Mix(watch=_WATCH, processes=ProcessFaults(crashes_per_hour=10)),
-    "api": Mix(api=_API, watch=_SOME_WATCH, processes=ProcessFaults(crashes_per_hour=10)),
+    "watch": Mix(watch=_WATCH, processes=ProcessFaults(crashes_per_hour=25)),
+    "api": Mix(api=_API, watch=_SOME_WATCH, processes=ProcessFaults(crashes_per_hour=25)),
     "leader": Mix(
         processes=ProcessFaults(
-            depositions_per_hour=80, freezes_per_hour=40, crashes_per_hour=20, stops_per_hour=10
+            depositions_per_hour=200, freezes_per_hour=100, crashes_per_hour=50, stops_per_hour=25
         ),
         api=_SOME_API,
         watch=_SOME_WATCH,
         journal=_SOME_JOURNAL,
     ),
     "clock": Mix(
-        processes=ProcessFaults(jumps_per_hour=120, crashes_per_hour=30, freezes_per_hour=30),
+        processes=ProcessFaults(jumps_per_hour=300, crashes_per_hour=75, freezes_per_hour=75),
         watch=_SOME_WATCH,
     ),
-    "plugins": Mix(plugins=_PLUGINS, api=_SOME_API, processes=ProcessFaults(crashes_per_hour=20)),
+    "plugins": Mix(plugins=_PLUGINS, api=_SOME_API, processes=ProcessFaults(crashes_per_hour=50)),
     "churn": Mix(
         workload=Workload(
             mean_gap_s=2.0,
@@ -191,18 +191,18 @@ CLASSES: dict[str, Mix] = {
             foreign=3,
         ),
         watch=_SOME_WATCH,
-        processes=ProcessFaults(crashes_per_hour=20),
+        processes=ProcessFaults(crashes_per_hour=50),
         api=_SOME_API,
     ),
     "gangs": Mix(
         workload=Workload(gangs=0.6),
-        processes=ProcessFaults(crashes_per_hour=40, stops_per_hour=10),
+        processes=ProcessFaults(crashes_per_hour=100, stops_per_hour=25),
         api=_SOME_API,
         watch=_SOME_WATCH,
     ),
     "sessions": Mix(
         workload=Workload(sessions=0.6, gangs=0.4),
-        processes=ProcessFaults(crashes_per_hour=30),
+        processes=ProcessFaults(crashes_per_hour=75),
         api=_SOME_API,
         watch=_SOME_WATCH,
     ),
@@ -211,11 +211,11 @@ CLASSES: dict[str, Mix] = {
         watch=_WATCH,
         journal=_JOURNAL,
         processes=ProcessFaults(
-            crashes_per_hour=40,
-            stops_per_hour=10,
-            freezes_per_hour=20,
-            depositions_per_hour=20,
-            jumps_per_hour=30,
+            crashes_per_hour=100,
+            stops_per_hour=25,
+            freezes_per_hour=50,
+            depositions_per_hour=50,
+            jumps_per_hour=75,
         ),
         plugins=_PLUGINS,
         workload=Workload(gangs=0.2, mass_deletion=1, node_flap=2, node_lost=2),
