@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import binascii
+import itertools
 from dataclasses import dataclass
 
 import msgspec
@@ -11,7 +12,7 @@ import msgspec
 from asched.sim.errors import ApiError, bad_request, expired, invalid, too_large
 from asched.sim.gojson import json_error
 from asched.sim.selectors import Predicate
-from asched.sim.store import Storage, Stored
+from asched.sim.store import Storage, Stored, Stretch
 from asched.sim.validation import forbidden_value, invalid_value
 
 _TOO_OLD = (
@@ -143,46 +144,38 @@ def list_page(storage: Storage, current_rv: int, options: ListOptions) -> Page:
         raise too_large(requested, current_rv)
     if options.resource_version_match == "Exact" or (requested and options.limit
                                                      and not options.resource_version_match):  # fmt: skip
-        objects = _in_namespace(storage.ordered_at(requested), options.namespace)
-        return _cut(objects, requested, options)
+        return _cut(storage.stretch(options.namespace, rv=requested), requested, options)
     # resourceVersion=0 means "whatever the watch cache holds": its revision is the last write's.
     rv = storage.last_rv if options.resource_version == "0" else current_rv
     unlimited = options.resource_version == "0"
-    return _cut(storage.ordered(options.namespace), rv, options, unlimited=unlimited)
+    return _cut(storage.stretch(options.namespace), rv, options, unlimited=unlimited)
 
 
 def _later_page(storage: Storage, current_rv: int, options: ListOptions) -> Page:
     token = _parse(options.continue_token)
     start = token.start.removeprefix("/")
-    if token.rv == _INCONSISTENT:
-        rv, objects = current_rv, storage.ordered(options.namespace)
-    else:
-        rv = token.rv
-        try:
-            objects = _in_namespace(storage.ordered_at(rv), options.namespace)
-        except ApiError as error:
-            raise expired(_TOO_OLD, {"continue": _mint(_INCONSISTENT, start)}) from error
     prefix = f"{options.namespace}/" if options.namespace else ""
-    rest = [stored for stored in objects if stored.key.removeprefix(prefix) >= start]
-    return _cut(rest, rv, options)
+    if token.rv == _INCONSISTENT:
+        return _cut(storage.stretch(options.namespace, prefix + start), current_rv, options)
+    try:
+        rest = storage.stretch(options.namespace, prefix + start, token.rv)
+    except ApiError as error:
+        raise expired(_TOO_OLD, {"continue": _mint(_INCONSISTENT, start)}) from error
+    return _cut(rest, token.rv, options)
 
 
-def _in_namespace(objects: list[Stored], namespace: str) -> list[Stored]:
-    if not namespace:
-        return objects
-    prefix = f"{namespace}/"
-    return [stored for stored in objects if stored.key.startswith(prefix)]
-
-
-def _cut(objects: list[Stored], rv: int, options: ListOptions, *, unlimited: bool = False) -> Page:
+def _cut(stretch: Stretch, rv: int, options: ListOptions, *, unlimited: bool = False) -> Page:
     predicate, limit = options.predicate, 0 if unlimited else options.limit
+    objects = stretch.objects
     if predicate is not None:
-        objects = [stored for stored in objects if predicate(stored.obj)]
-    if not limit or len(objects) <= limit:
-        return Page(objects, rv)
-    items = objects[:limit]
+        objects = (stored for stored in objects if predicate(stored.obj))
+    # No further than to know whether there is more: pages of a long list come one after the other.
+    items = list(itertools.islice(objects, limit + 1 if limit else None))
+    if not limit or len(items) <= limit:
+        return Page(items, rv)
+    items.pop()
     prefix = f"{options.namespace}/" if options.namespace else ""
     token = _mint(rv, f"/{items[-1].key.removeprefix(prefix)}\0")
     # With a selector the server cannot know what remains without looking, and does not say.
-    remaining = len(objects) - limit if predicate is None else None
+    remaining = stretch.number - limit if predicate is None else None
     return Page(items, rv, token, remaining)

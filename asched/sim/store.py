@@ -8,8 +8,9 @@ its encoded bytes, so that neither a list nor the fan-out of a watch encodes it 
 from __future__ import annotations
 
 import bisect
-from collections.abc import Callable, Iterator
-from typing import Any
+import itertools
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -147,6 +148,22 @@ class History:
         return self._changes[start:]
 
 
+class Stretch(NamedTuple):
+    """Part of a resource's objects, in key order."""
+
+    objects: Iterator[Stored]
+    """To be read before the next write."""
+    number: int
+
+
+class _Snapshot(NamedTuple):
+    """The objects of an earlier revision."""
+
+    keys: list[str]
+    """In order."""
+    objects: dict[str, Stored]
+
+
 class Storage:
     """All objects of one resource, ordered by key as etcd orders them."""
 
@@ -160,7 +177,7 @@ class Storage:
         self._keys: list[str] = []
         self._keys_stale = False
         self._listeners: list[Callable[[Change], None]] = []
-        self._snapshots: dict[int, list[Stored]] = {}
+        self._snapshots: dict[int, _Snapshot] = {}
 
     @staticmethod
     def key_of(namespace: str, name: str) -> str:
@@ -227,22 +244,26 @@ class Storage:
 
     def ordered(self, namespace: str = "") -> list[Stored]:
         """The objects now, in key order; of one namespace or of all."""
-        keys = self._sorted_keys()
-        objects = self._objects
-        if not namespace:
-            return [objects[key] for key in keys]
-        first = bisect.bisect_left(keys, f"{namespace}/")
-        last = bisect.bisect_left(keys, f"{namespace}0")  # "0" is the character after "/"
-        return [objects[key] for key in keys[first:last]]
+        return list(self.stretch(namespace).objects)
 
-    def ordered_at(self, rv: int) -> list[Stored]:
-        """The objects as they were at revision ``rv``, in key order.
+    def stretch(self, namespace: str = "", start: str = "", rv: int | None = None) -> Stretch:
+        """The objects of a namespace (or of all) from the key ``start`` on, in key order, as they were
+        at revision ``rv``; None is now.
 
         Raises ApiError 410 when the history does not reach back to ``rv``.
         """
-        undo = self.history.since(rv)
-        if not undo:
-            return self.ordered()
+        undo = [] if rv is None else self.history.since(rv)
+        keys, objects = self._sorted_keys(), self._objects
+        if undo:
+            assert rv is not None
+            keys, objects = self._as_of(rv, undo)
+        # "0" is the character after "/".
+        first = bisect.bisect_left(keys, max(start, f"{namespace}/" if namespace else ""))
+        last = bisect.bisect_left(keys, f"{namespace}0") if namespace else len(keys)
+        found = itertools.islice(keys, first, last)
+        return Stretch(map(objects.__getitem__, found), max(0, last - first))
+
+    def _as_of(self, rv: int, undo: Sequence[Change]) -> _Snapshot:
         found = self._snapshots.get(rv)
         if found is None:
             objects = dict(self._objects)
@@ -251,7 +272,7 @@ class Storage:
                     objects.pop(change.new.key, None)
                 else:
                     objects[change.new.key] = change.old
-            found = [objects[key] for key in sorted(objects)]
+            found = _Snapshot(sorted(objects), objects)
             if len(self._snapshots) >= _SNAPSHOTS_KEPT:
                 del self._snapshots[next(iter(self._snapshots))]
             self._snapshots[rv] = found
