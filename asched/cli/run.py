@@ -181,7 +181,7 @@ async def _serve(
             running_daemon(configuration, registry, client, store, metrics) as daemon,
             anyio.create_task_group() as tasks,
         ):
-            health.attach(daemon.troubles)
+            health.attach(daemon.checks(), alive=daemon.alive())
             manager.attach(daemon.hangs)
             started.set()
             log.info("scheduling", server=client.server, journal=shown(url), health=health.address)

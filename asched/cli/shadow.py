@@ -123,7 +123,7 @@ async def _serve(
             running_shadow(configuration, registry, client, store, metrics) as running,
             anyio.create_task_group() as tasks,
         ):
-            health.attach(running.engine.troubles)
+            health.attach(running.engine.checks())
             started.set()
             log.info("comparing", server=client.server, journal=shown(url), health=health.address)
             tasks.start_soon(_once_synced, running.engine.synced, manager)

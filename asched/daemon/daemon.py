@@ -13,6 +13,7 @@ from anyio.abc import TaskGroup
 from asched import __version__
 from asched.batch.registry import SessionRegistry
 from asched.daemon.checkpoints import Checkpoints
+from asched.daemon.checks import Check, troubles
 from asched.daemon.config_file import Configuration
 from asched.daemon.effects import Effects
 from asched.daemon.engine import Engine, EngineLimits
@@ -74,9 +75,17 @@ class Daemon(NamedTuple):
     take_up: Callable[[Configuration], Awaitable[TakenUp]]
     """Decides by another configuration from now on: :meth:`Reconfigurer.take_up`."""
 
+    def checks(self) -> list[Check]:
+        """What has to be so for it to be ready."""
+        return self.engine.checks(SLOW_TURN_S)
+
     def troubles(self) -> list[str]:
         """What keeps it from scheduling now, a line each; empty if nothing does."""
-        return self.engine.troubles(SLOW_TURN_S)
+        return troubles(self.checks())
+
+    def alive(self) -> list[Check]:
+        """What only a restart may mend where it is not so."""
+        return [Check("engine", lambda: "a turn of it hangs" if self.hangs() else "")]
 
     def hangs(self) -> bool:
         """Whether only a restart may help."""

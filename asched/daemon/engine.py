@@ -9,6 +9,7 @@ slice.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from functools import partial
 
 import anyio
 import anyio.lowlevel
@@ -18,6 +19,7 @@ import structlog
 from asched.batch.registry import SessionRegistry
 from asched.cycle.decide import AttemptObserver
 from asched.daemon.checkpoints import Committed
+from asched.daemon.checks import Check, troubles
 from asched.daemon.clock import EngineClock, SteadyTime
 from asched.daemon.commits import Commits
 from asched.daemon.effects import Effects
@@ -213,19 +215,32 @@ class Engine:
         self._confirmed = 0
         self._turn_began_ns = None
 
+    def checks(self, slow_turn_s: float) -> list[Check]:
+        """What has to be so for it to schedule: caches that were listed, a journal that can be
+        written, no turn that takes longer than ``slow_turn_s``."""
+        return [
+            Check("caches", self._unlisted),
+            Check("journal", self._unwritable),
+            Check("engine-turn", partial(self._slow_turn, slow_turn_s)),
+        ]
+
     def troubles(self, slow_turn_s: float) -> list[str]:
-        """What keeps it from scheduling, a line each: caches that were not listed yet, a journal
-        that cannot be written, a turn that takes longer than ``slow_turn_s``."""
-        found = []
-        if self._awaited:
-            missing = ", ".join(sorted(resource.label for resource in self._awaited))
-            found.append(f"not listed yet: {missing}")
-        if self.journal_trouble:
-            found.append(f"the journal cannot be written: {self.journal_trouble}")
+        """What keeps it from scheduling, a line each."""
+        return troubles(self.checks(slow_turn_s))
+
+    def _unlisted(self) -> str:
+        missing = ", ".join(sorted(resource.label for resource in self._awaited))
+        return f"not listed yet: {missing}" if missing else ""
+
+    def _unwritable(self) -> str:
+        trouble = self.journal_trouble
+        return f"the journal cannot be written: {trouble}" if trouble else ""
+
+    def _slow_turn(self, slow_turn_s: float) -> str:
         turn_s = self._turn_s()
-        if turn_s > slow_turn_s:
-            found.append(f"the present turn of the engine takes {turn_s:.0f} s already")
-        return found
+        if turn_s <= slow_turn_s:
+            return ""
+        return f"the present turn of the engine takes {turn_s:.0f} s already"
 
     def hangs(self, slow_turn_s: float) -> bool:
         """Whether the present turn takes longer than ``slow_turn_s`` for no reason that is known. One

@@ -1,23 +1,27 @@
-"""The health endpoint: /livez, /readyz and /metrics over HTTP."""
+"""The health endpoint over HTTP: /livez, /readyz, /healthz and /metrics.
+
+The first three answer as those of Kubernetes' components do: ``ok``; with ``?verbose``, or where
+something is wrong, a line for each check; ``?exclude=NAME`` leaves one out, and ``/readyz/NAME`` asks for
+one alone.
+"""
 
 from __future__ import annotations
 
 import errno
 import os
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from functools import partial
 
 import structlog
 from aiohttp import web
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
+from asched.daemon.checks import PING, Check
 from asched.daemon.config_settings import HealthSettings
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
-
-Readiness = Callable[[], Sequence[str]]
-"""What keeps the daemon from scheduling now, a line each; empty if nothing does."""
 
 
 class HealthAddressError(Exception):
@@ -32,11 +36,13 @@ class Health:
         self.address = ""
         """``host:port`` that is served; empty while none is."""
         self._registry = registry
-        self._readiness: Readiness = _starting
+        self._alive: tuple[Check, ...] = (PING,)
+        self._ready: tuple[Check, ...] = (PING, _STARTING)
 
-    def attach(self, readiness: Readiness) -> None:
-        """From now on /readyz asks ``readiness``."""
-        self._readiness = readiness
+    def attach(self, ready: Sequence[Check], *, alive: Sequence[Check] = ()) -> None:
+        """From now on these are asked: ``ready`` by /readyz, ``alive`` by all three."""
+        self._alive = (PING, *alive)
+        self._ready = (PING, *alive, *ready)
 
     @asynccontextmanager
     async def serving(self, settings: HealthSettings) -> AsyncIterator[None]:
@@ -48,9 +54,9 @@ class Health:
             yield
             return
         app = web.Application()
-        for path in ("/livez", "/healthz"):
-            app.router.add_get(path, self._live)
-        app.router.add_get("/readyz", self._ready)
+        for name in ("livez", "healthz", "readyz"):
+            app.router.add_get(f"/{name}", partial(self._check, name))
+            app.router.add_get(f"/{name}/{{check}}", partial(self._check, name))
         app.router.add_get("/metrics", self._metrics)
         runner = web.AppRunner(app, access_log=None, handle_signals=False, shutdown_timeout=1.0)
         await runner.setup()
@@ -82,15 +88,25 @@ class Health:
             ) from None
         self.address = _address(runner)
 
-    async def _live(self, _: web.Request) -> web.Response:
-        # That somebody answers is the answer: a loop that hangs would not.
-        return web.Response(text="ok")
-
-    async def _ready(self, _: web.Request) -> web.Response:
-        troubles = self._readiness()
-        if troubles:
-            return web.Response(status=503, text="\n".join(troubles) + "\n")
-        return web.Response(text="ok")
+    async def _check(self, endpoint: str, request: web.Request) -> web.Response:
+        checks = self._ready if endpoint == "readyz" else self._alive
+        only, excluded = request.match_info.get("check"), request.query.getall("exclude", [])
+        if only is not None:
+            checks = tuple(check for check in checks if check.name == only)
+            if not checks:
+                raise web.HTTPNotFound
+        lines, failed = [], False
+        for check in checks:
+            if check.name in excluded:
+                lines.append(f"[+]{check.name} excluded: ok")
+                continue
+            trouble = check.trouble()
+            failed |= bool(trouble)
+            lines.append(f"[-]{check.name} failed: {trouble}" if trouble else f"[+]{check.name} ok")
+        if not failed and "verbose" not in request.query:
+            return web.Response(text="ok")
+        lines.append(f"{endpoint} check {'failed' if failed else 'passed'}")
+        return web.Response(status=503 if failed else 200, text="\n".join(lines) + "\n")
 
     async def _metrics(self, _: web.Request) -> web.Response:
         body = generate_latest(self._registry)
@@ -102,5 +118,4 @@ def _address(runner: web.AppRunner) -> str:
     return f"{host}:{port}"
 
 
-def _starting() -> Sequence[str]:
-    return ("starting: the journal is being folded",)
+_STARTING = Check("started", lambda: "the journal is being folded")

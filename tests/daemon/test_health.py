@@ -12,6 +12,7 @@ import pytest
 from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
 
+from asched.daemon.checks import Check
 from asched.daemon.config_settings import HealthSettings
 from asched.daemon.health import Health, HealthAddressError
 from asched.daemon.metrics import Metrics
@@ -44,13 +45,47 @@ async def test_alive_but_not_ready_until_a_daemon_is_attached() -> None:
     async with serving(health) as session:
         assert await get(session, "/livez") == (200, "ok")
         assert await get(session, "/healthz") == (200, "ok")
-        assert await get(session, "/readyz") == (503, "starting: the journal is being folded\n")
-        health.attach(lambda: ["one", "two"])
-        assert await get(session, "/readyz") == (503, "one\ntwo\n")
-        health.attach(list)
+        starting = await get(session, "/readyz")
+        assert starting == (
+            503,
+            "[+]ping ok\n[-]started failed: the journal is being folded\nreadyz check failed\n",
+        )
+        health.attach([Check("journal", lambda: ""), Check("caches", lambda: "")])
         assert await get(session, "/readyz") == (200, "ok")
         assert (await get(session, "/else")).status == 404
     assert health.address == ""
+
+
+async def test_checks_answer_as_those_of_kubernetes_components_do() -> None:
+    wrong = {"journal": "", "engine": ""}
+    health = Health(CollectorRegistry())
+    health.attach(
+        [Check("journal", lambda: wrong["journal"])],
+        alive=[Check("engine", lambda: wrong["engine"])],
+    )
+    async with serving(health) as session:
+        assert await get(session, "/readyz?verbose") == (
+            200, "[+]ping ok\n[+]engine ok\n[+]journal ok\nreadyz check passed\n",
+        )  # fmt: skip
+        wrong["journal"] = "the disk is full"
+        assert await get(session, "/readyz") == (
+            503,
+            "[+]ping ok\n[+]engine ok\n[-]journal failed: the disk is full\nreadyz check failed\n",
+        )
+        assert await get(session, "/readyz?exclude=journal") == (200, "ok")
+        excluded = await get(session, "/readyz?verbose&exclude=journal")
+        assert "[+]journal excluded: ok\n" in excluded.text
+        assert await get(session, "/readyz/engine") == (200, "ok")
+        assert (await get(session, "/readyz/journal")).status == 503
+        assert (await get(session, "/readyz/nothing")).status == 404
+        # What a restart does not mend does not make it one.
+        assert await get(session, "/livez") == (200, "ok")
+        assert (await get(session, "/livez/journal")).status == 404
+        wrong["engine"] = "a turn of it hangs"
+        assert (await get(session, "/livez?verbose")) == (
+            503, "[+]ping ok\n[-]engine failed: a turn of it hangs\nlivez check failed\n",
+        )  # fmt: skip
+        assert (await get(session, "/healthz")).status == 503
 
 
 async def test_no_address_serves_nothing() -> None:
@@ -87,7 +122,7 @@ async def test_metrics_of_a_daemon_at_work(tmp_path: Path) -> None:
     async with world(tmp_path, nodes=2) as w, serving(health) as session:
         w.faults.answer(500, count=1, verb="watch", resource="pods")
         async with w.daemon(metrics=metrics) as daemon:
-            health.attach(daemon.troubles)
+            health.attach(daemon.checks(), alive=daemon.alive())
             w.add_pods(10, "p")
             w.add_pod("big", "100")
             w.add_pod("gated", schedulingGates=[{"name": "example.com/gate"}])

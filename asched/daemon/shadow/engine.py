@@ -11,6 +11,7 @@ import anyio
 import anyio.lowlevel
 import structlog
 
+from asched.daemon.checks import Check, troubles
 from asched.daemon.clock import EngineClock, SteadyTime
 from asched.daemon.commits import Commits
 from asched.daemon.inbox import Inbox
@@ -71,15 +72,21 @@ class ShadowEngine:
         self._stopping = True
         self._inbox.wake()
 
+    def checks(self) -> list[Check]:
+        """What has to be so for it to compare."""
+        return [Check("caches", self._unlisted), Check("journal", self._unwritable)]
+
     def troubles(self) -> list[str]:
         """What keeps it from comparing, a line each."""
-        found = []
-        if self._follower.awaited:
-            missing = ", ".join(sorted(resource.plural for resource in self._follower.awaited))
-            found.append(f"not listed yet: {missing}")
-        if self._commits.trouble:
-            found.append(f"the journal cannot be written: {self._commits.trouble}")
-        return found
+        return troubles(self.checks())
+
+    def _unlisted(self) -> str:
+        missing = ", ".join(sorted(resource.plural for resource in self._follower.awaited))
+        return f"not listed yet: {missing}" if missing else ""
+
+    def _unwritable(self) -> str:
+        trouble = self._commits.trouble
+        return f"the journal cannot be written: {trouble}" if trouble else ""
 
     def record_start(self, *records: AnyRecord) -> None:
         """Fold what a start adds to the journal; committed with the first turn."""
