@@ -27,6 +27,7 @@ from asched.cli.root import command_app
 from asched.cli.times import TIMES, time_ns
 from asched.daemon.config_file import ConfigFileError, Configuration, load
 from asched.daemon.simulated import scheduler_of
+from asched.daemon.terminal import visible
 from asched.framework.registry import Registry
 from asched.journal.store import JournalStore
 from asched.sim.virtual.loop import Pace, Scheduler, SimulationStuckError, simulate
@@ -170,7 +171,7 @@ def _doing() -> Iterator[Callable[[str], None]]:
     from rich.markup import escape
 
     with Console(stderr=True).status("") as status:
-        yield lambda what: status.update(escape(what))
+        yield lambda what: status.update(escape(visible(what)))
 
 
 # -- the table ------------------------------------------------------------------------------------

@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from asched.daemon.terminal import visible
 from asched.framework.duration import format_duration
 
 PIPE_WIDTH = 160
@@ -66,7 +67,8 @@ def print_yaml(*documents: Any) -> None:
 def print_table(
     columns: Sequence[str], rows: Iterable[Sequence[str]], *, title: str | None = None
 ) -> None:
-    """A plain table; long cells wrap, nothing is cut off. Cells are text, not markup."""
+    """A plain table; long cells wrap, nothing is cut off. Cells are text: neither markup nor what a
+    terminal would obey."""
     from rich import box
     from rich.console import Console
     from rich.table import Table
@@ -75,12 +77,12 @@ def print_table(
     console = Console(width=None if sys.stdout.isatty() else PIPE_WIDTH)
     table = Table(
         box=box.SIMPLE_HEAD,
-        title=Text(title, style="bold") if title else None,
+        title=Text(visible(title), style="bold") if title else None,
         title_justify="left",
         pad_edge=False,
     )
     for column in columns:
         table.add_column(column, overflow="fold")
     for row in rows:
-        table.add_row(*(Text(cell) for cell in row))
+        table.add_row(*(Text(visible(cell)) for cell in row))
     console.print(table)

@@ -5,13 +5,15 @@ from __future__ import annotations
 import importlib
 import os
 import sys
-from collections.abc import Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, NamedTuple, TextIO, cast
 
 import typer
 from typer.core import TyperCommand, TyperGroup
 
 from asched.cli.errors import EXIT_BAD_INPUT, EXIT_FAILURE, EXIT_INTERRUPTED, CommandError
+from asched.daemon.terminal import VisibleStream
 
 DEBUG_ENV = "ASCHED_DEBUG"
 JOURNAL_ENV = "ASCHED_JOURNAL"
@@ -79,7 +81,9 @@ class RootGroup(TyperGroup):
         if not standalone_mode:
             return super().main(args, prog_name, complete_var, False, windows_expand_args, **extra)
         given = list(sys.argv[1:] if args is None else args)
-        sys.exit(self._exit_code(given, prog_name, complete_var, windows_expand_args, extra))
+        with _visible_output():
+            code = self._exit_code(given, prog_name, complete_var, windows_expand_args, extra)
+        sys.exit(code)
 
     def _exit_code(
         self,
@@ -114,6 +118,17 @@ class RootGroup(TyperGroup):
             _complain(f"asched: failed: {what} ({DEBUG_ENV}=1 or asched --debug shows where)")
             return EXIT_FAILURE
         return result if isinstance(result, int) else 0
+
+
+@contextmanager
+def _visible_output() -> Iterator[None]:
+    """Whatever a command writes within the block, what others gave it to write is only shown."""
+    streams = sys.stdout, sys.stderr
+    sys.stdout, sys.stderr = (cast(TextIO, VisibleStream(stream)) for stream in streams)
+    try:
+        yield
+    finally:
+        sys.stdout, sys.stderr = streams
 
 
 def wants_traceback(args: Sequence[str]) -> bool:

@@ -19,6 +19,7 @@ from asched.daemon.config_yaml import Document, YamlError, parse_documents
 from asched.daemon.session_files import read_conf
 from asched.framework import config as kube_config
 from asched.framework.config import KubeSchedulerConfiguration, decode_with_problems
+from asched.framework.limited_file import read_limited
 from asched.framework.profile import ProfileSpec
 from asched.framework.registry import Registry
 from asched.framework.resolve import resolve_with_problems, without_effect
@@ -69,7 +70,7 @@ def load(path: FilePath | None, registry: Registry) -> Configuration:
 def read_text(path: FilePath) -> str:
     """The text of a file. Raises :class:`ConfigFileError` where it cannot be had."""
     try:
-        return path.read_text(encoding="utf-8-sig")
+        return read_limited(path).decode("utf-8-sig")
     except OSError as error:
         raise ConfigFileError([f"{path}: cannot be read: {error.strerror or error}"]) from None
     except UnicodeDecodeError as error:

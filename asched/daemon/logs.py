@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import logging
 import sys
+from typing import Any
 
 import structlog
 
 from asched.daemon.config_settings import LogFormat, LogSettings
+from asched.daemon.terminal import own_stream, visible
 
 _LEVELS = {
     "debug": logging.DEBUG,
@@ -29,16 +31,25 @@ def configure_logs(settings: LogSettings) -> None:
         structlog.processors.StackInfoRenderer(),
     ]
     if console:
-        shared.append(structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty()))
+        shared += [_visible_values, structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())]
     else:
         shared += [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
     level = _LEVELS[settings.level.value]
     structlog.configure(
         processors=shared,
         wrapper_class=structlog.make_filtering_bound_logger(level),
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        logger_factory=structlog.PrintLoggerFactory(own_stream(sys.stderr)),
         cache_logger_on_first_use=False,
     )
     logging.basicConfig(
         stream=sys.stderr, level=max(level, logging.WARNING), format="%(levelname)s %(message)s"
     )
+
+
+def _visible_values(
+    _: Any, __: str, event: structlog.typing.EventDict
+) -> structlog.typing.EventDict:
+    """JSON writes control characters as what they are; for a terminal it is done here."""
+    return {
+        key: visible(value) if isinstance(value, str) else value for key, value in event.items()
+    }

@@ -19,6 +19,7 @@ from asched.batch.conf import (
 )
 from asched.batch.registry import SessionRegistry
 from asched.daemon.config_settings import BatchSettings
+from asched.framework.limited_file import read_limited
 from asched.framework.sessions import Compatibility, SessionSpec
 from asched.framework.strict import nearest
 from asched.kube.timing import Clock
@@ -51,7 +52,7 @@ def read_conf(settings: BatchSettings, registry: SessionRegistry) -> ReadConf:
     try:
         text = DEFAULT_CONF
         if settings.conf:
-            text = Path(settings.conf).read_text(encoding="utf-8-sig")
+            text = read_limited(Path(settings.conf)).decode("utf-8-sig")
         conf = parse_conf(text, registry.action_names)
     except (OSError, UnicodeDecodeError) as error:
         fault, conf = f"cannot be read: {error}", _default(registry)

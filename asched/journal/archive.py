@@ -24,6 +24,8 @@ from asched.journal.chain import GENESIS, Batch, Head, Row, SealedBatch, Segment
 from asched.journal.errors import JournalCorruptError, JournalFullError, JournalIOError
 
 FORMAT = "asched-segment-1"
+LINE_LIMIT_BYTES = 512 * 1024 * 1024
+"""Of a line, which is a batch: what one turn of the engine recorded, some MiB at most."""
 
 
 class _Header(msgspec.Struct, frozen=True):
@@ -108,9 +110,11 @@ def read_segment(folder: Path, segment: Segment) -> Iterator[SealedBatch]:
         if _sha256(path) != segment.file_sha256:
             raise JournalCorruptError(f"{path} was altered: it is not the file that was archived")
         with gzip.open(path, "rb") as lines:
-            if _decode_header(lines.readline()).format != FORMAT:
+            if _decode_header(lines.readline(LINE_LIMIT_BYTES)).format != FORMAT:
                 raise JournalCorruptError(f"{path} is of a format that this asched does not know")
-            for line in lines:
+            while line := lines.readline(LINE_LIMIT_BYTES):
+                if not line.endswith(b"\n"):
+                    raise JournalCorruptError(f"{path} holds a line that is longer than any batch")
                 yield SealedBatch(*_decode_batch(line))
     except FileNotFoundError:
         raise JournalCorruptError(

@@ -10,7 +10,7 @@ brought up step by step while it is read, and stays in the journal as it was.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, get_args
+from typing import Any, Final, NamedTuple, get_args
 
 import msgspec
 
@@ -22,6 +22,9 @@ from asched.state.session_records import (
     PodGroupWritten,
     SessionHeld,
 )
+
+RECORD_LIMIT_CHARACTERS: Final = 128 * 1024 * 1024
+"""Of a payload. The largest that is ever recorded is what an extender said of each node, of 64 MiB."""
 
 Upcaster = Callable[[dict[str, Any]], dict[str, Any]]
 """One version step of one kind: the raw JSON of version n in, that of version n + 1 out."""
@@ -108,6 +111,10 @@ class Codec:
         current = self.versions.get(kind)
         if current is None:
             raise RecordError(f"record {seq} is of unknown kind {kind!r}: upgrade asched")
+        if len(payload) > RECORD_LIMIT_CHARACTERS:
+            raise RecordError(
+                f"record {seq} ({kind}) has {len(payload)} characters, more than any record"
+            )
         payload = _with_key(kind, subject, payload)
         if version != current:
             payload = self._upcast(seq, kind, version, payload)

@@ -19,6 +19,7 @@ from urllib.parse import unquote, urlsplit, urlunsplit
 import msgspec
 import yaml
 
+from asched.framework.limited_file import read_limited
 from asched.kube.errors import KubeConfigError
 
 TOKEN_FILE_REREAD = timedelta(minutes=1)
@@ -85,11 +86,10 @@ class KubeConfigFile:
     def _check(self) -> tuple[dict[str, Any], dict[str, Any]]:
         """The cluster and the user in force."""
         try:
-            text = self._path.read_text(encoding="utf-8")
-            content = yaml.safe_load(text)
+            content = yaml.safe_load(read_limited(self._path).decode())
         except OSError as error:
             raise KubeConfigError(f"{self._path}: {error.strerror or error}") from None
-        except (yaml.YAMLError, UnicodeDecodeError) as error:
+        except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
             raise KubeConfigError(f"{self._path}: not YAML: {_one_line(error)}") from None
         if not isinstance(content, dict):
             raise KubeConfigError(f"{self._path}: not a kubeconfig")
@@ -273,7 +273,7 @@ class _TlsContexts:
 
 def _content(file: str | None, where: str) -> bytes:
     try:
-        return Path(file).read_bytes() if file else b""
+        return read_limited(Path(file)) if file else b""
     except OSError as error:
         raise KubeConfigError(f"{where}: {file}: {error.strerror or error}") from None
 

@@ -13,7 +13,7 @@ import aiohttp
 
 from asched.kube.credentials import Credentials
 from asched.kube.errors import NoAnswerError
-from asched.kube.http1 import HttpAnswer
+from asched.kube.http1 import BODY_LIMIT_BYTES, HttpAnswer
 from asched.kube.pool import ConnectionPool, Endpoint, describe
 from asched.kube.transport import ApiRequest
 
@@ -76,14 +76,18 @@ class _AiohttpAnswer:
             raise NoAnswerError(describe(error), sent=True) from None
 
     async def whole(self) -> HttpAnswer:
+        body = bytearray()
         try:
-            body = await self._response.read()
+            async for piece in self._response.content.iter_any():
+                body += piece
+                if len(body) > BODY_LIMIT_BYTES:
+                    raise NoAnswerError("a body of too many bytes", sent=True)
         except (aiohttp.ClientError, OSError) as error:
             raise NoAnswerError(describe(error), sent=True) from None
         finally:
             self.release()
         retry_after = self._response.headers.get("Retry-After")
-        return HttpAnswer(self.status, body, retry_after, reusable=True)
+        return HttpAnswer(self.status, bytes(body), retry_after, reusable=True)
 
     def release(self) -> None:
         # Returns the connection to the pool, or closes it where the body was not read to its end.

@@ -19,6 +19,8 @@ from asched.model.resources import Resource
 
 LISTED = "LISTED"
 BATCH_LIMIT = 256
+LINE_LIMIT_BYTES = 512 * 1024 * 1024
+"""Of a line, which may be the list of a whole cluster."""
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
@@ -59,7 +61,7 @@ class Tape:
         unknown: set[str] = set()
         try:
             with gzip.open(self._path) as lines:
-                for number, text in enumerate(lines, start=1):
+                for number, text in enumerate(_lines(lines), start=1):
                     line = decoder.decode(text)
                     resource = by_plural.get(line.resource)
                     if resource is None:
@@ -92,3 +94,11 @@ class Tape:
             return decoder.change(WatchEvent(EventType(line.type), line.object))
         except (ValueError, MalformedAnswerError) as error:
             raise TapeError(f"{self._path}: line {number}: {error}") from None
+
+
+def _lines(file: gzip.GzipFile) -> Iterator[bytes]:
+    """Raises OSError for a line that is longer than any."""
+    while line := file.readline(LINE_LIMIT_BYTES):
+        if len(line) == LINE_LIMIT_BYTES:
+            raise OSError(f"a line of more than {LINE_LIMIT_BYTES} bytes")
+        yield line

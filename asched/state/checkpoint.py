@@ -50,6 +50,8 @@ from asched.state.sessions import GroupWrite
 from asched.state.templates import Templates
 
 _MAGIC = b"asched-checkpoint "
+SIZE_LIMIT_BYTES = 4 * 1024**3
+"""Of a checkpoint unpacked; a tenth of that holds 100,000 pods."""
 _FREE_ROW = "\0free row "
 """Begins the names of nodes that hold rows open while a table is built; no node has such a name."""
 
@@ -272,8 +274,14 @@ def _decoded(blob: bytes) -> StateForm:
     if header != _MAGIC + b"%d" % FORMAT:
         there = header.removeprefix(_MAGIC).decode(errors="replace")
         raise CheckpointError(f"it has format {there}, this asched reads {FORMAT}")
+    unpacking = zlib.decompressobj()
     try:
-        return _decode(zlib.decompress(blob[len(header) + 1 :]))
+        content = unpacking.decompress(blob[len(header) + 1 :], SIZE_LIMIT_BYTES)
+        if unpacking.unconsumed_tail:
+            raise CheckpointError(f"it holds more than {SIZE_LIMIT_BYTES} bytes")
+        if not unpacking.eof:
+            raise CheckpointError("it is damaged: it breaks off")
+        return _decode(content)
     except (zlib.error, msgspec.MsgspecError) as error:
         raise CheckpointError(f"it is damaged: {error}") from None
 

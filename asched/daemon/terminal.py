@@ -1,0 +1,45 @@
+"""Text from elsewhere, on its way to a terminal.
+
+Names, labels and messages come from pods' authors, API servers and plugins. A terminal obeys control
+characters: it would clear the screen, hide a line, change a title. They are shown instead.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import Any, Final, TextIO
+
+_OBEYED: Final = re.compile(
+    "[\x00-\x08\x0b-\x1f\x7f-\x9f"  # C0 but for tab and newline, DEL, C1
+    "\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ufeff]"  # direction, other ends of lines
+)
+
+
+def visible(text: str) -> str:
+    """``text`` with what a terminal would obey written as Python writes it: ``\\x1b``, ``\\u202e``."""
+    return _OBEYED.sub(lambda found: repr(found[0])[1:-1], text)
+
+
+class VisibleStream:
+    """A text stream that makes visible what is written to it. All else is the stream's own."""
+
+    def __init__(self, stream: TextIO) -> None:
+        self.rich_proxied_file = stream
+        """Where rich writes its own control characters to; what it prints has been made visible."""
+
+    def write(self, text: str) -> int:
+        self.rich_proxied_file.write(visible(text))
+        return len(text)
+
+    def writelines(self, lines: list[str]) -> None:
+        for line in lines:
+            self.write(line)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.rich_proxied_file, name)
+
+
+def own_stream(stream: TextIO) -> TextIO:
+    """The stream below, for what writes control characters of its own and nobody else's."""
+    below: TextIO = getattr(stream, "rich_proxied_file", stream)
+    return below
