@@ -226,6 +226,7 @@ def _assemble(
         lambda: Backoff(_EFFECT_RETRY, client.random),
         parts.metrics,
         extenders,
+        stopwatch,
     )
     configuration, registry = parts.configuration, SessionRegistry.discover()
     load, profiles = parts.registry.load, configuration.profiles

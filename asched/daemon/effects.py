@@ -17,8 +17,10 @@ from asched.daemon.inbox import Inbox
 from asched.daemon.lanes import Lanes
 from asched.daemon.metrics import Metrics
 from asched.daemon.pauses import Pauses
+from asched.daemon.plugin_work import PluginWork
 from asched.daemon.session_effects import SessionEffects
 from asched.daemon.telemetry.scheduling_metrics import AttemptResult
+from asched.daemon.telemetry.stopwatch import CycleStopwatch
 from asched.framework.interface import Eviction, Victim
 from asched.framework.pod_info import PodInfo, QueuedPod
 from asched.framework.profile import Profile
@@ -88,9 +90,12 @@ class Effects:
         backoff: BackoffFactory,
         metrics: Metrics,
         extenders: Sequence[HttpExtender] = (),
+        stopwatch: CycleStopwatch | None = None,
     ) -> None:
         """``events`` None posts none; ``backoff`` paces the retries of one effect. ``extenders`` are
-        those of the recorded configuration, in its order."""
+        those of the recorded configuration, in its order. ``stopwatch`` takes the time of some
+        binding cycles."""
+        self._stopwatch = stopwatch
         self._cluster = cluster
         self._writer = writer
         self._volumes = volumes
@@ -226,7 +231,12 @@ class Effects:
             self._writer, self._volumes, self._pauses, self._clock, self._backoff(),
             self._node_exists,
         )  # fmt: skip
-        outcome = await self._bind(profile, binder, info, node_name)
+        watch = None
+        if queued is not None and self._stopwatch is not None:
+            watch = self._stopwatch.binding(info, queued.attempts)
+        outcome = await self._bind(profile, binder, info, node_name, PluginWork(watch=watch))
+        if watch is not None:
+            watch.end()
         if outcome is None:
             return
         result = AttemptResult.SCHEDULED
@@ -251,7 +261,12 @@ class Effects:
         self._report(outcome)
 
     async def _bind(
-        self, profile: Profile | None, binder: PatientBinder, info: PodInfo, node_name: str
+        self,
+        profile: Profile | None,
+        binder: PatientBinder,
+        info: PodInfo,
+        node_name: str,
+        work: PluginWork,
     ) -> Bound | BindFailed | None:
         """How the binding ended; None if it was abandoned."""
         if profile is None and mounts_claims(info.pod):
@@ -262,7 +277,7 @@ class Effects:
         binders = self._binders(info)
         self._bound_outside += bool(binders)
         try:
-            return await binding_cycle(profile, binder, info, node_name, binders)
+            return await binding_cycle(profile, binder, info, node_name, binders, work)
         finally:
             self._bound_outside -= bool(binders)
 

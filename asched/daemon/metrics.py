@@ -20,6 +20,7 @@ from asched.daemon.telemetry.present import (
     Backlog,
     BacklogMetrics,
     EventMetrics,
+    FailureMetrics,
     JournalFileMetrics,
     QueueMetrics,
     WatchMetrics,
@@ -27,6 +28,7 @@ from asched.daemon.telemetry.present import (
 from asched.daemon.telemetry.process_metrics import ProcessMetrics
 from asched.daemon.telemetry.request_metrics import RequestMetrics
 from asched.daemon.telemetry.scheduling_metrics import SchedulingMetrics
+from asched.framework.failures import FAILURES
 from asched.kube.events import EventRecorder
 from asched.kube.reflector import Reflector
 from asched.state.cluster import ClusterState
@@ -43,7 +45,7 @@ class Metrics:
         self.requests = RequestMetrics(self.registry)
         self.sessions = SessionMetrics(self.registry)
         self.reloads = ReloadMetrics(self.registry)
-        self.registry.register(ProcessMetrics())
+        self.show(ProcessMetrics(), FailureMetrics(FAILURES))
         GCCollector(self.registry)
         PlatformCollector(self.registry)
         Info("asched_build", "The version that runs.", registry=self.registry).info(

@@ -11,6 +11,7 @@ import structlog
 
 from asched.daemon.guarded_loop import PluginTasks, plugin_tasks
 from asched.daemon.plugin_client import CallTime, Ending, PluginClient
+from asched.daemon.telemetry.stopwatch import BindingStopwatch
 from asched.framework.failures import FAILURES, FailureReason, printable, reason_of
 from asched.framework.interface import (
     PRE_BIND_TIME_LIMIT_S,
@@ -42,8 +43,14 @@ class StrayCancellationError(Exception):
 class PluginWork:
     """What plugins do for one pod, one after the other."""
 
-    def __init__(self, limits_s: Mapping[str, float] | None = None) -> None:
-        """``limits_s``: how long plugins may take by their names, where that is not left to them."""
+    def __init__(
+        self,
+        limits_s: Mapping[str, float] | None = None,
+        watch: BindingStopwatch | None = None,
+    ) -> None:
+        """``limits_s``: how long plugins may take by their names, where that is not left to them.
+        ``watch`` takes the time of each."""
+        self._watch = watch
         self._limits_s = {} if limits_s is None else limits_s
         self._time: CallTime | None = None
         self._ended: Ending | None = None
@@ -72,6 +79,8 @@ class PluginWork:
         if self._ended is not None:
             time.end(self._ended)
         client = PluginClient(plugin, point, binder, time)
+        if self._watch is not None:
+            method = self._watch.watched(plugin.name, point, method)
         status: object = None
         error: BaseException | None = None
         try:

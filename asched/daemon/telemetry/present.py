@@ -10,6 +10,7 @@ from typing import NamedTuple
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from asched.framework.failures import Failures
 from asched.kube.events import EventRecorder
 from asched.kube.reflector import Reflector
 from asched.state.cluster import ClusterState, PodPhase
@@ -200,3 +201,22 @@ class JournalFileMetrics(Collector):
             except FileNotFoundError:
                 continue
         yield size
+
+
+class FailureMetrics(Collector):
+    """Plugins that failed."""
+
+    def __init__(self, failures: Failures) -> None:
+        self._failures = failures
+
+    def collect(self) -> Iterator[Metric]:
+        counter = CounterMetricFamily(
+            "asched_plugin_failures",
+            "Failures of plugins, by extension point and the way in which they failed.",
+            labels=["plugin", "extension_point", "reason"],
+        )
+        for failure, number in sorted(self._failures.counts.items()):
+            counter.add_metric(
+                [failure.plugin, failure.extension_point, failure.reason.value], number
+            )
+        yield counter

@@ -229,14 +229,14 @@ class BindingStopwatch:
         self._tell = tell
 
     def watched(
-        self, plugin: str, point: str, ask: Callable[[], Awaitable[object]]
-    ) -> Callable[[], Awaitable[object]]:
-        """What is awaited in place of ``ask``."""
+        self, plugin: str, point: str, ask: Callable[Args, Awaitable[object]]
+    ) -> Callable[Args, Awaitable[object]]:
+        """What is called in place of ``ask``."""
 
-        async def timed() -> object:
+        async def timed(*args: Args.args, **kwargs: Args.kwargs) -> object:
             status, began_ns = _ERROR, self._timer.begin()
             try:
-                answer = await ask()
+                answer = await ask(*args, **kwargs)
                 status = status_of(answer)
                 return answer
             finally:
