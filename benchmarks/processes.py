@@ -121,6 +121,8 @@ async def running(
     if options.profile is not None:
         command[1:1] = ["-m", "cProfile", "-o", str(options.profile)]
     environment = dict(os.environ)
+    # An installed asched finds its modules compiled; so shall a measured one from the second start on.
+    environment.pop("PYTHONDONTWRITEBYTECODE", None)
     if options.search_path is not None:
         environment["PYTHONPATH"] = str(options.search_path)
     with output.open("wb") as file:
