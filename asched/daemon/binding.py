@@ -65,7 +65,8 @@ class PatientBinder(VolumeRequests):
                 if isinstance(self.fate, Unknown):
                     return await self.settle(pod, node_name, gone)
                 return Status.error(gone)
-            outcome = self.fate = await self._writer.bind(ref, node_name)
+            still_there = partial(self._node_exists, node_name)
+            outcome = self.fate = await self._writer.bind(ref, node_name, still_there)
             if isinstance(outcome, Done):
                 return SUCCESS
             if not self._worth_waiting(outcome, node_name):

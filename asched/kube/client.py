@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from random import Random
 
@@ -79,12 +79,14 @@ class ApiClient:
         idempotent: bool | None = None,
         retry: RetryPolicy | None = None,
         timeout_s: float = REQUEST_TIMEOUT_S,
+        wanted: Callable[[], bool] = lambda: True,
     ) -> bytes:
         """Send one request and return the body of its answer.
 
         A request that the server put off (429) or that never reached it is sent again in any case;
         one that failed with 5xx or without an answer only if it is ``idempotent`` (by default: if
-        it is a GET), because it may have been carried out. Raises ApiError for the server's
+        it is a GET), because it may have been carried out. Before each repetition ``wanted`` is asked
+        whether it still makes sense. Raises ApiError for the server's
         refusal and NoAnswerError where no answer came, both after the last attempt.
         """
         policy = retry or self._retry
@@ -95,16 +97,20 @@ class ApiClient:
             try:
                 return await self._send(request)
             except ApiError as error:
+                failed: ApiError | NoAnswerError = error
                 put_off = error.status == 429
                 if not attempts_left or not (put_off or (repeatable and error.status >= 500)):
                     raise
                 at_least_s = error.retry_after_s
             except NoAnswerError as error:
+                failed = error
                 if not attempts_left or (error.sent and not repeatable):
                     raise
                 at_least_s = None
             backoff = backoff or Backoff(policy, self.random)
             await self.clock.sleep(backoff.next_s(at_least_s))
+            if not wanted():
+                raise failed
         raise AssertionError("the last attempt returns or raises")
 
     @asynccontextmanager

@@ -6,7 +6,7 @@ for failed: the pod is read back first.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Literal
 
@@ -165,15 +165,20 @@ class PodWriter:
     def __init__(self, client: ApiClient) -> None:
         self._client = client
 
-    async def bind(self, pod: PodRef, node: str) -> BindOutcome:
+    async def bind(
+        self, pod: PodRef, node: str, wanted: Callable[[], bool] = lambda: True
+    ) -> BindOutcome:
         """Post the Binding, with the pod's UID as its precondition.
 
         A conflict, a server error or no answer is read back before anything is concluded, so
-        binding to the node it is bound to already is a success.
+        binding to the node it is bound to already is a success. ``wanted`` is asked before a request
+        that was put off is sent again.
         """
         binding = _Binding(_Name(pod.name, pod.namespace, pod.uid), _Target(node))
         try:
-            await self._client.request("POST", f"{pod.path}/binding", body=_encode(binding))
+            await self._client.request(
+                "POST", f"{pod.path}/binding", body=_encode(binding), wanted=wanted
+            )
         except ApiError as error:
             if error.status == 404:
                 return PodGone()
