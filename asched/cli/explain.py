@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Annotated, Final
+from typing import Annotated, Final, NamedTuple
 
 import msgspec
 import typer
@@ -77,24 +77,11 @@ def explain_pod(
     are run on every node. Exits with 1 where deciding once more gives another decision than the
     recorded one (another version of asched or of a plugin decided then).
     """
-
     at_ns = None if at is None else time_ns(at)
     if (pod is None) is (job is None):
         raise BadInput("asched: name either a pod or, with --job, a job")
-
-    async def question(
-        store: JournalStore, name: PodName, registry: Registry
-    ) -> Explanation | JobExplanation:
-        if job is None:
-            try:
-                return await explain(
-                    store, name, registry.load, attempt=attempt, at_ns=at_ns, unblock=unblock
-                )
-            except InSessionsError as placed:
-                name = PodName.parse(placed.key)
-        return await explain_job(store, name, registry.load, session=attempt, at_ns=at_ns)
-
-    found = ask(journal, job or pod or "", question)
+    asked = _Asked(job is not None, attempt, at_ns, unblock)
+    found = ask(journal, job or pod or "", asked.answer)
     if isinstance(found, JobExplanation):
         show_job(found, output)
         return
@@ -103,15 +90,42 @@ def explain_pod(
     if output is TableOrData.JSON:
         print_json(found)
     else:
-        _print_head(found)
-        if node is not None:
-            _print_node(found.nodes[0])
-        else:
-            _print_nodes(found, None if every else _SHOWN)
-        _print_unblocking(found)
+        _print(found, None if every else _SHOWN, one_node=node is not None)
     if found.reproduced is False:
         typer.echo("asched: decided once more, the outcome is not the recorded one", err=True)
         raise typer.Exit(1)
+
+
+class _Asked(NamedTuple):
+    """What is to be explained."""
+
+    job: bool
+    """Whether it is a job of batch sessions; else a pod."""
+    attempt: int | None
+    at_ns: int | None
+    unblock: bool
+
+    async def answer(
+        self, store: JournalStore, name: PodName, registry: Registry
+    ) -> Explanation | JobExplanation:
+        if not self.job:
+            try:
+                return await explain(
+                    store, name, registry.load,
+                    attempt=self.attempt, at_ns=self.at_ns, unblock=self.unblock,
+                )  # fmt: skip
+            except InSessionsError as placed:
+                name = PodName.parse(placed.key)
+        return await explain_job(store, name, registry.load, session=self.attempt, at_ns=self.at_ns)
+
+
+def _print(found: Explanation, limit: int | None, *, one_node: bool) -> None:
+    _print_head(found)
+    if one_node:
+        _print_node(found.nodes[0])
+    else:
+        _print_nodes(found, limit)
+    _print_unblocking(found)
 
 
 def _node(found: Explanation, name: str) -> NodeExplanation:

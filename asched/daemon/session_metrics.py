@@ -20,51 +20,58 @@ _SESSION_BUCKETS_S = tuple(0.001 * 2**n for n in range(15))
 _OPEN, _CLOSE = "OnSessionOpen", "OnSessionClose"
 
 
-class SessionMetrics:
-    """All metrics of sessions, in the registry of the daemon's metrics."""
+class _KubeBatchMetrics:
+    """Those that kube-batch has."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        self._action_us = Histogram(
+        self.action_us = Histogram(
             "volcano_action_scheduling_latency_microseconds",
             "Action scheduling latency in microseconds.",
             ["action"],
             buckets=_BUCKETS,
             registry=registry,
         )
-        self._plugin_us = Histogram(
+        self.plugin_us = Histogram(
             "volcano_plugin_scheduling_latency_microseconds",
             "Plugin scheduling latency in microseconds.",
             ["plugin", "OnSession"],
             buckets=_BUCKETS,
             registry=registry,
         )
-        self._e2e_ms = Histogram(
+        self.e2e_ms = Histogram(
             "volcano_e2e_scheduling_latency_milliseconds",
             "Latency of a session in milliseconds.",
             buckets=_BUCKETS,
             registry=registry,
         )
-        self._attempts = Counter(
+        self.attempts = Counter(
             "volcano_schedule_attempts",
             "Pods that sessions tried, by the result: scheduled, unschedulable.",
             ["result"],
             registry=registry,
         )
-        self._victims = Gauge(
+        self.victims = Gauge(
             "volcano_pod_preemption_victims",
             "Victims of the last session that evicted.",
             registry=registry,
         )
-        self._preemptions = Counter(
+        self.preemptions = Counter(
             "volcano_total_preemption_attempts",
             "Pods that sessions made room for by evictions.",
             registry=registry,
         )
-        self._unscheduled_jobs = Gauge(
+        self.unscheduled_jobs = Gauge(
             "volcano_unschedule_job_count",
             "Jobs that the last session left without their gang.",
             registry=registry,
         )
+
+
+class SessionMetrics:
+    """All metrics of sessions, in the registry of the daemon's metrics."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._classic = _KubeBatchMetrics(registry)
         self._sessions = Counter(
             "asched_sessions",
             "Sessions held, by scheduler and result: ok, error.",
@@ -103,7 +110,7 @@ class SessionMetrics:
         profile = session.scheduler_name
         self._sessions.labels(profile, "error" if session.error else "ok").inc()
         self._duration.labels(profile).observe(duration_s)
-        self._e2e_ms.observe(duration_s * 1e3)
+        self._classic.e2e_ms.observe(duration_s * 1e3)
         if session.error or outcome is None:
             return
         for tally in outcome.actions:
@@ -114,18 +121,20 @@ class SessionMetrics:
                 self._plugin_calls.labels(plugin.plugin, callback).inc(count)
             for callback, count in plugin.refusals.items():
                 self._plugin_refusals.labels(plugin.plugin, callback).inc(count)
-        self._attempts.labels("scheduled").inc(len(outcome.binds))
-        self._attempts.labels("unschedulable").inc(len(outcome.unschedulable))
+        self._classic.attempts.labels("scheduled").inc(len(outcome.binds))
+        self._classic.attempts.labels("unschedulable").inc(len(outcome.unschedulable))
         if outcome.evictions:
-            self._victims.set(len(outcome.evictions))
-            self._preemptions.inc(len({eviction.preemptor_uid for eviction in outcome.evictions}))
-        self._unscheduled_jobs.set(sum(bool(group.conditions) for group in outcome.groups))
+            self._classic.victims.set(len(outcome.evictions))
+            self._classic.preemptions.inc(
+                len({eviction.preemptor_uid for eviction in outcome.evictions})
+            )
+        self._classic.unscheduled_jobs.set(sum(bool(group.conditions) for group in outcome.groups))
 
     def action_ran(self, action: str, duration_s: float) -> None:
-        self._action_us.labels(action).observe(duration_s * 1e6)
+        self._classic.action_us.labels(action).observe(duration_s * 1e6)
 
     def plugin_ran(self, plugin: str, when: str, duration_s: float) -> None:
-        self._plugin_us.labels(plugin, when).observe(duration_s * 1e6)
+        self._classic.plugin_us.labels(plugin, when).observe(duration_s * 1e6)
 
 
 class TimedRegistry(SessionRegistry):
