@@ -6,7 +6,7 @@ STAMP   = $(VENV)/.installed
 WORKERS ?= 3
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test fuzz benchmark lint types contracts constraints clean
+.PHONY: help setup demo test fuzz benchmark lint types contracts constraints audit clean
 
 help:  ## show the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -23,7 +23,7 @@ setup: $(STAMP)  ## create the virtual environment with pinned, hash-checked dep
 demo: $(STAMP)  ## schedule 2,000 pods on a simulated 200-node cluster, live
 	@$(BIN)/asched demo
 
-test: lint types contracts  ## everything CI runs: style, types, import contracts, tests
+test: lint types contracts audit  ## everything CI runs: style, types, import contracts, tests
 	@$(BIN)/python -m pytest -n $(WORKERS)
 
 fuzz: $(STAMP)  ## the property tests with new random examples each time
@@ -41,6 +41,9 @@ types: $(STAMP)
 
 contracts: $(STAMP)
 	@$(BIN)/lint-imports
+
+audit: $(STAMP)  ## known vulnerabilities of the dependencies, where a source of advisories can be reached
+	@$(BIN)/python -m tests.security.audit
 
 constraints:  ## pin the newest allowed versions again (needs pip-tools in the environment)
 	@$(BIN)/pip-compile --quiet --upgrade --generate-hashes --no-emit-index-url --no-emit-find-links \
