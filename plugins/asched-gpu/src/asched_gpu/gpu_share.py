@@ -186,15 +186,16 @@ class GpuShare(
         """To 0 to 100; but where the first of equals is to be taken that one alone has 100."""
         if not len(scores):
             return scores
-        if self._policy.normalized:
+        brought = scores
+        if self._policy.stretched:
             lowest, highest = int(scores.min()), int(scores.max())
-            scores = (scores - lowest) * MAX_NODE_SCORE // max(1, highest - lowest)
+            brought = (scores - lowest) * MAX_NODE_SCORE // max(1, highest - lowest)
         if not self._args.first_of_equals:
-            return scores
-        best = int(scores.argmax())
-        scores = np.minimum(scores, MAX_NODE_SCORE - 1)
-        scores[best] = MAX_NODE_SCORE
-        return scores
+            return brought
+        best = int((scores if self._policy.exact else brought).argmax())
+        brought = np.minimum(brought, MAX_NODE_SCORE - 1)
+        brought[best] = MAX_NODE_SCORE
+        return brought
 
     # -- the cards ----------------------------------------------------------------------------
 

@@ -11,7 +11,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable
 from decimal import Decimal, localcontext
-from typing import Final, NamedTuple
+from typing import ClassVar, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -68,8 +68,10 @@ def fullest(free: list[int], demand: Demand) -> tuple[int, ...]:
 class Policy(ABC):
     """One way to place pods on cards."""
 
-    normalized = False
+    stretched: ClassVar[bool] = False
     """Whether scores are still to be stretched to 0 to 100, lowest to highest."""
+    exact: ClassVar[bool] = False
+    """Whether the best node is the one that was before that, rather than any that is as good after."""
 
     @abstractmethod
     def score(self, nodes: NodeCards, demand: Demand) -> Int64Column: ...
@@ -93,7 +95,7 @@ class Random(Policy):
 class BestFit(Policy):
     """Where cpu and cards have the least left afterwards, as shares of the largest node's."""
 
-    normalized = True
+    stretched = True
 
     def score(self, nodes: NodeCards, demand: Demand) -> Int64Column:
         cpu = (nodes.cpu_milli - demand.cpu_milli) * LARGEST_GPU_MILLI
@@ -193,7 +195,7 @@ class AlignedDescent(FragmentationDescent):
     """FGD in coarser steps, and among nodes that are alike in that, the one whose free cpu and cards
     stand in the ratio most like the pod's."""
 
-    normalized = True
+    stretched = exact = True
 
     def score(self, nodes: NodeCards, demand: Demand) -> Int64Column:
         steps = self.gain(nodes, demand) // (ALIGNED_STEP_MILLI * self._workload.size)

@@ -1,0 +1,82 @@
+"""Fragmentation in columns is the paper's, summed up task by task."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+
+import gpu_paper as paper
+import numpy as np
+import pytest
+from asched_gpu.expected import expected_workload
+from asched_gpu.workload import TaskClass, Workload
+from gpu_strategies import MILLIS, as_columns, plain_nodes, workloads
+from hypothesis import given
+from hypothesis import strategies as st
+
+
+@given(st.lists(plain_nodes, min_size=1, max_size=6), workloads)
+def test_fragmentation_is_the_mean_over_the_tasks(
+    nodes: list[paper.PlainNode], classes: list[TaskClass]
+) -> None:
+    workload = Workload(classes)
+    columns = as_columns(nodes, workload)
+    found = workload.fragmentation(columns.free, columns.cpu_milli, columns.models)
+    expected = [paper.fragmentation(node, classes) * workload.size for node in nodes]
+    assert [Fraction(int(number)) for number in found] == expected
+
+
+@given(plain_nodes, workloads, MILLIS)
+def test_a_share_on_each_card_in_turn(
+    node: paper.PlainNode, classes: list[TaskClass], milli: int
+) -> None:
+    workload = Workload(classes)
+    columns = as_columns([node], workload)
+    [found] = workload.with_share(columns.free, columns.cpu_milli, columns.models, milli)
+    for card, left in enumerate(node.free):
+        if left < milli:
+            continue
+        free = tuple(f - milli * (other == card) for other, f in enumerate(node.free))
+        expected = paper.fragmentation(node._replace(free=free), classes) * workload.size
+        assert found[card] == expected
+
+
+def test_by_hand() -> None:
+    """Half the tasks want a whole card, half want 300 of one; 500 and 1000 are free."""
+    workload = Workload([TaskClass(1, gpus=1, gpu_milli=1000), TaskClass(1, gpus=1, gpu_milli=300)])
+    node = as_columns([paper.PlainNode((500, 1000), 0)], workload)
+    found = workload.fragmentation(node.free, node.cpu_milli, node.models)
+    assert found.tolist() == [500]  # over 2 tasks: 500 are of no use to the first
+
+
+def test_tasks_of_no_cards_count_all_as_fragment() -> None:
+    workload = Workload([TaskClass(1, 1000), TaskClass(3, gpus=1, gpu_milli=1000)])
+    node = as_columns([paper.PlainNode((1000,), 8000)], workload)
+    assert workload.fragmentation(node.free, node.cpu_milli, node.models).tolist() == [1000]
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [{"count": 0}, {"count": 1, "gpus": 1}, {"count": 1, "gpu_milli": 5}, {"count": 1, "gpus": -1}],
+)
+def test_a_class_that_makes_no_sense_is_refused(wrong: dict[str, int]) -> None:
+    with pytest.raises(ValueError, match="expected"):
+        TaskClass(**wrong)
+
+
+def test_a_workload_of_nothing_is_refused() -> None:
+    with pytest.raises(ValueError, match="no tasks"):
+        Workload([])
+
+
+def test_the_most_frequent_kinds_are_expected() -> None:
+    def row(cpu: int, gpus: int, milli: int, spec: str = "") -> dict[str, str]:
+        amounts = {"cpu_milli": str(cpu), "num_gpu": str(gpus), "gpu_milli": str(milli)}
+        return {**amounts, "gpu_spec": spec}
+
+    rows = [row(1000, 1, 500)] * 60 + [row(2000, 8, 1000, "T4|V100")] * 35 + [row(9, 0, 0)] * 5
+    assert expected_workload(rows) == (
+        TaskClass(60, 1000, 1, 500),
+        TaskClass(35, 2000, 8, 1000, ("T4", "V100")),
+    )
+    assert len(expected_workload(rows, share=1.0)) == 3
+    assert np.sum([c.count for c in expected_workload(rows, share=1.0)]) == 100
