@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import Awaitable, Callable
-from contextlib import AbstractAsyncContextManager
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from enum import StrEnum
 from functools import partial
 from pathlib import Path
@@ -17,13 +17,19 @@ import typer
 from asched.cli.errors import BadInput, CommandError
 from asched.cli.root import JOURNAL_ENV, command_app
 from asched.daemon import garbage
+from asched.daemon.checks import Check
 from asched.daemon.config_file import ConfigFileError, Configuration, load
 from asched.daemon.daemon import running_daemon
+from asched.daemon.elections import election_of, taking_part
 from asched.daemon.health import Health, HealthAddressError
+from asched.daemon.leadership import Leadership, LeadershipLostError
 from asched.daemon.logs import configure_logs
+from asched.daemon.machine import Machine
 from asched.daemon.metrics import Metrics
 from asched.daemon.notify import ServiceManager
+from asched.daemon.reconfiguring import TakenUp
 from asched.daemon.reloads import ConfigFile, ReloadRequests, Reloads
+from asched.daemon.replica import ReplicaParts, running_replica
 from asched.daemon.shadow.daemon import JournalKindError, require_kind
 from asched.framework.registry import Registry
 from asched.journal.errors import (
@@ -32,14 +38,21 @@ from asched.journal.errors import (
     JournalSchemaError,
     JournalUrlError,
 )
-from asched.journal.opening import journal_file, open_journal, shown
+from asched.journal.opening import is_shared, journal_file, open_journal, shown
+from asched.journal.store import JournalStore
 from asched.kube.client import ApiClient
 from asched.kube.connection import connect
 from asched.kube.errors import KubeConfigError
 
 app = command_app("Schedule a cluster.")
 
-USER_ERRORS = (HealthAddressError, JournalError, JournalKindError, KubeConfigError)
+USER_ERRORS = (
+    HealthAddressError,
+    JournalError,
+    JournalKindError,
+    KubeConfigError,
+    LeadershipLostError,
+)
 """What ends a daemon with a line for the user instead of a traceback."""
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
@@ -177,34 +190,86 @@ async def _serve(
         metrics.watch_journal_file(journal_file(url))
         await require_kind(store, shadow=False)
         garbage.look_seldom()
-        async with (
-            running_daemon(configuration, registry, client, store, metrics) as daemon,
-            anyio.create_task_group() as tasks,
-        ):
-            health.attach(daemon.checks(), alive=daemon.alive())
-            manager.attach(daemon.hangs)
+        place = _Place(configuration, registry, client, store, metrics, url)
+        async with _served(place, options) as served, anyio.create_task_group() as tasks:
+            health.attach(served.checks(), alive=served.alive())
+            manager.attach(served.hangs)
             started.set()
-            log.info("scheduling", server=client.server, journal=shown(url), health=health.address)
-            tasks.start_soon(_once_synced, daemon.engine.synced, manager)
+            log.info("scheduling" if served.leadership is None else "candidate for leadership",
+                     server=client.server, journal=shown(url), health=health.address)  # fmt: skip
+            tasks.start_soon(_once_warm, served, manager, health)
             read = partial(load, registry=registry)
             reloads = Reloads(
-                options.file, read, daemon.take_up, metrics.reloads, manager, client.clock
+                options.file, read, served.take_up, metrics.reloads, manager, client.clock
             )
             tasks.start_soon(reloads.run, requests)
             await stop.wait()
             tasks.cancel_scope.cancel()
 
 
-async def _once_synced(synced: anyio.Event, manager: ServiceManager) -> None:
-    await synced.wait()
-    manager.ready("scheduling")
+class _Place(NamedTuple):
+    """What is there before a scheduler runs."""
+
+    configuration: Configuration
+    registry: Registry
+    client: ApiClient
+    store: JournalStore
+    metrics: Metrics
+    url: str
+
+
+class _Served(NamedTuple):
+    """What runs, whichever it is."""
+
+    checks: Callable[[], list[Check]]
+    alive: Callable[[], list[Check]]
+    hangs: Callable[[], bool]
+    take_up: Callable[[Configuration], Awaitable[TakenUp]]
+    warm: anyio.Event
+    """Set once everything was listed."""
+    leadership: Leadership | None = None
+
+
+@asynccontextmanager
+async def _served(place: _Place, options: RunOptions) -> AsyncIterator[_Served]:
+    """A daemon, or a replica where the configuration asks for an election."""
+    configuration, registry, client, store, metrics, url = place
+    election = election_of(configuration)
+    if election is None:
+        async with running_daemon(configuration, registry, client, store, metrics) as daemon:
+            yield _Served(
+                daemon.checks, daemon.alive, daemon.hangs, daemon.take_up, daemon.engine.synced
+            )
+        return
+    machine = Machine.of_this_process()
+    async with (
+        connected(configuration, options, metrics, limited=False) as lease_client,
+        taking_part(election, lease_client, metrics) as leadership,
+        running_replica(
+            ReplicaParts(configuration, registry, client, store, leadership, metrics, machine),
+            shared=is_shared(url),
+        ) as replica,
+    ):
+        yield _Served(
+            replica.checks, replica.alive, replica.hangs, replica.take_up, replica.warm, leadership
+        )
+
+
+async def _once_warm(served: _Served, manager: ServiceManager, health: Health) -> None:
+    await served.warm.wait()
+    manager.ready("scheduling" if served.leadership is None else "standby")
     garbage.keep_what_is_here()
+    if served.leadership is not None:
+        await served.leadership.won.wait()
+        health.attach(served.checks(), alive=served.alive())
+        manager.ready("leading")
 
 
 def connected(
-    configuration: Configuration, options: RunOptions, metrics: Metrics
+    configuration: Configuration, options: RunOptions, metrics: Metrics, *, limited: bool = True
 ) -> AbstractAsyncContextManager[ApiClient]:
-    """A client for the cluster that the options, or else the configuration, name."""
+    """A client for the cluster that the options, or else the configuration, name. ``limited``:
+    whether the limit of requests that is configured holds for it."""
     connection = configuration.scheduler.client_connection
     file = (
         options.kubeconfig
@@ -214,7 +279,7 @@ def connected(
     return connect(
         file,
         options.context,
-        qps=connection.qps or None,
+        qps=connection.qps or None if limited else None,
         burst=connection.burst,
         watcher=metrics.requests,
     )

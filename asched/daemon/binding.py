@@ -77,8 +77,11 @@ class PatientBinder(VolumeRequests):
     async def bind_by(self, extender: HttpExtender, pod: PodInfo, node_name: str) -> Status:
         """Have the extender bind the pod. Where it fails, whether the pod is bound is read back.
 
-        Raises :class:`AbandonedError` where the daemon stops first.
+        Raises :class:`AbandonedError` where the daemon stops, or does not lead any more.
         """
+        if not self._writer.may_write:
+            self.abandoned = True
+            raise AbandonedError
         try:
             await extender.bind(pod.pod, node_name)
         except ExtenderError as error:

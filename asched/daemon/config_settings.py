@@ -11,7 +11,7 @@ from typing import Annotated, Final
 
 import msgspec
 
-from asched.framework.config import Section
+from asched.framework.config import LeaderElection, Section, leader_election_problems
 from asched.framework.sessions import Compatibility
 
 API_VERSION: Final = "asched.dev/v1"
@@ -109,6 +109,19 @@ class BatchSettings(Section, frozen=True):
             raise ValueError("period must be greater than 0")
 
 
+class OwnLeaderElection(LeaderElection, frozen=True):
+    """As the section of a KubeSchedulerConfiguration, with a lease of asched's own by default."""
+
+    leader_elect: bool | None = True
+    resource_name: str = "asched"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.leader_elect:
+            for problem in leader_election_problems(self):
+                raise ValueError(str(problem))
+
+
 class AschedConfiguration(Section, frozen=True):
     """The whole document."""
 
@@ -122,6 +135,8 @@ class AschedConfiguration(Section, frozen=True):
     engine: EngineSettings = EngineSettings()
     log: LogSettings = LogSettings()
     events: EventSettings = EventSettings()
+    leader_election: OwnLeaderElection | None = None
+    """Counts instead of that of a KubeSchedulerConfiguration, where there is any."""
     batch: tuple[BatchSettings, ...] = ()
     """What batch sessions schedule. Where there is any, and the file has no KubeSchedulerConfiguration,
     no pod is scheduled otherwise."""

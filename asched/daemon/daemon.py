@@ -18,7 +18,10 @@ from asched.daemon.config_file import Configuration
 from asched.daemon.effects import Effects
 from asched.daemon.engine import Engine, EngineLimits
 from asched.daemon.extender_pool import ExtenderPool
+from asched.daemon.following import HeldWatch, Start
 from asched.daemon.inbox import Inbox
+from asched.daemon.leadership import Leadership
+from asched.daemon.leading import Office
 from asched.daemon.machine import Machine
 from asched.daemon.metrics import Metrics
 from asched.daemon.reconfiguring import Reconfigurer, Running, TakenUp, profiles_record
@@ -27,9 +30,11 @@ from asched.daemon.session_metrics import TimedRegistry
 from asched.daemon.telemetry.present import Backlog
 from asched.daemon.telemetry.stopwatch import CycleStopwatch
 from asched.daemon.watched import annotations_read, watched_for
+from asched.framework.profile import PluginLoader
 from asched.framework.registry import Registry
 from asched.journal.checkpoints import nearest
 from asched.journal.store import JournalStore
+from asched.kube.changes import Sink
 from asched.kube.client import NO_RETRY, ApiClient
 from asched.kube.errors import ApiError, NoAnswerError
 from asched.kube.events import EventRecorder, EventSettings
@@ -72,6 +77,7 @@ class Daemon(NamedTuple):
     """For reading only."""
     events: EventRecorder | None
     watch: ClusterWatch
+    inbox: Inbox
     take_up: Callable[[Configuration], Awaitable[TakenUp]]
     """Decides by another configuration from now on: :meth:`Reconfigurer.take_up`."""
 
@@ -100,6 +106,9 @@ async def running_daemon(
     journal: JournalStore,
     metrics: Metrics | None = None,
     machine: Machine | None = None,
+    *,
+    leadership: Leadership | None = None,
+    start: Start | None = None,
 ) -> AsyncIterator[Daemon]:
     """Fold the journal, take up the watches, and schedule until the block ends.
 
@@ -107,37 +116,58 @@ async def running_daemon(
     where to count; nobody sees it by default. ``machine``: whose time and threads to use, by default
     those of this process. Raises a :class:`~asched.journal.errors.JournalError` where the journal
     cannot be read or written.
+
+    With ``leadership`` it is a standby that observes and records, until it leads; with ``start``
+    as well it leads already.
     """
     metrics, machine = metrics or Metrics(), machine or Machine.of_this_process()
-    # First the claim, then the fold: after it nobody else can append.
-    epoch = await journal.claim(machine.instance, claimed_at_ns=machine.clock.time_ns())
-    fold, kept_seq = await nearest(journal, registry.load)
-    next_seq = await fold_journal(fold, journal, kept_seq)
+    standby = leadership is not None and start is None
+    if start is None:
+        start = await _start(journal, registry, machine)
     every = configuration.settings.journal.checkpoint_every
-    checkpoints = Checkpoints(journal, fold.state, machine.aside, every=every, last_seq=kept_seq)
+    checkpoints = Checkpoints(
+        journal, start.fold.state, machine.aside, every=every, last_seq=start.kept_seq
+    )
     async with anyio.create_task_group() as tasks:
         extenders = ExtenderPool(tasks, client.clock)
         parts = _Parts(
             configuration, registry, client, journal, metrics, tasks, machine, extenders,
-            checkpoints,
+            checkpoints, leadership, standby,
         )  # fmt: skip
         first = await extenders.replacement(configuration.scheduler.extenders)
         first.use()
         tasks.start_soon(checkpoints.run)
-        daemon = _assemble(parts, fold, next_seq, first.extenders)
-        _record_start(configuration, daemon, epoch)
+        daemon = _assemble(parts, start, first.extenders)
+        _record_start(configuration, daemon, None if standby else start.epoch)
+        office = None
+        if leadership is not None:
+            office = Office(leadership, daemon.engine, daemon.inbox, start.epoch)
         async with anyio.create_task_group() as watching:
-            watching.start_soon(_watch, client, daemon.watch)
+            watching.start_soon(_watch, client, daemon, start.held)
             watching.start_soon(_run_engine, daemon.engine, watching.cancel_scope)
+            if office is not None and standby:
+                watching.start_soon(office.take, client)
             try:
                 yield daemon
             finally:
                 daemon.engine.stop()
                 watching.cancel_scope.deadline = anyio.current_time() + DRAIN_S
-        await checkpoints.write_last()
+        if office is not None:
+            await office.leave()
+        if start.held is None:
+            # Where the journal is shared, the next leader has it already.
+            await checkpoints.write_last()
         if daemon.events is not None:
             await daemon.events.stop(EVENT_FLUSH_S)
         tasks.cancel_scope.cancel()
+
+
+async def _start(journal: JournalStore, registry: Registry, machine: Machine) -> Start:
+    # First the claim, then the fold: after it nobody else can append.
+    epoch = await journal.claim(machine.instance, claimed_at_ns=machine.clock.time_ns())
+    fold, kept_seq = await nearest(journal, registry.load)
+    next_seq = await fold_journal(fold, journal, kept_seq)
+    return Start(fold, next_seq, kept_seq, epoch)
 
 
 async def _run_engine(engine: Engine, watching: anyio.CancelScope) -> None:
@@ -146,7 +176,15 @@ async def _run_engine(engine: Engine, watching: anyio.CancelScope) -> None:
     watching.cancel()
 
 
-async def _watch(client: ApiClient, watch: ClusterWatch) -> None:
+async def _watch(client: ApiClient, daemon: Daemon, held: HeldWatch | None) -> None:
+    if held is None:
+        await watch_from_first_answer(client, daemon.watch)
+    else:
+        await held.room.hand_over(daemon.inbox.put_changes)
+
+
+async def watch_from_first_answer(client: ApiClient, watch: ClusterWatch) -> None:
+    """Watch, once the API server answers at all."""
     await _first_answer(client)
     await watch.run()
 
@@ -204,21 +242,23 @@ class _Parts(NamedTuple):
     machine: Machine
     extenders: ExtenderPool
     checkpoints: Checkpoints
+    leadership: Leadership | None
+    standby: bool
 
 
-def _assemble(
-    parts: _Parts, fold: Fold, next_seq: int, extenders: Sequence[HttpExtender]
-) -> Daemon:
-    settings, client = parts.configuration.settings, parts.client
+def _assemble(parts: _Parts, start: Start, extenders: Sequence[HttpExtender]) -> Daemon:
+    settings, client, fold = parts.configuration.settings, parts.client, start.fold
+    leadership = parts.leadership
+    writing = client.permitted(leadership) if leadership is not None else client
     monotonic_ns = parts.machine.clock.monotonic_ns
     inbox = Inbox(monotonic_ns=monotonic_ns)
     stopwatch = CycleStopwatch(monotonic_ns, [parts.metrics.cycles])
     events = _event_recorder(parts)
     effects = Effects(
         fold.state,
-        PodWriter(client),
-        VolumeWriter(client),
-        GroupWriter(client),
+        PodWriter(writing),
+        VolumeWriter(writing),
+        GroupWriter(writing),
         events,
         parts.tasks,
         inbox,
@@ -238,25 +278,23 @@ def _assemble(
         inbox,
         parts.machine.clock,
         parts.metrics,
-        next_seq=next_seq,
+        next_seq=start.next_seq,
         awaited=frozenset(resources),
         limits=EngineLimits(slice_s=settings.engine.turn_time_slice.total_seconds()),
         committed=parts.checkpoints.committed,
         sessions=TimedRegistry(registry, parts.metrics.sessions),
         observer=stopwatch,
+        standby=parts.standby,
+        permitted=_always if leadership is None else leadership.leads,
     )
     files = SessionFiles(
         settings.batch, configuration.sessions, registry, client.clock, inbox.put_outcome
     )
     parts.tasks.start_soon(files.run)
-    # How many pods of a job have finished is part of what a session looks at.
-    finished = bool(configuration.sessions)
-    watch = ClusterWatch(
-        client,
-        inbox.put_changes,
-        resources,
-        finished_pods=finished,
-        annotations=annotations_read(profiles, load),
+    watch = (
+        start.held.watch
+        if start.held is not None
+        else cluster_watch(parts.configuration, client, inbox.put_changes, load)
     )
     parts.metrics.watch(fold.state, lambda: watch.reflectors)
     parts.metrics.watch_work(
@@ -266,7 +304,26 @@ def _assemble(
         engine, effects, inbox, parts.extenders, files, watch, fold.state, parts.registry.load
     )
     reconfigurer = Reconfigurer(configuration, running)
-    return Daemon(engine, fold.state, events, watch, reconfigurer.take_up)
+    return Daemon(engine, fold.state, events, watch, inbox, reconfigurer.take_up)
+
+
+def cluster_watch(
+    configuration: Configuration, client: ApiClient, sink: Sink, load: PluginLoader
+) -> ClusterWatch:
+    """A watch of all that the configuration has a use for."""
+    profiles, sessions = configuration.profiles, configuration.sessions
+    return ClusterWatch(
+        client,
+        sink,
+        watched_for(profiles, sessions, load),
+        # How many pods of a job have finished is part of what a session looks at.
+        finished_pods=bool(sessions),
+        annotations=annotations_read(profiles, load),
+    )
+
+
+def _always() -> bool:
+    return True
 
 
 def _event_recorder(parts: _Parts) -> EventRecorder | None:
@@ -283,13 +340,14 @@ def _event_recorder(parts: _Parts) -> EventRecorder | None:
     return events
 
 
-def _record_start(configuration: Configuration, daemon: Daemon, epoch: int) -> None:
+def _record_start(configuration: Configuration, daemon: Daemon, epoch: int | None) -> None:
+    """``epoch`` is None for a standby."""
     settings, sessions = configuration.settings.engine, configuration.sessions
     # A journal that never knew sessions need not hear that there are none.
     loaded = (SessionsLoaded(sessions),) if sessions or daemon.cluster.sessions else ()
     daemon.engine.record_start(
         EngineStarted(__version__, settings.seed, Lottery.SAMPLE),
-        LeadershipGained(epoch),
+        *(() if epoch is None else (LeadershipGained(epoch),)),
         profiles_record(configuration),
         *loaded,
     )

@@ -167,7 +167,7 @@ class Engine:
         Raises a :class:`~asched.journal.errors.JournalError` where the journal cannot be gone on
         with (a newer writer, damage), and AssertionError where the state contradicts itself.
         """
-        while not self._drained():
+        while not self.drained:
             await self.turn()
             await self._wait()
 
@@ -177,7 +177,14 @@ class Engine:
         self._effects.stop()
         self._inbox.wake()
 
-    def _drained(self) -> bool:
+    @property
+    def leading(self) -> bool:
+        """Whether it decides, as far as it is for the leader to."""
+        return not self._standby
+
+    @property
+    def drained(self) -> bool:
+        """Whether it was stopped and has nothing under way any more."""
         return self._stopping and not self._effects.under_way and not self._inbox.outcomes
 
     def limit_turns(self, slice_s: float) -> None:
@@ -440,7 +447,7 @@ class Engine:
     async def _wait(self) -> None:
         """Until there is something to do. Always lets other tasks run first."""
         await anyio.lowlevel.checkpoint()
-        if len(self._inbox) or self._listing is not None or self._drained():
+        if len(self._inbox) or self._listing is not None or self.drained:
             return
         if self._may_decide() and self._cluster.queue.head() is not None:
             return

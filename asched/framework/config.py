@@ -109,7 +109,9 @@ class ClientConnection(ZeroMeansDefault, frozen=True):
 class LeaderElection(ZeroMeansDefault, frozen=True):
     """Which lease makes one of several schedulers the active one, and how it is kept."""
 
-    leader_elect: bool = True
+    leader_elect: bool | None = None
+    """kube-scheduler takes part in an election unless told not to; asched only where told to: most run
+    as a single replica, and would wait for the lease of the kube-scheduler that they run beside."""
     lease_duration: timedelta = timedelta(seconds=15)
     renew_deadline: timedelta = timedelta(seconds=10)
     retry_period: timedelta = timedelta(seconds=2)
@@ -225,8 +227,9 @@ def _problems(config: KubeSchedulerConfiguration) -> Iterator[Problem]:
             ("podMaxBackoffSeconds",),
             f"must be at least podInitialBackoffSeconds ({initial_s}), got {max_s}",
         )
-    if config.leader_election.leader_elect:
-        yield from _leader_election_problems(config.leader_election)
+    if config.leader_election.leader_elect is not False:
+        for problem in leader_election_problems(config.leader_election):
+            yield Problem(("leaderElection", *problem.path), problem.message)
     yield from _extender_problems(config.extenders)
 
 
@@ -238,24 +241,22 @@ _RENEW_JITTER: Final = 1.2
 """client-go stretches the retry period by up to this factor."""
 
 
-def _leader_election_problems(election: LeaderElection) -> Iterator[Problem]:
-    path: Path = ("leaderElection",)
+def leader_election_problems(election: LeaderElection) -> Iterator[Problem]:
+    """kube-scheduler's rules for an election that is held; paths are within the section."""
     for field, duration in (
         ("leaseDuration", election.lease_duration),
         ("renewDeadline", election.renew_deadline),
         ("retryPeriod", election.retry_period),
     ):
         if duration <= timedelta():
-            yield Problem((*path, field), "must be greater than 0")
+            yield Problem((field,), "must be greater than 0")
     if election.lease_duration <= election.renew_deadline:
-        yield Problem((*path, "leaseDuration"), "must be greater than renewDeadline")
+        yield Problem(("leaseDuration",), "must be greater than renewDeadline")
     if election.renew_deadline <= election.retry_period * _RENEW_JITTER:
-        yield Problem(
-            (*path, "renewDeadline"), f"must be greater than {_RENEW_JITTER} times retryPeriod"
-        )
+        yield Problem(("renewDeadline",), f"must be greater than {_RENEW_JITTER} times retryPeriod")
     if election.resource_lock != "leases":
         got = quote(election.resource_lock)
-        yield Problem((*path, "resourceLock"), f"expected leases, got {got}")
+        yield Problem(("resourceLock",), f"expected leases, got {got}")
 
 
 _MAX_EXTENDER_WEIGHT: Final = 2**31 - 1

@@ -65,6 +65,11 @@ async def _open_postgres(url: str, *, read_only: bool) -> Database:
     return await PostgresDatabase.open(_parsed(url), read_only=read_only)
 
 
+def is_shared(url: str) -> bool:
+    """Whether processes on several machines may use the journal at ``url`` in turn: PostgreSQL."""
+    return url.startswith(_POSTGRES)
+
+
 def _parsed(url: str) -> URL:
     try:
         return make_url(url)

@@ -12,6 +12,7 @@ import structlog
 from asched.kube.credentials import Credentials, CredentialSource
 from asched.kube.errors import ApiError, KubeConfigError, NoAnswerError
 from asched.kube.http1 import HttpAnswer
+from asched.kube.permit import Permit, PermittedTransport
 from asched.kube.timing import Backoff, Clock, RequestBudget, RetryPolicy
 from asched.kube.transport import ApiRequest, OpenAnswer, Transport
 
@@ -48,6 +49,7 @@ class ApiClient:
         self._renew_not_before_s = clock.monotonic_s()
         self._budget = budget
         self._retry = retry
+        self._permit: Permit | None = None
         self.clock = clock
         self.random = random
 
@@ -67,6 +69,25 @@ class ApiClient:
             budget=self._budget,
             retry=self._retry,
         )
+
+    def permitted(self, permit: Permit) -> ApiClient:
+        """The same connections; whatever is not a GET is only sent while ``permit`` allows it."""
+        client = ApiClient(
+            PermittedTransport(self._transport, permit),
+            self._source,
+            self._credentials,
+            clock=self.clock,
+            random=self.random,
+            budget=self._budget,
+            retry=self._retry,
+        )
+        client._permit = permit
+        return client
+
+    @property
+    def may_write(self) -> bool:
+        """Whether what is not a GET would be sent now."""
+        return self._permit is None or self._permit.leads()
 
     async def request(
         self,

@@ -149,7 +149,10 @@ class ConnectionPool:
             loop = asyncio.get_running_loop()
             ends_s = loop.time() + timeout_s
             connection = await self._wait_for_one(endpoint, timeout_s)
-            timeout_s = max(0.0, ends_s - loop.time())
+            timeout_s = ends_s - loop.time()
+            if timeout_s <= 0:
+                self._put_back(connection)
+                raise NoAnswerError("no connection was free in time", sent=False)
         try:
             return await connection.ask(request, timeout_s)
         finally:

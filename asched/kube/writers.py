@@ -165,6 +165,11 @@ class PodWriter:
     def __init__(self, client: ApiClient) -> None:
         self._client = client
 
+    @property
+    def may_write(self) -> bool:
+        """Whether a request would be sent now: False on a replica that does not lead."""
+        return self._client.may_write
+
     async def bind(
         self, pod: PodRef, node: str, wanted: Callable[[], bool] = lambda: True
     ) -> BindOutcome:

@@ -1,0 +1,149 @@
+"""One process's part in the election of a leader."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager
+
+import anyio
+import structlog
+from anyio.abc import TaskGroup
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from asched.kube.client import NO_RETRY, ApiClient
+from asched.kube.errors import ApiError, NoAnswerError
+from asched.kube.lease import LeaderElector
+from asched.model.resources import Resource
+
+SETTLE_S = 0.25
+"""So long a new leader leaves its watches to bring what the API server has, before it decides."""
+LAST_WORD_S = 1.0
+"""So long a leader whose lease may end tries to write that down."""
+
+log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
+
+
+class LeadershipLostError(Exception):
+    """The process must end: somebody else leads, or may lead soon. The text is one line for the user."""
+
+
+class Leadership:
+    """Whether this process leads. Made by :func:`candidate`; it leads once at most."""
+
+    def __init__(self, elector: LeaderElector, tasks: TaskGroup) -> None:
+        self.on_loss: Callable[[], Awaitable[None]] = _nothing
+        """Called when leadership was lost, before the process ends; cut short after a second."""
+        self.won = anyio.Event()
+        """Set when this process leads."""
+        self._elector = elector
+        self._tasks = tasks
+        self._keeping: anyio.CancelScope | None = None
+
+    @property
+    def lease(self) -> str:
+        """Namespace and name of the lease."""
+        return str(self._elector.lease)
+
+    def leads(self) -> bool:
+        """Whether to decide, and to send what is decided, may begin now."""
+        return self._elector.leads()
+
+    def lease_left_s(self) -> float:
+        """Seconds until somebody else may lead."""
+        return self._elector.lease_left_s()
+
+    async def win(self, client: ApiClient) -> None:
+        """Wait until this process leads and its watches, of ``client``, had time to catch up.
+
+        From then on the lease is renewed. Where that fails LeadershipLostError ends the block of
+        :func:`candidate`.
+        """
+        await self._elector.acquire()
+        await self._tasks.start(self._keep)
+        await _catch_up(client)
+        self.won.set()
+
+    async def release(self) -> None:
+        """Stop leading and let the others know. To be called when nothing is under way any more."""
+        if self._keeping is not None:
+            self.forfeit()
+            await self._elector.release()
+
+    def forfeit(self) -> None:
+        """Renew the lease no more, and leave it to run out."""
+        if self._keeping is not None:
+            self._keeping.cancel()
+            self._keeping = None
+
+    async def _keep(self, *, task_status: anyio.abc.TaskStatus[None]) -> None:
+        with anyio.CancelScope() as self._keeping:
+            task_status.started()
+            await self._elector.keep()
+            await self._lost()
+
+    async def _lost(self) -> None:
+        holder = self._elector.election.holder
+        log.error("leadership lost", lease=self.lease, holder=holder)
+        with anyio.move_on_after(LAST_WORD_S):
+            await self.on_loss()
+        ours = holder == self._elector.election.identity
+        why = "it could not be renewed in time" if ours else f"{holder or 'nobody'} holds it"
+        raise LeadershipLostError(f"leadership lost: lease {self.lease}: {why}")
+
+
+@asynccontextmanager
+async def candidate(elector: LeaderElector) -> AsyncIterator[Leadership]:
+    """Take part in the election during the block. What still leads at its regular end releases the
+    lease."""
+    async with anyio.create_task_group() as tasks:
+        leadership = Leadership(elector, tasks)
+        yield leadership
+        await leadership.release()
+        tasks.cancel_scope.cancel()
+
+
+async def _catch_up(client: ApiClient) -> None:
+    """Give the watches time for what the leader before did last.
+
+    A read that must be consistent makes the API server's own cache catch up with its storage; what
+    that has goes out to the watches at once. A watch that hangs may be further behind: then a
+    binding is answered with a conflict and read back.
+    """
+    try:
+        await client.request(
+            "GET", Resource.PODS.path, params={"limit": "1"}, retry=NO_RETRY, timeout_s=1.0
+        )
+    except (ApiError, NoAnswerError) as error:
+        log.warning("not read after leadership was won", error=str(error))
+    await client.clock.sleep(SETTLE_S)
+
+
+async def _nothing() -> None:
+    """Nobody has anything to write down."""
+
+
+class LeaderMetrics(Collector):
+    """As client-go has them."""
+
+    def __init__(self, elector: LeaderElector) -> None:
+        self._elector = elector
+
+    def collect(self) -> Iterator[Metric]:
+        name = self._elector.lease.name
+        status = GaugeMetricFamily(
+            "leader_election_master_status",
+            "Gauge of if the reporting system is master of the relevant lease, 0 indicates backup,"
+            " 1 indicates master. 'name' is the string used to identify the lease.",
+            labels=["name"],
+        )
+        status.add_metric([name], float(self._elector.leads()))
+        yield status
+        slow = CounterMetricFamily(
+            "leader_election_slowpath",
+            "Total number of slow path exercised in renewing leader leases. 'name' is the string"
+            " used to identify the lease.",
+            labels=["name"],
+        )
+        slow.add_metric([name], self._elector.slow_renewals)
+        yield slow

@@ -1,0 +1,51 @@
+"""How an engine becomes the leader's, and how it ceases to be."""
+
+from __future__ import annotations
+
+import anyio
+import structlog
+
+from asched.daemon.engine import Engine
+from asched.daemon.inbox import Inbox
+from asched.daemon.leadership import LAST_WORD_S, Leadership
+from asched.kube.client import ApiClient
+from asched.state.records import LeadershipGained, LeadershipLost
+
+log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
+
+
+class Office:
+    """The engine of one process, and what makes it decide."""
+
+    def __init__(self, leadership: Leadership, engine: Engine, inbox: Inbox, epoch: int) -> None:
+        """``epoch`` is that of the process's claim on its journal."""
+        self._leadership = leadership
+        self._engine = engine
+        self._inbox = inbox
+        self._epoch = epoch
+        leadership.on_loss = self._write_down
+
+    async def take(self, client: ApiClient) -> None:
+        """For a standby with a journal of its own: let it decide once its caches are full and the
+        lease is won."""
+        await self._engine.synced.wait()
+        await self._leadership.win(client)
+        self._inbox.put_outcome(LeadershipGained(self._epoch))
+
+    async def leave(self) -> None:
+        """After the engine has stopped. Where nothing is under way any more the others are told, so
+        that the next one need not wait until the lease runs out."""
+        if not self._engine.drained:
+            log.warning("leadership is left to run out: effects are under way")
+            self._leadership.forfeit()
+            return
+        if self._engine.leading and self._leadership.leads():
+            self._inbox.put_outcome(LeadershipLost(self._epoch))
+            with anyio.move_on_after(LAST_WORD_S):
+                await self._engine.turn()
+        await self._leadership.release()
+
+    async def _write_down(self) -> None:
+        if self._engine.leading:
+            self._inbox.put_outcome(LeadershipLost(self._epoch))
+            await self._engine.resigned.wait()

@@ -1,0 +1,224 @@
+"""One of several schedulers on a cluster: a standby, and then perhaps the leader.
+
+With a journal of its own a replica is a daemon from the start, which observes, records and decides
+nothing until it leads. Replicas that share a journal must not write to it before they lead: until then
+such a one follows what the leader writes, keeps its watches connected, and becomes a daemon when it
+has won.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import NamedTuple
+
+import anyio
+import structlog
+
+from asched.daemon.checks import Check
+from asched.daemon.config_file import Configuration
+from asched.daemon.daemon import (
+    Daemon,
+    cluster_watch,
+    running_daemon,
+    watch_from_first_answer,
+)
+from asched.daemon.following import Follower, HeldWatch, Start, WaitingRoom
+from asched.daemon.leadership import Leadership
+from asched.daemon.machine import Machine
+from asched.daemon.metrics import Metrics
+from asched.daemon.reconfiguring import ReconfigurationError, TakenUp
+from asched.daemon.watched import annotations_read, watched_for
+from asched.framework.registry import Registry
+from asched.journal.store import JournalStore
+from asched.kube.client import ApiClient
+from asched.model.resources import WatchedResource
+
+log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
+
+
+class ReplicaParts(NamedTuple):
+    """What a replica is made from."""
+
+    configuration: Configuration
+    registry: Registry
+    client: ApiClient
+    journal: JournalStore
+    leadership: Leadership
+    metrics: Metrics
+    machine: Machine
+
+
+class Replica:
+    """A running replica. Made by :func:`running_replica`."""
+
+    def __init__(self, leadership: Leadership) -> None:
+        self.warm = anyio.Event()
+        """Set once everything was listed: it decides, or could."""
+        self.daemon: Daemon | None = None
+        """None while it follows the journal of a leader."""
+        self._leadership = leadership
+        self.standby: Standby | None = None
+        """None where it has a journal of its own."""
+
+    def checks(self) -> list[Check]:
+        """What has to be so for it to be ready, as a standby or as the leader."""
+        return [
+            Check("caches", partial(self._trouble, "caches")),
+            Check("journal", partial(self._trouble, "journal")),
+            Check("engine-turn", partial(self._trouble, "engine-turn")),
+            # The name says what it is; to be a standby is no trouble.
+            Check("leading" if self._leadership.leads() else "standby", lambda: ""),
+        ]
+
+    def _trouble(self, name: str) -> str:
+        if self.daemon is not None:
+            found = {check.name: check.trouble for check in self.daemon.checks()}
+            return found[name]()
+        return "" if self.standby is None else self.standby.trouble(name)
+
+    def alive(self) -> list[Check]:
+        """What only a restart may mend where it is not so."""
+        return [Check("engine", lambda: "a turn of it hangs" if self.hangs() else "")]
+
+    def hangs(self) -> bool:
+        """Whether only a restart may help."""
+        return self.daemon is not None and self.daemon.hangs()
+
+    async def take_up(self, new: Configuration) -> TakenUp:
+        """As :meth:`Daemon.take_up`; a standby that follows a journal decides by it once it leads."""
+        if self.daemon is not None:
+            return await self.daemon.take_up(new)
+        if self.standby is None:
+            raise ReconfigurationError("nothing was started yet")
+        return self.standby.take_up(new)
+
+
+class Standby:
+    """A replica that shares its journal with the leader, until it leads itself."""
+
+    def __init__(self, parts: ReplicaParts, follower: Follower) -> None:
+        self.configuration = parts.configuration
+        """What it will decide by."""
+        self._parts = parts
+        self._follower = follower
+        self._room = WaitingRoom()
+        load = parts.registry.load
+        self._watch = cluster_watch(parts.configuration, parts.client, self._room.put_changes, load)
+
+    @property
+    def resources(self) -> frozenset[WatchedResource]:
+        """All that it watches."""
+        return frozenset(reflector.resource for reflector in self._watch.reflectors)
+
+    def trouble(self, name: str) -> str:
+        """What is wrong with its caches, or with the journal that it follows."""
+        if name == "journal" and self._follower.trouble:
+            return f"the journal cannot be read: {self._follower.trouble}"
+        missing = self._room.missing(self.resources) if name == "caches" else ()
+        listed = ", ".join(sorted(resource.label for resource in missing))
+        return f"not listed yet: {listed}" if listed else ""
+
+    def take_up(self, new: Configuration) -> TakenUp:
+        """Decide by another configuration once it leads. Raises ReconfigurationError where it has
+        to watch something else for that."""
+        load, profiles = self._parts.registry.load, new.profiles
+        same = (
+            frozenset(watched_for(profiles, new.sessions, load)) == self.resources
+            and annotations_read(profiles, load) == self._watch.annotations
+            and bool(new.sessions) == self._watch.finished_pods
+        )
+        if not same:
+            raise ReconfigurationError("it needs something else watched: restart this standby")
+        changed = new != self.configuration
+        self.configuration = new
+        return TakenUp(changed, ())
+
+    async def watch(self) -> None:
+        """Until cancelled, also when it leads."""
+        await watch_from_first_answer(self._parts.client, self._watch)
+
+    async def until_leading(self, warm: anyio.Event) -> Start:
+        """Keep close behind the leader, take the journal over once this process leads, and say
+        where it goes on. Only a standby that is warm tries to lead."""
+        parts, follower = self._parts, self._follower
+        await follower.catch_up()
+        async with anyio.create_task_group() as following:
+            following.start_soon(follower.run)
+            await self._room.until_listed(self.resources)
+            warm.set()
+            await parts.leadership.win(parts.client)
+            following.cancel_scope.cancel()
+        # The claim comes last: what is to be folded after it is what came in the last half second.
+        clock = parts.machine.clock
+        epoch = await parts.journal.claim(parts.machine.instance, claimed_at_ns=clock.time_ns())
+        before = follower.seq
+        await follower.catch_up()
+        log.info("journal taken over", epoch=epoch, records=follower.seq - before)
+        held = HeldWatch(self._watch, self._room)
+        return Start(follower.fold, follower.seq + 1, follower.kept_seq, epoch, held)
+
+
+@asynccontextmanager
+async def running_replica(parts: ReplicaParts, *, shared: bool) -> AsyncIterator[Replica]:
+    """Take part, until the block ends, as one of several. ``shared``: whether the others write to
+    the same journal.
+
+    At the end of the block what is under way is finished, and leadership released. Raises as
+    :func:`~asched.daemon.daemon.running_daemon`.
+    """
+    replica = Replica(parts.leadership)
+    if not shared:
+        async with running_daemon(
+            parts.configuration, parts.registry, parts.client, parts.journal, parts.metrics,
+            parts.machine, leadership=parts.leadership,
+        ) as daemon:  # fmt: skip
+            replica.daemon = daemon
+            replica.warm = daemon.engine.synced
+            yield replica
+        return
+    async with anyio.create_task_group() as tasks:
+        term = SharedTerm(parts, replica)
+        tasks.start_soon(term.run)
+        yield replica
+        term.stop()
+
+
+class SharedTerm:
+    """The life of a replica that shares its journal: as a standby, and as the leader."""
+
+    def __init__(self, parts: ReplicaParts, replica: Replica) -> None:
+        self._parts = parts
+        self._replica = replica
+        self._stop = anyio.Event()
+        self._waiting = anyio.CancelScope()
+
+    def stop(self) -> None:
+        """A standby ends at once, a leader when what is under way has ended."""
+        self._stop.set()
+        self._waiting.cancel()
+
+    async def run(self) -> None:
+        parts = self._parts
+        start: Start | None = None
+        async with anyio.create_task_group() as tasks:
+            with self._waiting:
+                follower = await Follower.open(
+                    parts.journal, parts.registry.load, parts.client.clock
+                )
+                standby = self._replica.standby = Standby(parts, follower)
+                tasks.start_soon(standby.watch)
+                start = await standby.until_leading(self._replica.warm)
+            if start is not None:
+                await self._lead(start, standby.configuration)
+            tasks.cancel_scope.cancel()
+
+    async def _lead(self, start: Start, configuration: Configuration) -> None:
+        parts = self._parts
+        async with running_daemon(
+            configuration, parts.registry, parts.client, parts.journal, parts.metrics,
+            parts.machine, leadership=parts.leadership, start=start,
+        ) as daemon:  # fmt: skip
+            self._replica.daemon = daemon
+            await self._stop.wait()

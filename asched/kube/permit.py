@@ -1,0 +1,45 @@
+"""Writes that must end before somebody else may write."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from asched.kube.credentials import Credentials
+from asched.kube.errors import NoAnswerError
+from asched.kube.http1 import HttpAnswer
+from asched.kube.transport import ApiRequest, OpenAnswer, Transport
+
+
+class Permit(Protocol):
+    """Whether to write, and until when."""
+
+    def leads(self) -> bool:
+        """Whether a request may be sent now."""
+        ...
+
+    def lease_left_s(self) -> float:
+        """Seconds until every request that was sent has to be over."""
+        ...
+
+
+class PermittedTransport:
+    """Carries what only reads as it comes, and what writes only while a permit allows it.
+
+    A request under way is given up when the permit would end, however slow its answer is.
+    """
+
+    def __init__(self, transport: Transport, permit: Permit) -> None:
+        self._transport = transport
+        self._permit = permit
+
+    async def exchange(self, credentials: Credentials, request: ApiRequest) -> HttpAnswer:
+        """As :class:`Transport`; NoAnswerError, and nothing is sent, where it is not permitted."""
+        if request.method != "GET":
+            if not self._permit.leads():
+                raise NoAnswerError("not sent: this replica does not lead", sent=False)
+            left_s = self._permit.lease_left_s()
+            request = request._replace(timeout_s=min(request.timeout_s, left_s))
+        return await self._transport.exchange(credentials, request)
+
+    async def open(self, credentials: Credentials, request: ApiRequest) -> OpenAnswer:
+        return await self._transport.open(credentials, request)
