@@ -120,5 +120,6 @@ def configured(config: Path | str, *plugins: type[Plugin]) -> ProfileSetup:
 
 
 def _plain(args: Arguments) -> dict[str, Any]:
-    found: dict[str, Any] = msgspec.to_builtins(args)
+    # Through JSON, as a configuration would have it: a tuple is a list there.
+    found: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(args))
     return found
