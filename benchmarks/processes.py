@@ -126,8 +126,14 @@ async def running(
     if options.search_path is not None:
         environment["PYTHONPATH"] = str(options.search_path)
     with output.open("wb") as file:
+        # In sessions of their own, as services are: Linux shares out a busy machine by session.
         process = await anyio.open_process(
-            command, stdin=None, stdout=file, stderr=file, env=environment
+            command,
+            stdin=None,
+            stdout=file,
+            stderr=file,
+            env=environment,
+            start_new_session=True,
         )
         async with process:
             measured = MeasuredProcess(process, output)

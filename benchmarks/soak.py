@@ -52,6 +52,9 @@ _HOPELESS_EVERY = 100
 _NODE_CHANGE_S = 2.0
 _NAMESPACE = "soak"
 _PATIENCE_S = 60.0
+_MOST_UNDER_WAY = 100
+"""Pods being made at the same time."""
+_MOST_LATE_S = 1.0
 
 
 class Churn:
@@ -64,8 +67,11 @@ class Churn:
         self._keep_s = keep_s
         self._made: deque[tuple[float, str]] = deque()
         self._count = 0
+        self._under_way = 0
         self.failures = 0
         """Requests that were refused or not answered."""
+        self.left_out = 0
+        """Pods that were not made because the machine was too slow."""
 
     async def prepare(self) -> None:
         await self._api.create_namespace(_NAMESPACE)
@@ -81,11 +87,14 @@ class Churn:
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._change_nodes, ends_s)
             while (now_s := time.monotonic()) < ends_s:
-                # What a busy machine was late with is caught up with.
-                due = round((now_s - began_s) * self._rate)
+                due = round((now_s - began_s) * self._rate) - self.left_out
+                # What a busy machine was late with is caught up with, but not in one burst.
+                self.left_out += max(0, due - self._count - round(_MOST_LATE_S * self._rate))
+                due = min(due, self._count + _MOST_UNDER_WAY - self._under_way)
                 for number in range(self._count, due):
+                    self._under_way += 1
                     tasks.start_soon(self._create, number)
-                self._count = due
+                self._count = max(self._count, due)
                 self._delete_old(tasks, now_s)
                 await anyio.sleep(_TICK_S)
 
@@ -99,6 +108,8 @@ class Churn:
         except (ApiError, NoAnswerError):
             self.failures += 1
             return
+        finally:
+            self._under_way -= 1
         self._made.append((time.monotonic(), name))
 
     async def _delete(self, name: str) -> None:
@@ -247,8 +258,11 @@ async def run(soak: Soak, console: Console) -> list[Minute]:
                 await observer.until_ready()
                 samples = await _observed(churn, observer, began_s + 60 * soak.minutes, console)
                 process.check()
-                if churn.failures:
-                    console.print(f"{churn.failures} requests of the cluster's users failed")
+                if churn.failures or churn.left_out:
+                    console.print(
+                        f"{churn.failures} requests of the cluster's users failed;"
+                        f" {churn.left_out} pods were not made, the machine was too slow"
+                    )
         return by_minute(samples)
 
 
