@@ -47,7 +47,10 @@ COMMANDS: Final = {
     "checkpoint": CommandSource(
         "asched.cli.checkpoint", "Keep the state in the journal, so that it is opened quickly."
     ),
-    "plugins": CommandSource("asched.cli.plugins", "Look at the plugins that are installed."),
+    "plugins": CommandSource(
+        "asched.cli.plugins.command",
+        "Look at the plugins that are installed, check them, or begin one.",
+    ),
     "crds": CommandSource(
         "asched.cli.crds", "Print the CustomResourceDefinitions of PodGroups and Queues."
     ),

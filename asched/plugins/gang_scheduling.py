@@ -69,6 +69,8 @@ _HOPEFUL = (
 
 
 class GangSchedulingArgs(Arguments, frozen=True):
+    """``pluginConfig`` of GangScheduling."""
+
     permit_waiting_time_seconds: int = 60
     """How long a member holds its place while others are tried or room is made for them."""
 

@@ -67,8 +67,8 @@ def from_api(value: Json, *kinds: type[CustomResource]) -> AnyObject:
         metadata.setdefault("uid", name)
     raw = msgspec.json.encode({**value, "metadata": metadata})
     found = decode(resource, raw)
-    if isinstance(found, Pod):
-        found = DeclaredAnnotations(metadata.get("annotations") or ()).kept(found, raw)
+    if isinstance(found, Pod) and metadata.get("annotations"):
+        found = DeclaredAnnotations(metadata["annotations"]).kept(found, raw)
     assert isinstance(found, AnyObject)
     return found
 

@@ -112,7 +112,7 @@ class Placements(Mapping[str, Placement]):
         """Decide everything once more, with plugins built anew, and tell the first decision that
         comes out otherwise; None where all are the same, as they are with plugins that are pure.
 
-        The state is checked after each record: AssertionError where it contradicts itself.
+        AssertionError where the state contradicts itself in the end.
         """
         fold = Fold(ClusterState(), self._setup.registry.load)
         judge = Judge(fold, from_the_start=True)
@@ -120,7 +120,7 @@ class Placements(Mapping[str, Placement]):
             divergence = judge.follow(seq, record)
             if divergence is not None:
                 return divergence
-            check(fold.state)
+        check(fold.state)
         return judge.end(len(self.records) + 1)
 
 

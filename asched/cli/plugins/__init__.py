@@ -1,0 +1,1 @@
+"""``asched plugins``: what is installed, whether it keeps the contract, and a beginning for more."""
