@@ -9,6 +9,7 @@ from asched.daemon.config_file import Configuration, parse
 from asched.framework.registry import Registry
 from tests.simulation.apps import SESSIONS
 from tests.simulation.mixes import Mix
+from tests.simulation.plugins import Shaky
 
 _PROFILE = """\
 apiVersion: kubescheduler.config.k8s.io/v1
@@ -42,11 +43,28 @@ batch:
 """
 
 
-def drawn_configuration(chance: Random, mix: Mix, registry: Registry) -> Configuration:
-    """What a seed's daemons run with."""
-    plugins = ["{name: GangScheduling}"]
-    if mix.plugins.enabled:
-        plugins.append("{name: Shaky}")
+_VARIANTS = 24
+
+
+@cache
+def installed() -> Registry:
+    """What is installed, and the plugin that misbehaves where a configuration asks for it."""
+    return Registry.discover().including(Shaky)
+
+
+def drawn_configuration(chance: Random, mix: Mix) -> Configuration:
+    """What a seed's daemons run with: one of some variants, because to parse one takes a while."""
+    return _variant(
+        chance.randrange(_VARIANTS),
+        shaky=mix.plugins.enabled,
+        sessions=bool(mix.workload.sessions),
+    )
+
+
+@cache
+def _variant(number: int, *, shaky: bool, sessions: bool) -> Configuration:
+    chance = Random(number)
+    plugins = ["{name: GangScheduling}", *(["{name: Shaky}"] if shaky else [])]
     text = _PROFILE.format(
         backoff=chance.choice((1, 2)),
         plugins=", ".join(plugins),
@@ -59,11 +77,6 @@ def drawn_configuration(chance: Random, mix: Mix, registry: Registry) -> Configu
         flush=chance.choice(("5m", "24h")),
         events="true" if chance.random() < 0.2 else "false",
     )
-    if mix.workload.sessions:
+    if sessions:
         text += _BATCH.format(name=SESSIONS, period=chance.choice(("1s", "5s")))
-    return _parsed(text, registry)
-
-
-@cache
-def _parsed(text: str, registry: Registry) -> Configuration:
-    return parse(text, "simulated", registry)
+    return parse(text, "simulated", installed())

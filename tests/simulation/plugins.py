@@ -49,6 +49,12 @@ class Shaky(
     api_version: ClassVar[int] = 1
     chance: ClassVar[Random]
     faults: ClassVar[Callable[[], PluginFaults]]
+    """What a seed sets: a process runs one at a time."""
+
+    @classmethod
+    def begin(cls, chance: Random, faults: Callable[[], PluginFaults]) -> None:
+        """A new seed begins."""
+        cls.chance, cls.faults = chance, staticmethod(faults)
 
     def _trips(self, pod: PodInfo, what: str, one_in: int) -> bool:
         if pod.labels.get("shaky") != "yes":
@@ -113,10 +119,3 @@ class Shaky(
         if self.chance.random() < faults.slow:
             await anyio.sleep(self.chance.uniform(0.1, 15.0))
         return SUCCESS
-
-
-def shaky_plugin(chance: Random, faults: Callable[[], PluginFaults]) -> type[Shaky]:
-    """The plugin for one seed."""
-    return type("Shaky", (Shaky,), {
-        "api_version": 1, "chance": chance, "faults": staticmethod(faults),
-    })  # fmt: skip

@@ -12,19 +12,18 @@ from typing import Any, NamedTuple
 import anyio
 import structlog
 
-from asched.framework.registry import Registry
 from asched.sim.cluster import Cluster
-from tests.batch_world.manifests import install_crds
+from tests.batch_world.manifests import definitions
 from tests.simulation.auditor import Auditor
 from tests.simulation.breach import BreachError, Referee, demand
 from tests.simulation.churn import Churn
-from tests.simulation.configurations import drawn_configuration
+from tests.simulation.configurations import drawn_configuration, installed
 from tests.simulation.final import check_end
 from tests.simulation.fresh_eyes import overlooked
 from tests.simulation.mixes import CLASSES, Mix
 from tests.simulation.network import Network
 from tests.simulation.placements import Placements
-from tests.simulation.plugins import shaky_plugin
+from tests.simulation.plugins import Shaky
 from tests.simulation.processes import Surroundings
 from tests.simulation.replicas import Replicas
 from tests.simulation.stores import Disk
@@ -73,8 +72,9 @@ def simulate(seed: int, name: str, show: Callable[[str], None] | None = None) ->
 
 
 @cache
-def installed() -> Registry:
-    return Registry.discover()
+def _queues_and_groups() -> tuple[dict[str, Any], ...]:
+    """Custom resources of batch sessions."""
+    return tuple(definitions("scheduling.incubator.k8s.io"))
 
 
 class Simulation:
@@ -94,15 +94,14 @@ class Simulation:
         )
         self.network = Network(loop, self.cluster, self._chance("network"), self.mix)
         registry = installed()
-        if self.mix.plugins.enabled:
-            plugin = shaky_plugin(self._chance("plugins"), lambda: self.network.mix.plugins)
-            registry = registry.including(plugin)
+        Shaky.begin(self._chance("plugins"), lambda: self.network.mix.plugins)
         if self.mix.workload.sessions:
-            install_crds(self.cluster)
+            for definition in _queues_and_groups():
+                self.cluster.create("customresourcedefinitions", definition)
         self.around = Surroundings(
             loop, self.network, Disk(self._chance("disk"), self.mix.journal),
             Auditor(registry.load), self.trace,
-            drawn_configuration(self._chance("configuration"), self.mix, registry), registry,
+            drawn_configuration(self._chance("configuration"), self.mix), registry,
             self.referee,
         )  # fmt: skip
         self.placements = Placements(self.cluster, self.referee)
