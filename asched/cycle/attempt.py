@@ -207,6 +207,10 @@ class Attempt:
         """
         if self._own.nobody and self._answers.plain:
             screening = Screening(self._answers, self._own.unconcerned)
+            every_node = not nominated and not self._profile.spec.percentage_of_nodes_to_score
+            if every_node and not self._cluster.nominator and not screening.has_errors:
+                screening.count = self._answers.count
+                return screening
         else:
             screening = Screening(self._answers, frozenset())
             self._pre_filter(screening)

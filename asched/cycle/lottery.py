@@ -69,12 +69,12 @@ def _sampled(best: Best, order: RowArray, number: int) -> int | None:
 
     Each has the same chance, as every draw is from all.
     """
-    nodes, mask = len(order), best.mask
+    nodes, is_best = len(order), best.mask.item
     if best.count * _FEW < nodes:
         return None
     for _ in range(_DRAWS):
-        row = int(order[number * nodes >> 64])
-        if mask[row]:
+        row: int = order.item(number * nodes >> 64)
+        if is_best(row):
             return row
         number = _mixed(number + _GOLDEN)
     return None

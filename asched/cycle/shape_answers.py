@@ -147,13 +147,15 @@ class ShapeAnswers:
 
     def refresh(self, pod: PodInfo) -> None:
         """Bring the answers up to the table's last change. Raises :class:`PluginFailure`."""
-        table = self._table
+        table, cursor = self._table, self._table.cursor
+        if cursor == self._cursor and self._layout == table.layout:
+            return
         rows = table.changed_since(self._cursor) if self._layout == table.layout else None
         outgrown = len(self.findings.statuses) > table.size + _SPARE_STATUSES
         if rows is None or outgrown or len(rows) * _PATCH_SHARE > max(table.size, 64):
             self._filter_all(pod)
             self._scored = False
-        elif rows:
+        else:
             objects_too = table.objects_changed_since(self._objects_cursor)
             if len(rows) <= _FEW_ROWS:
                 self._extend()
@@ -164,7 +166,7 @@ class ShapeAnswers:
             if self._scored:
                 self._unscored.update(rows)
                 self._unscored_objects |= objects_too
-        self._layout, self._cursor = table.layout, table.cursor
+        self._layout, self._cursor = table.layout, cursor
         self._objects_cursor = table.objects_cursor
 
     def _filter_all(self, pod: PodInfo) -> None:

@@ -43,6 +43,7 @@ class PodShape:
         "annotations",
         "images",
         "init_images",
+        "names_pods",
         "node_selector",
         "ports",
         "requests",
@@ -68,6 +69,9 @@ class PodShape:
         self.volume_images: tuple[str, ...] = volume_images(pod)
         self.node_selector: dict[str, str] | None = spec.node_selector
         self.affinity: Affinity | None = spec.affinity
+        rules = spec.affinity
+        self.names_pods = rules is not None and bool(rules.pod_affinity or rules.pod_anti_affinity)
+        """Whether it has affinity terms about other pods."""
         self.tolerations: tuple[Toleration, ...] = spec.tolerations
         self.annotations: dict[str, str] = pod.metadata.declared_annotations
         """Those that plugins declare to read (``Plugin.reads_annotations``)."""

@@ -175,10 +175,7 @@ class InterPodAffinity(
     # -- filter -------------------------------------------------------------------------------
 
     def concerns(self, pod: PodInfo) -> bool:
-        affinity = pod.shape.affinity
-        if affinity is not None and (affinity.pod_affinity or affinity.pod_anti_affinity):
-            return True
-        return self.handle.cluster.has_term_holders
+        return pod.shape.names_pods or self.handle.cluster.has_term_holders
 
     def pre_filter(self, state: CycleState, pod: PodInfo, nodes: Nodes) -> PreFilterResult:
         outlook = self._outlook(pod.shape, pod.label_set)

@@ -13,19 +13,17 @@ class ChangeLog(Generic[T]):
     """What changed, in order. Each reader keeps its own cursor; one that fell behind the log's
     memory is told so and starts afresh."""
 
-    __slots__ = ("_entries", "_start")
+    __slots__ = ("_entries", "_start", "cursor")
 
     def __init__(self) -> None:
         self._entries: list[T] = []
         self._start = 0
-
-    @property
-    def cursor(self) -> int:
+        self.cursor = 0
         """The present end."""
-        return self._start + len(self._entries)
 
     def append(self, entry: T) -> None:
         self._entries.append(entry)
+        self.cursor += 1
         if len(self._entries) > _LIMIT:
             drop = _LIMIT // 2
             del self._entries[:drop]

@@ -17,7 +17,7 @@ from asched.framework.pod_info import PodInfo
 from asched.framework.pod_queries import PodQuery, TermHolders, TermKind
 from asched.framework.profile import Profile
 from asched.framework.trial import Fit
-from asched.model.custom import CustomResource
+from asched.model.custom import CustomObject, CustomResource
 from asched.model.meta import Object
 from asched.state.books import Books
 from asched.state.custom_views import CustomViews
@@ -110,8 +110,14 @@ class ClusterState:
         return cast("Mapping[str, ObjectT]", self.objects_of.get(kind, {}))
 
     def objects_version(self, *kinds: type[Object]) -> int:
-        custom = (self.custom.version(kind) for kind in kinds if issubclass(kind, CustomResource))
-        return sum(map(self.objects_changed.__getitem__, kinds)) + sum(custom)
+        changed = self.objects_changed
+        version = 0
+        for kind in kinds:
+            version += changed.get(kind, 0)
+        if CustomObject in changed:
+            custom = (kind for kind in kinds if issubclass(kind, CustomResource))
+            version += sum(self.custom.version(kind) for kind in custom)
+        return version
 
     @property
     def row_stamps(self) -> Int64Column:

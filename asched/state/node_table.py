@@ -453,10 +453,12 @@ class NodeTable(Nodes):
 
     def _count(self, row: int, pod: PodInfo, sign: int) -> None:
         """Enter in the columns that the pod came to the row, or left it."""
-        shape, pods = pod.shape, self._pods[row]
+        shape, pods, requested = pod.shape, self._pods[row], self._requested
         self._pod_count[row] += sign
         for name, number in shape.requests.items():
-            column = self._column(self._requested, name)
+            column = requested.get(name)
+            if column is None:
+                column = self._column(requested, name)
             if not shift(column, row, sign * number):
                 column[row] = requests_of(pods.values(), name)
         if not shift(self._scoring_cpu, row, sign * shape.scoring_cpu_milli):

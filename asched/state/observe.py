@@ -83,22 +83,23 @@ def _kept(state: ClusterState, resource: WatchedResource) -> Iterator[Object]:
 
 
 def _observe_pod(state: ClusterState, pod: Pod) -> News | None:
-    entry = state.entry(pod.key, pod.metadata.uid)
-    finished_of_job = pod.terminal and state.sessions.has_jobs_with(pod)
+    key, uid, terminal = pod.key, pod.metadata.uid, pod.terminal
+    entry = state.entry(key, uid)
+    finished_of_job = terminal and state.sessions.has_jobs_with(pod)
     if entry is None:
-        if pod.terminal and pod.key not in state.pods and not finished_of_job:
+        if terminal and key not in state.pods and not finished_of_job:
             return None
-        if state.sessions.remembers(pod.key, pod.metadata.uid):
+        if state.sessions.remembers(key, uid):
             return None
         return _new_pod(state, _without_pod_noise(pod))
-    if pod.terminal and not finished_of_job:
-        return ObjectGone("Pod", pod.key, pod.metadata.uid)
+    if terminal and not finished_of_job:
+        return ObjectGone("Pod", key, uid)
     old, pod = entry.info.pod, _without_pod_noise(pod)
-    if pod == old:
-        return None
     echo = observe_echo(state, entry, pod)
     if echo is not None:
         return echo
+    if pod == old:
+        return None
     if not _same_template(old, pod):
         return ObjectSeen(pod, state.templates.new_number(pod))
     return PodChanged(
@@ -149,10 +150,15 @@ def _same_template(old: Pod, new: Pod) -> bool:
 def _without_pod_noise(pod: Pod) -> Pod:
     """The pod without conditions that nothing reads and without echoes of its own template."""
     status = pod.status
+    reports = bool(status.container_statuses or status.init_container_statuses)
+    if not status.conditions and not reports:
+        return pod
     conditions: tuple[PodCondition, ...] = tuple(
-        _without_message(condition) for condition in status.conditions if _is_read(condition)
+        [_without_message(condition) for condition in status.conditions if _is_read(condition)]
     )
-    in_step = not any(c.type == "PodResizePending" for c in conditions) and _in_step(pod)
+    in_step = reports and _in_step(pod)
+    if in_step and any(c.type == "PodResizePending" for c in conditions):
+        in_step = False
     if conditions == status.conditions and not (in_step and status.container_statuses):
         return pod
     quiet = msgspec.structs.replace(status, conditions=conditions)

@@ -112,7 +112,8 @@ class PodFold:
             )
         pod = picture(self._state, entry.info.pod, record.node, labelled=record.labelled)
         shape = None if reports_resources(pod) else entry.info.shape
-        self._updated(entry, PodInfo(pod, shape))
+        labels = None if record.labelled else entry.info.label_set
+        self._updated(entry, PodInfo(pod, shape, labels))
 
     def _new(self, info: PodInfo, template: int) -> None:
         state, pod = self._state, info.pod
@@ -174,8 +175,9 @@ class PodFold:
         if entry.phase is PodPhase.ASSUMED:
             self.bound(entry)
             return
-        for event in pod_changes(old, info, EventResource.ASSIGNED_POD):
-            self._tell(event, old.pod, info.pod)
+        if self._state.queue.heeds_events:
+            for event in pod_changes(old, info, EventResource.ASSIGNED_POD):
+                self._tell(event, old.pod, info.pod)
 
     def _pending_updated(self, entry: PodEntry, info: PodInfo) -> None:
         state, old = self._state, entry.info
@@ -224,7 +226,8 @@ class PodFold:
         self._settled(entry)
         self.note_in_sessions(entry)
         self.regroup(entry)
-        self._tell(_ASSIGNED_ADD, None, _on_node(entry))
+        if self._state.queue.heeds_events:
+            self._tell(_ASSIGNED_ADD, None, _on_node(entry))
 
     def give_back(self, entry: PodEntry, held_since_ns: int | None = None) -> None:
         """Free the room of a placed pod; others may use it. ``held_since_ns``: see :class:`Happened`."""
@@ -257,9 +260,10 @@ class PodFold:
 
     def note_in_sessions(self, entry: PodEntry) -> None:
         """Keep up who waits for a session, and that something happened that sessions may look at."""
-        pod = entry.info.pod
-        pending = entry.phase is PodPhase.PENDING and not pod.terminating
-        self._state.sessions.note(pod, pending=pending)
+        if self._state.sessions:
+            pod = entry.info.pod
+            pending = entry.phase is PodPhase.PENDING and not pod.terminating
+            self._state.sessions.note(pod, pending=pending)
 
     def back_to_session(self, entry: PodEntry) -> None:
         """The binding that a session decided failed: the pod waits for the next session."""

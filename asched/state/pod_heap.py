@@ -50,10 +50,11 @@ class PodHeap:
 
     def head(self) -> tuple[Any, QueuedPod] | None:
         """The first pod and its sort key; it stays in."""
-        entries = self._entries
+        entries, numbers = self._entries, self._numbers
         while entries:
-            if self._is_live(entries[0]):
-                return entries[0][0], self._pods[entries[0][2]]
+            sort_key, number, key = entries[0]
+            if numbers.get(key) == number:
+                return sort_key, self._pods[key]
             heapq.heappop(entries)
         return None
 

@@ -170,7 +170,8 @@ class PodIndex:
     @property
     def has_term_holders(self) -> bool:
         """Whether any pod on a node has any term."""
-        self._follow_holders()
+        if self._holders_cursor != self._table.pods_cursor:
+            self._follow_holders()
         return self._has_holders
 
     @property
@@ -192,14 +193,16 @@ class PodIndex:
         table = self._table
         if self._holders_cursor == table.pods_cursor and self._holders_size == table.size:
             return
-        changes = self._table.pods_changed_since(self._holders_cursor)
+        changes = table.pods_changed_since(self._holders_cursor)
         if changes is None:
-            for holders in self._holders.values():
-                holders.clear()
+            for kind in self._holders.values():
+                kind.clear()
             self._held_by.clear()
             self._move_holders((row, pod, 1) for row, pod in self._all_pods())
-        elif changes or self._holders_size != self._table.size:
-            self._move_holders(changes)
+        else:
+            holders = [change for change in changes if change[1].shape.names_pods]
+            if holders or self._holders_size != table.size:
+                self._move_holders(holders)
         self._holders_cursor = self._table.pods_cursor
 
     def _move_holders(self, changes: Iterable[tuple[int, PodInfo, int]]) -> None:
@@ -208,8 +211,7 @@ class PodIndex:
             for holders in self._holders.values():
                 holders.resize(self._holders_size)
         for row, pod, sign in changes:
-            affinity = pod.shape.affinity
-            if affinity is None or not (affinity.pod_affinity or affinity.pod_anti_affinity):
+            if not pod.shape.names_pods:
                 continue
             terms = terms_of(pod.shape, pod.namespace)
             known = self._held_by.get(id(terms))

@@ -308,6 +308,11 @@ class SchedulingQueue:
 
     # -- events and timers --------------------------------------------------------------------
 
+    @property
+    def heeds_events(self) -> bool:
+        """Whether there is any pod that an event could wake, now or when its attempt ends."""
+        return bool(self._in_flight or self._waiting_for)
+
     def happened(self, happened: Happened, now_ns: int) -> None:
         """Something in the cluster changed: wake the pods that it may help."""
         if self._in_flight:
@@ -381,14 +386,14 @@ class SchedulingQueue:
             # Taken out of the configuration: nobody is left to try the pod.
             return
         was_gated = bool(pod.gating_plugin)
-        pod.gating_plugin = _gating_plugin(profile, pod.info)
-        if pod.gating_plugin:
+        gating = pod.gating_plugin = _gating_plugin(profile, pod.info)
+        if gating:
             self._active.pop(pod.info.key)
-            self._wait(self._gated, pod, (pod.gating_plugin,))
+            self._wait(self._gated, pod, (gating,))
         else:
             self._active.push(pod, sort_key(profile, pod))
-        if why and not (was_gated and pod.gating_plugin):
-            self.arrivals[arrivals.GATED if pod.gating_plugin else arrivals.ACTIVE, why] += 1
+        if why and not (was_gated and gating):
+            self.arrivals[arrivals.GATED if gating else arrivals.ACTIVE, why] += 1
 
     def _requeue(self, pod: QueuedPod, now_ns: int, why: str, *, at_once: bool = False) -> None:
         self._forget(pod.info.key)
@@ -415,8 +420,10 @@ class SchedulingQueue:
             self._waiting_for.setdefault(plugin, {})[pod.info.key] = pod
 
     def _forget(self, key: str) -> None:
-        self._active.pop(key)
-        self._backoff.pop(key)
+        if key in self._active.pods:
+            self._active.pop(key)
+        if key in self._backoff.pods:
+            self._backoff.pop(key)
         pod = self._unschedulable.pop(key, None) or self._gated.pop(key, None)
         if pod is None:
             return

@@ -53,8 +53,12 @@ def sort_key(profile: Profile, pod: QueuedPod) -> SortKey:
     except BaseException as error:  # noqa: BLE001  third-party code, asked while a record is folded
         FAILURES.note(profile.queue_sort.name, "QueueSort", reason_of(error))
         return (2,)
-    numbers = isinstance(key, tuple) and all(type(part) in (int, float) for part in key)
-    return (1, key if numbers else Guarded(key))
+    if not isinstance(key, tuple):
+        return (1, Guarded(key))
+    for part in key:
+        if type(part) is not int and type(part) is not float:
+            return (1, Guarded(key))
+    return (1, key)
 
 
 def _plugin_key(profile: Profile, pod: QueuedPod) -> Any:
