@@ -7,6 +7,7 @@ triggers take it too, so that a program that does not know of it is kept in orde
 
 from __future__ import annotations
 
+import ssl
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any, Final
@@ -39,6 +40,17 @@ _READERS: Final = 4
 
 # The first number is "asch" in ASCII, the second tells apart the schemas of one database.
 _LOCK: Final = text("SELECT pg_advisory_xact_lock(1634952040, hashtext(current_schema()))")
+
+# A writer that was paused in the middle of a transaction would keep the lock for as long as it sleeps, and
+# the claim that is to depose it waiting. Its transaction is undone with its session, and when it wakes it
+# finds itself deposed. Nobody holds the lock for a second who is awake: it is for one batch, or one chunk.
+_END_SLEEPERS: Final = text(
+    "SELECT pg_terminate_backend(held.pid) FROM pg_locks held JOIN pg_stat_activity USING (pid)"
+    " WHERE held.locktype = 'advisory' AND held.granted AND held.pid <> pg_backend_pid()"
+    " AND held.database = (SELECT oid FROM pg_database WHERE datname = current_database())"
+    " AND held.classid = 1634952040 AND held.objid = hashtext(current_schema())::oid"
+    " AND xact_start < now() - interval '1 second' AND usename = current_user"
+)
 
 # A server may be set to confirm commits that are not on disk yet. A decision must be there before
 # its effect, so this is the one setting that is not left to the server. (remote_apply and the like
@@ -122,6 +134,11 @@ class PostgresDatabase:
             await connection.execute(_LOCK)
             yield connection
 
+    async def depose(self) -> None:
+        """End the sessions that have kept the journal's lock for longer than anybody who is awake."""
+        async with self._exclusively() as connection, connection.begin():
+            await connection.execute(_END_SLEEPERS)
+
     async def append(self, sealed: SealedBatch) -> None:
         """Insert a batch in a transaction of its own, durable on return.
 
@@ -175,6 +192,7 @@ def _engine(url: URL, connections: int, settings: dict[str, str]) -> AsyncEngine
             "timeout": _CONNECT_TIMEOUT_S,
             "command_timeout": _COMMAND_TIMEOUT_S,
             "server_settings": {"application_name": "asched", **settings},
+            **tls_arguments(url),
         },
     )
 
@@ -188,6 +206,18 @@ def _engine(url: URL, connections: int, settings: dict[str, str]) -> AsyncEngine
         connection.commit()
 
     return engine
+
+
+def tls_arguments(url: URL) -> dict[str, ssl.SSLContext]:
+    """How the driver is to secure a connection of which the URL says nothing.
+
+    By itself it would take any certificate, and none at all. What leaves this machine is verified,
+    against the system's authorities; ``ssl=`` in the URL says otherwise (``disable``, or
+    ``verify-full`` with ``PGSSLROOTCERT``).
+    """
+    host = url.host or str(url.query.get("host", ""))
+    local = not host or host.startswith("/") or host in ("localhost", "127.0.0.1", "::1")
+    return {} if local or "ssl" in url.query else {"ssl": ssl.create_default_context()}
 
 
 async def _driver(connection: AsyncConnection) -> Any:

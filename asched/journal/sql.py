@@ -68,6 +68,10 @@ class Database(Protocol):
         SQLAlchemy gives to columns would cost as much again."""
         ...
 
+    async def depose(self) -> None:
+        """Before a claim: nobody who sleeps is to keep it waiting."""
+        ...
+
     async def append(self, sealed: SealedBatch) -> None:
         """Insert a batch atomically, durable on return; not cancelled half-way.
 
@@ -91,6 +95,7 @@ class SqlStore:
     async def claim(self, writer: str, *, claimed_at_ns: int) -> int:
         async with self._appending:
             self._head = None
+            await self._database.depose()
             newest = select(JOURNAL_WRITER).order_by(JOURNAL_WRITER.c.epoch.desc()).limit(1)
             async with self._database.write() as connection:
                 row = (await connection.execute(newest)).one_or_none()

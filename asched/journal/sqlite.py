@@ -150,6 +150,9 @@ class SqliteDatabase:
         async with self._exclusively() as connection, connection.begin():
             yield connection
 
+    async def depose(self) -> None:
+        """Nothing: the lock is a file's, which this machine alone uses."""
+
     async def append(self, sealed: SealedBatch) -> None:
         """Insert a batch in a transaction of its own, durable on return.
 

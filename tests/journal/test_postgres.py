@@ -8,6 +8,7 @@ from pathlib import Path
 import anyio
 import pytest
 from sqlalchemy import make_url, text
+from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import create_async_engine
 
 from asched.journal import JournalError, open_journal
@@ -130,3 +131,22 @@ async def test_a_read_only_journal_does_not_write(new_postgres_database: NewData
     async with open_journal(url, read_only=True) as reader:
         with pytest.raises(JournalError, match="reading only"):
             await reader.claim("reader", claimed_at_ns=1)
+
+
+async def test_a_writer_that_sleeps_in_a_transaction_does_not_keep_its_successor_waiting(
+    new_postgres_database: NewDatabase,
+) -> None:
+    url = await new_postgres_database()
+    engine = create_async_engine(url)
+    async with open_journal(url) as store, engine.connect() as sleeper:
+        await sleeper.execute(
+            text("SELECT pg_advisory_xact_lock(1634952040, hashtext(current_schema()))")
+        )
+        # So long nobody holds it who is awake; the server's own clock decides.
+        await sleeper.execute(text("SELECT pg_sleep(1.1)"))
+        with anyio.fail_after(10):
+            assert await store.claim("successor", claimed_at_ns=1) == 1
+        with pytest.raises(DBAPIError):
+            await sleeper.execute(text("SELECT 1"))
+        await sleeper.invalidate()
+    await engine.dispose()
