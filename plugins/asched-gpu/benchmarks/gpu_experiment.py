@@ -5,9 +5,11 @@ drawn from them at random, until what has arrived asks for 130 % of the cluster'
 judged by how much of the cards is given out when arrivals reach 100 % and 130 %. As in the authors'
 simulator (``workloadTuning``) a seed stands for the order, the draws and the order of nodes.
 
-    python benchmarks/gpu_experiment.py --nodes NODES.csv --pods PODS.csv [--seeds 42-51] [--readme README.md]
+    python benchmarks/gpu_experiment.py run --nodes NODES.csv --pods PODS.csv --results FILE
+    python benchmarks/gpu_experiment.py table --results FILE --readme README.md
 
-from the folder of the distribution. Only nodes with cards take part.
+from the folder of the distribution. Only nodes with cards take part. Each simulation's outcome is a
+line of the results, and one that is there already is not run again.
 """
 
 from __future__ import annotations
@@ -16,10 +18,9 @@ import argparse
 import csv
 import random
 import re
-import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
 from typing import NamedTuple
 
@@ -70,6 +71,7 @@ PAPER = {
 class Trace(NamedTuple):
     """The cluster and the pods that workloads are made of."""
 
+    name: str
     nodes: tuple[Node, ...]
     pods: tuple[Pod, ...]
     workload: tuple[TaskClass, ...]
@@ -81,14 +83,15 @@ class Trace(NamedTuple):
 
 def read_trace(nodes: Path, pods: Path) -> Trace:
     """Nodes with cards, and all pods. Raises TraceError, OSError."""
-    tables = (Table(path.name, path.read_text().splitlines()) for path in (nodes, pods))
-    events = history_of(*tables, SCHEDULER).events
+    tables = [Table(path.name, path.read_text().splitlines()) for path in (nodes, pods)]
+    events = history_of(tables[0], tables[1], SCHEDULER).events
     found = (event.object for event in events if isinstance(event, ObjectSet))
     with_cards = [n for n in found if isinstance(n, Node) and GPU_MILLI in n.status.allocatable]
     created = [event.pod for event in events if isinstance(event, PodCreated)]
     rows = csv.DictReader(pods.read_text().splitlines())
     by_name = sorted(created, key=lambda pod: pod.name)
-    return Trace(tuple(with_cards), tuple(by_name), expected_workload(rows))
+    name = pods.name.removesuffix(".csv").removeprefix("openb_pod_list_")
+    return Trace(name, tuple(with_cards), tuple(by_name), expected_workload(rows))
 
 
 def gpu_milli_of(pod: Pod) -> int:
@@ -162,10 +165,15 @@ def profile(policy: PolicyName, workload: Sequence[TaskClass], registry: Registr
     return spec
 
 
-class Outcome(NamedTuple):
-    """Percent of the cards given out at each of :data:`MARKS`."""
+class Outcome(msgspec.Struct, frozen=True):
+    """What came of one simulation."""
 
+    pods: str
+    """The table of pods, by its file's name."""
+    policy: PolicyName
+    seed: int
     allocated: tuple[float, ...]
+    """Percent of the cards given out at each of :data:`MARKS`."""
     cpu_s: float
 
 
@@ -183,7 +191,9 @@ def run(trace: Trace, policy: PolicyName, seed: int) -> Outcome:
         if isinstance(record, Assigned)
     }
     allocated = tuple(_given(pods, placed.keys(), trace.gpu_milli))
-    return Outcome(allocated, time.process_time() - began_s)
+    rounded = tuple(round(percent, 4) for percent in allocated)
+    cpu_s = round(time.process_time() - began_s, 2)
+    return Outcome(trace.name, policy, seed, rounded, cpu_s)
 
 
 def _given(pods: Sequence[Pod], placed: Iterable[str], whole: int) -> Iterator[float]:
@@ -201,8 +211,54 @@ def _given(pods: Sequence[Pod], placed: Iterable[str], whole: int) -> Iterator[f
     yield from (given * 100 / whole for _ in marks)
 
 
+class Results:
+    """Outcomes in a file, a line each."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        lines = path.read_text().splitlines() if path.exists() else []
+        self.outcomes = [msgspec.json.decode(line, type=Outcome) for line in lines]
+
+    def add(self, outcome: Outcome) -> None:
+        self.outcomes.append(outcome)
+        with self._path.open("ab") as file:
+            file.write(msgspec.json.encode(outcome) + b"\n")
+
+    def has(self, pods: str, policy: PolicyName, seed: int) -> bool:
+        return any((o.pods, o.policy, o.seed) == (pods, policy, seed) for o in self.outcomes)
+
+    def of(self, pods: str, policy: PolicyName) -> list[Outcome]:
+        return [o for o in self.outcomes if o.pods == pods and o.policy is policy]
+
+
 def mean(outcomes: Sequence[Outcome], mark: int) -> float:
     return sum(outcome.allocated[mark] for outcome in outcomes) / len(outcomes)
+
+
+def default_table(results: Results) -> list[str]:
+    """In Markdown: every policy on the default trace, beside what the paper's simulator gives."""
+    lines = ["| policy | seeds | 100 % | 130 % | paper's simulator |", "|---|---|---|---|---|"]
+    for policy, title in TITLES.items():
+        outcomes = results.of("default", policy)
+        if not outcomes:
+            continue
+        reached = " | ".join(f"{mean(outcomes, mark):.2f}" for mark in range(len(MARKS)))
+        reference = " / ".join(map(str, PAPER[policy])) if policy in PAPER else ""
+        lines.append(f"| {title} | {len(outcomes)} | {reached} | {reference} |")
+    return lines
+
+
+def mixes_table(results: Results) -> list[str]:
+    """In Markdown: FGD and ours on the other mixes, at the last mark."""
+    lines = ["| mix | seeds | FGD | fgd-aligned |", "|---|---|---|---|"]
+    for mix in sorted({o.pods for o in results.outcomes} - {"default"}):
+        fgd, ours = (results.of(mix, p) for p in (PolicyName.FGD, PolicyName.FGD_ALIGNED))
+        seeds = {o.seed for o in fgd} & {o.seed for o in ours}
+        if seeds:
+            both = ([o for o in found if o.seed in seeds] for found in (fgd, ours))
+            cells = (f"{mean(found, 0):.2f} / {mean(found, 1):.2f}" for found in both)
+            lines.append(f"| {mix} | {len(seeds)} | {' | '.join(cells)} |")
+    return lines
 
 
 _BEGIN, _END = "<!-- table: {} -->", "<!-- end: {} -->"
@@ -212,23 +268,33 @@ def written(text: str, name: str, lines: Sequence[str]) -> str:
     """The text with these lines between the marks of that name. Raises ValueError without them."""
     begin, end = _BEGIN.format(name), _END.format(name)
     between = re.compile(f"{re.escape(begin)}.*?{re.escape(end)}", re.DOTALL)
-    block = "\n".join([begin, *lines, end])
+    block = "\n".join([begin, "", *lines, "", end])
     changed, found = between.subn(lambda _: block, text)
     if found != 1:
         raise ValueError(f"expected one {begin} ... {end}")
     return changed
 
 
-def table(found: dict[PolicyName, Sequence[Outcome]], paper: bool) -> list[str]:
-    """In Markdown, the best last."""
-    lines = ["| policy | 100 % | 130 % |" + (" paper's simulator |" if paper else "")]
-    lines.append("|---|---|---|" + ("---|" if paper else ""))
-    for policy, outcomes in found.items():
-        cells = [TITLES[policy], *(f"{mean(outcomes, m):.1f}" for m in range(len(MARKS)))]
-        if paper:
-            cells.append(" / ".join(map(str, PAPER[policy])) if policy in PAPER else "")
-        lines.append("| " + " | ".join(cells) + " |")
-    return lines
+def run_all(options: argparse.Namespace) -> None:
+    """Every policy with every seed that is missing, seed by seed."""
+    trace, results = read_trace(options.nodes, options.pods), Results(options.results)
+    missing = [
+        (policy, seed)
+        for seed in options.seeds
+        for policy in map(PolicyName, options.policies)
+        if not results.has(trace.name, policy, seed)
+    ]
+    with ProcessPoolExecutor(options.workers) as pool:
+        for task in as_completed(pool.submit(run, trace, *which) for which in missing):
+            outcome = task.result()
+            results.add(outcome)
+            print(msgspec.json.encode(outcome).decode(), flush=True)
+
+
+def write_tables(options: argparse.Namespace) -> None:
+    results, text = Results(options.results), options.readme.read_text()
+    text = written(text, "default", default_table(results))
+    options.readme.write_text(written(text, "mixes", mixes_table(results)))
 
 
 def _seeds(text: str) -> range:
@@ -236,32 +302,26 @@ def _seeds(text: str) -> range:
     return range(int(first), int(last or first) + 1)
 
 
-def main() -> None:
-    options = argparse.ArgumentParser(description=__doc__, formatter_class=_Plain)
-    options.add_argument("--nodes", type=Path, required=True)
-    options.add_argument("--pods", type=Path, required=True)
-    options.add_argument("--seeds", type=_seeds, default=range(42, 52), help="such as 42-51")
-    options.add_argument("--policies", nargs="*", default=[name.value for name in PolicyName])
-    options.add_argument("--readme", type=Path, help="write the table there")
-    options.add_argument("--table", default="default", help="under this name")
-    options.add_argument("--workers", type=int, default=1)
-    given = options.parse_args()
-    trace = read_trace(given.nodes, given.pods)
-    policies, found = [PolicyName(name) for name in given.policies], {}
-    with ProcessPoolExecutor(given.workers) as pool:
-        tasks = {p: [pool.submit(run, trace, p, seed) for seed in given.seeds] for p in policies}
-        for policy, waiting in tasks.items():
-            found[policy] = [task.result() for task in waiting]
-            figures = ", ".join(f"{mean(found[policy], m):.2f}" for m in range(len(MARKS)))
-            cpu_s = sum(outcome.cpu_s for outcome in found[policy]) / len(found[policy])
-            print(f"{policy.value}: {figures} ({cpu_s:.1f} s of CPU a run)", file=sys.stderr)
-    lines = table(found, paper=given.table == "default")
-    print("\n".join(lines))
-    if given.readme is not None:
-        given.readme.write_text(written(given.readme.read_text(), given.table, lines))
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    commands = parser.add_subparsers(required=True)
+    running = commands.add_parser("run", help="simulate what is missing")
+    running.add_argument("--nodes", type=Path, required=True)
+    running.add_argument("--pods", type=Path, required=True)
+    running.add_argument("--seeds", type=_seeds, default=range(42, 52), help="such as 42-51")
+    running.add_argument("--policies", nargs="*", default=[name.value for name in PolicyName])
+    running.add_argument("--workers", type=int, default=1)
+    running.set_defaults(does=run_all)
+    tables = commands.add_parser("table", help="write the means into a README")
+    tables.add_argument("--readme", type=Path, required=True)
+    tables.set_defaults(does=write_tables)
+    for command in (running, tables):
+        command.add_argument("--results", type=Path, required=True)
+    options = parser.parse_args(arguments)
+    options.does(options)
 
-
-_Plain = argparse.RawDescriptionHelpFormatter
 
 if __name__ == "__main__":
     main()

@@ -55,12 +55,11 @@ def test_tasks_of_no_cards_count_all_as_fragment() -> None:
 
 
 @pytest.mark.parametrize(
-    "wrong",
-    [{"count": 0}, {"count": 1, "gpus": 1}, {"count": 1, "gpu_milli": 5}, {"count": 1, "gpus": -1}],
+    ("count", "gpus", "gpu_milli"), [(0, 0, 0), (1, 1, 0), (1, 0, 5), (1, -1, 0), (1, 1, 1001)]
 )
-def test_a_class_that_makes_no_sense_is_refused(wrong: dict[str, int]) -> None:
+def test_a_class_that_makes_no_sense_is_refused(count: int, gpus: int, gpu_milli: int) -> None:
     with pytest.raises(ValueError, match="expected"):
-        TaskClass(**wrong)
+        TaskClass(count, 1000, gpus, gpu_milli)
 
 
 def test_a_workload_of_nothing_is_refused() -> None:

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from asched.model import CustomObject, Object, ObjectMeta, Pod
+from asched.state.records import Assigned, Rejected
 from asched.testing import from_api, node, pod, profile, run_filter, schedule, scores
 
 
@@ -167,7 +168,7 @@ def test_the_queue_goes_by_the_label() -> None:
     ]
     found = schedule(setup, [node("n", max_pods=1), scv("n", BIG)], waiting)
     assert found["more"].node == "n"
-    order = [p.key for p in found.records if type(p).__name__ in ("Assigned", "Rejected")]
+    order = [record.key for record in found.records if isinstance(record, Assigned | Rejected)]
     assert [key.rpartition("/")[2] for key in order][:4] == ["more", "none", "word", "less"]
     assert found.diverges() is None
 

@@ -83,13 +83,15 @@ class CardTable:
     def of(self, nodes: Nodes) -> NodeCards:
         """The cards of these nodes, of a hypothesis about them too. Not to be written to."""
         self._refresh()
+        cpu_milli = nodes.allocatable(CPU) - nodes.requested(CPU)
+        if nodes is self._cluster.nodes:
+            return NodeCards(self._free, self._count, cpu_milli, self._models, self._kinds)
         rows = nodes.align(np.arange(len(self._stamps)))
         free, kinds = self._free[rows], self._kinds[rows]
         for row in nodes.supposed_rows:
             count = int(self._count[rows[row]])
             left, kinds[row] = free_of(count, nodes.pods(row), self._books)
             free[row, :count] = left
-        cpu_milli = nodes.allocatable(CPU) - nodes.requested(CPU)
         return NodeCards(free, self._count[rows], cpu_milli, self._models[rows], kinds)
 
     def _refresh(self) -> None:

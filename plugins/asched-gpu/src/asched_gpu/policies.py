@@ -215,7 +215,8 @@ def _alignment(nodes: NodeCards, demand: Demand) -> Int64Column:
     else:
         fitting_cpu_milli = gpu_milli * demand.cpu_milli // demand.total
         liking = _LIMIT - np.abs(nodes.cpu_milli - fitting_cpu_milli)
-    return np.clip(liking, 0, _LIMIT - 1).astype(np.int64)
+    bounded: Int64Column = np.clip(liking, 0, _LIMIT - 1).astype(np.int64)
+    return bounded
 
 
 def _with_cards(free: CardMatrix, demand: Demand) -> CardMatrix:
