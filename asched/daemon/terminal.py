@@ -16,8 +16,9 @@ _OBEYED: Final = re.compile(
 
 
 def visible(text: str) -> str:
-    """``text`` with what a terminal would obey written as Python writes it: ``\\x1b``, ``\\u202e``."""
-    return _OBEYED.sub(lambda found: repr(found[0])[1:-1], text)
+    """``text`` with what a terminal would obey written as JSON writes it, ``\\u001b``: so JSON stays the
+    same data."""
+    return _OBEYED.sub(lambda found: f"\\u{ord(found[0]):04x}", text)
 
 
 class VisibleStream:

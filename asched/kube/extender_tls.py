@@ -25,19 +25,18 @@ class TlsSettings(NamedTuple):
 def tls_settings(extender: Extender) -> TlsSettings | None:
     """None where the system's own certificates will do.
 
-    With ``enableHTTPS`` and no certificate authority nothing is verified, as in kube-scheduler.
-    Data takes precedence over files. Raises :class:`KubeConfigError`.
+    Only ``insecure`` leaves certificates unverified. (In kube-scheduler so does ``enableHTTPS`` with no
+    certificate authority.) Data takes precedence over files. Raises :class:`KubeConfigError`.
     """
     tls = extender.tls_config or ExtenderTLS()
     has_ca = bool(tls.ca_file or tls.ca_data)
-    insecure = tls.insecure or (extender.enable_https and not has_ca)
-    if not insecure and tls == ExtenderTLS():
+    if tls == ExtenderTLS():
         return None
     where = f"extender {shown_url(extender.url_prefix)}"
-    if insecure and has_ca:
+    if tls.insecure and has_ca:
         raise KubeConfigError(f"{where}: a certificate authority and insecure exclude each other")
     try:
-        context = _context(tls, insecure=insecure)
+        context = _context(tls)
     except (OSError, ValueError) as error:
         what = " ".join(str(error).split()) or type(error).__name__
         files = [file for file in (tls.ca_file, tls.cert_file, tls.key_file) if file]
@@ -48,14 +47,14 @@ def tls_settings(extender: Extender) -> TlsSettings | None:
     return TlsSettings(context, tls.server_name or None)
 
 
-def _context(tls: ExtenderTLS, *, insecure: bool) -> ssl.SSLContext:
+def _context(tls: ExtenderTLS) -> ssl.SSLContext:
     if tls.ca_data:
         context = ssl.create_default_context(cadata=tls.ca_data.decode())
     else:
         context = ssl.create_default_context(cafile=tls.ca_file or None)
     # Go does not ask for RFC 5280's letter, and authorities made by old tools would fail under it.
     context.verify_flags &= ~ssl.VERIFY_X509_STRICT
-    if insecure:
+    if tls.insecure:
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
     has_cert, has_key = bool(tls.cert_data or tls.cert_file), bool(tls.key_data or tls.key_file)

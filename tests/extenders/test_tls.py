@@ -52,8 +52,7 @@ async def passed(
         (ExtenderTLS(ca_data=CA, server_name=NAME), True),
         (ExtenderTLS(ca_data=CA, server_name=NAME), False),
         (ExtenderTLS(insecure=True), False),
-        # As in kube-scheduler: without an authority nothing is verified.
-        (None, True),
+        (ExtenderTLS(insecure=True), True),
     ],
 )
 async def test_trusted(tmp_path: Path, tls: ExtenderTLS | None, enable_https: bool) -> None:
@@ -65,10 +64,11 @@ async def test_trusted(tmp_path: Path, tls: ExtenderTLS | None, enable_https: bo
 @pytest.mark.parametrize(
     "tls", [None, ExtenderTLS(ca_data=CA), ExtenderTLS(ca_data=CA, server_name="other.test")]
 )
-async def test_not_trusted(tmp_path: Path, tls: ExtenderTLS | None) -> None:
+@pytest.mark.parametrize("enable_https", [True, False])
+async def test_not_trusted(tmp_path: Path, tls: ExtenderTLS | None, enable_https: bool) -> None:
     async with serving(server_side(tmp_path)) as service:
         with pytest.raises(ExtenderError, match="certificate verify failed"):
-            await passed(service.url, tls)
+            await passed(service.url, tls, enable_https=enable_https)
         assert service.questions == []
 
 

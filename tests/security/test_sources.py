@@ -1,0 +1,162 @@
+"""Rules that keep data out of shells, code, SQL and templates, checked on the sources themselves."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parents[2]
+SOURCES = sorted(
+    path for folder in ("asched", "migrations") for path in (ROOT / folder).rglob("*.py")
+)
+RUNS_CODE = {
+    "eval", "exec", "compile", "os.system", "os.popen", "os.execv", "os.execvp", "pickle.load",
+    "pickle.loads", "marshal.load", "marshal.loads", "shelve.open", "dill.loads", "yaml.load",
+    "yaml.load_all", "yaml.full_load", "yaml.unsafe_load", "yaml.unsafe_load_all",
+    "subprocess.getoutput", "subprocess.getstatusoutput", "asyncio.create_subprocess_shell",
+    "jinja2.Template", "string.Template", "numpy.load", "np.load",
+}  # fmt: skip
+"""What runs, or may run, what it is given."""
+UNVERIFIED = {"ssl._create_unverified_context", "ssl._create_stdlib_context"}
+SQL = ("execute", "executemany", "executescript", "exec_driver_sql", "text", "fetch", "fetchval")
+"""Methods and functions whose first argument is SQL."""
+
+
+def name_of(node: ast.expr) -> str:
+    """``os.path.join`` of the expression that says so; empty for any other."""
+    if isinstance(node, ast.Name):
+        return node.id
+    if isinstance(node, ast.Attribute) and (base := name_of(node.value)):
+        return f"{base}.{node.attr}"
+    return ""
+
+
+def calls(tree: ast.AST) -> Iterator[ast.Call]:
+    return (node for node in ast.walk(tree) if isinstance(node, ast.Call))
+
+
+def violations(source: str) -> list[str]:
+    """What breaks a rule, with its line."""
+    found = []
+    for call in calls(ast.parse(source)):
+        name = name_of(call.func)
+        if name in RUNS_CODE | UNVERIFIED:
+            found.append(f"{call.lineno}: {name}")
+        for keyword in call.keywords:
+            if keyword.arg == "shell" and not _is_constant(keyword.value, False):
+                found.append(f"{call.lineno}: shell=")
+            if keyword.arg in ("verify", "ssl") and _is_constant(keyword.value, False):
+                found.append(f"{call.lineno}: {keyword.arg}=False")
+    return found
+
+
+def _is_constant(node: ast.expr, value: object) -> bool:
+    return isinstance(node, ast.Constant) and node.value is value
+
+
+def composed_sql(source: str) -> list[str]:
+    """Lines where SQL is put together from anything but constants of a module (in capitals)."""
+    found = []
+    for call in calls(ast.parse(source)):
+        function = name_of(call.func).rpartition(".")[2]
+        if function in SQL and call.args and not _fixed(call.args[0]):
+            found.append(f"{call.lineno}: {ast.unparse(call)}")
+    return found
+
+
+def _fixed(node: ast.expr) -> bool:
+    """Whether no part of a text comes from data. What is no text (a statement that the database library
+    built, a name) is judged where it is built."""
+    match node:
+        case ast.JoinedStr():
+            return all(
+                isinstance(part, ast.Constant)
+                or (isinstance(part, ast.FormattedValue) and _of_module(part.value))
+                for part in node.values
+            )
+        case ast.BinOp(left=left, right=right):
+            return _fixed(left) and _fixed(right) and not isinstance(node.op, ast.Mod)
+        case ast.Call(func=ast.Attribute(attr="format" | "join" | "replace")):
+            return False
+        case _:
+            return True
+
+
+def _of_module(node: ast.expr) -> bool:
+    """A constant of the module, or of one of its structures: ``TABLE``, ``TABLE.name``."""
+    name = name_of(node)
+    return bool(name) and name.partition(".")[0].strip("_").isupper()
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_nothing_runs_what_it_is_given(path: Path) -> None:
+    assert violations(path.read_text()) == []
+
+
+@pytest.mark.parametrize(
+    "path",
+    [p for p in SOURCES if p.parent.name == "journal"],
+    ids=lambda path: str(path.relative_to(ROOT)),
+)
+def test_sql_is_never_put_together_from_data(path: Path) -> None:
+    assert composed_sql(path.read_text()) == []
+
+
+@pytest.mark.parametrize(
+    "path",
+    [p for p in SOURCES if p.is_relative_to(ROOT / "migrations" / "versions")],
+    ids=lambda path: path.name,
+)
+def test_migrations_put_together_sql_but_see_no_data(path: Path) -> None:
+    reads = ("fetchall", "fetchone", "scalar", "scalars", "mappings", "get", "getenv")
+    names = [name_of(call.func).rpartition(".")[2] for call in calls(ast.parse(path.read_text()))]
+    assert not {*names} & {*reads}
+
+
+def test_only_the_journal_speaks_sql() -> None:
+    """So the rule above looks at all that there is."""
+    for path in SOURCES:
+        words, source = {"sqlalchemy", "sqlite3", "asyncpg", "aiosqlite"}, path.read_text()
+        if not any(word in source for word in words):
+            continue
+        tree = ast.parse(source)
+        imported = {
+            name.partition(".")[0]
+            for node in ast.walk(tree)
+            for name in (
+                [alias.name for alias in node.names]
+                if isinstance(node, ast.Import)
+                else [node.module or ""]
+                if isinstance(node, ast.ImportFrom)
+                else []
+            )
+        }
+        if imported & words:
+            parts = path.relative_to(ROOT).parts
+            assert parts[0] == "migrations" or parts[1] == "journal", path
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "import os\nos.system(name)", "eval(text)", "import yaml\nyaml.load(text)",
+        "run(command, shell=True)", "run(command, shell=flag)", "session.get(url, ssl=False)",
+        "import pickle\npickle.loads(blob)",
+    ],
+)  # fmt: skip
+def test_the_scan_sees_what_it_is_for(source: str) -> None:
+    assert len(violations(source)) == 1
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "c.execute(f'SELECT {name}')", "c.execute('SELECT %s' % name)", "text('a' + f'{pod.key}')",
+        "c.execute('SELECT {}'.format(name))", "c.execute(', '.join(names))",
+    ],
+)  # fmt: skip
+def test_the_scan_sees_composed_sql(source: str) -> None:
+    assert len(composed_sql(source)) == 1

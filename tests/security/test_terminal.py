@@ -1,0 +1,123 @@
+"""Names and messages that were made to be obeyed, on a terminal and in a page: they are only shown."""
+
+from __future__ import annotations
+
+import io
+import sys
+from pathlib import Path
+from typing import cast
+
+import anyio
+import msgspec
+import pytest
+import structlog
+from hypothesis import given
+from hypothesis import strategies as st
+from rich.console import Console
+from typer.testing import CliRunner
+
+from asched.audit.whatif.page import markup
+from asched.cli.main import app
+from asched.cli.output import print_json, print_table
+from asched.daemon.config_settings import LogFormat, LogSettings
+from asched.daemon.logs import configure_logs
+from asched.daemon.terminal import VisibleStream, own_stream, visible
+from tests.daemon.world import world
+from tests.extenders.service import names_of, serving
+
+HOSTILE = "\x1b[2J\x1b]0;owned\x07\rgood\x9b31m\u202etxt"
+MARKUP = "[bold red]x[/bold red][link=file:///etc/passwd]y[/link] <script>alert('&')</script>"
+
+
+def obeys(text: str) -> bool:
+    """Whether a terminal would do something else with it than show it or begin a line."""
+    return any(
+        (ord(c) < 32 and c not in "\t\n") or 127 <= ord(c) < 160 or c in "\u202e\u2066\u200f"
+        for c in text
+    )
+
+
+def test_what_is_obeyed_is_written_out() -> None:
+    assert visible("a\x1b[2Jb\tc\n") == "a\\u001b[2Jb\tc\n"
+    assert visible("\u202eabc\r") == "\\u202eabc\\u000d"
+    assert visible("größe 東京 🙂 [bold]") == "größe 東京 🙂 [bold]"
+
+
+@given(st.text())
+def test_nothing_is_left_that_is_obeyed(text: str) -> None:
+    assert not obeys(visible(text))
+    assert visible(visible(text)) == visible(text)
+
+
+def test_a_table_shows_cells_as_they_are(capsys: pytest.CaptureFixture[str]) -> None:
+    print_table(("NAME",), [(HOSTILE,), (MARKUP,)], title=MARKUP + HOSTILE)
+    shown = capsys.readouterr().out
+    assert not obeys(shown)
+    assert "\\u001b[2J" in shown
+    assert shown.count("[bold red]x[/bold red][link=file:///etc/passwd]y[/link]") == 2
+
+
+def test_rich_itself_still_reaches_the_terminal() -> None:
+    below = io.StringIO()
+    stream = VisibleStream(below)
+    console = Console(file=cast(io.StringIO, own_stream(cast(io.StringIO, stream))),
+                      force_terminal=True, color_system="standard")  # fmt: skip
+    console.print("text", style="bold")
+    stream.write("\x1b[1m")
+    assert below.getvalue() == "\x1b[1mtext\x1b[0m\n\\u001b[1m"
+
+
+@pytest.mark.parametrize("command", [["history", HOSTILE], ["explain", HOSTILE]])
+def test_commands_repeat_nothing_that_is_obeyed(tmp_path: Path, command: list[str]) -> None:
+    result = CliRunner().invoke(app, [*command, "--journal", str(tmp_path / "none.db")])
+    assert result.exit_code == 2
+    assert result.output
+    assert not obeys(result.output)
+
+
+async def test_the_message_of_a_hostile_object_is_shown(tmp_path: Path) -> None:
+    """A plugin's words, or an extender's, come from the journal: the whole way from there."""
+    async with world(tmp_path, nodes=1) as w, serving() as service:
+        service.answer(
+            "filter",
+            lambda question: {"NodeNames": [], "FailedNodes": dict.fromkeys(names_of(question), HOSTILE + MARKUP)},
+        )  # fmt: skip
+        async with w.daemon(service.config(filterVerb="filter")):
+            w.add_pod("p")
+            await w.until(lambda: bool(w.message("p")))
+    arguments = ["history", "default/p", "--journal", str(w.journal)]
+    process = await anyio.run_process([sys.executable, "-m", "asched", *arguments])
+    shown = process.stdout.decode()
+    assert "\\u001b[2J" in shown
+    assert not obeys(shown)
+
+
+def test_a_console_log_shows_values_as_they_are(capsys: pytest.CaptureFixture[str]) -> None:
+    try:
+        for format_ in (LogFormat.CONSOLE, LogFormat.JSON):
+            configure_logs(LogSettings(format=format_))
+            structlog.get_logger().warning("refused", error=HOSTILE)
+    finally:
+        structlog.reset_defaults()
+    shown = capsys.readouterr().err
+    assert len(shown.splitlines()) == 2
+    assert not obeys(shown)
+
+
+# -- the page of asched diff --------------------------------------------------------------------
+
+
+def test_a_page_shows_names_as_they_are() -> None:
+    hostile = "\"><img src=x onerror=alert(1)>'&"
+    page = markup.tag("td", markup.text(hostile), title=hostile)
+    assert "<img" not in page
+    assert page.count("&lt;img") == 2
+    assert "'" not in page.replace("&#x27;", "")
+
+
+def test_json_for_programs_stays_the_same_data(monkeypatch: pytest.MonkeyPatch) -> None:
+    below = io.StringIO()
+    monkeypatch.setattr(sys, "stdout", VisibleStream(below))
+    print_json({"message": HOSTILE})
+    assert not obeys(below.getvalue())
+    assert msgspec.json.decode(below.getvalue()) == {"message": HOSTILE}
