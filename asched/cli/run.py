@@ -31,6 +31,7 @@ from asched.daemon.reconfiguring import TakenUp
 from asched.daemon.reloads import ConfigFile, ReloadRequests, Reloads
 from asched.daemon.replica import ReplicaParts, running_replica
 from asched.daemon.shadow.daemon import JournalKindError, require_kind
+from asched.daemon.telemetry.tracing import TracingUnavailableError, traced
 from asched.framework.registry import Registry
 from asched.journal.errors import (
     JournalError,
@@ -52,6 +53,7 @@ USER_ERRORS = (
     JournalKindError,
     KubeConfigError,
     LeadershipLostError,
+    TracingUnavailableError,
 )
 """What ends a daemon with a line for the user instead of a traceback."""
 
@@ -186,6 +188,7 @@ async def _serve(
         health.serving(configuration.settings.health),
         connected(configuration, options, metrics) as client,
         open_journal(url) as store,
+        traced(configuration.settings.tracing.sampling_ratio, metrics.cycle_sinks),
     ):
         metrics.watch_journal_file(journal_file(url))
         await require_kind(store, shadow=False)
@@ -307,6 +310,7 @@ def _command_error(error: Exception) -> CommandError:
         JournalSchemaError,
         JournalUrlError,
         KubeConfigError,
+        TracingUnavailableError,
     )
     kind = BadInput if isinstance(error, wrong_input) else CommandError
     return kind(f"asched: {error}")

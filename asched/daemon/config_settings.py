@@ -89,6 +89,13 @@ class EventSettings(Section, frozen=True):
     """Events that may wait to be sent; beyond it the oldest are dropped and counted."""
 
 
+class TracingSettings(Section, frozen=True):
+    """OpenTelemetry traces. Where they go is said by OpenTelemetry's environment variables."""
+
+    sampling_ratio: Annotated[float, msgspec.Meta(ge=0, le=1)] = 0.0
+    """The share of attempts that is traced; 0 traces none, and needs nothing installed."""
+
+
 class BatchSettings(Section, frozen=True):
     """Pods of one scheduler name that batch sessions place, as kube-batch does."""
 
@@ -135,6 +142,7 @@ class AschedConfiguration(Section, frozen=True):
     engine: EngineSettings = EngineSettings()
     log: LogSettings = LogSettings()
     events: EventSettings = EventSettings()
+    tracing: TracingSettings = TracingSettings()
     leader_election: OwnLeaderElection | None = None
     """Counts instead of that of a KubeSchedulerConfiguration, where there is any."""
     batch: tuple[BatchSettings, ...] = ()

@@ -252,7 +252,7 @@ def _assemble(parts: _Parts, start: Start, extenders: Sequence[HttpExtender]) ->
     writing = client.permitted(leadership) if leadership is not None else client
     monotonic_ns = parts.machine.clock.monotonic_ns
     inbox = Inbox(monotonic_ns=monotonic_ns)
-    stopwatch = CycleStopwatch(monotonic_ns, [parts.metrics.cycles])
+    stopwatch = CycleStopwatch(monotonic_ns, parts.metrics.cycle_sinks)
     events = _event_recorder(parts)
     effects = Effects(
         fold.state,

@@ -17,7 +17,6 @@ import msgspec
 import structlog
 
 from asched.batch.registry import SessionRegistry
-from asched.cycle.decide import AttemptObserver
 from asched.daemon.checkpoints import Committed
 from asched.daemon.checks import Check, troubles
 from asched.daemon.clock import EngineClock, SteadyTime
@@ -28,6 +27,7 @@ from asched.daemon.inbox import Inbox, Reconfiguration
 from asched.daemon.metrics import Metrics
 from asched.daemon.telemetry.engine_watch import EngineWatch
 from asched.daemon.telemetry.scheduling_metrics import AttemptResult
+from asched.daemon.telemetry.stopwatch import CycleStopwatch
 from asched.deciders import AllDeciders
 from asched.framework.profile import ProfileError
 from asched.journal.store import JournalStore
@@ -100,7 +100,7 @@ class Engine:
         sessions: SessionRegistry | None = None,
         standby: bool = False,
         permitted: Callable[[], bool] = lambda: True,
-        observer: AttemptObserver | None = None,
+        observer: CycleStopwatch | None = None,
     ) -> None:
         """``next_seq`` is where the journal goes on. Nothing is decided before each of ``awaited``
         was listed once. ``committed`` is told the last record of each batch that was stored.
@@ -119,6 +119,7 @@ class Engine:
         self._clock = clock
         self._time = SteadyTime(clock, fold.state.now_ns)
         self._metrics = metrics
+        self._observer = observer
         self._watch = EngineWatch(
             fold.state, clock.monotonic_ns, metrics.cycles, metrics.scheduling
         )
@@ -211,12 +212,15 @@ class Engine:
                 self._decide(decisions)
         if self._batch:
             batch, self._batch = self._batch, []
-            self._committed(await self._commits.append(batch, self._now_ns))
+            last_seq = await self._commits.append(batch, self._now_ns)
+            self._committed(last_seq)
             self.stats.records += len(batch)
             self.stats.turns += 1
             for decision in decisions:
                 self._effects.release(decision)
             self._after_commit(batch)
+            if self._observer is not None:
+                self._observer.committed(batch, last_seq)
             self._metrics.engine.turned(self._turn_s())
         self.stats.bound += self._confirmed
         self._confirmed = 0

@@ -28,6 +28,7 @@ from asched.daemon.telemetry.present import (
 from asched.daemon.telemetry.process_metrics import ProcessMetrics
 from asched.daemon.telemetry.request_metrics import RequestMetrics
 from asched.daemon.telemetry.scheduling_metrics import SchedulingMetrics
+from asched.daemon.telemetry.stopwatch import CycleSink
 from asched.framework.failures import FAILURES
 from asched.kube.events import EventRecorder
 from asched.kube.reflector import Reflector
@@ -41,6 +42,8 @@ class Metrics:
         self.registry = CollectorRegistry()
         self.scheduling = SchedulingMetrics(self.registry)
         self.cycles = CycleMetrics(self.registry)
+        self.cycle_sinks: list[CycleSink] = [self.cycles]
+        """Who wants to know of cycles that are watched."""
         self.engine = EngineMetrics(self.registry)
         self.requests = RequestMetrics(self.registry)
         self.sessions = SessionMetrics(self.registry)

@@ -22,7 +22,7 @@ from asched.framework.pod_info import PodInfo
 from asched.framework.status import Code, Status
 from asched.model.meta import Object
 from asched.model.pod import Pod
-from asched.state.records import Decision
+from asched.state.records import AnyRecord, Decision
 
 Args = ParamSpec("Args")
 R = TypeVar("R")
@@ -68,6 +68,8 @@ class WatchedCycle(NamedTuple):
     plugins: Sequence[Stretch]
     decision: Decision | None
     """None for a binding cycle."""
+    seq: int = 0
+    """The decision's number in the journal; 0 for a binding cycle."""
 
     @property
     def profile(self) -> str:
@@ -156,7 +158,10 @@ class _Timer:
 
 
 class CycleStopwatch:
-    """An :class:`~asched.cycle.decide.AttemptObserver`: one attempt at a time."""
+    """An :class:`~asched.cycle.decide.AttemptObserver`: one attempt at a time.
+
+    What it saw is told when the decision is durable.
+    """
 
     def __init__(self, now_ns: MonotonicNs, sinks: Sequence[CycleSink]) -> None:
         self._now_ns = now_ns
@@ -165,6 +170,7 @@ class CycleStopwatch:
         self._pod: PodInfo | None = None
         self._attempt = 0
         self._timer = _Timer(now_ns)
+        self._uncommitted: list[WatchedCycle] = []
 
     def begin(self, pod: PodInfo, attempt: int) -> bool:
         if lot(pod, attempt) >= self._share:
@@ -194,12 +200,22 @@ class CycleStopwatch:
         assert self._pod is not None, "an attempt ends that was not begun"
         timer, pod = self._timer, self._pod
         ended_ns = timer.finish()
-        self._tell(
+        self._uncommitted.append(
             WatchedCycle(
                 pod, self._attempt, timer.began_ns, ended_ns, [*timer.points.values()],
                 [*timer.plugins.values()], decision,
             )
         )  # fmt: skip
+
+    def committed(self, batch: Sequence[AnyRecord], last_seq: int) -> None:
+        """The records are durable, the last of them under this number."""
+        if not self._uncommitted:
+            return
+        cycles, self._uncommitted = self._uncommitted, []
+        first_seq = last_seq - len(batch) + 1
+        seqs = {id(record): first_seq + index for index, record in enumerate(batch)}
+        for watched in cycles:
+            self._tell(watched._replace(seq=seqs.get(id(watched.decision), 0)))
 
     def binding(self, pod: PodInfo, attempt: int) -> BindingStopwatch | None:
         """For the binding cycle of an attempt; None where it is not to be watched."""
