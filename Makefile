@@ -4,9 +4,12 @@ VENV   ?= .venv
 BIN     = $(VENV)/bin
 STAMP   = $(VENV)/.installed
 WORKERS ?= 3
+SEEDS ?= 1000
+FIRST ?= 0
+PROCESSES ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test fuzz benchmark lint types contracts constraints audit clean
+.PHONY: help setup demo test fuzz simulate benchmark lint types contracts constraints audit clean
 
 help:  ## show the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -28,6 +31,9 @@ test: lint types contracts audit  ## everything CI runs: style, types, import co
 
 fuzz: $(STAMP)  ## the property tests with new random examples each time
 	@HYPOTHESIS_PROFILE=fuzz $(BIN)/python -m pytest -n $(WORKERS)
+
+simulate: $(STAMP)  ## the daemon through SEEDS seeds of drawn faults, on a virtual clock (FIRST, PROCESSES)
+	@$(BIN)/python -m tests.simulation --seeds $(SEEDS) --first $(FIRST) --processes $(PROCESSES)
 
 benchmark: $(STAMP)  ## measure all of docs/performance.md (SCHEDULER_PERF: Kubernetes' folder of that name)
 	@$(BIN)/python -m benchmarks.suite --definitions $(SCHEDULER_PERF)

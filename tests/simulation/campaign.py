@@ -83,7 +83,7 @@ def main() -> None:
     if options.seed is not None:
         name = options.name or class_of(options.seed)
         outcome = simulate(options.seed, name, print if options.trace else None)
-        print(_described(outcome))
+        print(described(outcome))
         sys.exit(bool(outcome.breach))
     sys.exit(_campaign(options))
 
@@ -98,7 +98,7 @@ def _campaign(options: argparse.Namespace) -> int:
             tallies[outcome.name].add(outcome)
             if outcome.breach:
                 breaches += 1
-                print(_described(outcome), flush=True)
+                print(described(outcome), flush=True)
                 if breaches >= options.most_breaches:
                     break
             now_s = time.monotonic()
@@ -111,7 +111,7 @@ def _campaign(options: argparse.Namespace) -> int:
     return int(bool(breaches))
 
 
-def _described(outcome: Outcome) -> str:
+def described(outcome: Outcome) -> str:
     if not outcome.breach:
         return f"seed {outcome.seed} ({outcome.name}): well, {outcome.digest}\n{outcome}"
     again = f"python -m tests.simulation --seed {outcome.seed} --class {outcome.name} --trace"

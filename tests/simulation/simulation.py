@@ -32,7 +32,7 @@ from tests.simulation.virtual_time import BEGIN, NS_PER_S, StuckError, VirtualLo
 
 SHORT_S, LONG_S = (20.0, 70.0), (100.0, 300.0)
 """How long the cluster is disturbed, from and to: most seeds are short, and so find more in less time."""
-_LONG_SHARE = 0.1
+_LONG_SHARE = 0.05
 _TICK_S = 1.5
 _SETTLE_LIMIT_S = 1_500.0
 """After the last fault. A silent watch is noticed after 630 s at the latest, a pod of nobody's concern
