@@ -247,7 +247,7 @@ async def _served(place: _Place, options: RunOptions) -> AsyncIterator[_Served]:
     machine = Machine.of_this_process()
     async with (
         connected(configuration, options, metrics, limited=False) as lease_client,
-        taking_part(election, lease_client, metrics) as leadership,
+        taking_part(election, lease_client, metrics, machine.instance) as leadership,
         running_replica(
             ReplicaParts(configuration, registry, client, store, leadership, metrics, machine),
             shared=is_shared(url),

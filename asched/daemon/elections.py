@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import socket
 import uuid
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -24,16 +23,16 @@ def election_of(configuration: Configuration) -> LeaderElection | None:
 
 @asynccontextmanager
 async def taking_part(
-    election: LeaderElection, client: ApiClient, metrics: Metrics
+    election: LeaderElection, client: ApiClient, metrics: Metrics, instance: str
 ) -> AsyncIterator[Leadership]:
     """Be a candidate during the block, as :func:`~asched.daemon.leadership.candidate`. ``client`` should
-    be of no other use: a renewal must not wait its turn behind bindings."""
+    be of no other use: a renewal must not wait its turn behind bindings. ``instance`` names the process."""
     elector = LeaderElector(
         client,
         LeaseName(election.resource_namespace, election.resource_name),
-        # As client-go's: a container that was restarted has the host name, and the process number,
+        # No name of its own is enough, so that client-go adds a random one, too: a container that was restarted has the host name and the process number
         # of the one before, but is not the one that holds the lease.
-        f"{socket.gethostname()}_{uuid.uuid4()}",
+        f"{instance}_{uuid.uuid4()}",
         LeaseTiming(
             election.lease_duration.total_seconds(),
             election.renew_deadline.total_seconds(),

@@ -1,0 +1,84 @@
+"""Two real processes: the leader stops, is killed, is paused; the other goes on."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+from time import monotonic
+
+from asched.daemon.daemon import fold_journal
+from asched.framework.registry import Registry
+from asched.journal import open_journal
+from asched.state.cluster import ClusterState, PodPhase
+from asched.state.fold import Fold
+from tests.daemon.world import world
+from tests.replicas.pair import LEASE_S, TAKEOVER_S, Journals, Pair, Replica, pair
+
+
+async def test_takeovers(journals: Journals, tmp_path: Path) -> None:
+    async with world(tmp_path, nodes=4, cpu="16") as w, pair(w, tmp_path, journals) as p:
+        first, second = p.replicas
+        await p.start(first)
+        await p.bind_all(20)
+        await p.start(second)
+
+        await after_a_release(p, first, second)
+        await p.start(first)
+        await after_a_kill(p, second, first)
+        await p.start(second)
+        await after_a_pause(p, first, second)
+
+        await p.bind_all(10)
+        second.process.send(signal.SIGTERM)
+        assert await second.ended() == 0, second.process.output
+        p.check()
+        await check_journal(p, journals.b)
+
+
+async def after_a_release(p: Pair, leader: Replica, standby: Replica) -> None:
+    p.add(40)
+    leader.process.send(signal.SIGTERM)
+    assert await leader.ended() == 0, leader.process.output
+    assert leader.has_said("released leadership")
+    freed_at_s = p.ledger.freed_at_s
+    await p.bind_all(20)
+    took_s = p.ledger.first_bound_s[p.ledger.holder] - freed_at_s
+    assert took_s < TAKEOVER_S
+    assert p.leader is standby
+
+
+async def after_a_kill(p: Pair, leader: Replica, standby: Replica) -> None:
+    p.add(40)
+    killed_at_s = monotonic()
+    leader.process.send(signal.SIGKILL)
+    await leader.ended()
+    await p.bind_all(20)
+    assert p.leader is standby
+    assert p.ledger.first_bound_s[p.ledger.holder] - killed_at_s < LEASE_S + TAKEOVER_S
+
+
+async def after_a_pause(p: Pair, leader: Replica, standby: Replica) -> None:
+    p.add(40)
+    paused_at_s = monotonic()
+    leader.process.send(signal.SIGSTOP)
+    p.add(40)
+    await p.world.until(lambda: p.leader is standby)
+    await p.bind_all(20)
+    assert p.ledger.first_bound_s[p.ledger.holder] - paused_at_s < LEASE_S + TAKEOVER_S
+    bound = dict(p.ledger.bindings)
+    leader.process.send(signal.SIGCONT)
+    assert await leader.ended() == 1, leader.process.output
+    assert p.ledger.bindings == bound, "it went on when it woke"
+    last = leader.process.lines[-1]
+    assert last.startswith("asched: "), last
+    assert "leadership lost" in last or "claimed" in last
+
+
+async def check_journal(p: Pair, url: str) -> None:
+    """It folds to the pods and places that the cluster has."""
+    fold = Fold(ClusterState(), Registry.discover().load)
+    async with open_journal(url, read_only=True) as store:
+        await fold_journal(fold, store)
+    assert all(entry.phase is PodPhase.BOUND for entry in fold.state.pods.values())
+    known = {entry.info.uid: entry.node for entry in fold.state.pods.values()}
+    assert known == p.world.placements.node_of
