@@ -1,0 +1,167 @@
+"""What plugins declare to read: custom resources and annotations of pods, through a whole daemon."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, ClassVar
+
+import anyio
+import anyio.lowlevel
+
+from asched.audit.replay import replay
+from asched.framework import (
+    SUCCESS,
+    ActionType,
+    BindingClient,
+    ClusterEventWithHint,
+    CycleState,
+    EnqueueExtensions,
+    FilterPlugin,
+    NodeInfo,
+    Permission,
+    PodInfo,
+    PreBindPlugin,
+    QueueingHint,
+    Status,
+    custom_event,
+)
+from asched.framework.registry import Registry
+from asched.journal import open_journal
+from asched.model import CustomDefinition, CustomObject, CustomResource, Pod
+from asched.state.cluster import ClusterState
+from asched.state.fold import Fold
+from asched.state.records import AnyRecord, ObjectGone, ObjectSeen, PodChanged
+from tests.daemon.test_third_party_plugins import enabled
+from tests.daemon.world import PATIENCE_S, World, registry_with, world
+
+SLOT = "example.com/slot"
+WANTED = "example.com/wanted"
+
+
+class Spec(CustomResource):
+    """Only its limit is read of a Rack."""
+
+    definition: ClassVar[CustomDefinition] = CustomDefinition("example.com", "v1", "racks", "Rack")
+    limit: int = 0
+
+
+class Racks(FilterPlugin, PreBindPlugin, EnqueueExtensions):
+    """Lets as many pods on a node as its Rack says, and writes to each pod which slot it has."""
+
+    name: ClassVar[str] = "Racks"
+    api_version: ClassVar[int] = 1
+    needs = frozenset({Permission.ANNOTATE})
+    custom_resources = (Spec,)
+    reads_annotations = (SLOT, WANTED)
+
+    def filter(self, state: CycleState, pod: PodInfo, node: NodeInfo) -> Status:
+        rack = self.handle.cluster.objects(Spec).get(node.name)
+        wanted = int(pod.shape.annotations.get(WANTED, "1"))
+        if rack is None or node.pod_count + wanted > rack.limit:
+            return Status.unschedulable("the rack is full")
+        return SUCCESS
+
+    async def pre_bind(self, client: BindingClient, pod: PodInfo, node_name: str) -> Status:
+        return await client.annotate(pod, {SLOT: f"{node_name}-1"})
+
+    def events_to_register(self) -> Sequence[ClusterEventWithHint]:
+        def higher(waiting: Pod, old: Spec | None, new: Spec | None) -> QueueingHint:
+            grown = (new.limit if new else 0) > (old.limit if old else 0)
+            return QueueingHint.QUEUE if grown else QueueingHint.SKIP
+
+        return (custom_event(Spec, ActionType.ADD | ActionType.UPDATE_OTHER, higher),)
+
+
+def install(w: World) -> None:
+    names = {"plural": "racks", "singular": "rack", "kind": "Rack", "listKind": "RackList"}
+    schema = {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}}
+    version = {"name": "v1", "served": True, "storage": True, "schema": schema}
+    w.cluster.create(
+        "customresourcedefinitions",
+        {
+            "apiVersion": "apiextensions.k8s.io/v1",
+            "kind": "CustomResourceDefinition",
+            "metadata": {"name": "racks.example.com"},
+            "spec": {
+                "group": "example.com", "scope": "Cluster", "names": names, "versions": [version],
+            },
+        },
+    )  # fmt: skip
+
+
+def rack(name: str, limit: int, **more: Any) -> dict[str, Any]:
+    return {
+        "apiVersion": "example.com/v1",
+        "kind": "Rack",
+        "metadata": {"name": name},
+        "limit": limit,
+        **more,
+    }
+
+
+def annotated(w: World, name: str, annotations: Mapping[str, str]) -> None:
+    container = {"name": "c", "image": "app", "resources": {"requests": {"cpu": "1m"}}}
+    w.cluster.create(
+        "pods",
+        {
+            "metadata": {"name": name, "annotations": dict(annotations)},
+            "spec": {"containers": [container]},
+        },
+    )
+
+
+async def recorded(w: World) -> list[AnyRecord]:
+    async with open_journal(str(w.journal)) as store:
+        return [stored.record async for stored in store.read()]
+
+
+async def test_custom_resources_and_annotations_reach_the_plugin_and_the_journal(
+    tmp_path: Path,
+) -> None:
+    async with world(tmp_path, nodes=1) as w:
+        install(w)
+        async with w.daemon(enabled("Racks"), Racks) as daemon:
+            w.add_pod("first")
+            await w.until(lambda: "the rack is full" in w.message("first"))
+            w.cluster.create("racks.example.com", rack("n0", 1, note="nobody reads this"))
+            await w.until(lambda: w.node_of("first") == "n0")
+            assert w.pod("first")["metadata"]["annotations"][SLOT] == "n0-1"
+            annotated(w, "two", {WANTED: "2", "example.com/secret": "hush"})
+            await w.until(lambda: "the rack is full" in w.message("two"))
+            w.cluster.patch("racks.example.com", "n0", {"limit": 3, "note": "nor this"})
+            await w.until(lambda: w.node_of("two") == "n0")
+            assert daemon.cluster.objects(Spec)["n0"].limit == 3
+        async with w.daemon(enabled("Racks"), Racks) as daemon:  # from the checkpoint
+            assert daemon.cluster.objects(Spec)["n0"].limit == 3
+            w.cluster.delete("racks.example.com", "n0")
+            with anyio.fail_after(PATIENCE_S):
+                while daemon.cluster.objects(Spec):
+                    await anyio.lowlevel.checkpoint()
+        records = await recorded(w)
+        seen = [
+            record.object.content
+            for record in records
+            if isinstance(record, ObjectSeen) and isinstance(record.object, CustomObject)
+        ]
+        assert seen == [{"limit": 1}, {"limit": 3}]
+        slots = [r.annotations for r in records if isinstance(r, PodChanged) and r.annotations]
+        assert {SLOT: "n0-1"} in slots
+        assert {WANTED: "2", SLOT: "n0-1"} in slots
+        assert b"hush" not in w.journal.read_bytes()
+        await _without_the_plugin(records)
+        async with open_journal(str(w.journal)) as store:
+            report = await replay(store, registry_with(Racks))
+        assert report.divergence is None
+
+
+async def _without_the_plugin(records: list[AnyRecord]) -> None:
+    """The journal can be folded where nobody knows what a Rack is."""
+    fold = Fold(ClusterState(), Registry.discover().load)
+    for record in records:
+        fold.apply(record)
+        if isinstance(record, ObjectSeen) and isinstance(record.object, CustomObject):
+            [kept] = fold.state.objects(CustomObject).values()
+            assert (kept.resource, kept.object_key) == ("racks.example.com", "n0")
+    assert ObjectGone("CustomObject", "racks.example.com/n0", kept.uid) in records
+    assert not fold.state.objects(CustomObject)
