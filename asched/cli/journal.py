@@ -22,9 +22,11 @@ from asched.cli.root import command_app
 from asched.framework.registry import Registry
 from asched.journal import archiving
 from asched.journal import export as exporting
+from asched.journal.backup import back_up
 from asched.journal.chain import Head, Segment
 from asched.journal.checkpoints import keep_boundary
-from asched.journal.opening import open_journal
+from asched.journal.errors import JournalError
+from asched.journal.opening import journal_file, open_journal
 from asched.journal.statistics import JournalStatistics, statistics
 from asched.journal.store import JournalStore
 from asched.journal.verification import KeptHead, Progress, Verified, verify_journal
@@ -101,6 +103,40 @@ def stats(
         print_json(found)
     else:
         _print_statistics(found)
+
+
+@app.command()
+def backup(
+    to: Annotated[Path, typer.Option(metavar="FILE", help="The copy; it must not be there yet.")],
+    journal: JournalOption = DEFAULT_URL,
+) -> None:
+    """Copy a journal in SQLite while a daemon writes to it, and prove the copy.
+
+    To restore, stop the daemon, move its journal away and copy the copy to its place. A journal in
+    PostgreSQL is copied by pg_dump.
+    """
+    source = _file_of(journal)
+    if source is None:
+        raise BadInput("asched: only a journal in SQLite is a file; for PostgreSQL use pg_dump")
+    try:
+        back_up(source, to)
+    except JournalError as error:
+        raise as_command_error(error) from None
+
+    async def prove(store: JournalStore) -> Verified:
+        with progress_to((await store.head()).seq, "verifying") as progress:
+            return await verify_journal(store, progress=progress)
+
+    proven = ask_journal(str(to), prove)
+    typer.echo(f"{to}: {proven.records} records, verified, {to.stat().st_size} bytes")
+    typer.echo(f"head {proven.head}")
+
+
+def _file_of(journal: str) -> Path | None:
+    try:
+        return journal_file(journal)
+    except JournalError as error:
+        raise as_command_error(error) from None
 
 
 ArchiveOption = Annotated[

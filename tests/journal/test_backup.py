@@ -1,0 +1,108 @@
+"""``asched journal backup``: a whole journal, whatever is written meanwhile, and the way back."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+import anyio
+
+from asched.journal import open_journal
+from asched.journal.backup import back_up
+from asched.journal.verification import verify_journal
+from tests.daemon.world import world
+from tests.journal.samples import turn
+from tests.journal.test_commands import path, run  # noqa: F401  a fixture
+
+
+def test_the_copy_is_proven_and_the_same(path: Path, tmp_path: Path) -> None:  # noqa: F811
+    copy = tmp_path / "copy.db"
+    code, out, err = run("backup", "--journal", path, "--to", copy)
+    assert (code, err) == (0, "")
+    assert out.startswith(f"{copy}: 16 records, verified, ")
+    assert run("verify", "--journal", copy)[1] == run("verify", "--journal", path)[1]
+    assert stat.S_IMODE(copy.stat().st_mode) == 0o600
+    assert [*tmp_path.glob("copy.db*")] == [copy]
+
+
+def test_what_is_there_is_not_written_over(path: Path, tmp_path: Path) -> None:  # noqa: F811
+    copy = tmp_path / "copy.db"
+    copy.write_text("precious")
+    line = f"asched: {copy} is there already; a copy is made under a new name\n"
+    assert run("backup", "--journal", path, "--to", copy) == (2, "", line)
+    assert copy.read_text() == "precious"
+
+
+def test_what_cannot_be_copied(path: Path, tmp_path: Path) -> None:  # noqa: F811
+    none = tmp_path / "none.db"
+    line = f"asched: cannot open {none}: there is no such file\n"
+    assert run("backup", "--journal", none, "--to", tmp_path / "copy.db") == (2, "", line)
+    to = tmp_path / "nowhere" / "copy.db"
+    line = f"asched: cannot copy {path} to {to}: No such file or directory\n"
+    assert run("backup", "--journal", path, "--to", to) == (1, "", line)
+    garbage = tmp_path / "garbage.db"
+    garbage.write_text("My dear journal, today I scheduled pods.\n" * 500)
+    code, _, err = run("backup", "--journal", garbage, "--to", tmp_path / "copy.db")
+    assert (code, err.count("\n")) == (1, 1)
+    assert "file is not a database" in err
+    assert not (tmp_path / "copy.db").exists()
+
+
+def test_postgresql_has_a_tool_of_its_own() -> None:
+    code, _, err = run("backup", "--journal", "postgresql+asyncpg://h/db", "--to", "copy.db")
+    assert (code, err) == (
+        2,
+        "asched: only a journal in SQLite is a file; for PostgreSQL use pg_dump\n",
+    )
+
+
+async def test_a_copy_while_batches_are_written(tmp_path: Path) -> None:
+    """Each copy verifies by itself and ends with a batch that was whole."""
+    source = tmp_path / "journal.db"
+    async with open_journal(str(source)) as store:
+        await store.claim("writer", claimed_at_ns=0)
+        await store.append(turn(0), written_at_ns=0)
+        done = anyio.Event()
+
+        async def write() -> None:
+            number = 1
+            while not done.is_set():
+                await store.append(turn(number), written_at_ns=number)
+                number += 1
+
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(write)
+            for number in range(5):
+                await anyio.to_thread.run_sync(back_up, source, tmp_path / f"copy-{number}.db")
+            done.set()
+        end = await store.head()
+    records = []
+    for number in range(5):
+        async with open_journal(str(tmp_path / f"copy-{number}.db"), read_only=True) as copy:
+            records.append((await verify_journal(copy)).head.seq)
+    assert records == sorted(records)
+    assert 3 <= records[0] < records[-1] <= end.seq
+
+
+async def test_the_way_back(tmp_path: Path) -> None:
+    """The journal is lost after a backup: a daemon goes on with the copy, and what was bound since is
+    what the API server says."""
+    async with world(tmp_path, nodes=2) as w:
+        async with w.daemon():
+            w.add_pods(5, "before")
+            await w.until(lambda: len(w.placements.order) == 5)
+            await anyio.to_thread.run_sync(back_up, w.journal, tmp_path / "backup.db")
+            w.add_pods(5, "after")
+            await w.until(lambda: len(w.placements.order) == 10)
+        (tmp_path / "lost").mkdir()
+        for suffix in ("", "-wal", "-shm"):
+            if os.path.exists(lost := f"{w.journal}{suffix}"):
+                os.rename(lost, tmp_path / "lost" / os.path.basename(lost))
+        os.rename(tmp_path / "backup.db", w.journal)
+        async with w.daemon() as daemon:
+            w.add_pods(5, "later")
+            await w.until(lambda: len(w.placements.order) == 15)
+            assert len(daemon.cluster.pods) == 15
+        async with open_journal(str(w.journal), read_only=True) as store:
+            await verify_journal(store)
