@@ -214,7 +214,7 @@ class World:
         registry = registry_with(*plugins)
         configuration = parse(config, "test", registry, empty_is_defaults=True)
         async with (
-            connect(self.kubeconfig) as client,
+            connect(self.kubeconfig, watcher=metrics.requests if metrics else None) as client,
             running_daemon(configuration, registry, client, store, metrics) as daemon,
         ):
             yield daemon
