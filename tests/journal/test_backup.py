@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import stat
 from pathlib import Path
 
@@ -85,6 +84,13 @@ async def test_a_copy_while_batches_are_written(tmp_path: Path) -> None:
     assert 3 <= records[0] < records[-1] <= end.seq
 
 
+def restore(journal: Path, copy: Path) -> None:
+    """Put the copy in place of a journal, with all that SQLite keeps beside that."""
+    for suffix in ("", "-wal", "-shm"):
+        Path(f"{journal}{suffix}").unlink(missing_ok=True)
+    copy.rename(journal)
+
+
 async def test_the_way_back(tmp_path: Path) -> None:
     """The journal is lost after a backup: a daemon goes on with the copy, and what was bound since is
     what the API server says."""
@@ -95,11 +101,7 @@ async def test_the_way_back(tmp_path: Path) -> None:
             await anyio.to_thread.run_sync(back_up, w.journal, tmp_path / "backup.db")
             w.add_pods(5, "after")
             await w.until(lambda: len(w.placements.order) == 10)
-        (tmp_path / "lost").mkdir()
-        for suffix in ("", "-wal", "-shm"):
-            if os.path.exists(lost := f"{w.journal}{suffix}"):
-                os.rename(lost, tmp_path / "lost" / os.path.basename(lost))
-        os.rename(tmp_path / "backup.db", w.journal)
+        restore(w.journal, tmp_path / "backup.db")
         async with w.daemon() as daemon:
             w.add_pods(5, "later")
             await w.until(lambda: len(w.placements.order) == 15)

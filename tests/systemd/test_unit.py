@@ -143,9 +143,9 @@ def test_what_cannot_be_used_is_not_tried_again() -> None:
     assert int(one("Service.RestartPreventExitStatus")) == BadInput("").exit_code
 
 
-def test_nothing_is_reloaded_that_the_daemon_does_not_reload() -> None:
-    # Nobody in the daemon hears SIGHUP: it would end it.
-    assert "Service.ExecReload" not in directives()
+def test_a_reload_is_the_signal_that_the_daemon_hears() -> None:
+    """What it does on it: tests/daemon/test_reload.py."""
+    assert one("Service.ExecReload") == "kill -HUP $MAINPID"
 
 
 def test_the_command_line_is_one() -> None:
