@@ -7,18 +7,19 @@ WORKERS ?= 3
 SEEDS ?= 1000
 FIRST ?= 0
 PROCESSES ?= 1
+KILLS ?= 20
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test fuzz simulate benchmark lint types contracts constraints audit clean
+.PHONY: help setup demo test fuzz simulate takeover benchmark lint types contracts constraints audit clean
 
 help:  ## show the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
 
-$(STAMP): pyproject.toml constraints.txt
+$(STAMP): pyproject.toml constraints.txt plugins/asched-gpu/pyproject.toml
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	@echo "installing the pinned dependencies into $(VENV) ..."
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --require-hashes -r constraints.txt
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e .
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-deps --no-build-isolation -e . -e plugins/asched-gpu
 	@touch $@
 
 setup: $(STAMP)  ## create the virtual environment with pinned, hash-checked dependencies
@@ -28,12 +29,17 @@ demo: $(STAMP)  ## schedule 2,000 pods on a simulated 200-node cluster, live
 
 test: lint types contracts audit  ## everything CI runs: style, types, import contracts, tests
 	@$(BIN)/python -m pytest -n $(WORKERS)
+	@$(BIN)/python -m pytest -c plugins/asched-gpu/pyproject.toml plugins/asched-gpu/tests
 
 fuzz: $(STAMP)  ## the property tests with new random examples each time
 	@HYPOTHESIS_PROFILE=fuzz $(BIN)/python -m pytest -n $(WORKERS)
+	@HYPOTHESIS_PROFILE=fuzz $(BIN)/python -m pytest -c plugins/asched-gpu/pyproject.toml plugins/asched-gpu/tests
 
 simulate: $(STAMP)  ## the daemon through SEEDS seeds of drawn faults, on a virtual clock (FIRST, PROCESSES)
 	@$(BIN)/python -m tests.simulation --seeds $(SEEDS) --first $(FIRST) --processes $(PROCESSES)
+
+takeover: $(STAMP)  ## kill the leader of two replicas KILLS times under load, with either kind of journal
+	@$(BIN)/python -m tests.replicas --kills $(KILLS)
 
 benchmark: $(STAMP)  ## measure all of docs/performance.md (SCHEDULER_PERF: Kubernetes' folder of that name)
 	@$(BIN)/python -m benchmarks.suite --definitions $(SCHEDULER_PERF)

@@ -1,0 +1,71 @@
+"""A way to the API server that can be cut: bytes vanish, connections stay."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from time import monotonic
+
+import anyio
+from anyio.abc import ByteStream, SocketAttribute, SocketStream
+from anyio.streams.stapled import MultiListener
+
+
+class Proxy:
+    """Passes bytes on, in both directions, until it is cut."""
+
+    def __init__(self, server: str) -> None:
+        """``server`` is ``http://HOST:PORT``."""
+        host, _, port = server.removeprefix("http://").partition(":")
+        self._host, self._port = host, int(port)
+        self._server = server
+        self.address = ""
+        self.cut_at_s: float | None = None
+        self.binding_sent_s: list[float] = []
+        """When bindings were sent that the cut has swallowed."""
+        self.swallowed = 0
+        """Requests or parts of such that vanished."""
+
+    def cut(self) -> None:
+        """From now on nothing gets through, and nobody is told."""
+        self.cut_at_s = monotonic()
+
+    def kubeconfig(self, original: Path, path: Path) -> Path:
+        """The kubeconfig of the server, by this way."""
+        path.write_text(original.read_text().replace(self._server, self.address))
+        return path
+
+    @asynccontextmanager
+    async def running(self) -> AsyncIterator[None]:
+        listener: MultiListener[SocketStream] = await anyio.create_tcp_listener(
+            local_host="127.0.0.1"
+        )
+        port = listener.extra(SocketAttribute.local_port)
+        self.address = f"http://127.0.0.1:{port}"
+        async with listener, anyio.create_task_group() as tasks:
+            tasks.start_soon(listener.serve, self._serve)
+            yield
+            tasks.cancel_scope.cancel()
+
+    async def _serve(self, client: SocketStream) -> None:
+        async with (
+            client,
+            await anyio.connect_tcp(self._host, self._port) as server,
+            anyio.create_task_group() as tasks,
+        ):
+            tasks.start_soon(self._pass_on, server, client)
+            await self._pass_on(client, server, asked=True)
+            tasks.cancel_scope.cancel()
+
+    async def _pass_on(self, source: ByteStream, to: ByteStream, asked: bool = False) -> None:
+        try:
+            async for chunk in source:
+                if self.cut_at_s is None:
+                    await to.send(chunk)
+                elif asked:
+                    self.swallowed += 1
+                    if b"/binding HTTP" in chunk:
+                        self.binding_sent_s.append(monotonic())
+        except (anyio.BrokenResourceError, anyio.ClosedResourceError):
+            return

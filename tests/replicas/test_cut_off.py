@@ -1,0 +1,45 @@
+"""A leader that cannot reach the API server any more stops by itself, before its lease runs out."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from tests.daemon.world import world
+from tests.replicas.pair import LEASE_S, TAKEOVER_S, Journals, pair
+from tests.replicas.proxy import Proxy
+
+RENEW_DEADLINE_S = 1.0
+NOISE_S = 0.5
+"""The clock of a process and that of a test are read at different times on a busy machine. With this the
+lease has not run out yet."""
+
+
+async def test_a_leader_that_is_cut_off(journals: Journals, tmp_path: Path) -> None:
+    async with world(tmp_path, nodes=4, cpu="16") as w:
+        proxy = Proxy(w.server.url)
+        async with proxy.running():
+            through = proxy.kubeconfig(w.kubeconfig, tmp_path / "through.yaml")
+            async with pair(w, tmp_path, journals, kubeconfigs=(through, w.kubeconfig)) as p:
+                leader, standby = p.replicas
+                await p.start(leader)
+                await p.bind_all(20)
+                await p.start(standby)
+                # Some are on their way when the cut comes, and answers are lost.
+                p.add(100)
+                await w.until(lambda: len(p.ledger.bindings) > 30)
+                proxy.cut()
+                p.add(20)
+                assert await leader.ended() == 1, leader.process.output
+                assert leader.process.lines[-1].startswith("asched: leadership lost"), (
+                    leader.process.output
+                )
+                await p.bind_all(20)
+                assert p.leader is standby
+                cut_at_s = proxy.cut_at_s
+                assert cut_at_s is not None
+                assert proxy.swallowed, "nothing was sent after the cut: a test of nothing"
+                last_s = max(proxy.binding_sent_s, default=cut_at_s)
+                assert last_s - cut_at_s < RENEW_DEADLINE_S + NOISE_S
+                took_s = p.ledger.first_bound_s[p.ledger.holder] - cut_at_s
+                assert took_s < LEASE_S + TAKEOVER_S
+                p.check()
