@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import pytest
-from asched.framework import SUCCESS
+from asched.framework import SUCCESS, Code
 from asched.framework.strict import ConfigurationError
 from asched.testing import instance, node, nodes, pod, pods, profile, run_filter, schedule, scores
 from asched.testing.fixtures import Schedules
 
-from asched_plugin_template.plugin import NO_HEADROOM, PluginTemplate
+from asched_plugin_template.plugin import PluginTemplate
 
+TOO_LITTLE = "node(s) had too little cpu left over"
 CLUSTER = [
     node("empty", cpu="10"),
     node("half", cpu="10"),
@@ -20,7 +21,8 @@ CLUSTER = [
 def test_headroom_is_kept() -> None:
     found = run_filter(PluginTemplate, pod(cpu="5"), CLUSTER)
     assert found["empty"] == SUCCESS
-    assert found["half"] == NO_HEADROOM.by("PluginTemplate")
+    assert found["half"].code is Code.UNSCHEDULABLE
+    assert found["half"].message == TOO_LITTLE
 
 
 def test_arguments_say_how_much() -> None:
@@ -35,9 +37,9 @@ def test_arguments_are_checked() -> None:
         instance(PluginTemplate, args={"headroomPercent": 101})
 
 
-def test_fuller_nodes_are_better() -> None:
+def test_emptier_nodes_are_better() -> None:
     found = scores(PluginTemplate, pod(cpu="1"), CLUSTER)
-    assert found == {"empty": 10, "half": 60}
+    assert found == {"empty": 90, "half": 40}
 
 
 def test_in_a_profile(asched_schedule: Schedules) -> None:
@@ -47,11 +49,11 @@ def test_in_a_profile(asched_schedule: Schedules) -> None:
     assert sorted(found.nodes.values()) == ["node-0", "node-1", "node-2"]
     alone = profile(PluginTemplate, alone=True)
     found = asched_schedule(alone, CLUSTER, pods(4, cpu="2"))
-    assert [found.nodes[f"pod-{n}"] for n in range(4)] == ["half", "half", "empty", "empty"]
+    assert [found.nodes[f"pod-{n}"] for n in range(4)] == ["empty", "empty", "empty", "half"]
 
 
 def test_what_is_refused_says_why() -> None:
     small = [node("small", cpu="2")]
     found = schedule(PluginTemplate, small, [pod("large", cpu="2")])
-    assert found.refusals("large")["small"].message == NO_HEADROOM.message
-    assert "1 node(s) had too little cpu left over" in found.pending["large"]
+    assert found.refusals("large")["small"].message == TOO_LITTLE
+    assert found.pending["large"].startswith(f"0/1 nodes are available: 1 {TOO_LITTLE}.")

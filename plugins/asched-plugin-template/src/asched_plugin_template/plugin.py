@@ -1,4 +1,4 @@
-"""Keeps some cpu of each node free, and fills nodes that are fuller first.
+"""Keeps some cpu of each node free, and prefers nodes that have the most left over.
 
 It shows both forms that a Filter and a Score can have. One of each is enough: keep the form for one
 node while thousands of nodes are not your concern, and the one for all nodes where they are.
@@ -57,7 +57,7 @@ class PluginTemplate(
     ScoreAllPlugin,
     EnqueueExtensions,
 ):
-    """Keeps some cpu of each node free, and fills nodes that are fuller first."""
+    """Keeps some cpu of each node free, and prefers nodes that have the most left over."""
 
     name: ClassVar[str] = "PluginTemplate"
     api_version: ClassVar[int] = 1
@@ -87,9 +87,9 @@ class PluginTemplate(
         return SUCCESS if enough else NO_HEADROOM
 
     def score(self, state: CycleState, pod: PodInfo, node: NodeInfo) -> int:
-        """How good is this node? 0 to 100: how full it would be."""
-        used = node.requested(CPU) + pod.shape.requests.get(CPU, 0)
-        return min(MAX_NODE_SCORE, used * MAX_NODE_SCORE // max(1, node.allocatable(CPU)))
+        """How good is this node? 0 to 100: how much of it would be left over."""
+        left = node.free(CPU) - pod.shape.requests.get(CPU, 0)
+        return max(0, left * MAX_NODE_SCORE // max(1, node.allocatable(CPU)))
 
     # -- the same for all nodes at once: fast -------------------------------------------------
 
@@ -101,6 +101,6 @@ class PluginTemplate(
 
     def score_all(self, state: CycleState, pod: PodInfo, nodes: Nodes) -> Int64Column:
         """How good is each node?"""
-        used = nodes.requested(CPU) + pod.shape.requests.get(CPU, 0)
-        full = used * MAX_NODE_SCORE // np.maximum(nodes.allocatable(CPU), 1)
-        return np.minimum(full, MAX_NODE_SCORE)
+        left = nodes.allocatable(CPU) - nodes.requested(CPU) - pod.shape.requests.get(CPU, 0)
+        share = left * MAX_NODE_SCORE // np.maximum(nodes.allocatable(CPU), 1)
+        return np.maximum(share, 0)
