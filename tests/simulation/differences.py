@@ -7,25 +7,31 @@ from typing import Any
 
 import msgspec
 
-from asched.state.checkpoint import checkpoint_of, image_of_state
+from asched.state.checkpoint import checkpoint_of
+from asched.state.checkpoint_form import StateForm
 from asched.state.cluster import ClusterState
 
+_AROUND = 80
 
-def plain(state: ClusterState) -> Any:
+
+def plain(state: ClusterState) -> dict[str, Any]:
     """A state as a checkpoint would have it, as plain values to be compared. In a journal 1 and 1.0 are
     the same number, so they are here."""
     _, _, packed = checkpoint_of(state).partition(b"\n")
-    return msgspec.msgpack.decode(zlib.decompress(packed))
+    found = msgspec.msgpack.decode(zlib.decompress(packed))
+    if isinstance(found, dict):
+        return found
+    return dict(zip(StateForm.__struct_fields__, found, strict=False))
 
 
 def differences(mine: ClusterState, theirs: ClusterState) -> str:
-    """The parts of their images that are not alike, and the first few words of each."""
-    ours, others = image_of_state(mine), image_of_state(theirs)
+    """Which parts are not alike, and what is there where each begins to differ."""
+    ours, others = plain(mine), plain(theirs)
     found = []
-    for field in ours._fields:
-        one, other = repr(getattr(ours, field)), repr(getattr(others, field))
-        if one != other:
+    for part in ours.keys() | others.keys():
+        if ours.get(part) != others.get(part):
+            one, other = repr(ours.get(part)), repr(others.get(part))
             at = next((i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), 0)
-            start = max(0, at - 60)
-            found.append(f"{field}: {one[start : at + 80]!r} against {other[start : at + 80]!r}")
-    return "; ".join(found)
+            cut = slice(max(0, at - _AROUND), at + _AROUND)
+            found.append(f"{part}: {one[cut]} against {other[cut]}")
+    return "; ".join(sorted(found))

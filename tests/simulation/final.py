@@ -2,23 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from asched.journal.checkpoints import nearest
 from asched.journal.errors import JournalCorruptError
 from asched.journal.memory import MemoryStore
 from asched.journal.verification import verify_journal
-from asched.sim.cluster import Cluster
 from asched.state.fold import Fold
 from tests.simulation.breach import BreachError, demand
-from tests.simulation.churn import Churn
 from tests.simulation.differences import differences, plain
 from tests.simulation.processes import Surroundings
 
-Object = dict[str, Any]
 
-
-async def check_end(around: Surroundings, cluster: Cluster, churn: Churn) -> None:
+async def check_end(around: Surroundings) -> None:
     """Raises BreachError."""
     store = MemoryStore(around.disk.journal)
     try:

@@ -6,6 +6,8 @@ off.
 
 from __future__ import annotations
 
+from enum import Enum
+
 import msgspec
 
 
@@ -129,6 +131,17 @@ class Workload(msgspec.Struct, frozen=True):
     """The share of apps that ask for more than room: affinity, spreading, ports, a zone."""
 
 
+class Election(Enum):
+    """Whether replicas elect a leader, and what they write to."""
+
+    NONE = "none"
+    """One daemon, which another may depose by taking its journal."""
+    SHARED = "shared"
+    """Two replicas with one journal."""
+    OWN = "own"
+    """Two replicas, each with a journal of its own."""
+
+
 class Mix(msgspec.Struct, frozen=True):
     """All that may go wrong in a seed of a class."""
 
@@ -138,6 +151,7 @@ class Mix(msgspec.Struct, frozen=True):
     processes: ProcessFaults = ProcessFaults()
     plugins: PluginFaults = PluginFaults()
     workload: Workload = Workload()
+    election: Election = Election.NONE
 
 
 _API = ApiFaults(
@@ -173,6 +187,22 @@ CLASSES: dict[str, Mix] = {
         api=_SOME_API,
         watch=_SOME_WATCH,
         journal=_SOME_JOURNAL,
+    ),
+    "lease": Mix(
+        election=Election.SHARED,
+        processes=ProcessFaults(
+            freezes_per_hour=100, crashes_per_hour=75, stops_per_hour=50, jumps_per_hour=50
+        ),
+        api=ApiFaults(unanswered=0.03, failing=0.02, slow=0.03, outages_per_hour=30),
+        watch=_SOME_WATCH,
+        journal=_SOME_JOURNAL,
+    ),
+    "journals": Mix(
+        election=Election.OWN,
+        processes=ProcessFaults(
+            freezes_per_hour=100, crashes_per_hour=75, stops_per_hour=50, jumps_per_hour=50
+        ),
+        api=ApiFaults(unanswered=0.03, failing=0.02, slow=0.03, outages_per_hour=30),
     ),
     "clock": Mix(
         processes=ProcessFaults(jumps_per_hour=300, crashes_per_hour=75, freezes_per_hour=75),

@@ -145,6 +145,9 @@ class Wire:
 
     async def exchange(self, credentials: Credentials, request: ApiRequest) -> HttpAnswer:
         del credentials
+        if self._ports.frozen:
+            await self._ports.through()
+            raise NoAnswerError("the connection was closed meanwhile", sent=False)
         await self._ports.through()
         self._outgoing(request)
         course = self._network.course()

@@ -12,11 +12,16 @@ import msgspec
 
 from asched.daemon.config_file import Configuration
 from asched.daemon.daemon import Daemon, running_daemon
+from asched.daemon.leadership import LeadershipLostError, candidate
 from asched.daemon.machine import Machine
+from asched.daemon.metrics import Metrics
+from asched.daemon.replica import ReplicaParts, running_replica
 from asched.framework.registry import Registry
 from asched.journal.errors import FencedError, JournalBusyError
 from asched.kube.client import ApiClient
 from asched.kube.credentials import Credentials, FixedCredentials
+from asched.kube.election import LeaseTiming
+from asched.kube.lease import LeaderElector, LeaseName
 from asched.kube.timing import RetryPolicy
 from asched.kube.transport import ApiRequest
 from asched.model.node import Node
@@ -24,6 +29,7 @@ from asched.state.cluster import ClusterState
 from asched.state.records import AnyRecord
 from tests.simulation.auditor import Auditor
 from tests.simulation.breach import BreachError, Referee, demand
+from tests.simulation.mixes import Election
 from tests.simulation.network import Network, Wire
 from tests.simulation.ports import Ports
 from tests.simulation.stores import Disk, FaultyStore
@@ -33,6 +39,7 @@ from tests.simulation.virtual_time import VirtualClock, VirtualLoop
 T = TypeVar("T")
 
 _SERVER = Credentials("http://127.0.0.1")
+_LEASE = LeaseName("kube-system", "asched")
 
 
 class Surroundings(NamedTuple):
@@ -46,6 +53,7 @@ class Surroundings(NamedTuple):
     configuration: Configuration
     registry: Registry
     referee: Referee
+    election: Election
 
 
 class Process:
@@ -53,7 +61,7 @@ class Process:
 
     def __init__(self, name: str, around: Surroundings, seed: str) -> None:
         self.name = name
-        self.daemon: Daemon | None = None
+        self._daemon: Callable[[], Daemon | None] = lambda: None
         self.over = False
         self.deposed = False
         self._around = around
@@ -78,6 +86,8 @@ class Process:
         except* FencedError:
             trace(self.name, "was deposed")
             self.deposed = True
+        except* LeadershipLostError as group:
+            trace(self.name, str(_first(group)))
         except* JournalBusyError:
             trace(self.name, "could not claim the journal")
         except* Exception as group:  # noqa: BLE001  whatever it is, a daemon may not die of it
@@ -87,24 +97,42 @@ class Process:
 
     async def _live(self) -> None:
         around = self._around
-        wire = Wire(self.name, around.network, self.ports, around.trace, self._outgoing)
-        client = ApiClient(
-            wire,
-            FixedCredentials(_SERVER),
-            _SERVER,
-            clock=self.clock,
-            random=self._chance,
-            budget=None,
-            retry=RetryPolicy(),
-        )
+        client = self._client(self.name)
         store = FaultyStore(self.name, around.disk, self.ports, around.trace, self._stored)
         machine = Machine(self.clock, self._aside, self.name)
-        async with running_daemon(
-            around.configuration, around.registry, client, store, machine=machine
-        ) as daemon:
-            self.daemon = daemon
+        if around.election is Election.NONE:
+            async with running_daemon(
+                around.configuration, around.registry, client, store, machine=machine
+            ) as daemon:
+                self._daemon = lambda: daemon
+                await self._stop.wait()
+                around.trace(self.name, "stops")
+            return
+        lease_client = self._client(f"{self.name} lease")
+        elector = LeaderElector(lease_client, _LEASE, self.name, LeaseTiming())
+        async with (
+            candidate(elector) as leadership,
+            running_replica(
+                ReplicaParts(
+                    around.configuration, around.registry, client, store, leadership, Metrics(),
+                    machine,
+                ),
+                shared=around.election is Election.SHARED,
+            ) as replica,
+        ):  # fmt: skip
+            self._daemon = lambda: replica.daemon
             await self._stop.wait()
             around.trace(self.name, "stops")
+
+    def _client(self, name: str) -> ApiClient:
+        """One with connections of its own."""
+        around = self._around
+        wire = Wire(name, around.network, self.ports, around.trace, self._outgoing)
+        source = FixedCredentials(_SERVER)
+        return ApiClient(
+            wire, source, _SERVER, clock=self.clock, random=self._chance, budget=None,
+            retry=RetryPolicy(),
+        )  # fmt: skip
 
     async def _aside(self, compute: Callable[[], T], /) -> T:
         """Beside the event loop, as far as anybody in it can tell."""
@@ -125,7 +153,8 @@ class Process:
             auditor.stored(first_seq, records)
 
     def _state(self) -> ClusterState | None:
-        return None if self.daemon is None else self.daemon.cluster
+        daemon = self._daemon()
+        return None if daemon is None else daemon.cluster
 
     def _outgoing(self, request: ApiRequest) -> None:
         """Nothing is done to the cluster whose decision is not durable, or that is known to be in

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import traceback
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
@@ -20,7 +21,7 @@ from tests.simulation.churn import Churn
 from tests.simulation.configurations import drawn_configuration, installed
 from tests.simulation.final import check_end
 from tests.simulation.fresh_eyes import overlooked
-from tests.simulation.mixes import CLASSES, Mix
+from tests.simulation.mixes import CLASSES, Election, Mix
 from tests.simulation.network import Network
 from tests.simulation.placements import Placements
 from tests.simulation.plugins import Shaky
@@ -98,12 +99,19 @@ class Simulation:
         if self.mix.workload.sessions:
             for definition in _queues_and_groups():
                 self.cluster.create("customresourcedefinitions", definition)
-        self.around = Surroundings(
+        around = Surroundings(
             loop, self.network, Disk(self._chance("disk"), self.mix.journal),
             Auditor(registry.load), self.trace,
-            drawn_configuration(self._chance("configuration"), self.mix), registry,
-            self.referee,
+            drawn_configuration(self._chance("configuration"), self.mix), registry, self.referee,
+            self.mix.election,
         )  # fmt: skip
+        self.around = [around]
+        """One for each place in which a daemon runs."""
+        if self.mix.election is Election.SHARED:
+            self.around.append(around)
+        elif self.mix.election is Election.OWN:
+            disk = Disk(self._chance("other disk"), self.mix.journal)
+            self.around.append(around._replace(disk=disk, auditor=Auditor(registry.load)))
         self.placements = Placements(self.cluster, self.referee)
         self.churn = Churn(
             loop, self.cluster, self._chance("churn"), self.mix.workload, self.trace,
@@ -123,19 +131,26 @@ class Simulation:
             with ordered_scopes():
                 await self._run()
             self.referee.check()
-        except (BreachError, StuckError) as error:
-            breach = str(error)
-        except BaseExceptionGroup as group:
-            errors = group.subgroup((BreachError, StuckError))
-            if errors is None:
-                raise
-            breach = str(self.referee.first or errors.exceptions[0])
+        except Exception as error:  # noqa: BLE001  whatever it is, the seed has failed
+            breach = self._described(error)
         step, now_s = self.loop.steps, self.loop.time()
-        auditor = self.around.auditor
+        auditors = {id(around.auditor): around.auditor for around in self.around}.values()
         return Outcome(
-            self.seed, self.name, breach, step, self._churn_s, now_s, auditor.records,
-            auditor.decisions, self.placements.bound, self._lives, self.trace.digest(),
+            self.seed, self.name, breach, step, self._churn_s, now_s, sum(auditor.records for auditor in auditors),
+            sum(auditor.decisions for auditor in auditors), self.placements.bound, self._lives, self.trace.digest(),
         )  # fmt: skip
+
+    def _described(self, error: BaseException) -> str:
+        """What went wrong first, in a line; where nobody expected it, how it came about is for who
+        reads the trace."""
+        while isinstance(error, BaseExceptionGroup):
+            error = error.exceptions[0]
+        found = self.referee.first or error
+        for line in traceback.format_exception(found.__cause__ or found):
+            self.trace.aside("breach", line.rstrip())
+        if isinstance(found, BreachError | StuckError):
+            return str(found)
+        return f"{type(found).__name__}: {found}"
 
     async def _run(self) -> None:
         self.churn.begin()
@@ -150,7 +165,8 @@ class Simulation:
             await replicas.stop()
             self._lives = replicas.lives
             self.referee.check()
-            await check_end(self.around, self.cluster, self.churn)
+            for around in {id(around.disk): around for around in self.around}.values():
+                await check_end(around)
             tasks.cancel_scope.cancel()
 
     async def _watch_referee(self, everything: anyio.CancelScope) -> None:
@@ -210,7 +226,7 @@ class Simulation:
 
     async def _full_disk(self) -> None:
         self.trace("disk", "is full")
-        disk = self.around.disk
+        disk = self.around[0].disk
         disk.failing = True
         await anyio.sleep(disk.chance.uniform(0.5, 60.0))
         disk.failing = False
@@ -221,8 +237,8 @@ class Simulation:
         self.trace("simulation", "no more faults")
         healthy = Mix(workload=self.mix.workload)
         self.network.heal()
-        disk = self.around.disk
-        disk.failing, disk.faults = False, healthy.journal
+        for around in self.around:
+            around.disk.failing, around.disk.faults = False, healthy.journal
         replicas.heal()
         self.churn.settle()
 
@@ -242,7 +258,7 @@ class Simulation:
             )
 
     def _overlooked(self) -> list[str]:
-        around = self.around
+        around = self.around[0]
         now_ns = int(BEGIN.timestamp() + self.loop.time()) * NS_PER_S
         return overlooked(self.cluster, around.configuration, around.registry, now_ns)
 
