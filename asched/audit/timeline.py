@@ -189,7 +189,7 @@ class PodTimelines:
                 self._write(record.key, EvictionFailure(seq, at, record.message))
 
     def _extender(self, index: int) -> str:
-        extenders = self._fold.state.extenders
+        extenders = self._fold.state.outsiders
         return extenders[index].name if index < len(extenders) else f"extender {index}"
 
     def _rejected(self, record: r.Rejected) -> None:

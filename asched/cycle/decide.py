@@ -18,7 +18,7 @@ from asched.cycle.group_conditions import group_decisions
 from asched.cycle.lottery import Best, choose
 from asched.cycle.shape_cache import ShapeCache
 from asched.framework.duration import format_duration
-from asched.framework.extenders import EXTENDER, AttemptPausedError, ExtenderFailureError
+from asched.framework.extenders import AttemptPausedError, ExtenderFailureError
 from asched.framework.findings import histogram, rejecting_plugins
 from asched.framework.interface import (
     PermitPlugin,
@@ -121,7 +121,7 @@ class Decider:
         except PluginFailure as failure:
             return AttemptFailed(info.key, info.uid, attempt_number, failure.plugin, str(failure))
         except ExtenderFailureError as failure:
-            return AttemptFailed(info.key, info.uid, attempt_number, EXTENDER, str(failure))
+            return AttemptFailed(info.key, info.uid, attempt_number, failure.plugin, str(failure))
         except AssertionError:
             raise  # our own: the state contradicts itself
         except Exception as error:  # noqa: BLE001  a plugin's answer passed for one and was none

@@ -16,22 +16,18 @@ import numpy as np
 from asched.cycle.attempt import Screening
 from asched.framework.extenders import (
     CANDIDATE_REVIEW,
-    EXTENDER,
-    MAX_EXTENDER_SCORE,
     AttemptPausedError,
     ExtenderFailureError,
-    ExtenderSpec,
     ExtenderVerb,
+    Outsider,
     PreemptionCandidate,
 )
-from asched.framework.nodes import MAX_NODE_SCORE, BoolColumn, Int64Column, Verdicts
+from asched.framework.nodes import BoolColumn, Int64Column, Verdicts
 from asched.framework.pod_info import PodInfo
 from asched.framework.profile import Profile
 from asched.state.cluster import ClusterState
 from asched.state.inquiries import FilterAnswers, Inquiry, mask_of, packed
 from asched.state.records import ExtenderAsked
-
-_SCORE_SCALE = MAX_NODE_SCORE // MAX_EXTENDER_SCORE
 
 
 class Consultation:
@@ -47,7 +43,7 @@ class Consultation:
         self._known = known if known is not None and known.is_of(pod.uid, attempt) else None
         self._extenders = [
             (index, spec)
-            for index, spec in enumerate(cluster.extenders)
+            for index, spec in enumerate(cluster.outsiders)
             if spec.is_interested_in(pod)
         ]
 
@@ -87,11 +83,12 @@ class Consultation:
             failure = self._answers().failures.get((ExtenderVerb.FILTER, index))
             if failure is not None:
                 if not spec.ignorable:
-                    raise ExtenderFailureError(failure)
+                    raise ExtenderFailureError(failure, spec.speaks_as)
                 continue
             answers = self._answers().filters.get(index, FilterAnswers())
             codes, asked = answers.column(self._cluster.nodes.size)
-            self._enter_refusals(screening, left & asked & (codes > 0), answers)
+            refused = left & asked & (codes > 0)
+            self._enter_refusals(screening, refused, answers, spec.speaks_as)
             missing = left & ~asked
             if missing.any():
                 unasked = index, missing
@@ -103,7 +100,7 @@ class Consultation:
         return None
 
     def _enter_refusals(
-        self, screening: Screening, refused: BoolColumn, answers: FilterAnswers
+        self, screening: Screening, refused: BoolColumn, answers: FilterAnswers, by: str
     ) -> None:
         rows = np.flatnonzero(refused)
         if not len(rows):
@@ -111,7 +108,7 @@ class Consultation:
         codes, _ = answers.column(len(refused))
         # Findings may be shared with like pods, which the extender said nothing about.
         screening.findings = screening.findings.copy()
-        screening.findings.add(self._rank, EXTENDER, Verdicts(codes[rows], answers.statuses), rows)
+        screening.findings.add(self._rank, by, Verdicts(codes[rows], answers.statuses), rows)
 
     # -- prioritize ---------------------------------------------------------------------------
 
@@ -120,7 +117,8 @@ class Consultation:
         ask first.
 
         ``screening`` is left with the nodes that they were asked about. All are asked at the same
-        time; one that fails adds nothing, ignorable or not (``prioritizeNodes``).
+        time; one that fails adds nothing, ignorable or not (``prioritizeNodes``). A plugin's scores
+        are needed unless it is optional. Raises :class:`ExtenderFailureError`.
         """
         scorers = [(index, spec) for index, spec in self._extenders if spec.prioritize_verb]
         if not scorers:
@@ -137,9 +135,12 @@ class Consultation:
         bonus = np.zeros(size, np.int64)
         there = answers.compared >= 0
         for index, spec in scorers:
+            failure = answers.failures.get((ExtenderVerb.PRIORITIZE, index))
+            if failure is not None and spec.must_score:
+                raise ExtenderFailureError(failure, spec.speaks_as)
             scores = answers.scores.get(index)
             if scores is not None:
-                bonus[answers.compared[there]] += scores[there] * (spec.weight * _SCORE_SCALE)
+                bonus[answers.compared[there]] += scores[there] * (spec.weight * spec.score_scale)
         return bonus
 
     # -- preempt ------------------------------------------------------------------------------
@@ -196,7 +197,7 @@ class _Review:
     """The :class:`~asched.framework.extenders.CandidateReview` of one attempt."""
 
     def __init__(
-        self, cluster: ClusterState, answers: Inquiry, reviewers: Sequence[tuple[int, ExtenderSpec]]
+        self, cluster: ClusterState, answers: Inquiry, reviewers: Sequence[tuple[int, Outsider]]
     ) -> None:
         self._cluster = cluster
         self._answers = answers

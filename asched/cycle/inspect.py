@@ -130,7 +130,9 @@ def inspect(cluster: ClusterState, profile: Profile, pod: PodInfo) -> Inspection
             AttemptOutcome.ERROR, names, message=str(failure), failed_plugin=failure.plugin
         )
     except ExtenderFailureError as failure:
-        return Inspection(AttemptOutcome.ERROR, names, message=str(failure), failed_plugin=EXTENDER)
+        return Inspection(
+            AttemptOutcome.ERROR, names, message=str(failure), failed_plugin=failure.plugin
+        )
 
 
 class _Inspector:

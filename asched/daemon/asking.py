@@ -10,6 +10,7 @@ import numpy as np
 import structlog
 from anyio.abc import TaskGroup
 
+from asched.daemon.outside.plugins import OutsidePlugins
 from asched.framework.extenders import ExtenderVerb, PreemptionCandidate
 from asched.framework.interface import Victim
 from asched.framework.pod_info import PodInfo
@@ -49,7 +50,9 @@ class Asking:
         extenders: Sequence[HttpExtender],
         tasks: TaskGroup,
         report: Callable[[ExtenderAnswer], None],
+        plugins: OutsidePlugins,
     ) -> None:
+        self._plugins = plugins
         self._cluster = cluster
         self._extenders = extenders
         self._tasks = tasks
@@ -67,13 +70,22 @@ class Asking:
     def ask(self, question: ExtenderAsked, pod: PodInfo) -> None:
         """Put a question that was just folded and is in the journal, about the nodes as they now
         are. What is asked is settled on return; the answers come later."""
+        if question.extenders[0] >= len(self._extenders):
+            # They come after the extenders, and look for themselves when it is their turn.
+            for index in question.extenders:
+                self._tasks.start_soon(self._run_plugin, self._extenders, index, question, pod)
+            return
         inquiry = self._cluster.inquiries[question.key]
         table = self._cluster.nodes
         names = [table.names[row] for row in inquiry.rows.tolist()]
         nodes = AskedNodes(names, [table.node(row) for row in inquiry.rows.tolist()])
         victims = [self._with_pods(candidate) for candidate in question.candidates]
+        asked = self._extenders
         for index in question.extenders:
-            self._tasks.start_soon(self._run, self._extenders, index, question, pod, nodes, victims)
+            if index < len(asked):
+                self._tasks.start_soon(self._run, asked, index, question, pod, nodes, victims)
+            else:
+                self._tasks.start_soon(self._run_plugin, asked, index, question, pod)
 
     def _with_pods(self, candidate: PreemptionCandidate) -> VictimPods:
         found = (self._cluster.entry(victim.key, victim.uid) for victim in candidate.victims)
@@ -98,6 +110,16 @@ class Asking:
             trouble = str(error)
         if asked is self._extenders:
             self._say(index, trouble)
+            self._report(answer)
+
+    async def _run_plugin(
+        self, asked: Sequence[HttpExtender], index: int, question: ExtenderAsked, pod: PodInfo
+    ) -> None:
+        answer = None
+        if asked is self._extenders:
+            answer = await self._plugins.answer(index, question, pod)
+        if answer is not None and asked is self._extenders:
+            self._say(index, answer.message if isinstance(answer, ExtenderFailed) else "")
             self._report(answer)
 
     async def _answer(
@@ -153,8 +175,13 @@ class Asking:
         if trouble == self._failing.get(index, ""):
             return
         self._failing[index] = trouble
-        name = self._extenders[index].name
-        if trouble:
+        name = self._cluster.outsiders[index].name
+        if index >= len(self._extenders):
+            if trouble:
+                log.warning("a plugin fails outside decisions", plugin=name, error=trouble)
+            else:
+                log.info("the plugin answers again", plugin=name)
+        elif trouble:
             log.warning("an extender fails", extender=name, error=trouble)
         else:
             log.info("the extender answers again", extender=name)

@@ -16,13 +16,14 @@ from asched.batch.registry import SessionRegistry
 from asched.daemon import config_settings
 from asched.daemon.config_settings import AschedConfiguration
 from asched.daemon.config_yaml import Document, YamlError, parse_documents
+from asched.daemon.plugin_start import prepared
 from asched.daemon.session_files import read_conf
 from asched.framework import config as kube_config
 from asched.framework.config import KubeSchedulerConfiguration, decode_with_problems
 from asched.framework.limited_file import read_limited
 from asched.framework.profile import ProfileSpec
 from asched.framework.registry import Registry
-from asched.framework.resolve import resolve_with_problems, without_effect
+from asched.framework.resolve import OptionalPlugins, resolve_with_problems, without_effect
 from asched.framework.sessions import SessionSpec
 from asched.framework.strict import Problem, StrictDecoder, nearest, quote
 
@@ -93,7 +94,9 @@ def parse(
             [f"{name}: holds no document; expected kind {' or '.join(_API_VERSIONS)}"]
         )
     reader = _Reader(name, registry)
-    for number, document in enumerate(documents, 1):
+    numbered = [*enumerate(documents, 1)]
+    # First asched's own settings: they say which plugins profiles may do without.
+    for number, document in sorted(numbered, key=lambda entry: not _is_own(entry[1].value)):
         reader.read(number, document)
     return reader.configuration()
 
@@ -105,6 +108,9 @@ class _Reader:
         self._name = name
         self._registry = registry
         self._errors: list[str] = []
+        self._errors_in: dict[int, list[str]] = {}
+        """By document."""
+        self._optional = OptionalPlugins()
         self._warnings: list[str] = []
         self._numbers: dict[str, int] = {}
         self._scheduler = KubeSchedulerConfiguration()
@@ -122,15 +128,21 @@ class _Reader:
         elif kind:
             self._numbers[kind] = number
             problems += self._decode(kind, number, document)
-        self._errors += self._lines(number, document, problems)
+        self._errors_in[number] = self._lines(number, document, problems)
 
     def configuration(self) -> Configuration:
+        for number in sorted(self._errors_in):
+            self._errors += self._errors_in[number]
         if self._settings.batch and self._profiles is None:
             # Who only asks for sessions has another scheduler for all other pods.
             self._profiles = ()
         if self._profiles is None and not self._errors:
-            self._profiles, problems = resolve_with_problems(self._scheduler, self._registry)
+            self._profiles, problems = resolve_with_problems(
+                self._scheduler, self._registry, self._optional
+            )
             self._errors += [f"{self._name}: default configuration: {p}" for p in problems]
+        if self._profiles is not None and not self._errors:
+            self._prepare(self._profiles)
         self._read_sessions()
         if self._errors or self._profiles is None:
             raise ConfigFileError(self._errors)
@@ -142,6 +154,24 @@ class _Reader:
             self._sessions,
             self._faults,
         )
+
+    def _prepare(self, profiles: tuple[ProfileSpec, ...]) -> None:
+        """Join to the profiles what the settings say of plugins."""
+        settings = self._settings.plugins
+        found = prepared(profiles, self._registry, settings)
+        self._profiles = found.profiles
+        self._errors += [f"{self._name}: {error}" for error in found.errors]
+        missing = self._optional.missing
+        self._warnings += [
+            f"{self._name}: without optional plugin {name}: {why}" for name, why in missing.items()
+        ]
+        self._warnings += [f"{self._name}: {warning}" for warning in found.warnings]
+        enabled = {name for profile in profiles for name in profile.plugin_names}
+        self._warnings += [
+            f"{self._name}: plugins: no effect: plugin {plugin.name} is enabled in no profile"
+            for plugin in settings
+            if plugin.name not in enabled and plugin.name not in missing
+        ]
 
     def _read_sessions(self) -> None:
         """Read kube-batch's own files, which the settings name."""
@@ -167,12 +197,13 @@ class _Reader:
             self._settings = (
                 decoder.decode(document.value, AschedConfiguration) or AschedConfiguration()
             )
+            self._optional = OptionalPlugins(p.name for p in self._settings.plugins if p.optional)
             return decoder.problems
         config, problems = decode_with_problems(document.value)
         if config is None:
             return problems
         self._scheduler = config
-        self._profiles, found = resolve_with_problems(config, self._registry)
+        self._profiles, found = resolve_with_problems(config, self._registry, self._optional)
         if problems:
             # What was dropped for being wrong must not be blamed for being absent.
             seen = {problem.path for problem in problems}
@@ -186,6 +217,10 @@ class _Reader:
         """The problems as lines, in the order of the file."""
         placed = sorted((document.line(p.path), index, p) for index, p in enumerate(problems))
         return [f"{self._name}:{line}: document {number}: {problem}" for line, _, problem in placed]
+
+
+def _is_own(value: object) -> bool:
+    return isinstance(value, dict) and value.get("kind") == config_settings.KIND
 
 
 def _kind(value: object) -> tuple[str | None, Problem | None]:

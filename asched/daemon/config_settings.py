@@ -11,6 +11,7 @@ from typing import Annotated, Final
 
 import msgspec
 
+from asched.daemon.plugin_settings import PluginSettings
 from asched.framework.config import LeaderElection, Section, leader_election_problems
 from asched.framework.sessions import Compatibility
 
@@ -149,7 +150,14 @@ class AschedConfiguration(Section, frozen=True):
     """What batch sessions schedule. Where there is any, and the file has no KubeSchedulerConfiguration,
     no pod is scheduled otherwise."""
 
+    plugins: tuple[PluginSettings, ...] = ()
+    """What is particular about single plugins."""
+
     def __post_init__(self) -> None:
+        plugins = [plugin.name for plugin in self.plugins]
+        for name in plugins:
+            if plugins.count(name) > 1:
+                raise ValueError(f'plugins: "{name}" is given more than once')
         names = [batch.scheduler_name for batch in self.batch]
         for name in names:
             if names.count(name) > 1:

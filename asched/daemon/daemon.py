@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from typing import NamedTuple
 
 import anyio
@@ -24,6 +24,8 @@ from asched.daemon.leadership import Leadership
 from asched.daemon.leading import Office
 from asched.daemon.machine import Machine
 from asched.daemon.metrics import Metrics
+from asched.daemon.outside.plugins import OutsidePlugins
+from asched.daemon.plugin_settings import PluginLimits
 from asched.daemon.reconfiguring import Reconfigurer, Running, TakenUp, profiles_record
 from asched.daemon.session_files import SessionFiles
 from asched.daemon.session_metrics import TimedRegistry
@@ -128,11 +130,13 @@ async def running_daemon(
     checkpoints = Checkpoints(
         journal, start.fold.state, machine.aside, every=every, last_seq=start.kept_seq
     )
-    async with anyio.create_task_group() as tasks:
+    limits = PluginLimits(configuration.settings.plugins)
+    plugins = OutsidePlugins(start.fold.state, registry.load, limits)
+    async with aclosing(plugins), anyio.create_task_group() as tasks:
         extenders = ExtenderPool(tasks, client.clock)
         parts = _Parts(
             configuration, registry, client, journal, metrics, tasks, machine, extenders,
-            checkpoints, leadership, standby,
+            checkpoints, plugins, leadership, standby,
         )  # fmt: skip
         first = await extenders.replacement(configuration.scheduler.extenders)
         first.use()
@@ -242,6 +246,7 @@ class _Parts(NamedTuple):
     machine: Machine
     extenders: ExtenderPool
     checkpoints: Checkpoints
+    plugins: OutsidePlugins
     leadership: Leadership | None
     standby: bool
 
@@ -265,6 +270,7 @@ def _assemble(parts: _Parts, start: Start, extenders: Sequence[HttpExtender]) ->
         client.clock,
         lambda: Backoff(_EFFECT_RETRY, client.random),
         parts.metrics,
+        parts.plugins,
         extenders,
         stopwatch,
     )

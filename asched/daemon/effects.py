@@ -16,7 +16,9 @@ from asched.daemon.earlier_term import EarlierTerm
 from asched.daemon.inbox import Inbox
 from asched.daemon.lanes import Lanes
 from asched.daemon.metrics import Metrics
+from asched.daemon.outside.plugins import OutsidePlugins
 from asched.daemon.pauses import Pauses
+from asched.daemon.plugin_client import Ending
 from asched.daemon.plugin_work import PluginWork
 from asched.daemon.session_effects import SessionEffects
 from asched.daemon.telemetry.scheduling_metrics import AttemptResult
@@ -89,12 +91,13 @@ class Effects:
         clock: Clock,
         backoff: BackoffFactory,
         metrics: Metrics,
+        plugins: OutsidePlugins,
         extenders: Sequence[HttpExtender] = (),
         stopwatch: CycleStopwatch | None = None,
     ) -> None:
         """``events`` None posts none; ``backoff`` paces the retries of one effect. ``extenders`` are
-        those of the recorded configuration, in its order. ``stopwatch`` takes the time of some
-        binding cycles."""
+        those of the recorded configuration, in its order; ``plugins`` asks those of its plugins that
+        are not asked as part of a decision. ``stopwatch`` takes the time of some binding cycles."""
         self._stopwatch = stopwatch
         self._cluster = cluster
         self._writer = writer
@@ -113,9 +116,12 @@ class Effects:
             cluster, writer, self._lanes, self._pauses, self._report, backoff
         )
         self._extenders = extenders
-        self._asking = Asking(cluster, extenders, tasks, inbox.put_outcome)
+        self._asking = Asking(cluster, extenders, tasks, inbox.put_outcome, plugins)
+        self.limits = plugins.limits
         self._bound_outside = 0
-        """Bindings under way that extenders carry out."""
+        """Bindings under way that wait for an extender, or for a plugin that may take long."""
+        self._work: dict[str, PluginWork] = {}
+        """What plugins do for bindings under way, by the pod's key."""
         self._told: dict[str, _Told] = {}
         """By the pod's key. Left out again when the pod is bound or gone."""
         self._taken: set[str] = set()
@@ -128,8 +134,8 @@ class Effects:
 
     @property
     def load(self) -> int:
-        """As :attr:`under_way`, without those that wait for an extender to bind their pod: a slow
-        one must not keep us from deciding for pods that it has no part in."""
+        """As :attr:`under_way`, without those that wait for an extender to bind their pod, or for a
+        plugin: a slow one must not keep us from deciding for pods that it has no part in."""
         return len(self._lanes) - self._bound_outside
 
     def release(self, decision: Decision) -> None:
@@ -199,10 +205,16 @@ class Effects:
     def forget(self, key: str) -> None:
         """A pod is gone."""
         self._told.pop(key, None)
+        work = self._work.get(key)
+        if work is not None:
+            work.end(Ending.POD_GONE)
 
     def stop(self) -> None:
-        """Let what is under way end, but try nothing again."""
+        """Let what is under way end, but try nothing again. What plugins do is cancelled: the next
+        start asks them again."""
         self._pauses.end()
+        for work in self._work.values():
+            work.end(Ending.STOPPING)
         self._lanes.close()
 
     # -- bindings -----------------------------------------------------------------------------
@@ -234,7 +246,8 @@ class Effects:
         watch = None
         if queued is not None and self._stopwatch is not None:
             watch = self._stopwatch.binding(info, queued.attempts)
-        outcome = await self._bind(profile, binder, info, node_name, PluginWork(watch=watch))
+        work = PluginWork(self.limits, self._wait_outside, watch)
+        outcome = await self._bind(profile, binder, info, node_name, work)
         if watch is not None:
             watch.end()
         if outcome is None:
@@ -275,11 +288,17 @@ class Effects:
         if profile is None:
             return await plain_binding(binder, info, node_name)
         binders = self._binders(info)
-        self._bound_outside += bool(binders)
+        self._wait_outside(bool(binders))
+        self._work[info.key] = work
         try:
             return await binding_cycle(profile, binder, info, node_name, binders, work)
         finally:
-            self._bound_outside -= bool(binders)
+            self._wait_outside(-bool(binders))
+            if self._work.get(info.key) is work:
+                del self._work[info.key]
+
+    def _wait_outside(self, pods: int) -> None:
+        self._bound_outside += pods
 
     def _is_served(self, scheduler_name: str) -> bool:
         cluster = self._cluster

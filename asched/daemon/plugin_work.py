@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from math import inf
 from typing import TYPE_CHECKING
 
@@ -11,6 +11,7 @@ import structlog
 
 from asched.daemon.guarded_loop import PluginTasks, plugin_tasks
 from asched.daemon.plugin_client import CallTime, Ending, PluginClient
+from asched.daemon.plugin_settings import PluginLimits
 from asched.daemon.telemetry.stopwatch import BindingStopwatch
 from asched.framework.failures import FAILURES, FailureReason, printable, reason_of
 from asched.framework.interface import (
@@ -45,13 +46,16 @@ class PluginWork:
 
     def __init__(
         self,
-        limits_s: Mapping[str, float] | None = None,
+        limits: PluginLimits | None = None,
+        waiting: Callable[[int], None] | None = None,
         watch: BindingStopwatch | None = None,
     ) -> None:
-        """``limits_s``: how long plugins may take by their names, where that is not left to them.
-        ``watch`` takes the time of each."""
+        """``limits``: how long plugins may take, where that is not left to them. ``waiting`` is told
+        1 and -1 where the pod begins and ends to wait for a plugin that may take long. ``watch`` takes
+        the time of each."""
         self._watch = watch
-        self._limits_s = {} if limits_s is None else limits_s
+        self._limits = PluginLimits() if limits is None else limits
+        self._waiting = waiting or _nobody_counts
         self._time: CallTime | None = None
         self._ended: Ending | None = None
         self.cut_short = False
@@ -88,8 +92,12 @@ class PluginWork:
                 if time.limit_s == inf and not time.ended:
                     status = await _not_cancelled_by_itself(method, client, tasks)
                 else:
-                    with time.scope:
-                        status = await _not_cancelled_by_itself(method, client, tasks)
+                    self._waiting(1)
+                    try:
+                        with time.scope:
+                            status = await _not_cancelled_by_itself(method, client, tasks)
+                    finally:
+                        self._waiting(-1)
         except anyio.get_cancelled_exc_class():
             raise
         except BaseException as raised:  # noqa: BLE001  third-party code runs here
@@ -102,7 +110,7 @@ class PluginWork:
         return _as_status(plugin, point, time, status, error)
 
     def _limit_s(self, plugin: Plugin, point: str) -> float:
-        configured_s = self._limits_s.get(plugin.name)
+        configured_s = self._limits.limit_s(plugin.name)
         if configured_s is not None:
             return configured_s
         if point == "PostBind" or not isinstance(plugin, PreBindPlugin | BindPlugin):
@@ -113,6 +121,10 @@ class PluginWork:
             FAILURES.note(plugin.name, point, reason_of(error))
             return PRE_BIND_TIME_LIMIT_S
         return own_s if own_s > 0 else PRE_BIND_TIME_LIMIT_S
+
+
+def _nobody_counts(pods: int) -> None:
+    pass
 
 
 def _as_status(

@@ -37,6 +37,7 @@ _TAKEN_UP: Final = frozenset(
         "engine.unschedulableFlushInterval",
         "batch",
         "log",
+        "plugins",
     }
 )
 """What may change while the daemon runs."""
@@ -165,6 +166,7 @@ class Reconfigurer:
         if replacement is not None:
             running.effects.ask_others(replacement.extenders)
             replacement.use()
+        running.effects.limits.take_up(new.settings.plugins)
         running.files.follow(new.settings.batch, new.sessions)
         running.engine.limit_turns(new.settings.engine.turn_time_slice.total_seconds())
         done.set()

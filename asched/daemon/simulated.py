@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from asched.daemon.config_file import Configuration
 from asched.framework.extenders import without_ignored_resources
+from asched.framework.profile import all_within
 from asched.sim.virtual.loop import Pace, Scheduler
 from asched.state.records import QueueSettings
 
@@ -12,7 +13,7 @@ def scheduler_of(configuration: Configuration, pace: Pace) -> Scheduler:
     """What a daemon with that configuration would decide with; extenders are left out."""
     scheduler, engine = configuration.scheduler, configuration.settings.engine
     return Scheduler(
-        profiles=without_ignored_resources(configuration.profiles, scheduler.extenders),
+        profiles=all_within(without_ignored_resources(configuration.profiles, scheduler.extenders)),
         sessions=configuration.sessions,
         queue=QueueSettings(
             scheduler.pod_initial_backoff_seconds,

@@ -18,6 +18,7 @@ import msgspec
 from asched.framework.config import Extender
 from asched.framework.cycle_state import StateKey
 from asched.framework.interface import Victim
+from asched.framework.nodes import MAX_NODE_SCORE
 from asched.framework.pod_info import PodInfo
 from asched.framework.profile import ProfileSpec
 from asched.framework.status import Status
@@ -55,6 +56,18 @@ class ExtenderSpec(msgspec.Struct, frozen=True, omit_defaults=True):
     """It is interested only in pods that ask for one of these; in all where there are none."""
     ignorable: bool = False
 
+    @property
+    def speaks_as(self) -> str:
+        return EXTENDER
+
+    @property
+    def score_scale(self) -> int:
+        return MAX_NODE_SCORE // MAX_EXTENDER_SCORE
+
+    @property
+    def must_score(self) -> bool:
+        return False
+
     def is_interested_in(self, pod: PodInfo) -> bool:
         """``IsInterested`` of kube-scheduler: requests and limits of all containers count."""
         if not self.managed_resources:
@@ -66,6 +79,44 @@ class ExtenderSpec(msgspec.Struct, frozen=True, omit_defaults=True):
             or not managed.isdisjoint(container.resources.limits)
             for container in (*spec.containers, *spec.init_containers)
         )
+
+
+class Outsider(Protocol):
+    """Who is asked outside decisions: an HTTP extender, or a plugin that is not asked as part of
+    one (:class:`~asched.framework.plugin_policy.OutsidePlugin`)."""
+
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def filter_verb(self) -> str:
+        """Empty where it does not filter; and so for the others."""
+
+    @property
+    def prioritize_verb(self) -> str: ...
+
+    @property
+    def preempt_verb(self) -> str: ...
+
+    @property
+    def weight(self) -> int: ...
+
+    @property
+    def score_scale(self) -> int:
+        """What makes its scores 0 to 100."""
+
+    @property
+    def must_score(self) -> bool:
+        """Whether an attempt fails with its scores; others then merely add nothing."""
+
+    @property
+    def ignorable(self) -> bool: ...
+
+    @property
+    def speaks_as(self) -> str:
+        """Who is said to have refused, and to have failed: the name of a plugin, or EXTENDER."""
+
+    def is_interested_in(self, pod: PodInfo) -> bool: ...
 
 
 def shown_url(url: str) -> str:
@@ -162,9 +213,14 @@ class AttemptPausedError(ExtenderInterruption):
 class ExtenderFailureError(ExtenderInterruption):
     """An extender that may not be ignored failed: the attempt ends with its words."""
 
+    def __init__(self, message: str, plugin: str = EXTENDER) -> None:
+        super().__init__(message)
+        self.plugin = plugin
+        """Who is said to have failed."""
 
-def refusal(message: str, *, unresolvable: bool) -> Status:
+
+def refusal(message: str, *, unresolvable: bool, by: str = EXTENDER) -> Status:
     """The status of a node that an extender refused. It may do so without a word."""
     reasons = (message,) if message else ()
     make = Status.unresolvable if unresolvable else Status.unschedulable
-    return make(*reasons).by(EXTENDER)
+    return make(*reasons).by(by)

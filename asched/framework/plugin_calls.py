@@ -50,6 +50,8 @@ class PluginFailure(Exception):  # noqa: N818  it is caught by name, never shown
     ) -> None:
         super().__init__(f"plugin {plugin} at {point}: {printable(what)}")
         self.plugin = plugin
+        self.point = point
+        self.reason = reason
         FAILURES.note(plugin, point, reason)
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, Protocol, TypeVar, cast
 
 import msgspec
 
-from asched.framework.events import ClusterEvent, QueueingHintFn
+from asched.framework.events import ActionType, ClusterEvent, EventResource, QueueingHintFn
 from asched.framework.failures import printable
 from asched.framework.interface import (
     BindPlugin,
@@ -30,6 +30,7 @@ from asched.framework.interface import (
     ScoreAllPlugin,
     ScorePlugin,
 )
+from asched.framework.plugin_policy import OutsidePlugin, PluginPolicy
 
 P = TypeVar("P", bound=Plugin)
 
@@ -62,6 +63,8 @@ class ProfileSpec(msgspec.Struct, frozen=True):
     percentage_of_nodes_to_score: int = 0
     """Stop looking once this share of the nodes was found feasible; 0 looks at all."""
     origins: tuple[PluginOrigin, ...] = ()
+    policies: tuple[PluginPolicy, ...] = ()
+    """Of the plugins about which there is anything to say."""
 
     def plugins_at(self, point: ExtensionPoint) -> tuple[PluginWeight, ...]:
         return self.points.get(point.field, ())
@@ -70,6 +73,49 @@ class ProfileSpec(msgspec.Struct, frozen=True):
     def plugin_names(self) -> tuple[str, ...]:
         """Every plugin enabled anywhere, each once, in order of first mention."""
         return tuple(dict.fromkeys(p.name for plugins in self.points.values() for p in plugins))
+
+    @property
+    def outside(self) -> tuple[OutsidePlugin, ...]:
+        """The plugins that are not asked as part of a decision, in order of first mention."""
+        outside = {policy.name: policy for policy in self.policies if policy.outside}
+        filters = {p.name for point in FILTER_POINTS for p in self.plugins_at(point)}
+        weights = {p.name: p.weight for p in self.plugins_at(ExtensionPoint.SCORE)}
+        return tuple(
+            OutsidePlugin(
+                name,
+                self.scheduler_name,
+                name in filters,
+                name in weights,
+                weights.get(name, 0),
+                outside[name].optional,
+            )
+            for name in self.plugin_names
+            if name in outside
+        )
+
+
+FILTER_POINTS = (ExtensionPoint.PRE_FILTER, ExtensionPoint.FILTER)
+OUTSIDE_POINTS = (*FILTER_POINTS, ExtensionPoint.PRE_SCORE, ExtensionPoint.SCORE)
+"""Where a plugin may be asked outside decisions."""
+BINDING_POINTS = (ExtensionPoint.PRE_BIND, ExtensionPoint.BIND, ExtensionPoint.POST_BIND)
+"""They come after a decision, so it does not matter to them where else the plugin is asked."""
+
+_ANY = ClusterEvent(EventResource.ANY, ActionType.ALL)
+
+
+def not_at(point: str) -> str:
+    """Why a plugin that is asked outside decisions cannot serve a point, after its name."""
+    return f"is not pure or runs in a worker, so it cannot serve {point}: a replay would have to call it"
+
+
+def all_within(specs: Iterable[ProfileSpec]) -> tuple[ProfileSpec, ...]:
+    """The profiles with every plugin asked as part of decisions: for where nobody asks outside them,
+    as in a simulation."""
+    replace = msgspec.structs.replace
+    return tuple(
+        replace(spec, policies=tuple(replace(policy, outside=False) for policy in spec.policies))
+        for spec in specs
+    )
 
 
 class ProfileError(ValueError):
@@ -115,7 +161,14 @@ class Profile:
         self.missing = ""
         """Why it cannot decide, where it stands for a recorded profile that cannot be built here."""
         self.scheduler_name = spec.scheduler_name
-        classes = {name: load(name) for name in spec.plugin_names}
+        self.outside = spec.outside
+        self._outside = {plugin.name for plugin in self.outside}
+        beside = {p.name for point in BINDING_POINTS for p in spec.plugins_at(point)}
+        classes = {
+            name: load(name)
+            for name in spec.plugin_names
+            if name not in self._outside or name in beside
+        }
         self.plugins: Mapping[str, Plugin] = {
             name: self._instantiate(plugin, spec.arguments.get(name))
             for name, plugin in classes.items()
@@ -131,6 +184,7 @@ class Profile:
         self.score = tuple(
             Weighted(cast("ScorePlugin | ScoreAllPlugin", self.plugins[p.name]), p.weight)
             for p in spec.plugins_at(ExtensionPoint.SCORE)
+            if p.name not in self._outside
         )
         # Those of scope CLUSTER, which are asked in each attempt, apart from the others.
         self.own_pre_filter = tuple(p for p in self.pre_filter if not p.scope.shared)
@@ -163,6 +217,9 @@ class Profile:
     def _at(self, point: ExtensionPoint, base: type[P]) -> tuple[P, ...]:
         found = []
         for entry in self.spec.plugins_at(point):
+            if entry.name in self._outside and point not in BINDING_POINTS:
+                self._check_outside(entry.name, point)
+                continue
             plugin = self.plugins[entry.name]
             if not point.served_by(type(plugin)):
                 raise ProfileError(
@@ -171,6 +228,12 @@ class Profile:
                 )
             found.append(cast(P, plugin))
         return tuple(found)
+
+    def _check_outside(self, plugin: str, point: ExtensionPoint) -> None:
+        if point not in OUTSIDE_POINTS:
+            raise ProfileError(
+                f"profile {self.scheduler_name}: plugin {plugin} {not_at(point.field)}"
+            )
 
     def _queue_sort(self) -> QueueSortPlugin:
         plugins = self._at(ExtensionPoint.QUEUE_SORT, QueueSortPlugin)
@@ -182,9 +245,10 @@ class Profile:
         return plugins[0]
 
     def _registered_events(self) -> Sequence[RegisteredEvent]:
-        found = []
+        # Nobody asks them what may change their mind, so anything may.
+        found = [RegisteredEvent(plugin.name, _ANY, None) for plugin in self.outside]
         for name, plugin in self.plugins.items():
-            if isinstance(plugin, EnqueueExtensions):
+            if name not in self._outside and isinstance(plugin, EnqueueExtensions):
                 try:
                     found += [
                         RegisteredEvent(name, entry.event, entry.hint, entry.own_group)

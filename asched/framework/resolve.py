@@ -89,14 +89,27 @@ def resolve(config: KubeSchedulerConfiguration, registry: Registry) -> tuple[Pro
     return profiles
 
 
+class OptionalPlugins:
+    """Plugins that profiles do without where they cannot be had."""
+
+    def __init__(self, names: Iterable[str] = ()) -> None:
+        self.names = frozenset(names)
+        self.missing: dict[str, str] = {}
+        """Those that could not be had, and why."""
+
+
 def resolve_with_problems(
-    config: KubeSchedulerConfiguration, registry: Registry
+    config: KubeSchedulerConfiguration,
+    registry: Registry,
+    optional: OptionalPlugins | None = None,
 ) -> tuple[tuple[ProfileSpec, ...], list[Problem]]:
     """As :func:`resolve`, with the problems as a value; the profiles count only without any."""
     problems: list[Problem] = []
     specs: list[ProfileSpec] = []
     for index, profile in enumerate(config.effective_profiles):
-        resolver = _ProfileResolver(profile, registry, ("profiles", index))
+        resolver = _ProfileResolver(
+            profile, registry, ("profiles", index), optional or OptionalPlugins()
+        )
         share = profile.percentage_of_nodes_to_score
         if share is None:
             share = config.percentage_of_nodes_to_score
@@ -109,7 +122,10 @@ def resolve_with_problems(
 class _ProfileResolver:
     """The resolution of one profile; gathers problems on the way."""
 
-    def __init__(self, profile: ProfileConfig, registry: Registry, path: Path) -> None:
+    def __init__(
+        self, profile: ProfileConfig, registry: Registry, path: Path, optional: OptionalPlugins
+    ) -> None:
+        self._optional = optional
         self._profile = profile
         self._registry = registry
         self._path = path
@@ -151,8 +167,12 @@ class _ProfileResolver:
             try:
                 self._classes[entry.name] = self._registry.load(entry.name)
             except ProfileError as error:
-                path = (*entry.path, "name") if entry.path else None
-                self._note(path, _unavailable(entry.name, self._registry) or str(error))
+                why = _unavailable(entry.name, self._registry) or str(error)
+                if entry.name in self._optional.names:
+                    self._optional.missing[entry.name] = why
+                else:
+                    path = (*entry.path, "name") if entry.path else None
+                    self._note(path, why)
         return self._classes[entry.name]
 
     def _expand(

@@ -9,7 +9,7 @@ from typing import TypeVar, cast
 
 from asched.framework.cycle_state import CycleState
 from asched.framework.draw import draw
-from asched.framework.extenders import ExtenderSpec
+from asched.framework.extenders import ExtenderSpec, Outsider
 from asched.framework.interface import Eviction, Waiting
 from asched.framework.nodes import Int64Column, RowArray
 from asched.framework.pod_groups import GroupMembers, PodGroupKey
@@ -90,6 +90,9 @@ class ClusterState:
         """The profile under which a pod of a scheduler name that sessions serve is bound."""
         self.profiles: Mapping[str, Profile] = {}
         self.extenders: tuple[ExtenderSpec, ...] = ()
+        self.outsiders: tuple[Outsider, ...] = ()
+        """Who is asked outside decisions, as records number them: the extenders, then the plugins of
+        each profile."""
         self.inquiries: dict[str, Inquiry] = {}
         """What extenders were asked for the attempts under way, by the pod's key."""
         self.next_start_row = 0

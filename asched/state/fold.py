@@ -106,6 +106,8 @@ class Fold:
         profiles = {spec.scheduler_name: self._built(spec) for spec in record.profiles}
         state.profiles = profiles
         state.extenders = record.extenders
+        plugins = (plugin for profile in profiles.values() for plugin in profile.outside)
+        state.outsiders = (*record.extenders, *plugins)
         for key in state.inquiries:
             # Whoever was to answer may be gone, or another one now: these attempts begin again.
             state.queue.give_up(key)
@@ -342,7 +344,7 @@ class Fold:
         inquiry = self.state.inquiries.get(record.key)
         if inquiry is None or not inquiry.expects(record):
             return  # too late: the pod is gone, or the attempt was given up
-        inquiry.enter(record)
+        inquiry.enter(record, self.state.outsiders[record.extender].speaks_as)
         if not inquiry.pending:
             self.state.queue.resume(record.key)
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from asched.framework.extenders import ExtenderVerb, PreemptionCandidate, refusal
+from asched.framework.extenders import EXTENDER, ExtenderVerb, PreemptionCandidate, refusal
 from asched.framework.nodes import BoolColumn, Int64Column, RowArray
 from asched.framework.status import Status
 from asched.state import records as r
@@ -44,12 +44,12 @@ class FilterAnswers:
         """Aligned with ``rows``: 0 for a node that passed, else ``statuses[code - 1]``."""
         self.statuses: list[Status] = []
 
-    def add(self, rows: RowArray, answer: r.ExtenderFiltered) -> None:
+    def add(self, rows: RowArray, answer: r.ExtenderFiltered, by: str = EXTENDER) -> None:
         # A node that the answer does not mention at all is refused without a word, for good.
-        statuses = [refusal("", unresolvable=True)]
+        statuses = [refusal("", unresolvable=True, by=by)]
         codes = np.ones(len(rows), np.int16)
         for refused in answer.refused:
-            statuses.append(refusal(refused.message, unresolvable=refused.unresolvable))
+            statuses.append(refusal(refused.message, unresolvable=refused.unresolvable, by=by))
             codes[unpacked(refused.nodes, len(rows))] = len(statuses)
         codes[unpacked(answer.passed, len(rows))] = 0
         codes[codes > 0] += len(self.statuses)
@@ -107,11 +107,12 @@ class Inquiry:
             and answer.extender in self.pending
         )
 
-    def enter(self, answer: r.ExtenderAnswer) -> None:
+    def enter(self, answer: r.ExtenderAnswer, by: str = EXTENDER) -> None:
+        """``by`` is who is said to refuse nodes."""
         self.pending.remove(answer.extender)
         match answer:
             case r.ExtenderFiltered():
-                self.filters.setdefault(answer.extender, FilterAnswers()).add(self.rows, answer)
+                self.filters.setdefault(answer.extender, FilterAnswers()).add(self.rows, answer, by)
             case r.ExtenderPrioritized():
                 scores = np.zeros(len(self.compared), np.int64)
                 given = answer.scores[: len(scores)]
@@ -128,6 +129,12 @@ class Inquiry:
         self.compared[self.compared == row] = _GONE
         for answers in self.filters.values():
             answers.rows[answers.rows == row] = _GONE
+
+
+def present_rows(rows: RowArray) -> BoolColumn:
+    """Which of the rows still hold the node that was asked about."""
+    present: BoolColumn = rows != _GONE
+    return present
 
 
 def mask_of(rows: RowArray, size: int) -> BoolColumn:

@@ -215,7 +215,8 @@ class ExtenderPrioritized(Record):
     attempt: int
     extender: int
     scores: tuple[int, ...]
-    """0 to 10, in the order of the nodes; 0 for one that it did not mention."""
+    """In the order of the nodes; 0 for one that it did not mention. An extender's are 0 to 10, those
+    of a plugin 0 to 100."""
 
     @property
     def verb_answered(self) -> ExtenderVerb:
@@ -372,7 +373,9 @@ class ExtenderAsked(Record):
     attempt: int
     verb: ExtenderVerb
     extenders: tuple[int, ...]
-    """Their positions in :attr:`ProfilesLoaded.extenders`. All are asked at the same time."""
+    """Their positions in :attr:`ProfilesLoaded.extenders`; after those come the plugins that are asked
+    outside decisions (:attr:`ProfileSpec.outside`), profile by profile. All are asked at the same
+    time."""
     nodes: bytes = b""
     """The nodes in question: a bit for each row of the node table."""
     candidates: tuple[PreemptionCandidate, ...] = ()

@@ -11,7 +11,7 @@ from asched.audit.timeline import time_of
 from asched.audit.travel import fold_before
 from asched.audit.whatif.following import HistoryFollower
 from asched.audit.whatif.steps import percentile
-from asched.framework.profile import PluginLoader
+from asched.framework.profile import PluginLoader, all_within
 from asched.journal.moments import last_seq_at
 from asched.journal.store import JournalStore
 from asched.sim.virtual.exogenous import Exogenous
@@ -131,7 +131,7 @@ def _scheduler(state: ClusterState, recorded: Run) -> Scheduler:
         if stint.bound_ns is not None
     )
     return Scheduler(
-        profiles=tuple(profile.spec for profile in state.profiles.values()),
+        profiles=all_within(profile.spec for profile in state.profiles.values()),
         sessions=state.sessions.specs,
         queue=state.queue.settings,
         seed=state.seed,
@@ -149,6 +149,9 @@ def _notes(follower: HistoryFollower, state: ClusterState) -> list[str]:
         )
     if state.extenders:
         notes.append("extenders took part in the recorded decisions; none is asked here")
+    if len(state.outsiders) > len(state.extenders):
+        names = ", ".join(sorted({who.name for who in state.outsiders[len(state.extenders) :]}))
+        notes.append(f"asked anew here, where their recorded answers counted: plugins {names}")
     if follower.shadow:
         notes.append("recorded in shadow mode: what was recorded is another scheduler's doing")
     return notes

@@ -14,7 +14,7 @@ from asched.daemon.shadow.explaining import Explainer, Window
 from asched.daemon.shadow.report import Difference, Report, ReportWriter
 from asched.daemon.shadow.steps import folded_step
 from asched.framework.extenders import without_ignored_resources
-from asched.framework.profile import PluginLoader
+from asched.framework.profile import PluginLoader, all_within
 from asched.kube.changes import Change, Deleted, Listed
 from asched.model.pod import Pod
 from asched.model.resources import Resource
@@ -148,4 +148,6 @@ def start_notes(configuration: Configuration) -> list[str]:
 def profiles_record(configuration: Configuration) -> ProfilesLoaded:
     """The profiles as they are compared: without extenders, which nobody asks."""
     scheduler = configuration.scheduler
-    return ProfilesLoaded(without_ignored_resources(configuration.profiles, scheduler.extenders))
+    profiles = without_ignored_resources(configuration.profiles, scheduler.extenders)
+    # Nobody asks from outside here.
+    return ProfilesLoaded(all_within(profiles))
