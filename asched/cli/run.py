@@ -32,6 +32,7 @@ from asched.daemon.reloads import ConfigFile, ReloadRequests, Reloads
 from asched.daemon.replica import ReplicaParts, running_replica
 from asched.daemon.shadow.daemon import JournalKindError, require_kind
 from asched.daemon.telemetry.tracing import TracingUnavailableError, traced
+from asched.framework.profile import ProfileError
 from asched.framework.registry import Registry
 from asched.journal.errors import (
     JournalError,
@@ -54,6 +55,7 @@ USER_ERRORS = (
     KubeConfigError,
     LeadershipLostError,
     TracingUnavailableError,
+    ProfileError,
 )
 """What ends a daemon with a line for the user instead of a traceback."""
 

@@ -185,7 +185,7 @@ def consult(
     cluster: ClusterState, profile: Profile, pod: PodInfo, attempt: int
 ) -> Consultation | NobodyToConsult:
     """Whoever has a say in the attempt beside the plugins."""
-    return Consultation(cluster, profile, pod, attempt) if cluster.extenders else _NOBODY
+    return Consultation(cluster, profile, pod, attempt) if cluster.outsiders else _NOBODY
 
 
 def _restrict(screening: Screening, left: BoolColumn) -> None:

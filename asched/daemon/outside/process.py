@@ -15,6 +15,8 @@ from asched.daemon.outside import messages as m
 
 START_TIME_LIMIT_S = 30.0
 """From the start of the process until its plugin is made: that may have much to import."""
+_LAST_WORDS_S = 1.0
+"""How long a process that closed its pipes may take to end by itself."""
 _PRIVATE = ("ASCHED_", "KUBECONFIG", "KUBERNETES_", "PG", "NOTIFY_SOCKET")
 """Beginnings of the names of variables that are no concern of a plugin."""
 
@@ -78,7 +80,9 @@ class WorkerProcess:
 
     async def _lost(self) -> WorkerLostError:
         assert self._process is not None
-        # Its pipes are closed, so it has ended or is about to.
+        # Its pipes are closed, so it has ended or is about to: how, is worth knowing.
+        with anyio.move_on_after(_LAST_WORDS_S):
+            await self._process.wait()
         await self.end()
         return WorkerLostError(f"its worker ended with code {self._process.returncode}")
 
