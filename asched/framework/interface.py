@@ -199,7 +199,8 @@ class EnqueueExtensions(Plugin):
     """For every plugin that can reject a pod: which events may lift the rejection."""
 
     @abstractmethod
-    def events_to_register(self) -> Sequence[ClusterEventWithHint]: ...
+    def events_to_register(self) -> Sequence[ClusterEventWithHint]:
+        """Asked once, when the profile is built."""
 
 
 class PreFilterResult(msgspec.Struct, frozen=True):
@@ -222,14 +223,14 @@ class PreFilterExtensions(Plugin):
     off, on a clone of the state, and tells them."""
 
     @abstractmethod
-    def add_pod(
-        self, state: CycleState, pod: PodInfo, added: PodInfo, node: NodeInfo
-    ) -> Status: ...
+    def add_pod(self, state: CycleState, pod: PodInfo, added: PodInfo, node: NodeInfo) -> Status:
+        """``added`` is supposed to be on the node: enter it in what ``state`` holds."""
 
     @abstractmethod
     def remove_pod(
         self, state: CycleState, pod: PodInfo, removed: PodInfo, node: NodeInfo
-    ) -> Status: ...
+    ) -> Status:
+        """``removed`` is supposed to be away from it: take it out."""
 
 
 class FilterPlugin(Plugin):
@@ -240,7 +241,8 @@ class FilterPlugin(Plugin):
     """
 
     @abstractmethod
-    def filter(self, state: CycleState, pod: PodInfo, node: NodeInfo) -> Status: ...
+    def filter(self, state: CycleState, pod: PodInfo, node: NodeInfo) -> Status:
+        """Success, or a rejection with its reasons; make statuses once, not for each node."""
 
 
 class FilterAllPlugin(Plugin):
@@ -283,7 +285,8 @@ class PostFilterPlugin(Plugin):
     @abstractmethod
     def post_filter(
         self, state: CycleState, pod: PodInfo, statuses: NodeStatuses
-    ) -> PostFilterResult: ...
+    ) -> PostFilterResult:
+        """Success where room is made; ``statuses`` say why each node was refused."""
 
 
 class PreScorePlugin(Plugin):
@@ -308,7 +311,8 @@ class ScoreAllPlugin(Plugin):
     """How good is each node? Written for all nodes at once; fast."""
 
     @abstractmethod
-    def score_all(self, state: CycleState, pod: PodInfo, nodes: Nodes) -> Int64Column: ...
+    def score_all(self, state: CycleState, pod: PodInfo, nodes: Nodes) -> Int64Column:
+        """One score per row of ``nodes``, as :meth:`ScorePlugin.score` has it."""
 
 
 class NormalizeScore(Plugin):
@@ -371,7 +375,8 @@ class PermitPlugin(Plugin):
     """The last word before binding."""
 
     @abstractmethod
-    def permit(self, state: CycleState, pod: PodInfo, node_name: str) -> PermitResult: ...
+    def permit(self, state: CycleState, pod: PodInfo, node_name: str) -> PermitResult:
+        """May the pod be bound to the node now?"""
 
 
 class PermitReview(PermitPlugin):
@@ -443,7 +448,8 @@ class PreBindPlugin(Plugin):
         return True
 
     @abstractmethod
-    async def pre_bind(self, client: BindingClient, pod: PodInfo, node_name: str) -> Status: ...
+    async def pre_bind(self, client: BindingClient, pod: PodInfo, node_name: str) -> Status:
+        """Success once all is done; anything else fails the binding."""
 
 
 class BindPlugin(Plugin):
@@ -458,14 +464,16 @@ class BindPlugin(Plugin):
         return PRE_BIND_TIME_LIMIT_S
 
     @abstractmethod
-    async def bind(self, client: BindingClient, pod: PodInfo, node_name: str) -> Status: ...
+    async def bind(self, client: BindingClient, pod: PodInfo, node_name: str) -> Status:
+        """Success once the pod is bound; Skip leaves it to the next plugin."""
 
 
 class PostBindPlugin(Plugin):
     """Told after the pod was bound."""
 
     @abstractmethod
-    async def post_bind(self, client: BindingClient, pod: PodInfo, node_name: str) -> None: ...
+    async def post_bind(self, client: BindingClient, pod: PodInfo, node_name: str) -> None:
+        """The pod is on its node."""
 
 
 class ExtensionPoint(Enum):
