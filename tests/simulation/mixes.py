@@ -31,6 +31,8 @@ class ApiFaults(msgspec.Struct, frozen=True):
     slow: float = 0.0
     """An answer takes seconds."""
     outages_per_hour: float = 0.0
+    going_down: float = 0.2
+    """A lost answer is the beginning of an outage."""
 
 
 class WatchFaults(msgspec.Struct, frozen=True):

@@ -95,6 +95,12 @@ class Network:
         for watch in self._watches:
             watch.break_off()
 
+    def perhaps_go_down(self) -> None:
+        """What loses an answer often is a server on its way down."""
+        if not self.down and self.chance.random() < self.mix.api.going_down:
+            self.begin_outage()
+            self.loop.call_later(self.chance.uniform(1.0, 30.0), self.end_outage)
+
     def end_outage(self) -> None:
         self.down = False
 
@@ -182,8 +188,15 @@ class Wire:
         self._trace("server", f"{request.method} {request.path} {found.status}")
         if course.fate in (Fate.UNANSWERED, Fate.BELATED):
             _fail(answered, "connection reset by peer")
+            network.perhaps_go_down()
             return
-        network.loop.call_later(course.back_s, _succeed, answered, found)
+        network.loop.call_later(course.back_s, self._come_back, answered, found)
+
+    def _come_back(self, answered: asyncio.Future[HttpAnswer], found: HttpAnswer) -> None:
+        if self._network.down:
+            _fail(answered, "connection reset by peer")
+        elif not answered.done():
+            answered.set_result(found)
 
     def _served(self, request: ApiRequest, course: Course) -> HttpAnswer:
         match course.fate:
@@ -241,11 +254,6 @@ class Refused:
 
     def release(self) -> None:
         """There is nothing to release."""
-
-
-def _succeed(answered: asyncio.Future[HttpAnswer], found: HttpAnswer) -> None:
-    if not answered.done():
-        answered.set_result(found)
 
 
 def _fail(answered: asyncio.Future[HttpAnswer], why: str) -> None:
