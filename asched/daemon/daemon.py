@@ -29,6 +29,7 @@ from asched.daemon.plugin_settings import PluginLimits
 from asched.daemon.reconfiguring import Reconfigurer, Running, TakenUp, profiles_record
 from asched.daemon.session_files import SessionFiles
 from asched.daemon.session_metrics import TimedRegistry
+from asched.daemon.telemetry.engine_metrics import CountedBackoff
 from asched.daemon.telemetry.present import Backlog
 from asched.daemon.telemetry.stopwatch import CycleStopwatch
 from asched.daemon.watched import annotations_read, watched_for
@@ -268,7 +269,7 @@ def _assemble(parts: _Parts, start: Start, extenders: Sequence[HttpExtender]) ->
         parts.tasks,
         inbox,
         client.clock,
-        lambda: Backoff(_EFFECT_RETRY, client.random),
+        lambda: CountedBackoff(_EFFECT_RETRY, client.random, parts.metrics.engine.effect_retried),
         parts.metrics,
         parts.plugins,
         extenders,

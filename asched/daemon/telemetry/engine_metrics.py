@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from random import Random
+
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 from asched.daemon.telemetry.buckets import exponential
+from asched.kube.timing import Backoff, RetryPolicy
 
 _APPEND_BUCKETS_S = exponential(0.0005, 2, 14)
 _BATCH_BUCKETS = exponential(1, 4, 8)
@@ -44,8 +48,7 @@ class EngineMetrics:
         )
         self._retries = Counter(
             "asched_effect_retries",
-            "Effects on the cluster that had to be tried again, by effect.",
-            ["effect"],
+            "Pauses before an effect on the cluster (a binding, a status) was tried again.",
             registry=registry,
         )
 
@@ -62,6 +65,18 @@ class EngineMetrics:
     def append_failed(self) -> None:
         self._append_failures.inc()
 
-    def effect_retried(self, effect: str) -> None:
-        """``effect`` is one of a few words: bind, group status."""
-        self._retries.labels(effect).inc()
+    def effect_retried(self) -> None:
+        """An effect did not succeed and is tried again."""
+        self._retries.inc()
+
+
+class CountedBackoff(Backoff):
+    """Tells of every pause."""
+
+    def __init__(self, policy: RetryPolicy, random: Random, told: Callable[[], None]) -> None:
+        super().__init__(policy, random)
+        self._told = told
+
+    def next_s(self, at_least_s: float | None = None) -> float:
+        self._told()
+        return super().next_s(at_least_s)
