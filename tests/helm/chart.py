@@ -47,6 +47,8 @@ VALUE_SETS: dict[str, Values] = {
         "health": {"host": "[::]", "port": 8080},
         "serviceAccount": {"name": "scheduler", "annotations": {"example.com/role": "r"}},
         "serviceMonitor": {"enabled": True, "labels": {"release": "prometheus"}},
+        "prometheusRule": {"enabled": True, "labels": {"release": "prometheus"}},
+        "grafanaDashboard": {"enabled": True},
         "networkPolicy": {
             "enabled": True,
             "metricsFrom": [{"podSelector": {"matchLabels": {"app": "prometheus"}}}],
@@ -108,6 +110,14 @@ def container(objects: Sequence[Object]) -> Object:
     """The one container of its pods."""
     (found,) = workload(objects)["spec"]["template"]["spec"]["containers"]
     return dict(found)
+
+
+def config_of(objects: Sequence[Object]) -> dict[str, str]:
+    """The files of the configuration: those that its pods mount."""
+    pod = workload(objects)["spec"]["template"]["spec"]
+    (name,) = (v["configMap"]["name"] for v in pod["volumes"] if "configMap" in v)
+    (found,) = (o for o in objects if (o["kind"], o["metadata"]["name"]) == ("ConfigMap", name))
+    return dict(found["data"])
 
 
 def permissions(objects: Sequence[Object]) -> set[tuple[str, str, str]]:

@@ -31,6 +31,27 @@ _SERVICE_MONITOR: Final = {
         "endpoints": {"port": "str", "path": "str", "interval": "str"},
     },
 }
+_RULE: Final = {
+    "apiVersion": None,
+    "kind": None,
+    "metadata": "V1ObjectMeta",
+    "spec": {
+        "groups": {
+            "name": "str",
+            "rules": {
+                "alert": "str",
+                "expr": "str",
+                "for": "str",
+                "labels": "dict(str, str)",
+                "annotations": "dict(str, str)",
+            },
+        }
+    },
+}
+_OPERATOR: Final[Mapping[str, Mapping[str, Any]]] = {
+    "ServiceMonitor": _SERVICE_MONITOR,
+    "PrometheusRule": _RULE,
+}
 """What is used here of monitoring.coreos.com/v1, which the client library does not know."""
 _MODELS: Final = {
     ("apps/v1", "Deployment"): "V1Deployment",
@@ -49,8 +70,8 @@ _MODELS: Final = {
 def faults(found: Mapping[str, Any]) -> list[str]:
     """What an API server would refuse the object for, a line each."""
     kind = found["apiVersion"], found["kind"]
-    if kind == ("monitoring.coreos.com/v1", "ServiceMonitor"):
-        return [*_of_fields(found, _SERVICE_MONITOR, "ServiceMonitor")]
+    if kind[0] == "monitoring.coreos.com/v1" and kind[1] in _OPERATOR:
+        return [*_of_fields(found, _OPERATOR[kind[1]], kind[1])]
     if kind not in _MODELS:
         return [f"no schema for {kind}"]
     return [*_of_type(found, _MODELS[kind], found["kind"])]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 import re
 import tomllib
 from pathlib import Path
@@ -27,6 +28,7 @@ from tests.helm.chart import (
     ROOT,
     VALUE_SETS,
     Values,
+    config_of,
     container,
     only,
     rendered,
@@ -152,7 +154,7 @@ def test_the_daemon_understands_its_command_line_and_configuration(
     values: Values, tmp_path: Path
 ) -> None:
     objects = rendered(values)
-    main, data = container(objects), only(objects, "ConfigMap")["data"]
+    main, data = container(objects), config_of(objects)
     options = parsed(" ".join(["asched", *main["args"]]))
     (mount,) = (m for m in main["volumeMounts"] if m["name"] == "config")
     assert options["config"] == Path(mount["mountPath"]) / "asched.yaml"
@@ -172,15 +174,23 @@ def test_the_daemon_understands_its_command_line_and_configuration(
 
 def test_settings_reach_the_daemon(tmp_path: Path) -> None:
     values: Values = {"settings": {"engine": {"seed": 7}}, "journal": {"checkpointEvery": 5}}
-    (tmp_path / "asched.yaml").write_text(
-        only(rendered(values), "ConfigMap")["data"]["asched.yaml"]
-    )
+    (tmp_path / "asched.yaml").write_text(config_of(rendered(values))["asched.yaml"])
     settings = load(tmp_path / "asched.yaml", Registry.discover()).settings
     assert (settings.engine.seed, settings.journal.checkpoint_every) == (7, 5)
 
 
+def test_alerts_and_the_dashboard_arrive_as_they_are() -> None:
+    objects = rendered(VALUE_SETS["everything"])
+    rules = yaml.safe_load((CHART / "alerts" / "asched.rules.yaml").read_text())
+    assert only(objects, "PrometheusRule")["spec"] == rules
+    (shown,) = (o for o in objects if o["metadata"]["name"].endswith("-dashboard"))
+    assert shown["metadata"]["labels"]["grafana_dashboard"] == "1"
+    dashboard = (CHART / "dashboards" / "asched.json").read_text()
+    assert json.loads(shown["data"]["asched.json"]) == json.loads(dashboard)
+
+
 def test_kube_batch_s_own_file_arrives_as_it_is() -> None:
-    data = only(rendered(VALUE_SETS["batch"]), "ConfigMap")["data"]
+    data = config_of(rendered(VALUE_SETS["batch"]))
     assert data["kube-batch.yaml"] == CONF
 
 

@@ -1,0 +1,118 @@
+"""The table of docs/metrics.md, written from what a daemon really registers.
+
+python -m tests.docs.metrics_page
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from functools import cache
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
+
+from asched.daemon.metrics import Metrics
+from asched.daemon.telemetry.present import Backlog, EventMetrics, JournalFileMetrics
+from asched.kube.events import EventCounts
+from asched.kube.reflector import Reflector
+from asched.state.cluster import ClusterState
+
+PAGE = Path(__file__).parents[2] / "docs" / "metrics.md"
+BEGIN, END = "<!-- metrics: begin -->\n", "<!-- metrics: end -->\n"
+_SUFFIXES = {
+    "counter": ("_total",),
+    "gauge": ("",),
+    "info": ("_info",),
+    "histogram": ("_bucket", "_sum", "_count"),
+}
+_GROUPS = (
+    ("scheduler_", "kube-scheduler's"),
+    ("rest_client_", "client-go's"),
+    ("volcano_", "kube-batch's (batch sessions)"),
+    ("asched_", "asched's own"),
+    ("", "The process and Python"),
+)
+
+
+class Described(NamedTuple):
+    """A metric as it is registered."""
+
+    name: str
+    type: str
+    labels: tuple[str, ...]
+    text: str
+
+    @property
+    def samples(self) -> tuple[str, ...]:
+        return tuple(f"{self.name}{suffix}" for suffix in _SUFFIXES[self.type])
+
+
+class _NoEvents:
+    """An :class:`~asched.kube.events.EventRecorder` that has nothing to say."""
+
+    counts = EventCounts()
+    waiting = 0
+
+
+@cache
+def described() -> dict[str, Described]:
+    """All metrics that a daemon can show, by name."""
+    metrics = Metrics()
+    metrics.watch(ClusterState(), _no_reflectors)
+    metrics.watch_work(lambda: Backlog(0, 0.0), lambda: 0, None)
+    events: Any = _NoEvents()
+    metrics.show(EventMetrics(events), JournalFileMetrics(Path("none")))
+    found = {}
+    for collector in [*_collectors(metrics)]:
+        for metric in collector.collect():
+            found[metric.name] = Described(
+                metric.name, metric.type, _labels(collector, metric), metric.documentation
+            )
+    # There is none without an event loop.
+    found["asched_tasks"] = Described("asched_tasks", "gauge", (), "Tasks of the event loop.")
+    return found
+
+
+def _no_reflectors() -> tuple[Reflector, ...]:
+    return ()
+
+
+def _collectors(metrics: Metrics) -> Iterator[Collector]:
+    # The registry does not show what is in it in any other way.
+    yield from metrics.registry._collector_to_names
+
+
+def _labels(collector: Collector, metric: Metric) -> tuple[str, ...]:
+    """The names of labels, which only the collector or the family knows while there is no sample."""
+    names: tuple[str, ...] = getattr(collector, "_labelnames", ())
+    names = names or getattr(metric, "_labelnames", ())
+    if not names and metric.samples:
+        names = tuple(metric.samples[0].labels)
+    return tuple(name for name in names if name != "le")
+
+
+def table() -> str:
+    """The tables of the page, in Markdown."""
+    left, lines = dict(sorted(described().items())), []
+    for prefix, title in _GROUPS:
+        here = [left.pop(name) for name in [*left] if name.startswith(prefix)]
+        lines += [f"### {title}", "", "| metric | type | labels | what |", "|---|---|---|---|"]
+        for metric in here:
+            shown = metric.name + (
+                "" if metric.type == "histogram" else metric.samples[0][len(metric.name) :]
+            )
+            labels = ", ".join(f"`{label}`" for label in metric.labels)
+            lines.append(f"| `{shown}` | {metric.type} | {labels} | {metric.text} |")
+        lines.append("")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    before, _, rest = PAGE.read_text().partition(BEGIN)
+    PAGE.write_text(f"{before}{BEGIN}\n{table()}\n{END}{rest.partition(END)[2]}")
+
+
+if __name__ == "__main__":
+    main()
