@@ -33,8 +33,6 @@ from asched.framework.events import (
 )
 from asched.framework.interface import (
     API_VERSION,
-    ENTRY_POINT_GROUP,
-    PRE_BIND_TIME_LIMIT_S,
     Arguments,
     BindingClient,
     BindPlugin,
@@ -197,7 +195,6 @@ __all__ = [
     "Code",
     "CustomHint",
     "CycleState",
-    "ENTRY_POINT_GROUP",
     "EnqueueExtensions",
     "EventHandlerPlugin",
     "EventResource",
@@ -231,7 +228,6 @@ __all__ = [
     "NormalizeScore",
     "NotPermitted",
     "OverusedPlugin",
-    "PRE_BIND_TIME_LIMIT_S",
     "Permission",
     "PermitPlugin",
     "PermitResult",

@@ -56,7 +56,7 @@ CONTRACTS: Final[Mapping[ExtensionPoint, PointContract]] = {
         may="Keep the pod out of the queue. It costs no attempt, and no condition is written.",
         cost="Once for each pod that is seen. The fold calls it, so it has to take microseconds.",
         purity=PURE + " It is asked by the fold, in every replay too, so it cannot be impure.",
-        failing="The pod is kept out, with the plugin's name, until it or the cluster changes.",
+        failing="The pod is kept out, with the plugin's name, as by a no.",
         companions=(EnqueueExtensions,),
     ),
     ExtensionPoint.QUEUE_SORT: PointContract(
@@ -65,7 +65,8 @@ CONTRACTS: Final[Mapping[ExtensionPoint, PointContract]] = {
         cost="With `sort_key` once for each pod that enters; without, `less` is asked some log2(pods)"
         " times for each.",
         purity=PURE,
-        failing="Pods are ordered by priority and time in place of what it raised about.",
+        failing="A pod about which it raises comes after all others; what cannot be compared counts as"
+        " equal, and goes in order of arrival.",
     ),
     ExtensionPoint.PRE_FILTER: PointContract(
         when="Once for each attempt, before the filters; for a scope other than CLUSTER once for all"

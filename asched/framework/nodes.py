@@ -19,15 +19,21 @@ from asched.framework.status import Status
 from asched.model.node import Node, Taint
 
 Int64Column: TypeAlias = NDArray[np.int64]
+"""Amounts, counts and scores by row."""
 Int32Column: TypeAlias = NDArray[np.int32]
+"""Small numbers by row."""
 BoolColumn: TypeAlias = NDArray[np.bool_]
+"""A yes or no by row."""
 RowArray: TypeAlias = NDArray[np.intp]
+"""Numbers of rows."""
 TicketColumn: TypeAlias = NDArray[np.uint64]
 
 S = TypeVar("S", bound=np.generic)
 
 MAX_NODE_SCORE = 100
+"""The best score, once normalised."""
 MIN_NODE_SCORE = 0
+"""The worst score."""
 
 
 class Vocabulary:

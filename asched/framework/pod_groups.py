@@ -21,6 +21,7 @@ POD_GROUP_SCHEDULED = "PodGroupScheduled"
 """The condition of Kubernetes' own PodGroups that says whether the gang has its places."""
 
 AnyPodGroup = PodGroup | CustomPodGroup
+"""A PodGroup of Kubernetes' own, or of a custom kind."""
 
 
 class PodGroupKey(NamedTuple):

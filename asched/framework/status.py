@@ -41,6 +41,7 @@ _TITLES = {
 }
 
 REJECTIONS = frozenset({Code.UNSCHEDULABLE, Code.UNSCHEDULABLE_AND_UNRESOLVABLE, Code.PENDING})
+"""The codes of an expected no."""
 
 
 class Status(msgspec.Struct, frozen=True, gc=False):
@@ -97,4 +98,5 @@ class Status(msgspec.Struct, frozen=True, gc=False):
 
 
 SUCCESS = Status()
+"""The status that says yes: the same object for everybody."""
 _SKIP = Status(Code.SKIP)

@@ -6,13 +6,20 @@ from asched.model.meta import ApiStruct, Object
 from asched.model.quantity import QuantityText
 
 NO_SCHEDULE = "NoSchedule"
+"""A taint's effect: no new pods that do not tolerate it."""
 PREFER_NO_SCHEDULE = "PreferNoSchedule"
+"""A taint's effect: rather no pods that do not tolerate it."""
 NO_EXECUTE = "NoExecute"
+"""A taint's effect: no such pods at all, not even those that run."""
 
 UNSCHEDULABLE_TAINT = "node.kubernetes.io/unschedulable"
+"""What a cordoned node is tainted with."""
 HOSTNAME_LABEL = "kubernetes.io/hostname"
+"""The label that tells nodes apart."""
 ZONE_LABEL = "topology.kubernetes.io/zone"
+"""The label that names a node's zone."""
 REGION_LABEL = "topology.kubernetes.io/region"
+"""The label that names a node's region."""
 
 
 class Taint(ApiStruct):

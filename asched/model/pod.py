@@ -12,6 +12,7 @@ from asched.model.quantity import QuantityText
 from asched.model.selectors import LabelSelector, NodeSelector, PreferredSchedulingTerm
 
 DEFAULT_SCHEDULER_NAME = "default-scheduler"
+"""The scheduler of pods that name none."""
 
 SUCCEEDED = "Succeeded"
 FAILED = "Failed"

@@ -17,10 +17,15 @@ from asched.model.pod import Container, ContainerPort, ContainerStatus, Pod
 from asched.model.quantity import QuantityText, milli_value, saturated, thousandths, value
 
 CPU = "cpu"
+"""cpu, which is counted in thousandths."""
 MEMORY = "memory"
+"""memory, in bytes."""
 EPHEMERAL_STORAGE = "ephemeral-storage"
+"""Storage on the node itself, in bytes."""
 PODS = "pods"
+"""How many pods a node may have."""
 HUGEPAGES_PREFIX = "hugepages-"
+"""What names of huge pages begin with."""
 
 DEFAULT_MILLI_CPU = 100
 """What scoring assumes for a container that requests no cpu (thousandths of a core)."""
