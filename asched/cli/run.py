@@ -21,6 +21,7 @@ from asched.daemon.checks import Check
 from asched.daemon.config_file import ConfigFileError, Configuration, load
 from asched.daemon.daemon import running_daemon
 from asched.daemon.elections import election_of, taking_part
+from asched.daemon.guarded_loop import guarded_loop
 from asched.daemon.health import Health, HealthAddressError
 from asched.daemon.leadership import Leadership, LeadershipLostError
 from asched.daemon.logs import configure_logs
@@ -32,6 +33,7 @@ from asched.daemon.reloads import ConfigFile, ReloadRequests, Reloads
 from asched.daemon.replica import ReplicaParts, running_replica
 from asched.daemon.shadow.daemon import JournalKindError, require_kind
 from asched.daemon.telemetry.tracing import TracingUnavailableError, traced
+from asched.daemon.watchdog import OverrunMetrics, watched
 from asched.framework.profile import ProfileError
 from asched.framework.registry import Registry
 from asched.journal.errors import (
@@ -138,7 +140,7 @@ service manager is told when all is ready. SIGHUP becomes a request to reload.""
 def run_until_signal(serve: Serve) -> None:
     """Serve until SIGTERM or SIGINT. Raises CommandError for what ends it before its time."""
     try:
-        anyio.run(_until_signal, serve, backend_options={"use_uvloop": True})
+        anyio.run(_until_signal, serve, backend_options={"loop_factory": guarded_loop})
     except BaseExceptionGroup as group:
         cause = _first_cause(group)
         if not isinstance(cause, CommandError):
@@ -187,17 +189,20 @@ async def _serve(
     metrics, url = Metrics(), options.journal or configuration.settings.journal.url
     health = Health(metrics.registry)
     async with (
+        watched(configuration.settings) as watchdog,
         health.serving(configuration.settings.health),
         connected(configuration, options, metrics) as client,
         open_journal(url) as store,
         traced(configuration.settings.tracing.sampling_ratio, metrics.cycle_sinks),
     ):
         metrics.watch_journal_file(journal_file(url))
+        metrics.show(OverrunMetrics(watchdog))
         await require_kind(store, shadow=False)
         garbage.look_seldom()
         place = _Place(configuration, registry, client, store, metrics, url)
         async with _served(place, options) as served, anyio.create_task_group() as tasks:
-            health.attach(served.checks(), alive=served.alive())
+            checks = [*served.checks(), Check("plugins", watchdog.trouble)]
+            health.attach(checks, alive=served.alive())
             manager.attach(served.hangs)
             started.set()
             log.info("scheduling" if served.leadership is None else "candidate for leadership",

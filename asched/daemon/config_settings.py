@@ -67,12 +67,17 @@ class EngineSettings(Section, frozen=True):
     """How long one turn of the engine goes on deciding before it commits what it has."""
     seed: Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)] = 0
     """Breaks ties between equally good nodes; the same seed and records give the same choice."""
+    plugin_time_limit: timedelta = timedelta(seconds=1)
+    """A plugin that holds the event loop for longer is named in the log, in metrics and by /readyz.
+    ``plugins`` may say otherwise of one."""
     unschedulable_flush_interval: timedelta = timedelta(minutes=5)
     """A pod that no event has woken for this long is tried again anyway."""
 
     def __post_init__(self) -> None:
         if self.turn_time_slice <= timedelta():
             raise ValueError("turnTimeSlice must be greater than 0")
+        if self.plugin_time_limit <= timedelta():
+            raise ValueError("pluginTimeLimit must be greater than 0")
         if self.unschedulable_flush_interval <= timedelta():
             raise ValueError("unschedulableFlushInterval must be greater than 0")
 

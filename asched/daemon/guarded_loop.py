@@ -86,9 +86,12 @@ class GuardedTask(asyncio.Task[Any]):
 
 def guarded_loop() -> asyncio.AbstractEventLoop:
     """A new event loop for a daemon."""
-    import uvloop  # which not every platform has
-
-    loop = uvloop.new_event_loop()
+    try:
+        import uvloop
+    except ImportError:  # not every platform has it
+        loop = asyncio.new_event_loop()
+    else:
+        loop = uvloop.new_event_loop()
     guard(loop)
     return loop
 
@@ -141,8 +144,9 @@ def _synchronous_plugin() -> tuple[str, str] | None:
     """Name and extension point of the plugin that the present code was called by, if any."""
     frame: FrameType | None = sys._getframe(2)
     while frame is not None:
-        if frame.f_globals.get("__name__") == _SYNCHRONOUS_CALLS:
-            plugin, point = frame.f_locals.get("plugin"), frame.f_locals.get("point")
-            return str(getattr(plugin, "name", "?")), str(point or "?")
+        ours = frame.f_globals.get("__name__") == _SYNCHRONOUS_CALLS
+        if ours and "plugin" in frame.f_locals:
+            plugin, point = frame.f_locals["plugin"], frame.f_locals.get("point", "")
+            return str(plugin.name), str(point)
         frame = frame.f_back
     return None
