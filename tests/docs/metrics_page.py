@@ -15,6 +15,7 @@ from prometheus_client.registry import Collector
 
 from asched.daemon.metrics import Metrics
 from asched.daemon.telemetry.present import Backlog, EventMetrics, JournalFileMetrics
+from asched.daemon.watchdog import OverrunMetrics, Watchdog
 from asched.kube.events import EventCounts
 from asched.kube.reflector import Reflector
 from asched.state.cluster import ClusterState
@@ -64,6 +65,7 @@ def described() -> dict[str, Described]:
     metrics.watch_work(lambda: Backlog(0, 0.0), lambda: 0, None)
     events: Any = _NoEvents()
     metrics.show(EventMetrics(events), JournalFileMetrics(Path("none")))
+    metrics.show(OverrunMetrics(Watchdog(lambda plugin: 1.0)))
     found = {}
     for collector in [*_collectors(metrics)]:
         for metric in collector.collect():
