@@ -222,8 +222,15 @@ def _each(
 ) -> list[R]:
     """What a method answers to each of the nodes. Raises as :func:`call`."""
     LAST_ASKED.plugin, LAST_ASKED.point = plugin.name, point
-    try:
+
+    def each() -> list[R]:
         return [method(state, pod, info) for info in infos]
+
+    ask_all = each
+    if OBSERVATION.calls is not None:
+        ask_all = OBSERVATION.calls.watched(plugin.name, point, each)
+    try:
+        return ask_all()
     except ExtenderInterruption:
         raise
     except BaseException as error:
