@@ -208,15 +208,13 @@ _LIMIT: Final = 1 << 30
 
 def _alignment(nodes: NodeCards, demand: Demand) -> Int64Column:
     """How little cpu would be left over, or short, were the rest of a node's cards given to pods like
-    this one. A pod without cards is best off where there is the most cpu for each card."""
-    gpu_milli = nodes.free.sum(axis=1)
+    this one. To pods without cards all are alike."""
     if not demand.cards:
-        liking = nodes.cpu_milli * MILLI // np.maximum(gpu_milli, 1)
-    else:
-        fitting_cpu_milli = gpu_milli * demand.cpu_milli // demand.total
-        liking = _LIMIT - np.abs(nodes.cpu_milli - fitting_cpu_milli)
-    bounded: Int64Column = np.clip(liking, 0, _LIMIT - 1).astype(np.int64)
-    return bounded
+        return np.zeros(len(nodes.size), np.int64)
+    fitting_cpu_milli = nodes.free.sum(axis=1) * demand.cpu_milli // demand.total
+    apart = np.abs(nodes.cpu_milli - fitting_cpu_milli)
+    liking: Int64Column = np.maximum(_LIMIT - 1 - apart, 0)
+    return liking
 
 
 def _with_cards(free: CardMatrix, demand: Demand) -> CardMatrix:
