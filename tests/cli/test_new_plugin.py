@@ -51,6 +51,7 @@ def step(environment: Path, folder: Path, *words: str) -> str:
     return done.stdout
 
 
+@pytest.mark.timeout(300)
 def test_from_new_to_deciding(environment: Path, tmp_path: Path) -> None:
     said = step(environment, tmp_path, "asched", "plugins", "new", "rack-filler")
     assert "cd rack-filler" in said
@@ -80,7 +81,7 @@ def test_from_new_to_deciding(environment: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["a1", "abcdefghij-abcdefghi-abcdefghi"])
-def test_style_and_types_hold_under_any_name(tmp_path: Path, name: str) -> None:
+def test_style_holds_under_any_name(tmp_path: Path, name: str) -> None:
     folder = tmp_path / name
     write_distribution(Names.of(name, Registry.of()), folder)
     for words in (["check", "."], ["format", "--check", "."]):

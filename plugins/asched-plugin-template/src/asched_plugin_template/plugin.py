@@ -102,5 +102,5 @@ class PluginTemplate(
     def score_all(self, state: CycleState, pod: PodInfo, nodes: Nodes) -> Int64Column:
         """How good is each node?"""
         left = nodes.allocatable(CPU) - nodes.requested(CPU) - pod.shape.requests.get(CPU, 0)
-        share = left * MAX_NODE_SCORE // np.maximum(nodes.allocatable(CPU), 1)
-        return np.maximum(share, 0)
+        share: Int64Column = left * MAX_NODE_SCORE // np.maximum(nodes.allocatable(CPU), 1)
+        return share.clip(min=0)
