@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import subprocess
 from pathlib import Path
 
+import anyio
 import pytest
 
 from tests.daemon.processes import NO_HEALTH, commands, running
@@ -30,7 +30,7 @@ async def test_the_units_command_reloads_and_the_daemon_tells_of_it(
             ):
                 config.write_text(text)
                 reload = one("Service.ExecReload").replace("$MAINPID", str(command.pid))
-                subprocess.run(reload.split(), check=True, timeout=60)
+                await anyio.run_process(reload.split())
                 begun = await manager.until("RELOADING")
                 assert int(begun["MONOTONIC_USEC"]) > 0
                 assert (await manager.until("READY"))["STATUS"] == status
