@@ -9,6 +9,7 @@ from asched.framework.nodes import Int64Column, RowArray
 from asched.framework.pod_groups import GroupMembers, PodGroupKey
 from asched.framework.pod_info import PodInfo
 from asched.framework.pod_queries import PodQuery, TermHolders, TermKind
+from asched.framework.row_counts import RowCounts
 from asched.model.meta import Object
 from asched.state.cluster import ClusterState
 from asched.state.node_rows import NodeRows
@@ -41,6 +42,9 @@ class SessionStage:
 
     def count_pods(self, query: PodQuery) -> Int64Column:
         return self._index.count_pods(query)
+
+    def row_counts(self, query: PodQuery) -> RowCounts:
+        return self._index.row_counts(query)
 
     def term_holders(self, kind: TermKind) -> Sequence[TermHolders]:
         return self._index.term_holders(kind)

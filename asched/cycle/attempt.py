@@ -33,6 +33,7 @@ from asched.framework.profile import Profile, Weighted
 from asched.framework.status import Code, Status
 from asched.framework.trial import Fit
 from asched.state.cluster import ClusterState
+from asched.state.node_rows import NodeRows
 from asched.state.node_table import NodeTable
 
 MIN_FEASIBLE_NODES = 100
@@ -350,9 +351,14 @@ class Attempt:
         if screening.count == self._table.size:
             return highest(self._with_own(screening, nodes, scorers, total))
         if not scorers:
-            total = total.copy()
-            np.putmask(total, ~feasible, INFEASIBLE)
-            return highest(total)
+            if bonus is None:
+                # Mostly some of the best of all nodes are among these.
+                leading = answers.best(self._pod)
+                mask = leading.mask & feasible
+                count = int(np.count_nonzero(mask))
+                if count:
+                    return Best(leading.score, mask, count)
+            return highest(np.where(feasible, total, INFEASIBLE))
         rows = screening.rows
         among = highest(self._with_own(screening, nodes, scorers, total[rows]))
         mask = np.zeros(self._table.size, np.bool_)
@@ -363,9 +369,10 @@ class Attempt:
         self, screening: Screening, nodes: Nodes, scorers: Sequence[Weighted], total: Int64Column
     ) -> Int64Column:
         """Totals of the feasible nodes, with what is computed for this pod alone."""
+        state = screening.state
         for plugin, weight in scorers:
-            raw = score_nodes(plugin, screening.state, self._pod, nodes)
-            scores = normalized(plugin, screening.state, self._pod, raw)
+            raw = score_nodes(plugin, state, self._pod, nodes)
+            scores = normalized(plugin, state, self._pod, raw)
             total = total + (scores if weight == 1 else scores * weight)
         return total
 
@@ -390,10 +397,14 @@ class Attempt:
 
     def _prepare_scores(self, screening: Screening) -> Nodes:
         # Shared PreScores may have run just now: carry over what they wrote.
-        screening.state.absorb(self._answers.state)
+        state = screening.state
+        state.absorb(self._answers.state)
         every = screening.count == self._table.size
-        nodes = self._table if every else self._table.take(screening.rows)
-        self._pre_score(screening.state, nodes)
+        # Most plugins look at the whole table all the same, so the rows are found when asked for.
+        nodes = (
+            self._table if every else NodeRows(self._table, lambda: screening.rows, screening.count)
+        )
+        self._pre_score(state, nodes)
         return nodes
 
     def _score_rows(self, screening: Screening, nodes: Nodes, rows: RowArray) -> Scoring:

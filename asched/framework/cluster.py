@@ -8,6 +8,7 @@ from typing import Protocol, TypeVar
 from asched.framework.nodes import Int64Column, Nodes, RowArray, SupposedNodes
 from asched.framework.pod_groups import GroupMembers, PodGroupKey
 from asched.framework.pod_queries import PodQuery, TermHolders, TermKind
+from asched.framework.row_counts import RowCounts
 from asched.framework.volumes import MountedVolumes
 from asched.model.meta import Object
 
@@ -19,6 +20,10 @@ class Cluster(Protocol):
 
     def count_pods(self, query: PodQuery) -> Int64Column:
         """How many matching pods the node of each row of :attr:`nodes` has, assumed ones included."""
+
+    def row_counts(self, query: PodQuery) -> RowCounts:
+        """As :meth:`count_pods`, with what moved lately. The same object for as long as the question
+        is remembered, brought up to date by each call."""
 
     def term_holders(self, kind: TermKind) -> Sequence[TermHolders]:
         """Every distinct affinity term of that kind which pods on nodes have, and where. The same

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from enum import IntEnum
 from typing import NamedTuple
 
@@ -51,6 +51,27 @@ class Rule(IntEnum):
     EXISTING_APART = 4
 
 
+class KnownFailures:
+    """What :meth:`Neighbours.failures` found of all nodes, good while no domain begins or ceases to
+    hold pods. Memory, not state."""
+
+    __slots__ = ("_as_of", "_codes")
+
+    def __init__(self) -> None:
+        self._as_of: object = None
+        self._codes: NDArray[np.int16] | None = None
+
+    def get(
+        self, as_of: object, work_out: Callable[[], NDArray[np.int16] | None]
+    ) -> NDArray[np.int16] | None:
+        """None where no node fails."""
+        if as_of != self._as_of:
+            codes = work_out()
+            self._codes = None if codes is None or not codes.any() else codes
+            self._as_of = as_of
+        return self._codes
+
+
 class Neighbours:
     """How many pods that matter to a rule are near each node.
 
@@ -58,7 +79,7 @@ class Neighbours:
     otherwise.
     """
 
-    __slots__ = ("_counted", "_namespace_labels", "_pod", "_shifts", "_wishes")
+    __slots__ = ("_counted", "_known", "_namespace_labels", "_pod", "_shifts", "_wishes")
 
     def __init__(
         self,
@@ -66,8 +87,11 @@ class Neighbours:
         namespace_labels: Mapping[str, str],
         wishes: Wishes,
         existing: Sequence[Counted],
+        known: KnownFailures | None = None,
     ) -> None:
-        """``existing``: the pods whose required anti-affinity means the incoming pod."""
+        """``existing``: the pods whose required anti-affinity means the incoming pod. ``known``: of
+        pods with these wishes, as long as the same pods on nodes have terms that mean them."""
+        self._known = KnownFailures() if known is None else known
         self._pod = pod
         self._namespace_labels = namespace_labels
         self._wishes = wishes
@@ -108,7 +132,19 @@ class Neighbours:
     # -- answers ------------------------------------------------------------------------------
 
     def failures(self, nodes: Nodes) -> NDArray[np.int16] | None:
-        """The rules that each node fails, as bits of :class:`Rule`; None where there are no rules."""
+        """The rules that each node fails, as bits of :class:`Rule`; None where no node fails any."""
+        as_of: list[object] = [self._may_be_first]
+        near = None
+        for of_rule in self._counted.values():
+            for counted in of_rule:
+                counts = counted.counts
+                near = counts.near
+                as_of += (id(counts), counts.crossings)
+        if self._shifts or near is None or nodes.align(near) is not near:
+            return self._failures(nodes)
+        return self._known.get(as_of, lambda: self._failures(nodes))
+
+    def _failures(self, nodes: Nodes) -> NDArray[np.int16] | None:
         codes: NDArray[np.int16] | None = None
         for rule in Rule:
             if not self._counted[rule] and not self._shifts:
@@ -130,7 +166,7 @@ class Neighbours:
                 here = ~nodes.label(key).present
             else:
                 # A node without the label is near nobody.
-                here = self._near(Rule.TOGETHER, key, nodes) <= 0
+                here = self._alone(key, nodes)
             failing = here if failing is None else failing | here
         return failing
 
@@ -139,7 +175,7 @@ class Neighbours:
         failing: BoolColumn | None = None
         if not self._shifts:
             for counted in self._counted[rule]:
-                here = nodes.align(counted.counts.by_row) > 0
+                here = nodes.align(counted.counts.near)
                 failing = here if failing is None else failing | here
             return failing
         keys = (c.topology_key for c in self._counted[rule])
@@ -148,6 +184,13 @@ class Neighbours:
             here = self._near(rule, key, nodes) > 0
             failing = here if failing is None else failing | here
         return failing
+
+    def _alone(self, topology_key: str, nodes: Nodes) -> BoolColumn:
+        """Where no pod that the pod wants to be with is near by that key."""
+        held = [w.counts for w in self._wishes.together if w.topology_key == topology_key]
+        if len(held) == 1 and not self._shifts:
+            return ~nodes.align(held[0].near)
+        return self._near(Rule.TOGETHER, topology_key, nodes) <= 0
 
     def _near(self, rule: Rule, topology_key: str, nodes: Nodes) -> Int64Column:
         """How many pods are in the domain of each node; none where the node has no such label."""

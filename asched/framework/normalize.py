@@ -56,4 +56,5 @@ def of_each_value(
     if highest - lowest >= len(scores):
         return formula(scores)
     by_value = formula(np.arange(lowest, highest + 1))
-    return by_value[scores - lowest] if lowest else by_value[scores]
+    # Every score has its place, so there is nothing to clip, but no time goes into looking for it.
+    return by_value.take(scores - lowest if lowest else scores, mode="clip")

@@ -17,6 +17,7 @@ import msgspec
 from asched.framework.labels import LabelSet
 from asched.framework.nodes import Int64Column
 from asched.framework.pod_info import PodShape
+from asched.framework.row_counts import RowCounts
 from asched.model.pod import Affinity, PodAffinityTerm
 from asched.model.selectors import LabelSelector
 
@@ -112,8 +113,12 @@ class TermHolders(NamedTuple):
 
     term: AffinityTerm
     weight: int
-    holders: Int64Column
-    """By row; read-only."""
+    counts: RowCounts
+
+    @property
+    def holders(self) -> Int64Column:
+        """By row; read-only."""
+        return self.counts.column
 
 
 PodTerms = Mapping[TermKind, Sequence[WeightedTerm]]

@@ -15,9 +15,10 @@ from asched.framework.cluster import Cluster
 from asched.framework.labels import LabelSet
 from asched.framework.memo import Memo
 from asched.framework.node_matching import labels_match, matchable, selector_matches
-from asched.framework.nodes import BoolColumn, Int64Column, Nodes
+from asched.framework.nodes import BoolColumn, Nodes
 from asched.framework.pod_info import PodShape
 from asched.framework.pod_queries import PodQuery, Selector
+from asched.framework.row_counts import RowCounts
 from asched.framework.topology import DomainCounts, Domains
 from asched.model.node import NO_EXECUTE, NO_SCHEDULE, Taint
 from asched.model.pod import Toleration
@@ -67,13 +68,13 @@ class Spread:
         absent_is_empty = absent_is_empty and self.missing is not None
         self.domains = Domains(label, counted, absent_is_empty=absent_is_empty)
 
-    def follow(self, column: Int64Column, version: int) -> None:
+    def follow(self, counts: RowCounts) -> None:
         """Take note of the pods that match now, by row."""
-        self.on_node = column
+        self.on_node = counts.column
         if self._counts is None:
-            self._counts = DomainCounts(self.domains, column)
+            self._counts = DomainCounts(self.domains, counts)
         else:
-            self._counts.follow(self.domains, column, version)
+            self._counts.follow(self.domains, counts)
 
     @property
     def in_domain(self) -> DomainCounts:
@@ -132,7 +133,7 @@ class Plan:
             self._survey(cluster.nodes)
             self._version = cluster.nodes.version
         for spread in self.spreads:
-            spread.follow(cluster.count_pods(spread.counted), cluster.pods_version)
+            spread.follow(cluster.row_counts(spread.counted))
 
     def counting(self, labels: LabelSet) -> Sequence[bool]:
         """For each constraint whether a pod with these labels is one of those it is about."""

@@ -1,8 +1,8 @@
 """Counting by topology domain: how many pods a zone, a rack or a host holds.
 
 A topology key is a node label; nodes with the same value form a domain. Counts are followed rather
-than computed: a column of counts by row hardly changes between two questions, so only the rows that
-differ are carried over to their domains.
+than computed: counts by row hardly change between two questions, so only what moved is carried over
+to the domains.
 """
 
 from __future__ import annotations
@@ -10,12 +10,13 @@ from __future__ import annotations
 import numpy as np
 
 from asched.framework.nodes import BoolColumn, Int64Column, LabelColumn, Nodes, RowArray
+from asched.framework.row_counts import Recent, RowCounts
 
 
 class Domains:
     """The domains of one topology key, numbered from 0; first those with counted rows."""
 
-    __slots__ = ("_first", "_order", "counted", "live", "number", "of_row")
+    __slots__ = ("_first", "_order", "counted", "incomplete", "live", "number", "of_row")
 
     def __init__(
         self,
@@ -52,6 +53,8 @@ class Domains:
         rank[others] = np.arange(self.live, self.number)
         self.of_row: RowArray = rank[ids]
         """The domain by row; :attr:`number` where there is none."""
+        self.incomplete = bool((self.of_row == self.number).any())
+        """Whether any row has none."""
         self._order: RowArray | None = None
         self._first: RowArray | None = None
 
@@ -65,61 +68,91 @@ class Domains:
 
 
 class DomainCounts:
-    """A column of counts by row, summed by domain and moved on as it changes."""
+    """Counts by row, summed by domain and moved on as they change."""
 
-    __slots__ = ("_seen", "_version", "by_row", "domains", "sums", "total")
+    __slots__ = (
+        "_by_row",
+        "_cursor",
+        "_source",
+        "_stale",
+        "changes",
+        "crossings",
+        "domains",
+        "near",
+        "sums",
+        "total",
+    )
 
     _AT_ONCE = 32
-    """Beyond this many changed rows, summing anew is cheaper."""
+    """Beyond this many moves, summing anew is cheaper."""
     _LARGE_SHARE = 8
     """Domains with more than one row in this many are spread to their rows all at once."""
 
-    def __init__(self, domains: Domains, column: Int64Column) -> None:
-        self._version = -1
-        self._sum(domains, column)
+    def __init__(self, domains: Domains, counts: RowCounts) -> None:
+        self._cursor = 0
+        self.crossings = 0
+        """Changes whenever :attr:`near` does."""
+        self.changes: Recent[RowArray] = Recent()
+        """Rows whose :attr:`by_row` changed."""
+        self._sum(domains, counts)
 
-    def follow(self, domains: Domains, column: Int64Column, version: int) -> None:
-        """Bring the sums up to what the column says now. ``version`` is that of the pods on nodes
-        (``Cluster.pods_version``): with the same, the column is the same."""
-        if domains is not self.domains:
-            self._sum(domains, column)
-            self._version = version
+    def follow(self, domains: Domains, counts: RowCounts) -> None:
+        """Bring the sums up to what the counts say now."""
+        if domains is not self.domains or counts is not self._source:
+            self._sum(domains, counts)
             return
-        if version == self._version:
+        cursor = counts.moves.cursor
+        if cursor == self._cursor:
             return
-        self._version = version
-        changed = (column != self._seen).nonzero()[0]
-        if len(changed) > self._AT_ONCE:
-            self._sum(domains, column)
-        elif len(changed):
-            for row in changed.tolist():
-                self._move(row, int(column[row] - self._seen[row]))
-            self._seen[changed] = column[changed]
+        moves = counts.moves.since(self._cursor)
+        if moves is None or len(moves) > self._AT_ONCE:
+            self._sum(domains, counts)
+            return
+        for row, difference in moves:
+            self._move(row, difference)
+        self._cursor = cursor
 
-    def _sum(self, domains: Domains, column: Int64Column) -> None:
-        self.domains = domains
-        self._seen = column.copy()
-        counted = np.where(domains.counted, column, 0)
+    def _sum(self, domains: Domains, counts: RowCounts) -> None:
+        self.domains, self._source, self._cursor = domains, counts, counts.moves.cursor
+        counted = np.where(domains.counted, counts.column, 0)
         # The place after the last stands for rows without a domain and stays zero.
         sums = np.bincount(domains.of_row, weights=counted, minlength=domains.number + 1)
         self.sums: Int64Column = sums.astype(np.int64)
         """By domain, with a zero after the last."""
-        self.by_row: Int64Column = self.sums[domains.of_row]
-        """The sum of each row's domain; 0 where it has none."""
+        self._by_row: Int64Column = self.sums[domains.of_row]
+        self._stale = False
+        self.near: BoolColumn = self._by_row > 0
+        """Where there is any."""
         self.total = int(self.sums.sum())
+        self.crossings += 1
+        self.changes.forget()
+
+    @property
+    def by_row(self) -> Int64Column:
+        """The sum of each row's domain; 0 where it has none."""
+        if self._stale:
+            np.take(self.sums, self.domains.of_row, out=self._by_row, mode="clip")
+            self._stale = False
+        return self._by_row
 
     def _move(self, row: int, difference: int) -> None:
         domains = self.domains
-        if not domains.counted[row]:
+        if not domains.counted.item(row):
             return
-        domain = int(domains.of_row[row])
-        self.sums[domain] += difference
+        domain: int = domains.of_row.item(row)
+        before: int = self.sums.item(domain)
+        self.sums[domain] = before + difference
         self.total += difference
         rows = domains.rows(domain)
-        if len(rows) * self._LARGE_SHARE > len(self.by_row):
-            np.take(self.sums, domains.of_row, out=self.by_row, mode="clip")
+        if (before > 0) != (before + difference > 0):
+            self.near[rows] = before <= 0
+            self.crossings += 1
+        if len(rows) * self._LARGE_SHARE > len(self._by_row):
+            self._stale = True
+            self.changes.forget()
         else:
-            self.by_row[rows] += difference
+            self._by_row[rows] += difference
+            self.changes.append(rows)
 
 
 class DomainIndex:

@@ -30,7 +30,7 @@ from asched.framework.interface import (
 )
 from asched.framework.labels import LabelSet, label_set_of
 from asched.framework.memo import Memo
-from asched.framework.neighbours import Counted, Neighbours, Wanted, Wishes
+from asched.framework.neighbours import Counted, KnownFailures, Neighbours, Wanted, Wishes
 from asched.framework.nodes import (
     MAX_NODE_SCORE,
     Int64Column,
@@ -49,7 +49,9 @@ from asched.framework.pod_queries import (
     WeightedTerm,
     terms_of,
 )
+from asched.framework.row_counts import RowCounts
 from asched.framework.status import SUCCESS, Status
+from asched.framework.tally import Tally, Worth
 from asched.framework.topology import DomainCounts, DomainIndex
 from asched.model.meta import Object
 from asched.model.node import Node
@@ -106,22 +108,15 @@ class Followed(NamedTuple):
     counts: DomainCounts
     topology_key: str
     query: PodQuery | None
-    holders: Int64Column | None
-    """The column itself, where it is that of a term's holders."""
-
-
-class Worth(NamedTuple):
-    """What each pod counted adds to the score of the nodes of its domain."""
-
-    counts: DomainCounts
-    weight: int
+    holders: RowCounts | None
+    """The counts themselves, where they are those of a term's holders."""
 
 
 class Outlook:
     """All that there is to be counted for pods that are alike, by shape, namespace and labels. Good
     while the terms of the pods on nodes are the same."""
 
-    __slots__ = ("as_of", "existing", "followed", "terms_version", "wishes", "worth")
+    __slots__ = ("as_of", "existing", "failures", "followed", "tally", "terms_version", "wishes")
 
     def __init__(self) -> None:
         self.terms_version = -1
@@ -130,12 +125,14 @@ class Outlook:
         self.wishes = _NO_WISHES
         self.existing: Sequence[Counted] = ()
         """Pods whose required anti-affinity means such a pod."""
-        self.worth: Sequence[Worth] = ()
+        self.failures = KnownFailures()
+        self.tally: Tally | None = None
+        """What pods near by are worth; None where none counts."""
         self.followed: Sequence[Followed] = ()
 
 
 _NEIGHBOURS: StateKey[Neighbours] = StateKey("InterPodAffinity/filter")
-_RAW_SCORES: StateKey[Int64Column] = StateKey("InterPodAffinity/score")
+_TALLY: StateKey[Tally] = StateKey("InterPodAffinity/score")
 
 
 class InterPodAffinity(
@@ -184,7 +181,8 @@ class InterPodAffinity(
         if not existing and not wishes.together and not wishes.apart:
             return _SKIP
         namespace_labels = self._namespace_labels(pod.namespace)
-        state.write(_NEIGHBOURS, Neighbours(pod, namespace_labels, wishes, existing))
+        known = outlook.failures
+        state.write(_NEIGHBOURS, Neighbours(pod, namespace_labels, wishes, existing, known))
         return _PROCEED
 
     def filter_all(self, state: CycleState, pod: PodInfo, nodes: Nodes) -> Verdicts:
@@ -207,33 +205,29 @@ class InterPodAffinity(
         outlook = self._outlook(pod.shape, pod.label_set)
         if self._needs_own_preferences and not outlook.wishes.preferred:
             return Status.skip()
-        total: Int64Column | None = None
-        for counts, weight in outlook.worth:
-            if counts.total:
-                # Only read from here on, so the counts themselves will do.
-                score = counts.by_row if weight == 1 else counts.by_row * np.int64(weight)
-                total = score if total is None else total + score
-        if total is None:
+        tally = outlook.tally
+        if tally is None or not tally.total:
             return Status.skip()
-        state.write(_RAW_SCORES, total)
+        tally.refresh()
+        state.write(_TALLY, tally)
         return SUCCESS
 
     def score_all(self, state: CycleState, pod: PodInfo, nodes: Nodes) -> Int64Column:
-        return nodes.align(state.read(_RAW_SCORES))
+        return nodes.align(state.read(_TALLY).raw)
 
     def normalize(self, state: CycleState, pod: PodInfo, scores: Int64Column) -> Int64Column:
         """From the lowest to the highest, in floating point, cut off; 0 where all are equal."""
         if not len(scores):
             return scores.copy()
+        tally = state.read(_TALLY)
+        if scores is tally.raw:
+            scaled = tally.scaled(_scale)
+            return np.zeros(len(scores), np.int64) if scaled is None else scaled
         lowest = int(scores.min())
         span = int(scores.max()) - lowest
         if not span:
             return np.zeros(len(scores), np.int64)
-
-        def scaled(some: Int64Column) -> Int64Column:
-            return (MAX_NODE_SCORE * ((some - lowest) / span)).astype(np.int64)
-
-        return of_each_value(scaled, scores, lowest, lowest + span)
+        return of_each_value(lambda some: _scale(some, lowest, span), scores, lowest, lowest + span)
 
     # -- what is counted ----------------------------------------------------------------------
 
@@ -254,9 +248,9 @@ class InterPodAffinity(
         domains_of = self._domains.of
         for counts, key, query, holders in outlook.followed:
             if query is not None:
-                holders = cluster.count_pods(query)
+                holders = cluster.row_counts(query)
             if holders is not None:
-                counts.follow(domains_of(nodes, key), holders, seen)
+                counts.follow(domains_of(nodes, key), holders)
         return outlook
 
     def _survey(self, outlook: Outlook, shape: PodShape, labels: LabelSet) -> None:
@@ -273,7 +267,8 @@ class InterPodAffinity(
             for of_term, weight in self._held(kind, labels):
                 worth.append(Worth(of_term.counts, weight * factor))
                 followed.append(of_term)
-        outlook.worth, outlook.followed = worth, followed
+        outlook.tally, outlook.followed = Tally(worth) if worth else None, followed
+        outlook.failures = KnownFailures()
 
     def _held(self, kind: TermKind, labels: LabelSet) -> list[tuple[Followed, int]]:
         """The terms of pods on nodes that mean a pod with these labels, with their weights."""
@@ -281,10 +276,10 @@ class InterPodAffinity(
         return [
             (
                 Followed(
-                    self._counts_of((kind, held.term, held.weight), key, held.holders),
+                    self._counts_of((kind, held.term, held.weight), key, held.counts),
                     key,
                     None,
-                    held.holders,
+                    held.counts,
                 ),
                 held.weight,
             )
@@ -293,10 +288,10 @@ class InterPodAffinity(
             for key in (held.term.topology_key,)
         ]
 
-    def _counts_of(self, source: object, key: str, column: Int64Column) -> DomainCounts:
+    def _counts_of(self, source: object, key: str, counts: RowCounts) -> DomainCounts:
         """The counts of one source by one key, shared by all who ask for them."""
         domains = self._domains.of(self.handle.cluster.nodes, key)
-        return self._counts.get((source, key), lambda: DomainCounts(domains, column))
+        return self._counts.get((source, key), lambda: DomainCounts(domains, counts))
 
     def _wishes_of(self, shape: PodShape, namespace: str) -> Wishes:
         self._heed_namespaces()
@@ -330,8 +325,8 @@ class InterPodAffinity(
             if of_term is not None:
                 namespaces = of_term if namespaces is None else namespaces & of_term
         query = PodQuery(tuple(term.selector for term in terms), namespaces)
-        column = self.handle.cluster.count_pods(query)
-        return Wanted(query, key, self._counts_of(query, key, column), weight)
+        counts = self.handle.cluster.row_counts(query)
+        return Wanted(query, key, self._counts_of(query, key, counts), weight)
 
     def _namespaces_of(self, term: AffinityTerm) -> frozenset[str] | None:
         """Those named and those selected; None for any, known or not."""
@@ -416,6 +411,10 @@ class InterPodAffinity(
         )
         moved = any(old.labels.get(key) != new.labels.get(key) for key in keys)
         return QueueingHint.QUEUE if moved else QueueingHint.SKIP
+
+
+def _scale(scores: Int64Column, lowest: int, span: int) -> Int64Column:
+    return (MAX_NODE_SCORE * ((scores - lowest) / span)).astype(np.int64)
 
 
 def _satisfies(pod: Pod | None, query: PodQuery) -> bool:

@@ -16,6 +16,7 @@ from asched.framework.pod_groups import GroupMembers, PodGroupKey
 from asched.framework.pod_info import PodInfo
 from asched.framework.pod_queries import PodQuery, TermHolders, TermKind
 from asched.framework.profile import Profile
+from asched.framework.row_counts import RowCounts
 from asched.framework.trial import Fit
 from asched.model.custom import CustomObject, CustomResource
 from asched.model.meta import Object
@@ -131,6 +132,9 @@ class ClusterState:
 
     def count_pods(self, query: PodQuery) -> Int64Column:
         return self._pod_index.count_pods(query)
+
+    def row_counts(self, query: PodQuery) -> RowCounts:
+        return self._pod_index.row_counts(query)
 
     def term_holders(self, kind: TermKind) -> Sequence[TermHolders]:
         return self._pod_index.term_holders(kind)

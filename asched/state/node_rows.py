@@ -45,10 +45,13 @@ _SAFE = 1 << 62
 class NodeRows(SupposedNodes):
     """Some rows of a :class:`NodeTable`, in the order given."""
 
-    def __init__(self, table: NodeTable, rows: RowArray) -> None:
+    def __init__(
+        self, table: NodeTable, rows: RowArray | Callable[[], RowArray], size: int | None = None
+    ) -> None:
+        """``rows`` may be had when they are needed, if their number is given."""
         self._table = table
-        self._rows = rows
-        self.size = len(rows)
+        self._given = rows
+        self.size = len(self._rows) if size is None else size
         self._names: list[str] | None = None
         self._allocatable: dict[str, Int64Column] = {}
         self._requested: dict[str, Int64Column] = {}
@@ -57,6 +60,13 @@ class NodeRows(SupposedNodes):
         self._pod_count: Int64Column | None = None
         # What a hypothesis changed: the pods of a row, once it differs from the table's.
         self._pods: dict[int, dict[str, PodInfo]] = {}
+
+    @property
+    def _rows(self) -> RowArray:
+        given = self._given
+        if not isinstance(given, np.ndarray):
+            given = self._given = given()
+        return given
 
     @property
     def rows(self) -> RowArray:

@@ -22,7 +22,11 @@ from asched.framework.pod_queries import (
     WeightedTerm,
     terms_of,
 )
+from asched.framework.row_counts import RowCounts
 from asched.state.node_table import NodeTable
+
+Change = tuple[int, PodInfo, int]
+"""A row, and a pod that came to it (1) or left it (-1)."""
 
 _MOST_QUESTIONS = 1024
 _MOST_SHAPES = 1024
@@ -31,34 +35,43 @@ _MOST_SHAPES = 1024
 class _Counts:
     """Matching pods by row, for one question."""
 
-    __slots__ = ("_known", "_query", "column", "cursor")
+    __slots__ = ("_known", "_query", "by_row", "cursor")
 
     def __init__(self, query: PodQuery) -> None:
         self._query = query
         self._known: dict[int, bool] = {}
-        self.column: Int64Column = np.zeros(0, np.int64)
+        self.by_row = RowCounts()
         self.cursor = -1
 
-    def count(self, row: int, pod: PodInfo, sign: int) -> None:
+    def count_all(self, changes: Iterable[Change]) -> None:
+        # A pod that changed leaves and comes again, which mostly makes no difference.
+        net: dict[int, int] = {}
+        for row, pod, sign in changes:
+            if self._counts(pod):
+                net[row] = net.get(row, 0) + sign
+        for row, difference in net.items():
+            if difference:
+                self.by_row.move(row, difference)
+
+    def _counts(self, pod: PodInfo) -> bool:
         if pod.pod.terminating and not self._query.count_terminating:
-            return
+            return False
         labels = pod.label_set
         hit = self._known.get(labels.number)
         if hit is None:
             hit = self._known[labels.number] = self._query.matches(labels)
-        if hit:
-            self.column[row] += sign
+        return hit
 
 
 class _Held:
     """The pods on nodes that have one term, by row and in all."""
 
-    __slots__ = ("column", "kind", "term", "total")
+    __slots__ = ("by_row", "kind", "term", "total")
 
     def __init__(self, kind: TermKind, term: WeightedTerm, size: int) -> None:
         self.kind = kind
         self.term = term
-        self.column: Int64Column = np.zeros(size, np.int64)
+        self.by_row = RowCounts(np.zeros(size, np.int64))
         self.total = 0
 
 
@@ -94,7 +107,7 @@ class _Holders:
     def resize(self, size: int) -> None:
         if size != self._size:
             for held in self._held.values():
-                held.column = _fit(held.column, size)
+                held.by_row.resize(size)
             self._size = size
             self._changed()
 
@@ -110,7 +123,7 @@ class _Holders:
         """The same object for as long as the terms are the same."""
         if self._answer is None:
             self._answer = tuple(
-                TermHolders(weighted.term, weighted.weight, held.column)
+                TermHolders(weighted.term, weighted.weight, held.by_row)
                 for weighted, held in self._held.items()
             )
         return self._answer
@@ -134,6 +147,10 @@ class PodIndex:
 
     def count_pods(self, query: PodQuery) -> Int64Column:
         """How many matching pods each row's node has. Read-only; valid until the next change."""
+        return self.row_counts(query).column
+
+    def row_counts(self, query: PodQuery) -> RowCounts:
+        """As :meth:`count_pods`, with what moved lately."""
         counts = self._counts.get(query)
         if counts is None:
             counts = self._counts[query] = _Counts(query)
@@ -142,19 +159,18 @@ class PodIndex:
         else:
             self._counts.move_to_end(query)
         size, cursor = self._table.size, self._table.pods_cursor
-        if counts.cursor == cursor and len(counts.column) == size:
-            return counts.column
+        by_row = counts.by_row
+        if counts.cursor == cursor and len(by_row.column) == size:
+            return by_row
         changes = self._table.pods_changed_since(counts.cursor)
         if changes is None:
-            counts.column = np.zeros(size, np.int64)
-            for row, pod in self._all_pods():
-                counts.count(row, pod, 1)
+            by_row.begin(size)
+            counts.count_all((row, pod, 1) for row, pod in self._all_pods())
         else:
-            counts.column = _fit(counts.column, size)
-            for row, pod, sign in changes:
-                counts.count(row, pod, sign)
+            by_row.resize(size)
+            counts.count_all(changes)
         counts.cursor = cursor
-        return counts.column
+        return by_row
 
     def term_holders(self, kind: TermKind) -> Sequence[TermHolders]:
         """Every distinct term of that kind which pods on nodes have, in order of appearance."""
@@ -205,19 +221,26 @@ class PodIndex:
                 self._move_holders(holders)
         self._holders_cursor = self._table.pods_cursor
 
-    def _move_holders(self, changes: Iterable[tuple[int, PodInfo, int]]) -> None:
+    def _move_holders(self, changes: Iterable[Change]) -> None:
         if self._holders_size != self._table.size:
             self._holders_size = self._table.size
             for holders in self._holders.values():
                 holders.resize(self._holders_size)
+        # A pod that changed leaves and comes again, mostly with the same terms.
+        net: dict[tuple[int, int], int] = {}
+        by_id: dict[int, PodTerms] = {}
         for row, pod, sign in changes:
-            if not pod.shape.names_pods:
+            if pod.shape.names_pods:
+                terms = terms_of(pod.shape, pod.namespace)
+                by_id[id(terms)] = terms
+                net[row, id(terms)] = net.get((row, id(terms)), 0) + sign
+        for (row, number), difference in net.items():
+            if not difference:
                 continue
-            terms = terms_of(pod.shape, pod.namespace)
-            known = self._held_by.get(id(terms))
-            for held in known[1] if known is not None else self._find_held(terms):
-                held.column[row] += sign
-                held.total += sign
+            known = self._held_by.get(number)
+            for held in known[1] if known is not None else self._find_held(by_id[number]):
+                held.by_row.move(row, difference)
+                held.total += difference
                 if not held.total:
                     self._holders[held.kind].drop(held.term)
                     self._held_by.clear()
@@ -236,12 +259,3 @@ class PodIndex:
         for row in np.flatnonzero(table.alive).tolist():
             for pod in table.pods(row):
                 yield row, pod
-
-
-def _fit(column: Int64Column, size: int) -> Int64Column:
-    """The column, lengthened with zeros if rows were added."""
-    if len(column) == size:
-        return column
-    longer = np.zeros(size, np.int64)
-    longer[: len(column)] = column
-    return longer

@@ -7,6 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from asched.framework.nodes import LabelColumn, Vocabulary
+from asched.framework.row_counts import Recent, RowCounts
 from asched.framework.topology import DomainCounts, Domains
 
 ROWS = 60
@@ -46,17 +47,27 @@ def test_followed_counts(data: st.DataObject, values: list[str | None]) -> None:
     alive = {v for v, c in zip(values, counted, strict=True) if c and v is not None}
     assert domains.live == len(alive)
     assert domains.number == len(set(values) - {None})
-    column = np.zeros(ROWS, np.int64)
-    counts = DomainCounts(domains, column)
-    for version in range(3):
+    by_row = RowCounts(np.zeros(ROWS, np.int64))
+    counts = DomainCounts(domains, by_row)
+    seen, crossings, near = counts.changes.cursor, counts.crossings, counts.near.copy()
+    for _ in range(3):
         changes = data.draw(
             st.dictionaries(st.integers(0, ROWS - 1), st.integers(-3, 5), max_size=40)
         )
+        before = counts.by_row.copy()
         for row, difference in changes.items():
-            column[row] += difference
-        counts.follow(domains, column, version)
-        expected = plain_sums(values, counted, column.tolist())
+            by_row.move(row, difference)
+        counts.follow(domains, by_row)
+        expected = plain_sums(values, counted, by_row.column.tolist())
         assert counts.by_row.tolist() == expected
+        assert counts.near.tolist() == [number > 0 for number in expected]
+        if counts.crossings == crossings:
+            assert counts.near.tolist() == near.tolist()
+        told = counts.changes.since(seen)
+        if told is not None:
+            changed = np.flatnonzero(counts.by_row != before).tolist()
+            assert {*changed} <= {row for rows in told for row in rows.tolist()}
+        seen, crossings, near = counts.changes.cursor, counts.crossings, counts.near.copy()
         by_value = {v: e for v, e in zip(values, expected, strict=True) if v is not None}
         assert counts.total == sum(by_value.values())
         live = [by_value[value] for value in alive]
@@ -74,13 +85,35 @@ def test_absent_is_empty() -> None:
 
 def test_no_node_has_the_label() -> None:
     domains = Domains(label_column([None, None]))
-    counts = DomainCounts(domains, np.array([3, 4]))
+    counts = DomainCounts(domains, RowCounts(np.array([3, 4])))
     assert (domains.number, counts.total, counts.by_row.tolist()) == (0, 0, [0, 0])
 
 
 def test_other_domains_are_counted_afresh() -> None:
-    column = np.array([1, 2, 3])
-    counts = DomainCounts(Domains(label_column(["a", "a", "b"])), column)
+    by_row = RowCounts(np.array([1, 2, 3]))
+    counts = DomainCounts(Domains(label_column(["a", "a", "b"])), by_row)
     assert counts.by_row.tolist() == [3, 3, 3]
-    counts.follow(Domains(label_column(["a", "b", "b"])), column, 0)
+    counts.follow(Domains(label_column(["a", "b", "b"])), by_row)
     assert counts.by_row.tolist() == [1, 5, 5]
+
+
+def test_other_counts_are_taken_as_they_are() -> None:
+    domains = Domains(label_column(["a", "a", "b"]))
+    counts = DomainCounts(domains, RowCounts(np.array([1, 2, 3])))
+    counts.follow(domains, RowCounts(np.array([0, 0, 3])))
+    assert counts.by_row.tolist() == [0, 0, 3]
+
+
+@given(moves=st.lists(st.integers(0, 9), max_size=900), looks=st.sets(st.integers(0, 899)))
+def test_a_reader_of_changes_misses_none(moves: list[int], looks: set[int]) -> None:
+    recent: Recent[int] = Recent()
+    cursor, missed = recent.cursor, list[int]()
+    for number, move in enumerate(moves):
+        recent.append(move)
+        missed.append(move)
+        if number in looks:
+            told = recent.since(cursor)
+            assert told == missed if told is not None else len(missed) > 100
+            cursor, missed = recent.cursor, []
+    recent.forget()
+    assert recent.since(cursor) is None

@@ -1,0 +1,37 @@
+"""The best nodes, kept while totals change, are those found by looking at all."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from asched.cycle.leaders import Leaders
+
+ROWS = 12
+totals = st.integers(-1, 3)
+
+
+@given(
+    first=st.lists(totals, min_size=ROWS, max_size=ROWS),
+    changes=st.lists(st.tuples(st.integers(0, ROWS - 1), totals, st.booleans()), max_size=40),
+)
+def test_kept_up(first: list[int], changes: list[tuple[int, int, bool]]) -> None:
+    leaders = Leaders(np.array(first, np.int64))
+    column = list(first)
+    for row, total, looked_at in changes:
+        leaders.set(row, total)
+        column[row] = total
+        if looked_at:
+            best = leaders.best
+            rows = [r for r, own in enumerate(column) if own == max(column)]
+            assert (best.score, best.count) == (max(column), len(rows))
+            assert best.rows.tolist() == rows
+
+
+def test_changed_behind_its_back() -> None:
+    leaders = Leaders(np.array([1, 2, 3], np.int64))
+    assert leaders.best.rows.tolist() == [2]
+    leaders.totals[:2] = 5
+    leaders.changed()
+    assert leaders.best.rows.tolist() == [0, 1]
