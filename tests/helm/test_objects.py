@@ -7,7 +7,6 @@ import json
 import re
 import tomllib
 from pathlib import Path
-from typing import Any
 
 import helm_python as helm
 import pytest
@@ -194,12 +193,31 @@ def test_kube_batch_s_own_file_arrives_as_it_is() -> None:
     assert data["kube-batch.yaml"] == CONF
 
 
-def test_another_configuration_makes_other_pods() -> None:
-    def annotations(values: Values) -> Any:
-        return workload(rendered(values))["spec"]["template"]["metadata"]["annotations"]
+@pytest.mark.parametrize(
+    ("values", "same"),
+    [
+        # What a running daemon takes up by itself.
+        ({"scheduler": {"profiles": [{"schedulerName": "other"}]}}, True),
+        ({"scheduler": {"extenders": [{"urlPrefix": "http://e", "filterVerb": "f"}]}}, True),
+        ({"settings": {"log": {"level": "debug"}}}, True),
+        ({"batch": {"enabled": True}}, True),
+        # What counts at its start.
+        ({"settings": {"engine": {"seed": 7}}}, False),
+        ({"scheduler": {"clientConnection": {"qps": 5}}}, False),
+        ({"journal": {"checkpointEvery": 5}}, False),
+        ({"health": {"port": 8080}}, False),
+    ],
+)
+def test_only_what_counts_at_the_start_makes_other_pods(values: Values, same: bool) -> None:
+    def checksum(values: Values) -> str:
+        annotations = workload(rendered(values))["spec"]["template"]["metadata"]["annotations"]
+        return str(annotations["checksum/settings"])
 
-    assert annotations({}) == annotations({"podDisruptionBudget": {"enabled": False}})
-    assert annotations({}) != annotations({"settings": {"engine": {"seed": 7}}})
+    assert checksum({}) == checksum({})
+    assert (checksum(values) == checksum({})) is same
+    mounted = container(rendered(values))["volumeMounts"][0]
+    # A subPath would be a copy of its own, which no change ever reaches.
+    assert mounted == {"name": "config", "mountPath": "/etc/asched", "readOnly": True}
 
 
 # -- the journal ------------------------------------------------------------------------------

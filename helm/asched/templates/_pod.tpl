@@ -3,8 +3,9 @@
 {{- include "asched.refusals" . -}}
 metadata:
   annotations:
-    # A changed configuration makes new pods: it is read at the start only.
-    checksum/config: {{ include (print $.Template.BasePath "/configmap.yaml") . | sha256sum }}
+    # What counts at a start only makes new pods. Profiles, extenders and batch sessions do not: the
+    # daemon takes a changed file up by itself, about a minute after it changed (the kubelet's delay).
+    checksum/settings: {{ toJson (list (omit .Values.settings "log") .Values.journal .Values.health (omit .Values.scheduler "profiles" "extenders")) | sha256sum }}
     {{- with .Values.podAnnotations }}
     {{- toYaml . | nindent 4 }}
     {{- end }}
