@@ -50,6 +50,7 @@ from asched.testing.random_clusters import RandomCluster, random_cluster
 CLUSTERS: Final = 6
 """How many random clusters a plugin is tried on."""
 _ASYNCHRONOUS: Final = ("pre_bind", "bind", "post_bind")
+_ROOM: Final = "NodeResourcesFit"
 _REJECTING: Final = (
     ExtensionPoint.PRE_ENQUEUE,
     ExtensionPoint.PRE_FILTER,
@@ -84,7 +85,7 @@ _PASSED: Final = _Verdict(Outcome.PASSED)
 
 
 class _Run(NamedTuple):
-    """What a plugin alone made of a random cluster."""
+    """What a plugin made of a random cluster."""
 
     seed: int
     cluster: RandomCluster
@@ -259,8 +260,10 @@ class _Checks:
         return state, built, built.plugins[self._plugin.name]
 
     def _setup(self, plugin: type[Plugin]) -> ProfileSetup:
+        """The plugin beside the one that sees to it that no node is overcommitted: most count on it."""
         args = {} if self._args is None else {plugin.name: self._args}
-        return profile(plugin, args=args, alone=True)
+        beside = [] if plugin.name == _ROOM else [_ROOM]
+        return profile(plugin, *beside, args=args, alone=True)
 
 
 def _can_reject(plugin: type[Plugin]) -> bool:

@@ -32,7 +32,7 @@ WRONG = {
     "Late": ("signatures: filter must not be asynchronous", "FilterPlugin", "L", "async def filter(self, state, pod, node): return SUCCESS"),
     "High": ("answers: plugin High at Score: a score of 101 or 101 is outside 0..100", "ScorePlugin", "H", "def score(self, state, pod, node): return 101"),
     "Split": (
-        "forms of filter: pod shop/pending-0: of node-0 filter says yes, filter_all Unschedulable (no)",
+        "forms of filter: pod default/pending-0: of node-0 filter says yes, filter_all Unschedulable (no)",
         "FilterPlugin, FilterAllPlugin", "F",
         ("def filter(self, state, pod, node): return SUCCESS\n"
         "    def filter_all(self, state, pod, nodes):\n"

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from asched.cli.plugins.new import template_files
 from tests.demo.running import demo, logged
 
 ROOT = Path(__file__).parents[2]
@@ -67,6 +68,8 @@ def test_the_wheel_holds_what_is_not_code(installed: Path) -> None:
     shipped = {path.name for path in (package / "_migrations" / "versions").glob("*.py")}
     assert shipped == {path.name for path in (ROOT / "migrations" / "versions").glob("*.py")}
     assert (package / "_migrations" / "env.py").is_file()
+    template = ROOT / "plugins" / "asched-plugin-template"
+    assert template_files(package / "_plugin_template") == template_files(template)
     manifests = {path.name for path in (package / "manifests").glob("*.yaml")}
     assert manifests == {path.name for path in (ROOT / "asched" / "manifests").glob("*.yaml")}
     assert not list(package.parent.glob("tests*")), "tests stay at home"
