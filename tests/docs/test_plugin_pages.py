@@ -90,6 +90,10 @@ def test_the_guide_s_plugin_works_and_keeps_the_contract() -> None:
     assert {*outcomes.values()} == {Outcome.PASSED}
 
 
+def test_the_readme_shows_the_same_plugin() -> None:
+    assert blocks("index.md", "python")[0] in (ROOT / "README.md").read_text()
+
+
 def test_the_examples_of_the_kit_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     lines = re.findall(r"^    (asched simulate .*)$", (FOLDER / "testing.md").read_text(), re.M)
