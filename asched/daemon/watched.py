@@ -40,9 +40,16 @@ def watched_for(
 ) -> tuple[WatchedResource, ...]:
     """All that is to be watched, in the order of listing. Raises
     :class:`~asched.framework.profile.ProfileError` where a plugin cannot be had."""
+    groups = groups_of_use(profiles, sessions)
+    return in_order_of_listing(groups, custom_resources_read(profiles, load))
+
+
+def custom_resources_read(
+    profiles: Collection[ProfileSpec], load: PluginLoader
+) -> tuple[WatchedResource, ...]:
+    """The custom resources that plugins read. Raises as :func:`watched_for`."""
     declared = (kind for plugin in _plugins(profiles, load) for kind in plugin.custom_resources)
-    custom = dict.fromkeys(map(custom_resource, declared))
-    return in_order_of_listing(groups_of_use(profiles, sessions), tuple(custom))
+    return tuple(dict.fromkeys(map(custom_resource, declared)))
 
 
 def annotations_read(profiles: Collection[ProfileSpec], load: PluginLoader) -> frozenset[str]:

@@ -10,6 +10,7 @@ import anyio
 import anyio.lowlevel
 
 from asched.audit.replay import replay
+from asched.daemon.config_file import parse
 from asched.framework import (
     SUCCESS,
     ActionType,
@@ -153,6 +154,24 @@ async def test_custom_resources_and_annotations_reach_the_plugin_and_the_journal
         async with open_journal(str(w.journal)) as store:
             report = await replay(store, registry_with(Racks))
         assert report.divergence is None
+
+
+async def test_a_plugin_that_comes_while_the_daemon_runs_gets_what_it_reads(
+    tmp_path: Path,
+) -> None:
+    async with world(tmp_path, nodes=1) as w:
+        install(w)
+        w.cluster.create("racks.example.com", rack("n0", 2))
+        async with w.daemon("", Racks) as daemon:
+            annotated(w, "before", {WANTED: "1"})
+            await w.until(lambda: w.node_of("before") == "n0")
+            [info] = daemon.cluster.nodes.pods(0)
+            assert not info.shape.annotations
+            await daemon.take_up(parse(enabled("Racks"), "test", registry_with(Racks)))
+            w.add_pod("after")
+            await w.until(lambda: w.node_of("after") == "n0")
+            [info, _] = daemon.cluster.nodes.pods(0)
+            assert info.shape.annotations == {WANTED: "1"}
 
 
 async def _without_the_plugin(records: list[AnyRecord]) -> None:

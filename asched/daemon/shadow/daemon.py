@@ -19,11 +19,12 @@ from asched.daemon.shadow.engine import Listener, ShadowEngine
 from asched.daemon.shadow.explaining import Window
 from asched.daemon.shadow.follower import Follower, profiles_record, start_notes
 from asched.daemon.shadow.report import Difference, Report
+from asched.daemon.watched import annotations_read, custom_resources_read
 from asched.framework.registry import Registry
 from asched.journal.store import JournalStore
 from asched.kube.client import ApiClient
 from asched.kube.reflector import ClusterWatch
-from asched.model.resources import Resource
+from asched.model.resources import in_order_of_listing
 from asched.state.cluster import ClusterState
 from asched.state.records import EngineStarted, LeadershipGained, ShadowCompared
 
@@ -83,7 +84,9 @@ async def running_shadow(
     metrics = metrics or Metrics()
     machine = Machine.of_this_process()
     epoch = await journal.claim(machine.instance, claimed_at_ns=machine.clock.time_ns())
-    follower = Follower(registry.load, window, Resource)
+    load, profiles = registry.load, configuration.profiles
+    resources = in_order_of_listing((), custom_resources_read(profiles, load))
+    follower = Follower(load, window, resources)
     next_seq = 1
     async for stored in journal.read():
         follower.remember(stored.record)
@@ -99,7 +102,12 @@ async def running_shadow(
         LeadershipGained(epoch),
         profiles_record(configuration),
     )
-    watch = ClusterWatch(client.read_only(), inbox.put_changes)
+    watch = ClusterWatch(
+        client.read_only(),
+        inbox.put_changes,
+        resources,
+        annotations=annotations_read(profiles, load),
+    )
     metrics.watch(follower.state, lambda: watch.reflectors)
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(watch.run)

@@ -17,7 +17,7 @@ from asched.framework.extenders import without_ignored_resources
 from asched.framework.profile import PluginLoader, all_within
 from asched.kube.changes import Change, Deleted, Listed
 from asched.model.pod import Pod
-from asched.model.resources import Resource
+from asched.model.resources import WatchedResource
 from asched.state.cluster import ClusterState
 from asched.state.fold import Fold
 from asched.state.observe import observe_deletion, observe_list, observe_object
@@ -35,7 +35,7 @@ class Follower:
         self,
         load: PluginLoader,
         window: Window | None = None,
-        awaited: Iterable[Resource] = (),
+        awaited: Iterable[WatchedResource] = (),
     ) -> None:
         """``load`` finds plugins; nothing is compared before each of ``awaited`` was listed once."""
         self._fold = Fold(ClusterState(), load)

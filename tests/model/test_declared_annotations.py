@@ -1,0 +1,63 @@
+"""Of a pod's annotations those are kept that plugins declare, and these alone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from asched.kube.changes import Upserted
+from asched.kube.decoding import ObjectDecoder, WatchEvent, parse_event
+from asched.model.declared_annotations import DeclaredAnnotations
+from asched.model.pod import Pod
+from asched.model.resources import DecodeError, Resource, decode
+
+KEYS = ("example.com/a", "b")
+
+
+def raw(annotations: Any) -> bytes:
+    metadata = {"name": "p", "namespace": "ns", "annotations": annotations}
+    return msgspec.json.encode({"metadata": metadata, "spec": {"schedulerName": "b"}})
+
+
+def kept(annotations: Any) -> dict[str, str]:
+    text = raw(annotations)
+    pod = decode(Resource.PODS, text)
+    assert isinstance(pod, Pod)
+    return DeclaredAnnotations(KEYS).kept(pod, text).metadata.declared_annotations
+
+
+@given(
+    st.dictionaries(
+        st.sampled_from([*KEYS, "c", "example.com/ab"]), st.text(max_size=20), max_size=4
+    )
+)
+def test_the_declared_ones_are_kept(annotations: dict[str, str]) -> None:
+    assert kept(annotations) == {k: text for k, text in annotations.items() if k in KEYS}
+
+
+def test_nothing_is_nothing() -> None:
+    assert kept(None) == {}
+    assert kept({"b": None}) == {}
+
+
+def test_what_is_no_text_is_refused() -> None:
+    with pytest.raises(DecodeError, match="ns/p"):
+        kept({"example.com/a": 5})
+
+
+def test_a_watch_keeps_none_until_some_are_declared() -> None:
+    event = b'{"type":"ADDED","object":' + raw({"b": "x"}) + b"}"
+    decoder = ObjectDecoder(Resource.PODS)
+
+    def seen(line: WatchEvent) -> dict[str, str]:
+        change = decoder.change(line)
+        assert isinstance(change, Upserted)
+        return change.object.metadata.declared_annotations
+
+    assert seen(parse_event(event)) == {}
+    decoder.declare(KEYS)
+    assert seen(parse_event(event)) == {"b": "x"}
