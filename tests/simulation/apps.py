@@ -70,14 +70,14 @@ class App:
 
 def drawn_app(name: str, chance: Random, load: Workload) -> App:
     """An app as the workload has them."""
-    cpu = chance.choice((100, 250, 500, 1000, 1500))
+    cpu = chance.choice((100, 500, 1000, 1500, 2000))
     requests = {"cpu": f"{cpu}m", "memory": f"{chance.choice((64, 256, 1024))}Mi"}
     container: Object = {"name": "c", "image": "app", "resources": {"requests": requests}}
     spec: Object = {
         "containers": [container],
         "terminationGracePeriodSeconds": chance.choice((0, 5)),
     }
-    replicas, gang = chance.randint(1, 5), 0
+    replicas, gang = chance.randint(1, 6), 0
     naming = chance.choice((Naming.FRESH, Naming.SAME))
     if chance.random() < load.urgent:
         spec["priorityClassName"] = URGENT

@@ -22,7 +22,7 @@ Object = dict[str, Any]
 NAMESPACE = "default"
 _NOT_READY = {"key": "node.kubernetes.io/not-ready", "effect": "NoSchedule"}
 _MOST_APPS = 7
-_MOST_NODES = 6
+_MOST_NODES = 5
 _MOST_REPLICAS = 6
 
 
@@ -69,7 +69,7 @@ class Churn:
     def begin(self) -> None:
         """The cluster as it is when the daemon first sees it."""
         self._cluster.create("priorityclasses", {"metadata": {"name": URGENT}, "value": 1000})
-        for _ in range(self._chance.randint(2, 5)):
+        for _ in range(self._chance.randint(1, 4)):
             self._add_node()
         for _ in range(self._load.apps):
             self._new_app()
@@ -232,7 +232,7 @@ class Churn:
             return
         self._nodes_made += 1
         name = f"n{self._nodes_made}"
-        cpu = self._chance.choice((2, 4, 4, 8))
+        cpu = self._chance.choice((2, 4, 4, 6))
         capacity = {"cpu": str(cpu), "memory": f"{4 * cpu}Gi", "pods": "12"}
         labels = {"topology.kubernetes.io/zone": self._chance.choice(ZONES)}
         self._trace("churn", f"node {name} with {cpu} CPUs")

@@ -127,7 +127,7 @@ class Workload(msgspec.Struct, frozen=True):
     """The share of new apps that are gangs."""
     sessions: float = 0.0
     """The share of apps that batch sessions place."""
-    urgent: float = 0.2
+    urgent: float = 0.25
     """The share of apps with a high priority."""
     exacting: float = 0.3
     """The share of apps that ask for more than room: affinity, spreading, ports, a zone."""
