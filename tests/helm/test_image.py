@@ -39,6 +39,7 @@ def test_what_is_copied_is_there_and_not_ignored() -> None:
     sources = [w for rest in arguments("COPY") if "--from" not in rest for w in rest.split()[:-1]]
     assert {*sources} == {
         "constraints.txt", "pyproject.toml", "README.md", "LICENSE", "migrations", "asched",
+        "plugins/asched-plugin-template",
     }  # fmt: skip
     ignored = (ROOT / ".containerignore").read_text().splitlines()
     kept = {line.removeprefix("!") for line in ignored if line.startswith("!")}
