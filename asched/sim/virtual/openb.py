@@ -2,7 +2,8 @@
 
 The tables are those of Alibaba's cluster-trace-gpu-v2023 (``openb_node_list_*.csv`` and
 ``openb_pod_list_*.csv``). A GPU counts as a thousand of :data:`GPU_MILLI`, so that pods that share one
-ask for less. That is counted per node: which of its GPUs a share lies on is not looked at.
+ask for less. That is counted per node: on which of its GPUs a share lies is a plugin's business
+(``plugins/asched-gpu``).
 """
 
 from __future__ import annotations
@@ -21,6 +22,8 @@ from asched.sim.virtual.lives import NS_PER_S, moment
 
 GPU_MILLI: Final = "alibabacloud.com/gpu-milli"
 """The resource that GPUs are counted in, in thousandths of a GPU."""
+GPU_COUNT: Final = "alibabacloud.com/gpu-count"
+"""The annotation of a pod that takes shares of several GPUs, for plugins that look at them."""
 GPU_MODEL_LABEL: Final = "alibabacloud.com/gpu-card-model"
 QOS_LABEL: Final = "alibabacloud.com/qos"
 MILLI: Final = 1000
@@ -143,9 +146,10 @@ def _pod(row: _Row, scheduler_name: str) -> list[Event]:
         "cpu": f"{row.number('cpu_milli')}m",
         "memory": f"{row.number('memory_mib')}Mi",
     }
-    gpus = row.number("num_gpu", default=0) * row.number("gpu_milli", default=0)
-    if gpus:
-        requests[GPU_MILLI] = str(gpus)
+    gpus, share = row.number("num_gpu", default=0), row.number("gpu_milli", default=0)
+    if gpus * share:
+        requests[GPU_MILLI] = str(gpus * share)
+    shares = {GPU_COUNT: str(gpus)} if gpus > 1 and 0 < share < MILLI else {}
     container = Container(name="main", resources=ResourceRequirements(requests=requests))
     uid = f"openb-{name}"
     pod = Pod(
@@ -155,6 +159,7 @@ def _pod(row: _Row, scheduler_name: str) -> list[Event]:
             uid=uid,
             labels={QOS_LABEL: row.cells["qos"]},
             creation_timestamp=moment(created_ns),
+            declared_annotations=shares,
         ),
         spec=PodSpec(
             scheduler_name=scheduler_name,

@@ -12,7 +12,14 @@ from asched.cli.garbage import rare_collections
 from asched.model.node import Node
 from asched.sim.virtual.exogenous import Exogenous, ObjectSet, PodCreated, PodDeleted
 from asched.sim.virtual.loop import Scheduler, simulate
-from asched.sim.virtual.openb import BEGIN_NS, GPU_MILLI, Table, TraceError, history_of
+from asched.sim.virtual.openb import (
+    BEGIN_NS,
+    GPU_COUNT,
+    GPU_MILLI,
+    Table,
+    TraceError,
+    history_of,
+)
 from asched.sim.virtual.outcome import End, PodRun, Run
 from tests.cycle.default_profile import default_profiles, installed
 from tests.sim.virtual.simulating import S, account
@@ -79,6 +86,19 @@ def test_pods_share_gpus_and_go_to_the_models_that_they_ask_for() -> None:
     assert {pods[name].node for name in ("half-a", "half-b", "two")} == {"two-t4"}
     assert pods["two"].bound_ns == max(pods[n].ended_ns or 0 for n in _before_two(pods))
     assert (pods["hopeless"].node, pods["hopeless"].end) == ("", End.DELETED)
+
+
+def test_shares_of_several_gpus_say_of_how_many() -> None:
+    head, _, row = PODS.partition("whole")
+    several = history_of(
+        Table("nodes.csv", NODES.splitlines()),
+        Table("pods.csv", (head + "several" + row.replace(",1,1000,", ",3,400,", 1)).splitlines()),
+        "sched",
+    )
+    pods = {e.pod.name: e.pod for e in several.events if isinstance(e, PodCreated)}
+    assert pods["several"].spec.containers[0].resources.requests[GPU_MILLI] == "1200"
+    assert pods["several"].metadata.declared_annotations == {GPU_COUNT: "3"}
+    assert not pods["two"].metadata.declared_annotations
 
 
 def _before_two(pods: dict[str, PodRun]) -> list[str]:
