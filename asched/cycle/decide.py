@@ -377,22 +377,28 @@ class RefusedNodes:
         return [self._table.names[row] for row in np.flatnonzero(rows).tolist()]
 
     def rows(self, code: Code) -> RowArray:
+        if self._screening.rejected is None and not self._said({code}):
+            return np.zeros(0, np.intp)
         return np.flatnonzero(self._with({code}))
+
+    def _said(self, codes: set[Code]) -> bool:
+        """Whether any node may have been refused with one of these codes."""
+        if Code.UNSCHEDULABLE_AND_UNRESOLVABLE in codes:
+            return True  # as all nodes that were not looked at
+        return any(status.code in codes for status, _ in self._screening.counted(self._table))
 
     def _with(self, codes: set[Code]) -> BoolColumn:
         """Where a node was refused with one of these codes."""
         alive, screening = self._table.alive, self._screening
         if screening.rejected is not None:
             return alive & (screening.rejected.code in codes)
-        unresolvable = Code.UNSCHEDULABLE_AND_UNRESOLVABLE in codes
-        said = screening.counted(self._table)
-        if not unresolvable and not any(status.code in codes for status, _ in said):
+        if not self._said(codes):
             return np.zeros(self._table.size, np.bool_)
         findings = screening.findings
         sought = np.array([status.code in codes for status in findings.statuses], np.bool_)
         refused = alive & ~findings.passing & sought[findings.code]
         looked_at = screening.looked_at(self._table)
-        if unresolvable:
+        if Code.UNSCHEDULABLE_AND_UNRESOLVABLE in codes:
             return np.where(looked_at, refused, alive)
         return refused & looked_at
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
@@ -164,10 +163,10 @@ class Findings:
 
 def histogram(counted: Iterable[tuple[Sequence[str], int]]) -> str:
     """``count reason`` for every reason, sorted as text, as Kubernetes prints it."""
-    counts: Counter[str] = Counter()
+    counts: dict[str, int] = {}
     for reasons, number in counted:
         for reason in reasons:
-            counts[reason] += number
+            counts[reason] = counts.get(reason, 0) + number
     return ", ".join(sorted(f"{number} {reason}" for reason, number in counts.items()))
 
 

@@ -17,6 +17,7 @@ from asched.framework.interface import (
     FilterPlugin,
     NormalizeScore,
     Plugin,
+    PreFilterExtensions,
     ScoreAllPlugin,
     ScorePlugin,
 )
@@ -90,6 +91,10 @@ def scores_all(plugin: Plugin) -> TypeGuard[ScoreAllPlugin]:
 
 def scores_one(plugin: Plugin) -> TypeGuard[ScorePlugin]:
     return _derives(type(plugin), ScorePlugin)
+
+
+def minds_suppositions(plugin: Plugin) -> TypeGuard[PreFilterExtensions]:
+    return _derives(type(plugin), PreFilterExtensions)
 
 
 def normalizes(plugin: Plugin) -> TypeGuard[NormalizeScore]:

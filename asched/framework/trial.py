@@ -16,7 +16,13 @@ from asched.framework.cycle_state import CycleState
 from asched.framework.findings import Findings, StatusNumbers
 from asched.framework.interface import FilterAllPlugin, FilterPlugin, PreFilterExtensions, Scope
 from asched.framework.nodes import Int64Column, RowArray, SupposedNodes
-from asched.framework.plugin_calls import answered_error, ask, filter_node, filter_nodes
+from asched.framework.plugin_calls import (
+    answered_error,
+    ask,
+    filter_node,
+    filter_nodes,
+    minds_suppositions,
+)
 from asched.framework.pod_info import PodInfo
 from asched.framework.profile import Profile
 from asched.framework.status import Status
@@ -63,7 +69,7 @@ class Fit:
         self.told = [
             plugin
             for plugin in profile.pre_filter
-            if isinstance(plugin, PreFilterExtensions) and plugin.name not in state.skip_filter
+            if plugin.name not in state.skip_filter and minds_suppositions(plugin)
         ]
         """Plugins that want to hear of pods tried on and off."""
         self.local = not self.told and all(plugin.scope.shared for _, plugin in filters)

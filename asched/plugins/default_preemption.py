@@ -117,16 +117,17 @@ class DefaultPreemption(PostFilterPlugin, PreEnqueuePlugin, EnqueueExtensions):
         if reason:
             return PostFilterResult(Status.unschedulable(_PREFIX + reason))
         rows = statuses.rows(Code.UNSCHEDULABLE)
+        if not len(rows):
+            return PostFilterResult(Status.unschedulable(_PREFIX + self._helpless(0, {})), "")
         lowest = self.handle.cluster.lowest_priority
         if lowest is None or lowest >= pod.priority:
             # No need to look: there is nobody anywhere to be evicted.
-            text = self._helpless(len(rows), {NO_VICTIMS: len(rows)} if len(rows) else {})
+            text = self._helpless(len(rows), {NO_VICTIMS: len(rows)})
             return PostFilterResult(Status.unschedulable(_PREFIX + text), "")
         wanted = self._args.enough(len(rows))
-        if len(rows):
-            now_ns = self.handle.cluster.now_ns
-            offset = self.handle.draw(f"{self.name}/{pod.uid}/{now_ns}", len(rows))
-            rows = np.roll(rows, -offset)
+        now_ns = self.handle.cluster.now_ns
+        offset = self.handle.draw(f"{self.name}/{pod.uid}/{now_ns}", len(rows))
+        rows = np.roll(rows, -offset)
         run = self.dry_run(state, pod, rows, wanted)
         if run.candidates:
             try:
