@@ -249,7 +249,7 @@ def default_table(results: Results) -> list[str]:
 
 
 def mixes_table(results: Results) -> list[str]:
-    """In Markdown: FGD and ours on the other mixes, at the last mark."""
+    """In Markdown: FGD and ours on the other mixes, with the seeds that both have."""
     lines = ["| mix | seeds | FGD | fgd-aligned |", "|---|---|---|---|"]
     for mix in sorted({o.pods for o in results.outcomes} - {"default"}):
         fgd, ours = (results.of(mix, p) for p in (PolicyName.FGD, PolicyName.FGD_ALIGNED))
@@ -284,11 +284,20 @@ def run_all(options: argparse.Namespace) -> None:
         for policy in map(PolicyName, options.policies)
         if not results.has(trace.name, policy, seed)
     ]
-    with ProcessPoolExecutor(options.workers) as pool:
-        for task in as_completed(pool.submit(run, trace, *which) for which in missing):
-            outcome = task.result()
-            results.add(outcome)
-            print(msgspec.json.encode(outcome).decode(), flush=True)
+    for outcome in _outcomes(trace, missing, options.workers):
+        results.add(outcome)
+        print(msgspec.json.encode(outcome).decode(), flush=True)
+
+
+def _outcomes(
+    trace: Trace, which: Sequence[tuple[PolicyName, int]], workers: int
+) -> Iterator[Outcome]:
+    if workers == 1:
+        yield from (run(trace, *policy_and_seed) for policy_and_seed in which)
+        return
+    with ProcessPoolExecutor(workers) as pool:
+        for task in as_completed(pool.submit(run, trace, *one) for one in which):
+            yield task.result()
 
 
 def write_tables(options: argparse.Namespace) -> None:
