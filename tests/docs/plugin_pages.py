@@ -26,6 +26,7 @@ from asched.framework.contract import CONTRACTS, PointContract
 from asched.framework.interface import API_VERSION, ExtensionPoint, Plugin
 
 FOLDER: Final = Path(__file__).parents[2] / "docs" / "plugins"
+_LINE_LENGTH: Final = 100
 _NOTE: Final = "<!-- Made by `python -m tests.docs.plugin_pages`; do not edit. -->"
 _PROMISE: Final = (
     f"The contract, `api_version` {API_VERSION}: every name of `asched.framework` and `asched.model`."
@@ -88,7 +89,13 @@ def signature(function: Any) -> str:
     """A method as it is to be written, its types under the names that plugins import."""
     shown = str(inspect.signature(function)).replace("'", "")
     word = "async def" if inspect.iscoroutinefunction(function) else "def"
-    return f"{word} {function.__name__}{shown}: ..."
+    line = f"{word} {function.__name__}{shown}: ..."
+    if len(line) <= _LINE_LENGTH:
+        return line
+    # As the formatter breaks it, which looks at the examples of pages, too.
+    head, _, rest = line.partition("(")
+    parameters, _, answer = rest.rpartition(") -> ")
+    return f"{head}(\n    {parameters}\n) -> {answer}"
 
 
 def _shown(value: object) -> str:
