@@ -50,7 +50,12 @@ class AllDeciders:
         return self._pods.next()
 
     def next_timer_ns(self) -> int | None:
-        times = (self._cluster.permits.next_deadline_ns(), self._cluster.sessions.next_timer_ns())
+        cluster = self._cluster
+        times = (
+            cluster.permits.next_deadline_ns(),
+            cluster.sessions.next_timer_ns(),
+            cluster.circuits.next_timer_ns(),
+        )
         return min((ns for ns in times if ns is not None), default=None)
 
     @property

@@ -44,7 +44,7 @@ class Consultation:
         self._extenders = [
             (index, spec)
             for index, spec in enumerate(cluster.outsiders)
-            if spec.is_interested_in(pod)
+            if spec.is_interested_in(pod) and spec.speaks_as not in profile.left_out
         ]
 
     @property

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from copy import copy
 from typing import Any, NamedTuple, Protocol, TypeVar, cast
 
 import msgspec
@@ -106,6 +107,13 @@ _ANY = ClusterEvent(EventResource.ANY, ActionType.ALL)
 def not_at(point: str) -> str:
     """Why a plugin that is asked outside decisions cannot serve a point, after its name."""
     return f"is not pure or runs in a worker, so it cannot serve {point}: a replay would have to call it"
+
+
+_LISTS = (
+    "filter", "outside", "own_plugins", "own_pre_filter", "own_pre_score", "permit",
+    "permit_reviewers", "post_bind", "post_filter", "pre_bind", "pre_filter", "pre_score", "reserve",
+)  # fmt: skip
+"""The attributes of a profile that list plugins which it can do without."""
 
 
 def all_within(specs: Iterable[ProfileSpec]) -> tuple[ProfileSpec, ...]:
@@ -212,7 +220,27 @@ class Profile:
         if not self.bind:
             raise ProfileError(f"profile {self.scheduler_name}: at least one bind plugin is needed")
         self.events = tuple(self._registered_events())
+        self.left_out: frozenset[str] = frozenset()
+        """Plugins that are left alone for now, in a profile made by :meth:`without`."""
+        self._reduced: dict[frozenset[str], Profile] = {}
         handle.built(self)
+
+    def without(self, plugins: frozenset[str]) -> Profile:
+        """The same profile, with the same plugins but for these."""
+        if not plugins:
+            return self
+        twin = self._reduced.get(plugins)
+        if twin is None:
+            twin = self._reduced[plugins] = copy(self)
+            twin.left_out = plugins
+            for field in _LISTS:
+                kept = (plugin for plugin in getattr(self, field) if plugin.name not in plugins)
+                setattr(twin, field, tuple(kept))
+            twin.score = tuple(w for w in self.score if w.plugin.name not in plugins)
+            twin.own_score = tuple(w for w in self.own_score if w.plugin.name not in plugins)
+            own = ((rank, plugin) for rank, plugin in enumerate(twin.filter))
+            twin.own_filter = tuple((rank, p) for rank, p in own if not p.scope.shared)
+        return twin
 
     def _at(self, point: ExtensionPoint, base: type[P]) -> tuple[P, ...]:
         found = []

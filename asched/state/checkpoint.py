@@ -27,6 +27,7 @@ from asched.model.resources import AnyObject
 from asched.state.checkpoint_form import (
     FORMAT,
     AnswerForm,
+    CircuitForm,
     EntryForm,
     EvictionForm,
     FilterAnswersForm,
@@ -81,6 +82,7 @@ class Image(NamedTuple):
     sessions: tuple[SessionForm, ...]
     finished: list[PodInfo]
     group_writes: tuple[GroupWriteForm, ...]
+    circuits: tuple[CircuitForm, ...]
 
 
 def image_of_state(state: ClusterState) -> Image:
@@ -121,6 +123,12 @@ def image_of_state(state: ClusterState) -> Image:
         tuple(
             GroupWriteForm(write.decision, write.under_way)
             for write in state.sessions.writes.values()
+        ),
+        tuple(
+            CircuitForm(
+                scheduler_name, plugin, (*c.failed_at_ns,), c.until_ns, c.on_trial, (*c.held,)
+            )
+            for scheduler_name, plugin, c in state.circuits
         ),
     )
 
@@ -223,6 +231,7 @@ def encode(image: Image) -> bytes:
         image.sessions,
         pods.all(image.finished),
         image.group_writes,
+        image.circuits,
     )
     # The first level of compression: what it leaves is small, and it is the fastest.
     return _MAGIC + b"%d\n" % FORMAT + zlib.compress(msgspec.msgpack.encode(form), 1)
@@ -256,6 +265,11 @@ def restore(blob: bytes, load: PluginLoader) -> Fold:
     refill(state.queue, form.queue, pods.info)
     state.inquiries.update((inquiry.key, _inquiry(inquiry)) for inquiry in form.inquiries)
     state.next_start_row = form.next_start_row
+    for kept in form.circuits:
+        circuit = state.circuits.circuit(kept.scheduler_name, kept.plugin)
+        circuit.failed_at_ns.extend(kept.failed_at_ns)
+        circuit.until_ns, circuit.on_trial = kept.until_ns, kept.on_trial
+        circuit.held.update(dict.fromkeys(kept.held))
     _fill_sessions(state, form, pods)
     _fill_groups(state)
     _fill_books(state)

@@ -19,7 +19,7 @@ from asched.model.resources import AnyObject
 from asched.state.records import Assigned, Lottery, PodSeen, ProfilesLoaded
 from asched.state.session_records import PodGroupDecided
 
-FORMAT = 4
+FORMAT = 5
 """To be raised whenever the form changes, or what the fold makes of the same records."""
 
 
@@ -94,6 +94,17 @@ class SessionForm(Form):
 class GroupWriteForm(Form):
     decision: PodGroupDecided
     under_way: bool
+
+
+class CircuitForm(Form):
+    """The breaker of a plugin."""
+
+    scheduler_name: str
+    plugin: str
+    failed_at_ns: tuple[int, ...]
+    until_ns: int
+    on_trial: bool
+    held: tuple[str, ...]
 
 
 class FilterAnswersForm(Form):
@@ -183,3 +194,4 @@ class StateForm(Form):
     sessions: tuple[SessionForm, ...]
     finished: tuple[int, ...]
     group_writes: tuple[GroupWriteForm, ...]
+    circuits: tuple[CircuitForm, ...]

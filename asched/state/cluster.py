@@ -21,6 +21,7 @@ from asched.framework.trial import Fit
 from asched.model.custom import CustomObject, CustomResource
 from asched.model.meta import Object
 from asched.state.books import Books
+from asched.state.circuits import Circuits
 from asched.state.custom_views import CustomViews
 from asched.state.evictions import Evictions
 from asched.state.inquiries import Inquiry
@@ -85,6 +86,7 @@ class ClusterState:
         self.nominator = Nominator(self.nodes)
         self.permits = Permits()
         self.books = Books()
+        self.circuits = Circuits()
         self.evictions = Evictions()
         self.sessions = Sessions()
         self.binding_profile: Callable[[str], Profile] = _no_profile

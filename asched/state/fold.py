@@ -26,6 +26,7 @@ from asched.state import session_records as sr
 from asched.state.absent import incomplete_profile
 from asched.state.binding_profile import binding_spec
 from asched.state.changes import EVENT_RESOURCES, node_changes
+from asched.state.circuits import waits_for_circuit
 from asched.state.cluster import (
     ClusterState,
     PodEntry,
@@ -108,6 +109,7 @@ class Fold:
         state.extenders = record.extenders
         plugins = (plugin for profile in profiles.values() for plugin in profile.outside)
         state.outsiders = (*record.extenders, *plugins)
+        state.circuits.configure(profiles.values())
         for key in state.inquiries:
             # Whoever was to answer may be gone, or another one now: these attempts begin again.
             state.queue.give_up(key)
@@ -166,6 +168,9 @@ class Fold:
             raise FoldError(f"time runs backwards: {record.now_ns} after {self.state.now_ns}")
         self.state.now_ns = record.now_ns
         self.state.queue.tick(record.now_ns)
+        if self.state.circuits:
+            for key in self.state.circuits.tick(record.now_ns):
+                self.state.queue.activate(key)
 
     def _leadership_gained(self, record: r.LeadershipGained) -> None:
         if record.epoch <= self.state.epoch:
@@ -249,6 +254,8 @@ class Fold:
         entry.assignment = record
         entry.reserved = record if record.reservations else None
         state.nominator.withdraw(record.key)
+        if state.circuits:
+            state.circuits.worked(entry.info.pod.spec.scheduler_name)
         self._advance_start(record.examined)
         if record.holds:
             deadlines = {hold.plugin: hold.deadline_ns for hold in record.holds}
@@ -276,7 +283,11 @@ class Fold:
                 state.nominator.withdraw(displaced.key)
                 self._pods.regroup(state.pods[displaced.key])
         self._advance_start(record.examined)
-        if record.at_once:
+        if record.circuit:
+            state.circuits.hold(entry.info.pod.spec.scheduler_name, record.circuit, record.key)
+            waits_for = (waits_for_circuit(record.circuit),)
+            state.queue.reject(record.key, waits_for, (), state.now_ns)
+        elif record.at_once:
             state.queue.try_again(record.key)
         else:
             state.queue.reject(record.key, record.plugins, record.pending_plugins, state.now_ns)
@@ -285,8 +296,14 @@ class Fold:
     def _attempt_failed(self, record: r.AttemptFailed) -> None:
         entry = self._decided(record)
         entry.rejection = record.message
+        self._plugin_failed(entry, record.plugin)
         self.state.queue.fail(record.key, self.state.now_ns)
         self._pods.regroup(entry)
+
+    def _plugin_failed(self, entry: PodEntry, plugin: str) -> None:
+        if self.state.circuits:
+            scheduler_name = entry.info.pod.spec.scheduler_name
+            self.state.circuits.failed(scheduler_name, plugin, self.state.now_ns)
 
     def _permit_allowed(self, record: r.PermitAllowed) -> None:
         if not self.state.permits.allow(record.key, record.plugin):
@@ -344,7 +361,11 @@ class Fold:
         inquiry = self.state.inquiries.get(record.key)
         if inquiry is None or not inquiry.expects(record):
             return  # too late: the pod is gone, or the attempt was given up
-        inquiry.enter(record, self.state.outsiders[record.extender].speaks_as)
+        outsider = self.state.outsiders[record.extender]
+        if isinstance(record, r.ExtenderFailed) and outsider.ignorable:
+            # No attempt fails with it, so nothing else will say so.
+            self._plugin_failed(self.state.pods[record.key], outsider.speaks_as)
+        inquiry.enter(record, outsider.speaks_as)
         if not inquiry.pending:
             self.state.queue.resume(record.key)
 
@@ -416,6 +437,7 @@ class Fold:
             refused, pending = ((), by) if record.code is Code.PENDING else (by, ())
             state.queue.reject(record.key, refused, pending, state.now_ns)
         else:
+            self._plugin_failed(entry, record.plugin)
             state.queue.fail(record.key, state.now_ns)
         self._pods.regroup(entry)
         self._pods.drop_if_not_ours(entry)

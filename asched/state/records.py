@@ -351,6 +351,8 @@ class Rejected(Record):
     """Pending pods of lower priority that lose their nomination to the same node."""
     at_once: bool = False
     """Held pods make room for it, so it is tried again without waiting."""
+    circuit: str = ""
+    """The plugin whose circuit is open, which is why the pod was not tried: it is when that closes."""
     session: int = 0
     """The number of the batch session that decided it (the same as ``attempt``); 0 for none."""
 
