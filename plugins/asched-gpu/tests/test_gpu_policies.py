@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import gpu_paper as paper
+import numpy as np
 import pytest
 from asched_gpu.demand import Demand
 from asched_gpu.policies import (
@@ -113,3 +114,11 @@ def test_aligned_goes_by_fragmentation_first(
     assert apart[best] == min(
         a for a, step in zip(apart, steps, strict=True) if step == steps[best]
     )
+
+
+def test_nodes_larger_than_any_of_the_trace_have_scores_in_range() -> None:
+    huge = as_columns([paper.PlainNode((1000,) * 8, 4_000_000)])
+    wide = huge._replace(free=np.full((1, 64), 1000), size=np.array([64]))
+    demand = Demand(16, 1000, 1_000_000)
+    for policy in (DotProduct(), Clustering(), Packing()):
+        assert 0 <= policy.score(wide, demand)[0] <= 100

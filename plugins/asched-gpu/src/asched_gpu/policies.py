@@ -22,7 +22,7 @@ from asched_gpu.workload import CardMatrix, Workload
 
 LARGEST_CPU_MILLI: Final = 128_000
 LARGEST_GPU_MILLI: Final = 8_000
-"""The largest node of the trace, by which amounts are measured."""
+"""The largest node of the trace, by which amounts are measured; a larger one is rated as that."""
 
 Draw = Callable[[int], int]
 """A number from 0 to one less than given, in place of a random one."""
@@ -110,11 +110,11 @@ class DotProduct(Policy):
     sign that the simulator gives it)."""
 
     def score(self, nodes: NodeCards, demand: Demand) -> Int64Column:
-        cpu = nodes.cpu_milli * demand.cpu_milli * LARGEST_GPU_MILLI**2
-        gpu = nodes.free.sum(axis=1) * demand.total * LARGEST_CPU_MILLI**2
-        whole = 2 * LARGEST_CPU_MILLI**2 * LARGEST_GPU_MILLI**2 // MAX_NODE_SCORE
+        cpu = nodes.cpu_milli * demand.cpu_milli
+        gpu = nodes.free.sum(axis=1) * demand.total * (LARGEST_CPU_MILLI // LARGEST_GPU_MILLI) ** 2
+        whole = 2 * LARGEST_CPU_MILLI**2 // MAX_NODE_SCORE
         score: Int64Column = MAX_NODE_SCORE - -(-(cpu + gpu) // whole)
-        return score
+        return np.maximum(score, 0)
 
 
 class Clustering(Policy):
@@ -125,7 +125,8 @@ class Clustering(Policy):
         if not kind:
             return np.zeros(len(nodes.size), np.int64)
         quarter = MAX_NODE_SCORE // 4
-        full = quarter * (LARGEST_GPU_MILLI - nodes.free.sum(axis=1)) // LARGEST_GPU_MILLI
+        left = np.minimum(nodes.free.sum(axis=1), LARGEST_GPU_MILLI)
+        full = quarter * (LARGEST_GPU_MILLI - left) // LARGEST_GPU_MILLI
         among_like = np.where(nodes.kinds == kind, 3, 2)
         among_others = np.where(nodes.kinds == 0, 1, 0)
         group = np.where(nodes.kinds & kind != 0, among_like, among_others)
