@@ -54,17 +54,21 @@ def installed() -> Registry:
 
 def drawn_configuration(chance: Random, mix: Mix) -> Configuration:
     """What a seed's daemons run with: one of some variants, because to parse one takes a while."""
+    may_do_without_gangs = not mix.workload.gangs
     return _variant(
         chance.randrange(_VARIANTS),
+        gangs=not (may_do_without_gangs and chance.random() < 0.5),
         shaky=mix.plugins.enabled,
         sessions=bool(mix.workload.sessions),
     )
 
 
 @cache
-def _variant(number: int, *, shaky: bool, sessions: bool) -> Configuration:
+def _variant(number: int, *, gangs: bool, shaky: bool, sessions: bool) -> Configuration:
     chance = Random(number)
-    plugins = ["{name: GangScheduling}", *(["{name: Shaky}"] if shaky else [])]
+    plugins = [
+        f"{{name: {name}}}" for name, on in (("GangScheduling", gangs), ("Shaky", shaky)) if on
+    ]
     text = _PROFILE.format(
         backoff=chance.choice((1, 2)),
         plugins=", ".join(plugins),

@@ -87,6 +87,8 @@ class ProcessFaults(msgspec.Struct, frozen=True):
     """Another daemon takes the journal while this one runs."""
     jumps_per_hour: float = 0.0
     """Of the wall clock."""
+    reloads_per_hour: float = 0.0
+    """Other configurations, taken up by who runs."""
 
 
 class PluginFaults(msgspec.Struct, frozen=True):
@@ -226,6 +228,12 @@ CLASSES: dict[str, Mix] = {
         processes=ProcessFaults(crashes_per_hour=50),
         api=_SOME_API,
     ),
+    "reload": Mix(
+        processes=ProcessFaults(reloads_per_hour=250, crashes_per_hour=75, stops_per_hour=25),
+        watch=_SOME_WATCH,
+        api=_SOME_API,
+        journal=_SOME_JOURNAL,
+    ),
     "gangs": Mix(
         workload=Workload(gangs=0.6),
         processes=ProcessFaults(crashes_per_hour=100, stops_per_hour=25),
@@ -248,6 +256,7 @@ CLASSES: dict[str, Mix] = {
             freezes_per_hour=50,
             depositions_per_hour=50,
             jumps_per_hour=75,
+            reloads_per_hour=25,
         ),
         plugins=_PLUGINS,
         workload=Workload(gangs=0.2, mass_deletion=1, node_flap=2, node_lost=2),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from contextlib import contextmanager
 from random import Random
 from typing import Any, NamedTuple, TypeVar
@@ -15,6 +15,7 @@ from asched.daemon.daemon import Daemon, running_daemon
 from asched.daemon.leadership import LeadershipLostError, candidate
 from asched.daemon.machine import Machine
 from asched.daemon.metrics import Metrics
+from asched.daemon.reconfiguring import TakenUp
 from asched.daemon.replica import ReplicaParts, running_replica
 from asched.framework.registry import Registry
 from asched.journal.errors import FencedError, JournalBusyError
@@ -42,6 +43,13 @@ _SERVER = Credentials("http://127.0.0.1")
 _LEASE = LeaseName("kube-system", "asched")
 
 
+class Configured:
+    """The file that configures the daemons: whoever starts reads it, who runs may be told to."""
+
+    def __init__(self, now: Configuration) -> None:
+        self.now = now
+
+
 class Surroundings(NamedTuple):
     """What all processes of a simulation have in common."""
 
@@ -50,7 +58,7 @@ class Surroundings(NamedTuple):
     disk: Disk
     auditor: Auditor
     trace: Trace
-    configuration: Configuration
+    configured: Configured
     registry: Registry
     referee: Referee
     election: Election
@@ -70,6 +78,7 @@ class Process:
         self._thinks_s = self._chance.choice((0.0, 1e-5, 1e-3, 0.01))
         self.clock = VirtualClock(around.loop, self._thinking_s)
         self._stop = anyio.Event()
+        self._reloads = anyio.Event()
         self._scope = anyio.CancelScope()
 
     def _thinking_s(self) -> float:
@@ -96,17 +105,16 @@ class Process:
             self.over = True
 
     async def _live(self) -> None:
-        around = self._around
+        around, configuration = self._around, self._around.configured.now
         client = self._client(self.name)
         store = FaultyStore(self.name, around.disk, self.ports, around.trace, self._stored)
         machine = Machine(self.clock, self._aside, self.name)
         if around.election is Election.NONE:
             async with running_daemon(
-                around.configuration, around.registry, client, store, machine=machine
+                configuration, around.registry, client, store, machine=machine
             ) as daemon:
                 self._daemon = lambda: daemon
-                await self._stop.wait()
-                around.trace(self.name, "stops")
+                await self._serve(daemon.take_up)
             return
         lease_client = self._client(f"{self.name} lease")
         elector = LeaderElector(lease_client, _LEASE, self.name, LeaseTiming())
@@ -114,15 +122,29 @@ class Process:
             candidate(elector) as leadership,
             running_replica(
                 ReplicaParts(
-                    around.configuration, around.registry, client, store, leadership, Metrics(),
+                    configuration, around.registry, client, store, leadership, Metrics(),
                     machine,
                 ),
                 shared=around.election is Election.SHARED,
             ) as replica,
         ):  # fmt: skip
             self._daemon = lambda: replica.daemon
+            await self._serve(replica.take_up)
+
+    async def _serve(self, take_up: Callable[[Configuration], Awaitable[TakenUp]]) -> None:
+        """Until it is stopped, and take up what it is configured with meanwhile."""
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self._reload, take_up)
             await self._stop.wait()
-            around.trace(self.name, "stops")
+            self._around.trace(self.name, "stops")
+            tasks.cancel_scope.cancel()
+
+    async def _reload(self, take_up: Callable[[Configuration], Awaitable[TakenUp]]) -> None:
+        while True:
+            await self._reloads.wait()
+            self._reloads = anyio.Event()
+            taken = await take_up(self._around.configured.now)
+            self._around.trace(self.name, f"has taken up a configuration: {taken}")
 
     def _client(self, name: str) -> ApiClient:
         """One with connections of its own."""
@@ -194,6 +216,10 @@ class Process:
             self._around.trace(self.name, "crashes")
             self.ports.cut = True
             self._around.loop.call_soon(self._scope.cancel)
+
+    def reload(self) -> None:
+        """SIGHUP."""
+        self._reloads.set()
 
     def stop(self) -> None:
         """SIGTERM."""

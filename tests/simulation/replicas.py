@@ -9,6 +9,8 @@ import anyio
 from anyio.abc import TaskGroup
 
 from tests.simulation.breach import demand
+from tests.simulation.configurations import drawn_configuration
+from tests.simulation.mixes import Mix
 from tests.simulation.processes import Process, Surroundings
 
 _STOP_LIMIT_S = 60.0
@@ -17,12 +19,15 @@ _STOP_LIMIT_S = 60.0
 class Replicas:
     """Starts daemons anew when they end, and has things befall them."""
 
-    def __init__(self, around: Sequence[Surroundings], key: str, tasks: TaskGroup) -> None:
+    def __init__(
+        self, around: Sequence[Surroundings], key: str, tasks: TaskGroup, mix: Mix
+    ) -> None:
         """``around``: one for each that is to run all the time."""
         self.lives = 0
         self._around = around
         self._key = key
         self._tasks = tasks
+        self._mix = mix
         self._chance = Random(f"{key}/replicas")
         self._running: list[Process] = []
         self._newest: dict[int, Process] = {}
@@ -88,6 +93,13 @@ class Replicas:
             jump_s = self._chance.choice((-3600.0, -30.0, -1.0, 1.0, 30.0, 3600.0))
             self._around[0].trace(process.name, f"wall clock jumps {jump_s:+} s")
             process.clock.ahead_s += jump_s
+
+    async def reload(self) -> None:
+        """The configuration is another, and all that run are told to take it up."""
+        self._around[0].trace("configuration", "is another")
+        self._around[0].configured.now = drawn_configuration(self._chance, self._mix)
+        for process in self._running:
+            process.reload()
 
     def heal(self) -> None:
         """No misfortunes from now on."""

@@ -25,7 +25,7 @@ from tests.simulation.mixes import CLASSES, Election, Mix
 from tests.simulation.network import Network
 from tests.simulation.placements import Placements
 from tests.simulation.plugins import Shaky
-from tests.simulation.processes import Surroundings
+from tests.simulation.processes import Configured, Surroundings
 from tests.simulation.replicas import Replicas
 from tests.simulation.stores import Disk
 from tests.simulation.trace import Trace
@@ -102,7 +102,7 @@ class Simulation:
         around = Surroundings(
             loop, self.network, Disk(self._chance("disk"), self.mix.journal),
             Auditor(registry.load), self.trace,
-            drawn_configuration(self._chance("configuration"), self.mix), registry, self.referee,
+            Configured(drawn_configuration(self._chance("configuration"), self.mix)), registry, self.referee,
             self.mix.election,
         )  # fmt: skip
         self.around = [around]
@@ -155,7 +155,7 @@ class Simulation:
     async def _run(self) -> None:
         self.churn.begin()
         async with anyio.create_task_group() as tasks:
-            replicas = Replicas(self.around, self.key, tasks)
+            replicas = Replicas(self.around, self.key, tasks, self.mix)
             tasks.start_soon(self._watch_referee, tasks.cancel_scope)
             replicas.start()
             tasks.start_soon(self._controllers)
@@ -197,6 +197,7 @@ class Simulation:
             (processes.freezes_per_hour, replicas.freeze_one),
             (processes.depositions_per_hour, replicas.depose),
             (processes.jumps_per_hour, replicas.jump_clock),
+            (processes.reloads_per_hour, replicas.reload),
         ]
         async with anyio.create_task_group() as tasks:
             for number, (per_hour, happen) in enumerate(things):
@@ -260,7 +261,7 @@ class Simulation:
     def _overlooked(self) -> list[str]:
         around = self.around[0]
         now_ns = int(BEGIN.timestamp() + self.loop.time()) * NS_PER_S
-        return overlooked(self.cluster, around.configuration, around.registry, now_ns)
+        return overlooked(self.cluster, around.configured.now, around.registry, now_ns)
 
 
 @contextmanager
