@@ -56,7 +56,7 @@ class Placements(Mapping[str, Placement]):
     def __init__(
         self, setup: ProfileSetup, simulation: Simulation, records: list[AnyRecord]
     ) -> None:
-        self._setup = setup
+        self.setup = setup
         self._cluster = simulation.cluster
         self._placements = {run.key: _placement(run) for run in simulation.result().pods}
         self.records: tuple[AnyRecord, ...] = tuple(records)
@@ -114,7 +114,7 @@ class Placements(Mapping[str, Placement]):
 
         AssertionError where the state contradicts itself in the end.
         """
-        fold = Fold(ClusterState(), self._setup.registry.load)
+        fold = Fold(ClusterState(), self.setup.registry.load)
         judge = Judge(fold, from_the_start=True)
         for seq, record in enumerate(self.records, 1):
             divergence = judge.follow(seq, record)

@@ -20,7 +20,7 @@ from asched.framework.config import (
     ProfileConfig,
 )
 from asched.framework.interface import ExtensionPoint, Plugin
-from asched.framework.profile import ProfileSpec
+from asched.framework.profile import ProfileSpec, all_within
 from asched.framework.registry import Registry
 from asched.framework.resolve import resolve
 from asched.framework.sessions import SessionSpec
@@ -57,6 +57,12 @@ class ProfileSetup(NamedTuple):
             [p.scheduler_name for p in self.profiles] + [s.scheduler_name for s in self.sessions]
         )
 
+    @property
+    def pure(self) -> bool:
+        """Whether all plugins declare to be pure, so that everything is decided the same once more."""
+        names = {name for spec in self.profiles for name in spec.plugin_names}
+        return all(self.registry.load(name).pure for name in names)
+
     def scheduler(self, seed: int = 0) -> Scheduler:
         """As a simulation takes it."""
         return Scheduler(self.profiles, self.queue, seed, sessions=self.sessions)
@@ -81,6 +87,9 @@ def profile(
     ``without`` names default plugins to leave out; ``alone`` leaves out all of them but the order of
     the queue and the binder.
 
+    A plugin that a daemon asks outside decisions, in a worker or to record its answers, is asked here
+    as part of them.
+
     Raises :class:`~asched.framework.strict.ConfigurationError` with all that is wrong, as a daemon with
     that configuration would refuse to start.
     """
@@ -101,7 +110,8 @@ def profile(
     )
     given = tuple(PluginConfig(name, _plain(value)) for name, value in (args or {}).items())
     wanted = ProfileConfig(plugins=Plugins(multi_point=multi_point), plugin_config=given)
-    return ProfileSetup(resolve(KubeSchedulerConfiguration(profiles=(wanted,)), registry), registry)
+    specs = resolve(KubeSchedulerConfiguration(profiles=(wanted,)), registry)
+    return ProfileSetup(all_within(specs), registry)
 
 
 def configured(config: Path | str, *plugins: type[Plugin]) -> ProfileSetup:

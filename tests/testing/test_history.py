@@ -62,6 +62,12 @@ TESTS = """
 from tests.testing.spreading import Forgetful, Teams
 from asched.testing import nodes, pods, profile
 
+class Declared(Forgetful):
+    name, api_version, pure = "Declared", 1, False
+
+def test_declared(asched_schedule):
+    assert asched_schedule(profile(Declared, alone=True), nodes(7), pods(5)).nodes
+
 def test_pure(asched_schedule):
     assert len(asched_schedule(profile(Teams, alone=True), nodes(2), pods(2)).nodes) == 2
 
@@ -83,7 +89,7 @@ def test_fixtures_are_there_for_everybody(journal: Path, tmp_path: Path) -> None
     ).stdout  # fmt: skip
     assert "ERROR at teardown of test_impure" in said
     assert "decided once more, record" in said
-    assert "3 passed, 1 error" in said
+    assert "4 passed, 1 error" in said
 
 
 def test_the_journal_is_left_as_it_was(journal: Path) -> None:
