@@ -75,11 +75,17 @@ def _row(workload: Workload, measured: list[Costs]) -> Row:
     )
 
 
-def measure(workload: Workload, runs: int, profile: cProfile.Profile | None = None) -> Row:
+def measure(
+    workload: Workload,
+    runs: int,
+    profile: cProfile.Profile | None = None,
+    *,
+    watched: bool = False,
+) -> Row:
     """The medians of ``runs`` runs. A profiler sees the measured part only, and slows it."""
     measured = []
     for _ in range(runs):
-        run = Run(workload)
+        run = Run(workload, watched=watched)
         gc.collect()
         if profile is not None:
             profile.enable()
@@ -110,6 +116,7 @@ def main(
     pods: Annotated[int | None, typer.Option(help="Pods to place; as Kubernetes' benchmark by default.")] = None,
     shapes: Annotated[str, typer.Option(help="Distinct pod templates, with commas between; all-different for no two alike.")] = "1",
     runs: Annotated[int, typer.Option(help="Runs of each, of which the median counts.", min=1)] = 3,
+    watched: Annotated[bool, typer.Option("--watched", help="With the daemon's stopwatch on a tenth of the attempts.")] = False,
     profile: Annotated[bool, typer.Option("--profile", help="Show where the time goes (one run each).")] = False,
     sort: Annotated[str, typer.Option(help="Order of the profile, such as tottime or cumtime.")] = "tottime",
     as_json: Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")] = False,
@@ -128,7 +135,7 @@ def main(
                 workload = Workload(KINDS[name], count, to_place, distinct)
                 console.print(f"{name}, {count} nodes, {to_place} pods, {distinct} shapes ...")
                 profiler = cProfile.Profile() if profile else None
-                rows.append(measure(workload, 1 if profile else runs, profiler))
+                rows.append(measure(workload, 1 if profile else runs, profiler, watched=watched))
                 if profiler is not None:
                     pstats.Stats(profiler).sort_stats(sort).print_stats(_PROFILE_LINES)
     if as_json:

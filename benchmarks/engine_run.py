@@ -14,8 +14,11 @@ from functools import cache
 from typing import NamedTuple
 
 import msgspec
+from prometheus_client import CollectorRegistry
 
 from asched.cycle.decide import Decider
+from asched.daemon.telemetry.cycle_metrics import CycleMetrics
+from asched.daemon.telemetry.stopwatch import CycleStopwatch
 from asched.framework.config import KubeSchedulerConfiguration
 from asched.framework.profile import ProfileSpec
 from asched.framework.registry import Registry
@@ -88,12 +91,15 @@ class StuckError(RuntimeError):
 class Run:
     """A cluster in the state before the measurement, and the pods to place."""
 
-    def __init__(self, workload: Workload) -> None:
+    def __init__(self, workload: Workload, *, watched: bool = False) -> None:
+        """``watched``: with the daemon's stopwatch on a tenth of the attempts."""
         kind = workload.kind
         self.costs = Costs()
         self._state = ClusterState()
         self._fold = Fold(self._state, _installed().load)
-        self._decider = Decider(self._state)
+        sinks = [CycleMetrics(CollectorRegistry())] if watched else []
+        self._stopwatch = CycleStopwatch(time.monotonic_ns, sinks) if watched else None
+        self._decider = Decider(self._state, self._stopwatch)
         self._now_ns = _START_NS
         self._pods: dict[str, Pod] = {}
         self._changes: deque[tuple[Resource, bytes]] = deque()
@@ -196,6 +202,10 @@ class Run:
                 costs.reject_ns += decided_ns - began_ns
             for decision in decisions:
                 self._carry_out(decision)
+        if self._stopwatch is not None:
+            began_ns = _cpu_ns()
+            self._stopwatch.committed((), 0)
+            costs.fold_ns += _cpu_ns() - began_ns
 
     def _apply(self, record: AnyRecord) -> None:
         self._fold.apply(record)

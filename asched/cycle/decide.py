@@ -28,12 +28,11 @@ from asched.framework.interface import (
     ReserveResult,
 )
 from asched.framework.nodes import BoolColumn, RowArray
-from asched.framework.observation import OBSERVATION, CallObserver, entering
+from asched.framework.observation import OBSERVATION, CallObserver
 from asched.framework.plugin_calls import LAST_ASKED, PluginFailure, answered_error, ask
 from asched.framework.pod_info import PodInfo, QueuedPod
 from asched.framework.profile import Profile
 from asched.framework.status import Code, Status
-from asched.state.circuits import Circuit
 from asched.state.cluster import ClusterState
 from asched.state.queue import NS_PER_S
 from asched.state.records import (
@@ -92,15 +91,16 @@ class Decider:
         if queued is None:
             return ()
         profile = cluster.profiles[queued.info.pod.spec.scheduler_name]
-        decision = self._observed(profile, queued)
+        observer = self._observer
+        if observer is not None and observer.begin(queued.info, queued.attempts + 1):
+            decision = self._watched(observer, profile, queued)
+        else:
+            decision = self._decide(profile, queued)
         return (decision, *self._permit_answers()) if cluster.waiting else (decision,)
 
     # -- one pod ------------------------------------------------------------------------------
 
-    def _observed(self, profile: Profile, queued: QueuedPod) -> Decision:
-        observer = self._observer
-        if observer is None or not observer.begin(queued.info, queued.attempts + 1):
-            return self._decide(profile, queued)
+    def _watched(self, observer: AttemptObserver, profile: Profile, queued: QueuedPod) -> Decision:
         OBSERVATION.calls = observer
         try:
             decision = self._decide(profile, queued)
@@ -114,11 +114,6 @@ class Decider:
         if profile.missing:
             why = f"the profile cannot decide: {profile.missing}"
             return AttemptFailed(info.key, info.uid, attempt_number, "", why)
-        circuits = self._cluster.circuits
-        if circuits:
-            if plugin := circuits.blocking(profile):
-                return _left_alone(circuits.circuit(profile.scheduler_name, plugin), plugin, queued)
-            profile = profile.without(circuits.left_out(profile))
         try:
             decision = self._attempt(profile, info, attempt_number)
             # What cannot be recorded must not be folded. It costs less than a microsecond.
@@ -138,7 +133,8 @@ class Decider:
         cluster = self._cluster
         if not cluster.nodes.cluster_size:
             return Rejected(info.key, info.uid, number, NO_NODES)
-        entering("Filter")
+        if OBSERVATION.calls is not None:
+            OBSERVATION.calls.enter("Filter")
         attempt = Attempt(cluster, profile, info, self._cache)
         consultation = consult(cluster, profile, info, number)
         screening = self._screen(attempt, consultation, info)
@@ -146,7 +142,8 @@ class Decider:
             return screening
         if not screening.count:
             return self._no_node(profile, info, number, screening, consultation)
-        entering("Score")
+        if OBSERVATION.calls is not None:
+            OBSERVATION.calls.enter("Score")
         bonus = consultation.prioritize(screening) if screening.count > 1 else None
         if isinstance(bonus, ExtenderAsked):
             return bonus
@@ -186,7 +183,6 @@ class Decider:
     ) -> Decision:
         if not profile.reserve and not profile.permit:
             return decision
-        entering("Reserve")
         reservations: list[Reservation] = []
         for plugin in profile.reserve:
             passed_over = screening.passed_over or screening.state.unconcerned
@@ -200,7 +196,6 @@ class Decider:
                 return _turned_down(decision, result.status.by(plugin.name), "Reserve")
             if result.note is not None:
                 reservations.append(Reservation(plugin.name, _as_recorded(plugin, result.note)))
-        entering("Permit")
         holds: list[PermitHold] = []
         activate: dict[str, None] = {}
         for permit in profile.permit:
@@ -240,11 +235,9 @@ class Decider:
         screening: Screening,
         consultation: Consultation | NobodyToConsult,
     ) -> Decision:
-        entering("PostFilter")
+        if OBSERVATION.calls is not None:
+            OBSERVATION.calls.enter("PostFilter")
         consultation.offer_review(screening)
-        if profile.left_out:
-            # Preemption tries the pod against all filters of the profile but for those skipped.
-            screening.state.skip_filter |= profile.left_out
         try:
             result = post_filter(self._cluster, profile, info, screening)
         except AttemptPausedError as paused:
@@ -438,20 +431,6 @@ def _refusals(cluster: ClusterState, screening: Screening) -> str:
         if left_out:
             counted.append((narrowed_status(screening).reasons, left_out))
     return histogram(counted)
-
-
-def _left_alone(circuit: Circuit, plugin: str, queued: QueuedPod) -> Rejected:
-    """What becomes of a pod while a plugin that it needs is not asked."""
-    spec = circuit.spec
-    window, rest = (
-        _as_go_prints(round(seconds * NS_PER_S)) for seconds in (spec.window_s, spec.open_s)
-    )
-    message = (
-        f"plugin {plugin} is not asked: it failed {spec.failures} times within {window}, or again"
-        f" since, and is left alone for {rest}"
-    )
-    info = queued.info
-    return Rejected(info.key, info.uid, queued.attempts + 1, message, (plugin,), circuit=plugin)
 
 
 MAX_PERMIT_TIMEOUT_S = 15 * 60.0

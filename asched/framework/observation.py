@@ -38,7 +38,10 @@ class HintObserver(Protocol):
 
 
 class Observation:
-    """Who watches now, None for nobody. Set and unset by who calls the core."""
+    """Who watches now, None for nobody. Set and unset by who calls the core.
+
+    It is looked at for every pod: with ``is not None`` on the spot, as a call would be felt.
+    """
 
     __slots__ = ("calls", "hints")
 
@@ -48,9 +51,3 @@ class Observation:
 
 
 OBSERVATION = Observation()
-
-
-def entering(point: str) -> None:
-    """Tell who watches that the cycle has come to this extension point."""
-    if OBSERVATION.calls is not None:
-        OBSERVATION.calls.enter(point)

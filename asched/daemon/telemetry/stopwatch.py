@@ -68,8 +68,8 @@ class WatchedCycle(NamedTuple):
     plugins: Sequence[Stretch]
     decision: Decision | None
     """None for a binding cycle."""
-    seq: int = 0
-    """The decision's number in the journal; 0 for a binding cycle."""
+    seq: int
+    """The decision's number in the journal; 0 for a binding cycle, and where nobody wanted it."""
 
     @property
     def profile(self) -> str:
@@ -83,6 +83,10 @@ class CycleSink(Protocol):
     def share(self) -> float:
         """Of all attempts this share, 0 to 1, is of interest."""
 
+    @property
+    def numbered(self) -> bool:
+        """Whether it wants to know the decision's number."""
+
     def cycle(self, watched: WatchedCycle) -> None: ...
 
 
@@ -92,34 +96,44 @@ class HintSink(Protocol):
     def hint(self, plugin: str, event: str, answer: str, duration_ns: int) -> None: ...
 
 
-_GRAIN = 10_000
+LOTS = 10_000
 
 
-def lot(pod: PodInfo, attempt: int) -> float:
-    """A number from 0 to 1, the same for the same attempt always."""
-    return (zlib.crc32(pod.uid.encode()) + attempt * 7919) % _GRAIN / _GRAIN
+def lot(pod: PodInfo, attempt: int) -> int:
+    """A number below :data:`LOTS`, the same for the same attempt always."""
+    return (zlib.crc32(pod.uid.encode()) + attempt * 7919) % LOTS
 
 
 class _Timer:
     """Keeps the time of one cycle. What a plugin calls in its turn (PostFilter tries filters) counts
     for the inner plugin as well, but for the outer extension point alone."""
 
+    __slots__ = ("_depth", "_mark_ns", "_now_ns", "_open", "began_ns", "plugins", "points")
+
     def __init__(self, now_ns: MonotonicNs) -> None:
         self._now_ns = now_ns
         self.points: dict[str, Stretch] = {}
         self.plugins: dict[tuple[str, str], Stretch] = {}
         self.began_ns = self._mark_ns = now_ns()
-        self._phase = ""
+        self._open: Stretch | None = None
+        """The point that the cycle is at: what the framework itself does counts for it."""
         self._depth = 0
 
     def enter(self, point: str) -> None:
-        self._charge(self._now_ns())
-        self._phase = point
+        now_ns = self._now_ns()
+        self._charge(now_ns)
+        self._open = self.points.get(point) or self._point(point, now_ns)
 
     def finish(self) -> int:
         ended_ns = self._now_ns()
         self._charge(ended_ns)
         return ended_ns
+
+    def watched_cycle(
+        self, pod: PodInfo, attempt: int, ended_ns: int, decision: Decision | None, seq: int
+    ) -> WatchedCycle:
+        points, plugins = [*self.points.values()], [*self.plugins.values()]
+        return WatchedCycle(pod, attempt, self.began_ns, ended_ns, points, plugins, decision, seq)
 
     def begin(self) -> int:
         began_ns = self._now_ns()
@@ -139,21 +153,18 @@ class _Timer:
         run.add(began_ns, ended_ns)
         run.status = status
         if not self._depth:
-            whole = self._point(point, began_ns)
+            whole = self.points.get(point) or self._point(point, began_ns)
             whole.add(began_ns, ended_ns)
             if status == _ERROR or (point in _ANSWERING_POINTS and status != "Skip"):
                 whole.status = status
 
     def _charge(self, now_ns: int) -> None:
-        """What the framework itself does counts for the point that it does it for."""
-        if self._phase:
-            self._point(self._phase, self._mark_ns).add(self._mark_ns, now_ns)
+        if self._open is not None:
+            self._open.add(self._mark_ns, now_ns)
         self._mark_ns = now_ns
 
     def _point(self, point: str, began_ns: int) -> Stretch:
-        found = self.points.get(point)
-        if found is None:
-            found = self.points[point] = Stretch(point, "", began_ns)
+        found = self.points[point] = Stretch(point, "", began_ns)
         return found
 
 
@@ -166,14 +177,16 @@ class CycleStopwatch:
     def __init__(self, now_ns: MonotonicNs, sinks: Sequence[CycleSink]) -> None:
         self._now_ns = now_ns
         self._sinks = sinks
-        self._share = max((sink.share for sink in sinks), default=0.0)
+        self._watched_lots = LOTS * max((sink.share for sink in sinks), default=0.0)
+        self._numbered = any(sink.numbered for sink in sinks)
         self._pod: PodInfo | None = None
         self._attempt = 0
         self._timer = _Timer(now_ns)
-        self._uncommitted: list[WatchedCycle] = []
+        self._uncommitted: list[tuple[PodInfo, int, _Timer, int, Decision]] = []
 
     def begin(self, pod: PodInfo, attempt: int) -> bool:
-        if lot(pod, attempt) >= self._share:
+        # As lot(), which a call would make dearer: every attempt comes through here.
+        if (zlib.crc32(pod.uid.encode()) + attempt * 7919) % LOTS >= self._watched_lots:
             return False
         self._pod, self._attempt = pod, attempt
         self._timer = _Timer(self._now_ns)
@@ -198,35 +211,35 @@ class CycleStopwatch:
 
     def end(self, decision: Decision) -> None:
         assert self._pod is not None, "an attempt ends that was not begun"
-        timer, pod = self._timer, self._pod
-        ended_ns = timer.finish()
-        self._uncommitted.append(
-            WatchedCycle(
-                pod, self._attempt, timer.began_ns, ended_ns, [*timer.points.values()],
-                [*timer.plugins.values()], decision,
-            )
-        )  # fmt: skip
+        timer = self._timer
+        self._uncommitted.append((self._pod, self._attempt, timer, timer.finish(), decision))
 
     def committed(self, batch: Sequence[AnyRecord], last_seq: int) -> None:
         """The records are durable, the last of them under this number."""
         if not self._uncommitted:
             return
         cycles, self._uncommitted = self._uncommitted, []
-        first_seq = last_seq - len(batch) + 1
-        seqs = {id(record): first_seq + index for index, record in enumerate(batch)}
-        for watched in cycles:
-            self._tell(watched._replace(seq=seqs.get(id(watched.decision), 0)))
+        seqs: dict[int, int] = {}
+        if self._numbered:
+            first_seq = last_seq - len(batch) + 1
+            seqs = {id(record): first_seq + index for index, record in enumerate(batch)}
+        for pod, attempt, timer, ended_ns, decision in cycles:
+            seq = seqs.get(id(decision), 0)
+            self._tell(timer.watched_cycle(pod, attempt, ended_ns, decision, seq))
 
     def binding(self, pod: PodInfo, attempt: int) -> BindingStopwatch | None:
         """For the binding cycle of an attempt; None where it is not to be watched."""
-        if lot(pod, attempt) >= self._share:
+        if lot(pod, attempt) >= self._watched_lots:
             return None
         return BindingStopwatch(self._now_ns, pod, attempt, self._tell)
 
     def _tell(self, watched: WatchedCycle) -> None:
+        if len(self._sinks) == 1:
+            self._sinks[0].cycle(watched)
+            return
         number = lot(watched.pod, watched.attempt)
         for sink in self._sinks:
-            if number < sink.share:
+            if number < sink.share * LOTS:
                 sink.cycle(watched)
 
 
@@ -263,12 +276,7 @@ class BindingStopwatch:
     def end(self) -> None:
         """The cycle is over."""
         timer = self._timer
-        self._tell(
-            WatchedCycle(
-                self._pod, self._attempt, timer.began_ns, timer.finish(),
-                [*timer.points.values()], [*timer.plugins.values()], None,
-            )
-        )  # fmt: skip
+        self._tell(timer.watched_cycle(self._pod, self._attempt, timer.finish(), None, 0))
 
 
 class HintStopwatch:

@@ -68,6 +68,8 @@ def _exporting() -> SpanProcessor:
 class AttemptTracer:
     """A :class:`~asched.daemon.telemetry.stopwatch.CycleSink` that makes spans."""
 
+    numbered = True
+
     def __init__(self, ratio: float, processor: SpanProcessor) -> None:
         """``ratio`` of all attempts, 0 to 1, are traced."""
         from opentelemetry.sdk.resources import OTELResourceDetector, Resource
