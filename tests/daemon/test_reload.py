@@ -11,19 +11,22 @@ from typing import Any
 import aiohttp
 import anyio
 import pytest
+import structlog
 from prometheus_client import CollectorRegistry
+from structlog.typing import EventDict
 
 from asched.daemon.config_file import Configuration, load
 from asched.daemon.notify import ServiceManager
 from asched.daemon.reconfiguring import ReconfigurationError, TakenUp
 from asched.daemon.reload_metrics import ReloadMetrics
-from asched.daemon.reloads import ConfigFile, Reloads
+from asched.daemon.reloads import ConfigFile, ReloadRequests, Reloads
 from asched.framework.registry import Registry
 from tests.daemon.processes import Command, Commands, commands, running
 from tests.daemon.test_run_command import logged, stopped, until_logged
 from tests.daemon.world import KUBE, OWN, PATIENCE_S, World, world
 from tests.kube.harness import ManualClock
 from tests.systemd.test_notify import Manager
+from tests.systemd.unit import one
 
 HEALTH = "---\n" + OWN + "health: {address: '127.0.0.1:0'}\nlog: {format: json}\n"
 GOOD = "a new configuration is used"
@@ -67,15 +70,24 @@ async def until_taken_up(command: Command, times: int) -> None:
             await anyio.sleep(0.01)
 
 
-async def test_sighup_takes_up_what_is_good_and_refuses_what_is_not(tmp_path: Path) -> None:
+async def hang_up(command: Command) -> None:
+    """As ``systemctl reload`` does it."""
+    await anyio.run_process(one("Service.ExecReload").replace("$MAINPID", str(command.pid)).split())
+
+
+async def test_a_reload_takes_up_what_is_good_and_refuses_what_is_not(
+    tmp_path: Path, manager: Manager, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("NOTIFY_SOCKET", manager.address)
     config = tmp_path / "config.yaml"
     config.write_text(serving("first"))
     async with world(tmp_path, nodes=2) as w, commands(tmp_path) as made:
         async with running(made, *arguments(w, config)) as command:
-            await until_logged(command, "caches synced")
+            await manager.until("READY")
             config.write_text(serving("first").replace("schedulerName", "schedulrName"))
-            command.send(signal.SIGHUP)
-            await until_logged(command, REFUSED)
+            await hang_up(command)
+            assert int((await manager.until("RELOADING"))["MONOTONIC_USEC"]) > 0
+            assert (await manager.until("READY"))["STATUS"] == REFUSED
             (refused,) = events(command, REFUSED)
             assert refused["error"] == (
                 f"{config}:4: document 1: profiles[0].schedulrName: unknown field; did you mean"
@@ -87,8 +99,9 @@ async def test_sighup_takes_up_what_is_good_and_refuses_what_is_not(tmp_path: Pa
             w.add_pod("old", schedulerName="first")
             await w.until(lambda: bool(w.node_of("old")))
             config.write_text(serving("second"))
-            command.send(signal.SIGHUP)
-            await until_logged(command, GOOD)
+            await hang_up(command)
+            await manager.until("RELOADING")
+            assert (await manager.until("READY"))["STATUS"] == "scheduling"
             w.add_pod("left", schedulerName="first")
             w.add_pod("new", schedulerName="second")
             await w.until(lambda: bool(w.node_of("new")))
@@ -100,62 +113,51 @@ async def test_sighup_takes_up_what_is_good_and_refuses_what_is_not(tmp_path: Pa
         await verify(made, w)
 
 
-async def test_a_config_map_that_is_swapped_is_taken_up(tmp_path: Path) -> None:
-    """As the kubelet does it: ``config.yaml`` is a link to one in ``..data``, which is a link to a
+class ConfigMap:
+    """A volume as the kubelet keeps it: the file is a link to one in ``..data``, which is a link to a
     folder that is never changed."""
 
-    def project(folder: str, text: str) -> None:
-        (tmp_path / folder).mkdir()
-        (tmp_path / folder / "config.yaml").write_text(text)
-        (tmp_path / "..data_tmp").symlink_to(folder)
-        os.replace(tmp_path / "..data_tmp", tmp_path / "..data")
+    def __init__(self, volume: Path, text: str) -> None:
+        volume.mkdir()
+        self._volume = volume
+        self._versions = 0
+        self.file = volume / "config.yaml"
+        self.swap(text)
+        self.file.symlink_to(Path("..data") / "config.yaml")
 
-    project("..first", serving("first"))
-    config = tmp_path / "config.yaml"
-    config.symlink_to(Path("..data") / "config.yaml")
-    async with world(tmp_path, nodes=1) as w, commands(tmp_path) as made:
-        async with running(made, *arguments(w, config)) as command:
-            w.add_pod("p", schedulerName="second")
-            await until_logged(command, "caches synced")
-            project("..second", serving("second"))
-            await w.until(lambda: bool(w.node_of("p")))
-            (taken,) = events(command, GOOD)
-            assert taken["because"] == "the file changed"
-            assert await stopped(made, command) == 0
-        await verify(made, w)
+    def swap(self, text: str) -> None:
+        self._versions += 1
+        folder = self._volume / f"..version-{self._versions}"
+        folder.mkdir()
+        (folder / "config.yaml").write_text(text)
+        (self._volume / "..data_tmp").symlink_to(folder.name)
+        os.replace(self._volume / "..data_tmp", self._volume / "..data")
 
 
 async def test_under_load_no_pod_is_lost_or_bound_twice(tmp_path: Path) -> None:
-    config = tmp_path / "config.yaml"
+    """Five configurations, four of them by signal, the last one because the ConfigMap was swapped."""
     texts = [
         serving("a", "b").replace("a}", f"a, percentageOfNodesToScore: {share}}}")
         for share in range(10, 60, 10)
     ]
-    config.write_text(serving("a", "b"))
+    volume = ConfigMap(tmp_path / "volume", serving("a", "b"))
     async with world(tmp_path, nodes=5) as w, commands(tmp_path) as made:
-        async with running(made, *arguments(w, config)) as command:
+        async with running(made, *arguments(w, volume.file)) as command:
             await until_logged(command, "caches synced")
             for count, text in enumerate(texts, 1):
                 for number in range(40):
                     name = "ab"[number % 2]
                     w.add_pod(f"p-{count}-{number}", "10m", schedulerName=name)
-                config.write_text(text)
-                command.send(signal.SIGHUP)
+                volume.swap(text)
+                if count < len(texts):
+                    command.send(signal.SIGHUP)
                 await until_taken_up(command, count)
             await w.until(lambda: not w.unbound())
+            reasons = [line["because"] for line in events(command, GOOD)]
+            assert reasons == ["SIGHUP"] * 4 + ["the file changed"]
             assert await stopped(made, command) == 0
         assert len(w.placements.order) == 200
         await verify(made, w)
-
-
-async def test_a_daemon_without_a_file_says_so(tmp_path: Path) -> None:
-    async with world(tmp_path, nodes=1) as w, commands(tmp_path) as made:
-        options = ("--kubeconfig", str(w.kubeconfig), "--journal", str(w.journal))
-        async with running(made, "run", *options) as command:
-            await until_logged(command, "caches synced")
-            command.send(signal.SIGHUP)
-            await until_logged(command, "there is no configuration file (--config)")
-            assert await stopped(made, command) == 0
 
 
 # -- files ------------------------------------------------------------------------------------
@@ -255,6 +257,33 @@ async def test_a_reload_during_the_start_does_not_end_the_start(
     await trial.change(KUBE + "podMaxBackoffSeconds: 20\n")
     assert len(trial.taken) == 1
     assert manager.received() == []
+
+
+async def test_a_daemon_without_a_file_says_so(tmp_path: Path) -> None:
+    metrics, requests = ReloadMetrics(CollectorRegistry()), ReloadRequests()
+    trial = Trial(tmp_path, ServiceManager())
+    reloads = Reloads(
+        None, trial._load, trial._take_up, metrics, ServiceManager(), ManualClock(horizon_s=0)
+    )
+    said: list[EventDict] = []
+    told = anyio.Event()
+
+    def hear(_: object, __: str, event: EventDict) -> EventDict:
+        said.append(event)
+        told.set()
+        raise structlog.DropEvent
+
+    structlog.configure(processors=[hear])
+    try:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(reloads.run, requests)
+            requests.ask()
+            with anyio.fail_after(PATIENCE_S):
+                await told.wait()
+            tasks.cancel_scope.cancel()
+    finally:
+        structlog.reset_defaults()
+    assert said[0]["reason"] == "there is no configuration file (--config)"
 
 
 async def test_a_file_that_goes_is_refused_once(tmp_path: Path) -> None:

@@ -19,7 +19,9 @@ from typing import Final
 import anyio
 import helm_python as helm
 import pytest
+from typer.testing import CliRunner
 
+from asched.cli.main import app
 from asched.journal import open_journal
 from asched.journal.verification import verify_journal
 from tests.daemon.processes import Command, Commands, commands
@@ -122,11 +124,10 @@ def test_lines_of_helm() -> None:
 class Machine:
     """Where the page's commands are run: the same paths, below a folder of the test's."""
 
-    def __init__(self, w: World, daemons: Commands, others: Commands) -> None:
+    def __init__(self, w: World, daemons: Commands) -> None:
         self.root = w.folder / "root"
         self._w = w
         self._daemons = daemons
-        self._others = others
         self._daemon: Command | None = None
         self._run: list[str] = []
 
@@ -153,8 +154,9 @@ class Machine:
             case ["systemctl", verb, _]:
                 await getattr(self, f"_{verb}")()
             case [name, *_] if Path(name).name == "asched":
-                command = await self._others.start(*shlex.split(self._here(line))[1:])
-                assert await self._others.ended(command) == 0, (line, command.output)
+                words = shlex.split(self._here(line))[1:]
+                result = await anyio.to_thread.run_sync(CliRunner().invoke, app, words)
+                assert result.exit_code == 0, (line, result.output)
             case [name, *_] if name in RUN and shutil.which(name):
                 await anyio.run_process(["sh", "-c", self._here(line)])
             case ["kubectl", *_] if shutil.which("kubectl"):
@@ -203,12 +205,7 @@ async def test_each_command_is_run(tmp_path: Path, monkeypatch: pytest.MonkeyPat
         exported = next(line for line in in_blocks() if line.startswith("export "))
         name, _, value = exported.removeprefix("export ").partition("=")
         monkeypatch.setenv(name, f"{tmp_path / 'root'}{value}")
-        monkeypatch.setenv("PYTHONPATH", str(ROOT))
-        for folder in ("daemons", "others"):
-            (tmp_path / folder).mkdir()
-        daemons = await stack.enter_async_context(commands(tmp_path / "daemons"))
-        others = await stack.enter_async_context(commands(tmp_path / "others"))
-        machine = Machine(w, daemons, others)
+        machine = Machine(w, await stack.enter_async_context(commands(tmp_path)))
         machine.install()
         _populate(w)
         await machine.do("systemctl start asched")

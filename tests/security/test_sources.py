@@ -91,18 +91,16 @@ def _of_module(node: ast.expr) -> bool:
     return bool(name) and name.partition(".")[0].strip("_").isupper()
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=lambda path: str(path.relative_to(ROOT)))
-def test_nothing_runs_what_it_is_given(path: Path) -> None:
-    assert violations(path.read_text()) == []
+def test_nothing_runs_what_it_is_given() -> None:
+    found = {path: violations(path.read_text()) for path in SOURCES}
+    assert {path: lines for path, lines in found.items() if lines} == {}
 
 
-@pytest.mark.parametrize(
-    "path",
-    [p for p in SOURCES if p.parent.name == "journal"],
-    ids=lambda path: str(path.relative_to(ROOT)),
-)
-def test_sql_is_never_put_together_from_data(path: Path) -> None:
-    assert composed_sql(path.read_text()) == []
+def test_sql_is_never_put_together_from_data() -> None:
+    journal = [path for path in SOURCES if path.parent.name == "journal"]
+    found = {path: composed_sql(path.read_text()) for path in journal}
+    assert len(found) > 10
+    assert {path: lines for path, lines in found.items() if lines} == {}
 
 
 @pytest.mark.parametrize(

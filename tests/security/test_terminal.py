@@ -86,8 +86,9 @@ async def test_the_message_of_a_hostile_object_is_shown(tmp_path: Path) -> None:
             w.add_pod("p")
             await w.until(lambda: bool(w.message("p")))
     arguments = ["history", "default/p", "--journal", str(w.journal)]
-    process = await anyio.run_process([sys.executable, "-m", "asched", *arguments])
-    shown = process.stdout.decode()
+    result = await anyio.to_thread.run_sync(CliRunner().invoke, app, arguments)
+    assert result.exit_code == 0
+    shown = result.output
     assert "\\u001b[2J" in shown
     assert not obeys(shown)
 
