@@ -33,6 +33,7 @@ from asched.framework.plugin_calls import LAST_ASKED, PluginFailure, answered_er
 from asched.framework.pod_info import PodInfo, QueuedPod
 from asched.framework.profile import Profile
 from asched.framework.status import Code, Status
+from asched.state.circuits import Circuit
 from asched.state.cluster import ClusterState
 from asched.state.queue import NS_PER_S
 from asched.state.records import (
@@ -114,6 +115,11 @@ class Decider:
         if profile.missing:
             why = f"the profile cannot decide: {profile.missing}"
             return AttemptFailed(info.key, info.uid, attempt_number, "", why)
+        circuits = self._cluster.circuits
+        if circuits:
+            if plugin := circuits.blocking(profile):
+                return _left_alone(circuits.circuit(profile.scheduler_name, plugin), plugin, queued)
+            profile = profile.without(circuits.left_out(profile))
         try:
             decision = self._attempt(profile, info, attempt_number)
             # What cannot be recorded must not be folded. It costs less than a microsecond.
@@ -238,6 +244,9 @@ class Decider:
         if OBSERVATION.calls is not None:
             OBSERVATION.calls.enter("PostFilter")
         consultation.offer_review(screening)
+        if profile.left_out:
+            # Preemption tries the pod against all filters of the profile but for those skipped.
+            screening.state.skip_filter |= profile.left_out
         try:
             result = post_filter(self._cluster, profile, info, screening)
         except AttemptPausedError as paused:
@@ -431,6 +440,20 @@ def _refusals(cluster: ClusterState, screening: Screening) -> str:
         if left_out:
             counted.append((narrowed_status(screening).reasons, left_out))
     return histogram(counted)
+
+
+def _left_alone(circuit: Circuit, plugin: str, queued: QueuedPod) -> Rejected:
+    """What becomes of a pod while a plugin that it needs is not asked."""
+    spec = circuit.spec
+    window, rest = (
+        _as_go_prints(round(seconds * NS_PER_S)) for seconds in (spec.window_s, spec.open_s)
+    )
+    message = (
+        f"plugin {plugin} is not asked: it failed {spec.failures} times within {window}, or again"
+        f" since, and is left alone for {rest}"
+    )
+    info = queued.info
+    return Rejected(info.key, info.uid, queued.attempts + 1, message, (plugin,), circuit=plugin)
 
 
 MAX_PERMIT_TIMEOUT_S = 15 * 60.0
