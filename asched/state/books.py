@@ -6,7 +6,7 @@ will be folded again at every start. What it raised is kept, for the daemon to r
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 from asched.framework.failures import FAILURES, printable, reason_of
@@ -61,9 +61,12 @@ class Books:
         pod: PodInfo,
         assignment: Assigned,
     ) -> None:
-        notes: Mapping[str, Any] = {r.plugin: r.note for r in assignment.reservations}
+        note: dict[str, Any] | None = None
+        for reservation in assignment.reservations:
+            if reservation.plugin == plugin.name:
+                note = reservation.note
         try:
-            method(pod, assignment.node, notes.get(plugin.name))
+            method(pod, assignment.node, note)
         except BaseException as error:  # noqa: BLE001  third-party code, and the fold has to go on
             FAILURES.note(plugin.name, "Reserve", reason_of(error))
             what = f"{method.__name__}: {type(error).__name__}: {printable(error)}"
