@@ -76,7 +76,8 @@ def _broken(
                 made.events_to_register()
         except BaseException as error:  # noqa: BLE001  third-party code, tried before anything runs
             reason = " ".join(f"{type(error).__name__}: {printable(error)}".split())
-            broken[name] = f"{origin.distribution} {origin.version}: {reason}".strip()
+            label = f"{origin.distribution} {origin.version}".strip()
+            broken[name] = f"{label}: {reason}" if label else reason
     return broken
 
 

@@ -297,7 +297,8 @@ class Profile:
     def _broken(self, plugin: str, what: str, error: BaseException) -> ProfileError:
         """What a plugin raised while its profile was built, in one line."""
         origin = next((o for o in self.spec.origins if o.name == plugin), None)
-        where = "" if origin is None else f" of {origin.distribution} {origin.version}".rstrip()
+        label = "" if origin is None else f"{origin.distribution} {origin.version}".strip()
+        where = f" of {label}" if label else ""
         reason = " ".join(f"{type(error).__name__}: {printable(error)}".split())
         return ProfileError(f"plugin {plugin}{where}: {what}: {reason}")
 
