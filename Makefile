@@ -4,13 +4,15 @@ VENV   ?= .venv
 BIN     = $(VENV)/bin
 STAMP   = $(VENV)/.installed
 WORKERS ?= 3
+MINUTES ?= 30
+RATE    ?= 200
 SEEDS ?= 1000
 FIRST ?= 0
 PROCESSES ?= 1
 KILLS ?= 20
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test fuzz simulate takeover benchmark lint types contracts constraints audit clean
+.PHONY: help setup demo test fuzz simulate takeover benchmark soak lint types contracts constraints audit clean
 
 help:  ## show the targets
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  %-14s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -43,6 +45,9 @@ takeover: $(STAMP)  ## kill the leader of two replicas KILLS times under load, w
 
 benchmark: $(STAMP)  ## measure all of docs/performance.md (SCHEDULER_PERF: Kubernetes' folder of that name)
 	@$(BIN)/python -m benchmarks.suite --definitions $(SCHEDULER_PERF)
+
+soak: $(STAMP)  ## half an hour of pods that come and go: does anything grow? (MINUTES, RATE)
+	@$(BIN)/python -m benchmarks.soak --minutes $(MINUTES) --rate $(RATE)
 
 lint: $(STAMP)
 	@$(BIN)/ruff check .
