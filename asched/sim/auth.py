@@ -112,7 +112,7 @@ class Auth:
             return
         resource, group = request.resource, request.resource.group
         full = request.full_resource
-        name = "" if request.verb == "create" else request.name
+        name = "" if request.verb == "create" else request.name or request.selected_name
         if any(rule.allows(request.verb, group, full, name) for rule in user.rules):
             return
         where = "at the cluster scope"

@@ -42,6 +42,16 @@ class RequestInfo:
             self.resource.plural
         )  # fmt: skip
 
+    @property
+    def selected_name(self) -> str:
+        """The one object that a list or watch is of by its field selector: permission for an object
+        of that name is enough for it (``RequestInfoFactory.NewRequestInfo``)."""
+        for term in self.query.get("fieldSelector", "").split(","):
+            field_name, _, value = term.partition("=")
+            if field_name == "metadata.name":
+                return value.removeprefix("=")
+        return ""
+
     def flag(self, name: str) -> bool:
         return self.query.get(name, "") in _TRUE
 

@@ -27,6 +27,12 @@ VALUE_SETS: dict[str, Values] = {
         "batch": {"enabled": True, "conf": CONF, "period": "2s"},
         "crds": ["scheduling.sigs.dev", "scheduling.volcano.sh"],
     },
+    "replicas": {"replicas": 2},
+    "replicas-postgres": {
+        **POSTGRES,
+        "replicas": 3,
+        "leaderElection": {"leaseDuration": "30s", "renewDeadline": "20s", "resourceName": "turn"},
+    },
     "batch-alone": {"scheduler": {"profiles": None}, "batch": {"enabled": True}},
     "gangs": {
         "scheduler": {

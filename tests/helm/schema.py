@@ -61,6 +61,8 @@ _MODELS: Final = {
     ("v1", "ServiceAccount"): "V1ServiceAccount",
     ("rbac.authorization.k8s.io/v1", "ClusterRole"): "V1ClusterRole",
     ("rbac.authorization.k8s.io/v1", "ClusterRoleBinding"): "V1ClusterRoleBinding",
+    ("rbac.authorization.k8s.io/v1", "Role"): "V1Role",
+    ("rbac.authorization.k8s.io/v1", "RoleBinding"): "V1RoleBinding",
     ("policy/v1", "PodDisruptionBudget"): "V1PodDisruptionBudget",
     ("networking.k8s.io/v1", "NetworkPolicy"): "V1NetworkPolicy",
     ("apiextensions.k8s.io/v1", "CustomResourceDefinition"): "V1CustomResourceDefinition",

@@ -44,7 +44,8 @@ def test_the_schema_refuses(values: Values, told: str) -> None:
 @pytest.mark.parametrize(
     ("values", "told"),
     [
-        ({"replicas": 2}, "replicas is 2, but this asched has no leader election"),
+        ({"scheduler": {"leaderElection": {}}}, "scheduler.leaderElection is set by the chart"),
+        ({"settings": {"leaderElection": {}}}, "settings.leaderElection is set by the chart"),
         ({"settings": {"health": {}}}, "settings.health is set by the chart"),
         ({"settings": {"batch": []}}, "settings.batch is set by the chart"),
         ({"settings": {"kubeconfig": "x"}}, "settings.kubeconfig is set by the chart"),
@@ -55,15 +56,6 @@ def test_the_schema_refuses(values: Values, told: str) -> None:
 def test_the_templates_refuse(values: Values, told: str) -> None:
     with pytest.raises(helm.HelmRenderError, match=told):
         rendered(values)
-
-
-def test_one_place_refuses_more_replicas() -> None:
-    with helm.Chart.load(CHART) as chart:
-        named = {t["name"] for t in chart.templates if "int .Values.replicas" in t["data"]}
-        refused = chart.schema
-    assert named == {"templates/_refusals.tpl"}
-    assert refused is not None
-    assert refused["properties"]["replicas"] == {"type": "integer", "minimum": 1}
 
 
 def _paths(schema: dict[str, Any], path: str = "") -> Iterator[str]:

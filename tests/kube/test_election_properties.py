@@ -6,6 +6,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from itertools import count
 from random import Random
 from typing import NamedTuple
@@ -100,7 +101,7 @@ class Simulation:
 
     def run(self) -> None:
         for candidate in self.candidates:
-            self._in(self._chance.uniform(0, 5), lambda c=candidate: self._begin(c))
+            self._in(self._chance.uniform(0, 5), partial(self._begin, candidate))
         while self._queue and self.now_s < UNTIL_S:
             self.now_s, _, step = heapq.heappop(self._queue)
             step()

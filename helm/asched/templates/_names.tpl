@@ -50,3 +50,12 @@ helm.sh/chart: {{ printf "%s-%s" .Chart.Name .Chart.Version | replace "+" "_" | 
 {{- define "asched.gangs" -}}
 {{- if contains "\"GangScheduling\"" (toJson .Values.scheduler) -}}yes{{- end -}}
 {{- end -}}
+
+{{/* Not empty where a leader is elected: replicas without an election would all schedule. */}}
+{{- define "asched.elects" -}}
+{{- if gt (int .Values.replicas) 1 -}}yes{{- end -}}
+{{- end -}}
+
+{{- define "asched.lease" -}}
+{{- default (include "asched.fullname" .) .Values.leaderElection.resourceName -}}
+{{- end -}}

@@ -5,7 +5,7 @@ metadata:
   annotations:
     # What counts at a start only makes new pods. Profiles, extenders and batch sessions do not: the
     # daemon takes a changed file up by itself, about a minute after it changed (the kubelet's delay).
-    checksum/settings: {{ toJson (list (omit .Values.settings "log") .Values.journal .Values.health (omit .Values.scheduler "profiles" "extenders")) | sha256sum }}
+    checksum/settings: {{ toJson (list (omit .Values.settings "log") .Values.journal .Values.health (omit .Values.scheduler "profiles" "extenders") (ternary .Values.leaderElection dict (gt (int .Values.replicas) 1))) | sha256sum }}
     {{- with .Values.podAnnotations }}
     {{- toYaml . | nindent 4 }}
     {{- end }}

@@ -1,0 +1,117 @@
+"""A clock that goes on when nothing else does, and a transport that needs no network."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from datetime import datetime, timedelta
+from itertools import count
+from random import Random
+
+import anyio
+import anyio.lowlevel
+from anyio import wait_all_tasks_blocked
+
+from asched.kube.client import ApiClient
+from asched.kube.credentials import Credentials, FixedCredentials
+from asched.kube.errors import NoAnswerError
+from asched.kube.http1 import HttpAnswer
+from asched.kube.timing import RetryPolicy
+from asched.kube.transport import ApiRequest
+from tests.kube.harness import BEGIN, Answer, Asked, Script
+
+
+class VirtualClock:
+    """Any number may sleep at the same time; made by :func:`virtual_clock`."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+        self._sleepers: list[tuple[float, int, anyio.Event]] = []
+        self._numbers = count()
+
+    def monotonic_s(self) -> float:
+        return self.now_s
+
+    def utc(self) -> datetime:
+        return BEGIN + timedelta(seconds=self.now_s)
+
+    async def sleep(self, delay_s: float) -> None:
+        woken = anyio.Event()
+        heapq.heappush(self._sleepers, (self.now_s + delay_s, next(self._numbers), woken))
+        await woken.wait()
+
+    async def run(self) -> None:
+        """Wake the next one whenever everybody waits, until cancelled."""
+        while True:
+            await wait_all_tasks_blocked()
+            if not self._sleepers:
+                await anyio.lowlevel.checkpoint()
+                continue
+            at_s, _, woken = heapq.heappop(self._sleepers)
+            self.now_s = max(self.now_s, at_s)
+            woken.set()
+
+
+@asynccontextmanager
+async def virtual_clock() -> AsyncIterator[VirtualClock]:
+    """Runs during the block."""
+    clock = VirtualClock()
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(clock.run)
+        yield clock
+        tasks.cancel_scope.cancel()
+
+
+class _Silence:
+    """An answer of which nothing comes."""
+
+    status = 200
+
+    async def read(self) -> bytes:
+        await anyio.sleep_forever()
+        return b""
+
+    async def whole(self) -> HttpAnswer:
+        raise AssertionError("nobody asks for all of an endless answer")
+
+    def release(self) -> None:
+        """Nothing is held."""
+
+
+class ScriptTransport:
+    """Answers what a script says; streams are silent. An answer that hangs times out in virtual time."""
+
+    def __init__(self, script: Script, clock: VirtualClock) -> None:
+        self._script = script
+        self._clock = clock
+
+    async def exchange(self, credentials: Credentials, request: ApiRequest) -> HttpAnswer:
+        answer = self._script(
+            Asked(request.method, request.path, request.params or {}, {}, request.body or b"")
+        )
+        if answer.hang:
+            await self._clock.sleep(request.timeout_s)
+            raise NoAnswerError(f"timed out after {request.timeout_s:g} s", sent=True)
+        assert isinstance(answer.body, bytes)
+        return HttpAnswer(answer.status, answer.body, None, reusable=True)
+
+    async def open(self, credentials: Credentials, request: ApiRequest) -> _Silence:
+        return _Silence()
+
+
+def scripted_client(script: Script, clock: VirtualClock) -> ApiClient:
+    """A client of a script, without a network."""
+    credentials = Credentials("http://script", "")
+    return ApiClient(
+        ScriptTransport(script, clock),
+        FixedCredentials(credentials),
+        credentials,
+        clock=clock,
+        random=Random(0),
+        budget=None,
+        retry=RetryPolicy(),
+    )
+
+
+HANGS = Answer(hang=True)
