@@ -4,10 +4,7 @@ example runs."""
 from __future__ import annotations
 
 import inspect
-import os
 import re
-import subprocess
-import sys
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -21,7 +18,7 @@ import asched.testing
 from asched.cli.main import app
 from asched.framework import ExtensionPoint, Plugin
 from asched.framework.contract import CONTRACTS
-from asched.testing import pod, run_filter
+from asched.testing import pod, run_filter, schedule
 from asched.testing.checks import Outcome, check_plugin
 from tests.docs.command_lines import parsed
 from tests.docs.plugin_pages import FOLDER, documentation, pages
@@ -103,13 +100,7 @@ def test_the_examples_of_the_kit_run(tmp_path: Path, monkeypatch: pytest.MonkeyP
     names: dict[str, Any] = {"__name__": "page"}
     for source in blocks("testing.md", "python"):
         exec(compile(source, "testing.md", "exec"), names)
-    (tmp_path / "test_page.py").write_text("\n".join(blocks("testing.md", "python")))
-    done = subprocess.run(
-        [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-c", os.devnull,
-         "--rootdir", str(tmp_path), "-W", "ignore", "--asched-journal", "week.db"],
-        cwd=tmp_path, capture_output=True, text=True, timeout=100, check=False,
-    )  # fmt: skip
-    assert "1 passed" in done.stdout, done.stdout
+    names["test_in_a_profile"](schedule)
 
 
 @pytest.mark.parametrize("page", ["index.md", "testing.md"])
