@@ -1,0 +1,90 @@
+"""A replica with a journal of its own that led before: what it decided then is not done any more."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import anyio
+
+from asched.daemon.config_file import parse
+from asched.daemon.daemon import Daemon, running_daemon
+from asched.daemon.leadership import candidate
+from asched.framework.registry import Registry
+from asched.journal import open_journal
+from asched.kube.connection import connect
+from asched.kube.election import LeaseTiming
+from asched.kube.lease import LeaderElector, LeaseName
+from asched.state.records import BindFailed, LeadershipGained, LeadershipLost
+from tests.daemon.world import KUBE, World, world
+
+LEASE = LeaseName("kube-system", "asched")
+CONFIG = KUBE + "podInitialBackoffSeconds: 1\npodMaxBackoffSeconds: 1\n"
+
+
+@asynccontextmanager
+async def replica(w: World) -> AsyncIterator[Daemon]:
+    """One with the journal of this world, from its start to when it has released the lease."""
+    registry = Registry.discover()
+    async with (
+        open_journal(str(w.journal)) as store,
+        connect(w.kubeconfig) as client,
+        connect(w.kubeconfig) as lease_client,
+        candidate(LeaderElector(lease_client, LEASE, "it", LeaseTiming())) as leadership,
+        running_daemon(
+            parse(CONFIG, "test", registry), registry, client, store, leadership=leadership
+        ) as daemon,
+    ):
+        yield daemon
+
+
+async def left_behind(w: World) -> None:
+    """A pod is assigned to the only node, and its leader ends before it could be bound."""
+    tried = anyio.Event()
+
+    def on_request(verb: str, resource: str) -> None:
+        if resource == "pods/binding":
+            tried.set()
+
+    w.faults.on_request = on_request
+    # Nor can it be read whether it was.
+    w.faults.answer(503, count=1_000, resource="pods/binding")
+    w.faults.answer(503, count=1_000, resource="pods", verb="get")
+    w.add_pod("old", "3")
+    async with replica(w):
+        with anyio.fail_after(30):
+            await tried.wait()
+    w.faults.clear()
+    assert w.node_of("old") == ""
+
+
+async def test_the_room_may_be_taken_by_now(tmp_path: Path) -> None:
+    async with world(tmp_path, nodes=1, cpu="4") as w:
+        await left_behind(w)
+        # Another leader gave the room away.
+        w.add_pod("new", "3", nodeName="n0")
+        async with replica(w):
+            await w.until(lambda: "Insufficient cpu" in w.message("old"))
+            w.add_node("n1")
+            await w.until(lambda: w.node_of("old") == "n1")
+        await check_records(w)
+
+
+async def test_what_is_still_due_is_decided_anew(tmp_path: Path) -> None:
+    async with world(tmp_path, nodes=1, cpu="4") as w:
+        await left_behind(w)
+        async with replica(w):
+            await w.until(lambda: w.node_of("old") == "n0")
+        await check_records(w)
+
+
+async def check_records(w: World) -> None:
+    """Each term begins and ends in the journal, and the decision of the first was given up."""
+    async with open_journal(str(w.journal), read_only=True) as store:
+        records = [stored.record async for stored in store.read()]
+    terms = [type(r) for r in records if isinstance(r, LeadershipGained | LeadershipLost)]
+    assert terms == [LeadershipGained, LeadershipLost] * 2
+    given_up = [r for r in records if isinstance(r, BindFailed)]
+    assert [(r.key, r.node) for r in given_up] == [("default/old", "n0")]
+    assert "earlier term" in given_up[0].message
