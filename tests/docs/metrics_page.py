@@ -13,10 +13,12 @@ from typing import Any, NamedTuple
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
+from asched.daemon.leadership import LeaderMetrics
 from asched.daemon.metrics import Metrics
 from asched.daemon.telemetry.present import Backlog, EventMetrics, JournalFileMetrics
 from asched.daemon.watchdog import OverrunMetrics, Watchdog
 from asched.kube.events import EventCounts
+from asched.kube.lease import LeaseName
 from asched.kube.reflector import Reflector
 from asched.state.cluster import ClusterState
 
@@ -31,6 +33,7 @@ _SUFFIXES = {
 _GROUPS = (
     ("scheduler_", "kube-scheduler's"),
     ("rest_client_", "client-go's"),
+    ("leader_election_", "client-go's, of the election of a leader (`docs/high-availability.md`)"),
     ("volcano_", "kube-batch's (batch sessions)"),
     ("asched_", "asched's own"),
     ("", "The process and Python"),
@@ -66,6 +69,8 @@ def described() -> dict[str, Described]:
     events: Any = _NoEvents()
     metrics.show(EventMetrics(events), JournalFileMetrics(Path("none")))
     metrics.show(OverrunMetrics(Watchdog(lambda plugin: 1.0)))
+    election: Any = _NoElection()
+    metrics.show(LeaderMetrics(election))
     found = {}
     for collector in [*_collectors(metrics)]:
         for metric in collector.collect():
@@ -75,6 +80,14 @@ def described() -> dict[str, Described]:
     # There is none without an event loop.
     found["asched_tasks"] = Described("asched_tasks", "gauge", (), "Tasks of the event loop.")
     return found
+
+
+class _NoElection:
+    lease = LeaseName("kube-system", "asched")
+    slow_renewals = 0
+
+    def leads(self) -> bool:
+        return False
 
 
 def _no_reflectors() -> tuple[Reflector, ...]:
