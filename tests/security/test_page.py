@@ -23,7 +23,7 @@ from asched.state.checkpoint import SIZE_LIMIT_BYTES
 from tests.daemon.processes import commands, running
 from tests.daemon.test_run_command import stopped, until_logged
 from tests.daemon.world import world
-from tests.helm.chart import ROOT, VALUE_SETS, permissions, rendered
+from tests.helm.chart import ROOT, VALUE_SETS, only, permissions, rendered
 
 PAGE = (ROOT / "docs" / "security.md").read_text()
 MIB = 1024 * 1024
@@ -56,8 +56,26 @@ def test_the_permissions_are_the_charts(case: str, values: str) -> None:
     assert told == permissions(rendered(VALUE_SETS[values]))
 
 
+def test_the_permissions_of_replicas_are_the_charts() -> None:
+    told = {
+        (group, resource, verb)
+        for group, resource, verbs, _ in rows("in its namespace")
+        for verb in verbs.split(", ")
+    }
+    objects = rendered(VALUE_SETS["replicas"])
+    assert told == {
+        (group, resource, verb)
+        for rule in only(objects, "Role")["rules"]
+        for group in rule["apiGroups"]
+        for resource in rule["resources"]
+        for verb in rule["verbs"]
+    }
+    assert permissions(objects) == permissions(rendered(VALUE_SETS["defaults"]))
+    assert not any(each["kind"] == "Role" for each in rendered(VALUE_SETS["defaults"]))
+
+
 def test_each_permission_says_what_it_gives() -> None:
-    assert all(gives for *_, gives in rows("API group"))
+    assert all(gives for *_, gives in (*rows("API group"), *rows("in its namespace")))
 
 
 def test_the_limits_are_the_codes() -> None:
