@@ -1,0 +1,96 @@
+"""A node that goes while a pod is on its way there is not bound to any more."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+
+import msgspec
+
+from asched.daemon.binding import PatientBinder
+from asched.daemon.pauses import Pauses
+from asched.framework.pod_info import PodInfo
+from asched.framework.status import Code
+from asched.kube.client import ApiClient
+from asched.kube.credentials import Credentials, FixedCredentials
+from asched.kube.errors import NoAnswerError
+from asched.kube.http1 import HttpAnswer
+from asched.kube.timing import Backoff, RetryPolicy
+from asched.kube.transport import ApiRequest, OpenAnswer
+from asched.kube.volume_writers import VolumeWriter
+from asched.kube.writers import PodWriter
+from asched.model.meta import ObjectMeta
+from asched.model.pod import Pod
+from tests.kube.harness import ManualClock
+
+POD = PodInfo(Pod(metadata=ObjectMeta(name="p", namespace="d", uid="u")))
+GONE = "node n is gone since the pod was assigned"
+
+
+class NodeThatGoes:
+    """A transport that answers as told, at whose first request the node goes."""
+
+    def __init__(self, *answers: Callable[[], HttpAnswer]) -> None:
+        self.nodes = {"n"}
+        self.asked: list[str] = []
+        self._answers = [*answers]
+
+    async def exchange(self, credentials: Credentials, request: ApiRequest) -> HttpAnswer:
+        self.nodes.clear()
+        self.asked.append(request.method)
+        return self._answers.pop(0)()
+
+    async def open(self, credentials: Credentials, request: ApiRequest) -> OpenAnswer:
+        raise NotImplementedError("nothing is watched")
+
+    def binder(self) -> PatientBinder:
+        clock, random = ManualClock(), Random(1)
+        credentials = Credentials("http://127.0.0.1")
+        client = ApiClient(
+            self, FixedCredentials(credentials), credentials, clock=clock, random=random,
+            budget=None, retry=RetryPolicy(attempts=2),
+        )  # fmt: skip
+        return PatientBinder(
+            PodWriter(client), VolumeWriter(client), Pauses(clock), clock,
+            Backoff(RetryPolicy(), random), self.nodes.__contains__,
+        )  # fmt: skip
+
+
+def status(code: int) -> Callable[[], HttpAnswer]:
+    return lambda: HttpAnswer(code, b"{}", None, reusable=True)
+
+
+def pod_on(node: str) -> Callable[[], HttpAnswer]:
+    body = msgspec.json.encode({"metadata": {"uid": "u"}, "spec": {"nodeName": node}})
+    return lambda: HttpAnswer(200, body, None, reusable=True)
+
+
+def silence() -> HttpAnswer:
+    raise NoAnswerError("connection reset by peer", sent=True)
+
+
+async def test_before_the_first_try() -> None:
+    network = NodeThatGoes()
+    network.nodes.clear()
+    answer = await network.binder().bind(POD, "n")
+    assert (answer.code, answer.message) == (Code.ERROR, GONE)
+    assert not network.asked
+
+
+async def test_when_the_server_has_put_it_off() -> None:
+    network = NodeThatGoes(status(429))
+    answer = await network.binder().bind(POD, "n")
+    assert answer.code is Code.ERROR
+    assert network.asked == ["POST"]
+
+
+async def test_while_its_fate_is_unknown() -> None:
+    """It is read until it is known, and not tried again."""
+    network = NodeThatGoes(silence, silence, silence, silence, silence, pod_on("n"))
+    assert (await network.binder().bind(POD, "n")).is_success
+    assert network.asked == ["POST", *["GET"] * 5]
+
+    network = NodeThatGoes(silence, silence, silence, pod_on(""))
+    answer = await network.binder().bind(POD, "n")
+    assert (answer.code, answer.message) == (Code.ERROR, GONE)
+    assert network.asked == ["POST", *["GET"] * 3]
