@@ -123,6 +123,10 @@ class Reconfigurer:
     def _try_out(self, record: ProfilesLoaded) -> None:
         """Build the profiles once, on the cluster as it is: the fold must not be the first to try."""
         cluster, load = self._running.cluster, self._running.load
+        try:
+            watched_for(record.profiles, (), load)
+        except ProfileError as error:
+            raise ReconfigurationError(str(error)) from None
         for spec in record.profiles:
             try:
                 Profile(spec, load, ProfileHandle(cluster, spec.scheduler_name))

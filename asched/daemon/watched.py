@@ -6,8 +6,9 @@ from collections.abc import Collection, Iterable, Iterator
 
 from asched.framework.interface import Plugin
 from asched.framework.pod_groups import GANG_SCHEDULING
-from asched.framework.profile import PluginLoader, ProfileSpec
+from asched.framework.profile import PluginLoader, ProfileError, ProfileSpec
 from asched.framework.sessions import SessionSpec
+from asched.model.custom import CustomResource
 from asched.model.resources import (
     GroupResource,
     WatchedResource,
@@ -47,9 +48,19 @@ def watched_for(
 def custom_resources_read(
     profiles: Collection[ProfileSpec], load: PluginLoader
 ) -> tuple[WatchedResource, ...]:
-    """The custom resources that plugins read. Raises as :func:`watched_for`."""
-    declared = (kind for plugin in _plugins(profiles, load) for kind in plugin.custom_resources)
-    return tuple(dict.fromkeys(map(custom_resource, declared)))
+    """The custom resources that plugins read. Raises as :func:`watched_for`, and where two read the
+    same one by different structs: what is recorded of it is what the struct says."""
+    readers: dict[str, type[Plugin]] = {}
+    found: dict[str, type[CustomResource]] = {}
+    for plugin in _plugins(profiles, load):
+        for kind in plugin.custom_resources:
+            name = kind.definition.name
+            first = readers.setdefault(name, plugin)
+            if found.setdefault(name, kind) is not kind:
+                raise ProfileError(
+                    f"plugins {first.name} and {plugin.name} both read {name}, by different structs"
+                )
+    return tuple(map(custom_resource, found.values()))
 
 
 def annotations_read(profiles: Collection[ProfileSpec], load: PluginLoader) -> frozenset[str]:

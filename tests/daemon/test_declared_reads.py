@@ -8,9 +8,11 @@ from typing import Any, ClassVar
 
 import anyio
 import anyio.lowlevel
+import pytest
 
 from asched.audit.replay import replay
 from asched.daemon.config_file import parse
+from asched.daemon.reconfiguring import ReconfigurationError
 from asched.framework import (
     SUCCESS,
     ActionType,
@@ -53,7 +55,7 @@ class Racks(FilterPlugin, PreBindPlugin, EnqueueExtensions):
     name: ClassVar[str] = "Racks"
     api_version: ClassVar[int] = 1
     needs = frozenset({Permission.ANNOTATE})
-    custom_resources = (Spec,)
+    custom_resources: ClassVar[tuple[type[CustomResource], ...]] = (Spec,)
     reads_annotations = (SLOT, WANTED)
 
     def filter(self, state: CycleState, pod: PodInfo, node: NodeInfo) -> Status:
@@ -172,6 +174,28 @@ async def test_a_plugin_that_comes_while_the_daemon_runs_gets_what_it_reads(
             await w.until(lambda: w.node_of("after") == "n0")
             [info, _] = daemon.cluster.nodes.pods(0)
             assert info.shape.annotations == {WANTED: "1"}
+
+
+class OtherSpec(CustomResource):
+    """The same resource, read otherwise."""
+
+    definition: ClassVar[CustomDefinition] = Spec.definition
+    height: int = 0
+
+
+class OtherRacks(Racks):
+    name: ClassVar[str] = "OtherRacks"
+    api_version: ClassVar[int] = 1
+    custom_resources = (OtherSpec,)
+
+
+async def test_one_resource_is_read_by_one_struct(tmp_path: Path) -> None:
+    both = enabled("Racks}, {name: OtherRacks")
+    complaint = "Racks and OtherRacks both read racks.example.com, by different structs"
+    async with world(tmp_path, nodes=1) as w, w.daemon("", Racks, OtherRacks) as daemon:
+        refused = parse(both, "test", registry_with(Racks, OtherRacks))
+        with pytest.raises(ReconfigurationError, match=complaint):
+            await daemon.take_up(refused)
 
 
 async def _without_the_plugin(records: list[AnyRecord]) -> None:
