@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from asched.cycle.attempt import Attempt, Screening
@@ -72,7 +72,7 @@ def _status(status: Status) -> list[Any]:
     return [status.code.title, [*status.reasons]]
 
 
-def _by_plugin(statuses: dict[str, Status]) -> dict[str, Any]:
+def _by_plugin(statuses: Mapping[str, Status]) -> dict[str, Any]:
     return {name: _status(status) for name, status in statuses.items()}
 
 
