@@ -26,7 +26,7 @@ from asched.state.cluster import ClusterState, ProfileHandle
 from asched.state.records import ProfilesLoaded, QueueSettings
 from asched.state.session_records import SessionsLoaded
 
-_TAKEN_UP: Final = frozenset(
+TAKEN_UP: Final = frozenset(
     {
         "profiles",
         "extenders",
@@ -41,7 +41,8 @@ _TAKEN_UP: Final = frozenset(
     }
 )
 """What may change while the daemon runs."""
-_WITHOUT_EFFECT: Final = frozenset({"parallelism", "enableProfiling", "enableContentionProfiling"})
+WITHOUT_EFFECT: Final = frozenset({"parallelism", "enableProfiling", "enableContentionProfiling"})
+"""What changes nothing at any time."""
 
 
 class ReconfigurationError(Exception):
@@ -181,7 +182,7 @@ def _kept(start: Section, new: Section, prefix: str = "") -> Iterator[str]:
     for field in msgspec.structs.fields(start):
         name = prefix + field.encode_name
         before, after = getattr(start, field.name), getattr(new, field.name)
-        if before == after or name in _TAKEN_UP or name in _WITHOUT_EFFECT:
+        if before == after or name in TAKEN_UP or name in WITHOUT_EFFECT:
             continue
         if isinstance(before, Section) and isinstance(after, Section):
             yield from _kept(before, after, f"{name}.")

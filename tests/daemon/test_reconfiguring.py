@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any, ClassVar
 
 import anyio
+import msgspec
 import pytest
 
 from asched.audit.replay import replay
 from asched.daemon.config_file import parse
+from asched.daemon.config_settings import AschedConfiguration, EngineSettings
 from asched.daemon.daemon import Daemon
-from asched.daemon.reconfiguring import ReconfigurationError, TakenUp
+from asched.daemon.reconfiguring import TAKEN_UP, WITHOUT_EFFECT, ReconfigurationError, TakenUp
+from asched.framework.config import KubeSchedulerConfiguration
 from asched.framework.cycle_state import CycleState
 from asched.framework.interface import (
     FilterPlugin,
@@ -165,6 +169,22 @@ async def test_settings_that_wait_for_a_restart_are_named(tmp_path: Path) -> Non
             "journal.url",
         ]  # fmt: skip
         assert not taken.changed
+
+
+def test_the_page_names_every_setting_that_waits_for_a_restart() -> None:
+    sections = (
+        ("", AschedConfiguration),
+        ("", KubeSchedulerConfiguration),
+        ("engine.", EngineSettings),
+    )
+    names = {
+        prefix + field.encode_name
+        for prefix, section in sections
+        for field in msgspec.structs.fields(section)
+    } - {"apiVersion", "kind", "engine"}
+    page = (Path(__file__).parents[2] / "docs" / "operations.md").read_text()
+    (sentence,) = re.findall(r"\n\n(`journal`.*?) count at\s+the\s+next start only", page, re.S)
+    assert {*re.findall(r"`(\S+)`", sentence)} == names - TAKEN_UP - WITHOUT_EFFECT
 
 
 # -- refusals ---------------------------------------------------------------------------------
