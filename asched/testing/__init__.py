@@ -9,6 +9,7 @@
 
 from __future__ import annotations
 
+from asched.testing.binding import Asked, MemoryClient
 from asched.testing.builders import (
     claim,
     from_api,
@@ -26,6 +27,8 @@ from asched.testing.placements import Placement, Placements, schedule
 from asched.testing.profiles import ProfileSetup, configured, profile
 
 __all__ = [
+    "Asked",
+    "MemoryClient",
     "Placement",
     "Placements",
     "ProfileSetup",

@@ -1,0 +1,72 @@
+"""The client of plugins of the binding cycle that asks no API server."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import pytest
+
+from asched.framework import (
+    SUCCESS,
+    BindingClient,
+    ClaimRef,
+    NotPermitted,
+    Permission,
+    PodInfo,
+    PreBindPlugin,
+    Status,
+)
+from asched.testing import Asked, MemoryClient, claim, instance, pod, volume
+
+
+class Waits(PreBindPlugin):
+    """Waits until the pod's claim has a volume, and says so on the pod."""
+
+    name: ClassVar[str] = "Waits"
+    api_version: ClassVar[int] = 1
+    needs: ClassVar[frozenset[Permission]] = frozenset({
+        Permission.READ_CLAIM, Permission.ANNOTATE, Permission.READ_VOLUME,
+    })  # fmt: skip
+
+    async def pre_bind(self, client: BindingClient, pod: PodInfo, node_name: str) -> Status:
+        ref = ClaimRef(pod.namespace, "data", f"{pod.namespace}/data")
+        found = ""
+
+        async def bound() -> Status | None:
+            nonlocal found
+            now = await client.read_claim(ref)
+            found = "" if now is None else now.spec.volume_name
+            return SUCCESS if found else None
+
+        if await client.wait_until(bound, client.context.left_s) is None:
+            return Status.error("no volume in time")
+        assert await client.read_volume(found) is not None
+        if pod.name == "greedy":
+            await client.bind(pod, node_name)
+        return await client.annotate(pod, {"volume": found})
+
+
+CLUSTER = [claim("data", volume="v"), volume("v")]
+
+
+async def test_what_a_plugin_asks_is_kept() -> None:
+    client = MemoryClient(Waits, CLUSTER)
+    assert await instance(Waits).pre_bind(client, PodInfo(pod("p")), "n") is SUCCESS
+    assert client.asked == [
+        Asked(Permission.READ_CLAIM, "default/data"),
+        Asked(Permission.READ_VOLUME, "v"),
+        Asked(Permission.ANNOTATE, "default/p", {"volume": "v"}),
+    ]
+
+
+async def test_the_api_server_s_answers_are_the_test_s() -> None:
+    gone = Status.error("the pod is gone")
+    client = MemoryClient(Waits, CLUSTER, {Permission.ANNOTATE: gone})
+    assert await instance(Waits).pre_bind(client, PodInfo(pod("p")), "n") is gone
+    nothing = await instance(Waits).pre_bind(MemoryClient(Waits), PodInfo(pod("p")), "n")
+    assert nothing.message == "no volume in time"
+
+
+async def test_what_is_not_needed_is_refused() -> None:
+    with pytest.raises(NotPermitted, match="Waits asks for bind, which it does not need"):
+        await instance(Waits).pre_bind(MemoryClient(Waits, CLUSTER), PodInfo(pod("greedy")), "n")
