@@ -31,6 +31,10 @@ from asched.framework.pod_info import PodInfo
 from asched.framework.status import SUCCESS, Code, Status
 from asched.journal import open_journal
 from asched.model.resources import GroupResource, Resource
+from asched.state import invariants
+from asched.state.checkpoint import checkpoint_of, restore
+from asched.state.cluster import ClusterState
+from asched.state.fold import Fold
 from asched.state.records import PermitAllowed, PermitRejected, ProfilesLoaded
 from tests.batch_world.jobs import prepare
 from tests.daemon.test_gangs import add_worker, examples
@@ -56,10 +60,20 @@ async def take_up(daemon: Daemon, text: str, *plugins: type[Plugin]) -> TakenUp:
 
 
 async def check_replay(w: World, *plugins: type[Plugin]) -> None:
+    """Everything is decided again and equal; the state is sound after each record, and where the
+    configuration changed it is the same when it is kept and taken up again."""
+    registry = registry_with(*plugins)
     async with open_journal(str(w.journal)) as journal:
-        report = await replay(journal, registry_with(*plugins))
+        report = await replay(journal, registry)
     assert report.divergence is None
     assert report.decisions
+    fold = Fold(ClusterState(), registry.load)
+    for record in await records_of(w):
+        fold.apply(record)
+        invariants.check(fold.state)
+        if isinstance(record, ProfilesLoaded):
+            kept = checkpoint_of(fold.state)
+            assert checkpoint_of(restore(kept, registry.load).state) == kept
 
 
 class Cordon(FilterPlugin):
