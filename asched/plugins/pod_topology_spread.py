@@ -290,13 +290,19 @@ class PodTopologySpread(
                 # Rounded while it is one number a domain.
                 np.rint(score, out=score)
             if not by_host:
-                score = score[spread.domains.of_row]
+                # Every row has a place, so there is nothing to clip, but no time goes into looking.
+                score = score.take(spread.domains.of_row, mode="clip")
             if spread.missing is not None:
                 score[spread.missing] = 0.0
-            total = score if total is None else total + score
+            if total is None:
+                total = score  # an array of its own
+            else:
+                total += score
         if total is None:
             return Status.skip()
-        raw: Int64Column = (total if alone else np.rint(total)).astype(np.int64)
+        if not alone:
+            np.rint(total, out=total)
+        raw: Int64Column = total.astype(np.int64)
         if plan.incomplete is not None:
             raw[plan.incomplete] = 0
         state.write(_EVENNESS, Evenness(raw, left_out))
