@@ -7,7 +7,7 @@ import multiprocessing
 import sys
 import time
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import NamedTuple
 
 from tests.simulation.mixes import CLASSES, class_of
@@ -79,7 +79,7 @@ def table(tallies: dict[str, Tally]) -> str:
 
 
 def main() -> None:
-    options = _options()
+    options = parsed(sys.argv[1:])
     if options.seed is not None:
         name = options.name or class_of(options.seed)
         outcome = simulate(options.seed, name, print if options.trace else None)
@@ -89,26 +89,47 @@ def main() -> None:
 
 
 def _campaign(options: argparse.Namespace) -> int:
-    tallies: dict[str, Tally] = {name: Tally() for name in CLASSES}
-    began_s = said_s = time.monotonic()
-    done = breaches = 0
-    with outcomes(jobs(options.first, options.seeds, options.name), options.processes) as found:
+    progress = Progress(options.seeds)
+    with (
+        suppress(KeyboardInterrupt),
+        outcomes(jobs(options.first, options.seeds, options.name), options.processes) as found,
+    ):
         for outcome in found:
-            done += 1
-            tallies[outcome.name].add(outcome)
-            if outcome.breach:
-                breaches += 1
-                print(described(outcome), flush=True)
-                if breaches >= options.most_breaches:
-                    break
-            now_s = time.monotonic()
-            if now_s - said_s >= _REPORT_EVERY_S:
-                said_s = now_s
-                print(f"{done} of {options.seeds} seeds, {breaches} breaches,"
-                      f" {now_s - began_s:.0f} s", file=sys.stderr, flush=True)  # fmt: skip
-    print(table({name: tally for name, tally in tallies.items() if tally.seeds}))
-    print(f"{done} seeds in {time.monotonic() - began_s:.0f} s, {breaches} breaches")
-    return int(bool(breaches))
+            progress.add(outcome)
+            if progress.breaches >= options.most_breaches:
+                break
+    print(progress.summary())
+    return int(bool(progress.breaches))
+
+
+class Progress:
+    """What has been found up to now, and says so."""
+
+    def __init__(self, wanted: int) -> None:
+        self.breaches = 0
+        self._wanted = wanted
+        self._done = 0
+        self._tallies = {name: Tally() for name in CLASSES}
+        self._began_s = self._said_s = time.monotonic()
+
+    def add(self, outcome: Outcome) -> None:
+        """One more. A breach is told of at once, all else now and then."""
+        self._done += 1
+        self._tallies[outcome.name].add(outcome)
+        if outcome.breach:
+            self.breaches += 1
+            print(described(outcome), flush=True)
+        now_s = time.monotonic()
+        if now_s - self._said_s >= _REPORT_EVERY_S:
+            self._said_s = now_s
+            print(f"{self._done} of {self._wanted} seeds, {self.breaches} breaches,"
+                  f" {now_s - self._began_s:.0f} s", file=sys.stderr, flush=True)  # fmt: skip
+
+    def summary(self) -> str:
+        """A table of the classes, and a line."""
+        classes = {name: tally for name, tally in self._tallies.items() if tally.seeds}
+        took_s = time.monotonic() - self._began_s
+        return f"{table(classes)}\n{self._done} seeds in {took_s:.0f} s, {self.breaches} breaches"
 
 
 def described(outcome: Outcome) -> str:
@@ -121,7 +142,8 @@ def described(outcome: Outcome) -> str:
     )
 
 
-def _options() -> argparse.Namespace:
+def parsed(arguments: Sequence[str]) -> argparse.Namespace:
+    """The command line, taken apart."""
     parser = argparse.ArgumentParser(prog="python -m tests.simulation", description=__doc__)
     parser.add_argument("--seeds", type=int, default=100, help="how many seeds to run")
     parser.add_argument("--first", type=int, default=0, help="the first of them")
@@ -132,4 +154,4 @@ def _options() -> argparse.Namespace:
     )
     parser.add_argument("--seed", type=int, help="just this one")
     parser.add_argument("--trace", action="store_true", help="show all that happens in it")
-    return parser.parse_args()
+    return parser.parse_args(arguments)

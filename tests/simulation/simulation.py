@@ -29,7 +29,7 @@ from tests.simulation.processes import Configured, Surroundings
 from tests.simulation.replicas import Replicas
 from tests.simulation.stores import Disk
 from tests.simulation.trace import Trace
-from tests.simulation.virtual_time import BEGIN, NS_PER_S, StuckError, VirtualLoop, ordered_scopes
+from tests.simulation.virtual_time import BEGIN, NS_PER_S, VirtualLoop, ordered_scopes
 
 SHORT_S, LONG_S = (20.0, 70.0), (100.0, 300.0)
 """How long the cluster is disturbed, from and to: most seeds are short, and so find more in less time."""
@@ -128,6 +128,7 @@ class Simulation:
     async def run(self) -> Outcome:
         breach = ""
         try:
+            self.loop.on_stuck = lambda error: self.referee.call(BreachError(str(error)))
             with ordered_scopes():
                 await self._run()
             self.referee.check()
@@ -148,7 +149,7 @@ class Simulation:
         found = self.referee.first or error
         for line in traceback.format_exception(found.__cause__ or found):
             self.trace.aside("breach", line.rstrip())
-        if isinstance(found, BreachError | StuckError):
+        if isinstance(found, BreachError):
             return str(found)
         return f"{type(found).__name__}: {found}"
 

@@ -23,6 +23,8 @@ Ts = TypeVarTuple("Ts")
 BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
 NS_PER_S = 1_000_000_000
 _BEGIN_NS = int(BEGIN.timestamp()) * NS_PER_S
+_FOR_EVER_S = 86_400.0
+"""asyncio asks for no longer wait at once. Nothing in a daemon waits for a day."""
 _MOST_ROUNDS_AT_ONCE = 50_000
 """Rounds of the loop in which time stands still. What needs more spins."""
 
@@ -93,6 +95,8 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         """Callbacks scheduled up to now: a point in the run, the same each time."""
         self._due_step = -1
         self._due: Callable[[], None] = lambda: None
+        self.on_stuck: Callable[[StuckError], None] | None = None
+        """Told of a :class:`StuckError` in place of its being raised; should end what is stuck."""
         super().__init__(selector)
         _OrderedTask.numbers = itertools.count()
         self.set_task_factory(lambda loop, coro, **kw: _OrderedTask(coro, loop=loop, **kw))
@@ -122,15 +126,24 @@ class VirtualLoop(asyncio.SelectorEventLoop):
         return super().call_soon(callback, *args, context=context)
 
     def _pass_time(self, timeout_s: float | None) -> None:
-        if timeout_s is None:
-            raise StuckError("everybody waits and no timer runs")
+        if timeout_s is None or timeout_s >= _FOR_EVER_S:
+            self._stuck(StuckError("everybody waits, and for nothing within a day"))
+            return
         if timeout_s > 0:
             self._now_s += timeout_s
             self._rounds_at_once = 0
             return
         self._rounds_at_once += 1
         if self._rounds_at_once > _MOST_ROUNDS_AT_ONCE:
-            raise StuckError(f"time stands still at {self._now_s:.3f} s: something spins")
+            self._rounds_at_once = 0
+            self._stuck(StuckError(f"time stands still at {self._now_s:.3f} s: something spins"))
+
+    def _stuck(self, error: StuckError) -> None:
+        """Tell, once; where nobody is to be told, or it does not help, it ends the loop."""
+        tell, self.on_stuck = self.on_stuck, None
+        if tell is None:
+            raise error
+        tell(error)
 
 
 class VirtualClock:
