@@ -17,6 +17,8 @@ import msgspec
 CONSTRAINTS = Path(__file__).resolve().parents[2] / "constraints.txt"
 SERVICES = ("pypi", "osv")
 ANSWER_TIMEOUT_S = 5
+PROBE_TIMEOUT_S = 20
+"""Also where the network swallows requests: nobody is to wait long for being told that."""
 WHOLE_TIMEOUT_S = 300
 
 
@@ -53,7 +55,7 @@ def first_requirement(constraints: str) -> str:
     return "".join(lines)
 
 
-def audited(requirements: Path, service: str) -> Report | None:
+def audited(requirements: Path, service: str, timeout_s: float) -> Report | None:
     """None where the service does not answer."""
     with TemporaryDirectory() as folder:
         output = Path(folder) / "report.json"
@@ -64,7 +66,7 @@ def audited(requirements: Path, service: str) -> Report | None:
             "--output", str(output),
         ]  # fmt: skip
         try:
-            subprocess.run(command, capture_output=True, timeout=WHOLE_TIMEOUT_S, check=False)
+            subprocess.run(command, capture_output=True, timeout=timeout_s, check=False)
         except subprocess.TimeoutExpired:
             return None
         # Its status is 1 for what it finds and for what it cannot do alike.
@@ -84,8 +86,10 @@ def main() -> int:
         first = Path(folder) / "first.txt"
         first.write_text(first_requirement(CONSTRAINTS.read_text()))
         for service in SERVICES:
-            probe = audited(first, service)
-            report = audited(CONSTRAINTS, service) if probe and probe.audited else None
+            probe = audited(first, service, PROBE_TIMEOUT_S)
+            if probe is None or not probe.audited:
+                continue
+            report = audited(CONSTRAINTS, service, WHOLE_TIMEOUT_S)
             if report is not None and report.audited:
                 lines = [*findings(report)]
                 total = len(report.dependencies)
