@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 from signal import SIGKILL
 from time import monotonic
@@ -168,5 +168,7 @@ async def pair(
             with anyio.CancelScope(shield=True):
                 for replica in made:
                     if replica.command is not None and replica.command.status is None:
-                        replica.command.send(SIGKILL)
+                        # It may have ended by itself.
+                        with suppress(ProcessLookupError):
+                            replica.command.send(SIGKILL)
                         await replica.ended()
