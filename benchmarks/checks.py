@@ -158,9 +158,9 @@ def _steady_figures(report: Report, per_s: int) -> SteadyFigures:
 
 _PLUGIN = """\
 import asyncio
+import time
 
-from asched.framework.interface import PreBindPlugin
-from asched.framework.status import SUCCESS
+from asched.framework import SUCCESS, FilterPlugin, Isolation, PreBindPlugin
 
 
 class Slow(PreBindPlugin):
@@ -170,13 +170,31 @@ class Slow(PreBindPlugin):
     async def pre_bind(self, client, pod, node_name):
         await asyncio.sleep(600)
         return SUCCESS
+
+
+class Endless(FilterPlugin):
+    name = "Endless"
+    api_version = 1
+    runs_in = Isolation.WORKER
+
+    def filter(self, state, pod, node):
+        while True:
+            time.sleep(600)
+
+
+class Broken(FilterPlugin):
+    name = "Broken"
+    api_version = 1
+
+    def filter(self, state, pod, node):
+        raise RuntimeError("broken")
 """
 _KUBE = "---\napiVersion: kubescheduler.config.k8s.io/v1\nkind: KubeSchedulerConfiguration\n"
 _SLOW_PROFILE = """\
 profiles:
 - schedulerName: default-scheduler
 - schedulerName: slow
-  plugins: {multiPoint: {enabled: [{name: Slow}]}}
+  plugins: {{multiPoint: {{enabled: [{{name: {plugin}}}]}}}}
 """
 
 
@@ -189,6 +207,15 @@ class Trouble(StrEnum):
     SILENT_EXTENDER = "extender never answers"
     DEAD_EXTENDER = "extender is not there"
     SLOW_PLUGIN = "plugin takes 10 min in PreBind"
+    ENDLESS_PLUGIN = "plugin never returns, in its worker"
+    BROKEN_PLUGIN = "plugin raises in Filter"
+
+
+_PLUGIN_OF = {
+    Trouble.SLOW_PLUGIN: "Slow",
+    Trouble.ENDLESS_PLUGIN: "Endless",
+    Trouble.BROKEN_PLUGIN: "Broken",
+}
 
 
 async def interference(
@@ -225,8 +252,9 @@ def _setting(trouble: Trouble, site: Path, silent_port: int) -> Setting:
             return Setting(scheduler=SchedulerOptions(_KUBE + _extender(silent_port)))
         case Trouble.DEAD_EXTENDER:
             return Setting(scheduler=SchedulerOptions(_KUBE + _extender(_nobody_listens())))
-        case Trouble.SLOW_PLUGIN:
-            return Setting(scheduler=SchedulerOptions(_KUBE + _SLOW_PROFILE, site))
+        case Trouble.SLOW_PLUGIN | Trouble.ENDLESS_PLUGIN | Trouble.BROKEN_PLUGIN:
+            profiles = _SLOW_PROFILE.format(plugin=_PLUGIN_OF[trouble])
+            return Setting(scheduler=SchedulerOptions(_KUBE + profiles, site))
 
 
 def _beside(nodes: int, pods: int, folder: Path, trouble: Trouble) -> Workload:
@@ -237,7 +265,7 @@ def _beside(nodes: int, pods: int, folder: Path, trouble: Trouble) -> Workload:
     if trouble in (Trouble.SILENT_EXTENDER, Trouble.DEAD_EXTENDER):
         sizes = concerned["spec"]["containers"][0]["resources"]
         sizes["limits"] = sizes["requests"] = {**sizes["requests"], _EXTENDED: "1"}
-    elif trouble is Trouble.SLOW_PLUGIN:
+    elif trouble in _PLUGIN_OF:
         concerned["spec"]["schedulerName"] = "slow"
     template = folder / "concerned.yaml"
     template.write_bytes(msgspec.yaml.encode(concerned))
@@ -267,7 +295,8 @@ def _distribution(folder: Path) -> Path:
     info.mkdir(parents=True)
     (site / "slow_plugin.py").write_text(_PLUGIN)
     (info / "METADATA").write_text("Metadata-Version: 2.1\nName: slow\nVersion: 1.0\n")
-    (info / "entry_points.txt").write_text("[asched.plugins]\nSlow = slow_plugin:Slow\n")
+    points = "".join(f"{name} = slow_plugin:{name}\n" for name in _PLUGIN_OF.values())
+    (info / "entry_points.txt").write_text(f"[asched.plugins]\n{points}")
     return site
 
 
