@@ -122,3 +122,12 @@ def test_nodes_larger_than_any_of_the_trace_have_scores_in_range() -> None:
     demand = Demand(16, 1000, 1_000_000)
     for policy in (DotProduct(), Clustering(), Packing()):
         assert 0 <= policy.score(wide, demand)[0] <= 100
+
+
+def test_the_card_fits_even_where_all_of_them_lose_the_most() -> None:
+    """Tasks want all eight cards: one share less leaves nothing of use, which scores 0."""
+    workload = Workload([TaskClass(1, gpus=8, gpu_milli=900)])
+    node = as_columns([paper.PlainNode((900, *[1000] * 7), 0)], workload)
+    policy = FragmentationDescent(workload)
+    assert policy.score(node, Demand(1, 950)).tolist() == [0]
+    assert policy.choose(node, Demand(1, 950), never) == (1,)

@@ -182,7 +182,9 @@ class FragmentationDescent(Policy):
             # The simulator compares scores, not gains: the first of those that score alike.
             before = self._workload.fragmentation(nodes.free, nodes.cpu_milli, nodes.models)
             gains = before - self._by_card(nodes, demand)[0]
-            return (int(np.searchsorted(self._steps, gains, side="right").argmax()),)
+            scores = np.searchsorted(self._steps, gains, side="right")
+            # A card that fits may score 0 as well.
+            return (int(np.where(nodes.free[0] >= demand.milli, scores, -1).argmax()),)
         return super().choose(nodes, demand, draw)
 
     def _by_card(self, nodes: NodeCards, demand: Demand) -> NDArray[np.int64]:
