@@ -71,7 +71,8 @@ class Candidate:
     def __init__(self, name: str, pace: float, offset_s: float) -> None:
         self._pace, self._offset_s = pace, offset_s
         self.paused_until_s = 0.0
-        self.try_number = 0
+        self.requests = 0
+        """Numbers what it waits for."""
         self.election = Election(
             name, TIMING, lambda: datetime.now(UTC) - timedelta(days=365 * pace)
         )
@@ -119,25 +120,26 @@ class Simulation:
         if self.now_s < candidate.paused_until_s:
             self._in(candidate.paused_until_s - self.now_s, lambda: self._begin(candidate))
             return
-        candidate.try_number += 1
-        number = candidate.try_number
         if self._chance.random() < self.trouble / 20 and candidate.election.leads(
             self._local(candidate)
         ):
             request = candidate.election.release()
             self._cut_short(candidate.election.identity)
-            self._send(candidate, number, request)
+            self._send(candidate, request)
             return
-        self._send(candidate, number, candidate.election.begin(self._local(candidate)))
-        period_s = TIMING.retry_period_s * self._chance.uniform(1.0, 2.2)
-        self._in(period_s, lambda: self._begin(candidate))
+        self._send(candidate, candidate.election.begin(self._local(candidate)))
 
     def _local(self, candidate: Candidate) -> float:
         return candidate.local(self.now_s)
 
-    def _send(self, candidate: Candidate, number: int, request: LeaseRequest | None) -> None:
+    def _send(self, candidate: Candidate, request: LeaseRequest | None) -> None:
+        candidate.requests += 1
         if request is None:
+            # This try is over.
+            period_s = TIMING.retry_period_s * self._chance.uniform(1.0, 2.2)
+            self._in(period_s, lambda: self._begin(candidate))
             return
+        number = candidate.requests
         sent_at_s = self._local(candidate)
 
         def arrive() -> None:
@@ -150,8 +152,8 @@ class Simulation:
 
         if self._chance.random() > self.trouble:
             self._in(self._delay_s(), arrive)
-        # Nobody waits for ever.
-        self._in(5.0, lambda: self._answer(candidate, number, request, Failed(), sent_at_s))
+        # Nobody waits for ever, but longer than a lease here: the rules must not depend on it.
+        self._in(20.0, lambda: self._answer(candidate, number, request, Failed(), sent_at_s))
 
     def _answer(
         self,
@@ -161,8 +163,8 @@ class Simulation:
         answer: LeaseAnswer,
         sent_at_s: float,
     ) -> None:
-        if number != candidate.try_number:
-            return  # given up: the next try has begun
+        if number != candidate.requests:
+            return  # it was answered, or given up
         if self.now_s < candidate.paused_until_s:
             self._in(
                 candidate.paused_until_s - self.now_s,
@@ -176,7 +178,7 @@ class Simulation:
             self.terms.append(Term(election.identity, self.now_s, end_s))
         elif not isinstance(answer, Failed):
             self._cut_short(election.identity)
-        self._send(candidate, number, following)
+        self._send(candidate, following)
 
     def _cut_short(self, who: str) -> None:
         """It knows now that it does not lead."""
