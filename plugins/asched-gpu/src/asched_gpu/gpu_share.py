@@ -211,6 +211,9 @@ class GpuShare(
         if not fits(cards, demand)[0]:
             return ReserveResult(_FULL)
         chosen = self._policy.choose(cards, demand, self._draws(pod))
+        given = cards.free[0, list(chosen)]
+        if len(given) != demand.cards or (given < demand.milli).any():
+            return ReserveResult(Status.error(f"{self._args.policy.value} chose cards {chosen}"))
         return ReserveResult(note=note_of(chosen))
 
     def _draws(self, pod: PodInfo) -> Callable[[int], int]:
