@@ -16,7 +16,8 @@ import msgspec
 from asched.audit.travel import fold_before
 from asched.cycle.shadow import Answering
 from asched.deciders import AllDeciders
-from asched.framework.profile import PluginOrigin, ProfileError
+from asched.framework.errors import ProfileError
+from asched.framework.profile import PluginOrigin
 from asched.framework.registry import Registry
 from asched.journal.store import JournalStore
 from asched.state.fold import Fold, FoldError

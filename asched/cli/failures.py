@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from asched.cli.errors import BadInput, CommandError
-from asched.framework.profile import ProfileError
+from asched.framework.errors import ProfileError
 from asched.journal.errors import (
     JournalError,
     JournalOpenError,

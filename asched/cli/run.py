@@ -34,7 +34,7 @@ from asched.daemon.replica import ReplicaParts, running_replica
 from asched.daemon.shadow.daemon import JournalKindError, require_kind
 from asched.daemon.telemetry.tracing import TracingUnavailableError, traced
 from asched.daemon.watchdog import OverrunMetrics, watched
-from asched.framework.profile import ProfileError
+from asched.framework.errors import ProfileError
 from asched.framework.registry import Registry
 from asched.journal.errors import (
     JournalError,

@@ -29,7 +29,7 @@ from asched.daemon.telemetry.engine_watch import EngineWatch
 from asched.daemon.telemetry.scheduling_metrics import AttemptResult
 from asched.daemon.telemetry.stopwatch import CycleStopwatch
 from asched.deciders import AllDeciders
-from asched.framework.profile import ProfileError
+from asched.framework.errors import ProfileError
 from asched.journal.store import JournalStore
 from asched.kube.changes import Change, Deleted, Listed
 from asched.model.resources import Resource, WatchedResource

@@ -17,8 +17,9 @@ from asched.daemon.inbox import Inbox, Reconfiguration
 from asched.daemon.session_files import SessionFiles
 from asched.daemon.watched import annotations_read, watched_for
 from asched.framework.config import Section
+from asched.framework.errors import ProfileError
 from asched.framework.extenders import in_order_of_asking, spec_of, without_ignored_resources
-from asched.framework.profile import PluginLoader, Profile, ProfileError
+from asched.framework.profile import PluginLoader, Profile
 from asched.kube.errors import KubeConfigError
 from asched.kube.reflector import ClusterWatch
 from asched.model.resources import Resource, WatchedResource

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
 
+from asched.framework.errors import ProfileError
 from asched.framework.interface import Plugin
 from asched.framework.pod_groups import GANG_SCHEDULING
-from asched.framework.profile import PluginLoader, ProfileError, ProfileSpec
+from asched.framework.profile import PluginLoader, ProfileSpec
 from asched.framework.sessions import SessionSpec
 from asched.model.custom import CustomResource
 from asched.model.resources import (

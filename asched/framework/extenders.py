@@ -17,6 +17,7 @@ import msgspec
 
 from asched.framework.config import Extender
 from asched.framework.cycle_state import StateKey
+from asched.framework.errors import ExtenderInterruption
 from asched.framework.interface import Victim
 from asched.framework.nodes import MAX_NODE_SCORE
 from asched.framework.pod_info import PodInfo
@@ -194,10 +195,6 @@ class CandidateReview(Protocol):
 
 CANDIDATE_REVIEW: Final[StateKey[CandidateReview]] = StateKey("Extender/preempt")
 """Where a PostFilter plugin finds the review. Absent where no extender has a say about the pod."""
-
-
-class ExtenderInterruption(Exception):  # noqa: N818  neither is an error of the plugin it passes
-    """What passes through a plugin that asked extenders."""
 
 
 class AttemptPausedError(ExtenderInterruption):

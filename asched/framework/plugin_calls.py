@@ -10,7 +10,7 @@ from typing import Any, ParamSpec, TypeGuard, TypeVar, cast
 import numpy as np
 
 from asched.framework.cycle_state import CycleState
-from asched.framework.extenders import ExtenderInterruption
+from asched.framework.errors import ExtenderInterruption
 from asched.framework.failures import FAILURES, FailureReason, printable, reason_of
 from asched.framework.interface import (
     FilterAllPlugin,

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar, cast
 
 import msgspec
 
+from asched.framework.errors import ProfileError
 from asched.framework.events import ActionType, ClusterEvent, EventResource, QueueingHintFn
 from asched.framework.failures import printable
 from asched.framework.interface import (
@@ -124,10 +125,6 @@ def all_within(specs: Iterable[ProfileSpec]) -> tuple[ProfileSpec, ...]:
         replace(spec, policies=tuple(replace(policy, outside=False) for policy in spec.policies))
         for spec in specs
     )
-
-
-class ProfileError(ValueError):
-    """A profile cannot be built; the message says which plugin or argument and why."""
 
 
 class Weighted(NamedTuple):

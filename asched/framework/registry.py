@@ -14,8 +14,9 @@ from typing import NamedTuple
 
 import msgspec
 
+from asched.framework.errors import ProfileError
 from asched.framework.interface import API_VERSION, ENTRY_POINT_GROUP, Plugin
-from asched.framework.profile import PluginOrigin, ProfileError
+from asched.framework.profile import PluginOrigin
 from asched.framework.strict import nearest
 
 

@@ -19,14 +19,9 @@ from asched.framework.config import (
     PluginSet,
     ProfileConfig,
 )
+from asched.framework.errors import ProfileError
 from asched.framework.interface import ExtensionPoint, Plugin
-from asched.framework.profile import (
-    PluginOrigin,
-    PluginWeight,
-    ProfileError,
-    ProfileSpec,
-    parse_arguments,
-)
+from asched.framework.profile import PluginOrigin, PluginWeight, ProfileSpec, parse_arguments
 from asched.framework.registry import Registry
 from asched.framework.strict import ConfigurationError, Path, Problem, StrictDecoder, quote
 

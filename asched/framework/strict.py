@@ -19,7 +19,7 @@ import msgspec
 from msgspec import inspect as types
 
 from asched.framework.duration import parse_duration
-from asched.framework.profile import ProfileError
+from asched.framework.errors import ProfileError
 
 Path = tuple[str | int, ...]
 """Where in a document: field names and list positions."""

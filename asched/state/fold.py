@@ -9,11 +9,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from asched.framework.errors import ProfileError
 from asched.framework.events import ActionType, ClusterEvent, EventResource
 from asched.framework.interface import Eviction, ExtensionPoint, Victim
 from asched.framework.pod_groups import group_of, key_of, only_status_changed
 from asched.framework.pod_info import PodInfo
-from asched.framework.profile import PluginLoader, Profile, ProfileError, ProfileSpec
+from asched.framework.profile import PluginLoader, Profile, ProfileSpec
 from asched.framework.status import REJECTIONS, Code
 from asched.model.custom import CustomObject
 from asched.model.groups import CustomPodGroup, PodGroup

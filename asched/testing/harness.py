@@ -13,10 +13,11 @@ import msgspec
 from asched.cycle.attempt import Attempt, Screening
 from asched.cycle.shape_cache import ShapeCache
 from asched.daemon.watched import annotations_read
+from asched.framework.errors import ProfileError
 from asched.framework.findings import Findings
 from asched.framework.interface import ExtensionPoint, Plugin
 from asched.framework.pod_info import PodInfo
-from asched.framework.profile import Profile, ProfileError
+from asched.framework.profile import Profile
 from asched.framework.status import SUCCESS, Status
 from asched.model.meta import Object
 from asched.model.pod import DEFAULT_SCHEDULER_NAME, Pod

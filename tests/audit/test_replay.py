@@ -16,7 +16,8 @@ from typer.testing import CliRunner
 
 from asched.audit.replay import ReplayReport, replay
 from asched.cli.main import app
-from asched.framework.profile import PluginOrigin, ProfileError
+from asched.framework.errors import ProfileError
+from asched.framework.profile import PluginOrigin
 from asched.framework.registry import Registry
 from asched.journal.memory import MemoryStore
 from asched.journal.opening import open_journal

@@ -9,10 +9,10 @@ import pytest
 
 from asched.daemon.config_file import ConfigFileError, parse
 from asched.framework.cycle_state import CycleState
+from asched.framework.errors import ProfileError
 from asched.framework.interface import FilterPlugin, Handle
 from asched.framework.nodes import NodeInfo
 from asched.framework.pod_info import PodInfo
-from asched.framework.profile import ProfileError
 from asched.framework.registry import Registry
 from asched.framework.status import SUCCESS, Status
 from asched.state.cluster import ClusterState

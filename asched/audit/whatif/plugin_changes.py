@@ -10,13 +10,9 @@ from typing import Final, NamedTuple
 import msgspec
 
 from asched.audit.pods import AuditError
+from asched.framework.errors import ProfileError
 from asched.framework.interface import ExtensionPoint, Plugin
-from asched.framework.profile import (
-    PluginWeight,
-    ProfileError,
-    ProfileSpec,
-    parse_arguments,
-)
+from asched.framework.profile import PluginWeight, ProfileSpec, parse_arguments
 from asched.framework.registry import Registry
 
 MAX_WEIGHT: Final = 2**31 - 1

@@ -16,7 +16,8 @@ import msgspec
 
 from asched import __version__
 from asched.deciders import AllDeciders
-from asched.framework.profile import PluginLoader, ProfileError, ProfileSpec
+from asched.framework.errors import ProfileError
+from asched.framework.profile import PluginLoader, ProfileSpec
 from asched.framework.sessions import SessionSpec
 from asched.sim.virtual.agenda import Agenda
 from asched.sim.virtual.exogenous import Exogenous
