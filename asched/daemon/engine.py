@@ -282,7 +282,7 @@ class Engine:
     def _apply(self, record: AnyRecord) -> None:
         if not self._turn_begun:
             self._begin()
-        if self._evicted and (report := self._evicted.shown_by(record)) is not None:
+        if (report := self._evicted.told_before(record)) is not None:
             self._apply(report)
         self._fold.apply(record)
         self._batch.append(record)
@@ -303,6 +303,7 @@ class Engine:
             elif isinstance(outcome, VictimEvicted):
                 if self._evicted.holds(outcome):
                     continue
+                outcome = self._evicted.as_it_stands(outcome)
             elif isinstance(outcome, LeadershipGained | LeadershipLost):
                 self._standby = isinstance(outcome, LeadershipLost)
             self._apply(outcome)

@@ -7,6 +7,8 @@ victims evicted once more.
 
 from __future__ import annotations
 
+import msgspec
+
 from asched.model.pod import FAILED, SUCCEEDED
 from asched.state.cluster import ClusterState
 from asched.state.records import AnyRecord, ObjectGone, ObjectSeen, PodChanged, VictimEvicted
@@ -22,6 +24,22 @@ class EvictionEcho:
 
     def __bool__(self) -> bool:
         return bool(self._accepted)
+
+    def as_it_stands(self, evicted: VictimEvicted) -> VictimEvicted:
+        """The report, with the note that no room of the victim is left to become free."""
+        entry = self._cluster.entry(evicted.key, evicted.uid)
+        roomless = entry is not None and not entry.node
+        return msgspec.structs.replace(evicted, roomless=True) if roomless else evicted
+
+    def told_before(self, record: AnyRecord) -> VictimEvicted | None:
+        """What is to be recorded before ``record``: see :meth:`shown_by`; or that a victim that had
+        lost its room went before our deletion was answered."""
+        if self._accepted and (report := self.shown_by(record)) is not None:
+            return self.as_it_stands(report)
+        if isinstance(record, ObjectGone) and record.uid in self._cluster.evictions:
+            report = self.as_it_stands(VictimEvicted(record.key, record.uid))
+            return report if report.roomless else None
+        return None
 
     def holds(self, evicted: VictimEvicted) -> bool:
         """Whether the victim stands there as if nothing had happened. Then :meth:`shown_by` gives the

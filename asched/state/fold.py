@@ -444,10 +444,16 @@ class Fold:
         self._pods.drop_if_not_ours(entry)
 
     def _eviction_ended(self, record: r.VictimEvicted) -> None:
-        eviction = self.state.evictions.get(record.uid)
-        if eviction is not None and not eviction.reason:
-            self.state.evictions.end(record.uid)
-        # A session's goes on until the victim is seen to go: meanwhile no other is to be chosen.
+        state = self.state
+        eviction = state.evictions.get(record.uid)
+        if eviction is None or eviction.reason:
+            # A session's goes on until the victim is seen to go: meanwhile no other is to be chosen.
+            return
+        state.evictions.end(record.uid)
+        preemptor = eviction.preemptor
+        waits = state.entry(*_ref(preemptor)) is not None
+        if record.roomless and waits and not state.evictions.make_room_for(preemptor.uid):
+            state.queue.activate(preemptor.key)
 
     def _eviction_failed(self, record: r.EvictionFailed) -> None:
         """No room will be made by this: the pod that waits for it is to look for other victims."""

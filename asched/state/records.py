@@ -173,6 +173,10 @@ class VictimEvicted(Record):
 
     key: str
     uid: str
+    roomless: bool = False
+    """It holds no room any more, because its binding failed or a plugin gave its place back. Nothing
+    else will show that room become free, so who waits for it is let go. Journals of before this was a
+    field left them waiting."""
 
 
 class EvictionFailed(Record):
