@@ -13,7 +13,7 @@ import typer
 from asched.cli.errors import BadInput
 from asched.cli.output import TableOrData, print_json, print_table
 from asched.cli.root import command_app
-from asched.cli.run import RunOptions, connected, run_until_signal
+from asched.cli.service import RunOptions, connected, run_until_signal
 from asched.daemon.config_file import ConfigFileError, Configuration, load
 from asched.daemon.config_settings import JournalSettings
 from asched.daemon.health import Health
