@@ -5,10 +5,13 @@ from __future__ import annotations
 from datetime import UTC, datetime
 
 from asched.daemon.eviction_echo import EvictionEcho
+from asched.framework.interface import Victim
+from asched.framework.status import Code
 from asched.model.pod import Pod
+from asched.plugins.default_preemption import DefaultPreemption
 from asched.state.fold import Fold
 from asched.state.observe import News, observe_deletion, observe_object
-from asched.state.records import VictimEvicted
+from asched.state.records import Assigned, BindFailed, Rejected, VictimEvicted
 from tests.state.objects import a_node, a_pod, bound, deleted, in_phase
 from tests.state.profiles import a_fold
 
@@ -70,3 +73,62 @@ def test_what_the_watch_has_shown_already_is_not_held() -> None:
     assert not EvictionEcho(fold.state).holds(report)
     _fold(fold, observe_deletion(fold.state, pod))
     assert not EvictionEcho(fold.state).holds(report)
+
+
+def _with_preemptor_of_one_without_room() -> Fold:
+    """The preemptor waits for the eviction of a pod that was on its way to n0 when it was chosen, and
+    whose binding has failed since."""
+    fold = a_fold(DefaultPreemption)
+    victim, preemptor = a_pod("victim"), a_pod("preemptor", priority=10)
+    for seen in (a_node("n0"), victim, preemptor):
+        _fold(fold, observe_object(fold.state, seen))
+    low = Victim("default/victim", victim.metadata.uid)
+    fold.apply(Assigned(low.key, low.uid, "n0", attempt=1, feasible=1))
+    fold.apply(
+        Rejected(
+            "default/preemptor",
+            preemptor.metadata.uid,
+            attempt=1,
+            message="no room",
+            plugins=("NodeResourcesFit",),
+            nominated_node="n0",
+            victims=(low,),
+        )
+    )
+    fold.apply(BindFailed(low.key, low.uid, "n0", Code.ERROR))
+    fold.state.queue.activate("default/preemptor")
+    assert "default/preemptor" in fold.state.queue.gated
+    return fold
+
+
+def test_a_victim_that_lost_its_room_lets_the_preemptor_go_on() -> None:
+    fold = _with_preemptor_of_one_without_room()
+    victim = fold.state.pods["default/victim"].info.pod
+    echo = EvictionEcho(fold.state)
+    report = VictimEvicted("default/victim", victim.metadata.uid)
+    assert echo.holds(report)
+    gone = observe_deletion(fold.state, victim)
+    assert gone is not None
+    told = echo.told_before(gone)
+    assert told is not None
+    fold.apply(told)
+    fold.apply(gone)
+    assert "default/preemptor" in fold.state.queue.active
+
+
+def test_so_does_one_that_goes_before_we_are_answered() -> None:
+    fold = _with_preemptor_of_one_without_room()
+    gone = observe_deletion(fold.state, fold.state.pods["default/victim"].info.pod)
+    assert gone is not None
+    told = EvictionEcho(fold.state).told_before(gone)
+    assert told is not None
+    fold.apply(told)
+    fold.apply(gone)
+    assert "default/preemptor" in fold.state.queue.active
+
+
+def test_a_journal_of_before_is_folded_as_it_was() -> None:
+    fold = _with_preemptor_of_one_without_room()
+    victim = fold.state.pods["default/victim"].info.pod
+    fold.apply(VictimEvicted("default/victim", victim.metadata.uid))
+    assert "default/preemptor" in fold.state.queue.gated
