@@ -11,12 +11,13 @@ import structlog
 from anyio.abc import TaskGroup
 
 from asched.daemon.asking import Asking
-from asched.daemon.binding import PatientBinder, binding_cycle, plain_binding
+from asched.daemon.binding import binding_cycle, plain_binding
 from asched.daemon.earlier_term import EarlierTerm
 from asched.daemon.inbox import Inbox
 from asched.daemon.lanes import Lanes
 from asched.daemon.metrics import Metrics
 from asched.daemon.outside.plugins import OutsidePlugins
+from asched.daemon.patient_binder import PatientBinder
 from asched.daemon.pauses import Pauses
 from asched.daemon.plugin_client import Ending
 from asched.daemon.plugin_work import PluginWork

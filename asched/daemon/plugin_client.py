@@ -10,10 +10,10 @@ import math
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from enum import StrEnum
-from typing import TYPE_CHECKING
 
 import anyio
 
+from asched.daemon.patient_binder import PatientBinder
 from asched.framework.failures import FAILURES, FailureReason
 from asched.framework.interface import Plugin
 from asched.framework.pod_info import PodInfo
@@ -21,9 +21,6 @@ from asched.framework.safety import NotPermitted, Permission
 from asched.framework.status import Status
 from asched.framework.volume_books import ClaimRef
 from asched.model.storage import PersistentVolume, PersistentVolumeClaim
-
-if TYPE_CHECKING:
-    from asched.daemon.binding import PatientBinder
 
 
 class Ending(StrEnum):

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
 from math import inf
-from typing import TYPE_CHECKING
 
 import anyio
 import structlog
 
 from asched.daemon.guarded_loop import PluginTasks, plugin_tasks
+from asched.daemon.patient_binder import AbandonedError, PatientBinder
 from asched.daemon.plugin_client import CallTime, Ending, PluginClient
 from asched.daemon.plugin_settings import PluginLimits
 from asched.daemon.telemetry.stopwatch import BindingStopwatch
@@ -23,18 +23,11 @@ from asched.framework.interface import (
 )
 from asched.framework.status import Code, Status
 
-if TYPE_CHECKING:
-    from asched.daemon.binding import PatientBinder
-
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
 
 POST_BIND_TIME_LIMIT_S = 60.0
 """Nothing depends on what PostBind does; longer than this nobody waits for its end."""
-
-
-class AbandonedError(Exception):
-    """The daemon stops before the fate of a binding is known; the next start takes it up again."""
 
 
 class StrayCancellationError(Exception):

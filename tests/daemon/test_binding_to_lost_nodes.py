@@ -7,7 +7,7 @@ from random import Random
 
 import msgspec
 
-from asched.daemon.binding import PatientBinder
+from asched.daemon.patient_binder import PatientBinder
 from asched.daemon.pauses import Pauses
 from asched.framework.pod_info import PodInfo
 from asched.framework.status import Code
