@@ -79,11 +79,13 @@ def drawn_app(name: str, chance: Random, load: Workload) -> App:
     }
     replicas, gang = chance.randint(1, 6), 0
     naming = chance.choice((Naming.FRESH, Naming.SAME))
-    if chance.random() < load.urgent:
-        spec["priorityClassName"] = URGENT
     if chance.random() < load.sessions:
         spec["schedulerName"] = SESSIONS
-    if chance.random() < load.gangs:
+    urgent = chance.random() < load.urgent
+    if urgent:
+        # No gang is: its members preempt though it may never be complete, and keep others waiting.
+        spec["priorityClassName"] = URGENT
+    if not urgent and chance.random() < load.gangs:
         gang = chance.randint(2, 4)
         replicas = max(replicas, gang)
         spec["schedulingGroup"] = {"podGroupName": name}
