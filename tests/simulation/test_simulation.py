@@ -14,7 +14,7 @@ from tests.simulation.campaign import described, jobs, run_job
 from tests.simulation.mixes import CLASSES
 from tests.simulation.simulation import simulate
 
-SEEDS_PER_CLASS = 20
+SEEDS_PER_CLASS = 15
 
 
 @pytest.mark.parametrize("name", CLASSES)
