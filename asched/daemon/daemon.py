@@ -159,7 +159,7 @@ async def running_daemon(
                 watching.cancel_scope.deadline = anyio.current_time() + DRAIN_S
         if office is not None:
             await office.leave()
-        if start.held is None:
+        if start.held is None and daemon.engine.all_committed:
             # Where the journal is shared, the next leader has it already.
             await checkpoints.write_last()
         if daemon.events is not None:

@@ -130,6 +130,8 @@ class Engine:
         )
         self._committed = committed
         self._batch: list[AnyRecord] = []
+        self._appending = False
+        """Whether a batch is on its way to the journal, or never got there."""
         self._now_ns = fold.state.now_ns
         self._turn_begun = False
         self._turn_began_ns: int | None = None
@@ -188,6 +190,12 @@ class Engine:
         """Whether it was stopped and has nothing under way any more."""
         return self._stopping and not self._effects.under_way and not self._inbox.outcomes
 
+    @property
+    def all_committed(self) -> bool:
+        """Whether the journal is known to hold all that the state was made of. An engine that was ended
+        amid a commit has folded more."""
+        return not self._batch and not self._appending
+
     def limit_turns(self, slice_s: float) -> None:
         """From now on a turn goes on deciding for ``slice_s`` before it commits."""
         self._limits = msgspec.structs.replace(self._limits, slice_s=slice_s)
@@ -212,7 +220,9 @@ class Engine:
                 self._decide(decisions)
         if self._batch:
             batch, self._batch = self._batch, []
+            self._appending = True
             last_seq = await self._commits.append(batch, self._now_ns)
+            self._appending = False
             self._committed(last_seq)
             self.stats.records += len(batch)
             self.stats.turns += 1
