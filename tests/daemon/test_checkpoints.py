@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from itertools import pairwise
 from pathlib import Path
 
+import anyio
 import pytest
 
 from asched.audit.replay import replay
 from asched.framework.registry import Registry
 from asched.journal import open_journal
 from asched.journal.checkpoints import nearest
+from asched.journal.memory import MemoryJournal, MemoryStore
+from asched.journal.store import Appended
 from asched.state.checkpoint import checkpoint_of
 from asched.state.cluster import ClusterState
 from asched.state.fold import Fold
+from asched.state.records import AnyRecord
 from tests.daemon.world import OWN, world
 
 REGISTRY = Registry.discover()
@@ -63,3 +68,38 @@ async def test_none_where_none_are_wanted(tmp_path: Path, pods: int) -> None:
             await w.until(lambda: not w.unbound())
         async with open_journal(str(w.journal), read_only=True) as store:
             assert await store.load_checkpoint() is None
+
+
+class StuckStore(MemoryStore):
+    """A journal that, from a moment on, takes for ever to store anything."""
+
+    def __init__(self) -> None:
+        super().__init__(MemoryJournal())
+        self.stuck = False
+        self.asked = anyio.Event()
+
+    async def append(
+        self, records: Sequence[AnyRecord], *, written_at_ns: int, first_seq: int | None = None
+    ) -> Appended:
+        if self.stuck:
+            self.asked.set()
+            await anyio.sleep_forever()
+        return await super().append(records, written_at_ns=written_at_ns, first_seq=first_seq)
+
+
+async def test_what_never_got_into_the_journal_is_not_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It was folded, but is no part of what the journal makes: the next start must not know of it."""
+    monkeypatch.setattr("asched.daemon.daemon.DRAIN_S", 0.05)
+    store = StuckStore()
+    async with world(tmp_path, nodes=1) as w:
+        async with w.daemon_on(store):
+            w.add_pods(3, "stored")
+            await w.until(lambda: not w.unbound())
+            store.stuck = True
+            w.add_pods(3, "lost")
+            await store.asked.wait()
+        assert not await store.checkpoint_marks()
+        opened = await nearest(store, REGISTRY.load)
+        assert opened.seq == 0
