@@ -122,7 +122,8 @@ class Effects:
         self._bound_outside = 0
         """Bindings under way that wait for an extender, or for a plugin that may take long."""
         self._work: dict[str, PluginWork] = {}
-        """What plugins do for bindings under way, by the pod's key."""
+        """What plugins do for bindings under way, by the pod's uid: lanes are by uid as well, so the
+        binding of a pod that is gone may not have ended when that of its namesake begins."""
         self._told: dict[str, _Told] = {}
         """By the pod's key. Left out again when the pod is bound or gone."""
         self._taken: set[str] = set()
@@ -203,10 +204,10 @@ class Effects:
         done is not done any more, because whoever led since may have given the room away."""
         self._taken |= self._earlier_term.give_up()
 
-    def forget(self, key: str) -> None:
-        """A pod is gone."""
-        self._told.pop(key, None)
-        work = self._work.get(key)
+    def forget(self, key: str, uid: str) -> None:
+        """That pod is gone; another one of the same name is none of this."""
+        self._forget_told(key, uid)
+        work = self._work.get(uid)
         if work is not None:
             work.end(Ending.POD_GONE)
 
@@ -265,7 +266,7 @@ class Effects:
             if isinstance(binder.fate, BoundElsewhere):
                 self._taken.add(info.uid)
         else:
-            self.forget(info.key)
+            self._forget_told(info.key, info.uid)
             if self._events is not None:
                 self._events.scheduled(_ref(info), node_name)
             if queued is not None:
@@ -292,13 +293,12 @@ class Effects:
             return await plain_binding(binder, info, node_name)
         binders = self._binders(info)
         self._wait_outside(bool(binders))
-        self._work[info.key] = work
+        self._work[info.uid] = work
         try:
             return await binding_cycle(profile, binder, info, node_name, binders, work)
         finally:
             self._wait_outside(-bool(binders))
-            if self._work.get(info.key) is work:
-                del self._work[info.key]
+            del self._work[info.uid]
 
     def _wait_outside(self, pods: int) -> None:
         self._bound_outside += pods
@@ -361,8 +361,13 @@ class Effects:
         if self._told.get(key) is told:
             del self._told[key]
 
+    def _forget_told(self, key: str, uid: str) -> None:
+        known = self._told.get(key)
+        if known is not None and known.uid == uid:
+            del self._told[key]
+
     def _clear_nomination(self, displaced: Victim) -> None:
-        self.forget(displaced.key)
+        self._forget_told(displaced.key, displaced.uid)
         ref = PodRef.of(displaced.key, displaced.uid)
         self._lanes.submit(displaced.uid, "clear nomination", partial(self._run_clearing, ref))
 

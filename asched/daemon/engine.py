@@ -423,7 +423,7 @@ class Engine:
                 case BindFailed():
                     self._effects.binding_failed(record)
                 case ObjectGone(kind="Pod"):
-                    self._effects.forget(record.key)
+                    self._effects.forget(record.key, record.uid)
                 case LeadershipLost():
                     self.resigned.set()
         self._report_book_faults()

@@ -7,12 +7,18 @@ from typing import ClassVar
 
 import anyio
 
-from asched.framework.interface import BindingClient, BindPlugin, PreBindPlugin
+from asched.framework.interface import (
+    BindingClient,
+    BindPlugin,
+    PostBindPlugin,
+    PreBindPlugin,
+)
 from asched.framework.pod_info import PodInfo
 from asched.framework.status import SUCCESS, Status
 from tests.daemon.world import KUBE, OWN, World, world
 
 PATIENT = KUBE + "profiles:\n- plugins: {multiPoint: {enabled: [{name: Patient}]}}\n"
+TIDY = KUBE + "profiles:\n- plugins: {multiPoint: {enabled: [{name: Patient}, {name: Tidy}]}}\n"
 OWN_BINDER = KUBE + (
     "profiles:\n- plugins:\n    bind:\n      enabled: [{name: Undecided}]\n"
     "      disabled: [{name: DefaultBinder}]\n"
@@ -62,6 +68,43 @@ async def test_the_end_of_the_pod_ends_the_work(tmp_path: Path) -> None:
         w.add_pod("next")
         await w.until(lambda: w.node_of("next") == "n0")
         assert sorted(Patient.ended) == ["", "the pod is gone"]
+
+
+class Tidy(PostBindPlugin):
+    """Waits until it is cancelled, and then takes its time to tidy up."""
+
+    name: ClassVar[str] = "Tidy"
+    api_version: ClassVar[int] = 1
+    waiting: ClassVar[anyio.Event]
+    tidied: ClassVar[anyio.Event]
+
+    async def post_bind(self, client: BindingClient, pod: PodInfo, node_name: str) -> None:
+        self.waiting.set()
+        try:
+            await anyio.sleep_forever()
+        finally:
+            with anyio.CancelScope(shield=True):
+                await self.tidied.wait()
+
+
+async def test_the_end_of_a_pod_is_not_that_of_its_namesake(tmp_path: Path) -> None:
+    forget()
+    Patient.waits = False
+    Tidy.waiting, Tidy.tidied = anyio.Event(), anyio.Event()
+    async with world(tmp_path, nodes=1) as w, w.daemon(TIDY, Patient, Tidy) as daemon:
+        w.add_pod("p")
+        with anyio.fail_after(60):
+            await Tidy.waiting.wait()
+        Patient.waits = True
+        w.cluster.delete("pods", "p", namespace="default", grace_period_s=0)
+        w.add_pod("p")
+        await until_begun(w, 2)
+        Tidy.tidied.set()
+        with anyio.fail_after(60):
+            while daemon.engine.stats.bound < 1:
+                await anyio.lowlevel.checkpoint()
+        assert Patient.ended == [""]
+        assert not w.message("p")
 
 
 async def test_a_stop_ends_the_work_and_the_next_start_asks_again(tmp_path: Path) -> None:
