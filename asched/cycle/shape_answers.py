@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import operator
 from collections.abc import Sequence
+from typing import cast
 
 import numpy as np
 
@@ -17,6 +18,7 @@ from asched.cycle.crowding import Crowding
 from asched.cycle.judgements import Judgement, Judgements, Refusal
 from asched.cycle.leaders import Leaders
 from asched.cycle.lottery import Best
+from asched.cycle.watched_nodes import WatchedNodes
 from asched.framework.cycle_state import CycleState
 from asched.framework.findings import PASSES, CountedStatus, Findings, StatusNumbers
 from asched.framework.interface import (
@@ -27,7 +29,7 @@ from asched.framework.interface import (
     ScoreAllPlugin,
     ScorePlugin,
 )
-from asched.framework.nodes import MAX_NODE_SCORE, BoolColumn, Int64Column, RowArray
+from asched.framework.nodes import MAX_NODE_SCORE, BoolColumn, Int64Column, Nodes, RowArray
 from asched.framework.plugin_calls import (
     answered_error,
     ask,
@@ -64,10 +66,10 @@ class ShapeAnswers:
     def __init__(self, profile: Profile, pod: PodInfo, table: NodeTable) -> None:
         self._profile = profile
         self._table = table
+        self._watched = WatchedNodes(table)
         self.state = CycleState()
         """What shared PreFilters and PreScores wrote; the start of every attempt's state."""
         self.pre_filter: dict[str, PreFilterResult] = {}
-        self.pre_score: dict[str, Status] = {}
         self.raw: dict[str, Int64Column] = {}
         """Raw scores by plugin, for all rows; empty until asked for."""
         self._set_findings(0)
@@ -119,7 +121,7 @@ class ShapeAnswers:
                 continue
             result = ask(
                 PreFilterResult, plugin, "PreFilter", plugin.pre_filter, self.state, pod,
-                self._table,
+                cast(Nodes, self._watched),
             )  # fmt: skip
             self.pre_filter[plugin.name] = result
             self.plain &= result.node_names is None
@@ -144,6 +146,19 @@ class ShapeAnswers:
         """Whether row filters look at nothing but amounts."""
 
     # -- keeping up ---------------------------------------------------------------------------
+
+    @property
+    def looks_at_nodes(self) -> bool:
+        """Whether a shared PreFilter or PreScore looked at nodes, and not at the shape alone."""
+        return self._watched.looked_at
+
+    @property
+    def outdated(self) -> bool:
+        """Whether all has to be asked anew: rows changed, and renewing those is not enough."""
+        return self._watched.looked_at and not self._is_current()
+
+    def _is_current(self) -> bool:
+        return self._cursor == self._table.cursor and self._layout == self._table.layout
 
     def refresh(self, pod: PodInfo) -> None:
         """Bring the answers up to the table's last change. Raises :class:`PluginFailure`."""
@@ -294,12 +309,14 @@ class ShapeAnswers:
         for plugin in self._profile.pre_score:
             if not plugin.scope.shared:
                 continue
-            status = ask(Status, plugin, "PreScore", plugin.pre_score, self.state, pod, self._table)
+            status = ask(
+                Status, plugin, "PreScore", plugin.pre_score, self.state, pod,
+                cast(Nodes, self._watched),
+            )  # fmt: skip
             if status.is_skip:
                 self.state.skip_score.add(plugin.name)
             elif not status.is_success:
                 raise answered_error(plugin.name, "PreScore", status.message)
-            self.pre_score[plugin.name] = status
         self._scores = [
             weighted
             for weighted in self._profile.score

@@ -45,7 +45,7 @@ class ShapeCache:
         key = (profile, pod.shape)
         # Out while it is refreshed: a plugin that fails half-way is asked for all of it next time.
         known = self._answers.pop(key, None)
-        if known is None:
+        if known is None or known.outdated:
             known = ShapeAnswers(profile, pod, self._table)
         known.refresh(pod)
         if known.failed:

@@ -42,6 +42,9 @@ class Scope(Enum):
     The narrower, the less is computed again: answers of all but the last are shared between like pods,
     and renewed only for rows in which something changed that the plugin looks at. Such a plugin is
     asked about any one of the like pods, and also about nodes that other filters refused.
+
+    Its PreFilter and PreScore are to look at nothing but the pod's shape: where one looks at ``nodes``, all
+    that the profile's plugins said of the shape is asked anew after each change to any node.
     """
 
     NODE_OBJECT = "nodeObject"
@@ -215,7 +218,8 @@ class PreFilterPlugin(Plugin):
 
     @abstractmethod
     def pre_filter(self, state: CycleState, pod: PodInfo, nodes: Nodes) -> PreFilterResult:
-        """Prepare; reject outright; or answer Skip, so that this plugin's Filter is not run."""
+        """Prepare; reject outright; or answer Skip, so that this plugin's Filter is not run. A plugin
+        whose scope is shared looks at the pod's shape alone (:class:`Scope`)."""
 
 
 class PreFilterExtensions(Plugin):
@@ -294,8 +298,8 @@ class PreScorePlugin(Plugin):
 
     @abstractmethod
     def pre_score(self, state: CycleState, pod: PodInfo, nodes: Nodes) -> Status:
-        """``nodes`` are the feasible ones; for a plugin whose scope is shared, all of them. Skip leaves
-        this plugin's Score out."""
+        """``nodes`` are the feasible ones; for a plugin whose scope is shared, all of them, but see
+        :class:`Scope`. Skip leaves this plugin's Score out."""
 
 
 class ScorePlugin(Plugin):

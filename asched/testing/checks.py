@@ -220,6 +220,31 @@ class _Checks:
                         f"it looks further than Scope.{self._plugin.scope.name}: {shared[pod]}, but"
                         f" asked anew for each pod {anew[pod]}",
                     )
+        return self._shared_for_long()
+
+    def _shared_for_long(self) -> _Verdict:
+        """Whether its PreFilter and PreScore leave the nodes alone, as the scope has it."""
+        for seed in range(CLUSTERS):
+            cluster = random_cluster(seed)
+            state, built, _ = self._folded(cluster)
+            cache = ShapeCache(state.nodes)
+            for pending in cluster.pending:
+                pod = PodInfo(pending)
+                try:
+                    attempt = Attempt(state, built, pod, cache)
+                    screening = attempt.screen(share_of_nodes=False)
+                    if screening.count:
+                        attempt.score(screening)
+                    looks = cache.answers(built, pod).looks_at_nodes
+                except PluginFailure:
+                    continue  # which is told under "answers"
+                if looks:
+                    return _Verdict(
+                        Outcome.NOTE,
+                        "its PreFilter or PreScore looks at nodes, which a plugin of"
+                        f" Scope.{self._plugin.scope.name} should not: all that like pods share is"
+                        " computed anew after each change to any node",
+                    )
         return _PASSED
 
     def _on_every_pod(self, differ: Callable[[Plugin, Attempt, PodInfo, Nodes], str]) -> _Verdict:

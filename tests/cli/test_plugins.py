@@ -57,11 +57,23 @@ WRONG = {
         "no mutation: it changed Node node-0, which is not its own", "ScorePlugin", "M",
         "def score(self, state, pod, node):\n        node.labels['seen'] = 'yes'\n        return 1",
     ),
+    "Peeks": (
+        "scope: its PreFilter or PreScore looks at nodes, ", "PreScorePlugin, ScorePlugin", "P",
+        ("scope = Scope.NODE\n"
+        "    def pre_score(self, state, pod, nodes): return SUCCESS if nodes.size else Status.skip()\n"
+        "    def score(self, state, pod, node): return 1"),
+    ),
     "Needy": (
         "arguments: Object missing required field `most` - at `$.pluginConfig", "ScorePlugin", "N", "",
     ),
 }  # fmt: skip
-EXPECTED_NOTES = {"Needy": "arguments: it needs arguments (most), so it is not run"}
+EXPECTED_NOTES = {
+    "Needy": "arguments: it needs arguments (most), so it is not run",
+    "Peeks": (
+        "scope: its PreFilter or PreScore looks at nodes, which a plugin of Scope.NODE should not: all"
+        " that like pods share is computed anew after each change to any node"
+    ),
+}
 
 
 def source() -> str:

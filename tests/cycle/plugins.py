@@ -142,6 +142,30 @@ class Moody(ScorePlugin):
         return 1
 
 
+class Labelled(PreFilterPlugin, FilterPlugin, PreScorePlugin, ScorePlugin):
+    """Leaves nodes without the label ``score`` to last; skips while no node has it, as a look at all
+    the nodes tells. A pod that asks for a whole cpu is turned away until then."""
+
+    name: ClassVar[str] = "Labelled"
+    api_version: ClassVar[int] = 1
+    scope: ClassVar[Scope] = Scope.NODE
+
+    def pre_filter(self, state: CycleState, pod: PodInfo, nodes: Nodes) -> PreFilterResult:
+        if pod.shape.requests.get("cpu", 0) < 1000:
+            return PreFilterResult(Status.skip())
+        found = nodes.label("score").present.any()
+        return PreFilterResult(SUCCESS if found else Status.unresolvable("no node has the label"))
+
+    def filter(self, state: CycleState, pod: PodInfo, node: NodeInfo) -> Status:
+        return SUCCESS if "score" in node.labels else Status.unschedulable("not labelled")
+
+    def pre_score(self, state: CycleState, pod: PodInfo, nodes: Nodes) -> Status:
+        return SUCCESS if nodes.label("score").present.any() else Status.skip()
+
+    def score(self, state: CycleState, pod: PodInfo, node: NodeInfo) -> int:
+        return 100 if "score" in node.labels else 0
+
+
 PREPARED: StateKey[str] = StateKey("Gatekeeper/prepared")
 
 

@@ -19,6 +19,7 @@ from tests.cycle.plugins import (
     EmptiestForOne,
     FewPods,
     Gatekeeper,
+    Labelled,
     Moody,
     NoScoring,
     RoomForAll,
@@ -35,6 +36,7 @@ SETS: tuple[tuple[type[Plugin], ...], ...] = (
     (RoomForOne, Crowd, EmptiestForOne, ByLabel),
     (Gatekeeper, RoomForAll, Moody, EmptiestForAll),
     (RoomForOneUnshared, NoScoring, Moody, FewPods),
+    (RoomForAll, Labelled, FewPods),
 )
 
 steps = st.lists(
@@ -125,3 +127,28 @@ def test_a_scorer_that_fails_does_not_fail_a_pod_with_one_feasible_node() -> Non
     scheduling.see(a_node(moody, {"cpu": "2", "pods": "9"}, labels={"mood": "bad"}))
     scheduling.see(a_pod("second", {"cpu": "1500m"}))
     assert nodes_of(scheduling.decide()) == {"default/second": moody}
+
+
+@pytest.mark.parametrize("arrivals", [1, 40])
+def test_a_shared_plugin_that_looks_at_nodes_is_asked_again_when_they_change(arrivals: int) -> None:
+    """What it skipped or turned away while no node had its label counts no more, be it few rows that
+    changed or many."""
+    scheduling = Scheduling(RoomForAll, Labelled)
+    offers = {"cpu": "4", "pods": "9"}
+    scheduling.see(*(a_node(f"n{i}", offers) for i in range(3)))
+    scheduling.see(a_pod("before"), a_pod("needy", {"cpu": "1"}))
+    before = scheduling.decide()
+    assert set(nodes_of(before)) == {"default/before"}
+    labelled = [a_node(f"g{i}", offers, labels={"score": "1"}) for i in range(arrivals)]
+    scheduling.see(*labelled, a_pod("after"), a_pod("needy-too", {"cpu": "1"}))
+    fresh = Fold(ClusterState(), loader(RoomForAll, Labelled))
+    fresh.apply_all(scheduling.records)
+    expected = Decider(fresh.state).next()
+    [decision] = scheduling.next()
+    assert (decision,) == expected
+    assert isinstance(decision, r.Assigned)
+    assert decision.node.startswith("g")
+    if arrivals > 1:
+        assert decision.score == 100
+    rest = nodes_of(scheduling.decide())
+    assert rest["default/needy-too"].startswith("g")
