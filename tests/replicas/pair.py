@@ -16,9 +16,9 @@ from tests.daemon.processes import Command, Commands, commands
 from tests.daemon.world import OWN, World
 
 NAMESPACE, LEASE = "kube-system", "asched"
-LEASE_S = 2
+LEASE_S = 3
 """Short, so that tests are. The default is 15."""
-SHORT_LEASE = "{leaseDuration: 2s, renewDeadline: 1s, retryPeriod: 200ms}"
+SHORT_LEASE = "{leaseDuration: 3s, renewDeadline: 2s, retryPeriod: 200ms}"
 TAKEOVER_S = 2.0
 """So long a takeover may last, beside the time until a lease runs out."""
 

@@ -8,7 +8,7 @@ from tests.daemon.world import world
 from tests.replicas.pair import LEASE_S, TAKEOVER_S, Journals, pair
 from tests.replicas.proxy import Proxy
 
-RENEW_DEADLINE_S = 1.0
+RENEW_DEADLINE_S = 2.0
 NOISE_S = 0.5
 """The clock of a process and that of a test are read at different times on a busy machine. With this the
 lease has not run out yet."""

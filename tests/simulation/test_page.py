@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -26,12 +27,16 @@ def test_its_commands_are_understood() -> None:
         assert parsed(command.partition("#")[0].split()).seeds
 
 
+_OWN_MAKE = {name: value for name, value in os.environ.items() if not name.startswith("MAKE")}
+"""``make test`` hands its own options down."""
+
+
 def test_make_simulate_runs_seeds() -> None:
     for line in re.findall(r"^make simulate.*", PAGE, re.MULTILINE):
         told = line.partition("#")[0].split()[2:]
         dry = subprocess.run(
-            ["make", "--dry-run", "--always-make", "simulate", *told],
-            cwd=ROOT, capture_output=True, text=True, timeout=60, check=True,
+            ["make", "--no-print-directory", "--dry-run", "--always-make", "simulate", *told],
+            cwd=ROOT, capture_output=True, text=True, timeout=60, check=True, env=_OWN_MAKE,
         )  # fmt: skip
         command = dry.stdout.strip().splitlines()[-1]
         assert parsed(command.partition("tests.simulation")[2].split()).seeds >= 1000
