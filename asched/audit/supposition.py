@@ -13,7 +13,7 @@ import msgspec
 
 from asched.cycle.attempt import Attempt
 from asched.cycle.shape_cache import ShapeCache
-from asched.framework.plugin_calls import PluginFailure
+from asched.framework.plugin_calls import PluginFailure, held_back
 from asched.framework.profile import PluginLoader
 from asched.model.node import Node
 from asched.model.pod import Pod
@@ -52,7 +52,7 @@ class Suppositions:
         before. A plugin that fails lets nothing pass."""
         state, info = self.state, self.state.pods[self.key].info
         profile = state.profiles[info.pod.spec.scheduler_name]
-        if not all(plugin.pre_enqueue(info).is_success for plugin in profile.pre_enqueue):
+        if any(held_back(plugin, info) for plugin in profile.pre_enqueue):
             return ()
         try:
             attempt = Attempt(state, profile, info, self._cache)

@@ -17,7 +17,7 @@ from asched.cycle.decide import NO_NODES, fit_message, post_filter
 from asched.cycle.extenders import Consultation
 from asched.cycle.shape_cache import ShapeCache
 from asched.framework.extenders import EXTENDER, AttemptPausedError, ExtenderFailureError
-from asched.framework.plugin_calls import PluginFailure, filter_nodes
+from asched.framework.plugin_calls import PluginFailure, filter_nodes, held_back
 from asched.framework.pod_info import PodInfo
 from asched.framework.profile import Profile
 from asched.framework.status import Status
@@ -115,10 +115,10 @@ def inspect(cluster: ClusterState, profile: Profile, pod: PodInfo) -> Inspection
     if pod.pod.spec.scheduler_name != profile.scheduler_name:
         return Inspection(AttemptOutcome.IGNORED, names)
     for plugin in profile.pre_enqueue:
-        status = plugin.pre_enqueue(pod)
-        if not status.is_success:
-            held = {plugin.name: status.by(plugin.name)}
-            return Inspection(AttemptOutcome.GATED, names, pre_enqueue=held, message=status.message)
+        if held := held_back(plugin, pod):
+            return Inspection(
+                AttemptOutcome.GATED, names, pre_enqueue={plugin.name: held}, message=held.message
+            )
     if pod.pod.terminating:
         return Inspection(AttemptOutcome.SKIPPED, names)
     if not names:

@@ -17,6 +17,7 @@ from asched.framework.interface import (
     FilterPlugin,
     NormalizeScore,
     Plugin,
+    PreEnqueuePlugin,
     PreFilterExtensions,
     ScoreAllPlugin,
     ScorePlugin,
@@ -31,7 +32,7 @@ from asched.framework.nodes import (
 )
 from asched.framework.observation import OBSERVATION
 from asched.framework.pod_info import PodInfo
-from asched.framework.status import SUCCESS, Status
+from asched.framework.status import SUCCESS, Code, Status
 from asched.model.quantity import MAX_INT64, MIN_INT64
 
 Args = ParamSpec("Args")
@@ -131,6 +132,20 @@ def concerns(plugin: Plugin, pod: PodInfo) -> bool:
         raise _raised(plugin, "Concerns", error) from error
 
 
+def held_back(plugin: PreEnqueuePlugin, pod: PodInfo) -> Status | None:
+    """Why a PreEnqueue plugin keeps the pod out of the queue, with the plugin's name; None where it
+    does not. One that raises keeps it out, too: its text is the error's."""
+    try:
+        status = plugin.pre_enqueue(pod)
+        if status.is_success:
+            return None
+        return check_status(plugin, "PreEnqueue", status).by(plugin.name)
+    except PluginFailure as failure:
+        return Status.error(str(failure)).by(plugin.name)
+    except BaseException as error:  # noqa: BLE001  a plugin's bug holds its pods back, no more
+        return Status.error(str(_raised(plugin, "PreEnqueue", error))).by(plugin.name)
+
+
 def ask(
     expected: type[R],
     plugin: Plugin,
@@ -163,6 +178,22 @@ def answered_error(plugin: str, point: str, message: str) -> PluginFailure:
 def _unexpected(plugin: Plugin, point: str, answer: object, expected: type) -> PluginFailure:
     what = f"answered {_shown(answer)}, not a {expected.__name__}"
     return PluginFailure(plugin.name, point, what)
+
+
+def check_status(plugin: Plugin, point: str, status: Status) -> Status:
+    """The status, if it is one whose words can be told and recorded. Raises :class:`PluginFailure`.
+
+    For statuses that say something: :data:`SUCCESS` is asked about too often.
+    """
+    if not isinstance(status, Status):
+        raise _unexpected(plugin, point, status, Status)
+    if not isinstance(status.code, Code):
+        raise _unexpected(plugin, point, status.code, Code)
+    reasons: object = status.reasons
+    if not isinstance(reasons, tuple) or not all(isinstance(reason, str) for reason in reasons):
+        what = f"answered the reasons {_shown(reasons)}, not a tuple of str"
+        raise PluginFailure(plugin.name, point, what)
+    return status
 
 
 def _shown(answer: object) -> str:

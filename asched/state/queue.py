@@ -29,7 +29,7 @@ from typing import NamedTuple
 
 from asched.framework.events import ActionType, ClusterEvent, EventResource, QueueingHint
 from asched.framework.extenders import EXTENDER
-from asched.framework.failures import FAILURES, reason_of
+from asched.framework.plugin_calls import held_back
 from asched.framework.pod_info import PodInfo, QueuedPod
 from asched.framework.profile import Profile, RegisteredEvent
 from asched.state import arrivals
@@ -503,11 +503,6 @@ _ANY_EVENT = RegisteredEvent(EXTENDER, ClusterEvent(EventResource.ANY, ActionTyp
 def _gating_plugin(profile: Profile, info: PodInfo) -> str:
     """The first PreEnqueue plugin that holds the pod back, empty where none does."""
     for plugin in profile.pre_enqueue:
-        try:
-            passes = plugin.pre_enqueue(info).is_success
-        except BaseException as error:  # noqa: BLE001  a plugin's bug holds its pods back, no more
-            FAILURES.note(plugin.name, "PreEnqueue", reason_of(error))
-            passes = False
-        if not passes:
+        if held_back(plugin, info) is not None:
             return plugin.name
     return ""

@@ -1,0 +1,48 @@
+"""Explanations where plugins fail or are left alone say what the scheduler did about it."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from asched.audit.explain import Explanation, explain
+from asched.audit.pods import PodName
+from asched.framework.interface import Plugin, PreEnqueuePlugin
+from asched.framework.pod_info import PodInfo
+from asched.framework.status import SUCCESS, Status
+from asched.journal.memory import MemoryStore
+from tests.cycle.scheduling import Scheduling, pod_of
+from tests.state.objects import a_node, a_pod
+from tests.state.profiles import loader
+
+
+async def explained(made: Scheduling, name: str, *plugins: type[Plugin]) -> Explanation:
+    store = MemoryStore()
+    await store.claim("test", claimed_at_ns=0)
+    await store.append(made.records, written_at_ns=0)
+    return await explain(store, PodName.parse(name), loader(*plugins))
+
+
+class Gatekeeper(PreEnqueuePlugin):
+    """Fails over a pod named ``bad``, and answers nonsense to one named ``odd``."""
+
+    name: ClassVar[str] = "Gatekeeper"
+    api_version: ClassVar[int] = 1
+
+    def pre_enqueue(self, pod: PodInfo) -> Status:
+        if pod.name == "bad":
+            raise ValueError("no such ticket")
+        return "come in" if pod.name == "odd" else SUCCESS  # type: ignore[return-value]
+
+
+async def test_a_gate_that_fails_is_told_with_its_text() -> None:
+    made = Scheduling(Gatekeeper)
+    made.see(a_node("n0"), a_pod("bad"), a_pod("odd"), a_pod("good"))
+    assert [pod_of(decision) for decision in made.decide()] == ["default/good"]
+    found = await explained(made, "bad", Gatekeeper)
+    text = "plugin Gatekeeper at PreEnqueue: ValueError: no such ticket"
+    assert (found.outcome, found.message) == ("gated", text)
+    [refusal] = found.pre_filter
+    assert (refusal.plugin, refusal.code, refusal.reasons) == ("Gatekeeper", "Error", (text,))
+    odd = await explained(made, "odd", Gatekeeper)
+    assert odd.outcome == "gated"
+    assert "Gatekeeper at PreEnqueue" in odd.message
