@@ -98,7 +98,8 @@ class Explanation(msgspec.Struct, frozen=True, rename="camel"):
     nodes_total: int
     feasible: int
     pre_filter: tuple[Refusal, ...]
-    """PreFilter's rejection of the pod as a whole."""
+    """PreFilter's rejection of the pod as a whole; or what else turned it away before any node was
+    looked at."""
     only_nodes: tuple[str, ...] | None
     """The nodes that PreFilter left to look at; None for all."""
     skipped_filters: tuple[str, ...]
@@ -232,6 +233,8 @@ def _explanation(
     held = [*found.pre_enqueue.values()]
     if pre_filter is not None and pre_filter.status is not None:
         held.append(pre_filter.status)
+    if found.left_alone is not None:
+        held.append(found.left_alone)
     return Explanation(
         namespace=info.namespace,
         name=info.name,
@@ -255,7 +258,7 @@ def _explanation(
 
 
 def _notes(percentage: int, found: Inspection) -> tuple[str, ...]:
-    notes = []
+    notes = [f"plugin {name} was left out: its circuit was open" for name in found.left_out]
     if percentage:
         notes.append(
             f"the profile looks for {percentage} % of the nodes only; here all were looked at"

@@ -54,6 +54,9 @@ class Suppositions:
         profile = state.profiles[info.pod.spec.scheduler_name]
         if any(held_back(plugin, info) for plugin in profile.pre_enqueue):
             return ()
+        if state.circuits.blocking(profile):
+            return ()
+        profile = state.circuits.in_force(profile)
         try:
             attempt = Attempt(state, profile, info, self._cache)
             screening = attempt.screen(share_of_nodes=False)

@@ -118,8 +118,11 @@ class Decider:
         circuits = self._cluster.circuits
         if circuits:
             if plugin := circuits.blocking(profile):
-                return _left_alone(circuits.circuit(profile.scheduler_name, plugin), plugin, queued)
-            profile = profile.without(circuits.left_out(profile))
+                message = left_alone(circuits.circuit(profile.scheduler_name, plugin), plugin)
+                return Rejected(
+                    info.key, info.uid, attempt_number, message, (plugin,), circuit=plugin
+                )
+            profile = circuits.in_force(profile)
         try:
             decision = self._attempt(profile, info, attempt_number)
             # What cannot be recorded must not be folded. It costs less than a microsecond.
@@ -244,9 +247,6 @@ class Decider:
         if OBSERVATION.calls is not None:
             OBSERVATION.calls.enter("PostFilter")
         consultation.offer_review(screening)
-        if profile.left_out:
-            # Preemption tries the pod against all filters of the profile but for those skipped.
-            screening.state.skip_filter |= profile.left_out
         try:
             result = post_filter(self._cluster, profile, info, screening)
         except AttemptPausedError as paused:
@@ -338,6 +338,9 @@ def post_filter(
     reasons: list[str] = []
     nominated: str | None = None
     at_once = False
+    if profile.left_out:
+        # Preemption tries the pod against all filters of the profile but for those skipped.
+        screening.state.skip_filter |= profile.left_out
     for plugin in profile.post_filter:
         refused = RefusedNodes(cluster, screening)
         try:
@@ -442,18 +445,16 @@ def _refusals(cluster: ClusterState, screening: Screening) -> str:
     return histogram(counted)
 
 
-def _left_alone(circuit: Circuit, plugin: str, queued: QueuedPod) -> Rejected:
-    """What becomes of a pod while a plugin that it needs is not asked."""
+def left_alone(circuit: Circuit, plugin: str) -> str:
+    """Why a pod is turned away while a plugin that its profile needs is not asked."""
     spec = circuit.spec
     window, rest = (
         _as_go_prints(round(seconds * NS_PER_S)) for seconds in (spec.window_s, spec.open_s)
     )
-    message = (
+    return (
         f"plugin {plugin} is not asked: it failed {spec.failures} times within {window}, or again"
         f" since, and is left alone for {rest}"
     )
-    info = queued.info
-    return Rejected(info.key, info.uid, queued.attempts + 1, message, (plugin,), circuit=plugin)
 
 
 MAX_PERMIT_TIMEOUT_S = 15 * 60.0

@@ -13,7 +13,7 @@ import msgspec
 import numpy as np
 
 from asched.cycle.attempt import Attempt, PluginScores, Screening
-from asched.cycle.decide import NO_NODES, fit_message, post_filter
+from asched.cycle.decide import NO_NODES, fit_message, left_alone, post_filter
 from asched.cycle.extenders import Consultation
 from asched.cycle.shape_cache import ShapeCache
 from asched.framework.extenders import EXTENDER, AttemptPausedError, ExtenderFailureError
@@ -99,6 +99,11 @@ class Inspection(msgspec.Struct, frozen=True):
     """Why not: the text of the pod's ``PodScheduled=False`` condition."""
     awaits_extender: bool = False
     """An extender's answer is missing, so what is here is without it."""
+    left_alone: Status | None = None
+    """What turns the pod away while a plugin that its profile needs is not asked, as its circuit is
+    open: then nobody is."""
+    left_out: tuple[str, ...] = ()
+    """Plugins that are not asked while their circuits are open, sorted."""
     failed_plugin: str = ""
     """The plugin whose failure is the outcome ``error``."""
 
@@ -121,6 +126,21 @@ def inspect(cluster: ClusterState, profile: Profile, pod: PodInfo) -> Inspection
             )
     if pod.pod.terminating:
         return Inspection(AttemptOutcome.SKIPPED, names)
+    circuits = cluster.circuits
+    if plugin_name := circuits.blocking(profile):
+        why = left_alone(circuits.circuit(profile.scheduler_name, plugin_name), plugin_name)
+        refusal = Status.unschedulable(why).by(plugin_name)
+        return Inspection(AttemptOutcome.UNSCHEDULABLE, names, message=why, left_alone=refusal)
+    profile = circuits.in_force(profile)
+    found = _tried(cluster, profile, pod, names)
+    if not profile.left_out:
+        return found
+    return msgspec.structs.replace(found, left_out=tuple(sorted(profile.left_out)))
+
+
+def _tried(
+    cluster: ClusterState, profile: Profile, pod: PodInfo, names: tuple[str, ...]
+) -> Inspection:
     if not names:
         return Inspection(AttemptOutcome.UNSCHEDULABLE, message=NO_NODES)
     try:

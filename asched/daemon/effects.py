@@ -235,8 +235,8 @@ class Effects:
         """``queued`` is what the queue knew of the pod; None for one that a session placed."""
         name = info.pod.spec.scheduler_name
         profile = self._cluster.profiles.get(name)
-        if profile is not None and self._cluster.circuits:
-            profile = profile.without(self._cluster.circuits.left_out(profile))
+        if profile is not None:
+            profile = self._cluster.circuits.in_force(profile)
         # Both can only be missing for what was decided before a restart, or has waited in its lane.
         if not self._is_served(name) or not self._node_exists(node_name):
             missing = f"node {node_name}" if self._is_served(name) else f"profile {name}"

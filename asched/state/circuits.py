@@ -111,12 +111,16 @@ class Circuits:
                 return policy.name
         return ""
 
-    def left_out(self, profile: Profile) -> frozenset[str]:
-        """The optional plugins whose circuits are open."""
-        return frozenset(
-            policy.name
-            for policy in profile.spec.policies
-            if policy.optional and self._is_open(profile, policy.name)
+    def in_force(self, profile: Profile) -> Profile:
+        """The profile but for the optional plugins whose circuits are open."""
+        if not self._circuits:
+            return profile
+        return profile.without(
+            frozenset(
+                policy.name
+                for policy in profile.spec.policies
+                if policy.optional and self._is_open(profile, policy.name)
+            )
         )
 
     def _is_open(self, profile: Profile, plugin: str) -> bool:

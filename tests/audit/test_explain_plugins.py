@@ -11,6 +11,7 @@ from asched.framework.pod_info import PodInfo
 from asched.framework.status import SUCCESS, Status
 from asched.journal.memory import MemoryStore
 from tests.cycle.scheduling import Scheduling, pod_of
+from tests.cycle.test_circuits import LEFT_ALONE, Moody, scheduling
 from tests.state.objects import a_node, a_pod
 from tests.state.profiles import loader
 
@@ -46,3 +47,28 @@ async def test_a_gate_that_fails_is_told_with_its_text() -> None:
     odd = await explained(made, "odd", Gatekeeper)
     assert odd.outcome == "gated"
     assert "Gatekeeper at PreEnqueue" in odd.message
+
+
+async def test_an_optional_plugin_left_out_by_its_open_circuit_is_not_asked() -> None:
+    made = scheduling(optional=True)
+    made.see(a_pod("a"), a_pod("b"), a_pod("c"))
+    assert pod_of(made.decide()[2]) == "default/c"
+    # By now it would turn n0 away, where the pod may have gone.
+    Moody.in_the_mood = False
+    found = await explained(made, "c", Moody)
+    assert (found.reproduced, found.outcome, found.feasible) == (True, "scheduled", 2)
+    assert found.notes == ("plugin Moody was left out: its circuit was open",)
+
+
+async def test_a_pod_turned_away_by_an_open_circuit_has_no_feasible_node() -> None:
+    made = scheduling(optional=False)
+    made.see(a_pod("a"), a_pod("b"), a_pod("c"))
+    made.decide()
+    Moody.in_the_mood = False
+    found = await explained(made, "c", Moody)
+    assert (found.reproduced, found.outcome, found.feasible) == (True, "unschedulable", 0)
+    assert found.message == found.decision.message == LEFT_ALONE
+    assert [(refusal.plugin, refusal.reasons) for refusal in found.pre_filter] == [
+        ("Moody", (LEFT_ALONE,))
+    ]
+    assert (found.nodes, found.nodes_total) == ((), 2)
