@@ -151,7 +151,7 @@ async def running_daemon(
             watching.start_soon(_watch, client, daemon, start.held)
             watching.start_soon(_run_engine, daemon.engine, watching.cancel_scope)
             if office is not None and standby:
-                watching.start_soon(office.take, client)
+                watching.start_soon(office.take, client, daemon.watch)
             try:
                 yield daemon
             finally:

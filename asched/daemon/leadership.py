@@ -14,10 +14,13 @@ from prometheus_client.registry import Collector
 from asched.kube.client import NO_RETRY, ApiClient
 from asched.kube.errors import ApiError, NoAnswerError
 from asched.kube.lease import LeaderElector
+from asched.kube.reflector import ClusterWatch
 from asched.model.resources import Resource
 
 SETTLE_S = 0.25
 """So long a new leader leaves its watches to bring what the API server has, before it decides."""
+WATCHES_WITHIN_S = 5.0
+"""So long a new leader waits for watches that the API server does not answer."""
 LAST_WORD_S = 1.0
 """So long a leader whose lease may end tries to write that down."""
 
@@ -53,15 +56,15 @@ class Leadership:
         """Seconds until somebody else may lead."""
         return self._elector.lease_left_s()
 
-    async def win(self, client: ApiClient) -> None:
-        """Wait until this process leads and its watches, of ``client``, had time to catch up.
+    async def win(self, client: ApiClient, watch: ClusterWatch) -> None:
+        """Wait until this process leads and its ``watch``, by ``client``, had time to catch up.
 
         From then on the lease is renewed. Where that fails LeadershipLostError ends the block of
         :func:`candidate`.
         """
         await self._elector.acquire()
         await self._tasks.start(self._keep)
-        await _catch_up(client)
+        await _catch_up(client, watch)
         self.won.set()
 
     async def release(self) -> None:
@@ -103,12 +106,13 @@ async def candidate(elector: LeaderElector) -> AsyncIterator[Leadership]:
         tasks.cancel_scope.cancel()
 
 
-async def _catch_up(client: ApiClient) -> None:
-    """Give the watches time for what the leader before did last.
+async def _catch_up(client: ApiClient, watch: ClusterWatch) -> None:
+    """Have the watches bring what the leader before did last.
 
-    A read that must be consistent makes the API server's own cache catch up with its storage; what
-    that has goes out to the watches at once. A watch that hangs may be further behind: then a
-    binding is answered with a conflict and read back.
+    A read that must be consistent makes the API server's own cache catch up with its storage. Watches
+    that are begun anew then bring what that has, where the ones before hung or had broken off: after
+    an outage the lease may be won before any of them has come back. What comes later still costs a
+    conflict, which is read back.
     """
     try:
         await client.request(
@@ -116,6 +120,10 @@ async def _catch_up(client: ApiClient) -> None:
         )
     except (ApiError, NoAnswerError) as error:
         log.warning("not read after leadership was won", error=str(error))
+    behind = await watch.renew(WATCHES_WITHIN_S)
+    if behind:
+        names = ", ".join(resource.label for resource in behind)
+        log.warning("leading with watches that may be behind", resources=names)
     await client.clock.sleep(SETTLE_S)
 
 

@@ -9,6 +9,7 @@ from asched.daemon.engine import Engine
 from asched.daemon.inbox import Inbox
 from asched.daemon.leadership import LAST_WORD_S, Leadership
 from asched.kube.client import ApiClient
+from asched.kube.reflector import ClusterWatch
 from asched.state.records import LeadershipGained, LeadershipLost
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
@@ -25,11 +26,11 @@ class Office:
         self._epoch = epoch
         leadership.on_loss = self._write_down
 
-    async def take(self, client: ApiClient) -> None:
+    async def take(self, client: ApiClient, watch: ClusterWatch) -> None:
         """For a standby with a journal of its own: let it decide once its caches are full and the
         lease is won."""
         await self._engine.synced.wait()
-        await self._leadership.win(client)
+        await self._leadership.win(client, watch)
         self._inbox.put_outcome(LeadershipGained(self._epoch))
 
     async def leave(self) -> None:

@@ -148,7 +148,7 @@ class Standby:
             following.start_soon(follower.run)
             await self._room.until_listed(self.resources)
             warm.set()
-            await parts.leadership.win(parts.client)
+            await parts.leadership.win(parts.client, self._watch)
             following.cancel_scope.cancel()
         # The claim comes last: what is to be folded after it is what came in the last half second.
         clock = parts.machine.clock

@@ -10,7 +10,7 @@ the server misbehaves; one that did bring something is followed by the next at o
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 
 import anyio
 import anyio.lowlevel
@@ -129,11 +129,15 @@ class Reflector:
         self._complaints = _Complaints(resource, client.clock, self._settings.complain_every_s)
         self._resource_version = ""
         """Where to go on watching; empty if a list is due."""
+        self._list_due = False
+        """Whether to list whatever is known."""
         self._present = anyio.CancelScope()
         """Around the present step and the pause that follows it."""
         self._failures_in_a_row = 0
         self._garbled_after: str | None = None
         """The version after which a line was garbled once already."""
+        self.fresh = anyio.Event()
+        """Set when a list, or the answer to a watch, has come since :meth:`watch_again`, or the start."""
 
     @property
     def resource_version(self) -> str:
@@ -144,6 +148,10 @@ class Reflector:
         """Reports as started after the first attempt to list, whether or not it succeeded."""
         started = False
         while True:
+            if self._list_due:
+                # Whatever the watch that was cut off has brought.
+                self._list_due = False
+                self._resource_version = ""
             with anyio.CancelScope() as self._present:
                 pause_s = await self._step()
                 if not started:
@@ -153,14 +161,17 @@ class Reflector:
                     await self._client.clock.sleep(pause_s)
                 else:
                     await anyio.lowlevel.checkpoint()
-            if self._present.cancel_called:
-                # Whatever the watch that was cut off has brought: a list is due.
-                self._resource_version = ""
+
+    def watch_again(self) -> None:
+        """Cut off what is under way, a pause as well, and go on from where the watch has got: what a
+        connection that hangs did not bring comes at once."""
+        self.fresh = anyio.Event()
+        self._present.cancel()
 
     def list_again(self, field_selector: str) -> None:
         """Cut off what is under way and begin with a list of what ``field_selector`` selects."""
         self.field_selector = field_selector
-        self._resource_version = ""
+        self._list_due = True
         self._present.cancel()
 
     async def _step(self) -> float:
@@ -211,6 +222,7 @@ class Reflector:
             raise MalformedAnswerError(f"list of {self.resource.plural} without a resourceVersion")
         await self._sink((Listed(self.resource, tuple(objects), frozenset(unreadable)),))
         self.synced = True
+        self.fresh.set()
         self._resource_version = page.resource_version
         self._failures_in_a_row = 0
         self._slow_backoff.reset()
@@ -254,6 +266,7 @@ class Reflector:
         lines = LineSplitter()
         overlong = 0
         async with self._client.stream(self.resource.path, params, timeout_s=timeout_s) as stream:
+            self.fresh.set()
             while chunk := await stream.read():
                 await self._deliver(lines.feed(chunk))
                 self._complaints.over()
@@ -333,6 +346,7 @@ class Reflector:
         broken proxy would make it seem, does not delete what is known.
         """
         self._resource_version = ""
+        self.fresh.set()
         if not self.synced:
             await self._sink((Listed(self.resource, ()),))
             self.synced = True
@@ -400,6 +414,16 @@ class ClusterWatch:
                 await tasks.start(reflector.run)
             self._tasks = tasks
             self._begun.set()
+
+    async def renew(self, within_s: float) -> Sequence[WatchedResource]:
+        """Begin all watches anew from where they have got, so that none is behind for a connection that
+        hangs or a pause. Returns those that the API server has not answered ``within_s``."""
+        for reflector in self.reflectors:
+            reflector.watch_again()
+        with anyio.move_on_after(within_s):
+            for reflector in self.reflectors:
+                await reflector.fresh.wait()
+        return [r.resource for r in self.reflectors if not r.fresh.is_set()]
 
     async def extend(
         self,

@@ -217,6 +217,31 @@ async def test_a_watch_goes_on_where_the_last_one_ended() -> None:
     assert scene.clock.sleeps_s == [], "whoever brings news is asked again at once"
 
 
+async def test_a_watch_that_hangs_is_begun_again_where_it_has_got() -> None:
+    watches = in_turn(
+        Answer(body=[added("b", 11)], hang=True),
+        Answer(body=[added("c", 12)], hang=True),
+    )
+    script = lists_and_watches(in_turn(listing([], "10")), watches)
+    async with reflecting(script) as scene:
+        await scene.until(lambda: scene.names == {"b"})
+        scene.reflector.watch_again()
+        assert not scene.reflector.fresh.is_set()
+        await scene.until(lambda: scene.names == {"b", "c"})
+        assert scene.reflector.fresh.is_set()
+    assert scene.watched_from == ["10", "11"]
+    assert len(scene.lists) == 1
+
+
+async def test_a_watch_in_a_pause_is_begun_again_at_once() -> None:
+    watches = in_turn(refusal(500, "InternalError"), Answer(body=[added("b", 11)], hang=True))
+    script = lists_and_watches(in_turn(listing([], "10")), watches)
+    async with reflecting(script, horizon_s=0.0) as scene:
+        await scene.clock.horizon_reached.wait()
+        scene.reflector.watch_again()
+        await scene.until(lambda: scene.names == {"b"})
+
+
 @pytest.mark.parametrize(
     "useless",
     [
