@@ -24,9 +24,11 @@ from asched.framework.nodes import BoolColumn, Int64Column, Nodes, RowArray, Ver
 from asched.framework.plugin_calls import (
     answered_error,
     ask,
+    check_status,
     filter_nodes,
     normalized,
     score_nodes,
+    unusable,
 )
 from asched.framework.pod_info import PodInfo
 from asched.framework.profile import Profile, Weighted
@@ -243,6 +245,8 @@ class Attempt:
                     self._table,
                 )  # fmt: skip
             status = result.status
+            if type(status) is not Status:
+                check_status(plugin.name, "PreFilter", status)
             if status.is_skip:
                 state.skip_filter.add(plugin.name)
             elif status.is_rejection:
@@ -250,9 +254,13 @@ class Attempt:
                 if status.code is not Code.UNSCHEDULABLE:
                     return
             elif not status.is_success:
+                check_status(plugin.name, "PreFilter", status)
                 raise answered_error(plugin.name, "PreFilter", status.message or status.code.title)
             elif result.node_names is not None:
-                _narrow(screening, plugin.name, result.node_names)
+                try:
+                    _narrow(screening, plugin.name, result.node_names)
+                except TypeError as error:
+                    raise unusable(plugin.name, "PreFilter", error) from error
                 if not screening.node_names:
                     return
 
@@ -296,6 +304,7 @@ class Attempt:
             return
         for status, _ in screening.counted(self._table):
             if status.code not in FILTER_CODES:
+                check_status(status.plugin, "Filter", status)
                 raise answered_error(status.plugin, "Filter", status.message or status.code.title)
 
     def _select(self, screening: Screening, nominated: str, share_of_nodes: bool) -> None:
@@ -431,6 +440,7 @@ class Attempt:
             if status.code is Code.SKIP:
                 state.skip_score.add(plugin.name)
             elif not status.is_success:
+                check_status(plugin.name, "PreScore", status)
                 raise answered_error(plugin.name, "PreScore", status.message)
 
 

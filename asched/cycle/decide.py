@@ -7,11 +7,12 @@ state and so the same decisions. The caller folds each decision before it asks f
 from __future__ import annotations
 
 from datetime import timedelta
-from typing import Any, Protocol
+from typing import Protocol
 
 import msgspec
 import numpy as np
 
+from asched.cycle.answers import as_recorded, check_keys, check_post_filter, permit_timeout_s
 from asched.cycle.attempt import Attempt, Screening
 from asched.cycle.extenders import Consultation, NobodyToConsult, consult
 from asched.cycle.group_conditions import group_decisions
@@ -19,17 +20,16 @@ from asched.cycle.lottery import Best, choose
 from asched.cycle.shape_cache import ShapeCache
 from asched.framework.duration import format_duration
 from asched.framework.extenders import AttemptPausedError, ExtenderFailureError
+from asched.framework.failures import printable
 from asched.framework.findings import histogram, rejecting_plugins
 from asched.framework.interface import (
-    PermitPlugin,
     PermitResult,
     PostFilterResult,
-    ReservePlugin,
     ReserveResult,
 )
 from asched.framework.nodes import BoolColumn, RowArray
 from asched.framework.observation import OBSERVATION, CallObserver
-from asched.framework.plugin_calls import LAST_ASKED, PluginFailure, answered_error, ask
+from asched.framework.plugin_calls import PluginFailure, answered_error, ask, check_status
 from asched.framework.pod_info import PodInfo, QueuedPod
 from asched.framework.profile import Profile
 from asched.framework.status import Code, Status
@@ -134,9 +134,9 @@ class Decider:
             return AttemptFailed(info.key, info.uid, attempt_number, failure.plugin, str(failure))
         except AssertionError:
             raise  # our own: the state contradicts itself
-        except Exception as error:  # noqa: BLE001  a plugin's answer passed for one and was none
-            blamed = LAST_ASKED.unusable(error)
-            return AttemptFailed(info.key, info.uid, attempt_number, blamed.plugin, str(blamed))
+        except Exception as error:  # noqa: BLE001  an answer passed for one and was none: whose?
+            why = f"an answer cannot be used: {type(error).__name__}: {printable(error)}"
+            return AttemptFailed(info.key, info.uid, attempt_number, "", why)
 
     def _attempt(self, profile: Profile, info: PodInfo, number: int) -> Decision:
         cluster = self._cluster
@@ -201,20 +201,25 @@ class Decider:
                 ReserveResult, plugin, "Reserve", plugin.reserve, screening.state, info,
                 decision.node,
             )  # fmt: skip
+            if type(result.status) is not Status:
+                check_status(plugin.name, "Reserve", result.status)
             if not result.status.is_success:
                 return _turned_down(decision, result.status.by(plugin.name), "Reserve")
             if result.note is not None:
-                reservations.append(Reservation(plugin.name, _as_recorded(plugin, result.note)))
+                reservations.append(Reservation(plugin.name, as_recorded(plugin, result.note)))
         holds: list[PermitHold] = []
         activate: dict[str, None] = {}
         for permit in profile.permit:
             answer = ask(
                 PermitResult, permit, "Permit", permit.permit, screening.state, info, decision.node
             )
+            if answer.activate:
+                activate.update(dict.fromkeys(check_keys(permit, answer.activate)))
+            if type(answer.status) is not Status:
+                check_status(permit.name, "Permit", answer.status)
             status = answer.status.by(permit.name)
-            activate.update(dict.fromkeys(answer.activate))
             if status.code is Code.WAIT:
-                timeout_ns = round(_permit_timeout_s(permit, answer) * NS_PER_S)
+                timeout_ns = round(permit_timeout_s(permit, answer) * NS_PER_S)
                 holds.append(PermitHold(permit.name, self._cluster.now_ns + timeout_ns))
             elif not status.is_success:
                 return _turned_down(decision, status, "Permit")
@@ -256,6 +261,8 @@ class Decider:
             statuses = [rejection]
         else:
             statuses = [status for status, _ in screening.counted(self._cluster.nodes)]
+        for status in statuses:
+            check_status(status.plugin, "Filter" if rejection is None else "PreFilter", status)
         refused, pending = rejecting_plugins(statuses)
         plugins = tuple(sorted({*refused, *screening.narrowed_by}))
         return Rejected(
@@ -350,6 +357,7 @@ def post_filter(
             )  # fmt: skip
         except ExtenderFailureError as failure:
             result = PostFilterResult(Status.error(str(failure)))
+        check_post_filter(plugin, result)
         if result.status.is_success:
             return result
         if result.status.code is Code.UNSCHEDULABLE_AND_UNRESOLVABLE:
@@ -457,16 +465,6 @@ def left_alone(circuit: Circuit, plugin: str) -> str:
     )
 
 
-MAX_PERMIT_TIMEOUT_S = 15 * 60.0
-"""No Permit plugin holds a pod longer, whatever it asks for (kube-scheduler's ``maxTimeout``)."""
-
-
-def _permit_timeout_s(plugin: PermitPlugin, answer: PermitResult) -> float:
-    if not answer.timeout_s >= 0:
-        raise PluginFailure(plugin.name, "Permit", f"a timeout of {answer.timeout_s} s")
-    return min(answer.timeout_s, MAX_PERMIT_TIMEOUT_S)
-
-
 def _as_go_prints(duration_ns: int) -> str:
     """A duration of less than an hour: ``500ms``, ``1.5s``, ``15m0s``."""
     minutes, rest_ns = divmod(duration_ns, 60 * NS_PER_S)
@@ -475,17 +473,9 @@ def _as_go_prints(duration_ns: int) -> str:
     return format_duration(timedelta(microseconds=rest_ns // 1000))
 
 
-def _as_recorded(plugin: ReservePlugin, note: dict[str, Any]) -> dict[str, Any]:
-    """The note as a replay will read it from the journal, so that both see the same."""
-    try:
-        recorded: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(note))
-    except (TypeError, ValueError, RecursionError) as error:
-        raise PluginFailure(plugin.name, "Reserve", f"note is not JSON: {error}") from None
-    return recorded
-
-
 def _turned_down(assigned: Assigned, status: Status, point: str) -> Decision:
     """What becomes of an assignment that Reserve or Permit refused."""
+    check_status(status.plugin, point, status)
     if not status.is_rejection:
         raise answered_error(status.plugin, point, status.message or status.code.title)
     pending = (status.plugin,) if status.code is Code.PENDING else ()

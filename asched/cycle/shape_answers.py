@@ -35,6 +35,7 @@ from asched.framework.plugin_calls import (
     ask,
     check_range,
     check_score,
+    check_status,
     filter_node,
     filter_nodes,
     normalized,
@@ -123,6 +124,8 @@ class ShapeAnswers:
                 PreFilterResult, plugin, "PreFilter", plugin.pre_filter, self.state, pod,
                 cast(Nodes, self._watched),
             )  # fmt: skip
+            if type(result.status) is not Status:
+                check_status(plugin.name, "PreFilter", result.status)
             self.pre_filter[plugin.name] = result
             self.plain &= result.node_names is None
             if result.status.is_skip:
@@ -316,6 +319,7 @@ class ShapeAnswers:
             if status.is_skip:
                 self.state.skip_score.add(plugin.name)
             elif not status.is_success:
+                check_status(plugin.name, "PreScore", status)
                 raise answered_error(plugin.name, "PreScore", status.message)
         self._scores = [
             weighted

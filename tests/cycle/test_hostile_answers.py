@@ -138,3 +138,26 @@ def test_a_queue_sort_that_raises_stops_nothing() -> None:
     decided = [pod_of(decision) for decision in scheduling.decide()]
     assert sorted(decided) == sorted(pod.key for pod in pods)
     assert decided[-1] == "default/odd"
+
+
+class Second(PermitPlugin):
+    """Asked after another Permit plugin, and blameless."""
+
+    name: ClassVar[str] = "Second"
+    api_version: ClassVar[int] = 1
+
+    def permit(self, state: CycleState, pod: PodInfo, node_name: str) -> PermitResult:
+        return PermitResult()
+
+
+@pytest.mark.parametrize("keys", [(object(),), 5, (5,), ("\udcff",), ([],)])
+def test_who_is_asked_last_is_not_blamed_for_what_another_answered(
+    keys: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(PERMITS, "keys", lambda: PermitResult(activate=keys))
+    scheduling = Scheduling(Hostile, Second)
+    scheduling.see(a_node("n0"), a_pod("bad", labels={"nonsense": "keys"}))
+    [failed] = scheduling.next()
+    assert isinstance(failed, r.AttemptFailed)
+    assert failed.plugin == "Hostile"
+    assert failed.message.startswith("plugin Hostile at Permit: its answer cannot be used: ")
