@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from prometheus_client import CollectorRegistry, Counter, Histogram
+from prometheus_client import CollectorRegistry, Counter
+
+from asched.daemon.telemetry.latencies import Latencies
 
 _DURATION_BUCKETS_S = (0.005, 0.025, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0)
 """Those of component-base."""
+_NS_PER_S = 1e9
 NO_ANSWER = "<error>"
 """The ``code`` of a request without an answer, as client-go has it."""
 
@@ -20,26 +23,22 @@ class RequestMetrics:
             ["code", "method", "host"],
             registry=registry,
         )
-        self._duration = Histogram(
+        self._duration = Latencies(
             "rest_client_request_duration_seconds",
             "Request latency in seconds. Broken down by verb, and host. Of a watch, the time until it"
             " begins.",
-            ["verb", "host"],
-            buckets=_DURATION_BUCKETS_S,
-            registry=registry,
+            ("verb", "host"),
+            _DURATION_BUCKETS_S,
         )
-        self._found: dict[tuple[str, str, int], tuple[Counter, Histogram]] = {}
+        registry.register(self._duration)
+        self._found: dict[tuple[str, str, int], Counter] = {}
 
     def answered(self, method: str, host: str, status: int, duration_s: float) -> None:
         # Finding the child of some labels costs more than counting on it.
-        found = self._found.get((method, host, status))
-        if found is None:
+        count = self._found.get((method, host, status))
+        if count is None:
             code = str(status) if status else NO_ANSWER
-            found = (
-                self._requests.labels(code, method, host),
-                self._duration.labels(method, host),
-            )
-            self._found[method, host, status] = found
-        count, duration = found
+            count = self._requests.labels(code, method, host)
+            self._found[method, host, status] = count
         count.inc()
-        duration.observe(duration_s)
+        self._duration.observe((method, host), round(duration_s * _NS_PER_S))

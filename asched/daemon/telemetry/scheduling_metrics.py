@@ -7,9 +7,11 @@ from enum import StrEnum
 from prometheus_client import CollectorRegistry, Counter, Histogram
 
 from asched.daemon.telemetry.buckets import exponential
+from asched.daemon.telemetry.latencies import Latencies
 
 _ATTEMPT_BUCKETS_S = exponential(0.001, 2, 15)
 _SLI_BUCKETS_S = exponential(0.01, 2, 20)
+_NS_PER_S = 1e9
 _MANY_ATTEMPTS = 15
 """From here on all are one, so that the label has few values (``getAttemptsLabel``)."""
 
@@ -34,27 +36,27 @@ class SchedulingMetrics:
             labels,
             registry=registry,
         )
-        self._attempt_duration = Histogram(
+        self._of_attempts: dict[tuple[AttemptResult, str], Counter] = {}
+        self._attempt_duration = Latencies(
             "scheduler_scheduling_attempt_duration_seconds",
             "Scheduling attempt latency (from the decision to the end of its binding).",
             labels,
-            buckets=_ATTEMPT_BUCKETS_S,
-            registry=registry,
+            _ATTEMPT_BUCKETS_S,
         )
-        self._of_attempts: dict[tuple[AttemptResult, str], tuple[Counter, Histogram]] = {}
-        self._algorithm_duration = Histogram(
+        self._algorithm_duration = Latencies(
             "scheduler_scheduling_algorithm_duration_seconds",
             "Latency of one decision.",
-            buckets=_ATTEMPT_BUCKETS_S,
-            registry=registry,
+            (),
+            _ATTEMPT_BUCKETS_S,
         )
-        self._sli_duration = Histogram(
+        self._sli_duration = Latencies(
             "scheduler_pod_scheduling_sli_duration_seconds",
             "From when a pod could first be tried until it was bound, over all its attempts.",
-            ["attempts"],
-            buckets=_SLI_BUCKETS_S,
-            registry=registry,
+            ("attempts",),
+            _SLI_BUCKETS_S,
         )
+        for latencies in (self._attempt_duration, self._algorithm_duration, self._sli_duration):
+            registry.register(latencies)
         self._attempts_needed = Histogram(
             "scheduler_pod_scheduling_attempts",
             "Number of attempts to successfully schedule a pod.",
@@ -82,24 +84,23 @@ class SchedulingMetrics:
 
     def decided(self, duration_s: float) -> None:
         """One decision was made, in ``duration_s``."""
-        self._algorithm_duration.observe(duration_s)
+        self._algorithm_duration.observe((), round(duration_s * _NS_PER_S))
 
     def attempt_ended(self, result: AttemptResult, profile: str, duration_s: float) -> None:
         """An attempt came to its end: for a scheduled pod that is when it is bound."""
         # Finding the child of some labels costs more than counting on it.
-        found = self._of_attempts.get((result, profile))
-        if found is None:
-            labels = (result.value, profile)
-            found = self._attempts.labels(*labels), self._attempt_duration.labels(*labels)
-            self._of_attempts[result, profile] = found
-        count, duration = found
+        count = self._of_attempts.get((result, profile))
+        if count is None:
+            count = self._of_attempts[result, profile] = self._attempts.labels(
+                result.value, profile
+            )
         count.inc()
-        duration.observe(duration_s)
+        self._attempt_duration.observe((result.value, profile), round(duration_s * _NS_PER_S))
 
     def scheduled(self, attempts: int, waited_s: float) -> None:
         """A pod is bound, ``waited_s`` after it could first be tried."""
         label = str(attempts) if attempts < _MANY_ATTEMPTS else f"{_MANY_ATTEMPTS}+"
-        self._sli_duration.labels(label).observe(max(0.0, waited_s))
+        self._sli_duration.observe((label,), round(max(0.0, waited_s) * _NS_PER_S))
         self._attempts_needed.observe(attempts)
 
     def preempted(self, victims: int) -> None:
