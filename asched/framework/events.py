@@ -136,3 +136,6 @@ class ClusterEventWithHint(NamedTuple):
     own_group: bool = False
     """It concerns only pods of the group that the event's pod is of, or that the event is about, and
     what the hint says of one of them it says of all."""
+    not_for: Callable[[str], bool] | None = None
+    """Asked with a pod's uid, before the hint and at less cost: where it says True the hint would say
+    Skip. For plugins that hold back many pods, few of which an event can concern."""

@@ -139,6 +139,7 @@ class RegisteredEvent(NamedTuple):
     event: ClusterEvent
     hint: QueueingHintFn | None
     own_group: bool = False
+    not_for: Callable[[str], bool] | None = None
 
 
 PluginLoader = Callable[[str], type[Plugin]]
@@ -276,7 +277,9 @@ class Profile:
             if name not in self._outside and isinstance(plugin, EnqueueExtensions):
                 try:
                     found += [
-                        RegisteredEvent(name, entry.event, entry.hint, entry.own_group)
+                        RegisteredEvent(
+                            name, entry.event, entry.hint, entry.own_group, entry.not_for
+                        )
                         for entry in plugin.events_to_register()
                     ]
                 except BaseException as error:

@@ -256,7 +256,8 @@ class DefaultPreemption(PostFilterPlugin, PreEnqueuePlugin, EnqueueExtensions):
 
     def events_to_register(self) -> Sequence[ClusterEventWithHint]:
         event = ClusterEvent(EventResource.ASSIGNED_POD, ActionType.DELETE)
-        return (ClusterEventWithHint(event, self._evictions_done),)
+        busy = self.handle.is_preempting
+        return (ClusterEventWithHint(event, self._evictions_done, not_for=busy),)
 
     def _evictions_done(self, pod: Pod, old: Object | None, new: Object | None) -> QueueingHint:
         """A pod held back here was on its way to be tried: it goes on once its evictions are done.

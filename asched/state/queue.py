@@ -22,10 +22,9 @@ here looks at a clock.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import IntEnum
 from itertools import islice
-from typing import NamedTuple
 
 from asched.framework.events import ActionType, ClusterEvent, EventResource, QueueingHint
 from asched.framework.extenders import EXTENDER
@@ -38,16 +37,9 @@ from asched.state.pod_groups import PodGroups
 from asched.state.pod_heap import PodHeap
 from asched.state.records import QueueSettings
 from asched.state.sort_keys import FIRST_OF_ALL, sort_key
-from asched.state.waking import Happened, concerns, group_about, hint_of
+from asched.state.waking import Happened, Listener, concerns, group_about, hint_of, is_spared
 
 NS_PER_S = 1_000_000_000
-
-
-class Listener(NamedTuple):
-    """A plugin's registration within one profile."""
-
-    scheduler_name: str
-    registered: RegisteredEvent
 
 
 class Wake(IntEnum):
@@ -459,9 +451,13 @@ class SchedulingQueue:
         return found
 
     def _near(
-        self, waiting: dict[str, QueuedPod], listeners: Iterable[Listener], happened: Happened
+        self, waiting: dict[str, QueuedPod], listeners: Sequence[Listener], happened: Happened
     ) -> dict[str, QueuedPod]:
         """Of the pods that wait for a plugin those that what it registered can concern at all."""
+        if all(listener.registered.not_for is not None for listener in listeners):
+            return {
+                key: pod for key, pod in waiting.items() if not is_spared(listeners, pod.info.uid)
+            }
         if not all(listener.registered.own_group for listener in listeners):
             return waiting
         group = group_about(happened)
