@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
@@ -9,7 +10,9 @@ from signal import SIGKILL
 from time import monotonic
 from typing import NamedTuple
 
+import aiohttp
 import anyio
+from prometheus_client.parser import text_string_to_metric_families
 
 from asched.sim.store import Change
 from tests.daemon.processes import Command, Commands, commands
@@ -55,6 +58,23 @@ class Replica:
     def has_said(self, event: str) -> bool:
         """Whether its log has that."""
         return f'"{event}"' in self.process.output
+
+    async def master_status(self) -> float:
+        """``leader_election_master_status`` as its /metrics shows it."""
+        said = [json.loads(line) for line in self.process.lines if '"health"' in line]
+        async with (
+            aiohttp.ClientSession() as session,
+            session.get(f"http://{said[0]['health']}/metrics") as response,
+        ):
+            page = await response.text()
+        (sample,) = (
+            sample
+            for family in text_string_to_metric_families(page)
+            if family.name == "leader_election_master_status"
+            for sample in family.samples
+        )
+        assert sample.labels == {"name": LEASE}
+        return sample.value
 
     def holds(self, holder: str) -> bool:
         """Whether a lease that this one holds is its own."""
@@ -150,7 +170,7 @@ async def pair(
     """Two replicas that are not started yet; what still runs at the end is killed."""
     config = folder / "config.yaml"
     config.write_text(
-        f"{OWN}health: {{address: ''}}\nlog: {{format: json}}\nleaderElection: {election}\n"
+        f"{OWN}health: {{address: '127.0.0.1:0'}}\nlog: {{format: json}}\nleaderElection: {election}\n"
     )
     made: list[Replica] = []
     async with AsyncExitStack() as stack:

@@ -1,4 +1,4 @@
-"""Two real processes: the leader stops, is killed, is paused; the other goes on."""
+"""Two real processes: the leader stops, is killed, is paused; the other goes on, and says so."""
 
 from __future__ import annotations
 
@@ -21,18 +21,26 @@ async def test_takeovers(journals: Journals, tmp_path: Path) -> None:
         await p.start(first)
         await p.bind_all(20)
         await p.start(second)
+        assert await statuses(first, second) == (1, 0)
 
         await after_a_release(p, first, second)
         await p.start(first)
+        assert await statuses(second, first) == (1, 0)
         await after_a_kill(p, second, first)
         await p.start(second)
+        assert await statuses(first, second) == (1, 0)
         await after_a_pause(p, first, second)
+        assert await second.master_status() == 1
 
         await p.bind_all(10)
         second.process.send(signal.SIGTERM)
         assert await second.ended() == 0, second.process.output
         p.check()
         await check_journal(p, journals.b)
+
+
+async def statuses(leader: Replica, standby: Replica) -> tuple[float, float]:
+    return await leader.master_status(), await standby.master_status()
 
 
 async def after_a_release(p: Pair, leader: Replica, standby: Replica) -> None:
