@@ -233,6 +233,23 @@ async def test_a_watch_that_hangs_is_begun_again_where_it_has_got() -> None:
     assert len(scene.lists) == 1
 
 
+@pytest.mark.parametrize(
+    "silent", [Answer(body=[added("b", 11)], hang=True), HANG, Answer(hang=True)]
+)
+async def test_a_watch_that_outlives_what_it_asked_for_is_begun_again(silent: Answer) -> None:
+    """The server should end it after ``timeoutSeconds``. One that does not, and sends no byte, is held
+    for dead soon after, whether or not it has answered at all."""
+    brief = ReflectorSettings(watch_timeout_s=(1, 1), watch_grace_s=0.1)
+    watches = in_turn(silent, Answer(body=[added("c", 12)], hang=True))
+    script = lists_and_watches(in_turn(listing([], "10")), watches)
+    async with reflecting(script, settings=brief) as scene:
+        await scene.until(lambda: "c" in scene.names)
+    first, second = (asked for asked in scene.server.asked if asked.is_watch)
+    assert first.query["timeoutSeconds"] == "1"
+    assert second.query["resourceVersion"] == ("11" if silent.body else "10")
+    assert len(scene.lists) == 1
+
+
 async def test_a_watch_in_a_pause_is_begun_again_at_once() -> None:
     watches = in_turn(refusal(500, "InternalError"), Answer(body=[added("b", 11)], hang=True))
     script = lists_and_watches(in_turn(listing([], "10")), watches)
