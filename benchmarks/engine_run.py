@@ -39,6 +39,7 @@ from asched.state.records import (
     TurnStarted,
     VictimEvicted,
 )
+from asched.state.rules import LATEST_RULES
 from benchmarks import api_texts
 from benchmarks.api_texts import Pod
 from benchmarks.kinds import Kind
@@ -106,7 +107,7 @@ class Run:
         self._outcomes: deque[AnyRecord] = deque()
         self._deleted: deque[AnyObject] = deque()
         self._left: set[str] = set()
-        self._fold.apply(EngineStarted("benchmark", 0, Lottery.SAMPLE))
+        self._fold.apply(EngineStarted("benchmark", 0, Lottery.SAMPLE, rules=LATEST_RULES))
         self._fold.apply(ProfilesLoaded(_default_profiles()))
         self._apply(TurnStarted(self._now_ns))
         self._observe((_PLURALS[plural], text) for plural, text in api_texts.others(kind))

@@ -54,6 +54,7 @@ from asched.state.records import (
     LeadershipGained,
     Lottery,
 )
+from asched.state.rules import LATEST_RULES
 from asched.state.session_records import SessionsLoaded
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
@@ -353,7 +354,7 @@ def _record_start(configuration: Configuration, daemon: Daemon, epoch: int | Non
     # A journal that never knew sessions need not hear that there are none.
     loaded = (SessionsLoaded(sessions),) if sessions or daemon.cluster.sessions else ()
     daemon.engine.record_start(
-        EngineStarted(__version__, settings.seed, Lottery.SAMPLE),
+        EngineStarted(__version__, settings.seed, Lottery.SAMPLE, rules=LATEST_RULES),
         *(() if epoch is None else (LeadershipGained(epoch),)),
         profiles_record(configuration),
         *loaded,

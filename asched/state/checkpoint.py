@@ -47,6 +47,7 @@ from asched.state.inquiries import FilterAnswers, Inquiry
 from asched.state.permits import PermitAnswer, WaitingPod
 from asched.state.pod_fold import PodFold
 from asched.state.records import Lottery, PodSeen, ProfilesLoaded
+from asched.state.rules import Rules
 from asched.state.sessions import GroupWrite
 from asched.state.templates import Templates
 
@@ -65,7 +66,7 @@ class Image(NamedTuple):
     """A state at one moment. It refers to what never changes, and does not change with the state,
     so it can be encoded later, and elsewhere."""
 
-    scalars: tuple[int, int, Lottery, int, int]
+    scalars: tuple[int, int, Lottery, Rules, int, int]
     loaded: ProfilesLoaded
     templates: tuple[TemplateForm, ...]
     last_template: int
@@ -91,7 +92,7 @@ def image_of_state(state: ClusterState) -> Image:
     profiles = tuple(profile.spec for profile in state.profiles.values())
     templates = state.templates
     return Image(
-        (state.now_ns, state.seed, state.lottery, state.epoch, state.next_start_row),
+        (state.now_ns, state.seed, state.lottery, state.rules, state.epoch, state.next_start_row),
         ProfilesLoaded(profiles, state.queue._settings, state.extenders),
         tuple(
             TemplateForm(number, kept.pod, kept.users, templates._numbers.get(kept.key) == number)
@@ -254,7 +255,7 @@ def restore(blob: bytes, load: PluginLoader) -> Fold:
     fold = Fold(ClusterState(), load)
     state = fold.state
     state.now_ns, state.epoch = form.now_ns, form.epoch
-    state.seed, state.lottery = form.seed, form.lottery
+    state.seed, state.lottery, state.rules = form.seed, form.lottery, form.rules
     state.templates = _templates(form.templates, form.last_template)
     # Makes the profiles and configures the queue, while there is nothing yet to sort in.
     fold.apply(form.loaded)

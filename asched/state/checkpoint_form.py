@@ -17,9 +17,10 @@ from asched.framework.status import Status
 from asched.model.pod import Pod
 from asched.model.resources import AnyObject
 from asched.state.records import Assigned, Lottery, PodSeen, ProfilesLoaded
+from asched.state.rules import Rules
 from asched.state.session_records import PodGroupDecided
 
-FORMAT = 5
+FORMAT = 6
 """To be raised whenever the form changes, or what the fold makes of the same records."""
 
 
@@ -174,6 +175,7 @@ class StateForm(Form):
     now_ns: int
     seed: int
     lottery: Lottery
+    rules: Rules
     epoch: int
     next_start_row: int
     loaded: ProfilesLoaded

@@ -33,6 +33,7 @@ from asched.state.pod_groups import PodGroups
 from asched.state.pod_index import PodIndex
 from asched.state.queue import SchedulingQueue
 from asched.state.records import Assigned, Lottery
+from asched.state.rules import Rules
 from asched.state.sessions import Sessions
 from asched.state.templates import Templates
 from asched.state.volume_index import VolumeIndex
@@ -75,6 +76,7 @@ class ClusterState:
         self.now_ns = 0
         self.seed = 0
         self.lottery = Lottery.SHUFFLE
+        self.rules = Rules.FIRST
         self.epoch = 0
         self.nodes = NodeTable()
         self.pods: dict[str, PodEntry] = {}

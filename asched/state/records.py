@@ -23,6 +23,7 @@ from asched.model.meta import OwnerReference
 from asched.model.pod import PodCondition
 from asched.model.resources import AnyObject
 from asched.state.record_base import Record as Record
+from asched.state.rules import Rules
 from asched.state.session_records import (
     EvictionDecided,
     PodGroupDecided,
@@ -55,6 +56,8 @@ class EngineStarted(Record):
     """How ties are drawn from here on. The default is that of the releases that did not say."""
     shadow: bool = False
     """It only compares itself with another scheduler. A journal is of one kind from its start."""
+    rules: Rules = Rules.FIRST
+    """What follows from records from here on, and how is decided; see :mod:`asched.state.rules`."""
 
 
 class QueueSettings(msgspec.Struct, frozen=True, gc=False):

@@ -24,6 +24,7 @@ from asched.model.pod import DEFAULT_SCHEDULER_NAME, Pod
 from asched.state.cluster import ClusterState
 from asched.state.fold import Fold
 from asched.state.records import EngineStarted, ObjectSeen, ProfilesLoaded, TurnStarted
+from asched.state.rules import LATEST_RULES
 from asched.testing.builders import split
 from asched.testing.profiles import Arguments, ProfileSetup, profile
 
@@ -105,7 +106,7 @@ def folded(
     """The state of a daemon that has seen the cluster, and its first profile."""
     fold = Fold(ClusterState(), setup.registry.load)
     fold.apply(TurnStarted(START_NS))
-    fold.apply(EngineStarted("asched.testing", seed))
+    fold.apply(EngineStarted("asched.testing", seed, rules=LATEST_RULES))
     fold.apply(ProfilesLoaded(setup.profiles, setup.queue))
     built = fold.state.profiles[setup.scheduler_name]
     if built.missing:

@@ -13,6 +13,7 @@ from asched.state.cluster import ClusterState
 from asched.state.fold import Fold
 from asched.state.invariants import check
 from asched.state.queue import NS_PER_S
+from asched.state.rules import LATEST_RULES, Rules
 from asched.state.session_records import PodGroupDecided, SessionHeld
 from tests.state.profiles import loader, profile_of
 
@@ -21,13 +22,17 @@ class Scheduling:
     """Folds what it is told and what it decides; the state is checked after each record."""
 
     def __init__(
-        self, *plugins: type[Plugin], profiles: Sequence[ProfileSpec] = (), seed: int = 1
+        self,
+        *plugins: type[Plugin],
+        profiles: Sequence[ProfileSpec] = (),
+        seed: int = 1,
+        rules: Rules = LATEST_RULES,
     ) -> None:
         self.records: list[r.AnyRecord] = []
         self.fold = Fold(ClusterState(), loader(*plugins))
         self.state = self.fold.state
         self.decider = Decider(self.state)
-        self.apply(r.EngineStarted("test", seed))
+        self.apply(r.EngineStarted("test", seed, rules=rules))
         self.apply(r.ProfilesLoaded(tuple(profiles) or (profile_of(*plugins),)))
 
     def apply(self, record: r.AnyRecord) -> None:

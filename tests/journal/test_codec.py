@@ -23,6 +23,7 @@ from asched.state.records import (
     TurnStarted,
     VictimEvicted,
 )
+from asched.state.rules import Rules
 from tests.journal.strategies import records, struct
 
 
@@ -51,6 +52,12 @@ def test_payloads_are_json_on_one_line(record: AnyRecord) -> None:
 def test_a_key_is_found_again_whatever_it_holds(key: str) -> None:
     record = Bound(key, "u", "n")
     assert CODEC.decode(1, *CODEC.encode(record)) == record
+
+
+def test_who_named_no_rules_followed_the_first() -> None:
+    record = CODEC.decode(1, "EngineStarted", 1, "", '{"version":"0.1.0","seed":7}')
+    assert isinstance(record, EngineStarted)
+    assert record.rules is Rules.FIRST
 
 
 def test_what_the_first_release_wrote_is_read() -> None:
@@ -97,6 +104,12 @@ def test_subjects(record: AnyRecord, subject: str) -> None:
         ("Bound", 1, "{", r"record 7 \(Bound v1\) does not decode"),
         ("Bound", 1, '{"type":"Bound","key":1}', r"record 7 \(Bound v1\) does not decode: .*key"),
         ("Bound", 1, '{"type":"TurnStarted","now_ns":1}', "record 7 .* 'TurnStarted'"),
+        (
+            "EngineStarted",
+            1,
+            '{"version":"9.0.0","seed":1,"rules":999}',
+            r"record 7 \(EngineStarted v1\) does not decode: .*999",
+        ),
     ],
 )
 def test_what_does_not_decode_is_named(kind: str, version: int, payload: str, message: str) -> None:

@@ -22,6 +22,7 @@ from asched.state.records import (
     Rejected,
     TurnStarted,
 )
+from asched.state.rules import LATEST_RULES
 from asched.state.session_records import SessionsLoaded
 
 _MOST_DECISIONS = 1_000
@@ -33,7 +34,7 @@ def overlooked(
     """The pending pods that a scheduler with fresh eyes would give a node, or would make room for."""
     fold = Fold(ClusterState(), registry.load)
     fold.apply(TurnStarted(now_ns))
-    fold.apply(EngineStarted("fresh", 0, Lottery.SAMPLE))
+    fold.apply(EngineStarted("fresh", 0, Lottery.SAMPLE, rules=LATEST_RULES))
     fold.apply(ProfilesLoaded(configuration.profiles, QueueSettings()))
     if configuration.sessions:
         fold.apply(SessionsLoaded(configuration.sessions))

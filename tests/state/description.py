@@ -16,6 +16,8 @@ def describe(state: ClusterState) -> dict[str, Any]:
     return {
         "now_ns": state.now_ns,
         "seed": state.seed,
+        "lottery": state.lottery,
+        "rules": state.rules,
         "epoch": state.epoch,
         "next_start_row": state.next_start_row,
         "profiles": {name: profile.spec for name, profile in state.profiles.items()},

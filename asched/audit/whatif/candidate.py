@@ -31,7 +31,11 @@ def candidate_scheduler(
     scheduler = recorded
     if configured is not None:
         scheduler = msgspec.structs.replace(
-            configured, seed=recorded.seed, lottery=recorded.lottery, pace=recorded.pace
+            configured,
+            seed=recorded.seed,
+            lottery=recorded.lottery,
+            rules=recorded.rules,
+            pace=recorded.pace,
         )
     profiles = with_changes(scheduler.profiles, changes, registry)
     scheduler = msgspec.structs.replace(scheduler, profiles=profiles)

@@ -137,6 +137,7 @@ def _scheduler(state: ClusterState, recorded: Run) -> Scheduler:
         seed=state.seed,
         pace=Pace(bind_ns=percentile(bind_ns, 50) or 0),
         lottery=state.lottery,
+        rules=state.rules,
     )
 
 

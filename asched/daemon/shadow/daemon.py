@@ -27,6 +27,7 @@ from asched.kube.reflector import ClusterWatch
 from asched.model.resources import in_order_of_listing
 from asched.state.cluster import ClusterState
 from asched.state.records import EngineStarted, LeadershipGained, ShadowCompared
+from asched.state.rules import LATEST_RULES
 
 JOURNAL_RETRY_S = 1.0
 STOP_LIMIT_S = 20.0
@@ -98,7 +99,9 @@ async def running_shadow(
     commits = Commits(journal, clock, metrics, next_seq=next_seq, retry_s=JOURNAL_RETRY_S)
     engine = ShadowEngine(follower, commits, inbox, clock, listener or log_finding)
     engine.record_start(
-        EngineStarted(__version__, configuration.settings.engine.seed, shadow=True),
+        EngineStarted(
+            __version__, configuration.settings.engine.seed, shadow=True, rules=LATEST_RULES
+        ),
         LeadershipGained(epoch),
         profiles_record(configuration),
     )

@@ -12,6 +12,7 @@ from asched.daemon.shadow.report import Report
 from asched.framework.registry import Registry
 from asched.kube.tape import Tape
 from asched.state.records import AnyRecord, EngineStarted, TurnStarted
+from asched.state.rules import LATEST_RULES
 
 _NS_PER_S = 1_000_000_000
 
@@ -23,7 +24,8 @@ def records_of(tape: Tape, follower: Follower, configuration: Configuration) -> 
         follower.apply(record)
         return record
 
-    yield applied(EngineStarted(__version__, configuration.settings.engine.seed, shadow=True))
+    seed = configuration.settings.engine.seed
+    yield applied(EngineStarted(__version__, seed, shadow=True, rules=LATEST_RULES))
     yield applied(profiles_record(configuration))
     for recorded in tape:
         # The tape's clock begins with 0; a tape whose lines are out of order keeps their order.

@@ -41,6 +41,7 @@ from asched.state.records import (
     Rejected,
     TurnStarted,
 )
+from asched.state.rules import LATEST_RULES, Rules
 from asched.state.session_records import (
     EvictionDecided,
     PodGroupDecided,
@@ -74,6 +75,8 @@ class Scheduler(msgspec.Struct, frozen=True):
     pace: Pace = Pace()
     lottery: Lottery = Lottery.SAMPLE
     """How ties are drawn; the default is what a daemon of this release does."""
+    rules: Rules = LATEST_RULES
+    """As :attr:`lottery`."""
     sessions: tuple[SessionSpec, ...] = ()
     """What batch sessions do, for the scheduler names that they serve."""
 
@@ -145,7 +148,8 @@ class Simulation:
 
     def _begin(self) -> None:
         self._apply(TurnStarted(self.now_ns))
-        self._apply(EngineStarted(__version__, self._scheduler.seed, self._scheduler.lottery))
+        chosen = self._scheduler
+        self._apply(EngineStarted(__version__, chosen.seed, chosen.lottery, rules=chosen.rules))
         self._apply(ProfilesLoaded(self._scheduler.profiles, self._scheduler.queue))
         if self._scheduler.sessions:
             self._apply(SessionsLoaded(self._scheduler.sessions))

@@ -1,0 +1,26 @@
+"""The rules of the fold and of decisions that are not those of the first releases.
+
+A journal is replayed under the rules that wrote it: :class:`~asched.state.records.EngineStarted` names
+the newest one that the daemon knew, and from there on that one and all before it hold. Journals of
+before this was recorded name none.
+
+To change what is made of the same records, add a member at the end and ask
+``state.rules >= Rules.THE_NEW_ONE`` where the two ways part. A member is never changed, moved or
+removed once it was released. An older asched does not know it, and refuses the journal instead of
+deciding something else. Mistakes that no decision shows need no rule.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+
+
+class Rules(IntEnum):
+    """By number, since each holds together with all before it."""
+
+    FIRST = 0
+    """What holds where nothing was recorded."""
+
+
+LATEST_RULES = max(Rules)
+"""What a daemon of this release follows and records."""
