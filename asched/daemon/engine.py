@@ -377,7 +377,7 @@ class Engine:
     def _decide(self, decisions: list[Decision]) -> None:
         room = self._limits.effects_under_way - self._effects.load
         ends_ns = self._clock.monotonic_ns() + round(self._limits.slice_s * NS_PER_S)
-        if room > 0 and self._cluster.queue.head() is not None:
+        if room > 0 and self._something_to_decide():
             self._begin()
         now_ns = self._clock.monotonic_ns()
         while len(decisions) < room and now_ns < ends_ns:
@@ -394,6 +394,14 @@ class Engine:
             for decision in next_decisions:
                 self._count(decision, duration_s)
             decisions.extend(next_decisions)
+
+    def _something_to_decide(self) -> bool:
+        """Whether a decision may follow now. A session or a permit may have fallen due while nothing
+        could be decided, when the look at the clock passed it over."""
+        if self._cluster.queue.head() is not None:
+            return True
+        due_ns = self._decider.next_timer_ns()
+        return due_ns is not None and due_ns <= self._now_ns
 
     def _count(self, decision: Decision, duration_s: float) -> None:
         match decision:

@@ -2,22 +2,42 @@
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
+from typing import ClassVar
 
 import anyio
 import anyio.lowlevel
+import pytest
 
 from asched.audit.travel import state_before
-from asched.daemon.daemon import Daemon
+from asched.batch.registry import SessionRegistry
+from asched.daemon.clock import SystemEngineClock
+from asched.daemon.config_file import parse
+from asched.daemon.daemon import Daemon, running_daemon
+from asched.daemon.machine import Machine
 from asched.daemon.metrics import Metrics
 from asched.framework.registry import Registry
+from asched.framework.session_plugins import Action, Session
 from asched.framework.sessions import EvictionReason
 from asched.journal import open_journal
+from asched.kube.connection import connect
+from asched.model.groups import IncubatorPodGroup
 from asched.model.resources import GroupResource, Resource
 from asched.sim.faults import Fault, FaultKind
 from asched.state.checkpoint import checkpoint_of, restore
 from asched.state.invariants import check
-from asched.state.records import Assigned, BindFailed, Rejected
+from asched.state.records import (
+    Assigned,
+    BindFailed,
+    EngineStarted,
+    ObjectGone,
+    ObjectSeen,
+    PodChanged,
+    PodSeen,
+    Rejected,
+    TurnStarted,
+)
 from asched.state.session_records import EvictionDecided, PodGroupDecided, SessionHeld
 from tests.batch_world.jobs import (
     BATCH,
@@ -32,6 +52,8 @@ from tests.batch_world.jobs import (
     unschedulable,
 )
 from tests.daemon.world import OWN, PATIENCE_S, World, world
+
+NS_PER_S = 1_000_000_000
 
 
 async def test_gangs_run_whole_and_one_too_big_says_so(tmp_path: Path) -> None:
@@ -162,6 +184,83 @@ async def quiet(daemon: Daemon) -> None:
 def terminating(w: World) -> list[str]:
     pods = w.cluster.list("pods")
     return [p["metadata"]["name"] for p in pods if "deletionTimestamp" in p["metadata"]]
+
+
+class HurriedClock(SystemEngineClock):
+    """An hour ahead, and a second further at every look."""
+
+    def __init__(self) -> None:
+        self._ahead_ns = 3_600 * NS_PER_S
+
+    def time_ns(self) -> int:
+        self._ahead_ns += NS_PER_S
+        return time.time_ns() + self._ahead_ns
+
+
+class Witness(Action):
+    """Does nothing but note when its sessions were held."""
+
+    name: ClassVar[str] = "witness"
+    held_ns: ClassVar[list[int]] = []
+
+    def execute(self, session: Session) -> None:
+        self.held_ns.append(session.cluster.now_ns)
+
+
+async def test_a_session_is_decided_at_the_time_that_the_journal_gives_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also that of a restart, where it was due before the lists, which bring no news, were through."""
+    installed = SessionRegistry.discover()
+    plugins = {name: installed.plugin(name) for name in installed.plugin_names}
+    registry = SessionRegistry(plugins, {"witness": Witness})
+    monkeypatch.setattr(SessionRegistry, "discover", lambda: registry)
+    conf = tmp_path / "kube-batch.yaml"
+    conf.write_text('actions: "witness"\ntiers: [{plugins: [{name: gang}]}]\n')
+    config = OWN + f"batch: [{{period: 20ms, conf: {conf}}}]\n"
+    configuration = parse(config, "test", Registry.discover())
+    machine = Machine.of_this_process()._replace(clock=HurriedClock())
+    Witness.held_ns.clear()
+    async with world(tmp_path, nodes=1) as w:
+        prepare(w)
+        add_gang(w, "idle", 1, "1")
+        async with w.daemon(config) as daemon:
+            # What it writes has to come back to it, or the next one's lists bring that as news.
+            with anyio.fail_after(PATIENCE_S):
+                while not says_so_itself(daemon):
+                    await anyio.lowlevel.checkpoint()
+            await quiet(daemon)
+        before = len(Witness.held_ns)
+        async with (
+            open_journal(str(w.journal)) as store,
+            connect(w.kubeconfig) as client,
+            running_daemon(
+                configuration, Registry.discover(), client, store, machine=machine
+            ) as daemon,
+        ):
+            with anyio.fail_after(PATIENCE_S):
+                while len(Witness.held_ns) == before:
+                    await anyio.lowlevel.checkpoint()
+        records = await recorded(w)
+    now_ns, recorded_ns = 0, []
+    for record in records:
+        if isinstance(record, TurnStarted):
+            now_ns = record.now_ns
+        elif isinstance(record, SessionHeld):
+            recorded_ns.append(now_ns)
+    assert Witness.held_ns == recorded_ns
+    restart = max(n for n, record in enumerate(records) if isinstance(record, EngineStarted))
+    kinds = [type(record) for record in records[restart:]]
+    news = kinds[: kinds.index(SessionHeld)]
+    assert not {ObjectSeen, PodSeen, PodChanged, ObjectGone} & {*news}, "the lists bring no news"
+    assert news.count(TurnStarted) == 1, "the start was another turn"
+
+
+def says_so_itself(daemon: Daemon) -> bool:
+    """Whether the pod and the PodGroup are known to have the conditions that a session gave them."""
+    groups = daemon.cluster.objects(IncubatorPodGroup).values()
+    pods = [entry.info.pod for entry in daemon.cluster.pods.values()]
+    return bool(pods and groups) and all(item.status.conditions for item in (*pods, *groups))
 
 
 async def test_a_failed_binding_is_tried_in_a_later_session(tmp_path: Path) -> None:
