@@ -128,6 +128,8 @@ class Effects:
         """By the pod's key. Left out again when the pod is bound or gone."""
         self._taken: set[str] = set()
         """Uids of pods that somebody else bound, until the failed binding is in the journal."""
+        self._deposed = False
+        """Whether leadership was lost: this process does not lead again."""
 
     @property
     def under_way(self) -> int:
@@ -214,10 +216,19 @@ class Effects:
     def stop(self) -> None:
         """Let what is under way end, but try nothing again. What plugins do is cancelled: the next
         start asks them again."""
+        self._end(Ending.STOPPING)
+        self._lanes.close()
+
+    def depose(self) -> None:
+        """Leadership was lost: what plugins do is cancelled at once, however long the last word takes,
+        and no binding begins any more. Somebody else decides about those pods by now."""
+        self._deposed = True
+        self._end(Ending.LEADERSHIP_LOST)
+
+    def _end(self, why: Ending) -> None:
         self._pauses.end()
         for work in self._work.values():
-            work.end(Ending.STOPPING)
-        self._lanes.close()
+            work.end(why)
 
     # -- bindings -----------------------------------------------------------------------------
 
@@ -233,6 +244,8 @@ class Effects:
         self, info: PodInfo, node_name: str, queued: QueuedPod | None, decided_at_s: float
     ) -> None:
         """``queued`` is what the queue knew of the pod; None for one that a session placed."""
+        if self._deposed:
+            return
         name = info.pod.spec.scheduler_name
         profile = self._cluster.profiles.get(name)
         if profile is not None:

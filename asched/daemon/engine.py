@@ -180,6 +180,10 @@ class Engine:
         self._effects.stop()
         self._inbox.wake()
 
+    def depose(self) -> None:
+        """Begin nothing more in the cluster, and cancel what plugins do there: leadership was lost."""
+        self._effects.depose()
+
     @property
     def leading(self) -> bool:
         """Whether it decides, as far as it is for the leader to."""

@@ -24,7 +24,7 @@ class Office:
         self._engine = engine
         self._inbox = inbox
         self._epoch = epoch
-        leadership.on_loss = self._write_down
+        leadership.on_loss = self._lose
 
     async def take(self, client: ApiClient, watch: ClusterWatch) -> None:
         """For a standby with a journal of its own: let it decide once its caches are full and the
@@ -46,7 +46,8 @@ class Office:
                 await self._engine.turn()
         await self._leadership.release()
 
-    async def _write_down(self) -> None:
+    async def _lose(self) -> None:
+        self._engine.depose()
         if self._engine.leading:
             self._inbox.put_outcome(LeadershipLost(self._epoch))
             await self._engine.resigned.wait()

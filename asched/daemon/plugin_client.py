@@ -28,6 +28,12 @@ class Ending(StrEnum):
 
     POD_GONE = "the pod is gone"
     STOPPING = "the scheduler stops"
+    LEADERSHIP_LOST = "leadership was lost"
+
+    @property
+    def leaves_it_open(self) -> bool:
+        """Whether what becomes of the pod is for the next start, or the next leader, to say."""
+        return self is not Ending.POD_GONE
 
 
 class CallTime:

@@ -70,8 +70,10 @@ class PluginWork:
         """What a plugin says; an error with its name on it where it raises, hangs or talks nonsense.
 
         Errors are worded as kube-scheduler words them (``running PreBind plugin "X": ...``). Raises
-        :class:`AbandonedError` where the daemon stops first.
+        :class:`AbandonedError` where the daemon stops first, or does not lead any more.
         """
+        if self._left_open:
+            raise AbandonedError
         time = self._time = CallTime(self._limit_s(plugin, point))
         if self._ended is not None:
             time.end(self._ended)
@@ -98,9 +100,13 @@ class PluginWork:
         finally:
             self._time = None
         self.cut_short = time.scope.cancelled_caught
-        if binder.abandoned or (self.cut_short and self._ended is Ending.STOPPING):
+        if binder.abandoned or (self.cut_short and self._left_open):
             raise AbandonedError
         return _as_status(plugin, point, time, status, error)
+
+    @property
+    def _left_open(self) -> bool:
+        return self._ended is not None and self._ended.leaves_it_open
 
     def _limit_s(self, plugin: Plugin, point: str) -> float:
         configured_s = self._limits.limit_s(plugin.name)

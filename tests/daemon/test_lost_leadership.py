@@ -1,0 +1,92 @@
+"""A leader that is deposed while plugins work for it: they are cancelled, and nothing is sent any more."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import ClassVar
+
+import anyio
+import pytest
+
+from asched.daemon.config_file import parse
+from asched.daemon.daemon import Daemon, running_daemon
+from asched.daemon.leadership import LeadershipLostError, candidate
+from asched.framework.interface import BindingClient, PreBindPlugin
+from asched.framework.pod_info import PodInfo
+from asched.framework.safety import Permission
+from asched.framework.status import SUCCESS, Status
+from asched.journal import open_journal
+from asched.kube.connection import connect
+from asched.kube.election import LeaseTiming
+from asched.kube.lease import LeaderElector, LeaseName
+from tests.daemon.world import KUBE, World, registry_with, world
+
+LEASE = LeaseName("kube-system", "asched")
+CONFIG = KUBE + "profiles:\n- plugins: {multiPoint: {enabled: [{name: Obstinate}]}}\n"
+
+
+class Obstinate(PreBindPlugin):
+    """Waits for ever, and tries to bind the pod by itself when it is cancelled."""
+
+    name: ClassVar[str] = "Obstinate"
+    api_version: ClassVar[int] = 1
+    needs: ClassVar[frozenset[Permission]] = frozenset({Permission.BIND})
+    begun: ClassVar[anyio.Event]
+    ended: ClassVar[list[str]]
+
+    async def pre_bind(self, client: BindingClient, pod: PodInfo, node_name: str) -> Status:
+        self.begun.set()
+        try:
+            await anyio.sleep_forever()
+        finally:
+            self.ended.append(client.context.ended)
+            with anyio.CancelScope(shield=True):
+                await client.bind(pod, node_name)
+        return SUCCESS
+
+
+@asynccontextmanager
+async def leader(w: World) -> AsyncIterator[Daemon]:
+    registry = registry_with(Obstinate)
+    timing = LeaseTiming(30, 20, 0.1)
+    async with (
+        open_journal(str(w.journal)) as store,
+        connect(w.kubeconfig) as client,
+        connect(w.kubeconfig) as lease_client,
+        candidate(LeaderElector(lease_client, LEASE, "it", timing)) as leadership,
+        running_daemon(
+            parse(CONFIG, "test", registry), registry, client, store, leadership=leadership
+        ) as daemon,
+    ):
+        yield daemon
+
+
+def give_lease_away(w: World) -> None:
+    spec = {"spec": {"holderIdentity": "another"}}
+    w.cluster.patch("leases.coordination.k8s.io", LEASE.name, spec, namespace=LEASE.namespace)
+
+
+async def test_what_plugins_do_for_a_deposed_leader_is_cancelled(tmp_path: Path) -> None:
+    Obstinate.begun, Obstinate.ended = anyio.Event(), []
+    written: list[tuple[str, str]] = []
+
+    def on_request(verb: str, resource: str) -> None:
+        if verb not in ("get", "list", "watch") and not resource.startswith("leases"):
+            written.append((verb, resource))
+
+    async with world(tmp_path, nodes=1) as w:
+        w.add_pod("p")
+        with (
+            pytest.RaisesGroup(LeadershipLostError, flatten_subgroups=True),
+            anyio.fail_after(30),
+        ):
+            async with leader(w):
+                await Obstinate.begun.wait()
+                w.faults.on_request = on_request
+                give_lease_away(w)
+                await anyio.sleep_forever()
+        assert Obstinate.ended == ["leadership was lost"]
+        assert written == []
+        assert not w.node_of("p")
