@@ -19,6 +19,7 @@ from asched.daemon.telemetry.engine_metrics import EngineMetrics
 from asched.daemon.telemetry.present import (
     Backlog,
     BacklogMetrics,
+    CircuitMetrics,
     EventMetrics,
     FailureMetrics,
     JournalFileMetrics,
@@ -62,7 +63,7 @@ class Metrics:
 
     def watch(self, cluster: ClusterState, reflectors: Callable[[], Sequence[Reflector]]) -> None:
         """Show what the caches and the queue hold, and what the reflectors there are do."""
-        self.show(QueueMetrics(cluster), WatchMetrics(reflectors))
+        self.show(QueueMetrics(cluster), CircuitMetrics(cluster), WatchMetrics(reflectors))
 
     def watch_work(
         self,

@@ -32,6 +32,10 @@ class Circuit:
         self.held: dict[str, None] = {}
         """Keys of the pods that were turned away because it is open."""
 
+    @property
+    def is_open(self) -> bool:
+        return self.until_ns > 0
+
     def fail(self, now_ns: int) -> None:
         spec, failed = self.spec, self.failed_at_ns
         failed.append(now_ns)
@@ -125,7 +129,7 @@ class Circuits:
 
     def _is_open(self, profile: Profile, plugin: str) -> bool:
         circuit = self._circuits.get((profile.scheduler_name, plugin))
-        return circuit is not None and circuit.until_ns > 0
+        return circuit is not None and circuit.is_open
 
 
 def waits_for_circuit(plugin: str) -> str:

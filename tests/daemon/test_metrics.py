@@ -13,6 +13,7 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.metrics_core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
+from asched.daemon.config_file import parse
 from asched.daemon.config_settings import HealthSettings
 from asched.daemon.health import Health
 from asched.daemon.inbox import Inbox
@@ -20,14 +21,15 @@ from asched.daemon.metrics import Metrics
 from asched.daemon.telemetry.buckets import exponential
 from asched.daemon.telemetry.process_metrics import ProcessMetrics
 from asched.framework.cycle_state import CycleState
-from asched.framework.interface import PermitPlugin, PermitResult
+from asched.framework.interface import FilterPlugin, PermitPlugin, PermitResult
+from asched.framework.nodes import NodeInfo
 from asched.framework.pod_info import PodInfo
 from asched.framework.status import Code, Status
 from asched.kube.changes import Deleted, Upserted
 from asched.model.meta import ObjectMeta
 from asched.model.node import Node
 from asched.model.resources import Resource
-from tests.daemon.world import KUBE, World, world
+from tests.daemon.world import KUBE, OWN, World, registry_with, world
 
 
 class Upstream(NamedTuple):
@@ -189,6 +191,44 @@ def check_form(family: Metric, upstream: Upstream) -> None:
             bounds.add(float(sample.labels["le"]))
     if bounds:
         assert sorted(bounds)[:-1] == [*map(float, upstream.buckets)], family.name
+
+
+class Sulky(FilterPlugin):
+    """Fails whenever it is asked."""
+
+    name: ClassVar[str] = "Sulky"
+    api_version: ClassVar[int] = 1
+
+    def filter(self, state: CycleState, pod: PodInfo, node: NodeInfo) -> Status:
+        raise RuntimeError("not today")
+
+
+def sulky(failures: int) -> str:
+    return (
+        f"{KUBE}profiles: [{{plugins: {{multiPoint: {{enabled: [{{name: Sulky}}]}}}}}}]\n---\n{OWN}"
+        f"plugins: [{{name: Sulky, circuitBreaker: {{failures: {failures}, openFor: 1h}}}}]\n"
+    )
+
+
+async def test_an_open_circuit_is_shown_until_it_closes(tmp_path: Path) -> None:
+    metrics, labels = Metrics(), {"plugin": "Sulky", "profile": "default-scheduler"}
+    async with (
+        world(tmp_path, nodes=1) as w,
+        shown(metrics) as health,
+        w.daemon(sulky(1), Sulky, metrics=metrics) as daemon,
+    ):
+
+        async def circuits() -> list[tuple[dict[str, str], float]]:
+            family = (await page_of(health)).families["asched_plugin_circuit_open"]
+            return [(sample.labels, sample.value) for sample in family.samples]
+
+        assert await circuits() == [(labels, 0.0)]
+        w.add_pod("p")
+        await w.until(lambda: "not today" in w.message("p"))
+        assert await circuits() == [(labels, 1.0)]
+        # Another configuration closes it.
+        await daemon.take_up(parse(sulky(9), "test", registry_with(Sulky)))
+        assert await circuits() == [(labels, 0.0)]
 
 
 async def test_its_own_metrics(tmp_path: Path) -> None:

@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from typing import Final, NamedTuple
 
 _FUNCTIONS: Final = {
-    "histogram_quantile", "rate", "increase", "sum", "max", "min", "avg", "min_over_time",
-    "max_over_time", "label_values",
+    "histogram_quantile", "rate", "increase", "sum", "max", "min", "avg", "avg_over_time",
+    "min_over_time", "max_over_time", "label_values",
 }  # fmt: skip
 _WORDS: Final = {"by", "without", "and", "or", "unless", "on", "ignoring"}
 _TOKEN: Final = re.compile(

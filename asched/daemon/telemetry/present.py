@@ -131,6 +131,24 @@ class WatchMetrics(Collector):
         yield from (lists, watches, failures, events, synced)
 
 
+class CircuitMetrics(Collector):
+    """Circuit breakers of plugins, as the fold keeps them."""
+
+    def __init__(self, cluster: ClusterState) -> None:
+        self._cluster = cluster
+
+    def collect(self) -> Iterator[Metric]:
+        gauge = GaugeMetricFamily(
+            "asched_plugin_circuit_open",
+            "Whether the plugin is left alone (1) because it failed too often; for plugins with a"
+            " circuit breaker.",
+            labels=["plugin", "profile"],
+        )
+        for profile, plugin, circuit in self._cluster.circuits:
+            gauge.add_metric([plugin, profile], float(circuit.is_open))
+        yield gauge
+
+
 class BacklogMetrics(Collector):
     """How far the engine is behind, and the effects under way."""
 
