@@ -9,11 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import sys
-from collections.abc import Callable, Coroutine, Generator, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Coroutine, Generator
 from contextvars import Context, ContextVar
 from types import FrameType
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Self
 
 import structlog
 
@@ -26,15 +25,25 @@ _SYNCHRONOUS_CALLS = "asched.framework.plugin_calls"
 
 
 class PluginTasks:
-    """The tasks of one call of an asynchronous plugin: the one that it runs in, and those it began."""
+    """The tasks of one call of an asynchronous plugin: the one that it runs in, and those it began.
 
-    __slots__ = ("_begun", "_own", "plugin", "point")
+    The plugin runs in the block of this context manager.
+    """
+
+    __slots__ = ("_begun", "_outer", "_own", "plugin", "point")
 
     def __init__(self, plugin: str, point: str) -> None:
         self.plugin = plugin
         self.point = point
         self._own = asyncio.current_task()
         self._begun: list[asyncio.Task[Any]] = []
+
+    def __enter__(self) -> Self:
+        self._outer = _PLUGIN.set(self)
+        return self
+
+    def __exit__(self, *exc: object) -> None:
+        _PLUGIN.reset(self._outer)
 
     def begun(self, task: asyncio.Task[Any]) -> None:
         self._begun.append(task)
@@ -56,17 +65,6 @@ class PluginTasks:
 
 _PLUGIN: ContextVar[PluginTasks | None] = ContextVar("asched-plugin", default=None)
 """The call of an asynchronous plugin that runs in this context."""
-
-
-@contextmanager
-def plugin_tasks(plugin: str, point: str) -> Iterator[PluginTasks]:
-    """In the block a plugin runs; tasks that it begins are its own."""
-    tasks = PluginTasks(plugin, point)
-    token = _PLUGIN.set(tasks)
-    try:
-        yield tasks
-    finally:
-        _PLUGIN.reset(token)
 
 
 class GuardedTask(asyncio.Task[Any]):

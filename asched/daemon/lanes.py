@@ -5,10 +5,10 @@ A condition that says "unschedulable" must not arrive after the binding that was
 
 from __future__ import annotations
 
+import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable
 
-import anyio
 from anyio.abc import TaskGroup
 
 Job = Callable[[], Awaitable[None]]
@@ -34,7 +34,7 @@ class Lanes:
         self._lanes: dict[str, deque[tuple[str, Job]]] = {}
         self._ready: deque[str] = deque()
         """Lanes that no task has taken up yet: as many as tasks were started or woken for them."""
-        self._idle: list[anyio.Event] = []
+        self._idle: list[asyncio.Event] = []
         self._least_idle = 0
         """The fewest that were idle at a time since the last review: so many were never needed."""
         self._until_review = REVIEWED_AFTER
@@ -83,6 +83,7 @@ class Lanes:
         self._least_idle, self._until_review = len(self._idle), REVIEWED_AFTER
 
     async def _run(self) -> None:
+        called = asyncio.Event()  # one of anyio's cannot be waited for twice
         while True:
             while self._ready:
                 await self._run_lane(self._ready.popleft())
@@ -91,7 +92,7 @@ class Lanes:
             if self._retiring:
                 self._retiring -= 1
                 return
-            called = anyio.Event()
+            called.clear()
             self._idle.append(called)
             await called.wait()
 

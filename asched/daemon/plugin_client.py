@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Awaitable, Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from enum import StrEnum
+from typing import Protocol
 
 import anyio
 
@@ -36,11 +37,38 @@ class Ending(StrEnum):
         return self is not Ending.POD_GONE
 
 
-class CallTime:
+class CallTime(Protocol):
     """The time of one call of a plugin: the framework's ``BindingContext``, and who ends it."""
 
+    ended: str
+    """Why it was ended before its time was up; empty where it was not."""
+
+    @property
+    def limit_s(self) -> float: ...
+
+    @property
+    def left_s(self) -> float: ...
+
+    @property
+    def overrun(self) -> bool:
+        """Whether it was cancelled because its time was up."""
+
+    @property
+    def cut_short(self) -> bool:
+        """Whether it was cancelled, for whatever reason."""
+
+    def end(self, why: str) -> None:
+        """Cancel what the plugin awaits, now or as soon as it may be."""
+
+    def not_counted(self) -> AbstractContextManager[None]:
+        """In the block no time passes and nothing is cancelled: the plugin waits for us, and what we
+        do has to come to its end."""
+
+
+class LimitedTime:
+    """So many seconds from now."""
+
     def __init__(self, limit_s: float) -> None:
-        """``limit_s`` from now; infinite for none."""
         self.ended = ""
         self.limit_s = limit_s
         self.scope = anyio.CancelScope(deadline=anyio.current_time() + limit_s)
@@ -52,19 +80,19 @@ class CallTime:
 
     @property
     def overrun(self) -> bool:
-        """Whether it was cancelled because its time was up."""
         return self.scope.cancelled_caught and not self.ended
 
+    @property
+    def cut_short(self) -> bool:
+        return self.scope.cancelled_caught
+
     def end(self, why: str) -> None:
-        """Cancel what the plugin awaits, now or as soon as it may be."""
         self.ended = self.ended or why
         if not self._not_counted:
             self.scope.cancel()
 
     @contextmanager
     def not_counted(self) -> Iterator[None]:
-        """In the block no time passes and nothing is cancelled: the plugin waits for us, and what we
-        do has to come to its end."""
         left_s = self.scope.deadline - anyio.current_time()
         self._not_counted += 1
         self.scope.deadline = math.inf
@@ -75,6 +103,30 @@ class CallTime:
             self.scope.deadline = anyio.current_time() + left_s
             if self.ended and not self._not_counted:
                 self.scope.cancel()
+
+
+class UnlimitedTime:
+    """That of a plugin which awaits nothing but us: it is told of an end, but not cancelled.
+
+    Nearly every pod is bound by such a plugin, so there is nothing here that costs time.
+    """
+
+    __slots__ = ("ended",)
+
+    limit_s = left_s = math.inf
+    overrun = cut_short = False
+
+    def __init__(self) -> None:
+        self.ended = ""
+
+    def end(self, why: str) -> None:
+        self.ended = self.ended or why
+
+    def not_counted(self) -> AbstractContextManager[None]:
+        return _NOTHING_TO_STOP
+
+
+_NOTHING_TO_STOP = nullcontext()
 
 
 class PluginClient:

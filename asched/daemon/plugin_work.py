@@ -8,9 +8,15 @@ from math import inf
 import anyio
 import structlog
 
-from asched.daemon.guarded_loop import PluginTasks, plugin_tasks
+from asched.daemon.guarded_loop import PluginTasks
 from asched.daemon.patient_binder import AbandonedError, PatientBinder
-from asched.daemon.plugin_client import CallTime, Ending, PluginClient
+from asched.daemon.plugin_client import (
+    CallTime,
+    Ending,
+    LimitedTime,
+    PluginClient,
+    UnlimitedTime,
+)
 from asched.daemon.plugin_settings import PluginLimits
 from asched.daemon.telemetry.stopwatch import BindingStopwatch
 from asched.framework.failures import FAILURES, FailureReason, printable, reason_of
@@ -74,32 +80,30 @@ class PluginWork:
         """
         if self._left_open:
             raise AbandonedError
-        time = self._time = CallTime(self._limit_s(plugin, point))
-        if self._ended is not None:
-            time.end(self._ended)
+        time = self._time = self._time_for(plugin, point)
         client = PluginClient(plugin, point, binder, time)
         if self._watch is not None:
             method = self._watch.watched(plugin.name, point, method)
         status: object = None
         error: BaseException | None = None
         try:
-            with plugin_tasks(plugin.name, point) as tasks:
-                if time.limit_s == inf and not time.ended:
-                    status = await _not_cancelled_by_itself(method, client, tasks)
-                else:
+            with PluginTasks(plugin.name, point) as tasks:
+                if isinstance(time, LimitedTime):
                     self._waiting(1)
                     try:
                         with time.scope:
                             status = await _not_cancelled_by_itself(method, client, tasks)
                     finally:
                         self._waiting(-1)
+                else:
+                    status = await _not_cancelled_by_itself(method, client, tasks)
         except anyio.get_cancelled_exc_class():
             raise
         except BaseException as raised:  # noqa: BLE001  third-party code runs here
             error = raised
         finally:
             self._time = None
-        self.cut_short = time.scope.cancelled_caught
+        self.cut_short = time.cut_short
         if binder.abandoned or (self.cut_short and self._left_open):
             raise AbandonedError
         return _as_status(plugin, point, time, status, error)
@@ -107,6 +111,14 @@ class PluginWork:
     @property
     def _left_open(self) -> bool:
         return self._ended is not None and self._ended.leaves_it_open
+
+    def _time_for(self, plugin: Plugin, point: str) -> LimitedTime | UnlimitedTime:
+        limit_s = self._limit_s(plugin, point)
+        if self._ended is None:
+            return UnlimitedTime() if limit_s == inf else LimitedTime(limit_s)
+        time = LimitedTime(limit_s)
+        time.end(self._ended)
+        return time
 
     def _limit_s(self, plugin: Plugin, point: str) -> float:
         configured_s = self._limits.limit_s(plugin.name)
@@ -129,7 +141,7 @@ def _nobody_counts(pods: int) -> None:
 def _as_status(
     plugin: Plugin, point: str, time: CallTime, status: object, error: BaseException | None
 ) -> Status:
-    if time.scope.cancelled_caught:
+    if time.cut_short:
         what = time.ended or f"no answer within {time.limit_s:g} s"
         if not time.ended:
             FAILURES.note(plugin.name, point, FailureReason.TIMEOUT)

@@ -61,6 +61,8 @@ def _storable(subject: str) -> str:
 
 def subject_of(record: AnyRecord) -> str:
     """Whose history a record belongs to; empty for what concerns the engine as a whole."""
+    if type(record) in _OF_A_POD:  # most are
+        return _storable(f"{_POD}/{record.key}")  # type: ignore[union-attr]  # that is what the set says
     if isinstance(record, ObjectSeen):
         return object_subject(type(record.object).__name__, record.object.key)
     if isinstance(record, ObjectGone):
@@ -69,8 +71,6 @@ def subject_of(record: AnyRecord) -> str:
         return object_subject(record.kind, record.group)
     if isinstance(record, SessionHeld):
         return session_subject(record.scheduler_name)
-    if type(record) in _OF_A_POD:
-        return _storable(f"{_POD}/{record.key}")  # type: ignore[union-attr]  # that is what the set says
     return ""
 
 

@@ -143,7 +143,9 @@ class ApiClient:
         Raises ApiError and NoAnswerError.
         """
         request = ApiRequest("GET", path, params, JSON, None, timeout_s)
-        credentials = await self._fresh_credentials()
+        credentials = self._credentials
+        if self._are_stale(credentials):
+            credentials = await self._renew(credentials)
         answer = await self._open(credentials, request)
         try:
             if answer.status == 401:
@@ -159,7 +161,9 @@ class ApiClient:
 
     async def _send(self, request: ApiRequest) -> bytes:
         """The body of a successful answer. A 401 renews the credentials, once."""
-        credentials = await self._fresh_credentials()
+        credentials = self._credentials
+        if self._are_stale(credentials):
+            credentials = await self._renew(credentials)
         answer = await self._exchange(credentials, request)
         if answer.status == 401:
             renewed = await self._renew_after_refusal(credentials)
@@ -170,23 +174,22 @@ class ApiClient:
         return answer.body
 
     async def _exchange(self, credentials: Credentials, request: ApiRequest) -> HttpAnswer:
-        await self._admit(request)
+        self._allow(request)
+        if self._budget is not None:
+            await self._budget.take()
         return await self._transport.exchange(credentials, request)
 
     async def _open(self, credentials: Credentials, request: ApiRequest) -> OpenAnswer:
-        await self._admit(request)
-        return await self._transport.open(credentials, request)
-
-    async def _admit(self, request: ApiRequest) -> None:
-        """Every request goes through here, whoever makes it, before anything of it is sent."""
+        self._allow(request)
         if self._budget is not None:
             await self._budget.take()
+        return await self._transport.open(credentials, request)
 
-    async def _fresh_credentials(self) -> Credentials:
-        credentials = self._credentials
-        if credentials.renew_at is None or self.clock.utc() < credentials.renew_at:
-            return credentials
-        return await self._renew(credentials)
+    def _allow(self, request: ApiRequest) -> None:
+        """Every request goes through here, whoever makes it, before anything of it is sent."""
+
+    def _are_stale(self, credentials: Credentials) -> bool:
+        return credentials.renew_at is not None and self.clock.utc() >= credentials.renew_at
 
     async def _renew_after_refusal(self, refused: Credentials) -> Credentials:
         """New credentials after a 401, unless the last renewal is too recent to try another."""
@@ -211,10 +214,9 @@ class ApiClient:
 
 
 class _ReadOnlyClient(ApiClient):
-    async def _admit(self, request: ApiRequest) -> None:
+    def _allow(self, request: ApiRequest) -> None:
         if request.method != "GET":
             raise PermissionError(f"{request.method} {request.path}: this client only reads")
-        await super()._admit(request)
 
 
 def _failure(answer: HttpAnswer) -> ApiError:

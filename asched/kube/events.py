@@ -373,4 +373,6 @@ def _reference(thing: PodRef | GroupRef) -> _Reference:
 
 def _micro_time(moment: datetime) -> str:
     """``metav1.MicroTime``."""
-    return f"{moment.astimezone(UTC).isoformat(timespec='microseconds')[:-6]}Z"
+    if moment.tzinfo is not UTC:
+        moment = moment.astimezone(UTC)
+    return f"{moment.isoformat(timespec='microseconds')[:-6]}Z"

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from prometheus_client import CollectorRegistry, Counter
+from prometheus_client import CollectorRegistry
 
 from asched.daemon.telemetry.latencies import Latencies
+from asched.daemon.telemetry.tallies import Tally
 
 _DURATION_BUCKETS_S = (0.005, 0.025, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0)
 """Those of component-base."""
@@ -17,11 +18,10 @@ class RequestMetrics:
     """A :class:`~asched.kube.transport.RequestWatcher`."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        self._requests = Counter(
+        self._requests = Tally(
             "rest_client_requests",
             "Number of HTTP requests, partitioned by status code, method, and host.",
-            ["code", "method", "host"],
-            registry=registry,
+            ("code", "method", "host"),
         )
         self._duration = Latencies(
             "rest_client_request_duration_seconds",
@@ -30,15 +30,9 @@ class RequestMetrics:
             ("verb", "host"),
             _DURATION_BUCKETS_S,
         )
+        registry.register(self._requests)
         registry.register(self._duration)
-        self._found: dict[tuple[str, str, int], Counter] = {}
 
     def answered(self, method: str, host: str, status: int, duration_s: float) -> None:
-        # Finding the child of some labels costs more than counting on it.
-        count = self._found.get((method, host, status))
-        if count is None:
-            code = str(status) if status else NO_ANSWER
-            count = self._requests.labels(code, method, host)
-            self._found[method, host, status] = count
-        count.inc()
+        self._requests.inc((str(status) if status else NO_ANSWER, method, host))
         self._duration.observe((method, host), round(duration_s * _NS_PER_S))

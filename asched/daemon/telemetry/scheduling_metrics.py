@@ -8,6 +8,7 @@ from prometheus_client import CollectorRegistry, Counter, Histogram
 
 from asched.daemon.telemetry.buckets import exponential
 from asched.daemon.telemetry.latencies import Latencies
+from asched.daemon.telemetry.tallies import Tally
 
 _ATTEMPT_BUCKETS_S = exponential(0.001, 2, 15)
 _SLI_BUCKETS_S = exponential(0.01, 2, 20)
@@ -29,14 +30,12 @@ class SchedulingMetrics:
 
     def __init__(self, registry: CollectorRegistry) -> None:
         labels = ("result", "profile")
-        self._attempts = Counter(
+        self._attempts = Tally(
             "scheduler_schedule_attempts",
             "Attempts to schedule pods, by the result; 'unschedulable' means that no node would do,"
             " 'error' an internal problem.",
             labels,
-            registry=registry,
         )
-        self._of_attempts: dict[tuple[AttemptResult, str], Counter] = {}
         self._attempt_duration = Latencies(
             "scheduler_scheduling_attempt_duration_seconds",
             "Scheduling attempt latency (from the decision to the end of its binding).",
@@ -55,6 +54,7 @@ class SchedulingMetrics:
             ("attempts",),
             _SLI_BUCKETS_S,
         )
+        registry.register(self._attempts)
         for latencies in (self._attempt_duration, self._algorithm_duration, self._sli_duration):
             registry.register(latencies)
         self._attempts_needed = Histogram(
@@ -88,14 +88,8 @@ class SchedulingMetrics:
 
     def attempt_ended(self, result: AttemptResult, profile: str, duration_s: float) -> None:
         """An attempt came to its end: for a scheduled pod that is when it is bound."""
-        # Finding the child of some labels costs more than counting on it.
-        count = self._of_attempts.get((result, profile))
-        if count is None:
-            count = self._of_attempts[result, profile] = self._attempts.labels(
-                result.value, profile
-            )
-        count.inc()
-        self._attempt_duration.observe((result.value, profile), round(duration_s * _NS_PER_S))
+        self._attempts.inc((result, profile))
+        self._attempt_duration.observe((result, profile), round(duration_s * _NS_PER_S))
 
     def scheduled(self, attempts: int, waited_s: float) -> None:
         """A pod is bound, ``waited_s`` after it could first be tried."""
