@@ -282,7 +282,7 @@ class Effects:
             self._forget_told(info.key, info.uid)
             if self._events is not None:
                 self._events.scheduled(_ref(info), node_name)
-            if queued is not None:
+            if queued is not None and queued.entered_at_ns is not None:
                 waited_s = self._clock.utc().timestamp() - queued.entered_at_ns / 1e9
                 self._metrics.scheduling.scheduled(queued.attempts, waited_s)
         self._metrics.scheduling.attempt_ended(

@@ -178,9 +178,10 @@ class QueuedPod:
         self.info = info
         self.added_at_ns = now_ns
         """When the pod was first seen pending."""
-        self.entered_at_ns = now_ns
-        """When it was first there to be tried: not gated. For metrics alone, and not kept in
-        checkpoints."""
+        self.entered_at_ns: int | None = None
+        """When it was first there to be tried, as nothing gated it; None until then. It stays as it is
+        where the pod is gated again (``InitialAttemptTimestamp`` of kube-scheduler). For metrics
+        alone."""
         self.timestamp_ns = now_ns
         """When it last entered a queue: the tie-break of PrioritySort."""
         self.rejected_at_ns = 0

@@ -132,6 +132,7 @@ class InquiryForm(Form):
 class QueuedForm(Form):
     pod: int
     added_at_ns: int
+    entered_at_ns: int | None
     timestamp_ns: int
     rejected_at_ns: int
     attempts: int

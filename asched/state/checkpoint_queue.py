@@ -71,6 +71,7 @@ def _queued_form(pod: QueuedPod) -> QueuedForm:
     return QueuedForm(
         -1,
         pod.added_at_ns,
+        pod.entered_at_ns,
         pod.timestamp_ns,
         pod.rejected_at_ns,
         pod.attempts,
@@ -149,6 +150,7 @@ def refill(queue: SchedulingQueue, form: QueueForm, info: Callable[[int], PodInf
 
 def _queued_pod(form: QueuedForm, info: PodInfo) -> QueuedPod:
     pod = QueuedPod(info, form.added_at_ns)
+    pod.entered_at_ns = form.entered_at_ns
     pod.timestamp_ns = form.timestamp_ns
     pod.rejected_at_ns = form.rejected_at_ns
     pod.attempts = form.attempts

@@ -116,7 +116,7 @@ class Fold:
             # Whoever was to answer may be gone, or another one now: these attempts begin again.
             state.queue.give_up(key)
         state.inquiries.clear()
-        state.queue.configure(profiles, record.queue)
+        state.queue.configure(profiles, record.queue, state.now_ns)
         for entry in state.pods.values():
             if self._pods.is_ours(entry) and entry.info.key not in state.queue:
                 state.queue.add(entry.info, state.now_ns)
@@ -172,7 +172,7 @@ class Fold:
         self.state.queue.tick(record.now_ns)
         if self.state.circuits:
             for key in self.state.circuits.tick(record.now_ns):
-                self.state.queue.activate(key)
+                self.state.queue.activate(key, record.now_ns)
 
     def _leadership_gained(self, record: r.LeadershipGained) -> None:
         if record.epoch <= self.state.epoch:
@@ -243,7 +243,7 @@ class Fold:
         group = new or old
         if isinstance(group, PodGroup | CustomPodGroup) and not only_status_changed(old, new):
             for key in sorted(self.state.groups.members(key_of(group)).standings):
-                self.state.queue.sort_in_again(key)
+                self.state.queue.sort_in_again(key, self.state.now_ns)
 
     # -- decisions ----------------------------------------------------------------------------
 
@@ -266,7 +266,7 @@ class Fold:
             self._pods.regroup(entry)
         state.books.enter(self._pods.profile(entry), entry.info, record)
         for key in record.activate:
-            state.queue.activate(key)
+            state.queue.activate(key, state.now_ns)
 
     def _rejected(self, record: r.Rejected) -> None:
         state = self.state
@@ -290,7 +290,7 @@ class Fold:
             waits_for = (waits_for_circuit(record.circuit),)
             state.queue.reject(record.key, waits_for, (), state.now_ns)
         elif record.at_once:
-            state.queue.try_again(record.key)
+            state.queue.try_again(record.key, state.now_ns)
         else:
             state.queue.reject(record.key, record.plugins, record.pending_plugins, state.now_ns)
         self._pods.regroup(entry)
@@ -454,13 +454,13 @@ class Fold:
         preemptor = eviction.preemptor
         waits = state.entry(*_ref(preemptor)) is not None
         if record.roomless and waits and not state.evictions.make_room_for(preemptor.uid):
-            state.queue.activate(preemptor.key)
+            state.queue.activate(preemptor.key, state.now_ns)
 
     def _eviction_failed(self, record: r.EvictionFailed) -> None:
         """No room will be made by this: the pod that waits for it is to look for other victims."""
         eviction = self.state.evictions.end(record.uid)
         if eviction is not None and self.state.entry(*_ref(eviction.preemptor)) is not None:
-            self.state.queue.activate(eviction.preemptor.key)
+            self.state.queue.activate(eviction.preemptor.key, self.state.now_ns)
         entry = self.state.entry(record.key, record.uid)
         if entry is not None:
             self._pods.note_in_sessions(entry)

@@ -160,7 +160,9 @@ class SchedulingQueue:
         """The timing in force."""
         return self._settings
 
-    def configure(self, profiles: Mapping[str, Profile], settings: QueueSettings) -> None:
+    def configure(
+        self, profiles: Mapping[str, Profile], settings: QueueSettings, now_ns: int
+    ) -> None:
         """New profiles: every waiting pod is sorted in afresh under them."""
         waiting = [*self]
         self._profiles, self._settings = profiles, settings
@@ -171,7 +173,7 @@ class SchedulingQueue:
         self._waiting_for.clear()
         self._listeners_of.clear()
         for pod in waiting:
-            self._activate_or_gate(pod, arrivals.RECONFIGURED)
+            self._activate_or_gate(pod, now_ns, arrivals.RECONFIGURED)
 
     def __iter__(self) -> Iterator[QueuedPod]:
         yield from self._active.pods.values()
@@ -186,7 +188,7 @@ class SchedulingQueue:
 
     def add(self, info: PodInfo, now_ns: int) -> None:
         """A pending pod of one of our profiles appeared."""
-        self._activate_or_gate(QueuedPod(info, now_ns), arrivals.POD_ADD)
+        self._activate_or_gate(QueuedPod(info, now_ns), now_ns, arrivals.POD_ADD)
 
     def update(self, info: PodInfo, events: Iterable[Happened], now_ns: int) -> None:
         """One of our pods changed. Where it was rejected, its own hints decide."""
@@ -201,12 +203,10 @@ class SchedulingQueue:
         pod.info = info
         if info.key in self._active.pods:
             # A QueueSort may read what changed.
-            self._activate_or_gate(pod)
+            self._activate_or_gate(pod, now_ns)
         elif info.key in self._gated:
             what = next((happened.event.label for happened in events), "")
             self._requeue(pod, now_ns, what)
-            if not pod.gating_plugin:
-                pod.entered_at_ns = now_ns
         elif info.key in self._unschedulable:
             self._wake_by(pod, events, now_ns)
 
@@ -267,14 +267,14 @@ class SchedulingQueue:
         self.arrivals[arrivals.UNSCHEDULABLE, arrivals.ATTEMPT_FAILURE] += 1
         self._wake_by(pod, missed, now_ns)
 
-    def try_again(self, key: str) -> None:
+    def try_again(self, key: str, now_ns: int) -> None:
         """The attempt was turned down, but what it lacked is there by now: nothing is known against
         the pod, and it takes its old place among the active ones."""
         pod, _ = self._in_flight[key]
         pod.unschedulable_plugins = pod.pending_plugins = frozenset()
         pod.consecutive_errors = 0
         self._end_flight(key)
-        self._activate_or_gate(pod, arrivals.ATTEMPT_FAILURE)
+        self._activate_or_gate(pod, now_ns, arrivals.ATTEMPT_FAILURE)
 
     def fail(self, key: str, now_ns: int) -> None:
         """The attempt, or its binding, ended in an error: tried again after a backoff."""
@@ -285,18 +285,18 @@ class SchedulingQueue:
         self._end_flight(key)
         self._requeue(pod, now_ns, arrivals.ATTEMPT_FAILURE)
 
-    def activate(self, key: str) -> None:
+    def activate(self, key: str, now_ns: int) -> None:
         """Try a waiting pod again at once, whatever it waits for (``Activate`` of kube-scheduler)."""
         pod = self.find(key)
         if pod is not None and key not in self._active.pods:
             self._forget(key)
-            self._activate_or_gate(pod, arrivals.FORCE_ACTIVATE)
+            self._activate_or_gate(pod, now_ns, arrivals.FORCE_ACTIVATE)
 
-    def sort_in_again(self, key: str) -> None:
+    def sort_in_again(self, key: str, now_ns: int) -> None:
         """What PreEnqueue and QueueSort say of an active pod may be another thing now."""
         pod = self._active.pods.get(key)
         if pod is not None and key not in self._in_flight:
-            self._activate_or_gate(pod)
+            self._activate_or_gate(pod, now_ns)
 
     # -- events and timers --------------------------------------------------------------------
 
@@ -323,7 +323,7 @@ class SchedulingQueue:
         """The clock moved on: end backoffs, and retry what has waited too long."""
         while (first := self._backoff.head()) is not None and first[0] <= now_ns:
             self._backoff.pop(first[1].info.key)
-            self._activate_or_gate(first[1], arrivals.BACKOFF_COMPLETE)
+            self._activate_or_gate(first[1], now_ns, arrivals.BACKOFF_COMPLETE)
         overdue: list[QueuedPod] = []
         for pod in self._unschedulable.values():
             # In order of rejection, so the first that is not overdue ends the search.
@@ -371,7 +371,7 @@ class SchedulingQueue:
         delay_s = self._settings.initial_backoff_s * (1 << min(failures - 1, 62))
         return pod.timestamp_ns + round(min(delay_s, self._settings.max_backoff_s) * NS_PER_S)
 
-    def _activate_or_gate(self, pod: QueuedPod, why: str = "") -> None:
+    def _activate_or_gate(self, pod: QueuedPod, now_ns: int, why: str = "") -> None:
         """``why`` is what brings it; empty where it was in the queue before."""
         profile = self._profile(pod)
         if profile is None:
@@ -383,6 +383,8 @@ class SchedulingQueue:
             self._active.pop(pod.info.key)
             self._wait(self._gated, pod, (gating,))
         else:
+            if pod.entered_at_ns is None:
+                pod.entered_at_ns = now_ns
             self._active.push(pod, sort_key(profile, pod))
         if why and not (was_gated and gating):
             self.arrivals[arrivals.GATED if gating else arrivals.ACTIVE, why] += 1
@@ -391,7 +393,7 @@ class SchedulingQueue:
         self._forget(pod.info.key)
         ends_ns = 0 if at_once else self.backoff_ends_ns(pod)
         if ends_ns <= now_ns:
-            self._activate_or_gate(pod, why)
+            self._activate_or_gate(pod, now_ns, why)
         else:
             self._backoff.push(pod, ends_ns)
             self.arrivals[arrivals.BACKOFF, why] += 1

@@ -96,7 +96,7 @@ def _with_preemptor_of_one_without_room() -> Fold:
         )
     )
     fold.apply(BindFailed(low.key, low.uid, "n0", Code.ERROR))
-    fold.state.queue.activate("default/preemptor")
+    fold.state.queue.activate("default/preemptor", fold.state.now_ns)
     assert "default/preemptor" in fold.state.queue.gated
     return fold
 

@@ -63,6 +63,7 @@ def _describe_queued(pod: QueuedPod) -> tuple[Any, ...]:
     return (
         pod.info.pod,
         pod.added_at_ns,
+        pod.entered_at_ns,
         pod.timestamp_ns,
         pod.rejected_at_ns,
         pod.attempts,

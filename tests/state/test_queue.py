@@ -23,6 +23,7 @@ from asched.framework.interface import (
 from asched.framework.pod_info import PodInfo, QueuedPod
 from asched.framework.status import Code, Status
 from asched.model.meta import Object
+from asched.model.node import Node
 from asched.model.pod import Pod
 from asched.model.resources import AnyObject
 from asched.plugins.scheduling_gates import SchedulingGates
@@ -75,6 +76,24 @@ class BrokenGate(PreEnqueuePlugin, EnqueueExtensions):
 
     def events_to_register(self) -> Sequence[ClusterEventWithHint]:
         return ()
+
+
+class NodeGate(PreEnqueuePlugin, EnqueueExtensions):
+    """Pods wait until the cluster has a node named ``open``."""
+
+    name: ClassVar[str] = "NodeGate"
+    api_version: ClassVar[int] = 1
+
+    def pre_enqueue(self, pod: PodInfo) -> Status:
+        there = any(node.name == "open" for node in self.handle.cluster.objects(Node).values())
+        return Status() if there else Status.unresolvable("no node is open")
+
+    def events_to_register(self) -> Sequence[ClusterEventWithHint]:
+        return (
+            ClusterEventWithHint(
+                ClusterEvent(EventResource.NODE, ActionType.ADD | ActionType.DELETE)
+            ),
+        )
 
 
 class Queue:
@@ -314,6 +333,26 @@ def test_gated_pods_wait_for_their_gates() -> None:
     assert list(queue.queue.gated) == ["default/p"]
     queue.see(a_pod("p"))
     assert queue.names() == ["p"]
+
+
+def test_a_pod_is_there_to_be_tried_when_its_gate_was_first_open() -> None:
+    """``InitialAttemptTimestamp``: whoever opened it, and once for all."""
+    queue = Queue(NodeGate)
+    queue.see(a_pod("p"))
+    [pod] = queue.queue
+    assert [waiting.entered_at_ns for waiting in queue.queue] == [None]
+    queue.pass_time(1000)
+    queue.see(a_node("open"))
+    assert pod.entered_at_ns == queue.fold.state.now_ns == 1000 * NS_PER_S
+    assert pod.timestamp_ns == 0
+    queue.pass_time(1)
+    queue.apply(r.ObjectGone("Node", "open"))
+    queue.see(labelled(a_pod("p"), app="new"))
+    assert list(queue.queue.gated) == ["default/p"]
+    queue.pass_time(1)
+    queue.see(a_node("open"))
+    assert queue.names() == ["p"]
+    assert pod.entered_at_ns == 1000 * NS_PER_S
 
 
 def test_a_pre_enqueue_that_raises_holds_back_its_pod_alone() -> None:
