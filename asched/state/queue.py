@@ -226,6 +226,7 @@ class SchedulingQueue:
             if pod is None:
                 return False
             self._forget(key)
+            pod.gating_plugin = ""
             self.drifted += 1
         pod.attempts += 1
         # An attempt that goes on keeps the events since it began.

@@ -355,6 +355,17 @@ def test_a_pod_is_there_to_be_tried_when_its_gate_was_first_open() -> None:
     assert pod.entered_at_ns == 1000 * NS_PER_S
 
 
+def test_a_pod_that_was_gated_in_its_own_time_is_woken_by_who_rejected_it() -> None:
+    """A journal has a decision about a pod that a later release of a plugin holds back."""
+    queue = Queue(SchedulingGates, NodeWatcher)
+    queue.see(a_pod("p", gates=("a",)))
+    [pod] = queue.queue
+    queue.apply(r.Rejected("default/p", pod.info.uid, 1, "no", ("NodeWatcher",)))
+    assert queue.queue.drifted == 1
+    queue.see(a_node("n1"))
+    assert list(queue.queue.backoff) == ["default/p"]
+
+
 def test_a_pre_enqueue_that_raises_holds_back_its_pod_alone() -> None:
     queue = Queue(BrokenGate)
     queue.see(a_pod("bad", labels={"bad": "yes"}), a_pod("good"))
