@@ -32,7 +32,7 @@ from asched.daemon.reloads import ConfigFile, ReloadRequests, Reloads
 from asched.daemon.replica import ReplicaParts, running_replica
 from asched.daemon.shadow.daemon import require_kind
 from asched.daemon.telemetry.tracing import traced
-from asched.daemon.watchdog import OverrunMetrics, watched
+from asched.daemon.watchdog import OverrunMetrics, limits_of, watched
 from asched.framework.registry import Registry
 from asched.journal.opening import is_shared, journal_file, open_journal, shown
 from asched.journal.store import JournalStore
@@ -132,10 +132,14 @@ async def _serve(
             log.info("scheduling" if served.leadership is None else "candidate for leadership",
                      server=client.server, journal=shown(url), health=health.address)  # fmt: skip
             tasks.start_soon(_once_warm, served, manager, health)
+
+            async def take_up(new: Configuration) -> TakenUp:
+                taken = await served.take_up(new)
+                watchdog.limit_by(limits_of(new.settings))
+                return taken
+
             read = partial(load, registry=registry)
-            reloads = Reloads(
-                options.file, read, served.take_up, metrics.reloads, manager, client.clock
-            )
+            reloads = Reloads(options.file, read, take_up, metrics.reloads, manager, client.clock)
             tasks.start_soon(reloads.run, requests)
             await stop.wait()
             tasks.cancel_scope.cancel()

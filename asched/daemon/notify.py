@@ -33,6 +33,8 @@ class ServiceManager:
         self._hangs: Callable[[], bool] = _does_not_hang
         self._ready = anyio.Event()
         self._failing = False
+        self._status = ""
+        """What it was last, but for reloads."""
 
     @classmethod
     def from_environment(
@@ -56,6 +58,7 @@ class ServiceManager:
 
     def ready(self, status: str) -> None:
         """The service does what it is for. Its start is over."""
+        self._status = status
         self._tell("READY=1", f"STATUS={status}")
         self._ready.set()
 
@@ -66,10 +69,10 @@ class ServiceManager:
         if self._ready.is_set():
             self._tell("RELOADING=1", f"MONOTONIC_USEC={monotonic_us}", "STATUS=reloading")
 
-    def reloaded(self, status: str) -> None:
-        """The configuration was looked at, whatever came of it."""
+    def reloaded(self, trouble: str = "") -> None:
+        """The configuration was looked at; ``trouble`` says so where it cannot be used."""
         if self._ready.is_set():
-            self._tell("READY=1", f"STATUS={status}")
+            self._tell("READY=1", f"STATUS={trouble or self._status}")
 
     def stopping(self) -> None:
         """The end has begun; what is under way is brought to its own."""

@@ -34,6 +34,7 @@ TAKEN_UP: Final = frozenset(
         "percentageOfNodesToScore",
         "podInitialBackoffSeconds",
         "podMaxBackoffSeconds",
+        "engine.pluginTimeLimit",
         "engine.turnTimeSlice",
         "engine.unschedulableFlushInterval",
         "batch",
@@ -94,6 +95,7 @@ class Reconfigurer:
     def __init__(self, start: Configuration, running: Running) -> None:
         """``start``: what the daemon was started with."""
         self._start = start
+        self._present = start
         self._profiles = profiles_record(start)
         self._running = running
 
@@ -103,10 +105,7 @@ class Reconfigurer:
         Returns when it is folded, after what was decided by the one before. Raises
         :class:`ReconfigurationError`, and nothing has changed then.
         """
-        kept = (
-            *_kept(self._start.scheduler, new.scheduler),
-            *_kept(self._start.settings, new.settings),
-        )
+        kept = tuple(name for name in _differing(self._start, new) if name not in TAKEN_UP)
         if new.faults:
             raise ReconfigurationError("; ".join(new.faults))
         records: list[ProfilesLoaded | SessionsLoaded] = []
@@ -119,8 +118,9 @@ class Reconfigurer:
             records.append(SessionsLoaded(new.sessions))
         replacement = await self._extenders(new) if profiles in records else None
         await self._in_turn(new, tuple(records), replacement)
-        self._profiles = profiles
-        return TakenUp(bool(records), kept)
+        others = any(name in TAKEN_UP for name in _differing(self._present, new))
+        self._profiles, self._present = profiles, new
+        return TakenUp(bool(records) or others, kept)
 
     def _try_out(self, record: ProfilesLoaded) -> None:
         """Build the profiles once, on the cluster as it is: the fold must not be the first to try."""
@@ -178,14 +178,19 @@ class Reconfigurer:
         done.set()
 
 
-def _kept(start: Section, new: Section, prefix: str = "") -> Iterator[str]:
-    """The settings that differ and cannot change while the daemon runs."""
-    for field in msgspec.structs.fields(start):
+def _differing(before: Configuration, after: Configuration) -> Iterator[str]:
+    """The settings that differ and have an effect, as they are written."""
+    yield from _differing_in(before.scheduler, after.scheduler)
+    yield from _differing_in(before.settings, after.settings)
+
+
+def _differing_in(before: Section, after: Section, prefix: str = "") -> Iterator[str]:
+    for field in msgspec.structs.fields(before):
         name = prefix + field.encode_name
-        before, after = getattr(start, field.name), getattr(new, field.name)
-        if before == after or name in TAKEN_UP or name in WITHOUT_EFFECT:
+        old, new = getattr(before, field.name), getattr(after, field.name)
+        if old == new or name in WITHOUT_EFFECT:
             continue
-        if isinstance(before, Section) and isinstance(after, Section):
-            yield from _kept(before, after, f"{name}.")
+        if isinstance(old, Section) and isinstance(new, Section) and name not in TAKEN_UP:
+            yield from _differing_in(old, new, f"{name}.")
         else:
             yield name

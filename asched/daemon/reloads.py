@@ -147,7 +147,7 @@ class Reloads:
                 self._manager.reloaded(_REFUSED)
                 return
             self._metrics.ended(success=True)
-            self._manager.reloaded("scheduling")
+            self._manager.reloaded()
             if taken.kept:
                 log.warning(
                     "settings that count only after a restart", settings=", ".join(taken.kept)

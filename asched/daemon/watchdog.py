@@ -112,6 +112,10 @@ class Watchdog:
         self._over.set()
         self._thread.join()
 
+    def limit_by(self, limit_s: Callable[[str], float]) -> None:
+        """From now on plugins may hold the loop for as long as ``limit_s`` says."""
+        self._limit_s = limit_s
+
     def trouble(self) -> str:
         """Which plugin holds the loop, or held it lately; empty where none did."""
         recently = self._last and time.monotonic() - self._last_s < _REMEMBERED_S
@@ -168,6 +172,12 @@ class OverrunMetrics(Collector):
 @asynccontextmanager
 async def watched(settings: AschedConfiguration) -> AsyncIterator[Watchdog]:
     """Within the block the loop that it runs in is watched."""
-    limits, default = PluginLimits(settings.plugins), settings.engine.plugin_time_limit
-    with Watchdog(lambda plugin: limits.limit_s(plugin) or default.total_seconds()) as watchdog:
+    with Watchdog(limits_of(settings)) as watchdog:
         yield watchdog
+
+
+def limits_of(settings: AschedConfiguration) -> Callable[[str], float]:
+    """How long plugins may hold the loop, by name, in seconds."""
+    limits = PluginLimits(settings.plugins)
+    default_s = settings.engine.plugin_time_limit.total_seconds()
+    return lambda plugin: limits.limit_s(plugin) or default_s

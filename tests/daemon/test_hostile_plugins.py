@@ -14,6 +14,7 @@ import pytest
 from tests.daemon import hostile_plugins
 from tests.daemon.hostile_plugins import HOSTILE
 from tests.daemon.processes import Command, commands, running
+from tests.daemon.test_reload import hang_up, until_taken_up
 from tests.daemon.world import KUBE, OWN, World, world
 
 HEALTHY_PODS = 40
@@ -66,6 +67,46 @@ def config_file(folder: Path) -> Path:
         KUBE + msgspec.yaml.encode({"profiles": profiles}).decode() + "---\n" + SETTINGS
     )
     return path
+
+
+def sleeper(plugin_time_limit: str, plugins: str = "") -> str:
+    return (
+        f"{KUBE}profiles: [{{plugins: {{multiPoint: {{enabled: [{{name: Sleeps}}]}}}}}}]\n---\n{OWN}"
+        "health: {address: '127.0.0.1:0'}\nlog: {format: json}\n"
+        f"engine: {{pluginTimeLimit: {plugin_time_limit}}}\nplugins: [{plugins}]\n"
+    )
+
+
+@pytest.mark.usefixtures("hostile_distribution")
+async def test_a_reload_changes_how_long_a_plugin_may_hold_the_loop(tmp_path: Path) -> None:
+    config = tmp_path / "config.yaml"
+    config.write_text(sleeper("1h"))
+    async with world(tmp_path, nodes=1) as w, commands(tmp_path) as made:
+        arguments = (
+            "run", "--kubeconfig", str(w.kubeconfig), "--config", str(config),
+            "--journal", str(w.journal),
+        )  # fmt: skip
+        async with running(made, *arguments) as command:
+
+            async def overruns_of(pod: str) -> str:
+                w.add_pod(pod)
+                await w.until(lambda: bool(w.node_of(pod)))
+                counter = r"^asched_plugin_overruns_total{.*Sleeps.*} (.*)$"
+                return "".join(re.findall(counter, await metrics_of(command), re.MULTILINE))
+
+            assert await overruns_of("patient") == ""
+            config.write_text(sleeper("1h", "{name: Sleeps, timeLimit: 200ms}"))
+            await hang_up(command)
+            await until_taken_up(command, 1)
+            assert await overruns_of("named") == "1.0"
+            config.write_text(sleeper("200ms"))
+            await hang_up(command)
+            await until_taken_up(command, 2)
+            assert await overruns_of("like-all") == "2.0"
+            config.write_text(sleeper("1h"))
+            await hang_up(command)
+            await until_taken_up(command, 3)
+            assert await overruns_of("patient-again") == "2.0"
 
 
 async def metrics_of(command: Command) -> str:

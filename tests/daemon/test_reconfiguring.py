@@ -176,13 +176,26 @@ async def test_settings_that_wait_for_a_restart_are_named(tmp_path: Path) -> Non
     async with world(tmp_path) as w, w.daemon() as daemon:
         changed = KUBE + "clientConnection: {qps: 5, burst: 7}\n---\n" + OWN
         changed += "journal: {url: 'sqlite+aiosqlite:///other.db'}\n"
-        changed += "health: {address: '127.0.0.1:1'}\nengine: {seed: 3, turnTimeSlice: 9ms}\n"
+        changed += "health: {address: '127.0.0.1:1'}\nengine: {seed: 3}\n"
         taken = await take_up(daemon, changed)
         assert sorted(taken.kept) == [
             "clientConnection.burst", "clientConnection.qps", "engine.seed", "health.address",
             "journal.url",
         ]  # fmt: skip
         assert not taken.changed
+
+
+@pytest.mark.parametrize(
+    "setting",
+    ["engine: {turnTimeSlice: 9ms}", "engine: {pluginTimeLimit: 9ms}", "log: {level: debug}"],
+)
+async def test_settings_of_which_nothing_is_recorded_are_news_once(
+    tmp_path: Path, setting: str
+) -> None:
+    async with world(tmp_path) as w, w.daemon(OWN) as daemon:
+        assert await take_up(daemon, OWN + setting) == TakenUp(True, ())
+        assert await take_up(daemon, OWN + setting) == TakenUp(False, ())
+        assert await take_up(daemon, OWN) == TakenUp(True, ())
 
 
 def test_the_page_names_every_setting_that_waits_for_a_restart() -> None:

@@ -234,14 +234,14 @@ def manager(tmp_path: Path) -> Iterator[Manager]:
 
 async def test_a_reload_is_told_from_its_begin_to_its_end(tmp_path: Path, manager: Manager) -> None:
     service = ServiceManager(manager.address)
-    service.ready("scheduling")
+    service.ready("standby")
     trial = Trial(tmp_path, service)
     await trial.change(KUBE + "podMaxBackoffSeconds: 20\n")
     ready, begun, ended = manager.received()
     assert ready["READY"] == "1"
     assert begun["RELOADING"] == "1"
     assert int(begun["MONOTONIC_USEC"]) >= 0
-    assert ended == {"READY": "1", "STATUS": "scheduling"}
+    assert ended == {"READY": "1", "STATUS": "standby"}
     trial.refuse = "no"
     await trial.change(KUBE + "podMaxBackoffSeconds: 30\n")
     _, ended = manager.received()
