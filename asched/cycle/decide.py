@@ -12,11 +12,12 @@ from typing import Protocol
 import msgspec
 import numpy as np
 
-from asched.cycle.answers import as_recorded, check_keys, check_post_filter, permit_timeout_s
+from asched.cycle.answers import as_recorded, check_keys, permit_timeout_s
 from asched.cycle.attempt import Attempt, Screening
 from asched.cycle.extenders import Consultation, NobodyToConsult, consult
 from asched.cycle.group_conditions import group_decisions
 from asched.cycle.lottery import Best, choose
+from asched.cycle.post_filter import narrowed_status, post_filter
 from asched.cycle.shape_cache import ShapeCache
 from asched.framework.duration import format_duration
 from asched.framework.extenders import AttemptPausedError, ExtenderFailureError
@@ -24,10 +25,8 @@ from asched.framework.failures import printable
 from asched.framework.findings import histogram, rejecting_plugins
 from asched.framework.interface import (
     PermitResult,
-    PostFilterResult,
     ReserveResult,
 )
-from asched.framework.nodes import BoolColumn, RowArray
 from asched.framework.observation import OBSERVATION, CallObserver
 from asched.framework.plugin_calls import PluginFailure, answered_error, ask, check_status
 from asched.framework.pod_info import PodInfo, QueuedPod
@@ -333,102 +332,6 @@ class Decider:
                 held_by.remove(answer.plugin)
                 decisions.append(PermitAllowed(answer.key, uid, answer.plugin))
         return tuple(decisions)
-
-
-def post_filter(
-    cluster: ClusterState, profile: Profile, info: PodInfo, screening: Screening
-) -> PostFilterResult:
-    """Ask PostFilter plugins in order until one made room, or one answered that nothing will
-    (``RunPostFilterPlugins``). Raises :class:`PluginFailure` for a plugin that raises, and
-    :class:`AttemptPausedError` where an extender is to be asked about preemption first.
-    """
-    reasons: list[str] = []
-    nominated: str | None = None
-    at_once = False
-    if profile.left_out:
-        # Preemption tries the pod against all filters of the profile but for those skipped.
-        screening.state.skip_filter |= profile.left_out
-    for plugin in profile.post_filter:
-        refused = RefusedNodes(cluster, screening)
-        try:
-            result = ask(
-                PostFilterResult, plugin, "PostFilter", plugin.post_filter, screening.state, info,
-                refused,
-            )  # fmt: skip
-        except ExtenderFailureError as failure:
-            result = PostFilterResult(Status.error(str(failure)))
-        check_post_filter(plugin, result)
-        if result.status.is_success:
-            return result
-        if result.status.code is Code.UNSCHEDULABLE_AND_UNRESOLVABLE:
-            # The plugin is sure: no other is asked, and its words are what is said.
-            return result
-        if not result.status.is_rejection:
-            # So it is after an error, which does not fail the attempt: the pod is unschedulable as
-            # before.
-            return PostFilterResult(Status.unschedulable(*result.status.reasons))
-        reasons.extend(result.status.reasons)
-        at_once = at_once or result.at_once
-        if result.nominated_node is not None:
-            nominated = result.nominated_node
-    return PostFilterResult(Status.unschedulable(*reasons), nominated, at_once=at_once)
-
-
-class RefusedNodes:
-    """Why nodes were refused, for PostFilter plugins."""
-
-    def __init__(self, cluster: ClusterState, screening: Screening) -> None:
-        self._cluster = cluster
-        self._table = cluster.nodes
-        self._screening = screening
-
-    def status(self, node_name: str) -> Status | None:
-        row = self._table.row_of(node_name)
-        if row is None:
-            return None
-        screening = self._screening
-        if screening.rejected is not None:
-            return screening.rejected
-        if screening.node_names is not None and node_name not in screening.node_names:
-            return narrowed_status(screening)
-        return screening.findings.status(row)
-
-    def names(self, *, unresolvable: bool) -> list[str]:
-        resolute = self._with({Code.UNSCHEDULABLE_AND_UNRESOLVABLE})
-        rows = resolute if unresolvable else self._with(set(Code)) & ~resolute
-        return [self._table.names[row] for row in np.flatnonzero(rows).tolist()]
-
-    def rows(self, code: Code) -> RowArray:
-        if self._screening.rejected is None and not self._said({code}):
-            return np.zeros(0, np.intp)
-        return np.flatnonzero(self._with({code}))
-
-    def _said(self, codes: set[Code]) -> bool:
-        """Whether any node may have been refused with one of these codes."""
-        if Code.UNSCHEDULABLE_AND_UNRESOLVABLE in codes:
-            return True  # as all nodes that were not looked at
-        return any(status.code in codes for status, _ in self._screening.counted(self._table))
-
-    def _with(self, codes: set[Code]) -> BoolColumn:
-        """Where a node was refused with one of these codes."""
-        alive, screening = self._table.alive, self._screening
-        if screening.rejected is not None:
-            return alive & (screening.rejected.code in codes)
-        if not self._said(codes):
-            return np.zeros(self._table.size, np.bool_)
-        findings = screening.findings
-        sought = np.array([status.code in codes for status in findings.statuses], np.bool_)
-        refused = alive & ~findings.passing & sought[findings.code]
-        looked_at = screening.looked_at(self._table)
-        if Code.UNSCHEDULABLE_AND_UNRESOLVABLE in codes:
-            return np.where(looked_at, refused, alive)
-        return refused & looked_at
-
-
-def narrowed_status(screening: Screening) -> Status:
-    """What is said of nodes that PreFilter left out."""
-    by = " ".join(screening.narrowed_by)
-    return Status.unresolvable(f"node(s) didn't satisfy plugin(s) [{by}]")
 
 
 def fit_message(cluster: ClusterState, screening: Screening, post_filter: str) -> str:

@@ -13,8 +13,9 @@ import msgspec
 import numpy as np
 
 from asched.cycle.attempt import Attempt, PluginScores, Screening
-from asched.cycle.decide import NO_NODES, fit_message, left_alone, post_filter
+from asched.cycle.decide import NO_NODES, fit_message, left_alone
 from asched.cycle.extenders import Consultation
+from asched.cycle.post_filter import post_filter
 from asched.cycle.shape_cache import ShapeCache
 from asched.framework.extenders import EXTENDER, AttemptPausedError, ExtenderFailureError
 from asched.framework.plugin_calls import PluginFailure, filter_nodes, held_back

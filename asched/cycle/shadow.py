@@ -9,8 +9,9 @@ from __future__ import annotations
 import msgspec
 
 from asched.cycle.attempt import Attempt
-from asched.cycle.decide import NO_NODES, fit_message, post_filter
+from asched.cycle.decide import NO_NODES, fit_message
 from asched.cycle.lottery import Best
+from asched.cycle.post_filter import post_filter
 from asched.cycle.shape_cache import ShapeCache
 from asched.framework.extenders import AttemptPausedError
 from asched.framework.plugin_calls import PluginFailure

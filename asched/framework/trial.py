@@ -84,6 +84,12 @@ class Fit:
             for row in rows:
                 yield Trial(self, np.array([row], np.intp))
 
+    def supposed(self, rows: RowArray, placed: Sequence[Placed]) -> _Hypothesis:
+        """These rows of the cluster's nodes, with pods added."""
+        hypothesis = _Hypothesis(self, self.suppose(rows))
+        hypothesis.add(placed)
+        return hypothesis
+
     def suppose(self, rows: RowArray) -> SupposedNodes:
         return self._cluster.suppose(rows)
 

@@ -149,9 +149,13 @@ class Permits:
         try:
             yield
         finally:
-            self._answers = _Answers()
-            for answer in before:
-                self._answers.add(answer)
+            self.hear_only(before)
+
+    def hear_only(self, answers: Sequence[PermitAnswer]) -> None:
+        """Nothing was said but these answers."""
+        self._answers = _Answers()
+        for answer in answers:
+            self._answers.add(answer)
 
     def allow(self, key: str, plugin: str) -> bool:
         """A plugin lets a pod go; once the last one did the pod waits no more. False where that

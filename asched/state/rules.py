@@ -20,6 +20,8 @@ class Rules(IntEnum):
 
     FIRST = 0
     """What holds where nothing was recorded."""
+    GANGS_EVICT_TOGETHER = 2
+    """A member of a gang evicts nobody where the gang would be incomplete all the same."""
 
 
 LATEST_RULES = max(Rules)

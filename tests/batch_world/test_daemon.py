@@ -258,9 +258,9 @@ async def test_a_session_is_decided_at_the_time_that_the_journal_gives_it(
 
 def says_so_itself(daemon: Daemon) -> bool:
     """Whether the pod and the PodGroup are known to have the conditions that a session gave them."""
-    groups = daemon.cluster.objects(IncubatorPodGroup).values()
-    pods = [entry.info.pod for entry in daemon.cluster.pods.values()]
-    return bool(pods and groups) and all(item.status.conditions for item in (*pods, *groups))
+    groups = [bool(g.status.conditions) for g in daemon.cluster.objects(IncubatorPodGroup).values()]
+    pods = [bool(entry.info.pod.status.conditions) for entry in daemon.cluster.pods.values()]
+    return bool(groups and pods) and all(groups + pods)
 
 
 async def test_a_failed_binding_is_tried_in_a_later_session(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from asched.cycle.attempt import Attempt
-from asched.cycle.decide import RefusedNodes
+from asched.cycle.post_filter import RefusedNodes
 from asched.cycle.shape_cache import ShapeCache
 from asched.framework.cycle_state import CycleState
 from asched.framework.interface import FilterAllPlugin, Plugin
