@@ -34,7 +34,7 @@ class Lanes:
         self._lanes: dict[str, deque[tuple[str, Job]]] = {}
         self._ready: deque[str] = deque()
         """Lanes that no task has taken up yet: as many as tasks were started or woken for them."""
-        self._idle: list[asyncio.Event] = []
+        self._idle: list[asyncio.Future[None]] = []
         self._least_idle = 0
         """The fewest that were idle at a time since the last review: so many were never needed."""
         self._until_review = REVIEWED_AFTER
@@ -54,7 +54,7 @@ class Lanes:
             self._lanes[lane] = deque([(kind, job)])
             self._ready.append(lane)
             if self._idle:
-                self._idle.pop().set()
+                _call(self._idle.pop())
             else:
                 self._tasks.start_soon(self._run)
             self._least_idle = min(self._least_idle, len(self._idle))
@@ -70,20 +70,21 @@ class Lanes:
         """Let tasks end with their lanes. What is submitted later is run all the same."""
         self._closed = True
         for called in self._idle:
-            called.set()
+            _call(called)
         self._idle.clear()
 
     def _review(self) -> None:
         """Let half of the tasks go that were idle all the time: a burst needed them."""
         spare = self._least_idle // 2
         for called in self._idle[:spare]:
-            called.set()
+            _call(called)
         del self._idle[:spare]
         self._retiring += spare
         self._least_idle, self._until_review = len(self._idle), REVIEWED_AFTER
 
     async def _run(self) -> None:
-        called = asyncio.Event()  # one of anyio's cannot be waited for twice
+        # An event would look for the running loop each time, which asks the kernel who we are.
+        loop = asyncio.get_running_loop()
         while True:
             while self._ready:
                 await self._run_lane(self._ready.popleft())
@@ -92,9 +93,9 @@ class Lanes:
             if self._retiring:
                 self._retiring -= 1
                 return
-            called.clear()
+            called = loop.create_future()
             self._idle.append(called)
-            await called.wait()
+            await called
 
     async def _run_lane(self, lane: str) -> None:
         queue = self._lanes[lane]
@@ -105,3 +106,8 @@ class Lanes:
         finally:
             del self._lanes[lane]
             self._lane_ended()
+
+
+def _call(idle: asyncio.Future[None]) -> None:
+    if not idle.done():  # its task may have been cancelled
+        idle.set_result(None)

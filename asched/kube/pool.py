@@ -46,6 +46,7 @@ class _Connection(asyncio.Protocol):
         self.used_at_s = 0.0
         """When its last answer came, by the clock of the event loop."""
         self._pool = pool
+        self._loop = pool.loop
         self._transport: asyncio.Transport | None = None
         self._parser = AnswerParser()
         self._answer: asyncio.Future[HttpAnswer] | None = None
@@ -60,10 +61,9 @@ class _Connection(asyncio.Protocol):
         assert self._answer is None, "one request at a time"
         if transport is None or transport.is_closing():
             raise NoAnswerError("the connection was closed", sent=False)
-        loop = asyncio.get_running_loop()
-        answer: asyncio.Future[HttpAnswer] = loop.create_future()
+        answer: asyncio.Future[HttpAnswer] = self._loop.create_future()
         self._answer = answer
-        timer = loop.call_later(timeout_s, self._fail, f"timed out after {timeout_s:g} s")
+        timer = self._loop.call_later(timeout_s, self._fail, f"timed out after {timeout_s:g} s")
         transport.write(request)
         try:
             return await answer
@@ -117,11 +117,14 @@ class _Connection(asyncio.Protocol):
 
 
 class ConnectionPool:
-    """At most ``limit`` connections to the endpoint that was asked for last."""
+    """At most ``limit`` connections to the endpoint that was asked for last. Made in the event loop that
+    it is used in."""
 
     def __init__(self, limit: int, keepalive_s: float) -> None:
         """A connection that was silent for longer than ``keepalive_s`` is not used again, and closed
         when others come back."""
+        # Kept: before Python 3.12 each look for the running loop asks the kernel who we are.
+        self.loop = asyncio.get_running_loop()
         self._limit = limit
         self._keepalive_s = keepalive_s
         self._endpoint: Endpoint | None = None
@@ -146,10 +149,9 @@ class ConnectionPool:
         """
         connection = self._take(endpoint)
         if connection is None:
-            loop = asyncio.get_running_loop()
-            ends_s = loop.time() + timeout_s
-            connection = await self._wait_for_one(endpoint, timeout_s)
-            timeout_s = ends_s - loop.time()
+            ends_s = self.loop.time() + timeout_s
+            connection = await self._wait_for_one(endpoint, ends_s)
+            timeout_s = ends_s - self.loop.time()
             if timeout_s <= 0:
                 self._put_back(connection)
                 raise NoAnswerError("no connection was free in time", sent=False)
@@ -182,7 +184,7 @@ class ConnectionPool:
         while self._idle:
             connection = self._idle.pop()
             if connection.usable:
-                silent_s = asyncio.get_running_loop().time() - connection.used_at_s
+                silent_s = self.loop.time() - connection.used_at_s
                 if silent_s <= self._keepalive_s:
                     return connection
                 connection.abort()
@@ -194,7 +196,7 @@ class ConnectionPool:
         if connection.endpoint != self._endpoint:
             connection.abort()
             return
-        now_s = connection.used_at_s = asyncio.get_running_loop().time()
+        now_s = connection.used_at_s = self.loop.time()
         if self._give(connection):
             return
         self._idle.append(connection)
@@ -211,13 +213,13 @@ class ConnectionPool:
                 return True
         return False
 
-    async def _wait_for_one(self, endpoint: Endpoint, timeout_s: float) -> _Connection:
+    async def _wait_for_one(self, endpoint: Endpoint, ends_s: float) -> _Connection:
         try:
-            async with asyncio.timeout(timeout_s):
-                while len(self._connections) + self._connecting >= self._limit:
-                    connection = await self._in_turn()
-                    if connection is not None and connection.usable:
-                        return connection
+            while len(self._connections) + self._connecting >= self._limit:
+                connection = await self._in_turn(ends_s)
+                if connection is not None and connection.usable:
+                    return connection
+            async with asyncio.timeout_at(ends_s):
                 return await self._connect(endpoint)
         except TimeoutError as error:
             where = f"{endpoint.host}:{endpoint.port}"
@@ -225,25 +227,28 @@ class ConnectionPool:
                 f"no connection to {where}: {describe(error)}", sent=False
             ) from None
 
-    async def _in_turn(self) -> _Connection | None:
-        turn: asyncio.Future[_Connection | None] = asyncio.get_running_loop().create_future()
+    async def _in_turn(self, ends_s: float) -> _Connection | None:
+        turn: asyncio.Future[_Connection | None] = self.loop.create_future()
         self._waiting.append(turn)
+        timer = self.loop.call_at(ends_s, _in_vain, turn)
         try:
             return await turn
         except asyncio.CancelledError:
-            if turn.done() and not turn.cancelled():
+            if turn.done() and not turn.cancelled() and turn.exception() is None:
                 given = turn.result()
                 if given is None:
                     self._give(None)
                 else:
                     self._put_back(given)
             raise
+        finally:
+            timer.cancel()
 
     async def _connect(self, endpoint: Endpoint) -> _Connection:
         self._connecting += 1
         connected = False
         try:
-            _, connection = await asyncio.get_running_loop().create_connection(
+            _, connection = await self.loop.create_connection(
                 lambda: _Connection(self, endpoint),
                 endpoint.host,
                 endpoint.port,
@@ -263,6 +268,11 @@ class ConnectionPool:
                 self._give(None)
         self._connections.add(connection)
         return connection
+
+
+def _in_vain(turn: asyncio.Future[_Connection | None]) -> None:
+    if not turn.done():
+        turn.set_exception(TimeoutError())
 
 
 def describe(error: Exception) -> str:
