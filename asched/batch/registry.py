@@ -7,6 +7,7 @@ from collections.abc import Iterable, Mapping
 from functools import cache
 from typing import Generic, TypeVar
 
+from asched.framework.profile import PluginOrigin
 from asched.framework.session_plugins import ACTION_GROUP, PLUGIN_GROUP, Action, SessionPlugin
 from asched.framework.strict import nearest
 
@@ -60,6 +61,14 @@ class SessionRegistry:
     def action_names(self) -> tuple[str, ...]:
         return self._actions.names
 
+    def plugin_origin(self, name: str) -> PluginOrigin:
+        """Which distribution offers the session plugin, which can be loaded."""
+        return self._plugins.origin(name)
+
+    def action_origin(self, name: str) -> PluginOrigin:
+        """Which distribution offers the action, which can be loaded."""
+        return self._actions.origin(name)
+
     def plugin(self, name: str) -> type[SessionPlugin]:
         """Raises :class:`SessionRegistryError`."""
         return self._plugins.load(name)
@@ -85,6 +94,13 @@ class _Shelf(Generic[T]):
     @property
     def names(self) -> tuple[str, ...]:
         return tuple(sorted(self._offers.keys() | self._loaded.keys()))
+
+    def origin(self, name: str) -> PluginOrigin:
+        """Both of its texts are empty for what no distribution offers."""
+        for offer in self._offers.get(name, ()):
+            if offer.dist is not None:
+                return PluginOrigin(name, offer.dist.name, offer.dist.version)
+        return PluginOrigin(name, "", "")
 
     def load(self, name: str) -> type[T]:
         if name in self._loaded:

@@ -5,15 +5,19 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator
+from importlib.metadata import EntryPoint
 from pathlib import Path
 from typing import Any
 
 import pytest
 from typer.testing import CliRunner
 
+from asched.batch.registry import SessionRegistry, SessionRegistryError
 from asched.cli.main import app
 from asched.cli.plugins.new import Names, template_files, template_folder, write_distribution
+from asched.cli.plugins.session_parts import describe_all, describe_named
 from asched.framework.registry import Registry
+from asched.framework.session_plugins import ACTION_GROUP, PLUGIN_GROUP
 
 HEAD = """
 from typing import ClassVar
@@ -177,6 +181,50 @@ def test_a_plugin_is_shown_with_all_it_declares(tmp_path: Path) -> None:
     assert run("show", "NodeResourceFit") == (
         2, "", 'asched: unknown plugin "NodeResourceFit"; did you mean NodeResourcesFit?\n',
     )  # fmt: skip
+
+
+SESSIONS = """
+apiVersion: asched.dev/v1
+kind: AschedConfiguration
+batch: [{schedulerName: batch}]
+"""
+
+
+def test_what_takes_part_in_batch_sessions_is_listed_and_shown(tmp_path: Path) -> None:
+    file = tmp_path / "c.yaml"
+    file.write_text(SESSIONS)
+    found = {(each["kind"], each["name"]): each for each in shown("list", "--config", str(file))}
+    gang = found["session plugin", "gang"]
+    assert (gang["distribution"], gang["source"]) == ("asched", "asched.batch.plugins.gang:Gang")
+    assert {"job_ready", "job_valid", "preemptable", "on_close"} <= {*gang["callbacks"]}
+    # As kube-batch's default configuration has it.
+    assert gang["enabled"] == [{"profile": "batch", "place": 1}]
+    assert found["session plugin", "drf"]["enabled"] == [{"profile": "batch", "place": 2}]
+    assert found["action", "backfill"]["enabled"] == [{"profile": "batch", "place": 2}]
+    assert found["action", "reclaim"]["enabled"] == []
+    assert ("plugin", "NodeResourcesFit") in found
+
+    code, out, _ = run("list", "--config", str(file))
+    assert code == 0
+    (line,) = (line for line in out.splitlines() if line.split()[:1] == ["backfill"])
+    assert "batch: step 2" in line
+    assert shown("show", "gang")["callbacks"] == gang["callbacks"]
+    code, out, _ = run("show", "reclaim", "--config", str(file))
+    assert code == 0
+    assert ("Action reclaim" in out, "nowhere" in out) == (True, True)
+
+
+def test_a_session_plugin_that_cannot_be_loaded_is_told_of_beside_the_others() -> None:
+    offers = [
+        EntryPoint("Gone", "asched_test_gone:Gone", PLUGIN_GROUP),
+        EntryPoint("allocate", "asched.batch.actions.allocate:Allocate", ACTION_GROUP),
+    ]
+    registry = SessionRegistry.of_entry_points(offers)
+    found, (broken,) = describe_all(registry, None)
+    assert [(each.name, each.enabled) for each in found] == [("allocate", None)]
+    assert broken.startswith('session plugin "Gone": importing asched_test_gone:Gone failed: ')
+    with pytest.raises(SessionRegistryError, match="importing asched_test_gone:Gone failed"):
+        describe_named(registry, "Gone", None)
 
 
 @pytest.mark.parametrize(

@@ -4,19 +4,29 @@ from __future__ import annotations
 
 import re
 import warnings
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, NamedTuple, TypeVar
 
 import typer
 
+from asched.batch.registry import SessionRegistry, SessionRegistryError
 from asched.cli.errors import EXIT_FAILURE, BadInput, CommandError
 from asched.cli.output import TableOrData, print_json, print_table, to_plain
 from asched.cli.plugins.description import PluginDescription, Use, describe
+from asched.cli.plugins.session_parts import (
+    PartKind,
+    SessionPartDescription,
+    describe_all,
+    describe_named,
+)
 from asched.cli.root import command_app
 from asched.daemon.config_file import ConfigFileError, load
 from asched.framework.profile import ProfileSpec
 from asched.framework.registry import Registry, RegistryError
+from asched.framework.sessions import SessionSpec
+
+D = TypeVar("D", PluginDescription, SessionPartDescription)
 
 app = command_app("Look at the plugins that are installed, check them, or begin one.")
 
@@ -34,23 +44,27 @@ def plugins() -> None:
 
 @app.command(name="list")
 def list_plugins(config: ConfigOption = None, output: OutputOption = TableOrData.TABLE) -> None:
-    """List all plugins: where they come from, which extension points they serve, their arguments.
+    """List all plugins: where they come from, which extension points they serve, their arguments;
+    and the actions and plugins of batch sessions.
 
     Exits with 1 if one of them cannot be loaded; the others are listed all the same.
     """
     registry = Registry.discover()
-    profiles = _profiles(config, registry)
+    uses = _uses(config, registry)
     found: list[PluginDescription] = []
     broken: list[str] = []
     for name in registry.names:
         try:
-            found.append(describe(registry, name, profiles))
+            found.append(describe(registry, name, uses.profiles))
         except RegistryError as error:
             broken.append(str(error))
+    parts = describe_all(SessionRegistry.discover(), uses.sessions)
+    broken += parts.broken
     if output is TableOrData.JSON:
-        print_json(found)
+        print_json([*found, *parts.found])
     else:
-        _print_plugins(found, with_uses=profiles is not None)
+        _print_plugins(found, with_uses=config is not None)
+        _print_parts(parts.found, with_uses=config is not None)
     for line in broken:
         typer.echo(line, err=True)
     if broken:
@@ -63,18 +77,21 @@ def show(
     config: ConfigOption = None,
     output: OutputOption = TableOrData.TABLE,
 ) -> None:
-    """Show one plugin: what it serves and declares, its arguments, where it is enabled."""
+    """Show one plugin: what it serves and declares, its arguments, where it is enabled. Or an action,
+    or a plugin, of batch sessions."""
     registry = Registry.discover()
-    if name not in registry:
-        raise BadInput(f"asched: {_unknown(name, registry)}")
+    uses = _uses(config, registry)
     try:
-        found = describe(registry, name, _profiles(config, registry))
-    except RegistryError as error:
+        if name in registry:
+            _show(describe(registry, name, uses.profiles), output, _print_plugin)
+            return
+        parts = describe_named(SessionRegistry.discover(), name, uses.sessions)
+    except (RegistryError, SessionRegistryError) as error:
         raise CommandError(f"asched: {error}") from None
-    if output is TableOrData.JSON:
-        print_json(found)
-    else:
-        _print_plugin(found)
+    if not parts:
+        raise BadInput(f"asched: {_unknown(name, registry)}")
+    for part in parts:
+        _show(part, output, _print_part)
 
 
 @app.command()
@@ -153,13 +170,21 @@ def new(
 # -- what was asked for ---------------------------------------------------------------------------
 
 
-def _profiles(config: Path | None, registry: Registry) -> tuple[ProfileSpec, ...] | None:
+class _Uses(NamedTuple):
+    """What a configuration makes use of; None where none was given."""
+
+    profiles: tuple[ProfileSpec, ...] | None
+    sessions: tuple[SessionSpec, ...] | None
+
+
+def _uses(config: Path | None, registry: Registry) -> _Uses:
     if config is None:
-        return None
+        return _Uses(None, None)
     try:
-        return load(config, registry).profiles
+        configuration = load(config, registry)
     except ConfigFileError as error:
         raise BadInput(error.lines) from None
+    return _Uses(configuration.profiles, configuration.sessions)
 
 
 def _unknown(name: str, registry: Registry) -> str:
@@ -191,6 +216,13 @@ def _names_of(distribution: str, registry: Registry) -> list[str]:
 def _normalized(distribution: str) -> str:
     """As PEP 503 compares names."""
     return re.sub(r"[-_.]+", "-", distribution).lower()
+
+
+def _show(what: D, output: TableOrData, as_table: Callable[[D], None]) -> None:
+    if output is TableOrData.JSON:
+        print_json(what)
+    else:
+        as_table(what)
 
 
 # -- tables ---------------------------------------------------------------------------------------
@@ -245,6 +277,38 @@ def _print_plugin(plugin: PluginDescription) -> None:
         ]
         print_table(("ARGUMENT", "DEFAULT"), arguments)
         typer.echo(f"Schema: {_inline(plugin.arguments_schema)}")
+
+
+def _print_parts(found: Sequence[SessionPartDescription], *, with_uses: bool) -> None:
+    columns = ["NAME", "KIND", "DISTRIBUTION", "VERSION", "CALLBACKS", "LOAD"]
+    columns += ["ENABLED"] if with_uses else []
+    print_table(columns, [[*_part_row(part)] for part in found], title="In batch sessions")
+
+
+def _part_row(part: SessionPartDescription) -> Iterator[str]:
+    yield from (part.name, part.kind.value, part.distribution, part.version)
+    yield ", ".join(part.callbacks)
+    yield f"{part.load_milliseconds:g} ms"
+    if part.enabled is not None:
+        yield _named(part)
+
+
+def _named(part: SessionPartDescription) -> str:
+    word = "step" if part.kind is PartKind.ACTION else "tier"
+    return "; ".join(f"{use.profile}: {word} {use.place}" for use in part.enabled or ())
+
+
+def _print_part(part: SessionPartDescription) -> None:
+    rows = [
+        ("what it does", part.summary),
+        ("from", f"{part.distribution} {part.version}, {part.source}"),
+        ("callbacks", ", ".join(part.callbacks)),
+        ("loaded in", f"{part.load_milliseconds:g} ms"),
+    ]
+    if part.enabled is not None:
+        rows.append(("enabled", _named(part) or "nowhere"))
+    title = f"{part.kind.value.capitalize()} {part.name}"
+    print_table(("", ""), [row for row in rows if row[1]], title=title)
 
 
 def _inline(value: object) -> str:

@@ -55,6 +55,8 @@ class PluginDescription(msgspec.Struct, frozen=True, rename="camel"):
     """What importing it took here; whoever is loaded first pays for what others need as well."""
     enabled: tuple[Use, ...] | None = None
     """Where the configuration enables it; None where none was given."""
+    kind: str = "plugin"
+    """Beside actions and session plugins, which are of kinds of their own."""
 
 
 def describe(
