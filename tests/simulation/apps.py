@@ -81,11 +81,9 @@ def drawn_app(name: str, chance: Random, load: Workload) -> App:
     naming = chance.choice((Naming.FRESH, Naming.SAME))
     if chance.random() < load.sessions:
         spec["schedulerName"] = SESSIONS
-    urgent = chance.random() < load.urgent
-    if urgent:
-        # No gang is: its members preempt though it may never be complete, and keep others waiting.
+    if chance.random() < load.urgent:
         spec["priorityClassName"] = URGENT
-    if not urgent and chance.random() < load.gangs:
+    if chance.random() < load.gangs:
         gang = chance.randint(2, 4)
         replicas = max(replicas, gang)
         spec["schedulingGroup"] = {"podGroupName": name}
