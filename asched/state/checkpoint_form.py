@@ -150,6 +150,7 @@ class HappenedForm(Form):
     """The number of a pod, or another object."""
     new: AnyObject | int | None
     held_since_ns: int | None = None
+    nomination: bool = False
 
 
 class QueueForm(Form):

@@ -112,6 +112,7 @@ def encoded(image: QueueImage, number: PodNumber) -> QueueForm:
                 reference(e.old),
                 reference(e.new),
                 e.held_since_ns,
+                e.nomination,
             )
             for e in image.events
         ),
@@ -167,4 +168,4 @@ def _happened(form: HappenedForm, info: Callable[[int], PodInfo]) -> Happened:
         return info(reference).pod if isinstance(reference, int) else reference
 
     event = ClusterEvent(EventResource(form.resource), ActionType(form.action))
-    return Happened(event, thing(form.old), thing(form.new), form.held_since_ns)
+    return Happened(event, thing(form.old), thing(form.new), form.held_since_ns, form.nomination)

@@ -255,7 +255,9 @@ class Fold:
         self._pods.place(entry, record.node, PodPhase.ASSUMED)
         entry.assignment = record
         entry.reserved = record if record.reservations else None
-        state.nominator.withdraw(record.key)
+        kept_on = state.nominator.withdraw(record.key)
+        if kept_on != record.node:
+            self._pods.kept_no_longer(entry.info, kept_on)
         if state.circuits:
             state.circuits.worked(entry.info.pod.spec.scheduler_name)
         self._advance_start(record.examined)
@@ -275,15 +277,18 @@ class Fold:
         if record.session:
             return
         if record.nominated_node is not None:
-            state.nominator.nominate(entry.info, record.nominated_node)
+            kept_on = state.nominator.nominate(entry.info, record.nominated_node)
+            self._pods.kept_no_longer(entry.info, kept_on)
         preemptor = Victim(record.key, record.uid)
         for victim in record.victims:
             node = record.nominated_node or ""
             state.evictions.begin(Eviction(victim, preemptor, node))
         for displaced in record.displaced:
-            if state.entry(displaced.key, displaced.uid) is not None:
-                state.nominator.withdraw(displaced.key)
-                self._pods.regroup(state.pods[displaced.key])
+            other = state.entry(displaced.key, displaced.uid)
+            if other is not None:
+                kept_on = state.nominator.withdraw(displaced.key)
+                self._pods.regroup(other)
+                self._pods.kept_no_longer(other.info, kept_on)
         self._advance_start(record.examined)
         if record.circuit:
             state.circuits.hold(entry.info.pod.spec.scheduler_name, record.circuit, record.key)

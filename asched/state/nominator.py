@@ -55,7 +55,7 @@ class Nominator:
             self._hosts = np.zeros(self._nodes.size, np.bool_)
             for name in self._by_node:
                 self._mark(name)
-        return np.flatnonzero(self._hosts)
+        return self._hosts.nonzero()[0]
 
     def _mark(self, name: str) -> None:
         row = self._nodes.row_of(name)
@@ -74,13 +74,15 @@ class Nominator:
     def pods_on(self, node_name: str) -> Iterable[PodInfo]:
         return self._by_node.get(node_name, {}).values()
 
-    def nominate(self, pod: PodInfo, node_name: str) -> None:
-        """Nominate a pod to a node, or to none where the name is empty."""
-        self.withdraw(pod.key)
+    def nominate(self, pod: PodInfo, node_name: str) -> str:
+        """Nominate a pod to a node, or to none where the name is empty. The name of another node that it
+        was nominated to before, or empty."""
+        before = self.withdraw(pod.key)
         if node_name:
             self._node_of[pod.key] = node_name
             self._by_node.setdefault(node_name, {})[pod.key] = pod
             self._changed(node_name)
+        return before if before != node_name else ""
 
     def refresh(self, pod: PodInfo) -> None:
         """The pod changed; its nomination stays."""
@@ -89,7 +91,8 @@ class Nominator:
             self._by_node[node_name][pod.key] = pod
             self._changed(node_name)
 
-    def withdraw(self, key: str) -> None:
+    def withdraw(self, key: str) -> str:
+        """Nominate the pod to no node. The node that it was nominated to, or empty."""
         node_name = self._node_of.pop(key, "")
         if node_name:
             pods = self._by_node[node_name]
@@ -97,3 +100,4 @@ class Nominator:
             if not pods:
                 del self._by_node[node_name]
             self._changed(node_name)
+        return node_name

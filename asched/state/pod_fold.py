@@ -18,6 +18,7 @@ from asched.state.changes import pod_changes
 from asched.state.cluster import ClusterState, PodEntry, PodPhase
 from asched.state.pod_groups import standing_of_pending
 from asched.state.records import Bound, PodChanged, PodSeen
+from asched.state.rules import Rules
 from asched.state.templates import reports_resources
 from asched.state.waking import Happened
 
@@ -182,9 +183,9 @@ class PodFold:
     def _pending_updated(self, entry: PodEntry, info: PodInfo) -> None:
         state, old = self._state, entry.info
         entry.info = info
-        nominated = info.pod.status.nominated_node_name
+        kept_on, nominated = "", info.pod.status.nominated_node_name
         if nominated != old.pod.status.nominated_node_name and self.is_ours(entry):
-            state.nominator.nominate(info, nominated)
+            kept_on = state.nominator.nominate(info, nominated)
         else:
             state.nominator.refresh(info)
         self.regroup(entry)
@@ -198,6 +199,7 @@ class PodFold:
             state.queue.add(info, state.now_ns)
         for event in pod_changes(old, info, EventResource.UNSCHEDULED_POD):
             self._tell(event, old.pod, info.pod)
+        self.kept_no_longer(info, kept_on)
 
     def gone(self, key: str) -> None:
         state = self._state
@@ -254,7 +256,23 @@ class PodFold:
         state.queue.remove(key)
         state.inquiries.pop(key, None)
         state.permits.end(key)
-        state.nominator.withdraw(key)
+        kept_on = state.nominator.withdraw(key)
+        if kept_on != entry.node:
+            self.kept_no_longer(entry.info, kept_on)
+
+    def kept_no_longer(self, info: PodInfo, node_name: str) -> None:
+        """No room is kept any more for the pod on that node; nothing to tell where there is none.
+
+        kube-scheduler tells of it as of a pod that left the node, where it sees that the nominated node
+        of a pending pod changed or the pod went (``updatePodInSchedulingQueue``,
+        ``deletePodFromSchedulingQueue``). We tell as soon as we decide it, and also where the pod got
+        another node than the nominated one, which kube-scheduler leaves to the flush.
+        """
+        state = self._state
+        if node_name and state.rules >= Rules.KEPT_ROOM_IS_TOLD and state.queue.heeds_events:
+            pod = _as_if_on(node_name, info.pod)
+            happened = Happened(_ASSIGNED_DELETE, pod, None, nomination=True)
+            state.queue.happened(happened, state.now_ns)
 
     # -- sessions -----------------------------------------------------------------------------
 
@@ -345,8 +363,11 @@ def standing_of(state: ClusterState, entry: PodEntry) -> Standing:
 
 def _on_node(entry: PodEntry) -> Pod:
     """The placed pod as hints are to see it: on its node, whether or not the API says so yet."""
-    pod = entry.info.pod
-    if pod.spec.node_name == entry.node:
+    return _as_if_on(entry.node, entry.info.pod)
+
+
+def _as_if_on(node_name: str, pod: Pod) -> Pod:
+    if pod.spec.node_name == node_name:
         return pod
     replace = msgspec.structs.replace
-    return replace(pod, spec=replace(pod.spec, node_name=entry.node))
+    return replace(pod, spec=replace(pod.spec, node_name=node_name))

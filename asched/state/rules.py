@@ -20,8 +20,13 @@ class Rules(IntEnum):
 
     FIRST = 0
     """What holds where nothing was recorded."""
+    NOMINATED_NODE_ALONE = 1
+    """A pod whose nominated node will do asks filters about no other node with pods nominated to it, so
+    that one that fails there does not fail the attempt (``evaluateNominatedNode``)."""
     GANGS_EVICT_TOGETHER = 2
     """A member of a gang evicts nobody where the gang would be incomplete all the same."""
+    KEPT_ROOM_IS_TOLD = 3
+    """Room that is kept for a nominated pod no longer is news to those whom it kept out."""
 
 
 LATEST_RULES = max(Rules)

@@ -31,6 +31,8 @@ class Happened(NamedTuple):
     new: Object | None
     held_since_ns: int | None = None
     """Of room that a pod of a group gives back which Permit had held: since when it was held."""
+    nomination: bool = False
+    """The room is what was kept for a nominated pod, which is shown as if it had been on that node."""
 
 
 _POD_EVENTS = frozenset({EventResource.ASSIGNED_POD, EventResource.UNSCHEDULED_POD})
@@ -38,8 +40,11 @@ _POD_EVENTS = frozenset({EventResource.ASSIGNED_POD, EventResource.UNSCHEDULED_P
 
 def concerns(pod: QueuedPod, happened: Happened) -> bool:
     """A pod hears of itself only by ``TARGET_POD``, and of nobody else by that: the room that it
-    gives back when its own binding fails, for one, is no news to it."""
+    gives back when its own binding fails, for one, is no news to it. That its nomination was taken back
+    is: it is to find another node."""
     resource = happened.event.resource
+    if happened.nomination:
+        return _concerns_kept_room(pod, happened)
     if resource not in _POD_EVENTS and resource is not EventResource.TARGET_POD:
         return True
     about = happened.new or happened.old
@@ -47,6 +52,12 @@ def concerns(pod: QueuedPod, happened: Happened) -> bool:
     if own is not (resource is EventResource.TARGET_POD):
         return False
     return happened.held_since_ns is None or _concerns_room_of_held(pod, happened)
+
+
+def _concerns_kept_room(pod: QueuedPod, happened: Happened) -> bool:
+    """Whom a nominated pod keeps out: pods of no higher priority (``getLEPriorityPreCheck``)."""
+    nominated = happened.old
+    return isinstance(nominated, Pod) and pod.info.priority <= nominated.spec.priority
 
 
 _ROUNDS_OF_ITS_OWN = 2

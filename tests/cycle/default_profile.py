@@ -11,6 +11,7 @@ from asched.framework.resolve import resolve
 from asched.state.cluster import ClusterState
 from asched.state.fold import Fold
 from asched.state.records import ProfilesLoaded
+from asched.state.rules import LATEST_RULES, Rules
 from tests.cycle.scheduling import Scheduling
 
 
@@ -31,6 +32,6 @@ def default_fold() -> Fold:
     return fold
 
 
-def default_scheduling() -> Scheduling:
+def default_scheduling(rules: Rules = LATEST_RULES) -> Scheduling:
     plugins = tuple(installed().load(name) for name in default_profiles()[0].plugin_names)
-    return Scheduling(*plugins, profiles=default_profiles())
+    return Scheduling(*plugins, profiles=default_profiles(), rules=rules)

@@ -16,7 +16,6 @@ from asched.framework.events import (
 )
 from asched.framework.interface import (
     EnqueueExtensions,
-    Plugin,
     PreEnqueuePlugin,
     QueueSortPlugin,
 )
@@ -25,14 +24,13 @@ from asched.framework.status import Code, Status
 from asched.model.meta import Object
 from asched.model.node import Node
 from asched.model.pod import Pod
-from asched.model.resources import AnyObject
 from asched.plugins.scheduling_gates import SchedulingGates
 from asched.state import records as r
 from asched.state.fold import FoldError
-from asched.state.invariants import check
-from asched.state.queue import NS_PER_S, SchedulingQueue
+from asched.state.queue import NS_PER_S
 from tests.state.objects import a_node, a_pod, bound, labelled
 from tests.state.profiles import NodeWatcher, RoomWatcher, a_fold, profile_of
+from tests.state.queue_driver import Queue
 
 
 class Broken(NodeWatcher):
@@ -94,56 +92,6 @@ class NodeGate(PreEnqueuePlugin, EnqueueExtensions):
                 ClusterEvent(EventResource.NODE, ActionType.ADD | ActionType.DELETE)
             ),
         )
-
-
-class Queue:
-    """A fold whose head is decided by the test."""
-
-    def __init__(self, *plugins: type[Plugin]) -> None:
-        self.fold = a_fold(*(plugins or (SchedulingGates, NodeWatcher, RoomWatcher)))
-        self.see(a_node("n0"))
-
-    @property
-    def queue(self) -> SchedulingQueue:
-        return self.fold.state.queue
-
-    def apply(self, record: r.AnyRecord) -> None:
-        self.fold.apply(record)
-        check(self.fold.state)
-
-    def see(self, *objects: AnyObject) -> None:
-        for item in objects:
-            self.apply(r.ObjectSeen(item))
-
-    def pass_time(self, seconds: float) -> None:
-        self.apply(r.TurnStarted(self.fold.state.now_ns + round(seconds * NS_PER_S)))
-
-    def head(self) -> QueuedPod:
-        head = self.queue.head()
-        assert head is not None
-        return head
-
-    def reject(self, *plugins: str, pending: tuple[str, ...] = ()) -> None:
-        head = self.head()
-        key, uid = head.info.key, head.info.uid
-        self.apply(r.Rejected(key, uid, head.attempts + 1, "no", plugins, pending))
-
-    def fail(self) -> None:
-        head = self.head()
-        key, uid = head.info.key, head.info.uid
-        self.apply(r.AttemptFailed(key, uid, head.attempts + 1, "X", "oops"))
-
-    def assign(self, node: str = "n0") -> r.Assigned:
-        head = self.head()
-        assigned = r.Assigned(head.info.key, head.info.uid, node, head.attempts + 1, 1)
-        self.apply(assigned)
-        return assigned
-
-    def unbind(self, assigned: r.Assigned, code: Code, plugin: str = "") -> None:
-        self.apply(r.BindFailed(assigned.key, assigned.uid, assigned.node, code, plugin, "no"))
-
-    def names(self) -> list[str]:
-        return [pod.info.name for pod in self.queue.in_order()]
 
 
 BACKOFFS_S = (1, 2, 4, 8, 10, 10)

@@ -1,0 +1,84 @@
+"""The queue, driven by records."""
+
+from __future__ import annotations
+
+from asched.framework.interface import Plugin, Victim
+from asched.framework.pod_info import QueuedPod
+from asched.framework.status import Code
+from asched.model.pod import Pod
+from asched.model.resources import AnyObject
+from asched.plugins.scheduling_gates import SchedulingGates
+from asched.state import records as r
+from asched.state.invariants import check
+from asched.state.queue import NS_PER_S, SchedulingQueue
+from asched.state.rules import LATEST_RULES, Rules
+from tests.state.objects import a_node
+from tests.state.profiles import NodeWatcher, RoomWatcher, a_fold
+
+
+class Queue:
+    """A fold whose head is decided by the test."""
+
+    def __init__(self, *plugins: type[Plugin], rules: Rules = LATEST_RULES) -> None:
+        self.fold = a_fold(*(plugins or (SchedulingGates, NodeWatcher, RoomWatcher)))
+        self.apply(r.EngineStarted("test", 0, rules=rules))
+        self.see(a_node("n0"))
+
+    @property
+    def queue(self) -> SchedulingQueue:
+        return self.fold.state.queue
+
+    def apply(self, record: r.AnyRecord) -> None:
+        self.fold.apply(record)
+        check(self.fold.state)
+
+    def see(self, *objects: AnyObject) -> None:
+        for item in objects:
+            self.apply(r.ObjectSeen(item))
+
+    def pass_time(self, seconds: float) -> None:
+        self.apply(r.TurnStarted(self.fold.state.now_ns + round(seconds * NS_PER_S)))
+
+    def head(self) -> QueuedPod:
+        head = self.queue.head()
+        assert head is not None
+        return head
+
+    def reject(
+        self,
+        *plugins: str,
+        pending: tuple[str, ...] = (),
+        nominated: str | None = None,
+        displaced: tuple[Pod, ...] = (),
+    ) -> None:
+        head = self.head()
+        key, uid = head.info.key, head.info.uid
+        self.apply(
+            r.Rejected(
+                key,
+                uid,
+                head.attempts + 1,
+                "no",
+                plugins,
+                pending,
+                nominated,
+                displaced=tuple(Victim(pod.key, pod.uid) for pod in displaced),
+            )
+        )
+
+    def fail(self) -> None:
+        head = self.head()
+        key, uid = head.info.key, head.info.uid
+        self.apply(r.AttemptFailed(key, uid, head.attempts + 1, "X", "oops"))
+
+    def assign(self, node: str = "n0") -> r.Assigned:
+        head = self.head()
+        assigned = r.Assigned(head.info.key, head.info.uid, node, head.attempts + 1, 1)
+        self.apply(assigned)
+        return assigned
+
+    def unbind(self, assigned: r.Assigned, code: Code, plugin: str = "") -> None:
+        self.apply(r.BindFailed(assigned.key, assigned.uid, assigned.node, code, plugin, "no"))
+
+    def names(self) -> list[str]:
+        return [pod.info.name for pod in self.queue.in_order()]
