@@ -37,6 +37,7 @@ from asched.framework.trial import Fit
 from asched.state.cluster import ClusterState
 from asched.state.node_rows import NodeRows
 from asched.state.node_table import NodeTable
+from asched.state.rules import Rules
 
 MIN_FEASIBLE_NODES = 100
 """A share of the nodes is never less than this many (``minFeasibleNodesToFind``)."""
@@ -201,12 +202,15 @@ class Attempt:
 
     # -- filtering ----------------------------------------------------------------------------
 
-    def screen(self, *, nominated: str = "", share_of_nodes: bool = True) -> Screening:
+    def screen(
+        self, *, nominated: str = "", share_of_nodes: bool = True, every_reason: bool = False
+    ) -> Screening:
         """Run PreFilter and Filter.
 
         ``nominated`` is tried first and alone. ``share_of_nodes=False`` looks at all nodes whatever
-        the profile says. Raises :class:`PluginFailure` for a plugin that raises, answers nonsense
-        or answers Error.
+        the profile says. ``every_reason`` finds out why nodes are refused even where ``nominated``
+        passes, which decides without. Raises :class:`PluginFailure` for a plugin that raises, answers
+        nonsense or answers Error.
         """
         if self._own.nobody and self._answers.plain:
             screening = Screening(self._answers, self._own.unconcerned)
@@ -221,7 +225,8 @@ class Attempt:
                 return screening
             screening.state.skip_filter |= self._own.unconcerned
             self._filter(screening)
-        self._mind_nominated_pods(screening)
+        if every_reason or not nominated or not self._may_take(nominated, screening):
+            self._mind_nominated_pods(screening)
         self._raise_errors(screening)
         self._select(screening, nominated, share_of_nodes)
         return screening
@@ -275,6 +280,20 @@ class Attempt:
                 screening.own.append(OwnVerdicts(rank, plugin.name, verdicts))
                 screening.feasible = np.greater(screening.feasible, verdicts.codes)
 
+    def _may_take(self, nominated: str, screening: Screening) -> bool:
+        """Whether the node that was found for the pod before has room, beside others nominated to it:
+        then nothing else needs to be looked at."""
+        cluster, row = self._cluster, self._table.row_of(nominated)
+        if row is None or screening.has_errors or not screening.feasible[row]:
+            return False
+        if cluster.rules < Rules.NOMINATED_NODE_ALONE:
+            return False
+        if screening.node_names is not None and nominated not in screening.node_names:
+            return False
+        fit = Fit(self._profile, cluster, cluster.nominator, screening.state, self._pod)
+        alone = np.array([row], np.intp)
+        return all(crowded.passes(0) for _, crowded in fit.crowded(alone))
+
     def _mind_nominated_pods(self, screening: Screening) -> None:
         """A node must also have room with the pods nominated to it there.
 
@@ -286,11 +305,14 @@ class Attempt:
             return
         fit = Fit(self._profile, cluster, cluster.nominator, screening.state, self._pod)
         rows = cluster.nominator.rows()
-        # Where the pod itself is nominated, a pod like it would find itself beside it.
-        own = rows == self._table.row_of(cluster.nominator.node_of(self._pod.key))
+        own = self._table.row_of(cluster.nominator.node_of(self._pod.key))
         shared = self._answers.crowding(self._pod.priority) if fit.shareable else Crowding()
+        parts = [(shared, rows)]
+        if own is not None:
+            # Where the pod itself is nominated, a pod like it would find itself beside it.
+            parts = [(shared, rows[rows != own]), (Crowding(), rows[rows == own])]
         findings = screening.findings
-        for crowding, hosts in ((shared, rows[~own]), (Crowding(), rows[own])):
+        for crowding, hosts in parts:
             refused = crowding.refused(fit, hosts, cluster.row_stamps)
             if len(refused):
                 if findings is screening.findings:
@@ -352,7 +374,12 @@ class Attempt:
         nodes = self._prepare_scores(screening)
         skipped = screening.state.skip_score
         scorers = [w for w in self._own.score if w.plugin.name not in skipped]
-        total, feasible = answers.total(self._pod), screening.feasible
+        feasible = screening.feasible
+        if feasible is answers.feasible and bonus is None and len(scorers) == 1:
+            best = answers.best_with(scorers[0], screening.state, self._pod)
+            if best is not None:
+                return best
+        total = answers.total(self._pod)
         if feasible is not answers.feasible and not answers.steady:
             return self._best_among(screening, nodes, bonus)
         if bonus is not None:

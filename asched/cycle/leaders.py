@@ -10,6 +10,7 @@ import numpy as np
 
 from asched.cycle.lottery import Best
 from asched.framework.nodes import Int64Column
+from asched.framework.row_counts import Recent
 
 
 def highest(totals: Int64Column) -> Best:
@@ -23,19 +24,24 @@ def highest(totals: Int64Column) -> Best:
 class Leaders:
     """A column of totals and the best of its rows."""
 
-    __slots__ = ("_best", "totals")
+    __slots__ = ("_best", "moved", "totals")
 
     def __init__(self, totals: Int64Column) -> None:
         self.totals = totals
         """By row. To be changed by :meth:`set` and :meth:`changed` alone."""
+        self.moved: Recent[int] = Recent()
+        """Rows whose total became another one."""
         self._best: Best | None = None
 
     def set(self, row: int, total: int) -> None:
         """The row's total is another one now."""
         totals, best = self.totals, self._best
         before = totals.item(row)
+        if total == before:
+            return
         totals[row] = total
-        if best is None or total == before:
+        self.moved.append(row)
+        if best is None:
             return
         if total > best.score or (before == best.score and best.count == 1):
             self._best = None
@@ -49,6 +55,7 @@ class Leaders:
     def changed(self) -> None:
         """Any of the totals may be others now."""
         self._best = None
+        self.moved.forget()
 
     @property
     def best(self) -> Best:

@@ -18,6 +18,7 @@ from asched.cycle.crowding import Crowding
 from asched.cycle.judgements import Judgement, Judgements, Refusal
 from asched.cycle.leaders import Leaders
 from asched.cycle.lottery import Best
+from asched.cycle.standings import Standings
 from asched.cycle.watched_nodes import WatchedNodes
 from asched.framework.cycle_state import CycleState
 from asched.framework.findings import PASSES, CountedStatus, Findings, StatusNumbers
@@ -75,6 +76,7 @@ class ShapeAnswers:
         """Raw scores by plugin, for all rows; empty until asked for."""
         self._set_findings(0)
         self._leaders: Leaders | None = None
+        self._standings = Standings()
         """The weighted sums of the shared scores; None where they are to be summed up anew."""
         self.steady = False
         """Whether the normalised scores are the same among any of the feasible nodes as among all of
@@ -477,6 +479,10 @@ class ShapeAnswers:
         """The feasible nodes with the highest :meth:`total`. Good until the next refresh. Raises
         PluginFailure."""
         return self._summed(pod).best
+
+    def best_with(self, scorer: Weighted, state: CycleState, pod: PodInfo) -> Best | None:
+        """As :meth:`best`, with a plugin's scores added; None where there is no quick way to that."""
+        return self._standings.best(self._summed(pod), scorer, state, pod)
 
     @staticmethod
     def _check(

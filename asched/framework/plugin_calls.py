@@ -22,6 +22,7 @@ from asched.framework.interface import (
     ScoreAllPlugin,
     ScorePlugin,
 )
+from asched.framework.node_classes import ScoresByClass
 from asched.framework.nodes import (
     MAX_NODE_SCORE,
     Int64Column,
@@ -89,6 +90,10 @@ def minds_suppositions(plugin: Plugin) -> TypeGuard[PreFilterExtensions]:
 
 def normalizes(plugin: Plugin) -> TypeGuard[NormalizeScore]:
     return _derives(type(plugin), NormalizeScore)
+
+
+def scores_by_class(plugin: Plugin) -> TypeGuard[ScoresByClass]:
+    return _derives(type(plugin), ScoresByClass)
 
 
 def call(

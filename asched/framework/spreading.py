@@ -20,7 +20,7 @@ from asched.framework.pod_info import PodShape
 from asched.framework.pod_queries import PodQuery, Selector
 from asched.framework.row_counts import RowCounts
 from asched.framework.topology import DomainCounts, Domains
-from asched.model.node import NO_EXECUTE, NO_SCHEDULE, Taint
+from asched.model.node import HOSTNAME_LABEL, NO_EXECUTE, NO_SCHEDULE, Taint
 from asched.model.pod import Toleration
 from asched.model.selectors import LabelSelector
 
@@ -52,11 +52,14 @@ class Constraint(NamedTuple):
 class Spread:
     """Where the pods that one constraint is about are, followed from attempt to attempt."""
 
-    __slots__ = ("_counts", "constraint", "counted", "domains", "missing", "on_node")
+    __slots__ = ("_counts", "by_host", "constraint", "counted", "domains", "missing", "on_node")
 
     def __init__(self, constraint: Constraint) -> None:
         self.constraint = constraint
         self.counted = constraint.counted
+        self.by_host = constraint.topology_key == HOSTNAME_LABEL
+        self.on_node = RowCounts()
+        """The pods that match, by row."""
         self._counts: DomainCounts | None = None
 
     def survey(self, nodes: Nodes, counted: BoolColumn, *, absent_is_empty: bool) -> None:
@@ -70,17 +73,16 @@ class Spread:
 
     def follow(self, counts: RowCounts) -> None:
         """Take note of the pods that match now, by row."""
-        self.on_node = counts.column
-        if self._counts is None:
-            self._counts = DomainCounts(self.domains, counts)
-        else:
-            self._counts.follow(self.domains, counts)
+        self.on_node = counts
 
     @property
     def in_domain(self) -> DomainCounts:
-        """Raises LookupError before :meth:`follow`."""
+        """The pods that match, by domain, as of the last :meth:`follow`: added up when asked for, as not
+        everybody asks."""
         if self._counts is None:
-            raise LookupError("nothing was counted yet")
+            self._counts = DomainCounts(self.domains, self.on_node)
+        else:
+            self._counts.follow(self.domains, self.on_node)
         return self._counts
 
     def most(self, shifts: Mapping[int, int], *, counts_itself: bool) -> int:

@@ -9,11 +9,14 @@ import numpy as np
 
 from asched.framework.nodes import Int64Column, RowArray
 from asched.framework.normalize import of_each_value
-from asched.framework.topology import DomainCounts
+from asched.framework.row_counts import Recent
+from asched.framework.topology import DomainCounts, Domains
 
 _LARGE_SHARE = 8
 """Below one domain in so many rows, all is worked out by domain and spread to the rows."""
 _MOST_PATCHES = 32
+_FEW_ROWS = 8
+"""Up to so many rows of a domain are told one by one as those that moved."""
 
 Scale = Callable[[Int64Column, int, int], Int64Column]
 """From scores to normalised ones, given the lowest and the highest of all: each by itself."""
@@ -29,26 +32,34 @@ class Worth(NamedTuple):
 class Tally:
     """The weighted sum of counts by row, and what becomes of it when it is scaled over all rows.
 
-    Memory, not state: it is brought up to what the counts say before each use.
+    Memory, not state: it is brought up to what the counts say before each use. Rows are classes of nodes
+    (:class:`~asched.framework.node_classes.NodeClasses`) by domain, where there are few, or else by the sum
+    itself.
     """
 
     __slots__ = (
         "_by_domain",
         "_changed",
         "_cursors",
+        "_domains",
         "_lowest",
+        "_raw",
         "_scaled",
         "_span",
+        "_spread",
         "_worth",
-        "raw",
+        "moved",
     )
 
     def __init__(self, worth: Sequence[Worth]) -> None:
         self._worth = worth
         self._cursors: list[int] | None = None
-        self.raw: Int64Column = np.zeros(0, np.int64)
-        """By row of the table; to be read only."""
+        self._raw: Int64Column = np.zeros(0, np.int64)
         self._by_domain: Int64Column | None = None
+        self._domains: Domains | None = None
+        # Whether what is known by domain was spread to the rows.
+        self._spread = True
+        self.moved: Recent[int] = Recent()
         # Rows that changed since they were scaled; None for all.
         self._changed: list[RowArray] | None = None
         self._scaled: Int64Column | None = None
@@ -59,11 +70,35 @@ class Tally:
         """Whether anything was counted: 0 where nothing was."""
         return sum([worth.counts.total for worth in self._worth])
 
-    def refresh(self) -> Int64Column:
+    @property
+    def raw(self) -> Int64Column:
+        """By row of the table, as of the last :meth:`refresh`; to be read only."""
+        if not self._spread and self._by_domain is not None:
+            of_row = self._worth[0].counts.domains.of_row
+            if len(self._raw) != len(of_row):
+                self._raw = np.zeros(len(of_row), np.int64)
+            np.take(self._by_domain, of_row, out=self._raw, mode="clip")
+            self._spread = True
+        return self._raw
+
+    def is_raw(self, scores: Int64Column) -> bool:
+        """Whether these are :attr:`raw` itself."""
+        return self._spread and scores is self._raw
+
+    @property
+    def of_row(self) -> Int64Column:
+        """The class by row."""
+        return self._raw if self._domains is None else self._domains.of_row
+
+    def raw_of(self, classes: Int64Column) -> Int64Column:
+        """:attr:`raw` of nodes of these classes."""
+        return classes if self._by_domain is None else self._by_domain[classes]
+
+    def refresh(self) -> None:
         """Bring :attr:`raw` up to what the counts say by now."""
         cursors = [worth.counts.changes.cursor for worth in self._worth]
         if cursors == self._cursors:
-            return self.raw
+            return
         changed = self._changes(cursors)
         if changed is None:
             self._add_up()
@@ -71,16 +106,17 @@ class Tally:
         else:
             if self._by_domain is not None:
                 self._by_domain = self._sums()
-            self._patch(changed)
+            if self._spread:
+                self._patch(changed)
             if self._changed is not None:
                 self._changed += changed
                 if len(self._changed) > _MOST_PATCHES:
                     self._changed = None
         self._cursors = cursors
-        return self.raw
 
     def _changes(self, cursors: Sequence[int]) -> list[RowArray] | None:
-        if self._cursors is None or len(self.raw) != len(self._worth[0].counts.domains.of_row):
+        size = len(self._worth[0].counts.domains.of_row)
+        if self._cursors is None or (self._spread and len(self._raw) != size):
             return None
         found: list[RowArray] = []
         for worth, before, now in zip(self._worth, self._cursors, cursors, strict=True):
@@ -100,9 +136,21 @@ class Tally:
             total = np.zeros(len(rows), np.int64)
             for counts, weight in self._worth:
                 total += counts.by_row[rows] * weight
-            self.raw[rows] = total
+            self._raw[rows] = total
+            self._note(rows)
         for row in alone:
-            self.raw[row] = sum([w.counts.by_row.item(row) * w.weight for w in self._worth])
+            self._raw[row] = sum([w.counts.by_row.item(row) * w.weight for w in self._worth])
+        self._note([*alone])
+
+    def _note(self, rows: RowArray | list[int]) -> None:
+        """The sums of these rows are others; only without domains are they of another class by that."""
+        if self._domains is not None:
+            return
+        if len(rows) > _FEW_ROWS:
+            self.moved.forget()
+            return
+        for row in rows:
+            self.moved.append(int(row))
 
     def _sums(self) -> Int64Column:
         """By domain, where all counts are by the same."""
@@ -112,38 +160,44 @@ class Tally:
         return sums
 
     def _add_up(self) -> None:
-        domains = self._worth[0].counts.domains
-        size = len(domains.of_row)
-        self._by_domain = None
-        if domains.number * _LARGE_SHARE <= size and all(
-            worth.counts.domains is domains for worth in self._worth
-        ):
-            self._by_domain = self._sums()
-            if len(self.raw) != size:
-                self.raw = np.zeros(size, np.int64)
-            np.take(self._by_domain, domains.of_row, out=self.raw, mode="clip")
+        before = self._domains
+        domains = self._domains = self._few_domains()
+        if domains is None or domains is not before:
+            self.moved.forget()
+        if domains is not None:
+            self._by_domain, self._spread = self._sums(), False
             return
-        total = np.zeros(size, np.int64)
+        self._by_domain, self._spread = None, True
+        total = np.zeros(len(self._worth[0].counts.domains.of_row), np.int64)
         for counts, weight in self._worth:
             total += counts.by_row if weight == 1 else counts.by_row * np.int64(weight)
-        self.raw = total
+        self._raw = total
+
+    def _few_domains(self) -> Domains | None:
+        """The domains that everything is counted by; None where they differ, or are many."""
+        domains = self._worth[0].counts.domains
+        few = domains.number * _LARGE_SHARE <= len(domains.of_row)
+        alike = all(worth.counts.domains is domains for worth in self._worth)
+        return domains if few and alike else None
 
     def scaled(self, scale: Scale) -> Int64Column | None:
         """:attr:`raw` scaled, always by the same ``scale``; None where all rows are equal. To be read
         only, and good until the next refresh."""
-        values = self.raw
         if self._by_domain is not None:
             # The last place stands for rows without a domain; there need not be any.
             domains = self._worth[0].counts.domains
             values = self._by_domain if domains.incomplete else self._by_domain[:-1]
+        else:
+            values = self.raw
         lowest = values.item(values.argmin())
         span = values.item(values.argmax()) - lowest
         if not span:
             self._changed = None
             return None
         same = self._scaled is not None and (lowest, span) == (self._lowest, self._span)
-        if self._scaled is None or len(self._scaled) != len(self.raw):
-            self._scaled, same = np.zeros(len(self.raw), np.int64), False
+        size = len(self._worth[0].counts.domains.of_row)
+        if self._scaled is None or len(self._scaled) != size:
+            self._scaled, same = np.zeros(size, np.int64), False
         if same and self._changed is not None:
             for rows in self._changed:
                 self._scaled[rows] = scale(self.raw[rows], lowest, span)

@@ -20,17 +20,16 @@ from asched.framework.interface import (
     EnqueueExtensions,
     FilterAllPlugin,
     Handle,
-    NormalizeScore,
     PreFilterExtensions,
     PreFilterPlugin,
     PreFilterResult,
     PreScorePlugin,
     Scope,
-    ScoreAllPlugin,
 )
 from asched.framework.labels import LabelSet, label_set_of
 from asched.framework.memo import Memo
 from asched.framework.neighbours import Counted, KnownFailures, Neighbours, Wanted, Wishes
+from asched.framework.node_classes import NodeClasses, ScoresByClass
 from asched.framework.nodes import (
     MAX_NODE_SCORE,
     Int64Column,
@@ -140,8 +139,7 @@ class InterPodAffinity(
     FilterAllPlugin,
     PreFilterExtensions,
     PreScorePlugin,
-    ScoreAllPlugin,
-    NormalizeScore,
+    ScoresByClass,
     EnqueueExtensions,
 ):
     """Rejects nodes by required affinity and anti-affinity, of the pod and of the pods that are
@@ -215,12 +213,15 @@ class InterPodAffinity(
     def score_all(self, state: CycleState, pod: PodInfo, nodes: Nodes) -> Int64Column:
         return nodes.align(state.read(_TALLY).raw)
 
+    def node_classes(self, state: CycleState) -> NodeClasses:
+        return state.read(_TALLY)
+
     def normalize(self, state: CycleState, pod: PodInfo, scores: Int64Column) -> Int64Column:
         """From the lowest to the highest, in floating point, cut off; 0 where all are equal."""
         if not len(scores):
             return scores.copy()
         tally = state.read(_TALLY)
-        if scores is tally.raw:
+        if tally.is_raw(scores):
             scaled = tally.scaled(_scale)
             return np.zeros(len(scores), np.int64) if scaled is None else scaled
         lowest = int(scores.min())

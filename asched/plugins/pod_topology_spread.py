@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
-from typing import Any, ClassVar, Literal, NamedTuple
+from typing import ClassVar, Literal
 
 import msgspec
 import numpy as np
@@ -23,20 +22,18 @@ from asched.framework.interface import (
     EnqueueExtensions,
     FilterAllPlugin,
     Handle,
-    NormalizeScore,
     PreFilterExtensions,
     PreFilterPlugin,
     PreFilterResult,
     PreScorePlugin,
     Scope,
-    ScoreAllPlugin,
 )
 from asched.framework.labels import LabelSet, label_set_of
 from asched.framework.memo import Memo
+from asched.framework.node_classes import NodeClasses, ScoresByClass
 from asched.framework.node_matching import is_qualified_name
 from asched.framework.nodes import (
     MAX_NODE_SCORE,
-    BoolColumn,
     Int64Column,
     NodeInfo,
     Nodes,
@@ -45,6 +42,7 @@ from asched.framework.nodes import (
 from asched.framework.normalize import of_each_value
 from asched.framework.pod_info import PodInfo, PodShape
 from asched.framework.pod_queries import PodQuery, Selector
+from asched.framework.spread_scores import Evenness
 from asched.framework.spreading import Constraint, Plan
 from asched.framework.status import SUCCESS, Status
 from asched.framework.workload_selectors import WorkloadSelectors
@@ -191,13 +189,6 @@ class Skews:
         return Verdicts.passing(nodes.size) if codes is None else Verdicts(codes, _STATUSES)
 
 
-class Evenness(NamedTuple):
-    """Raw scores by row of the whole table, and which of the feasible nodes are left out."""
-
-    raw: Int64Column
-    left_out: BoolColumn | None
-
-
 _SKEWS: StateKey[Skews] = StateKey("PodTopologySpread/filter")
 _EVENNESS: StateKey[Evenness] = StateKey("PodTopologySpread/score")
 
@@ -207,8 +198,7 @@ class PodTopologySpread(
     FilterAllPlugin,
     PreFilterExtensions,
     PreScorePlugin,
-    ScoreAllPlugin,
-    NormalizeScore,
+    ScoresByClass,
     EnqueueExtensions,
 ):
     """Rejects nodes where the pod would make the spread too uneven (``DoNotSchedule``); scores by
@@ -229,6 +219,7 @@ class PodTopologySpread(
         )
         self._workloads = WorkloadSelectors(handle.cluster)
         self._plans: Memo[tuple[PodShape, str, str, object], Plan | None] = Memo(_MOST_PLANS)
+        self._evenness: Memo[Plan, Evenness] = Memo(_MOST_PLANS)
 
     # -- filter -------------------------------------------------------------------------------
 
@@ -270,46 +261,16 @@ class PodTopologySpread(
         plan = self._plan(pod, SOFT)
         if plan is None:
             return Status.skip()
-        plan.refresh(self.handle.cluster)
-        left_out = None
-        considered = nodes.size
-        if plan.incomplete is not None:
-            left_out = nodes.align(plan.incomplete)
-            considered -= int(np.count_nonzero(left_out))
-        alone = len(plan.spreads) == 1
-        total: NDArray[np.floating[Any]] | None = None
-        for spread in plan.spreads:
-            constraint = spread.constraint
-            by_host = constraint.topology_key == HOSTNAME_LABEL
-            size = considered if by_host else spread.distinct(nodes, left_out)
-            # Many small domains weigh as much as few large ones; skews below maxSkew weigh little.
-            held = spread.on_node if by_host else spread.in_domain.sums
-            score: NDArray[np.floating[Any]] = held * math.log(size + 2)
-            score += constraint.max_skew - 1
-            if alone:
-                # Rounded while it is one number a domain.
-                np.rint(score, out=score)
-            if not by_host:
-                # Every row has a place, so there is nothing to clip, but no time goes into looking.
-                score = score.take(spread.domains.of_row, mode="clip")
-            if spread.missing is not None:
-                score[spread.missing] = 0.0
-            if total is None:
-                total = score  # an array of its own
-            else:
-                total += score
-        if total is None:
-            return Status.skip()
-        if not alone:
-            np.rint(total, out=total)
-        raw: Int64Column = total.astype(np.int64)
-        if plan.incomplete is not None:
-            raw[plan.incomplete] = 0
-        state.write(_EVENNESS, Evenness(raw, left_out))
+        evenness = self._evenness.get(plan, lambda: Evenness(plan))
+        evenness.prepare(self.handle.cluster, nodes)
+        state.write(_EVENNESS, evenness)
         return SUCCESS
 
     def score_all(self, state: CycleState, pod: PodInfo, nodes: Nodes) -> Int64Column:
         return nodes.align(state.read(_EVENNESS).raw)
+
+    def node_classes(self, state: CycleState) -> NodeClasses | None:
+        return state.read(_EVENNESS).classes
 
     def normalize(self, state: CycleState, pod: PodInfo, scores: Int64Column) -> Int64Column:
         """The emptiest node gets 100; nodes that lack a topology key get 0."""

@@ -56,7 +56,9 @@ def test_followed(
         for (key, _), (counts, _), source in zip(kinds, worth, counted, strict=True):
             counts.follow(DOMAINS[key], source)
         raw = reference(kinds, counted)
-        assert tally.refresh().tolist() == raw.tolist()
+        tally.refresh()
+        assert tally.raw_of(tally.of_row).tolist() == raw.tolist()
+        assert tally.raw.tolist() == raw.tolist()
         if not is_scaled:
             continue  # what changed until the next time has to be remembered
         scaled = tally.scaled(scale)

@@ -1,0 +1,169 @@
+"""The best nodes, where shared totals and one plugin's scores by class are to be added up.
+
+Nodes of the same class and the same total are one group. There are few groups, whatever the number of
+nodes, and a placement moves one node from one to another: so sums are worked out by group, and nobody goes
+through the nodes but to tell which of them are in the best one, a byte each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+from numpy.typing import NDArray
+
+from asched.cycle.leaders import Leaders
+from asched.cycle.lottery import Best
+from asched.framework.cycle_state import CycleState
+from asched.framework.memo import Memo
+from asched.framework.node_classes import NodeClasses
+from asched.framework.nodes import BoolColumn, Int64Column
+from asched.framework.plugin_calls import call, normalized, scores_by_class
+from asched.framework.pod_info import PodInfo
+from asched.framework.profile import Weighted
+
+_MOST_CLASSES = 8
+_OUT = 255
+"""The group of rows that are not feasible; those of others have lower numbers."""
+_MOST_MOVES = 64
+"""Beyond, grouping anew is cheaper."""
+
+ScoresOf = Callable[[Int64Column], Int64Column]
+"""What a plugin adds to the totals of nodes of these classes, which are those of all feasible nodes."""
+
+
+class Groups:
+    """Feasible nodes by their class and their total."""
+
+    __slots__ = (
+        "_class_of",
+        "_classes",
+        "_count_of",
+        "_cursors",
+        "_group_of",
+        "_leaders",
+        "_number",
+        "_too_many",
+        "_total_of",
+    )
+
+    def __init__(self, classes: NodeClasses) -> None:
+        self._classes = classes
+        self._leaders: Leaders | None = None
+        self._cursors = (0, 0)
+        self._number: dict[tuple[int, int], int] = {}
+        """Groups by class and total; empty where nothing is grouped."""
+        self._too_many = False
+        self._group_of: NDArray[np.uint8] = np.zeros(0, np.uint8)
+        self._class_of: Int64Column = np.zeros(_OUT, np.int64)
+        self._total_of: Int64Column = np.zeros(_OUT, np.int64)
+        self._count_of: Int64Column = np.zeros(_OUT, np.int64)
+
+    def best(self, leaders: Leaders, scores_of: ScoresOf) -> Best | None:
+        """The feasible nodes with the highest sum; there must be one. None where nodes are not grouped:
+        too many differ, or these totals are asked about for the first time, and maybe the last."""
+        if not self._follow(leaders):
+            return None
+        groups = self._count_of.nonzero()[0]
+        sums = self._total_of[groups] + scores_of(self._class_of[groups])
+        score: int = sums.item(sums.argmax())
+        leading: list[int] = groups[sums == score].tolist()
+        mask: BoolColumn = self._group_of == leading[0]
+        for group in leading[1:]:
+            mask |= self._group_of == group
+        return Best(score, mask, sum([self._count_of.item(group) for group in leading]))
+
+    def _follow(self, leaders: Leaders) -> bool:
+        """Bring every row into its group, if that can be done."""
+        moved = self._moved(leaders)
+        self._leaders, cursors = leaders, self._cursors
+        self._cursors = (leaders.moved.cursor, self._classes.moved.cursor)
+        if moved is None:
+            self._number.clear()
+            self._too_many = False
+            return False
+        if not self._number:
+            return self._group()
+        if self._cursors != cursors:
+            for row in moved:
+                self._move(row)
+        return bool(self._number)
+
+    def _moved(self, leaders: Leaders) -> list[int] | None:
+        """The rows that may belong elsewhere by now; None where nobody can tell."""
+        if leaders is not self._leaders:
+            return None
+        by_total = leaders.moved.since(self._cursors[0])
+        by_class = self._classes.moved.since(self._cursors[1])
+        if by_total is None or by_class is None or len(by_total) + len(by_class) > _MOST_MOVES:
+            return None
+        return by_total + by_class
+
+    def _group(self) -> bool:
+        if self._leaders is None or self._too_many:
+            return False
+        totals, classes = self._leaders.totals, self._classes.of_row
+        rows = (totals >= 0).nonzero()[0]
+        lowest, span = classes.min(), totals.max() + 1
+        pairs, group_of, count_of = np.unique(
+            (classes[rows] - lowest) * span + totals[rows],
+            return_inverse=True,
+            return_counts=True,
+        )
+        number = len(pairs)
+        # Half of the numbers are left for what is to come.
+        self._too_many = number > _OUT // 2
+        if self._too_many:
+            return False
+        self._class_of[:number], self._total_of[:number] = pairs // span + lowest, pairs % span
+        self._count_of[:number], self._count_of[number:] = count_of, 0
+        groups = zip(self._class_of.tolist(), self._total_of.tolist(), range(number), strict=False)
+        self._number = {(of_class, total): group for of_class, total, group in groups}
+        self._group_of = np.full(len(totals), _OUT, np.uint8)
+        self._group_of[rows] = group_of
+        return True
+
+    def _move(self, row: int) -> None:
+        """Where no number is left for a new group, nothing is grouped any more."""
+        if self._leaders is None or not self._number:
+            return
+        before, group = self._group_of.item(row), _OUT
+        total: int = self._leaders.totals.item(row)
+        if total >= 0:
+            of_class: int = self._classes.of_row.item(row)
+            group = self._number.setdefault((of_class, total), len(self._number))
+            if group == _OUT:
+                self._number.clear()
+                return
+            self._class_of[group], self._total_of[group] = of_class, total
+            self._count_of[group] += 1
+        if before != _OUT:
+            self._count_of[before] -= 1
+        self._group_of[row] = group
+
+
+class Standings:
+    """The groups for the classes asked about lately. Memory, not state."""
+
+    __slots__ = ("_known",)
+
+    def __init__(self) -> None:
+        self._known: Memo[NodeClasses, Groups] = Memo(_MOST_CLASSES)
+
+    def best(
+        self, leaders: Leaders, scorer: Weighted, state: CycleState, pod: PodInfo
+    ) -> Best | None:
+        """The feasible nodes with the highest total, the plugin's scores added; there must be one. None
+        where it does not tell nodes by classes, or grouping them does not pay. Raises PluginFailure."""
+        plugin, weight = scorer
+        if not scores_by_class(plugin):
+            return None
+        classes = call(plugin, "Score", plugin.node_classes, state)
+        if classes is None:
+            return None
+
+        def scores_of(present: Int64Column) -> Int64Column:
+            return normalized(plugin, state, pod, classes.raw_of(present)) * weight
+
+        groups = self._known.get(classes, lambda: Groups(classes))
+        return groups.best(leaders, scores_of)

@@ -1,0 +1,98 @@
+"""The best nodes found by groups are those found by adding up columns."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from asched.cycle.leaders import Leaders, highest
+from asched.cycle.standings import Groups
+from asched.framework.nodes import Int64Column
+from asched.framework.row_counts import Recent
+
+ROWS = 12
+totals = st.integers(-1, 3)
+classes = st.integers(-2, 2)
+
+
+class Named:
+    """Classes that score what they are called."""
+
+    def __init__(self, of_row: list[int]) -> None:
+        self.of_row: Int64Column = np.array(of_row, np.int64)
+        self.moved: Recent[int] = Recent()
+
+    def raw_of(self, classes: Int64Column) -> Int64Column:
+        return classes
+
+    def move(self, row: int, to: int) -> None:
+        self.of_row[row] = to
+        self.moved.append(row)
+
+
+def doubled(present: Int64Column) -> Int64Column:
+    return present * 2
+
+
+def check(leaders: Leaders, named: Named, groups: Groups) -> bool:
+    """Whether they were grouped."""
+    best = groups.best(leaders, doubled)
+    if best is None:
+        return False
+    feasible = leaders.totals >= 0
+    expected = highest(np.where(feasible, leaders.totals + named.of_row * 2, -100))
+    assert (best.score, best.count) == (expected.score, expected.count)
+    assert best.rows.tolist() == expected.rows.tolist()
+    return True
+
+
+@given(
+    first=st.lists(st.tuples(totals, classes), min_size=ROWS, max_size=ROWS),
+    changes=st.lists(st.tuples(st.integers(1, ROWS - 1), totals, classes, st.booleans())),
+)
+def test_followed(first: list[tuple[int, int]], changes: list[tuple[int, int, int, bool]]) -> None:
+    leaders = Leaders(np.array([5, *(total for total, _ in first[1:])], np.int64))
+    named = Named([of_class for _, of_class in first])
+    groups = Groups(named)
+    assert not check(leaders, named, groups)  # it would not pay yet
+    assert check(leaders, named, groups)
+    for row, total, of_class, asked in changes:
+        leaders.set(row, total)
+        named.move(row, of_class)
+        if asked:
+            check(leaders, named, groups)
+
+
+def test_other_totals() -> None:
+    named = Named([0, 1, 2])
+    groups = Groups(named)
+    for column in ([1, 2, 3], [3, 2, 1]):
+        leaders = Leaders(np.array(column, np.int64))
+        assert not check(leaders, named, groups)
+        assert check(leaders, named, groups)
+
+
+def test_changed_at_a_blow() -> None:
+    leaders, named = Leaders(np.array([1, 2, 3], np.int64)), Named([0, 1, 2])
+    groups = Groups(named)
+    assert [check(leaders, named, groups) for _ in range(2)] == [False, True]
+    leaders.totals[:] = 7
+    leaders.changed()
+    assert [check(leaders, named, groups) for _ in range(2)] == [False, True]
+
+
+def test_too_many_differ() -> None:
+    leaders, named = Leaders(np.arange(1000)), Named([0] * 1000)
+    groups = Groups(named)
+    assert not any(check(leaders, named, groups) for _ in range(3))
+
+
+def test_more_groups_as_time_goes() -> None:
+    leaders, named = Leaders(np.zeros(300, np.int64)), Named([0] * 300)
+    groups, grouped = Groups(named), 0
+    for row in range(300):
+        named.move(row, row)
+        grouped += check(leaders, named, groups)
+    # The first is never grouped, and after the last number was given away there are too many.
+    assert 200 < grouped < 300
