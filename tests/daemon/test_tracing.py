@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import sys
+import threading
 from pathlib import Path
 
 import pytest
-from opentelemetry.sdk.trace import ReadableSpan
+from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
 from asched.daemon.metrics import Metrics
-from asched.daemon.telemetry.tracing import AttemptTracer, TracingUnavailableError, traced
+from asched.daemon.telemetry.tracing import AttemptTracer, TracingUnavailableError, closed, traced
 from asched.journal import open_journal
 from tests.daemon.world import world
 
@@ -105,6 +106,23 @@ async def test_a_share_is_traced_and_always_the_same(tmp_path: Path) -> None:
     first = traced_pods(await spans_of(tmp_path / "a", 0.3, pods=40))
     assert 0 < len(first) < 30
     assert traced_pods(await spans_of(tmp_path / "b", 0.3, pods=40)) == first
+
+
+class Stuck(SpanProcessor):
+    """Waits for a collector that does not answer."""
+
+    def __init__(self) -> None:
+        self.answered = threading.Event()
+
+    def shutdown(self) -> None:
+        self.answered.wait()
+
+
+async def test_a_collector_that_does_not_answer_holds_up_no_stop() -> None:
+    stuck = Stuck()
+    assert not await closed(AttemptTracer(1.0, stuck), within_s=0.05)
+    stuck.answered.set()
+    assert await closed(AttemptTracer(1.0, stuck))
 
 
 async def test_without_the_extra_a_line_says_what_is_missing(

@@ -7,6 +7,7 @@ own environment variables (``OTEL_EXPORTER_OTLP_ENDPOINT`` and its like).
 
 from __future__ import annotations
 
+import threading
 import time
 from collections import OrderedDict
 from collections.abc import AsyncIterator, Sequence
@@ -14,6 +15,7 @@ from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING
 
 import anyio
+import structlog
 
 from asched import __version__
 from asched.daemon.telemetry.stopwatch import CycleSink, Stretch, WatchedCycle
@@ -26,6 +28,10 @@ if TYPE_CHECKING:
 _MOST_REMEMBERED = 4096
 """Attempts whose binding cycle has not ended."""
 _LONGEST_MESSAGE = 1024
+CLOSE_S = 3.0
+"""How long a stopping daemon goes on sending traces."""
+
+log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
 AttributeValue = str | int | float | bool
 
@@ -50,8 +56,17 @@ async def traced(ratio: float, sinks: list[CycleSink]) -> AsyncIterator[None]:
         yield
     finally:
         with anyio.CancelScope(shield=True):
-            # What waits is sent, which may take a while.
-            await anyio.to_thread.run_sync(tracer.close)
+            if not await closed(tracer):
+                log.warning("the last traces could not be sent", waited_s=CLOSE_S)
+
+
+async def closed(tracer: AttemptTracer, within_s: float = CLOSE_S) -> bool:
+    """Send what waits, and whether that came to an end in time. A collector that does not answer would
+    hold a daemon that stops, or has lost leadership, for the exporter's 30 s."""
+    closing = threading.Thread(target=tracer.close, name="last-traces", daemon=True)
+    closing.start()
+    await anyio.to_thread.run_sync(closing.join, within_s)
+    return not closing.is_alive()
 
 
 def _exporting() -> SpanProcessor:
