@@ -256,26 +256,11 @@ class _Parts(NamedTuple):
 def _assemble(parts: _Parts, start: Start, extenders: Sequence[HttpExtender]) -> Daemon:
     settings, client, fold = parts.configuration.settings, parts.client, start.fold
     leadership = parts.leadership
-    writing = client.permitted(leadership) if leadership is not None else client
     monotonic_ns = parts.machine.clock.monotonic_ns
     inbox = Inbox(monotonic_ns=monotonic_ns)
     stopwatch = CycleStopwatch(monotonic_ns, parts.metrics.cycle_sinks)
     events = _event_recorder(parts)
-    effects = Effects(
-        fold.state,
-        PodWriter(writing),
-        VolumeWriter(writing),
-        GroupWriter(writing),
-        events,
-        parts.tasks,
-        inbox,
-        client.clock,
-        lambda: CountedBackoff(_EFFECT_RETRY, client.random, parts.metrics.engine.effect_retried),
-        parts.metrics,
-        parts.plugins,
-        extenders,
-        stopwatch,
-    )
+    effects = _effects(parts, fold.state, inbox, events, extenders, stopwatch)
     configuration, registry = parts.configuration, SessionRegistry.discover()
     load, profiles = parts.registry.load, configuration.profiles
     resources = watched_for(profiles, configuration.sessions, load)
@@ -313,6 +298,33 @@ def _assemble(parts: _Parts, start: Start, extenders: Sequence[HttpExtender]) ->
     )
     reconfigurer = Reconfigurer(configuration, running)
     return Daemon(engine, fold.state, events, watch, inbox, reconfigurer.take_up)
+
+
+def _effects(
+    parts: _Parts,
+    state: ClusterState,
+    inbox: Inbox,
+    events: EventRecorder | None,
+    extenders: Sequence[HttpExtender],
+    stopwatch: CycleStopwatch,
+) -> Effects:
+    client, leadership, metrics = parts.client, parts.leadership, parts.metrics
+    writing = client.permitted(leadership) if leadership is not None else client
+    return Effects(
+        state,
+        PodWriter(writing),
+        VolumeWriter(writing),
+        GroupWriter(writing),
+        events,
+        parts.tasks,
+        inbox,
+        client.clock,
+        lambda: CountedBackoff(_EFFECT_RETRY, client.random, metrics.engine.effect_retried),
+        metrics,
+        parts.plugins,
+        extenders,
+        stopwatch,
+    )
 
 
 def cluster_watch(
