@@ -103,6 +103,22 @@ BINDING_POINTS = (ExtensionPoint.PRE_BIND, ExtensionPoint.BIND, ExtensionPoint.P
 """They come after a decision, so it does not matter to them where else the plugin is asked."""
 
 _ANY = ClusterEvent(EventResource.ANY, ActionType.ALL)
+_REJECTING = (
+    PreEnqueuePlugin, PreFilterPlugin, FilterPlugin, FilterAllPlugin, ReservePlugin, PermitPlugin,
+)  # fmt: skip
+"""Whose rejections an event may lift (``shouldHaveEnqueueExtensions`` of kube-scheduler)."""
+_UNASKED = (
+    EventResource.POD,
+    EventResource.NODE,
+    EventResource.PERSISTENT_VOLUME,
+    EventResource.PERSISTENT_VOLUME_CLAIM,
+    EventResource.CSI_NODE,
+    EventResource.CSI_DRIVER,
+    EventResource.CSI_STORAGE_CAPACITY,
+    EventResource.STORAGE_CLASS,
+)
+"""What a plugin hears of that is no ``EnqueueExtensions``, since nobody knows what may lift its
+rejections (``UnrollWildCardResource``). One that registers nothing at all hears of nothing."""
 
 
 def not_at(point: str) -> str:
@@ -218,6 +234,15 @@ class Profile:
         if not self.bind:
             raise ProfileError(f"profile {self.scheduler_name}: at least one bind plugin is needed")
         self.events = tuple(self._registered_events())
+        self.events_of_silent = tuple(
+            RegisteredEvent(name, ClusterEvent(resource, ActionType.ALL), None)
+            for name, plugin in self.plugins.items()
+            if name not in self._outside
+            and isinstance(plugin, _REJECTING)
+            and not isinstance(plugin, EnqueueExtensions)
+            for resource in _UNASKED
+        )
+        """What those hear who could register events and do not."""
         self.left_out: frozenset[str] = frozenset()
         """Plugins that are left alone for now, in a profile made by :meth:`without`."""
         self._reduced: dict[frozenset[str], Profile] = {}

@@ -255,7 +255,8 @@ def restore(blob: bytes, load: PluginLoader) -> Fold:
     fold = Fold(ClusterState(), load)
     state = fold.state
     state.now_ns, state.epoch = form.now_ns, form.epoch
-    state.seed, state.lottery, state.rules = form.seed, form.lottery, form.rules
+    state.seed, state.lottery = form.seed, form.lottery
+    state.follow(form.rules)
     state.templates = _templates(form.templates, form.last_template)
     # Makes the profiles and configures the queue, while there is nothing yet to sort in.
     fold.apply(form.loaded)

@@ -107,6 +107,11 @@ class ClusterState:
         """How often an object of each kind appeared, changed or went."""
         self.custom = CustomViews(self.objects_of)
 
+    def follow(self, rules: Rules) -> None:
+        """The rules in force from here on."""
+        self.rules = rules
+        self.queue.follow(rules)
+
     @property
     def waiting(self) -> Mapping[str, WaitingPod]:
         """Assumed pods that Permit plugins hold back, by key."""

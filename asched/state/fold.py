@@ -101,7 +101,7 @@ class Fold:
 
     def _engine_started(self, record: r.EngineStarted) -> None:
         self.state.seed, self.state.lottery = record.seed, record.lottery
-        self.state.rules = record.rules
+        self.state.follow(record.rules)
 
     def _profiles_loaded(self, record: r.ProfilesLoaded) -> None:
         state = self.state

@@ -22,33 +22,23 @@ here looks at a clock.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from enum import IntEnum
+from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 
-from asched.framework.events import ActionType, ClusterEvent, EventResource, QueueingHint
-from asched.framework.extenders import EXTENDER
 from asched.framework.plugin_calls import held_back
 from asched.framework.pod_info import PodInfo, QueuedPod
-from asched.framework.profile import Profile, RegisteredEvent
+from asched.framework.profile import Profile
 from asched.state import arrivals
 from asched.state.arrivals import Arrivals
+from asched.state.listeners import Listeners, Wake
 from asched.state.pod_groups import PodGroups
 from asched.state.pod_heap import PodHeap
 from asched.state.records import QueueSettings
+from asched.state.rules import Rules
 from asched.state.sort_keys import FIRST_OF_ALL, sort_key
-from asched.state.waking import Happened, Listener, concerns, group_about, hint_of, is_spared
+from asched.state.waking import Happened
 
 NS_PER_S = 1_000_000_000
-
-
-class Wake(IntEnum):
-    """What an event means for a waiting pod (``queueingStrategy`` of kube-scheduler)."""
-
-    NO = 0
-    AFTER_BACKOFF = 1
-    AT_ONCE = 2
-    """A plugin that answered Pending got what it waited for: no backoff."""
 
 
 class SchedulingQueue:
@@ -56,7 +46,7 @@ class SchedulingQueue:
 
     def __init__(self, groups: PodGroups | None = None) -> None:
         """``groups``: which pods are of one group."""
-        self._groups = PodGroups() if groups is None else groups
+        self._listeners = Listeners(PodGroups() if groups is None else groups)
         self._profiles: Mapping[str, Profile] = {}
         self._settings = QueueSettings()
         self._active = PodHeap()
@@ -69,7 +59,6 @@ class SchedulingQueue:
         self._in_flight: dict[str, tuple[QueuedPod, int]] = {}
         self._events: deque[Happened] = deque()
         self._events_start = 0
-        self._listeners_of: dict[ClusterEvent, Mapping[str, tuple[Listener, ...]]] = {}
         self.arrivals = Arrivals()
         self.drifted = 0
         """Recorded decisions of pods that were not active here: plugins changed since they were
@@ -171,9 +160,13 @@ class SchedulingQueue:
         self._unschedulable.clear()
         self._gated.clear()
         self._waiting_for.clear()
-        self._listeners_of.clear()
+        self._listeners.configure(profiles)
         for pod in waiting:
             self._activate_or_gate(pod, now_ns, arrivals.RECONFIGURED)
+
+    def follow(self, rules: Rules) -> None:
+        """The rules in force from here on."""
+        self._listeners.follow(rules)
 
     def __iter__(self) -> Iterator[QueuedPod]:
         yield from self._active.pods.values()
@@ -313,10 +306,10 @@ class SchedulingQueue:
         if not self._waiting_for:
             return
         concerned: dict[str, QueuedPod] = {}
-        for plugin, listeners in self._listeners(happened.event).items():
+        for plugin, listeners in self._listeners.of(happened.event).items():
             waiting = self._waiting_for.get(plugin)
             if waiting:
-                concerned.update(self._near(waiting, listeners, happened))
+                concerned.update(self._listeners.near(waiting, listeners, happened))
         for pod in concerned.values():
             self._wake_by(pod, (happened,), now_ns)
 
@@ -368,9 +361,13 @@ class SchedulingQueue:
         failures = pod.consecutive_errors or pod.unschedulable_count
         if not failures:
             return 0
+        return pod.timestamp_ns + self.backoff_ns(failures)
+
+    def backoff_ns(self, failures: int) -> int:
+        """How long a pod is left alone after so many failures in a row, at least one."""
         # 2**62 s is long past any maximum; the bound keeps the number small.
         delay_s = self._settings.initial_backoff_s * (1 << min(failures - 1, 62))
-        return pod.timestamp_ns + round(min(delay_s, self._settings.max_backoff_s) * NS_PER_S)
+        return round(min(delay_s, self._settings.max_backoff_s) * NS_PER_S)
 
     def _activate_or_gate(self, pod: QueuedPod, now_ns: int, why: str = "") -> None:
         """``why`` is what brings it; empty where it was in the queue before."""
@@ -403,7 +400,7 @@ class SchedulingQueue:
         """Requeue a waiting pod if any of the events may help it."""
         wake, what = Wake.NO, ""
         for happened in events:
-            said = self._wake(pod, happened)
+            said = self._listeners.wake(pod, happened)
             if said > wake:
                 wake, what = said, happened.event.label
         if wake is not Wake.NO:
@@ -438,65 +435,6 @@ class SchedulingQueue:
         while self._events_start < oldest:
             self._events.popleft()
             self._events_start += 1
-
-    def _listeners(self, event: ClusterEvent) -> Mapping[str, tuple[Listener, ...]]:
-        """Registrations that cover the event, by plugin; looked up once per kind of event."""
-        known = self._listeners_of.get(event)
-        if known is not None:
-            return known
-        found: dict[str, tuple[Listener, ...]] = {}
-        for name, profile in self._profiles.items():
-            for registered in (*profile.events, _ANY_EVENT):
-                if registered.event.covers(event):
-                    entry = Listener(name, registered)
-                    found[registered.plugin] = (*found.get(registered.plugin, ()), entry)
-        self._listeners_of[event] = found
-        return found
-
-    def _near(
-        self, waiting: dict[str, QueuedPod], listeners: Sequence[Listener], happened: Happened
-    ) -> dict[str, QueuedPod]:
-        """Of the pods that wait for a plugin those that what it registered can concern at all."""
-        if all(listener.registered.not_for is not None for listener in listeners):
-            return {
-                key: pod for key, pod in waiting.items() if not is_spared(listeners, pod.info.uid)
-            }
-        if not all(listener.registered.own_group for listener in listeners):
-            return waiting
-        group = group_about(happened)
-        members = () if group is None else self._groups.members(group).standings
-        one = next((waiting[key].info.pod for key in members if key in waiting), None)
-        if one is None or all(
-            hint_of(listener.registered, one, happened) is QueueingHint.SKIP
-            for listener in listeners
-        ):
-            return {}
-        return {key: waiting[key] for key in sorted(key for key in members if key in waiting)}
-
-    def _wake(self, pod: QueuedPod, happened: Happened) -> Wake:
-        """``isPodWorthRequeuing`` of kube-scheduler."""
-        pending = frozenset[str]() if pod.gating_plugin else pod.pending_plugins
-        plugins = {pod.gating_plugin} if pod.gating_plugin else pod.unschedulable_plugins | pending
-        if plugins.isdisjoint(self._listeners(happened.event)) or not concerns(pod, happened):
-            return Wake.NO
-        scheduler = pod.info.pod.spec.scheduler_name
-        wake = Wake.NO
-        for plugin, listeners in self._listeners(happened.event).items():
-            if plugin not in plugins or (wake is not Wake.NO and plugin not in pending):
-                continue
-            if any(
-                listener.scheduler_name == scheduler
-                and hint_of(listener.registered, pod.info.pod, happened) is QueueingHint.QUEUE
-                for listener in listeners
-            ):
-                if plugin in pending:
-                    return Wake.AT_ONCE
-                wake = Wake.AFTER_BACKOFF
-        return wake
-
-
-_ANY_EVENT = RegisteredEvent(EXTENDER, ClusterEvent(EventResource.ANY, ActionType.ALL), None)
-"""Extenders cannot say what might change their mind, so anything may."""
 
 
 def _gating_plugin(profile: Profile, info: PodInfo) -> str:

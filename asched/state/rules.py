@@ -12,9 +12,10 @@ deciding something else. Mistakes that no decision shows need no rule.
 
 from __future__ import annotations
 
-from enum import IntEnum
+from enum import IntEnum, unique
 
 
+@unique
 class Rules(IntEnum):
     """By number, since each holds together with all before it."""
 
@@ -27,6 +28,11 @@ class Rules(IntEnum):
     """A member of a gang evicts nobody where the gang would be incomplete all the same."""
     KEPT_ROOM_IS_TOLD = 3
     """Room that is kept for a nominated pod no longer is news to those whom it kept out."""
+    SILENT_PLUGINS_HEAR_ALL = 4
+    """Pods that a plugin rejected which is no ``EnqueueExtensions`` are woken by events of pods, nodes and
+    storage; before, they waited for the flush."""
+    SESSIONS_BACK_OFF = 5
+    """A pod that could not be bound as a session decided is left alone for a while by the next ones."""
 
 
 LATEST_RULES = max(Rules)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import NamedTuple
 
 from asched.framework.events import ClusterEvent, EventResource, QueueingHint
@@ -14,13 +13,6 @@ from asched.framework.profile import RegisteredEvent
 from asched.model.groups import CustomPodGroup, PodGroup
 from asched.model.meta import Object
 from asched.model.pod import Pod
-
-
-class Listener(NamedTuple):
-    """A plugin's registration within one profile."""
-
-    scheduler_name: str
-    registered: RegisteredEvent
 
 
 class Happened(NamedTuple):
@@ -83,19 +75,6 @@ def group_about(happened: Happened) -> PodGroupKey | None:
     if isinstance(about, Pod):
         return group_of(about)
     return key_of(about) if isinstance(about, PodGroup | CustomPodGroup) else None
-
-
-def is_spared(listeners: Sequence[Listener], uid: str) -> bool:
-    """Whether each says, at little cost, that its hint would answer Skip for the pod."""
-    for listener in listeners:
-        registered = listener.registered
-        try:
-            if registered.not_for is None or registered.not_for(uid) is not True:
-                return False
-        except BaseException as error:  # noqa: BLE001  a plugin's code: then the hint has to say
-            FAILURES.note(registered.plugin, "QueueingHint", reason_of(error))
-            return False
-    return True
 
 
 def hint_of(registered: RegisteredEvent, pod: Pod, happened: Happened) -> QueueingHint:

@@ -1,0 +1,133 @@
+"""Which plugins listen to which events, and what an event means for a waiting pod.
+
+A part of :mod:`asched.state.queue`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from enum import IntEnum
+from typing import NamedTuple
+
+from asched.framework.events import ActionType, ClusterEvent, EventResource, QueueingHint
+from asched.framework.extenders import EXTENDER
+from asched.framework.failures import FAILURES, reason_of
+from asched.framework.pod_info import QueuedPod
+from asched.framework.profile import Profile, RegisteredEvent
+from asched.state.pod_groups import PodGroups
+from asched.state.rules import Rules
+from asched.state.waking import Happened, concerns, group_about, hint_of
+
+_ANY_EVENT = RegisteredEvent(EXTENDER, ClusterEvent(EventResource.ANY, ActionType.ALL), None)
+"""Extenders cannot say what might change their mind, so anything may."""
+
+
+class Wake(IntEnum):
+    """What an event means for a waiting pod (``queueingStrategy`` of kube-scheduler)."""
+
+    NO = 0
+    AFTER_BACKOFF = 1
+    AT_ONCE = 2
+    """A plugin that answered Pending got what it waited for: no backoff."""
+
+
+class Listener(NamedTuple):
+    """A plugin's registration within one profile."""
+
+    scheduler_name: str
+    registered: RegisteredEvent
+
+
+class Listeners:
+    """The registrations of all profiles."""
+
+    def __init__(self, groups: PodGroups) -> None:
+        """``groups``: which pods are of one group."""
+        self._groups = groups
+        self._profiles: Mapping[str, Profile] = {}
+        self._rules = Rules.FIRST
+        self._by_event: dict[ClusterEvent, Mapping[str, tuple[Listener, ...]]] = {}
+
+    def configure(self, profiles: Mapping[str, Profile]) -> None:
+        """New profiles, by scheduler name."""
+        self._profiles = profiles
+        self._by_event.clear()
+
+    def follow(self, rules: Rules) -> None:
+        """The rules in force from here on."""
+        self._rules = rules
+        self._by_event.clear()
+
+    def of(self, event: ClusterEvent) -> Mapping[str, tuple[Listener, ...]]:
+        """Registrations that cover the event, by plugin; looked up once per kind of event."""
+        known = self._by_event.get(event)
+        if known is not None:
+            return known
+        found: dict[str, tuple[Listener, ...]] = {}
+        for name, profile in self._profiles.items():
+            for registered in self._registered(profile):
+                if registered.event.covers(event):
+                    entry = Listener(name, registered)
+                    found[registered.plugin] = (*found.get(registered.plugin, ()), entry)
+        self._by_event[event] = found
+        return found
+
+    def _registered(self, profile: Profile) -> Iterator[RegisteredEvent]:
+        yield from profile.events
+        if self._rules >= Rules.SILENT_PLUGINS_HEAR_ALL:
+            yield from profile.events_of_silent
+        yield _ANY_EVENT
+
+    def near(
+        self, waiting: dict[str, QueuedPod], listeners: Sequence[Listener], happened: Happened
+    ) -> dict[str, QueuedPod]:
+        """Of the pods that wait for a plugin those that what it registered can concern at all."""
+        if all(listener.registered.not_for is not None for listener in listeners):
+            return {
+                key: pod for key, pod in waiting.items() if not _is_spared(listeners, pod.info.uid)
+            }
+        if not all(listener.registered.own_group for listener in listeners):
+            return waiting
+        group = group_about(happened)
+        members = () if group is None else self._groups.members(group).standings
+        one = next((waiting[key].info.pod for key in members if key in waiting), None)
+        if one is None or all(
+            hint_of(listener.registered, one, happened) is QueueingHint.SKIP
+            for listener in listeners
+        ):
+            return {}
+        return {key: waiting[key] for key in sorted(key for key in members if key in waiting)}
+
+    def wake(self, pod: QueuedPod, happened: Happened) -> Wake:
+        """``isPodWorthRequeuing`` of kube-scheduler."""
+        pending = frozenset[str]() if pod.gating_plugin else pod.pending_plugins
+        plugins = {pod.gating_plugin} if pod.gating_plugin else pod.unschedulable_plugins | pending
+        if plugins.isdisjoint(self.of(happened.event)) or not concerns(pod, happened):
+            return Wake.NO
+        scheduler = pod.info.pod.spec.scheduler_name
+        wake = Wake.NO
+        for plugin, listeners in self.of(happened.event).items():
+            if plugin not in plugins or (wake is not Wake.NO and plugin not in pending):
+                continue
+            if any(
+                listener.scheduler_name == scheduler
+                and hint_of(listener.registered, pod.info.pod, happened) is QueueingHint.QUEUE
+                for listener in listeners
+            ):
+                if plugin in pending:
+                    return Wake.AT_ONCE
+                wake = Wake.AFTER_BACKOFF
+        return wake
+
+
+def _is_spared(listeners: Sequence[Listener], uid: str) -> bool:
+    """Whether each says, at little cost, that its hint would answer Skip for the pod."""
+    for listener in listeners:
+        registered = listener.registered
+        try:
+            if registered.not_for is None or registered.not_for(uid) is not True:
+                return False
+        except BaseException as error:  # noqa: BLE001  a plugin's code: then the hint has to say
+            FAILURES.note(registered.plugin, "QueueingHint", reason_of(error))
+            return False
+    return True
