@@ -160,12 +160,16 @@ async def running_daemon(
                 watching.cancel_scope.deadline = anyio.current_time() + DRAIN_S
         if office is not None:
             await office.leave()
-        if start.held is None and daemon.engine.all_committed:
-            # Where the journal is shared, the next leader has it already.
-            await checkpoints.write_last()
-        if daemon.events is not None:
-            await daemon.events.stop(EVENT_FLUSH_S)
+        # Where the journal is shared, the next leader has it already.
+        await _finish(daemon, None if start.held is not None else checkpoints)
         tasks.cancel_scope.cancel()
+
+
+async def _finish(daemon: Daemon, checkpoints: Checkpoints | None) -> None:
+    if checkpoints is not None and daemon.engine.all_committed:
+        await checkpoints.write_last()
+    if daemon.events is not None:
+        await daemon.events.stop(EVENT_FLUSH_S)
 
 
 async def _start(journal: JournalStore, registry: Registry, machine: Machine) -> Start:
