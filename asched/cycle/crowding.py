@@ -38,9 +38,7 @@ class Crowding:
         if len(stale):
             self.found.extend(len(stamps))
             self.found.clear(stale)
-            for trial in fit.trials(stale):
-                crowded = trial.crowded()
-                hosts = trial.rows[trial.hosts]
+            for hosts, crowded in fit.crowded(stale):
                 self.found.copy_rows(hosts, crowded, np.arange(len(hosts)))
             for row in stale.tolist():
                 self._known.put(row, int(stamps[row]), None)

@@ -194,7 +194,9 @@ class _Inspector:
 
     def _screen(self, nominated: str) -> Screening:
         """What plugins, and extenders as far as they answered, leave."""
-        screening = self._attempt.screen(nominated=nominated, share_of_nodes=False)
+        screening = self._attempt.screen(
+            nominated=nominated, share_of_nodes=False, every_reason=True
+        )
         self._awaits_extender = self._consultation.filter(screening) is not None
         return screening
 

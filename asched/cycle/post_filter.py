@@ -89,9 +89,7 @@ class RefusedNodes:
         return [self._table.names[row] for row in np.flatnonzero(rows).tolist()]
 
     def rows(self, code: Code) -> RowArray:
-        if self._screening.rejected is None and not self._said({code}):
-            return np.zeros(0, np.intp)
-        return np.flatnonzero(self._with({code}))
+        return self._with({code}).nonzero()[0]
 
     def _said(self, codes: set[Code]) -> bool:
         """Whether any node may have been refused with one of these codes."""

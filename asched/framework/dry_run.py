@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import numpy as np
 
@@ -82,6 +82,12 @@ class Outcomes(RowMemo[Outcome]):
             kind = _UNKIND if outcome.pdb_violations else _KIND
         self._kinds[row] = kind
 
+    def candidates(self, rows: Iterable[int]) -> list[Candidate]:
+        """Those of these rows, each of which is one."""
+        answers = self._answers
+        # What kind of an outcome it is was looked up just now.
+        return cast("list[Candidate]", [answers[row] for row in rows])
+
     def kinds(self, rows: RowArray) -> np.ndarray[tuple[int], np.dtype[np.int8]]:
         """By row, none of which is stale: what kind of an outcome it is."""
         return self._kinds[rows]
@@ -106,7 +112,7 @@ class DryRun:
     def take_in(self, rows: RowArray) -> None:
         """Look at more rows, whose outcomes are known, in order, until it is :attr:`complete`."""
         kinds = self._outcomes.kinds(rows)
-        places = np.flatnonzero(kinds)
+        places = kinds.nonzero()[0]
         if self._wanted is not None and len(places):
             counts = np.arange(1, len(places) + 1) + len(self.candidates)
             good = np.logical_or.accumulate(kinds[places] == _KIND) | bool(self.kind)
@@ -117,10 +123,7 @@ class DryRun:
                 places = places[: last + 1]
                 kinds = kinds[: int(places[last]) + 1]
         self.kind += int(np.count_nonzero(kinds == _KIND))
-        for row in rows[places].tolist():
-            outcome = self._outcomes.get(row)
-            assert isinstance(outcome, Candidate)
-            self.candidates.append(outcome)
+        self.candidates += self._outcomes.candidates(rows[places].tolist())
         self._refused.append(rows[: len(kinds)][kinds == _REFUSED])
 
     @property
@@ -164,7 +167,7 @@ def dry_run(
         stale |= rows == own
     # No more at a time than are likely to be needed.
     size = max(1, len(rows) if wanted is None else wanted) if fit.local else 1
-    unknown = np.flatnonzero(stale)
+    unknown = stale.nonzero()[0]
     bounds = [0, *unknown[::size].tolist(), len(rows)]
     for begin, end in pairwise(bounds):
         batch = rows[begin:end]

@@ -63,7 +63,8 @@ class Findings:
 
     def __init__(self, size: int, numbers: StatusNumbers | None = None) -> None:
         """``numbers`` may be shared with other findings, whose rows can then be taken over."""
-        self.rank = np.full(size, PASSES, np.int16)
+        self.rank = np.empty(size, np.int16)
+        self.rank.fill(PASSES)
         # Reasons may name figures, so that patches bring ever new statuses.
         self.code = np.zeros(size, np.int32)
         self._numbers = numbers or StatusNumbers()
@@ -142,7 +143,7 @@ class Findings:
         if not len(rows):
             return
         codes = other.code[from_rows]
-        used = np.unique(codes)
+        used = np.flatnonzero(np.bincount(codes))
         numbers = np.zeros(len(other.statuses), np.int32)
         # 0 stands for a pass everywhere.
         for code in used[used > 0].tolist():

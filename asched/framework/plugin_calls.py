@@ -76,6 +76,10 @@ def filters_one(plugin: Plugin) -> TypeGuard[FilterPlugin]:
     return _derives(type(plugin), FilterPlugin)
 
 
+def filters_all(plugin: Plugin) -> TypeGuard[FilterAllPlugin]:
+    return _derives(type(plugin), FilterAllPlugin)
+
+
 def scores_all(plugin: Plugin) -> TypeGuard[ScoreAllPlugin]:
     return _derives(type(plugin), ScoreAllPlugin)
 
@@ -198,11 +202,11 @@ def filter_nodes(
     plugin: FilterPlugin | FilterAllPlugin, state: CycleState, pod: PodInfo, nodes: Nodes
 ) -> Verdicts:
     """One filter's verdict on every row, whichever form the plugin is written in."""
-    if isinstance(plugin, FilterAllPlugin):
+    if filters_all(plugin):
         verdicts = ask(Verdicts, plugin, "Filter", plugin.filter_all, state, pod, nodes)
         refuses = _check_verdicts(plugin, verdicts, nodes.size)
         return verdicts if refuses else Verdicts(verdicts.codes, ())
-    return _filter_each(plugin, state, pod, nodes)
+    return _filter_each(cast("FilterPlugin", plugin), state, pod, nodes)
 
 
 def _filter_each(plugin: FilterPlugin, state: CycleState, pod: PodInfo, nodes: Nodes) -> Verdicts:

@@ -21,6 +21,7 @@ from asched.framework.plugin_calls import (
     ask,
     filter_node,
     filter_nodes,
+    filters_one,
     minds_suppositions,
 )
 from asched.framework.pod_info import PodInfo
@@ -58,22 +59,26 @@ class Fit:
         self.state = state
         self._cluster = cluster
         self._nominations = nominations
-        filters = [
-            (rank, plugin)
-            for rank, plugin in enumerate(profile.filter)
-            if plugin.name not in state.skip_filter
-        ]
-        self.fixed = [f for f in filters if f[1].scope is Scope.NODE_OBJECT]
+        skipped = state.skip_filter
+        self.fixed: list[RankedFilter] = []
         """Filters that pods coming and going do not concern."""
-        self.moving = [f for f in filters if f[1].scope is not Scope.NODE_OBJECT]
+        self.moving: list[RankedFilter] = []
+        """The others."""
         self.told = [
             plugin
             for plugin in profile.pre_filter
-            if plugin.name not in state.skip_filter and minds_suppositions(plugin)
+            if plugin.name not in skipped and minds_suppositions(plugin)
         ]
         """Plugins that want to hear of pods tried on and off."""
-        self.local = not self.told and all(plugin.scope.shared for _, plugin in filters)
+        self.local = not self.told
         """Whether no filter looks beyond a node's own row."""
+        for rank, plugin in enumerate(profile.filter):
+            if plugin.name in skipped:
+                continue
+            scope = plugin.scope
+            (self.fixed if scope is Scope.NODE_OBJECT else self.moving).append((rank, plugin))
+            if scope is Scope.CLUSTER:
+                self.local = False
 
     def trials(self, rows: RowArray) -> Iterator[Trial]:
         """Trials that cover ``rows`` of the cluster's nodes, in order: one for all of them where
@@ -83,6 +88,24 @@ class Fit:
         else:
             for row in rows:
                 yield Trial(self, np.array([row], np.intp))
+
+    def crowded(self, rows: RowArray) -> Iterator[tuple[RowArray, Findings]]:
+        """Those of ``rows`` of the cluster's nodes with pods nominated to them that count, in parts,
+        and what the filters say of them with those pods there. Raises PluginFailure."""
+        names = self._cluster.nodes.names
+        hosted: dict[int, list[PodInfo]] = {}
+        for place, guest in self.guests(names[row] for row in rows.tolist()):
+            hosted.setdefault(place, []).append(guest)
+        if not hosted:
+            return
+        if self.local:
+            hosts = rows[[*hosted]]
+            placed = [(at, guest) for at, there in enumerate(hosted.values()) for guest in there]
+            yield hosts, self.supposed(hosts, placed).refusals()
+            return
+        for place, there in hosted.items():
+            alone = rows[[place]]
+            yield alone, self.supposed(alone, [(0, guest) for guest in there]).refusals()
 
     def supposed(self, rows: RowArray, placed: Sequence[Placed]) -> _Hypothesis:
         """These rows of the cluster's nodes, with pods added."""
@@ -109,11 +132,13 @@ class Fit:
         by_node = self._nominations.by_node
         if not by_node:
             return []
+        uid, priority = self.pod.uid, self.pod.priority
         return [
             (row, guest)
             for row, name in enumerate(names)
-            for guest in by_node.get(name, {}).values()
-            if guest.uid != self.pod.uid and guest.priority >= self.pod.priority
+            if name in by_node
+            for guest in by_node[name].values()
+            if guest.uid != uid and guest.priority >= priority
         ]
 
 
@@ -133,8 +158,8 @@ class Trial:
         self._as_host = {row: index for index, row in enumerate(self.hosts.tolist())}
         self._with_guests: _Hypothesis | None = None
         if guests:
-            self._with_guests = _Hypothesis(fit, fit.suppose(rows[self.hosts]))
-            self._with_guests.add([(self._as_host[row], guest) for row, guest in guests])
+            placed = [(self._as_host[row], guest) for row, guest in guests]
+            self._with_guests = fit.supposed(rows[self.hosts], placed)
 
     def add(self, placed: Sequence[Placed]) -> None:
         """As if these pods were there as well. Raises ValueError for one that is."""
@@ -160,9 +185,10 @@ class Trial:
         :class:`~asched.framework.plugin_calls.PluginFailure`.
         """
         found = self._bare.refusals()
-        crowded = self.crowded()
-        refused = np.flatnonzero(~crowded.passing)
-        found.copy_rows(self.hosts[refused], crowded, refused)
+        if self._with_guests is not None:
+            crowded = self.crowded()
+            refused = np.flatnonzero(~crowded.passing)
+            found.copy_rows(self.hosts[refused], crowded, refused)
         return found
 
     def crowded(self) -> Findings:
@@ -205,7 +231,7 @@ class _Hypothesis:
             self._fixed = Findings(nodes.size, self._numbers)
             self._run(fit.fixed, self._fixed)
         found = Findings(nodes.size, self._numbers)
-        found.take_over(self._fixed, np.arange(nodes.size))
+        found.take_over(self._fixed, slice(None))
         self._run(fit.moving, found)
         return found
 
@@ -215,7 +241,7 @@ class _Hypothesis:
             for rank, plugin in filters:
                 if rank > found.rank[0]:
                     return
-                if isinstance(plugin, FilterPlugin):
+                if filters_one(plugin):
                     status = filter_node(plugin, state, pod, nodes, 0)
                 else:
                     status = filter_nodes(plugin, state, pod, nodes).status(0)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
+from functools import lru_cache
 from typing import Literal
 
 import msgspec
@@ -320,4 +321,10 @@ def _no_answer(error: NoAnswerError) -> Refused | Unknown:
 
 def _rfc3339(moment: datetime) -> str:
     """``metav1.Time``: whole seconds, UTC."""
-    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return _whole_second(int(moment.timestamp()))
+
+
+@lru_cache(maxsize=4)
+def _whole_second(second: int) -> str:
+    """Kept, since many victims go in the same second."""
+    return datetime.fromtimestamp(second, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -127,7 +127,7 @@ class DefaultPreemption(PostFilterPlugin, PreEnqueuePlugin, EnqueueExtensions):
         wanted = self._args.enough(len(rows))
         now_ns = self.handle.cluster.now_ns
         offset = self.handle.draw(f"{self.name}/{pod.uid}/{now_ns}", len(rows))
-        rows = np.roll(rows, -offset)
+        rows = np.concatenate([rows[offset:], rows[:offset]])
         run = self.dry_run(state, pod, rows, wanted)
         if run.candidates:
             try:
@@ -198,8 +198,9 @@ class DefaultPreemption(PostFilterPlugin, PreEnqueuePlugin, EnqueueExtensions):
         """The candidates that do the least harm (``pickOneNodeForPreemption``): fewest violations
         of budgets, then the lowest priority of the most important victim, the smallest sum of
         priorities, the fewest victims, the latest start of the most important victims."""
-        least = min(candidate.harm for candidate in candidates)
-        return [candidate for candidate in candidates if candidate.harm == least]
+        harms = [candidate.harm for candidate in candidates]
+        least = min(harms)
+        return [c for c, harm in zip(candidates, harms, strict=True) if harm == least]
 
     def _preempt(self, pod: PodInfo, candidate: Candidate) -> PostFilterResult:
         # Graceful deletion has begun: asking for it again would do nothing.

@@ -6,6 +6,7 @@ made on the gathered copies, so the table itself never changes for a question.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from functools import partial
 from typing import TYPE_CHECKING, TypeAlias
@@ -214,9 +215,9 @@ class NodeRows(SupposedNodes):
         """Enter in the columns how many pods of each shape came to each row, or left it."""
         if len(moved) == 1:
             [(shape, rows)] = moved.items()
-            if len(rows) == len(set(rows)) <= _FEW:
-                for row in rows:
-                    self._count_one(row, shape, sign)
+            if self.size <= _FEW or len(rows) <= _FEW:
+                for row, often in Counter(rows).items():
+                    self._count_one(row, shape, sign * often)
                 return
         shifts: dict[str, list[_Shift]] = {}
         cpu: list[_Shift] = []
@@ -233,16 +234,17 @@ class NodeRows(SupposedNodes):
         self._shift(self.scoring_cpu_milli, cpu, scoring_cpu_of)
         self._shift(self.scoring_memory_bytes, memory, scoring_memory_of)
 
-    def _count_one(self, row: int, shape: PodShape, sign: int) -> None:
+    def _count_one(self, row: int, shape: PodShape, times: int) -> None:
+        """So many pods of a shape came to a row, or (negative) left it."""
         pods = self._pods[row]
-        self.pod_count[row] += sign
+        self.pod_count[row] += times
         for name, number in shape.requests.items():
             column = self.requested(name)
-            if not shift(column, row, sign * number):
+            if not shift(column, row, times * number):
                 column[row] = requests_of(pods.values(), name)
-        if not shift(self.scoring_cpu_milli, row, sign * shape.scoring_cpu_milli):
+        if not shift(self.scoring_cpu_milli, row, times * shape.scoring_cpu_milli):
             self.scoring_cpu_milli[row] = scoring_cpu_of(pods.values())
-        if not shift(self.scoring_memory_bytes, row, sign * shape.scoring_memory_bytes):
+        if not shift(self.scoring_memory_bytes, row, times * shape.scoring_memory_bytes):
             self.scoring_memory_bytes[row] = scoring_memory_of(pods.values())
 
     def _shift(

@@ -6,14 +6,21 @@ import os
 import subprocess
 import sys
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
 from asched.cycle.attempt import feasible_nodes_to_find
+from asched.framework.cycle_state import CycleState
+from asched.framework.interface import FilterPlugin, Scope
+from asched.framework.nodes import NodeInfo
+from asched.framework.pod_info import PodInfo
+from asched.framework.status import SUCCESS, Status
 from asched.plugins.node_unschedulable import NodeUnschedulable
 from asched.state import records as r
 from asched.state.cluster import PodPhase
 from asched.state.queue import NS_PER_S
+from asched.state.rules import Rules
 from tests.cycle.plugins import (
     Answering,
     ByLabel,
@@ -348,6 +355,33 @@ def test_a_nominated_node_is_tried_first_and_alone() -> None:
     assigned = the_one(scheduling.decide())
     assert isinstance(assigned, r.Assigned)
     assert (assigned.node, assigned.feasible) == ("small", 1)
+
+
+class Overcrowded(FilterPlugin):
+    """Raises for a node that has another pod, or is supposed to have one."""
+
+    name: ClassVar[str] = "Overcrowded"
+    api_version: ClassVar[int] = 1
+    scope: ClassVar[Scope] = Scope.NODE
+
+    def filter(self, state: CycleState, pod: PodInfo, node: NodeInfo) -> Status:
+        if node.pod_count:
+            raise RuntimeError("too many")
+        return SUCCESS
+
+
+@pytest.mark.parametrize("nominated", ["n0", "n1"])
+@pytest.mark.parametrize("rules", Rules)
+def test_where_the_nominated_node_will_do_no_other_nomination_matters(
+    nominated: str, rules: Rules
+) -> None:
+    scheduling = Scheduling(Overcrowded, rules=rules)
+    scheduling.see(a_node("n0", {"cpu": "1"}), a_node("n1", {"cpu": "1"}))
+    scheduling.see(a_pod("p", nominated=nominated), a_pod("later", nominated="n1"))
+    decision = the_one(scheduling.next())
+    alone = rules >= Rules.NOMINATED_NODE_ALONE and nominated == "n0"
+    # Under the first rules the filter was asked about n1 with the later pod there.
+    assert isinstance(decision, r.Assigned if alone else r.AttemptFailed)
 
 
 # -- Reserve and Permit ---------------------------------------------------------------------------
