@@ -104,7 +104,9 @@ class Cache:
 
     def _seen(self) -> Iterator[SeenPod]:
         """The pods that count. kube-batch does not see Pending pods of other schedulers."""
-        ours = self._spec.scheduler_name
+        ours, now_ns = self._spec.scheduler_name, self._cluster.now_ns
+        own = self._cluster.sessions.get(ours)
+        refused = own if own is not None and own.refused else None
         evicting = self._cluster.evictions
         for entry in self._cluster.pods.values():
             pod = entry.info.pod
@@ -116,6 +118,12 @@ class Cache:
             status = _status(pod, entry.phase, evicted=entry.info.uid in evicting)
             if self._count_foreign and self._is_beside_the_point(pod, status, foreign=foreign):
                 continue
+            if refused is not None and status is TaskStatus.PENDING and not foreign:
+                node = refused.put_off(entry.info.key, entry.info.uid, now_ns)
+                if self._cluster.nodes.row_of(node) is not None:
+                    # Not yet: in kube-batch it is as if it were still being bound.
+                    yield SeenPod(entry.info, node, TaskStatus.BINDING)
+                    continue
             yield SeenPod(entry.info, entry.node, status)
         for info in self._cluster.sessions.finished.values():
             done = TaskStatus.SUCCEEDED if info.pod.status.phase == SUCCEEDED else TaskStatus.FAILED

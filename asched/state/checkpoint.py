@@ -48,7 +48,7 @@ from asched.state.permits import PermitAnswer, WaitingPod
 from asched.state.pod_fold import PodFold
 from asched.state.records import Lottery, PodSeen, ProfilesLoaded
 from asched.state.rules import Rules
-from asched.state.sessions import GroupWrite
+from asched.state.sessions import GroupWrite, RefusedBinding
 from asched.state.templates import Templates
 
 _MAGIC = b"asched-checkpoint "
@@ -117,7 +117,7 @@ def image_of_state(state: ClusterState) -> Image:
         tuple(_inquiry_form(key, inquiry) for key, inquiry in state.inquiries.items()),
         image_of(state.queue),
         tuple(
-            SessionForm(p.spec, p.number, p.held_ns, p.changes, (*p.pending,))
+            SessionForm(p.spec, p.number, p.held_ns, p.changes, (*p.pending,), {**p.refused})
             for p in state.sessions
         ),
         [*state.sessions.finished.values()],
@@ -414,6 +414,7 @@ def _fill_sessions(state: ClusterState, form: StateForm, pods: _Pods) -> None:
     for profile, kept in zip(sessions, form.sessions, strict=True):
         profile.restore(kept.number, kept.held_ns, kept.changes)
         profile.pending.update(dict.fromkeys(kept.pending))
+        profile.refused = {key: RefusedBinding(*form) for key, form in kept.refused.items()}
     for number in form.finished:
         info = pods.info(number)
         sessions.finished[info.key] = info

@@ -20,7 +20,7 @@ from asched.state.records import Assigned, Lottery, PodSeen, ProfilesLoaded
 from asched.state.rules import Rules
 from asched.state.session_records import PodGroupDecided
 
-FORMAT = 6
+FORMAT = 7
 """To be raised whenever the form changes, or what the fold makes of the same records."""
 
 
@@ -90,6 +90,7 @@ class SessionForm(Form):
     changes: tuple[bool, bool]
     pending: tuple[str, ...]
     """Keys, in their order."""
+    refused: dict[str, tuple[str, str, int, int]] = {}
 
 
 class GroupWriteForm(Form):

@@ -37,6 +37,7 @@ from asched.state.cluster import (
 from asched.state.inquiries import Inquiry
 from asched.state.permits import WaitingPod
 from asched.state.pod_fold import FoldError, PodFold
+from asched.state.rules import Rules
 from asched.state.waking import Happened
 
 __all__ = ["Fold", "FoldError"]
@@ -437,6 +438,10 @@ class Fold:
         entry.rejection = record.message
         if entry.assignment is not None and entry.assignment.session:
             self._pods.back_to_session(entry)
+            if state.rules >= Rules.SESSIONS_BACK_OFF:
+                state.sessions.binding_failed(
+                    entry.info.pod, record.node, state.now_ns, state.queue.backoff_ns
+                )
             return
         self._pods.give_back(entry)
         if record.code in REJECTIONS and record.plugin:

@@ -166,6 +166,10 @@ def _check_sessions(state: ClusterState) -> None:
         if entry.phase is PodPhase.PENDING and not pod.terminating:
             pending.get(pod.spec.scheduler_name, set()).add(key)
     _demand(waiting == pending, f"{waiting} wait for sessions, {pending} are pending")
+    for profile in state.sessions:
+        for key, refused in profile.refused.items():
+            known = state.entry(key, refused.uid) is not None
+            _demand(known, f"pod {key} ({refused.uid}) was refused a binding and is not there")
     for key, info in state.sessions.finished.items():
         _demand(info.pod.terminal and key == info.key, f"pod {key} is filed as finished")
         _demand(key not in state.pods, f"pod {key} is finished and still known")

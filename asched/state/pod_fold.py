@@ -212,6 +212,7 @@ class PodFold:
             self._tell(_UNSCHEDULED_DELETE, entry.info.pod, None)
         self._settled(entry)
         state.sessions.note(entry.info.pod, pending=False)
+        state.sessions.settled(entry.info.pod)
         group = group_of(entry.info.pod)
         if group is not None:
             state.groups.leave(group, key)
@@ -282,6 +283,8 @@ class PodFold:
             pod = entry.info.pod
             pending = entry.phase is PodPhase.PENDING and not pod.terminating
             self._state.sessions.note(pod, pending=pending)
+            if entry.phase is PodPhase.BOUND:
+                self._state.sessions.settled(pod)
 
     def back_to_session(self, entry: PodEntry) -> None:
         """The binding that a session decided failed: the pod waits for the next session."""

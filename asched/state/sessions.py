@@ -7,7 +7,8 @@ something: an idle cluster leaves nothing in the journal.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from typing import NamedTuple
 
 import msgspec
 
@@ -37,10 +38,24 @@ GroupId = tuple[str, str]
 """Which PodGroup: the name of its type, and ``namespace/name``."""
 
 
+class RefusedBinding(NamedTuple):
+    """A binding that sessions decided failed, and perhaps others of that pod before."""
+
+    uid: str
+    node: str
+    """Where the last one was to be."""
+    times: int
+    """How many in a row."""
+    until_ns: int
+    """Not before then is the pod to be placed again."""
+
+
 class SessionProfile:
     """One scheduler name that is served by sessions."""
 
-    __slots__ = ("_jobs_changed", "_surroundings_changed", "held_ns", "number", "pending", "spec")
+    __slots__ = (
+        "_jobs_changed", "_surroundings_changed", "held_ns", "number", "pending", "refused", "spec",
+    )  # fmt: skip
 
     def __init__(self, spec: SessionSpec) -> None:
         self.spec = spec
@@ -50,14 +65,29 @@ class SessionProfile:
         """When the last session was held."""
         self.pending: dict[str, None] = {}
         """Keys of the pods that wait, in order of arrival."""
+        self.refused: dict[str, RefusedBinding] = {}
+        """By key of the pod, until one is bound or goes."""
         self._jobs_changed = True
         self._surroundings_changed = True
 
     def due_ns(self) -> int | None:
         """When the next session is to be held; None while it could come to nothing."""
+        period_ns = round(self.spec.period_s * NS_PER_S)
         if self._jobs_changed or (self._surroundings_changed and self.pending):
-            return self.held_ns + round(self.spec.period_s * NS_PER_S)
-        return self.held_ns + RETRY_NS if self.pending else None
+            return self.held_ns + period_ns
+        if not self.pending:
+            return None
+        retry_ns = self.held_ns + RETRY_NS
+        ends = (r.until_ns for r in self.refused.values() if r.until_ns > self.held_ns)
+        return min(max(min(ends, default=retry_ns), self.held_ns + period_ns), retry_ns)
+
+    def put_off(self, key: str, uid: str, now_ns: int) -> str:
+        """The node to which the pod could not be bound, while it is not to be tried again yet; else
+        empty."""
+        refused = self.refused.get(key)
+        if refused is None or refused.uid != uid or refused.until_ns <= now_ns:
+            return ""
+        return refused.node
 
     def stir(self, *, of_jobs: bool) -> None:
         """Something happened: to the jobs themselves, or to what is around them."""
@@ -167,6 +197,28 @@ class Sessions:
         grouped = _names_group(pod)
         for profile in self._profiles.values():
             profile.stir(of_jobs=grouped or profile is own)
+
+    def binding_failed(
+        self, pod: Pod, node: str, now_ns: int, backoff_ns: Callable[[int], int]
+    ) -> None:
+        """The pod is to be left alone for a while, the longer the more often it failed in a row.
+
+        kube-batch hands such a pod to a queue with a limit of its rate, and leaves it as if it were being
+        bound until its turn has come there (``resyncTask``); the pauses are those of a pod that is tried
+        by itself.
+        """
+        own = self._profiles.get(pod.spec.scheduler_name)
+        if own is None:
+            return
+        before = own.refused.get(pod.key)
+        times = 1 + (before.times if before is not None and before.uid == pod.uid else 0)
+        own.refused[pod.key] = RefusedBinding(pod.uid, node, times, now_ns + backoff_ns(times))
+
+    def settled(self, pod: Pod) -> None:
+        """The pod is bound, or gone: how often that failed is of no interest any more."""
+        own = self._profiles.get(pod.spec.scheduler_name)
+        if own is not None and own.refused:
+            own.refused.pop(pod.key, None)
 
     def awaits_one(self, pod: Pod) -> bool:
         """Whether the pod is among those that the next session of its scheduler is to place."""

@@ -34,12 +34,14 @@ from asched.state.records import (
     AnyRecord,
     BindFailed,
     Bound,
+    EngineStarted,
     EvictionFailed,
     ObjectGone,
     ProfilesLoaded,
     TurnStarted,
     VictimEvicted,
 )
+from asched.state.rules import LATEST_RULES, Rules
 from asched.state.session_records import (
     PodGroupDecided,
     PodGroupWriteFailed,
@@ -78,12 +80,13 @@ def pod_group(name: str, size: int) -> IncubatorPodGroup:
 class History:
     """A fold that things happen to, and all that was recorded."""
 
-    def __init__(self) -> None:
+    def __init__(self, rules: Rules = LATEST_RULES) -> None:
         self.fold = Fold(ClusterState(), loader())
         self.state = self.fold.state
         self.records: list[AnyRecord] = []
         self._decider = AllDeciders(self.state, REGISTRY)
         self.apply(TurnStarted(1))
+        self.apply(EngineStarted("test", 1, rules=rules))
         self.apply(ProfilesLoaded(()))
         self.apply(SessionsLoaded((spec(),)))
         self.see(PriorityClass(metadata=ObjectMeta(name=HIGH), value=100))
@@ -241,6 +244,7 @@ def test_a_checkpoint_goes_on_as_the_state_would(
     sessions, restored = history.state.sessions, kept.state.sessions
     assert [p.due_ns() for p in restored] == [p.due_ns() for p in sessions]
     assert [[*p.pending] for p in restored] == [[*p.pending] for p in sessions]
+    assert [p.refused for p in restored] == [p.refused for p in sessions]
     assert restored.finished.keys() == sessions.finished.keys()
     assert restored.writes == sessions.writes
 

@@ -122,4 +122,4 @@ def test_a_changed_form_has_a_new_number() -> None:
         for field in msgspec.structs.fields(form)
     ]
     digest = sha256("\n".join(fields).encode()).hexdigest()[:16]
-    assert (FORMAT, digest) == (6, "a2eee73a75471d87")
+    assert (FORMAT, digest) == (7, "d5750cf661c7c678")

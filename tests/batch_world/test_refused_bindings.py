@@ -1,0 +1,107 @@
+"""A pod that cannot be bound as sessions decide is left alone for a while, the longer the more often."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from asched.state.cluster import PodPhase
+from asched.state.records import Assigned
+from asched.state.rules import Rules
+from asched.state.session_records import PodGroupDecided, SessionHeld
+from tests.batch_world.test_fold import History, member
+
+NS_PER_S = 1_000_000_000
+
+
+def refused_each_time(history: History, seconds: int, key: str = "default/a0") -> list[int]:
+    """Time passes, and the pod's bindings fail. Returns after how many seconds each was decided."""
+    began_ns, decided = history.state.now_ns, []
+    for _ in range(seconds):
+        history.pass_time()
+        if history.state.pods[key].phase is PodPhase.ASSUMED:
+            decided.append((history.state.now_ns - began_ns) // NS_PER_S)
+            history.happen("bind failed", key[-2], int(key[-1]))
+    return decided
+
+
+def assigned(history: History, first: int = 0) -> Iterator[str]:
+    return (r.key for r in history.records[first:] if isinstance(r, Assigned))
+
+
+def with_a_pod(rules: Rules = Rules.SESSIONS_BACK_OFF) -> History:
+    history = History(rules)
+    history.happen("pod", "a", 0)
+    return history
+
+
+def test_the_pauses_are_those_of_a_pod_that_is_tried_by_itself() -> None:
+    assert refused_each_time(with_a_pod(), 40) == [1, 2, 4, 8, 16, 26, 36]
+
+
+def test_journals_of_before_are_decided_as_before() -> None:
+    assert refused_each_time(with_a_pod(Rules.KEPT_ROOM_IS_TOLD), 6) == [1, 2, 3, 4, 5, 6]
+
+
+def test_nothing_is_looked_at_in_the_meantime() -> None:
+    history = with_a_pod()
+    refused_each_time(history, 8)
+    history.happen("writes end", "a", 1)
+    history.pass_time()
+    count = len(history.records)
+    for _ in range(6):
+        history.pass_time()
+    assert not [r for r in history.records[count:] if isinstance(r, SessionHeld)]
+    history.pass_time()
+    assert [*assigned(history, count)] == ["default/a0"]
+
+
+def test_others_do_not_wait_for_it() -> None:
+    history = with_a_pod()
+    refused_each_time(history, 8)
+    count = len(history.records)
+    history.happen("pod", "b", 0)
+    history.pass_time()
+    assert [*assigned(history, count)] == ["default/b0"]
+
+
+def test_its_gang_is_not_told_that_it_is_incomplete() -> None:
+    history = with_a_pod()
+    history.happen("group", "a", 1)
+    history.happen("pod", "a", 1)
+    history.pass_time()
+    history.happen("bound", "a", 1)
+    history.happen("bind failed", "a", 0)
+    history.happen("writes end", "a", 1)
+    count = len(history.records)
+    history.see(member("b", 2))
+    assert refused_each_time(history, 12)
+    news = [r for r in history.records[count:] if isinstance(r, PodGroupDecided)]
+    assert not [r for r in news if r.group == "default/a" and r.conditions]
+
+
+def test_it_counts_from_one_again_after_a_success() -> None:
+    history = with_a_pod()
+    refused_each_time(history, 7)
+    history.pass_time()
+    history.happen("bound", "a", 0)
+    assert not next(iter(history.state.sessions)).refused
+    history.happen("no pod", "a", 0)
+    history.happen("pod", "a", 0)
+    assert refused_each_time(history, 4) == [1, 2, 4]
+
+
+def test_who_has_its_name_later_is_not_held_up() -> None:
+    history = with_a_pod()
+    refused_each_time(history, 8)
+    history.happen("no pod", "a", 0)
+    history.happen("pod", "a", 0)
+    assert refused_each_time(history, 4) == [1, 2, 4]
+
+
+def test_where_the_node_went_another_one_is_tried_at_once() -> None:
+    history = with_a_pod()
+    refused_each_time(history, 8)
+    node = next(iter(history.state.sessions)).refused["default/a0"].node
+    history.happen("no node", "a", int(node[-1]))
+    history.pass_time()
+    assert history.state.pods["default/a0"].node not in ("", node)
