@@ -8,6 +8,7 @@ through the nodes but to tell which of them are in the best one, a byte each.
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +18,7 @@ from asched.cycle.lottery import Best
 from asched.framework.cycle_state import CycleState
 from asched.framework.memo import Memo
 from asched.framework.node_classes import NodeClasses
-from asched.framework.nodes import BoolColumn, Int64Column
+from asched.framework.nodes import BoolColumn, Int64Column, RowArray
 from asched.framework.plugin_calls import call, normalized, scores_by_class
 from asched.framework.pod_info import PodInfo
 from asched.framework.profile import Weighted
@@ -32,6 +33,15 @@ ScoresOf = Callable[[Int64Column], Int64Column]
 """What a plugin adds to the totals of nodes of these classes, which are those of all feasible nodes."""
 
 
+class _Present(NamedTuple):
+    """The groups that any nodes are in."""
+
+    groups: RowArray
+    classes: Int64Column
+    """To be read only: the same object as long as the groups are the same."""
+    totals: Int64Column
+
+
 class Groups:
     """Feasible nodes by their class and their total."""
 
@@ -43,6 +53,7 @@ class Groups:
         "_group_of",
         "_leaders",
         "_number",
+        "_present",
         "_too_many",
         "_total_of",
     )
@@ -54,6 +65,7 @@ class Groups:
         self._number: dict[tuple[int, int], int] = {}
         """Groups by class and total; empty where nothing is grouped."""
         self._too_many = False
+        self._present: _Present | None = None
         self._group_of: NDArray[np.uint8] = np.zeros(0, np.uint8)
         self._class_of: Int64Column = np.zeros(_OUT, np.int64)
         self._total_of: Int64Column = np.zeros(_OUT, np.int64)
@@ -64,8 +76,13 @@ class Groups:
         too many differ, or these totals are asked about for the first time, and maybe the last."""
         if not self._follow(leaders):
             return None
-        groups = self._count_of.nonzero()[0]
-        sums = self._total_of[groups] + scores_of(self._class_of[groups])
+        present = self._present
+        if present is None:
+            groups = self._count_of.nonzero()[0]
+            present = _Present(groups, self._class_of[groups], self._total_of[groups])
+            self._present = present
+        groups = present.groups
+        sums = present.totals + scores_of(present.classes)
         score: int = sums.item(sums.argmax())
         leading: list[int] = groups[sums == score].tolist()
         mask: BoolColumn = self._group_of == leading[0]
@@ -121,6 +138,7 @@ class Groups:
         self._number = {(of_class, total): group for of_class, total, group in groups}
         self._group_of = np.full(len(totals), _OUT, np.uint8)
         self._group_of[rows] = group_of
+        self._present = None
         return True
 
     def _move(self, row: int) -> None:
@@ -136,10 +154,16 @@ class Groups:
                 self._number.clear()
                 return
             self._class_of[group], self._total_of[group] = of_class, total
-            self._count_of[group] += 1
+            self._enter(group, 1)
         if before != _OUT:
-            self._count_of[before] -= 1
+            self._enter(before, -1)
         self._group_of[row] = group
+
+    def _enter(self, group: int, difference: int) -> None:
+        number: int = self._count_of.item(group)
+        self._count_of[group] = number + difference
+        if not number or not number + difference:
+            self._present = None
 
 
 class Standings:

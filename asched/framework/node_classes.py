@@ -30,7 +30,8 @@ class NodeClasses(Protocol):
     def __hash__(self) -> int: ...
 
     def raw_of(self, classes: Int64Column) -> Int64Column:
-        """The raw scores of nodes of these classes, as of now."""
+        """The raw scores of nodes of these classes, as of now. The array does not change afterwards, so it
+        can be recognised."""
 
 
 class ScoresByClass(ScoreAllPlugin, NormalizeScore):

@@ -37,7 +37,17 @@ class SpreadClasses:
     """The classes of nodes, where every node has every topology key
     (:class:`~asched.framework.node_classes.NodeClasses`). Memory, not state."""
 
-    __slots__ = ("_cursor", "_domains", "_on_host", "_spreads", "moved", "of_row", "sizes")
+    __slots__ = (
+        "_cursor",
+        "_domains",
+        "_latest",
+        "_on_host",
+        "_parts",
+        "_spreads",
+        "moved",
+        "of_row",
+        "sizes",
+    )
 
     def __init__(self, spreads: Sequence[Spread]) -> None:
         self._spreads = spreads
@@ -61,6 +71,9 @@ class SpreadClasses:
         """The class by row."""
         self.moved: Recent[int] = Recent()
         """Rows that came to be of another class."""
+        # What was asked about last, which mostly is asked about again.
+        self._latest: Int64Column | None = None
+        self._parts: Sequence[Int64Column] = ()
 
     @staticmethod
     def suit(spreads: Sequence[Spread]) -> bool:
@@ -89,16 +102,23 @@ class SpreadClasses:
 
     def raw_of(self, classes: Int64Column) -> Int64Column:
         """The scores of nodes of these classes."""
-        on_host, in_domain = np.divmod(classes, self._domains)
+        if classes is not self._latest:
+            self._latest, self._parts = classes, self._parts_of(classes)
         total = np.zeros(len(classes), np.float64)
-        for spread, size in zip(self._spreads, self.sizes, strict=True):
-            if spread.by_host:
-                score = score_of(spread, on_host, size)
-            else:
-                in_domain, domain = np.divmod(in_domain, spread.domains.number)
-                score = score_of(spread, spread.in_domain.sums[domain], size)
-            total += score
+        for spread, part, size in zip(self._spreads, self._parts, self.sizes, strict=True):
+            total += score_of(spread, part if spread.by_host else spread.in_domain.sums[part], size)
         return np.rint(total).astype(np.int64)
+
+    def _parts_of(self, classes: Int64Column) -> Sequence[Int64Column]:
+        """What classes consist of, by constraint: pods on the host, or a domain."""
+        on_host, rest = np.divmod(classes, self._domains)
+        parts: list[Int64Column] = []
+        for spread in self._spreads:
+            part = on_host
+            if not spread.by_host:
+                rest, part = np.divmod(rest, spread.domains.number)
+            parts.append(part)
+        return parts
 
 
 class Evenness:

@@ -6,7 +6,7 @@ changes from one attempt to the next, so it is kept and moved on.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -15,7 +15,7 @@ from asched.framework.cluster import Cluster
 from asched.framework.labels import LabelSet
 from asched.framework.memo import Memo
 from asched.framework.node_matching import labels_match, matchable, selector_matches
-from asched.framework.nodes import BoolColumn, Nodes
+from asched.framework.nodes import BoolColumn, Int64Column, Nodes, Verdicts
 from asched.framework.pod_info import PodShape
 from asched.framework.pod_queries import PodQuery, Selector
 from asched.framework.row_counts import RowCounts
@@ -25,6 +25,8 @@ from asched.model.pod import Toleration
 from asched.model.selectors import LabelSelector
 
 _MOST_LABEL_SETS = 64
+_MOST_PATTERNS = 16
+_FEW_DOMAINS = 64
 
 _EVERYTHING = Selector(LabelSelector())
 _NOTHING = Selector(None)
@@ -94,12 +96,7 @@ class Spread:
         live = self.domains.live
         emptiest = 0
         if live and live >= self.constraint.min_domains:
-            sums = self.in_domain.sums[:live]
-            if shifts:
-                sums = sums.copy()
-                for domain, shift in shifts.items():
-                    sums[domain] += shift
-            emptiest = int(sums.min())
+            emptiest = int(shifted(self.in_domain.sums, shifts)[:live].min())
         return self.constraint.max_skew + emptiest - counts_itself
 
     def distinct(self, nodes: Nodes, but: BoolColumn | None) -> int:
@@ -115,7 +112,15 @@ class Spread:
 class Plan:
     """The constraints, hard or soft, of pods that are alike."""
 
-    __slots__ = ("_counting", "_every_key", "_shape", "_version", "incomplete", "spreads")
+    __slots__ = (
+        "_counting",
+        "_every_key",
+        "_shape",
+        "_verdicts",
+        "_version",
+        "incomplete",
+        "spreads",
+    )
 
     def __init__(
         self, constraints: Sequence[Constraint], shape: PodShape, *, every_key: bool
@@ -128,6 +133,7 @@ class Plan:
         self._shape = shape
         self._version = -1
         self._counting: Memo[int, Sequence[bool]] = Memo(_MOST_LABEL_SETS)
+        self._verdicts: Memo[tuple[bytes, ...], Verdicts] = Memo(_MOST_PATTERNS)
 
     def refresh(self, cluster: Cluster) -> None:
         """Bring everything up to date with the cluster."""
@@ -144,7 +150,17 @@ class Plan:
             lambda: [spread.constraint.query.matches(labels) for spread in self.spreads],
         )
 
+    def verdicts_where(
+        self, uneven: Sequence[BoolColumn], work_out: Callable[[], Verdicts]
+    ) -> Verdicts:
+        """What is said of all nodes where these domains are too full, by constraint: the same again and
+        again where there are few domains."""
+        if sum([len(domains) for domains in uneven]) > _FEW_DOMAINS:
+            return work_out()
+        return self._verdicts.get(tuple([domains.tobytes() for domains in uneven]), work_out)
+
     def _survey(self, nodes: Nodes) -> None:
+        self._verdicts.clear()
         included = nodes.alive
         self.incomplete = None
         if self._every_key:
@@ -162,6 +178,15 @@ class Plan:
             if spread.constraint.honors_taints:
                 counted = counted & _tolerated(self._shape.tolerations, nodes)
             spread.survey(nodes, counted, absent_is_empty=not self._every_key)
+
+
+def shifted(sums: Int64Column, shifts: Mapping[int, int]) -> Int64Column:
+    """Sums by domain as they would be with so many pods more in some of them."""
+    if shifts:
+        sums = sums.copy()
+        for domain, shift in shifts.items():
+            sums[domain] += shift
+    return sums
 
 
 def _selected(shape: PodShape, nodes: Nodes) -> BoolColumn:

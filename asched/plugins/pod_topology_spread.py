@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import ClassVar, Literal
 
 import msgspec
@@ -34,6 +34,7 @@ from asched.framework.node_classes import NodeClasses, ScoresByClass
 from asched.framework.node_matching import is_qualified_name
 from asched.framework.nodes import (
     MAX_NODE_SCORE,
+    BoolColumn,
     Int64Column,
     NodeInfo,
     Nodes,
@@ -43,7 +44,7 @@ from asched.framework.normalize import of_each_value
 from asched.framework.pod_info import PodInfo, PodShape
 from asched.framework.pod_queries import PodQuery, Selector
 from asched.framework.spread_scores import Evenness
-from asched.framework.spreading import Constraint, Plan
+from asched.framework.spreading import Constraint, Plan, Spread, shifted
 from asched.framework.status import SUCCESS, Status
 from asched.framework.workload_selectors import WorkloadSelectors
 from asched.model.meta import Object
@@ -169,24 +170,36 @@ class Skews:
                 shifts[domain] = shifts.get(domain, 0) + sign
 
     def verdicts(self, nodes: Nodes) -> Verdicts:
-        codes: NDArray[np.int16] | None = None
+        uneven = [
+            self._uneven(spread, shifts, itself)
+            for spread, shifts, itself in zip(
+                self.plan.spreads, self._shifts, self.counts_itself, strict=True
+            )
+        ]
+
+        def spread_to_rows() -> Verdicts:
+            return self._verdicts(nodes, uneven)
+
+        of_row = self.plan.spreads[0].domains.of_row
+        if nodes.align(of_row) is not of_row:
+            return spread_to_rows()
+        return self.plan.verdicts_where(uneven, spread_to_rows)
+
+    def _uneven(self, spread: Spread, shifts: Mapping[int, int], counts_itself: bool) -> BoolColumn:
+        """The domains that hold too many, with a place for rows without one after the last."""
+        sums = shifted(spread.in_domain.sums, shifts)
+        uneven: BoolColumn = sums > spread.most(shifts, counts_itself=counts_itself)
+        return uneven
+
+    def _verdicts(self, nodes: Nodes, uneven: Sequence[BoolColumn]) -> Verdicts:
+        codes: NDArray[np.int16] = np.zeros(nodes.size, np.int16)
         # From the last constraint to the first, whose refusal is what is reported.
-        for index in reversed(range(len(self._shifts))):
-            spread, shifts = self.plan.spreads[index], self._shifts[index]
-            held = nodes.align(spread.in_domain.by_row)
-            if shifts:
-                domains = nodes.align(spread.domains.of_row)
-                for domain, shift in shifts.items():
-                    held = held + (domains == domain) * np.int64(shift)
-            most = spread.most(shifts, counts_itself=self.counts_itself[index])
-            uneven = held > most
-            if codes is None:
-                codes = np.multiply(uneven, np.int16(2), dtype=np.int16)
-            else:
-                np.putmask(codes, uneven, np.int16(2))
+        for spread, domains in zip(reversed(self.plan.spreads), reversed(uneven), strict=True):
+            if domains.any():
+                codes[domains[nodes.align(spread.domains.of_row)]] = 2
             if spread.missing is not None:
-                np.putmask(codes, nodes.align(spread.missing), np.int16(1))
-        return Verdicts.passing(nodes.size) if codes is None else Verdicts(codes, _STATUSES)
+                codes[nodes.align(spread.missing)] = 1
+        return Verdicts(codes, _STATUSES if codes.any() else ())
 
 
 _SKEWS: StateKey[Skews] = StateKey("PodTopologySpread/filter")
@@ -217,8 +230,10 @@ class PodTopologySpread(
             if self._system_defaults
             else tuple(constraint.as_pods_own() for constraint in args.default_constraints)
         )
+        self._defaulted = frozenset(c.when_unsatisfiable for c in self._defaults)
         self._workloads = WorkloadSelectors(handle.cluster)
         self._plans: Memo[tuple[PodShape, str, str, object], Plan | None] = Memo(_MOST_PLANS)
+        self._latest: tuple[tuple[TopologySpreadConstraint, ...], bytes] = ((), b"")
         self._evenness: Memo[Plan, Evenness] = Memo(_MOST_PLANS)
 
     # -- filter -------------------------------------------------------------------------------
@@ -297,7 +312,7 @@ class PodTopologySpread(
         own = pod.pod.spec.topology_spread_constraints
         by: object
         if own:
-            by = _encode(own)
+            by = self._encoded(own)
         else:
             by = self._default_selectors(pod.pod, pod.label_set, when)
             if not by:
@@ -310,8 +325,16 @@ class PodTopologySpread(
 
         return self._plans.get((pod.shape, pod.namespace, when, by), work_out)
 
+    def _encoded(self, constraints: tuple[TopologySpreadConstraint, ...]) -> bytes:
+        """Constraints as they can be looked up. Copies of a template share theirs as one object."""
+        latest, encoded = self._latest
+        if constraints is not latest:
+            encoded = _encode(constraints)
+            self._latest = (constraints, encoded)
+        return encoded
+
     def _default_selectors(self, pod: Pod, labels: LabelSet, when: str) -> tuple[Selector, ...]:
-        if not any(constraint.when_unsatisfiable == when for constraint in self._defaults):
+        if when not in self._defaulted:
             return ()
         return self._workloads.of(labels, pod.metadata.controller)
 

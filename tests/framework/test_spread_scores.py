@@ -50,7 +50,7 @@ def test_followed(keys: list[str], turns: list[list[tuple[int, int]]]) -> None:
         for spread, size in zip(spreads, classes.sizes, strict=True):
             held = spread.on_node.column if spread.by_host else spread.in_domain.by_row
             expected += score_of(spread, held, size)
-        assert classes.raw_of(classes.of_row).tolist() == np.rint(expected).tolist()
+        assert classes.raw_of(classes.of_row.copy()).tolist() == np.rint(expected).tolist()
 
 
 def test_counted_afresh() -> None:
