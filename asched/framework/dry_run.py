@@ -60,6 +60,9 @@ class Refusal(NamedTuple):
 
 Outcome = Candidate | Refusal
 
+Kinds = np.ndarray[tuple[int], np.dtype[np.int8]]
+"""What kind of an outcome there is, by row."""
+
 
 class Outcomes(RowMemo[Outcome]):
     """What evictions for pods of one shape and priority would bring about, by row."""
@@ -88,7 +91,7 @@ class Outcomes(RowMemo[Outcome]):
         # What kind of an outcome it is was looked up just now.
         return cast("list[Candidate]", [answers[row] for row in rows])
 
-    def kinds(self, rows: RowArray) -> np.ndarray[tuple[int], np.dtype[np.int8]]:
+    def kinds(self, rows: RowArray) -> Kinds:
         """By row, none of which is stale: what kind of an outcome it is."""
         return self._kinds[rows]
 
@@ -96,7 +99,7 @@ class Outcomes(RowMemo[Outcome]):
 class DryRun:
     """What evictions would bring about, on the rows that were looked at."""
 
-    __slots__ = ("_outcomes", "_refused", "_wanted", "candidates", "complete", "kind")
+    __slots__ = ("_looked_at", "_outcomes", "_wanted", "candidates", "complete", "kind")
 
     def __init__(self, outcomes: Outcomes, wanted: int | None) -> None:
         """``wanted``: how many candidates are enough; None looks for all."""
@@ -107,29 +110,38 @@ class DryRun:
         """Whether there are as many candidates as wanted, and one of them violates no budget."""
         self._outcomes = outcomes
         self._wanted = wanted
-        self._refused: list[RowArray] = []
+        self._looked_at: list[tuple[RowArray, Kinds]] = []
 
     def take_in(self, rows: RowArray) -> None:
         """Look at more rows, whose outcomes are known, in order, until it is :attr:`complete`."""
         kinds = self._outcomes.kinds(rows)
         places = kinds.nonzero()[0]
-        if self._wanted is not None and len(places):
-            counts = np.arange(1, len(places) + 1) + len(self.candidates)
-            good = np.logical_or.accumulate(kinds[places] == _KIND) | bool(self.kind)
-            enough = np.flatnonzero((counts >= self._wanted) & good)
-            if len(enough):
-                self.complete = True
-                last = int(enough[0])
-                places = places[: last + 1]
-                kinds = kinds[: int(places[last]) + 1]
+        last = self._last_wanted(kinds[places])
+        if last is not None:
+            self.complete = True
+            places = places[: last + 1]
+            kinds = kinds[: places.item(last) + 1]
         self.kind += int(np.count_nonzero(kinds == _KIND))
         self.candidates += self._outcomes.candidates(rows[places].tolist())
-        self._refused.append(rows[: len(kinds)][kinds == _REFUSED])
+        self._looked_at.append((rows, kinds))
+
+    def _last_wanted(self, kinds: Kinds) -> int | None:
+        """The place among further candidates, of these kinds, of the one that makes it complete."""
+        if self._wanted is None:
+            return None
+        last = max(self._wanted - len(self.candidates), 1) - 1
+        if not self.kind:
+            kind = (kinds == _KIND).nonzero()[0]
+            if not len(kind):
+                return None
+            last = max(last, kind.item(0))
+        return last if last < len(kinds) else None
 
     @property
     def rejected(self) -> Mapping[str, Status]:
         """Node to why evictions would not help there."""
-        found = (self._outcomes.get(row) for rows in self._refused for row in rows.tolist())
+        refused = [rows[: len(kinds)][kinds == _REFUSED] for rows, kinds in self._looked_at]
+        found = (self._outcomes.get(row) for rows in refused for row in rows.tolist())
         return {refusal.node: refusal.status for refusal in found if isinstance(refusal, Refusal)}
 
     @property
