@@ -57,17 +57,19 @@ def observe_list(
 ) -> Iterator[News]:
     """Records for a complete list: what vanished meanwhile, and what is new or changed.
 
-    ``unreadable`` are keys of objects that exist but could not be decoded: they did not vanish.
+    An object that has another one's name and not its uid took its place after that one had vanished, as
+    a watch would have told. ``unreadable`` are keys of objects that exist but could not be decoded: they
+    did not vanish.
     Each record must be folded before the next one is asked for.
     """
-    listed = {*unreadable, *(item.key for item in objects)}
+    listed = {item.key: item.uid for item in objects}
     if resource is Resource.PODS:
         known = [(key, entry.info.uid) for key, entry in state.pods.items()]
         known += [(key, info.uid) for key, info in state.sessions.finished.items()]
     else:
         known = [(item.key, item.uid) for item in _kept(state, resource)]
     for key, uid in known:
-        if key not in listed:
+        if listed.get(key) != uid and (key in listed or key not in unreadable):
             yield ObjectGone(resource.type.__name__, key, uid)
     for item in objects:
         news = observe_object(state, item)

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from asched.model.meta import ObjectMeta
 from asched.model.node import NodeCondition
 from asched.model.pod import (
     ContainerStatus,
@@ -72,6 +73,36 @@ def test_a_list_of_nodes_tells_of_nodes_alone() -> None:
     fold.apply_all([r.ObjectSeen(a_node("n0")), r.ObjectSeen(a_pod("p"))])
     assert [*observe_list(fold.state, Resource.NODES, ())] == [
         r.ObjectGone("Node", "n0", "node-n0")
+    ]
+
+
+def test_a_list_tells_of_one_that_was_replaced_under_its_name() -> None:
+    """As the watch would have: whoever works for the old pod hears that it went."""
+    fold = a_fold(*DEFAULT)
+    fold.apply_all([r.ObjectSeen(a_node("n0")), r.ObjectSeen(a_pod("p", on="n0"), 1)])
+    again = a_pod("p", uid="second")
+    news = []
+    for record in observe_list(fold.state, Resource.PODS, (again,), {"default/q"}):
+        fold.apply(record)
+        news.append(record)
+    assert news[0] == r.ObjectGone("Pod", "default/p", "pod-p")
+    assert fold.state.pods["default/p"].info.pod == again
+    assert not [*observe_list(fold.state, Resource.PODS, (again,))]
+    finished = in_phase(a_pod("p", uid="third"), "Succeeded")
+    last = observe_list(fold.state, Resource.PODS, (finished,))
+    gone = next(last)
+    assert gone == r.ObjectGone("Pod", "default/p", "second")
+    fold.apply(gone)
+    assert not [*last]
+
+
+def test_a_node_that_was_replaced_went_and_came() -> None:
+    fold = a_fold(*DEFAULT)
+    fold.apply(r.ObjectSeen(a_node("n0")))
+    another = msgspec.structs.replace(a_node("n0"), metadata=ObjectMeta(name="n0", uid="another"))
+    assert [*observe_list(fold.state, Resource.NODES, (another,))] == [
+        r.ObjectGone("Node", "n0", "node-n0"),
+        r.ObjectSeen(another),
     ]
 
 
