@@ -33,7 +33,7 @@ _OWN = """\
 apiVersion: asched.dev/v1
 kind: AschedConfiguration
 journal: {{checkpointEvery: {every}}}
-engine: {{seed: {seed}, unschedulableFlushInterval: {flush}}}
+engine: {{seed: {seed}, unschedulableFlushInterval: 24h}}
 events: {{enabled: {events}}}
 """
 _BATCH = """\
@@ -55,13 +55,11 @@ def installed() -> Registry:
 def drawn_configuration(chance: Random, mix: Mix) -> Configuration:
     """What a seed's daemons run with: one of some variants, because to parse one takes a while.
 
-    Where no app preempts another, pods are never tried again without a reason, so that a wake-up that was
-    lost shows. (A nomination that is taken back wakes nobody yet.)
+    Pods are never tried again without a reason, so that a wake-up that was lost shows.
     """
     may_do_without_gangs = not mix.workload.gangs
     return _variant(
         chance.randrange(_VARIANTS),
-        flush="5m" if mix.workload.urgent else "24h",
         gangs=not (may_do_without_gangs and chance.random() < 0.5),
         shaky=mix.plugins.enabled,
         sessions=bool(mix.workload.sessions),
@@ -69,7 +67,7 @@ def drawn_configuration(chance: Random, mix: Mix) -> Configuration:
 
 
 @cache
-def _variant(number: int, *, flush: str, gangs: bool, shaky: bool, sessions: bool) -> Configuration:
+def _variant(number: int, *, gangs: bool, shaky: bool, sessions: bool) -> Configuration:
     chance = Random(number)
     plugins = [
         f"{{name: {name}}}" for name, on in (("GangScheduling", gangs), ("Shaky", shaky)) if on
@@ -83,7 +81,6 @@ def _variant(number: int, *, flush: str, gangs: bool, shaky: bool, sessions: boo
     text += _OWN.format(
         every=chance.choice((0, 20, 100, 500)),
         seed=chance.randint(0, 3),
-        flush=flush,
         events="true" if chance.random() < 0.2 else "false",
     )
     if sessions:

@@ -3,22 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from random import Random
 from typing import Any, ClassVar
 
 import anyio
 
 from asched.framework.cycle_state import CycleState
-from asched.framework.events import (
-    ActionType,
-    ClusterEvent,
-    ClusterEventWithHint,
-    EventResource,
-)
 from asched.framework.interface import (
     BindingClient,
-    EnqueueExtensions,
     FilterPlugin,
     PermitPlugin,
     PermitResult,
@@ -39,10 +32,10 @@ class Misbehaviour(Exception):  # noqa: N818  it is what it says
     """What the plugin raises."""
 
 
-class Shaky(
-    FilterPlugin, ScorePlugin, ReservePlugin, PermitPlugin, PreBindPlugin, EnqueueExtensions
-):
-    """What takes part in decisions is drawn from the pod and the node, so that it is the same in a
+class Shaky(FilterPlugin, ScorePlugin, ReservePlugin, PermitPlugin, PreBindPlugin):
+    """It does not say what may lift its rejections, so that any event has to.
+
+    What takes part in decisions is drawn from the pod and the node, so that it is the same in a
     replay; what PreBind does is drawn anew each time."""
 
     name: ClassVar[str] = "Shaky"
@@ -60,12 +53,6 @@ class Shaky(
         if pod.labels.get("shaky") != "yes":
             return False
         return self.handle.draw(f"{what}/{pod.uid}", one_in) == 0
-
-    def events_to_register(self) -> Sequence[ClusterEventWithHint]:
-        # Whoever is not labelled any more may go anywhere.
-        unlabelled = ClusterEvent(EventResource.TARGET_POD, ActionType.UPDATE_POD_LABEL)
-        node = ClusterEvent(EventResource.NODE, ActionType.ADD)
-        return ClusterEventWithHint(unlabelled), ClusterEventWithHint(node)
 
     def filter(self, state: CycleState, pod: PodInfo, node: NodeInfo) -> Status:
         if self._trips(pod, f"filter/{node.name}", 8):

@@ -11,7 +11,6 @@ from random import Random
 from typing import Any, NamedTuple
 
 import anyio
-import msgspec
 import structlog
 
 from asched.sim.cluster import Cluster
@@ -87,11 +86,7 @@ class Simulation:
     ) -> None:
         self.seed, self.name, self.loop = seed, name, loop
         self.key = f"{seed}/{name}"
-        self.mix = (
-            _without_preemption(CLASSES[name])
-            if self._chance("mix").random() < 0.5
-            else (CLASSES[name])
-        )
+        self.mix = CLASSES[name]
         self.trace = Trace(loop, show)
         self.referee = Referee()
         self.cluster = Cluster(
@@ -268,10 +263,6 @@ class Simulation:
         around = self.around[0]
         now_ns = int(BEGIN.timestamp() + self.loop.time()) * NS_PER_S
         return overlooked(self.cluster, around.configured.now, around.registry, now_ns)
-
-
-def _without_preemption(mix: Mix) -> Mix:
-    return msgspec.structs.replace(mix, workload=msgspec.structs.replace(mix.workload, urgent=0.0))
 
 
 @contextmanager
