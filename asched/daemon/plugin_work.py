@@ -78,7 +78,7 @@ class PluginWork:
         Errors are worded as kube-scheduler words them (``running PreBind plugin "X": ...``). Raises
         :class:`AbandonedError` where the daemon stops first, or does not lead any more.
         """
-        if self._left_open:
+        if self._left_open and point != "PostBind":  # which is told of what is so already
             raise AbandonedError
         time = self._time = self._time_for(plugin, point)
         client = PluginClient(plugin, point, binder, time)
