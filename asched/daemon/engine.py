@@ -68,6 +68,9 @@ class EngineLimits(msgspec.Struct, frozen=True):
     """No more decisions while this many pods have effects that have not ended."""
     journal_retry_s: float = 1.0
     """Pause before an append that failed is tried again."""
+    least_turn_s: float = 0.005
+    """A turn begins no sooner than this after the one before: each costs a commit, however little has
+    arrived. What comes after a pause is taken up at once."""
 
 
 class EngineStats(msgspec.Struct):
@@ -171,8 +174,12 @@ class Engine:
         with (a newer writer, damage), and AssertionError where the state contradicts itself.
         """
         while not self.drained:
+            begun_ns = self._clock.monotonic_ns()
             await self.turn()
             await self._wait()
+            early_s = self._limits.least_turn_s - (self._clock.monotonic_ns() - begun_ns) / NS_PER_S
+            if early_s > 0 and not self._stopping:
+                await anyio.sleep(early_s)
 
     def stop(self) -> None:
         """Decide nothing more; end when the effects under way have ended."""
