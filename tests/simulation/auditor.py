@@ -29,6 +29,8 @@ class Auditor:
         self._judge = Judge(self._fold, from_the_start=True)
         self._next_seq = 1
         self._batches = 0
+        self._looked_at: ClusterState | None = None
+        """The daemon's state that was compared last."""
         self.records = 0
         self.assigned: set[tuple[str, str]] = set()
         """Uid and node of every assignment that was ever durable."""
@@ -58,7 +60,8 @@ class Auditor:
         for group in sorted(released):
             self._check_whole(group)
         self._batches += 1
-        if self._batches % CHECK_EVERY == 0:
+        if self._batches % CHECK_EVERY == 0 or self.live() is not self._looked_at:
+            # At the begin of a life, too: what its checkpoint lacked may be over soon.
             self.check_state()
 
     def check_state(self) -> None:
@@ -67,7 +70,7 @@ class Auditor:
             invariants.check(self.state)
         except AssertionError as error:
             raise BreachError(f"record {self._next_seq - 1}: {error}") from None
-        live = self.live()
+        live = self._looked_at = self.live()
         if live is not None:
             self._check_same(live)
 

@@ -98,7 +98,9 @@ class Churn:
         """What becomes of a pod by itself. False where it is gone."""
         node, metadata = pod["spec"].get("nodeName", ""), pod["metadata"]
         terminating = bool(metadata.get("deletionTimestamp"))
-        if (node and node not in nodes) or (terminating and self._chance.random() < 0.4):
+        if (node and node not in nodes) or (
+            terminating and self._chance.random() < self._load.ending
+        ):
             self._delete(pod, grace_period_s=0)
             return False
         if node and pod["status"].get("phase") == "Pending" and self._chance.random() < 0.5:

@@ -129,6 +129,8 @@ class Workload(msgspec.Struct, frozen=True):
     """The share of new apps that are gangs."""
     sessions: float = 0.0
     """The share of apps that batch sessions place."""
+    ending: float = 0.4
+    """The chance that a pod that was told to end does so, each time its kubelet looks."""
     urgent: float = 0.25
     """The share of apps with a high priority."""
     exacting: float = 0.3
@@ -178,7 +180,14 @@ _PLUGINS = PluginFaults(enabled=True, raising=0.05, hanging=0.02, slow=0.1, nons
 
 CLASSES: dict[str, Mix] = {
     "calm": Mix(),
-    "crash": Mix(processes=_CRASHES, api=_SOME_API, journal=_SOME_JOURNAL, watch=_SOME_WATCH),
+    "crash": Mix(
+        processes=_CRASHES,
+        api=_SOME_API,
+        journal=_SOME_JOURNAL,
+        watch=_SOME_WATCH,
+        # Room is made slowly, so that nominations and evictions outlive a daemon.
+        workload=Workload(mean_gap_s=2.0, ending=0.05, urgent=0.5, node_added=0),
+    ),
     "journal": Mix(
         journal=_JOURNAL, watch=_SOME_WATCH, processes=ProcessFaults(crashes_per_hour=75)
     ),
