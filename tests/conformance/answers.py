@@ -6,8 +6,8 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from asched.cycle.attempt import Attempt, Screening
-from asched.cycle.post_filter import RefusedNodes
 from asched.cycle.inspect import AttemptOutcome, Inspection, inspect
+from asched.cycle.post_filter import RefusedNodes
 from asched.cycle.shape_cache import ShapeCache
 from asched.framework.config import KubeSchedulerConfiguration, decode_configuration
 from asched.framework.pod_info import PodInfo
