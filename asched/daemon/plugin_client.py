@@ -106,9 +106,9 @@ class LimitedTime:
 
 
 class UnlimitedTime:
-    """That of a plugin which awaits nothing but us: it is told of an end, but not cancelled.
+    """That of DefaultBinder, which awaits nothing but us: it is not cancelled.
 
-    Nearly every pod is bound by such a plugin, so there is nothing here that costs time.
+    It binds nearly every pod, so there is nothing here that costs time.
     """
 
     __slots__ = ("ended",)

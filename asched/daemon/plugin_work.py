@@ -28,6 +28,7 @@ from asched.framework.interface import (
     PreBindPlugin,
 )
 from asched.framework.status import Code, Status
+from asched.plugins.default_binder import DefaultBinder
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
@@ -114,10 +115,11 @@ class PluginWork:
 
     def _time_for(self, plugin: Plugin, point: str) -> LimitedTime | UnlimitedTime:
         limit_s = self._limit_s(plugin, point)
-        if self._ended is None:
-            return UnlimitedTime() if limit_s == inf else LimitedTime(limit_s)
+        if self._ended is None and limit_s == inf and type(plugin) is DefaultBinder:
+            return UnlimitedTime()
         time = LimitedTime(limit_s)
-        time.end(self._ended)
+        if self._ended is not None:
+            time.end(self._ended)
         return time
 
     def _limit_s(self, plugin: Plugin, point: str) -> float:
