@@ -118,7 +118,7 @@ class InSessionsError(AuditError):
     """The pod is placed by batch sessions: :func:`asched.audit.explain_job.explain_job` knows why."""
 
     def __init__(self, key: str, session: int) -> None:
-        """``session`` is the number of the one in question; 0 for none so far."""
+        """``session`` is the number of the one that placed it; 0 where none has."""
         self.key = key
         self.session = session
         super().__init__(f"pod {key} is placed by batch sessions")
@@ -223,7 +223,8 @@ def _explanation(
     scheduler_name = info.pod.spec.scheduler_name
     profile = state.profiles.get(scheduler_name)
     if profile is None and scheduler_name in state.sessions:
-        raise InSessionsError(info.key, decision.attempt)
+        placed = decision.kind == "assigned"
+        raise InSessionsError(info.key, decision.attempt if placed else 0)
     if profile is None:
         raise AuditError(f"pod {info.key} is for {scheduler_name}, which is no profile of ours")
     if profile.missing:

@@ -108,6 +108,7 @@ class _Asked(NamedTuple):
     async def answer(
         self, store: JournalStore, name: PodName, registry: Registry
     ) -> Explanation | JobExplanation:
+        session = self.attempt
         if not self.job:
             try:
                 return await explain(
@@ -115,8 +116,9 @@ class _Asked(NamedTuple):
                     attempt=self.attempt, at_ns=self.at_ns, unblock=self.unblock,
                 )  # fmt: skip
             except InSessionsError as placed:
-                name = PodName.parse(placed.key)
-        return await explain_job(store, name, registry.load, session=self.attempt, at_ns=self.at_ns)
+                # What placed a pod is of interest, not what sessions had no more to do with it since.
+                name, session = PodName.parse(placed.key), session or placed.session or None
+        return await explain_job(store, name, registry.load, session=session, at_ns=self.at_ns)
 
 
 def _print(found: Explanation, limit: int | None, *, one_node: bool) -> None:

@@ -14,6 +14,7 @@ from asched.audit.pods import AuditError, PodName
 from asched.cli.main import app
 from asched.framework.registry import Registry
 from asched.journal import open_journal
+from asched.state.records import Assigned
 from asched.state.session_records import SessionHeld
 from tests.batch_world.jobs import BATCH, add_gang, bound, prepare, recorded, unschedulable
 from tests.daemon.world import World, world
@@ -96,6 +97,29 @@ async def test_jobs_that_do_not_enter(tmp_path: Path) -> None:
 async def invoked(*arguments: str) -> Result:
     """``asched explain``, in a thread of its own: it runs an event loop."""
     return await anyio.to_thread.run_sync(CliRunner().invoke, app, ["explain", *arguments])
+
+
+async def test_a_pod_is_explained_by_the_session_that_placed_it(tmp_path: Path) -> None:
+    async with world(tmp_path, nodes=2, cpu="4") as w:
+        prepare(w)
+        add_gang(w, "early", 2, "1")
+        async with w.daemon(BATCH):
+            await w.until(lambda: bound(w, "early") == 2)
+            add_gang(w, "late", 2, "1")
+            await w.until(lambda: bound(w, "late") == 2)
+    number = {
+        name: next(
+            r.attempt for r in await recorded(w) if isinstance(r, Assigned) and name in r.key
+        )
+        for name in ("early", "late")
+    }
+    assert number["early"] < number["late"]
+    for name, session in number.items():
+        shown = await invoked(
+            f"default/{name}-0", "--journal", str(tmp_path / "journal.db"), "-o", "json"
+        )
+        assert json.loads(shown.stdout)["session"] == session
+        assert json.loads(shown.stdout)["admitted"]
 
 
 async def test_the_command(tmp_path: Path) -> None:
