@@ -9,7 +9,7 @@ from __future__ import annotations
 import numpy as np
 
 from asched.cycle.lottery import Best
-from asched.framework.nodes import Int64Column
+from asched.framework.nodes import Int64Column, RowArray
 from asched.framework.row_counts import Recent
 
 
@@ -28,7 +28,7 @@ class Leaders:
 
     def __init__(self, totals: Int64Column) -> None:
         self.totals = totals
-        """By row. To be changed by :meth:`set` and :meth:`changed` alone."""
+        """By row. To be changed by :meth:`set` and :meth:`set_many` alone."""
         self.moved: Recent[int] = Recent()
         """Rows whose total became another one."""
         self._best: Best | None = None
@@ -52,8 +52,9 @@ class Leaders:
             best.mask[row] = False
             best.count -= 1
 
-    def changed(self) -> None:
-        """Any of the totals may be others now."""
+    def set_many(self, rows: RowArray, totals: Int64Column) -> None:
+        """These rows have other totals now, so many that it is not worth telling which."""
+        self.totals[rows] = totals
         self._best = None
         self.moved.forget()
 

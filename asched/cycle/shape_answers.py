@@ -76,8 +76,8 @@ class ShapeAnswers:
         """Raw scores by plugin, for all rows; empty until asked for."""
         self._set_findings(0)
         self._leaders: Leaders | None = None
-        self._standings = Standings()
         """The weighted sums of the shared scores; None where they are to be summed up anew."""
+        self._standings = Standings()
         self.steady = False
         """Whether the normalised scores are the same among any of the feasible nodes as among all of
         them: whoever normalises goes by extremes, and all nodes are equal to it."""
@@ -372,8 +372,7 @@ class ShapeAnswers:
             if objects_too:
                 self._fixed_part = None
             totals = np.where(self.feasible[rows], self._sum(rows), INFEASIBLE)
-            self._leaders.totals[rows] = totals
-            self._leaders.changed()
+            self._leaders.set_many(rows, totals)
 
     def _score_row(self, pod: PodInfo, row: int, objects_too: bool) -> None:
         """As :meth:`_patch_scores`, for one row."""

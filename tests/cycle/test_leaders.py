@@ -29,9 +29,8 @@ def test_kept_up(first: list[int], changes: list[tuple[int, int, bool]]) -> None
             assert best.rows.tolist() == rows
 
 
-def test_changed_behind_its_back() -> None:
+def test_many_at_a_time() -> None:
     leaders = Leaders(np.array([1, 2, 3], np.int64))
     assert leaders.best.rows.tolist() == [2]
-    leaders.totals[:2] = 5
-    leaders.changed()
+    leaders.set_many(np.arange(2), np.full(2, 5, np.int64))
     assert leaders.best.rows.tolist() == [0, 1]

@@ -77,8 +77,7 @@ def test_changed_at_a_blow() -> None:
     leaders, named = Leaders(np.array([1, 2, 3], np.int64)), Named([0, 1, 2])
     groups = Groups(named)
     assert [check(leaders, named, groups) for _ in range(2)] == [False, True]
-    leaders.totals[:] = 7
-    leaders.changed()
+    leaders.set_many(np.arange(3), np.full(3, 7, np.int64))
     assert [check(leaders, named, groups) for _ in range(2)] == [False, True]
 
 
