@@ -42,11 +42,8 @@ from asched.kube.client import NO_RETRY, ApiClient
 from asched.kube.errors import ApiError, NoAnswerError
 from asched.kube.events import EventRecorder, EventSettings
 from asched.kube.extenders import HttpExtender
-from asched.kube.group_writer import GroupWriter
 from asched.kube.reflector import ClusterWatch
 from asched.kube.timing import Backoff, RetryPolicy
-from asched.kube.volume_writers import VolumeWriter
-from asched.kube.writers import PodWriter
 from asched.state.cluster import ClusterState
 from asched.state.fold import Fold
 from asched.state.records import (
@@ -316,13 +313,10 @@ def _effects(
     writing = client.permitted(leadership) if leadership is not None else client
     return Effects(
         state,
-        PodWriter(writing),
-        VolumeWriter(writing),
-        GroupWriter(writing),
+        writing,
         events,
         parts.tasks,
         inbox,
-        client.clock,
         lambda: CountedBackoff(_EFFECT_RETRY, client.random, metrics.engine.effect_retried),
         metrics,
         parts.plugins,

@@ -1,0 +1,185 @@
+"""The bindings that are under way: each is begun once, and what plugins do for it can be ended."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+
+import structlog
+
+from asched.daemon.binding import binding_cycle, plain_binding
+from asched.daemon.inbox import Outcome
+from asched.daemon.lanes import Lanes
+from asched.daemon.patient_binder import PatientBinder
+from asched.daemon.pauses import Pauses
+from asched.daemon.plugin_client import Ending
+from asched.daemon.plugin_settings import PluginLimits
+from asched.daemon.plugin_work import PluginWork
+from asched.daemon.telemetry.scheduling_metrics import AttemptResult, SchedulingMetrics
+from asched.daemon.telemetry.stopwatch import CycleStopwatch
+from asched.framework.pod_info import PodInfo, QueuedPod
+from asched.framework.profile import Profile
+from asched.framework.status import Code
+from asched.framework.volumes import mounts_claims
+from asched.kube.client import ApiClient
+from asched.kube.extenders import HttpExtender
+from asched.kube.timing import Backoff
+from asched.kube.volume_writers import VolumeWriter
+from asched.kube.writers import BoundElsewhere, PodWriter
+from asched.model.node import Node
+from asched.state.cluster import ClusterState, PodEntry, PodPhase
+from asched.state.records import BindFailed, Bound
+
+log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
+
+
+class Bindings:
+    """Binds pods to the nodes they were assigned to. Outcomes are reported as records."""
+
+    def __init__(
+        self,
+        cluster: ClusterState,
+        client: ApiClient,
+        lanes: Lanes,
+        pauses: Pauses,
+        backoff: Callable[[], Backoff],
+        report: Callable[[Outcome], None],
+        bound: Callable[[PodInfo, str], None],
+        metrics: SchedulingMetrics,
+        limits: PluginLimits,
+        extenders: Sequence[HttpExtender],
+        stopwatch: CycleStopwatch | None,
+    ) -> None:
+        """``bound`` is told of a pod that was bound, and where to, before that is reported.
+        ``extenders`` are those of the recorded configuration, in its order. ``stopwatch`` takes the
+        time of some binding cycles."""
+        self.extenders = extenders
+        self.taken: set[str] = set()
+        """Uids of pods that somebody else bound, until the failed binding is in the journal."""
+        self._cluster = cluster
+        self._writer = PodWriter(client)
+        self._volumes = VolumeWriter(client)
+        self._clock = client.clock
+        self._lanes = lanes
+        self._pauses = pauses
+        self._backoff = backoff
+        self._report = report
+        self._bound = bound
+        self._metrics = metrics
+        self._limits = limits
+        self._stopwatch = stopwatch
+        self.waiting_outside = 0
+        """Bindings under way that wait for an extender, or for a plugin that may take long."""
+        self._work: dict[str, PluginWork] = {}
+        """What plugins do for bindings under way, by the pod's uid: lanes are by uid as well, so the
+        binding of a pod that is gone may not have ended when that of its namesake begins."""
+        self._deposed = False
+        """Whether leadership was lost: this process does not lead again."""
+
+    def begin_if_due(self, entry: PodEntry) -> None:
+        """Bind the pod, in its lane, if it has a node and nobody has it wait."""
+        if entry.phase is PodPhase.ASSUMED and entry.info.key not in self._cluster.waiting:
+            queued = self._cluster.queue.known(entry.info.key)
+            bind = partial(self._run, entry.info, entry.node, queued, self._clock.monotonic_s())
+            self._lanes.submit(entry.info.uid, "bind", bind)
+
+    def forget(self, uid: str) -> None:
+        """That pod is gone: what plugins do for it is cancelled."""
+        work = self._work.get(uid)
+        if work is not None:
+            work.end(Ending.POD_GONE)
+
+    def end(self, why: Ending) -> None:
+        """What plugins do is cancelled; where leadership was lost, no binding begins any more."""
+        self._deposed = self._deposed or why is Ending.LEADERSHIP_LOST
+        for work in self._work.values():
+            work.end(why)
+
+    async def _run(
+        self, info: PodInfo, node_name: str, queued: QueuedPod | None, decided_at_s: float
+    ) -> None:
+        """``queued`` is what the queue knew of the pod; None for one that a session placed."""
+        if self._deposed:
+            return
+        name = info.pod.spec.scheduler_name
+        profile = self._cluster.profiles.get(name)
+        if profile is not None:
+            profile = self._cluster.circuits.in_force(profile)
+        # Both can only be missing for what was decided before a restart, or has waited in its lane.
+        served = is_served(self._cluster, name)
+        if not served or not self._node_exists(node_name):
+            missing = f"node {node_name}" if served else f"profile {name}"
+            why = f"{missing} is gone since the pod was assigned"
+            self._report(BindFailed(info.key, info.uid, node_name, Code.ERROR, "", why))
+            return
+        binder = PatientBinder(
+            self._writer, self._volumes, self._pauses, self._clock, self._backoff(),
+            self._node_exists,
+        )  # fmt: skip
+        watch = None
+        if queued is not None and self._stopwatch is not None:
+            watch = self._stopwatch.binding(info, queued.attempts)
+        work = PluginWork(self._limits, self._wait_outside, watch)
+        outcome = await self._bind(profile, binder, info, node_name, work)
+        if watch is not None:
+            watch.end()
+        if outcome is None:
+            return
+        result = AttemptResult.SCHEDULED
+        if isinstance(outcome, BindFailed):
+            result = AttemptResult.ERROR
+            log.warning(
+                "binding failed", pod=info.key, node=node_name, plugin=outcome.plugin,
+                error=outcome.message,
+            )  # fmt: skip
+            if isinstance(binder.fate, BoundElsewhere):
+                self.taken.add(info.uid)
+        else:
+            self._bound(info, node_name)
+            if queued is not None and queued.entered_at_ns is not None:
+                waited_s = self._clock.utc().timestamp() - queued.entered_at_ns / 1e9
+                self._metrics.scheduled(queued.attempts, waited_s)
+        self._metrics.attempt_ended(result, name, self._clock.monotonic_s() - decided_at_s)
+        self._report(outcome)
+
+    async def _bind(
+        self,
+        profile: Profile | None,
+        binder: PatientBinder,
+        info: PodInfo,
+        node_name: str,
+        work: PluginWork,
+    ) -> Bound | BindFailed | None:
+        """How the binding ended; None if it was abandoned."""
+        if profile is None and mounts_claims(info.pod):
+            # What a session set aside for it is bound first.
+            profile = self._cluster.binding_profile(info.pod.spec.scheduler_name)
+        if profile is None:
+            return await plain_binding(binder, info, node_name)
+        binders = self._binders(info)
+        self._wait_outside(bool(binders))
+        self._work[info.uid] = work
+        try:
+            return await binding_cycle(profile, binder, info, node_name, binders, work)
+        finally:
+            self._wait_outside(-bool(binders))
+            del self._work[info.uid]
+
+    def _wait_outside(self, pods: int) -> None:
+        self.waiting_outside += pods
+
+    def _binders(self, info: PodInfo) -> list[HttpExtender]:
+        """The extenders that are to bind the pod in place of Bind plugins."""
+        return [
+            extender
+            for spec, extender in zip(self._cluster.extenders, self.extenders, strict=True)
+            if spec.bind_verb and spec.is_interested_in(info)
+        ]
+
+    def _node_exists(self, name: str) -> bool:
+        return name in self._cluster.objects(Node)
+
+
+def is_served(cluster: ClusterState, scheduler_name: str) -> bool:
+    """Whether pods of that scheduler name are ours, by profile or by session."""
+    return scheduler_name in cluster.profiles or scheduler_name in cluster.sessions
