@@ -98,6 +98,8 @@ class _Cycle:
         """How an extender's binding ended (``extendersBinding`` of kube-scheduler); None where the
         Bind plugins are to do it."""
         pod = self._pod
+        if extenders and self._work.left_open:  # as a plugin that may take long
+            raise AbandonedError
         for extender in extenders:
             status = await self._binder.bind_by(extender, pod, self._node_name)
             if status.is_success or not extender.config.ignorable:
@@ -131,12 +133,7 @@ class _Cycle:
             return SUCCESS
 
         for plugin in self._profile.post_bind:
-            try:
-                status = await self._work.ask(
-                    plugin, "PostBind", self._binder, partial(tell, plugin)
-                )
-            except AbandonedError:
-                return
+            status = await self._work.ask(plugin, "PostBind", self._binder, partial(tell, plugin))
             if not status.is_success:
                 log.warning("PostBind failed", pod=pod.key, error=status.message)
 

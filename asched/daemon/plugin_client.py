@@ -41,7 +41,7 @@ class CallTime(Protocol):
     """The time of one call of a plugin: the framework's ``BindingContext``, and who ends it."""
 
     ended: str
-    """Why it was ended before its time was up; empty where it was not."""
+    """Why it was ended, or is about to be, before its time was up; empty where it was not."""
 
     @property
     def limit_s(self) -> float: ...
@@ -57,8 +57,8 @@ class CallTime(Protocol):
     def cut_short(self) -> bool:
         """Whether it was cancelled, for whatever reason."""
 
-    def end(self, why: str) -> None:
-        """Cancel what the plugin awaits, now or as soon as it may be."""
+    def end(self, why: str, grace_s: float = 0.0) -> None:
+        """Cancel what the plugin awaits, in ``grace_s`` or as soon after as it may be."""
 
     def not_counted(self) -> AbstractContextManager[None]:
         """In the block no time passes and nothing is cancelled: the plugin waits for us, and what we
@@ -73,6 +73,7 @@ class LimitedTime:
         self.limit_s = limit_s
         self.scope = anyio.CancelScope(deadline=anyio.current_time() + limit_s)
         self._not_counted = 0
+        self._grace_s = 0.0
 
     @property
     def left_s(self) -> float:
@@ -86,9 +87,16 @@ class LimitedTime:
     def cut_short(self) -> bool:
         return self.scope.cancelled_caught
 
-    def end(self, why: str) -> None:
+    def end(self, why: str, grace_s: float = 0.0) -> None:
         self.ended = self.ended or why
+        self._grace_s = grace_s
         if not self._not_counted:
+            self._cut()
+
+    def _cut(self) -> None:
+        if self._grace_s:
+            self.scope.deadline = min(self.scope.deadline, anyio.current_time() + self._grace_s)
+        else:
             self.scope.cancel()
 
     @contextmanager
@@ -102,7 +110,7 @@ class LimitedTime:
             self._not_counted -= 1
             self.scope.deadline = anyio.current_time() + left_s
             if self.ended and not self._not_counted:
-                self.scope.cancel()
+                self._cut()
 
 
 class UnlimitedTime:
@@ -119,7 +127,7 @@ class UnlimitedTime:
     def __init__(self) -> None:
         self.ended = ""
 
-    def end(self, why: str) -> None:
+    def end(self, why: str, grace_s: float = 0.0) -> None:
         self.ended = self.ended or why
 
     def not_counted(self) -> AbstractContextManager[None]:

@@ -35,6 +35,8 @@ log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
 POST_BIND_TIME_LIMIT_S = 60.0
 """Nothing depends on what PostBind does; longer than this nobody waits for its end."""
+POST_BIND_GRACE_S = 5.0
+"""As long a PostBind has where the scheduler stops: the pod is bound, and no start tells it again."""
 
 
 class StrayCancellationError(Exception):
@@ -57,15 +59,21 @@ class PluginWork:
         self._limits = PluginLimits() if limits is None else limits
         self._waiting = waiting or _nobody_counts
         self._time: CallTime | None = None
+        self._point = ""
+        """The extension point of the plugin that was asked last."""
         self._ended: Ending | None = None
         self.cut_short = False
         """Whether the last plugin was cancelled."""
 
     def end(self, why: Ending) -> None:
-        """Cancel the plugin that is asked now, and ask none any more."""
+        """Cancel the plugin that is asked now, and ask none any more.
+
+        Where it :attr:`~Ending.leaves_it_open`, PostBind is told all the same, within
+        :data:`POST_BIND_GRACE_S`; and at a stop DefaultBinder binds, which awaits nothing but us.
+        """
         self._ended = self._ended or why
         if self._time is not None:
-            self._time.end(self._ended)
+            self._time.end(self._ended, _grace_s(self._point, why))
 
     async def ask(
         self,
@@ -77,10 +85,10 @@ class PluginWork:
         """What a plugin says; an error with its name on it where it raises, hangs or talks nonsense.
 
         Errors are worded as kube-scheduler words them (``running PreBind plugin "X": ...``). Raises
-        :class:`AbandonedError` where the daemon stops first, or does not lead any more.
+        :class:`AbandonedError` where the daemon stops first, or does not lead any more; not at
+        PostBind, because of what is so already there is nothing to abandon.
         """
-        if self._left_open and point != "PostBind":  # which is told of what is so already
-            raise AbandonedError
+        self._point = point
         time = self._time = self._time_for(plugin, point)
         client = PluginClient(plugin, point, binder, time)
         if self._watch is not None:
@@ -105,21 +113,25 @@ class PluginWork:
         finally:
             self._time = None
         self.cut_short = time.cut_short
-        if binder.abandoned or (self.cut_short and self._left_open):
+        if point != "PostBind" and (binder.abandoned or (self.cut_short and self.left_open)):
             raise AbandonedError
         return _as_status(plugin, point, time, status, error)
 
     @property
-    def _left_open(self) -> bool:
+    def left_open(self) -> bool:
+        """Whether it was ended in a way that leaves what becomes of the pod to the next start."""
         return self._ended is not None and self._ended.leaves_it_open
 
     def _time_for(self, plugin: Plugin, point: str) -> LimitedTime | UnlimitedTime:
-        limit_s = self._limit_s(plugin, point)
-        if self._ended is None and limit_s == inf and type(plugin) is DefaultBinder:
+        limit_s, ended = self._limit_s(plugin, point), self._ended
+        binds_itself = limit_s == inf and type(plugin) is DefaultBinder
+        if binds_itself and (ended is None or ended is Ending.STOPPING):
             return UnlimitedTime()
+        if self.left_open and point != "PostBind":
+            raise AbandonedError
         time = LimitedTime(limit_s)
-        if self._ended is not None:
-            time.end(self._ended)
+        if ended is not None:
+            time.end(ended, _grace_s(point, ended))
         return time
 
     def _limit_s(self, plugin: Plugin, point: str) -> float:
@@ -136,6 +148,10 @@ class PluginWork:
         return own_s if own_s > 0 else PRE_BIND_TIME_LIMIT_S
 
 
+def _grace_s(point: str, why: Ending) -> float:
+    return POST_BIND_GRACE_S if point == "PostBind" and why.leaves_it_open else 0.0
+
+
 def _nobody_counts(pods: int) -> None:
     pass
 
@@ -143,10 +159,11 @@ def _nobody_counts(pods: int) -> None:
 def _as_status(
     plugin: Plugin, point: str, time: CallTime, status: object, error: BaseException | None
 ) -> Status:
-    if time.cut_short:
-        what = time.ended or f"no answer within {time.limit_s:g} s"
-        if not time.ended:
-            FAILURES.note(plugin.name, point, FailureReason.TIMEOUT)
+    if time.ended and (time.cut_short or isinstance(error, AbandonedError)):
+        what = time.ended
+    elif time.cut_short:
+        FAILURES.note(plugin.name, point, FailureReason.TIMEOUT)
+        what = f"no answer within {time.limit_s:g} s"
     elif error is not None:
         log.warning("a plugin of the binding cycle raised", plugin=plugin.name, point=point,
                     exc_info=error)  # fmt: skip
