@@ -16,7 +16,7 @@ from asched.daemon.plugin_client import Ending
 from asched.daemon.plugin_settings import PluginLimits
 from asched.daemon.plugin_work import PluginWork
 from asched.daemon.telemetry.scheduling_metrics import AttemptResult, SchedulingMetrics
-from asched.daemon.telemetry.stopwatch import CycleStopwatch
+from asched.daemon.telemetry.stopwatch import BindingStopwatch, CycleStopwatch
 from asched.framework.pod_info import PodInfo, QueuedPod
 from asched.framework.profile import Profile
 from asched.framework.status import Code
@@ -69,12 +69,13 @@ class Bindings:
         self._limits = limits
         self._stopwatch = stopwatch
         self.waiting_outside = 0
-        """Bindings under way that wait for an extender, or for a plugin that may take long."""
+        """Pods whose bindings under way wait for a plugin that may take long, or that an extender is
+        to bind. Each counts once, whatever it waits for."""
         self._work: dict[str, PluginWork] = {}
         """What plugins do for bindings under way, by the pod's uid: lanes are by uid as well, so the
         binding of a pod that is gone may not have ended when that of its namesake begins."""
-        self._deposed = False
-        """Whether leadership was lost: this process does not lead again."""
+        self._ended: Ending | None = None
+        """How it was ended: a binding may begin after that, for what was decided before."""
 
     def begin_if_due(self, entry: PodEntry) -> None:
         """Bind the pod, in its lane, if it has a node and nobody has it wait."""
@@ -90,8 +91,10 @@ class Bindings:
             work.end(Ending.POD_GONE)
 
     def end(self, why: Ending) -> None:
-        """What plugins do is cancelled; where leadership was lost, no binding begins any more."""
-        self._deposed = self._deposed or why is Ending.LEADERSHIP_LOST
+        """What plugins do is cancelled, also for bindings that begin later; where leadership was lost,
+        none begins any more."""
+        if self._ended is not Ending.LEADERSHIP_LOST:  # this process does not lead again
+            self._ended = why
         for work in self._work.values():
             work.end(why)
 
@@ -99,8 +102,10 @@ class Bindings:
         self, info: PodInfo, node_name: str, queued: QueuedPod | None, decided_at_s: float
     ) -> None:
         """``queued`` is what the queue knew of the pod; None for one that a session placed."""
-        if self._deposed:
+        if self._ended is Ending.LEADERSHIP_LOST:
             return
+        if self._cluster.entry(info.key, info.uid) is None:
+            return  # gone while this waited in its lane
         name = info.pod.spec.scheduler_name
         profile = self._cluster.profiles.get(name)
         if profile is not None:
@@ -119,8 +124,7 @@ class Bindings:
         watch = None
         if queued is not None and self._stopwatch is not None:
             watch = self._stopwatch.binding(info, queued.attempts)
-        work = PluginWork(self._limits, self._wait_outside, watch)
-        outcome = await self._bind(profile, binder, info, node_name, work)
+        outcome = await self._bind(profile, binder, info, node_name, watch)
         if watch is not None:
             watch.end()
         if outcome is None:
@@ -148,7 +152,7 @@ class Bindings:
         binder: PatientBinder,
         info: PodInfo,
         node_name: str,
-        work: PluginWork,
+        watch: BindingStopwatch | None,
     ) -> Bound | BindFailed | None:
         """How the binding ended; None if it was abandoned."""
         if profile is None and mounts_claims(info.pod):
@@ -157,8 +161,12 @@ class Bindings:
         if profile is None:
             return await plain_binding(binder, info, node_name)
         binders = self._binders(info)
+        # A pod counts once: where an extender is to bind it, all the time.
+        counted = None if binders else self._wait_outside
+        work = self._work[info.uid] = PluginWork(self._limits, counted, watch)
+        if self._ended is not None:
+            work.end(self._ended)
         self._wait_outside(bool(binders))
-        self._work[info.uid] = work
         try:
             return await binding_cycle(profile, binder, info, node_name, binders, work)
         finally:

@@ -119,8 +119,9 @@ class Effects:
 
     @property
     def load(self) -> int:
-        """As :attr:`under_way`, without those that wait for an extender to bind their pod, or for a
-        plugin: a slow one must not keep us from deciding for pods that it has no part in."""
+        """As :attr:`under_way`, without pods that an extender is to bind, or that wait for a plugin of
+        the binding cycle: a slow one must not keep us from deciding for pods that it has no part in.
+        Never less than 0."""
         return len(self._lanes) - self._bindings.waiting_outside
 
     def release(self, decision: Decision) -> None:
@@ -193,14 +194,16 @@ class Effects:
         self._bindings.forget(uid)
 
     def stop(self) -> None:
-        """Let what is under way end, but try nothing again. What plugins do is cancelled: the next
-        start asks them again."""
+        """Let what is under way end, but try nothing again. What plugins do is cancelled, and they are
+        not asked for what is released later: the next start asks them again. Only DefaultBinder goes
+        on, and PostBind is told, because no start does so again."""
         self._end(Ending.STOPPING)
         self._lanes.close()
 
     def depose(self) -> None:
         """Leadership was lost: what plugins do is cancelled at once, however long the last word takes,
-        and no binding begins any more. Somebody else decides about those pods by now."""
+        and no binding begins any more. Somebody else decides about those pods by now. Only what PostBind
+        is told is true whoever leads."""
         self._end(Ending.LEADERSHIP_LOST)
 
     def _end(self, why: Ending) -> None:
