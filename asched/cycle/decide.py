@@ -29,6 +29,7 @@ from asched.framework.interface import (
 )
 from asched.framework.observation import OBSERVATION, CallObserver
 from asched.framework.plugin_calls import PluginFailure, answered_error, ask, check_status
+from asched.framework.pod_groups import GANG_ROOM
 from asched.framework.pod_info import PodInfo, QueuedPod
 from asched.framework.profile import Profile
 from asched.framework.status import Code, Status
@@ -252,7 +253,7 @@ class Decider:
             OBSERVATION.calls.enter("PostFilter")
         consultation.offer_review(screening)
         try:
-            result = post_filter(self._cluster, profile, info, screening)
+            result, in_vain = post_filter(self._cluster, profile, info, screening)
         except AttemptPausedError as paused:
             return consultation.ask_review(paused)
         rejection = screening.rejected
@@ -263,7 +264,8 @@ class Decider:
         for status in statuses:
             check_status(status.plugin, "Filter" if rejection is None else "PreFilter", status)
         refused, pending = rejecting_plugins(statuses)
-        plugins = tuple(sorted({*refused, *screening.narrowed_by}))
+        siblings = (GANG_ROOM,) if in_vain else ()
+        plugins = tuple(sorted({*refused, *screening.narrowed_by, *siblings}))
         return Rejected(
             info.key,
             info.uid,

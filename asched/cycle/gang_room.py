@@ -19,16 +19,18 @@ from asched.framework.dry_run import less_important
 from asched.framework.nodes import BoolColumn, RowArray
 from asched.framework.pod_groups import (
     GANG_SCHEDULING,
+    SETTLED,
+    UNSETTLED,
     PodGroupKey,
-    Standing,
     find_group,
     group_of,
     min_count,
+    siblings,
 )
 from asched.framework.pod_info import PodInfo, PodShape
 from asched.framework.profile import Profile
 from asched.framework.status import Code
-from asched.framework.trial import Fit
+from asched.framework.trial import Fit, Placed
 from asched.state.cluster import ClusterState
 from asched.state.rules import Rules
 
@@ -43,8 +45,8 @@ def preempts_in_vain(
     cluster: ClusterState, profile: Profile, info: PodInfo, screening: Screening
 ) -> str:
     """Why the pod, for which no node would do and which found victims, shall evict nobody: it is of a
-    gang that would not be complete even if all pods less important than this one were gone. Empty for
-    any other pod, and where no other member lacks a place. Raises
+    gang that would not be complete even if all pods were gone that are less important than some member
+    without a place. Empty for any other pod, and where no other member lacks a place. Raises
     :class:`~asched.framework.plugin_calls.PluginFailure`.
     """
     if cluster.rules < Rules.GANGS_EVICT_TOGETHER or GANG_SCHEDULING not in profile.plugins:
@@ -54,14 +56,12 @@ def preempts_in_vain(
     if group is None or found is None:
         return ""
     members, needed = cluster.group_members(group), min_count(found)
-    settled = members.count(Standing.PLACED, Standing.WAITING, Standing.AWAITING_ROOM)
-    if members.standings.get(info.key) is Standing.AWAITING_ROOM:
-        settled -= 1
+    settled = siblings(members, info.key, SETTLED)
     missing = needed - settled
     if missing <= 1:
         return ""
-    kinds = [*_kinds(cluster, profile, group, info, screening)]
-    placed = _Room(cluster, info, kinds, missing).placed()
+    kinds = [*_kinds(cluster, profile, group, info, screening, missing)]
+    placed = _Room(cluster, group, info, kinds, missing).placed()
     return "" if placed >= missing else IN_VAIN.format(group.key, settled + placed, needed)
 
 
@@ -82,14 +82,21 @@ def _kinds(
     group: PodGroupKey,
     info: PodInfo,
     screening: Screening,
+    missing: int,
 ) -> Iterator[_Kind]:
-    """The pod, and the other members without a place that may find one when they are tried."""
+    """The pod, and the other members without a place that may find one when they are tried; of each
+    kind no more than are missing."""
     standings = cluster.group_members(group).standings
     like: dict[PodShape, list[PodInfo]] = {info.shape: [info]}
-    for key in sorted(standings):
-        if key != info.key and standings[key] in (Standing.READY, Standing.ASLEEP):
-            member = cluster.pods[key].info
-            like.setdefault(member.shape, []).append(member)
+    others = [
+        cluster.pods[key].info
+        for key, standing in standings.items()
+        if standing in UNSETTLED and key != info.key
+    ]
+    for member in sorted(others, key=lambda other: (-other.priority, other.key)):
+        alike = like.setdefault(member.shape, [])
+        if len(alike) < missing:
+            alike.append(member)
     for members in like.values():
         first = members[0]
         if first is not info:
@@ -118,13 +125,22 @@ def _usable(cluster: ClusterState, screening: Screening) -> BoolColumn:
 
 
 class _Room:
-    """The nodes as they would be with all less important pods gone, filled up with members."""
+    """The nodes as they would be with all gone whom one of the members may evict, filled up with
+    members."""
 
     def __init__(
-        self, cluster: ClusterState, info: PodInfo, kinds: Sequence[_Kind], wanted: int
+        self,
+        cluster: ClusterState,
+        group: PodGroupKey,
+        info: PodInfo,
+        kinds: Sequence[_Kind],
+        wanted: int,
     ) -> None:
         self._table = cluster.nodes
+        self._standings = cluster.group_members(group).standings
         self._info = info
+        members = (member for kind in kinds for member in kind.left)
+        self._most_important = max((info, *members), key=lambda member: member.priority)
         self._kinds = kinds
         self._wanted = wanted
         """No more than so many are placed."""
@@ -143,18 +159,30 @@ class _Room:
                 break
         return self._placed
 
+    def _guests(self, rows: RowArray) -> list[Placed]:
+        """Those for whom room is being made, siblings among them, are as good as there; members that
+        look for a place are not, though one was nominated for them before."""
+        names = (self._table.names[row] for row in rows.tolist())
+        least = self._most_important.priority
+        return [
+            (place, guest)
+            for place, guest in self._kinds[0].fit.guests(names)
+            if guest.priority >= least
+            and guest.uid != self._info.uid
+            and self._standings.get(guest.key) not in UNSETTLED
+        ]
+
     def _fill(self, rows: RowArray) -> None:
         """Vacate these rows, some at a time, until enough members are placed on them."""
-        table, kinds, info = self._table, self._kinds, self._info
-        # Those for whom room is being made, siblings among them, are as good as there.
-        guests = kinds[0].fit.guests(table.names[row] for row in rows.tolist())
+        table, kinds = self._table, self._kinds
+        guests = self._guests(rows)
         supposed = [kind.fit.supposed(rows, guests) for kind in kinds]
         for begin in range(0, len(rows), _STEP):
             part = rows[begin : begin + _STEP].tolist()
             away = [
                 (place, pod)
                 for place, row in enumerate(part, begin)
-                for pod in less_important(table.pods(row), info)
+                for pod in less_important(table.pods(row), self._most_important)
             ]
             for nodes in supposed:
                 nodes.remove(away)

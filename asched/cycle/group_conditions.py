@@ -11,10 +11,12 @@ from collections.abc import Sequence
 
 from asched.framework.pod_groups import (
     GANG_SCHEDULING,
+    HOPEFUL,
     POD_GROUP_SCHEDULED,
     PodGroupKey,
     Standing,
     group_of,
+    siblings,
 )
 from asched.framework.sessions import PodGroupPhase
 from asched.model.groups import PodGroup
@@ -78,11 +80,7 @@ def _condition(
         return None
     if isinstance(decision, PermitRejected):
         return _UNSCHEDULABLE
-    others = members.count(
-        Standing.READY, Standing.ASLEEP, Standing.AWAITING_ROOM, Standing.WAITING, Standing.PLACED
-    )
-    was = members.standings.get(decision.key)
-    others -= was in (Standing.READY, Standing.ASLEEP, Standing.AWAITING_ROOM)
+    others = siblings(members, decision.key, HOPEFUL)
     if others + bool(decision.nominated_node) + decision.at_once >= found.min_count:
         return None
     return _UNSCHEDULABLE

@@ -205,7 +205,7 @@ class _Inspector:
         # What a plugin says to held pods takes effect only if an attempt decides it.
         with self._cluster.permits.unheard():
             try:
-                result = post_filter(self._cluster, self._profile, self._pod, screening)
+                result, _ = post_filter(self._cluster, self._profile, self._pod, screening)
             except AttemptPausedError:
                 self._awaits_extender = True
                 return ""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
 
 from asched.cycle.answers import check_post_filter
@@ -17,16 +19,24 @@ from asched.framework.status import Code, Status
 from asched.state.cluster import ClusterState
 
 
+class Outcome(NamedTuple):
+    """What came of asking PostFilter plugins."""
+
+    result: PostFilterResult
+    in_vain: bool = False
+    """One made room, which was dropped: the pod's gang would be incomplete all the same."""
+
+
 def post_filter(
     cluster: ClusterState, profile: Profile, info: PodInfo, screening: Screening
-) -> PostFilterResult:
+) -> Outcome:
     """Ask PostFilter plugins in order until one made room, or one answered that nothing will
     (``RunPostFilterPlugins``). Raises :class:`PluginFailure` for a plugin that raises, and
     :class:`AttemptPausedError` where an extender is to be asked about preemption first.
     """
     reasons: list[str] = []
     nominated: str | None = None
-    at_once = False
+    at_once = in_vain = False
     said = cluster.permits.answers
     if profile.left_out:
         # Preemption tries the pod against all filters of the profile but for those skipped.
@@ -42,26 +52,28 @@ def post_filter(
             result = PostFilterResult(Status.error(str(failure)))
         check_post_filter(plugin, result)
         if result.status.is_success:
-            in_vain = preempts_in_vain(cluster, profile, info, screening)
-            if not in_vain:
-                return result
+            why = preempts_in_vain(cluster, profile, info, screening)
+            if not why:
+                return Outcome(result)
             # As in kube-scheduler what one pod of a group found is dropped where the group fails.
             cluster.permits.hear_only(said)
-            reasons.append(in_vain)
-            nominated = ""
+            reasons.append(why)
+            nominated, in_vain = "", True
             continue
         if result.status.code is Code.UNSCHEDULABLE_AND_UNRESOLVABLE:
             # The plugin is sure: no other is asked, and its words are what is said.
-            return result
+            return Outcome(result, in_vain)
         if not result.status.is_rejection:
             # So it is after an error, which does not fail the attempt: the pod is unschedulable as
             # before.
-            return PostFilterResult(Status.unschedulable(*result.status.reasons))
+            result = PostFilterResult(Status.unschedulable(*result.status.reasons))
+            return Outcome(result, in_vain)
         reasons.extend(result.status.reasons)
         at_once = at_once or result.at_once
         if result.nominated_node is not None:
             nominated = result.nominated_node
-    return PostFilterResult(Status.unschedulable(*reasons), nominated, at_once=at_once)
+    result = PostFilterResult(Status.unschedulable(*reasons), nominated, at_once=at_once)
+    return Outcome(result, in_vain)
 
 
 class RefusedNodes:

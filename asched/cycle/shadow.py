@@ -57,7 +57,7 @@ class Answering:
                 nominated=state.nominator.node_of(info.key), share_of_nodes=False
             )
             if not screening.count:
-                result = post_filter(state, profile, info, screening)
+                result, _ = post_filter(state, profile, info, screening)
                 return Answer(message=fit_message(state, screening, result.status.message))
             best = Best(0, screening.feasible, 1)
             if screening.count > 1:

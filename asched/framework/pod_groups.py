@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from enum import Enum
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
@@ -16,6 +16,11 @@ if TYPE_CHECKING:
 GANG_SCHEDULING = "GangScheduling"
 """The plugin that holds pods back for the sake of their group. A pod that it alone turned away is in
 order itself, and is tried again as soon as one of its siblings gets a place."""
+
+GANG_ROOM = "GangRoom"
+"""What stands for its siblings among the plugins that rejected a pod that would have preempted for a gang
+that stays incomplete (:attr:`Standing.IN_VAIN`). Anything may help one of them, so every event wakes
+the pod, after its backoff."""
 
 POD_GROUP_SCHEDULED = "PodGroupScheduled"
 """The condition of Kubernetes' own PodGroups that says whether the gang has its places."""
@@ -83,6 +88,8 @@ class Standing(Enum):
     """Pending; its last attempt ended for the sake of the group alone."""
     REFUSED = "refused"
     """Pending; its last attempt ended for a reason of its own, and none has ended otherwise since."""
+    IN_VAIN = "in vain"
+    """Pending; it could have had room made for it, but not enough of its siblings."""
     AWAITING_ROOM = "awaiting room"
     """Refused as well, but room is being made for it on a node."""
     HELD_BACK = "held back"
@@ -95,6 +102,19 @@ class Standing(Enum):
     """Being deleted: it counts for nothing any more."""
 
 
+SETTLED = (Standing.AWAITING_ROOM, Standing.WAITING, Standing.PLACED)
+"""Members that have a place, or for which room is being made."""
+
+HOPEFUL = (Standing.READY, Standing.ASLEEP, *SETTLED)
+"""Those, and members that may get a place when they are tried."""
+
+REFUSED = (Standing.REFUSED, Standing.IN_VAIN)
+"""Members for whose sake no other is tried: only they themselves, once something changes for them."""
+
+UNSETTLED = (Standing.READY, Standing.ASLEEP, Standing.IN_VAIN)
+"""Members without a place, of which nothing says that there would be none if room were made."""
+
+
 class GroupMembers(Protocol):
     """The pods of one group that are not finished."""
 
@@ -104,3 +124,9 @@ class GroupMembers(Protocol):
 
     def count(self, *standings: Standing) -> int:
         """How many members stand so. Takes no longer for more members."""
+
+
+def siblings(members: GroupMembers, key: str, standings: Sequence[Standing]) -> int:
+    """How many members other than the pod of that key stand so. A pod that is being tried is none of
+    them, whatever became of it before."""
+    return members.count(*standings) - (members.standings.get(key) in standings)

@@ -32,6 +32,8 @@ from asched.framework.interface import (
 from asched.framework.nodes import Nodes
 from asched.framework.pod_groups import (
     GANG_SCHEDULING,
+    HOPEFUL,
+    REFUSED,
     GroupMembers,
     PodGroupKey,
     Standing,
@@ -39,6 +41,7 @@ from asched.framework.pod_groups import (
     group_of,
     min_count,
     only_status_changed,
+    siblings,
 )
 from asched.framework.pod_info import PodInfo
 from asched.framework.status import SUCCESS, Code, Status
@@ -57,15 +60,6 @@ INCOMPLETE = (
 GIVES_WAY = "room is given back by gangs that come later and are not complete: "
 MAX_WAITING_TIME_S = 15 * 60
 """The framework holds no pod longer."""
-
-_HOPEFUL = (
-    Standing.READY,
-    Standing.ASLEEP,
-    Standing.AWAITING_ROOM,
-    Standing.WAITING,
-    Standing.PLACED,
-)
-"""Members that have a place, or may get one when they are tried."""
 
 
 class GangSchedulingArgs(Arguments, frozen=True):
@@ -103,10 +97,11 @@ class GangScheduling(
     """A member that finds a node is held there until as many are placed as the gang needs.
 
     A gang never waits for what cannot come. As soon as too few of its members are left that may get a
-    place, all it holds is given back; the member that was refused is tried again when something
-    changes for it, and the others with it once it has a place. Where a refused member would have
-    found a place but for a younger gang that is incomplete itself, that one gives way. So of several
-    gangs that hold some of the room each, the oldest is completed first.
+    place, all it holds is given back. The member that was refused is tried again when something
+    changes for it, or, where it could have preempted but for its siblings, when anything changes; the
+    others are tried with it once it has a place. Where a refused member would have found a place but for
+    a younger gang that is incomplete itself, that one gives way. So of several gangs that hold some
+    of the room each, the oldest is completed first.
     """
 
     name: ClassVar[str] = GANG_SCHEDULING
@@ -149,7 +144,7 @@ class GangScheduling(
         gang = self._gang(group)
         if gang is None:
             return find_group(self.handle.cluster, group) is not None
-        return gang.members.count(*_HOPEFUL, Standing.REFUSED) >= gang.min_count
+        return gang.members.count(*HOPEFUL, *REFUSED) >= gang.min_count
 
     def events_to_register(self) -> Sequence[ClusterEventWithHint]:
         came = ClusterEvent(EventResource.POD, ActionType.ADD)
@@ -178,9 +173,7 @@ class GangScheduling(
             if group is not None and find_group(self.handle.cluster, group) is None:
                 return PreFilterResult(Status.unresolvable(NO_GROUP))
             return PreFilterResult(Status.skip())
-        hopeful = gang.members.count(*_HOPEFUL)
-        if gang.members.standings.get(pod.key) is Standing.REFUSED:
-            hopeful += 1  # it is being tried
+        hopeful = siblings(gang.members, pod.key, HOPEFUL) + 1
         if hopeful >= gang.min_count:
             return PreFilterResult(Status.skip())
         why = f"gang {gang.group.key} cannot be completed now: {hopeful} of the {gang.min_count}"
@@ -218,7 +211,7 @@ class GangScheduling(
     def _waits_in_vain(self, gang: Gang) -> bool:
         """Whether the gang is not going to be completed by what is under way: too few members may
         get a place, or one that had its place lost it, so that they would not be there together."""
-        if gang.members.count(*_HOPEFUL) < gang.min_count:
+        if gang.members.count(*HOPEFUL) < gang.min_count:
             return True
         return bool(self.handle.cluster.sleeping_members(gang.group))
 

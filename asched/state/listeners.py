@@ -12,6 +12,7 @@ from typing import NamedTuple
 from asched.framework.events import ActionType, ClusterEvent, EventResource, QueueingHint
 from asched.framework.extenders import EXTENDER
 from asched.framework.failures import FAILURES, reason_of
+from asched.framework.pod_groups import GANG_ROOM
 from asched.framework.pod_info import QueuedPod
 from asched.framework.profile import Profile, RegisteredEvent
 from asched.state.pod_groups import PodGroups
@@ -20,6 +21,11 @@ from asched.state.waking import Happened, concerns, group_about, hint_of
 
 _ANY_EVENT = RegisteredEvent(EXTENDER, ClusterEvent(EventResource.ANY, ActionType.ALL), None)
 """Extenders cannot say what might change their mind, so anything may."""
+
+_ANY_FOR_SIBLINGS = RegisteredEvent(
+    GANG_ROOM, ClusterEvent(EventResource.ANY, ActionType.ALL), None
+)
+"""Nor does the pod that waits for its siblings to find room know what would help them."""
 
 
 class Wake(IntEnum):
@@ -77,6 +83,7 @@ class Listeners:
         if self._rules >= Rules.SILENT_PLUGINS_HEAR_ALL:
             yield from profile.events_of_silent
         yield _ANY_EVENT
+        yield _ANY_FOR_SIBLINGS
 
     def near(
         self, waiting: dict[str, QueuedPod], listeners: Sequence[Listener], happened: Happened

@@ -8,7 +8,7 @@ from __future__ import annotations
 import msgspec
 
 from asched.framework.events import ActionType, ClusterEvent, EventResource
-from asched.framework.pod_groups import Standing, group_of
+from asched.framework.pod_groups import REFUSED, Standing, group_of
 from asched.framework.pod_info import PodInfo
 from asched.framework.profile import Profile
 from asched.model.meta import Object
@@ -359,7 +359,7 @@ def standing_of(state: ClusterState, entry: PodEntry) -> Standing:
     if pod.spec.scheduling_gates or pod.spec.scheduler_name not in state.profiles:
         return Standing.HELD_BACK
     standing = standing_of_pending(state.queue.known(key))
-    if standing is Standing.REFUSED and state.nominator.node_of(key):
+    if standing in REFUSED and state.nominator.node_of(key):
         return Standing.AWAITING_ROOM
     return standing
 

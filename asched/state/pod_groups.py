@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, KeysView, Mapping
 
-from asched.framework.pod_groups import GANG_SCHEDULING, PodGroupKey, Standing
+from asched.framework.pod_groups import GANG_ROOM, GANG_SCHEDULING, PodGroupKey, Standing
 from asched.framework.pod_info import QueuedPod
 
 _GANG_ALONE = frozenset({GANG_SCHEDULING})
@@ -22,6 +22,8 @@ def standing_of_pending(queued: QueuedPod | None) -> Standing:
     refused_by = queued.unschedulable_plugins | queued.pending_plugins
     if refused_by == _GANG_ALONE:
         return Standing.ASLEEP
+    if GANG_ROOM in refused_by:
+        return Standing.IN_VAIN
     return Standing.REFUSED if refused_by or queued.consecutive_errors else Standing.READY
 
 

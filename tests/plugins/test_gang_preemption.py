@@ -10,6 +10,8 @@ import pytest
 
 from asched.cycle.gang_room import IN_VAIN
 from asched.framework.interface import Plugin
+from asched.framework.pod_groups import GANG_ROOM, PodGroupKey, Standing
+from asched.model.node import Node
 from asched.model.pod import Affinity, Pod, PodAffinity, PodAffinityTerm, TopologySpreadConstraint
 from asched.model.selectors import LabelSelector
 from asched.plugins.default_preemption import DefaultPreemption
@@ -88,6 +90,12 @@ def spread(pod: Pod) -> Pod:
     like = LabelSelector(match_labels=pod.labels)
     evenly = TopologySpreadConstraint(topology_key=HOSTNAME, label_selector=like)
     return _with(pod, topology_spread_constraints=(evenly,))
+
+
+def nominated(pod: Pod, node: str) -> Pod:
+    """As the API shows a pod for which room was being made before."""
+    status = msgspec.structs.replace(pod.status, nominated_node_name=node)
+    return msgspec.structs.replace(pod, status=status)
 
 
 def _with(pod: Pod, **spec: Any) -> Pod:
@@ -209,6 +217,113 @@ def test_what_is_held_stays_held() -> None:
         d for d in decisions if isinstance(d, r.PermitRejected) and "preempted" in d.message
     ]
     assert victims(decisions) == []
+
+
+GPU = "example.com/gpu"
+
+
+def wants_gpu(group: str, name: str, **pod: Any) -> Pod:
+    like = a_pod(name, {"cpu": "1", GPU: "1"}, **pod)
+    return _with(like, scheduling_group=member(group, name).spec.scheduling_group)
+
+
+def a_gpu_node(name: str) -> Node:
+    return a_node(name, {"cpu": "1", "memory": "8Gi", "pods": "110", GPU: "1"})
+
+
+def test_what_helps_a_sibling_wakes_who_evicted_nobody() -> None:
+    """The sibling was not tried: what it lacks, nobody was told."""
+    scheduling = Scheduling(*PLUGINS)
+    busy(scheduling, 0, cpu="2")
+    pods = [member("a", "big", "2", priority=6), wants_gpu("a", "small", priority=5)]
+    scheduling.see(a_gang("a", 2), *pods)
+    decisions = scheduling.decide()
+    assert victims(decisions) == []
+    assert [d.plugins for d in decisions if isinstance(d, r.Rejected)] == [
+        (GANG_ROOM, "NodeResourcesFit"),
+        ("GangScheduling",),
+    ]
+    scheduling.pass_time(30)
+    assert scheduling.decide() == []
+    scheduling.see(a_gpu_node("g"))
+    assert evicted_until_complete(scheduling) == 1
+    assert placed(scheduling) == ["big", "small"]
+    check_replay(scheduling, *PLUGINS, checkpoint_at=1)
+
+
+def test_only_who_evicted_nobody_is_tried_again_and_after_its_backoff() -> None:
+    """Whatever happens, and however large the gang is."""
+    scheduling = Scheduling(*PLUGINS)
+    busy(scheduling, 0, 0, 9)
+    scheduling.see(a_gang("a", 5), *gang_pods("a", 5, priority=5))
+    scheduling.decide()
+    settle(scheduling, rounds=3)
+    for number in range(3, 9):
+        busy(scheduling, 9, first=number)
+        assert len([d for d in scheduling.decide() if isinstance(d, r.Rejected)]) <= 1
+    scheduling.pass_time(11)
+    assert len([d for d in scheduling.decide() if isinstance(d, r.Rejected)]) == 1
+    scheduling.pass_time(11)
+    assert scheduling.decide() == []
+
+
+def test_who_evicted_nobody_still_counts_for_its_siblings() -> None:
+    """Where there are more than needed, each may be one of those who find room together."""
+    scheduling = Scheduling(*PLUGINS)
+    busy(scheduling, 0, 9, cpu="2")
+    big = [member("a", f"big{n}", "2", priority=6) for n in range(2)]
+    scheduling.see(a_gang("a", 2), *big, wants_gpu("a", "small", priority=5))
+    assert victims(scheduling.decide()) == []
+    standings = scheduling.state.group_members(PodGroupKey("default/a", native=True)).standings
+    assert [*standings.values()].count(Standing.IN_VAIN) == 2
+    # For the first of them there are two places now: its own, and the other's.
+    busy(scheduling, 0, cpu="2", first=2)
+    assert evicted_until_complete(scheduling) == 2
+    assert {"big0", "big1"} <= {*placed(scheduling)}
+
+
+def test_a_more_important_sibling_is_not_kept_out_by_whom_it_may_evict() -> None:
+    """While the less important one is the only one that is tried, it asks for both."""
+    scheduling = Scheduling(*PLUGINS)
+    scheduling.see(a_gpu_node("g"), a_gang("a", 2), wants_gpu("a", "high", priority=7))
+    busy(scheduling, 9, cpu="2")
+    scheduling.see(member("a", "low", "2", priority=5))
+    scheduling.decide()
+    settle(scheduling, rounds=2)
+    # Another takes the room that the more important one gave back.
+    taken = a_pod("between", {"cpu": "1", GPU: "1"}, on="g", priority=6)
+    scheduling.see(taken)
+    busy(scheduling, 0, cpu="2", first=1)
+    assert evicted_until_complete(scheduling) == 2
+    assert {"low", "high"} <= {*placed(scheduling)}
+
+
+def test_nominated_siblings_are_counted_once() -> None:
+    """By an earlier leader, say: as those who need room, not also as those who have it."""
+    scheduling = Scheduling(*PLUGINS)
+    busy(scheduling, 0, 0, 0)
+    first, *others = gang_pods("a", 3, priority=5)
+    before = [nominated(pod, f"n{n}") for n, pod in enumerate(others)]
+    scheduling.see(a_gang("a", 3), first, *before)
+    decisions = scheduling.decide()
+    assert not [d for d in decisions if isinstance(d, r.AttemptFailed)]
+    assert victims(decisions) == ["user0", "user1", "user2"]
+    assert evicted_until_complete(scheduling) == 3
+    assert placed(scheduling) == ["a0", "a1", "a2"]
+
+
+def test_a_sibling_may_go_where_it_was_nominated() -> None:
+    """On a node that has room for it beside whom nobody may evict."""
+    scheduling = Scheduling(*PLUGINS)
+    busy(scheduling, 0)
+    scheduling.see(a_node("n1", {"cpu": "2", "memory": "8Gi", "pods": "110"}))
+    scheduling.see(a_pod("there", {"cpu": "1"}, on="n1", priority=0))
+    first, second = member("a", "a0", "2", priority=6), member("a", "a1", priority=5)
+    scheduling.see(a_gang("a", 2), first, nominated(second, "n1"))
+    decisions = scheduling.decide()
+    assert not [d for d in decisions if isinstance(d, r.AttemptFailed)]
+    assert evicted_until_complete(scheduling) == 2
+    assert {"a0", "a1"} <= {*placed(scheduling)}
 
 
 def test_no_more_are_evicted_than_it_takes() -> None:
