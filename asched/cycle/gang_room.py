@@ -22,6 +22,7 @@ from asched.framework.pod_groups import (
     SETTLED,
     UNSETTLED,
     PodGroupKey,
+    Standing,
     find_group,
     group_of,
     min_count,
@@ -137,6 +138,7 @@ class _Room:
         wanted: int,
     ) -> None:
         self._table = cluster.nodes
+        self._nominator = cluster.nominator
         self._standings = cluster.group_members(group).standings
         self._info = info
         members = (member for kind in kinds for member in kind.left)
@@ -162,15 +164,19 @@ class _Room:
     def _guests(self, rows: RowArray) -> list[Placed]:
         """Those for whom room is being made, siblings among them, are as good as there; members that
         look for a place are not, though one was nominated for them before."""
-        names = (self._table.names[row] for row in rows.tolist())
-        least = self._most_important.priority
+        by_node, names = self._nominator.by_node, self._table.names
         return [
             (place, guest)
-            for place, guest in self._kinds[0].fit.guests(names)
-            if guest.priority >= least
-            and guest.uid != self._info.uid
-            and self._standings.get(guest.key) not in UNSETTLED
+            for place, row in enumerate(rows.tolist())
+            for guest in by_node.get(names[row], {}).values()
+            if self._stays(guest)
         ]
+
+    def _stays(self, guest: PodInfo) -> bool:
+        standing = self._standings.get(guest.key)
+        if standing is None:
+            return guest.priority >= self._most_important.priority
+        return standing is Standing.AWAITING_ROOM and guest.uid != self._info.uid
 
     def _fill(self, rows: RowArray) -> None:
         """Vacate these rows, some at a time, until enough members are placed on them."""
@@ -183,6 +189,7 @@ class _Room:
                 (place, pod)
                 for place, row in enumerate(part, begin)
                 for pod in less_important(table.pods(row), self._most_important)
+                if pod.key not in self._standings  # members that are there are counted as such
             ]
             for nodes in supposed:
                 nodes.remove(away)

@@ -312,18 +312,42 @@ def test_nominated_siblings_are_counted_once() -> None:
     assert placed(scheduling) == ["a0", "a1", "a2"]
 
 
-def test_a_sibling_may_go_where_it_was_nominated() -> None:
-    """On a node that has room for it beside whom nobody may evict."""
+def test_a_sibling_that_has_its_place_is_not_supposed_to_go() -> None:
+    """Less important than the others as it may be: the gang needs it."""
     scheduling = Scheduling(*PLUGINS)
-    busy(scheduling, 0)
-    scheduling.see(a_node("n1", {"cpu": "2", "memory": "8Gi", "pods": "110"}))
-    scheduling.see(a_pod("there", {"cpu": "1"}, on="n1", priority=0))
-    first, second = member("a", "a0", "2", priority=6), member("a", "a1", priority=5)
-    scheduling.see(a_gang("a", 2), first, nominated(second, "n1"))
+    scheduling.see(a_node("n0", {"cpu": "1", "memory": "8Gi", "pods": "110"}))
+    busy(scheduling, 0, first=1)
+    there = _with(member("a", "there", priority=1), node_name="n0")
+    scheduling.see(a_gang("a", 3), there, *gang_pods("a", 2, priority=5))
+    decisions = scheduling.decide()
+    assert victims(decisions) == []
+    assert "2 of the 3 pods" in messages(decisions)[0]
+
+
+def test_room_made_for_a_less_important_sibling_is_counted_once() -> None:
+    scheduling = Scheduling(*PLUGINS)
+    busy(scheduling, 0, 0)
+    low = nominated(member("a", "low", priority=5), "n0")
+    scheduling.see(a_gang("a", 2), low, member("a", "lower", priority=4))
+    assert victims(scheduling.decide()) == ["user0", "user1"]
+    scheduling.see(a_gang("a", 4), *gang_pods("a", 2, priority=7))
+    decisions = scheduling.decide()
+    assert victims(decisions) == []
+    assert "2 of the 4 pods" in messages(decisions)[0]
+
+
+@pytest.mark.parametrize("which", [0, 1])
+def test_a_sibling_may_go_where_it_was_nominated(which: int) -> None:
+    """It is supposed there once, whichever of the two is tried first."""
+    scheduling = Scheduling(*PLUGINS)
+    busy(scheduling, 0, cpu="4")
+    pods = gang_pods("a", 2, priority=5)
+    pods[which] = nominated(pods[which], "n0")
+    scheduling.see(a_gang("a", 2), *pods)
     decisions = scheduling.decide()
     assert not [d for d in decisions if isinstance(d, r.AttemptFailed)]
-    assert evicted_until_complete(scheduling) == 2
-    assert {"a0", "a1"} <= {*placed(scheduling)}
+    assert evicted_until_complete(scheduling) == 1
+    assert placed(scheduling) == ["a0", "a1"]
 
 
 def test_no_more_are_evicted_than_it_takes() -> None:
