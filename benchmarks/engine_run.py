@@ -19,6 +19,7 @@ from prometheus_client import CollectorRegistry
 from asched.cycle.decide import Decider
 from asched.daemon.telemetry.cycle_metrics import CycleMetrics
 from asched.daemon.telemetry.stopwatch import CycleStopwatch
+from asched.daemon.unshown import UnshownBindings
 from asched.framework.config import KubeSchedulerConfiguration
 from asched.framework.profile import ProfileSpec
 from asched.framework.registry import Registry
@@ -105,6 +106,7 @@ class Run:
         self._pods: dict[str, Pod] = {}
         self._changes: deque[tuple[Resource, bytes]] = deque()
         self._outcomes: deque[AnyRecord] = deque()
+        self._unshown = UnshownBindings(self._state)
         self._deleted: deque[AnyObject] = deque()
         self._left: set[str] = set()
         self._fold.apply(EngineStarted("benchmark", 0, Lottery.SAMPLE, rules=LATEST_RULES))
@@ -154,16 +156,25 @@ class Run:
         self._now_ns = self._next_ns()
         costs, began_ns = self.costs, _cpu_ns()
         self._apply(TurnStarted(self._now_ns))
+        costs.observe_ns += _cpu_ns() - began_ns
+        # As the daemon: first what watches show, then what was answered and is not shown by then.
+        changes = [*self._changes]
+        self._changes.clear()
+        self._observe(changes)
+        began_ns = _cpu_ns()
         while self._outcomes:
-            self._apply(self._outcomes.popleft())
+            outcome = self._outcomes.popleft()
+            if isinstance(outcome, Bound):
+                self._unshown.answered(outcome)
+            else:
+                self._apply(outcome)
+        for answer in self._unshown.overdue():
+            self._apply(answer)
         while self._deleted:
             news = observe_deletion(self._state, self._deleted.popleft())
             if news is not None:
                 self._apply(news)
         costs.observe_ns += _cpu_ns() - began_ns
-        changes = [*self._changes]
-        self._changes.clear()
-        self._observe(changes)
         self._decide()
 
     def _next_ns(self) -> int:

@@ -28,6 +28,7 @@ from asched.daemon.metrics import Metrics
 from asched.daemon.telemetry.engine_watch import EngineWatch
 from asched.daemon.telemetry.scheduling_metrics import AttemptResult
 from asched.daemon.telemetry.stopwatch import CycleStopwatch
+from asched.daemon.unshown import UnshownBindings
 from asched.deciders import AllDeciders
 from asched.framework.errors import ProfileError
 from asched.journal.store import JournalStore
@@ -143,6 +144,7 @@ class Engine:
         """Bindings that the API server answered for in this turn."""
         self._book_faults_reported = 0
         self._evicted = EvictionEcho(fold.state)
+        self._unshown = UnshownBindings(fold.state)
         self._listing: Iterator[News] | None = None
         """What is left of a list that did not fit its turn."""
         self._listed_resource: WatchedResource = Resource.PODS
@@ -199,7 +201,8 @@ class Engine:
     @property
     def drained(self) -> bool:
         """Whether it was stopped and has nothing under way any more."""
-        return self._stopping and not self._effects.under_way and not self._inbox.outcomes
+        settled = not self._effects.under_way and not self._inbox.outcomes and not self._unshown
+        return self._stopping and settled
 
     @property
     def all_committed(self) -> bool:
@@ -311,34 +314,35 @@ class Engine:
     # -- observing ----------------------------------------------------------------------------
 
     def _observe(self) -> None:
-        # In this order a binding is mostly seen before it is answered, and recorded once.
+        # In this order a binding is mostly seen before it is answered.
         self._observe_changes()
+        self._record_unshown()
         while (outcome := self._inbox.next_outcome()) is not None:
             if isinstance(outcome, Reconfiguration):
                 self._reconfigure(outcome)
                 continue
             if isinstance(outcome, Bound):
                 self._confirmed += 1
-                if self._shows(outcome):
-                    continue
-            elif isinstance(outcome, VictimEvicted):
+                self._unshown.answered(outcome)
+                continue
+            if isinstance(outcome, VictimEvicted):
                 if self._evicted.holds(outcome):
                     continue
                 outcome = self._evicted.as_it_stands(outcome)
             elif isinstance(outcome, LeadershipGained | LeadershipLost):
+                self._record_unshown()
                 self._standby = isinstance(outcome, LeadershipLost)
             self._apply(outcome)
+
+    def _record_unshown(self) -> None:
+        for answer in self._unshown.overdue():
+            self._apply(answer)
 
     def _reconfigure(self, change: Reconfiguration) -> None:
         for record in change.records:
             self._apply(record)
         self._awaited |= change.awaited
         change.taken_up()
-
-    def _shows(self, outcome: Bound) -> bool:
-        """Whether the watch has shown the binding already."""
-        entry = self._cluster.entry(outcome.key, outcome.uid)
-        return entry is not None and entry.info.pod.node_name == entry.node == outcome.node
 
     def _observe_changes(self) -> None:
         ends_ns = self._clock.monotonic_ns() + round(self._limits.slice_s * NS_PER_S)
@@ -481,7 +485,7 @@ class Engine:
     async def _wait(self) -> None:
         """Until there is something to do. Always lets other tasks run first."""
         await anyio.lowlevel.checkpoint()
-        if len(self._inbox) or self._listing is not None or self.drained:
+        if len(self._inbox) or self._listing is not None or self._unshown or self.drained:
             return
         if self._may_decide() and self._cluster.queue.head() is not None:
             return
