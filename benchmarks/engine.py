@@ -22,6 +22,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from asched.daemon import garbage
 from benchmarks.engine_run import Costs, Run, Workload, pods_of
 from benchmarks.kinds import KINDS
 
@@ -82,17 +83,20 @@ def measure(
     *,
     watched: bool = False,
 ) -> Row:
-    """The medians of ``runs`` runs. A profiler sees the measured part only, and slows it."""
+    """The medians of ``runs`` runs. A profiler sees the measured part only, and slows it. Garbage is
+    looked for as seldom as by the daemon (:mod:`asched.daemon.garbage`)."""
     measured = []
+    garbage.look_seldom()
     for _ in range(runs):
         run = Run(workload, watched=watched)
-        gc.collect()
+        garbage.keep_what_is_here()
         if profile is not None:
             profile.enable()
         measured.append(run.measure())
         if profile is not None:
             profile.disable()
         del run
+        gc.unfreeze()
     return _row(workload, measured)
 
 
