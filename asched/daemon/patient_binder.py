@@ -46,6 +46,8 @@ class PatientBinder(VolumeRequests):
         self.fate: BindOutcome | None = None
         """How the last try ended; None before the first."""
         self.abandoned = False
+        self._in_doubt = False
+        """Whether a try may have bound the pod without our knowledge."""
         self._writer = writer
         self._pauses = pauses
         self._clock = clock
@@ -61,14 +63,18 @@ class PatientBinder(VolumeRequests):
         while True:
             if not self._node_exists(node_name):
                 gone = f"node {node_name} is gone since the pod was assigned"
-                if isinstance(self.fate, Unknown):
+                if self._in_doubt:
                     return await self.settle(pod, node_name, gone)
                 return Status.error(gone)
             still_there = partial(self._node_exists, node_name)
             outcome = self.fate = await self._writer.bind(ref, node_name, still_there)
             if isinstance(outcome, Done):
                 return SUCCESS
+            self._in_doubt = self._in_doubt or isinstance(outcome, Unknown)
             if not self._worth_waiting(outcome, node_name):
+                if self._in_doubt and isinstance(outcome, Refused):
+                    # It was this try that was refused: nothing is said of the ones before.
+                    return await self.settle(pod, node_name, outcome.message)
                 return Status.error(outcome.message)
             log.debug("binding tried again", pod=pod.key, node=node_name, error=outcome.message)
             await self._pause(self._backoff.next_s())
@@ -131,5 +137,9 @@ class PatientBinder(VolumeRequests):
     def _worth_waiting(self, outcome: BindOutcome, node_name: str) -> bool:
         if isinstance(outcome, Unknown):
             return True
-        # No server answered. Deciding anew would only fail again; unless the node went meanwhile.
-        return isinstance(outcome, Refused) and not outcome.status and self._node_exists(node_name)
+        if not isinstance(outcome, Refused) or not self._node_exists(node_name):
+            return False
+        # No server answered: deciding anew would only fail again. Or one did that cannot carry it out just
+        # now, while an earlier try may have bound the pod, or may yet: its room must not be given away.
+        not_now = outcome.status == 429 or outcome.status >= 500
+        return not outcome.status or (self._in_doubt and not_now)

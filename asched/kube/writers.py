@@ -177,7 +177,8 @@ class PodWriter:
         """Post the Binding, with the pod's UID as its precondition.
 
         A conflict, a server error or no answer is read back before anything is concluded, so
-        binding to the node it is bound to already is a success. ``wanted`` is asked before a request
+        binding to the node it is bound to already is a success, and a pod that is not bound though
+        nobody answered is Unknown. ``wanted`` is asked before a request
         that was put off is sent again.
         """
         binding = _Binding(_Name(pod.name, pod.namespace, pod.uid), _Target(node))
@@ -194,7 +195,9 @@ class PodWriter:
         except NoAnswerError as error:
             if not error.sent:
                 return Refused(str(error))
-            return await self._read_back(pod, node, str(error), 0)
+            found = await self._read_back(pod, node, str(error), 0)
+            # What was sent and not answered may yet be carried out.
+            return Unknown(found.message) if isinstance(found, Refused) else found
         return Done()
 
     async def fate(self, pod: PodRef, node: str, message: str) -> BindOutcome:

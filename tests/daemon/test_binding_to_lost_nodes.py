@@ -1,4 +1,5 @@
-"""A node that goes while a pod is on its way there is not bound to any more."""
+"""A node that goes while a pod is on its way there is not bound to any more; and a pod that may be bound, or
+may yet be, keeps its place."""
 
 from __future__ import annotations
 
@@ -30,13 +31,16 @@ GONE = "node n is gone since the pod was assigned"
 class NodeThatGoes:
     """A transport that answers as told, at whose first request the node goes."""
 
+    stays = False
+
     def __init__(self, *answers: Callable[[], HttpAnswer]) -> None:
         self.nodes = {"n"}
         self.asked: list[str] = []
         self._answers = [*answers]
 
     async def exchange(self, credentials: Credentials, request: ApiRequest) -> HttpAnswer:
-        self.nodes.clear()
+        if not self.stays:
+            self.nodes.clear()
         self.asked.append(request.method)
         return self._answers.pop(0)()
 
@@ -54,6 +58,10 @@ class NodeThatGoes:
             PodWriter(client), VolumeWriter(client), Pauses(clock), clock,
             Backoff(RetryPolicy(), random), self.nodes.__contains__,
         )  # fmt: skip
+
+
+class NodeThatStays(NodeThatGoes):
+    stays = True
 
 
 def status(code: int) -> Callable[[], HttpAnswer]:
@@ -94,3 +102,29 @@ async def test_while_its_fate_is_unknown() -> None:
     answer = await network.binder().bind(POD, "n")
     assert (answer.code, answer.message) == (Code.ERROR, GONE)
     assert network.asked == ["POST", *["GET"] * 3]
+
+
+async def test_a_server_that_puts_off_says_nothing_of_the_try_before() -> None:
+    unread = [silence] * 3
+    network = NodeThatStays(*unread, status(429), status(429), status(201))
+    assert (await network.binder().bind(POD, "n")).is_success
+    assert network.asked == ["POST", "GET", "GET", "POST", "POST", "POST"]
+
+
+async def test_what_was_not_answered_may_come_after_it_was_looked_for() -> None:
+    network = NodeThatStays(silence, pod_on(""), status(504), pod_on(""), status(201))
+    assert (await network.binder().bind(POD, "n")).is_success
+    assert network.asked == ["POST", "GET", "POST", "GET", "POST"]
+
+
+async def test_a_failure_that_was_answered_leaves_no_doubt() -> None:
+    network = NodeThatStays(status(504), pod_on(""))
+    answer = await network.binder().bind(POD, "n")
+    assert answer.code is Code.ERROR
+    assert network.asked == ["POST", "GET"]
+
+
+async def test_who_is_refused_at_last_looks_whether_it_was_bound_before() -> None:
+    network = NodeThatStays(silence, silence, silence, status(403), pod_on("n"))
+    assert (await network.binder().bind(POD, "n")).is_success
+    assert network.asked == ["POST", "GET", "GET", "POST", "GET"]
