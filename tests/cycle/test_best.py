@@ -39,7 +39,7 @@ SHARED: tuple[type[Plugin], ...] = (
     EmptiestForAll,
     FewPods,
     ByLabel,
-    TaintToleration,  # its scores are steady where no taint is avoided, or all are
+    TaintToleration,  # its scores are steady where all nodes are to be avoided alike
 )
 OWN: tuple[tuple[type[Plugin], ...], ...] = (
     (),
@@ -50,7 +50,8 @@ OWN: tuple[tuple[type[Plugin], ...], ...] = (
     (Crowd, Gatekeeper, NoScoring, InterPodAffinity),
 )
 PLUGINS: tuple[type[Plugin], ...] = (RoomForAll, *SHARED, *OWN[-1])
-AVOIDED = (Taint(key="worn", effect="PreferNoSchedule"),)
+AVOIDED = Taint(key="worn", effect="PreferNoSchedule")
+CLOSED = Taint(key="closed", effect="NoSchedule")
 ZONE = "topology.kubernetes.io/zone"
 _replace = msgspec.structs.replace
 
@@ -64,17 +65,17 @@ def profiles(draw: st.DrawFn) -> ProfileSpec:
 
 
 nodes = st.builds(
-    lambda name, cpu, labels, zone, worn: a_node(
+    lambda name, cpu, labels, zone, taints: a_node(
         name,
         {"cpu": cpu, "pods": "110"},
         labels={**labels, ZONE: zone},
-        taints=AVOIDED if worn else (),
+        taints=taints,
     ),
     st.sampled_from(NODES),
     st.sampled_from(("0", "4", "4", "8")),
     st.dictionaries(st.just("score"), st.sampled_from(("1", "9")), max_size=1),
     st.sampled_from(("a", "b")),
-    st.sampled_from((False, False, False, True)),
+    st.sampled_from(((), (), (), (AVOIDED,), (CLOSED,))),
 )
 
 
@@ -117,6 +118,13 @@ gone = st.builds(lambda name: r.ObjectGone("Node", name), st.sampled_from(NODES)
 news = st.lists(st.one_of(nodes, guests, guests, gone), max_size=12)
 
 
+def _fold(spec: ProfileSpec) -> Fold:
+    fold = Fold(ClusterState(), loader(*PLUGINS))
+    fold.apply(r.EngineStarted("test", 1, rules=LATEST_RULES))
+    fold.apply(r.ProfilesLoaded((spec,)))
+    return fold
+
+
 def _tell(fold: Fold, item: Node | Pod | r.ObjectGone, number: int) -> None:
     if isinstance(item, Pod):
         name = f"guest-{number}"
@@ -149,9 +157,7 @@ def _check(state: ClusterState, profile: Profile, asked: Asked, cache: ShapeCach
 def test_the_best_are_those_with_the_highest_total(
     spec: ProfileSpec, first: list[Node], steps: list[tuple[list[Node | Pod | r.ObjectGone], Asked]]
 ) -> None:
-    fold = Fold(ClusterState(), loader(*PLUGINS))
-    fold.apply(r.EngineStarted("test", 1, rules=LATEST_RULES))
-    fold.apply(r.ProfilesLoaded((spec,)))
+    fold = _fold(spec)
     for node in first:
         _tell(fold, node, 0)
     state = fold.state
@@ -164,3 +170,21 @@ def test_the_best_are_those_with_the_highest_total(
         # Scores by class are gone by where the same totals are asked about again.
         for _ in range(2):
             _check(state, profile, question, cache)
+
+
+def test_totals_are_others_where_other_nodes_are_feasible() -> None:
+    """Though no raw score changed: the best of all is closed, and opened again."""
+    spec = profile_of(TaintToleration, EmptiestForAll, FewPods)
+    fold = _fold(spec)
+    profile, cache = fold.state.profiles[spec.scheduler_name], ShapeCache(fold.state.nodes)
+    question = Asked(near_red=False, only=frozenset(), nominated="", bonus=())
+    for name, cpu in (("small", "2"), ("middle", "4"), ("large", "8")):
+        _tell(fold, a_node(name, {"cpu": cpu, "pods": "110"}), 0)
+    scores = []
+    for taints in ((), (CLOSED,), ()):
+        _tell(fold, a_node("large", {"cpu": "8", "pods": "110"}, taints=taints), 0)
+        _check(fold.state, profile, question, cache)
+        attempt = Attempt(fold.state, profile, question.pod, cache)
+        best = attempt.best(attempt.screen())
+        scores.append([(fold.state.nodes.names[row], best.score) for row in best.rows])
+    assert scores == [[("large", 300)], [("middle", 300)], [("large", 300)]]
