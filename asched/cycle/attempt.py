@@ -15,8 +15,9 @@ import numpy as np
 from asched.cycle.crowding import Crowding
 from asched.cycle.leaders import highest
 from asched.cycle.lottery import Best
-from asched.cycle.shape_answers import INFEASIBLE, ShapeAnswers
+from asched.cycle.shape_answers import ShapeAnswers
 from asched.cycle.shape_cache import ShapeCache
+from asched.cycle.shape_scores import INFEASIBLE, ShapeScores
 from asched.framework.cycle_state import CycleState
 from asched.framework.findings import FILTER_CODES, CountedStatus, Findings
 from asched.framework.interface import PreFilterResult
@@ -120,6 +121,12 @@ class Screening:
     @feasible.setter
     def feasible(self, feasible: BoolColumn) -> None:
         self._feasible, self._rows = feasible, None
+
+    @property
+    def shares_feasible(self) -> bool:
+        """Whether like pods can run on the same rows, as nothing was found for this pod alone: then
+        what is worked out for all of them is good for it."""
+        return self._feasible is self.shared.feasible
 
     @property
     def findings(self) -> Findings:
@@ -330,7 +337,7 @@ class Attempt:
                 raise answered_error(status.plugin, "Filter", status.message or status.code.title)
 
     def _select(self, screening: Screening, nominated: str, share_of_nodes: bool) -> None:
-        feasible, shared = screening.feasible, self._answers.feasible
+        feasible = screening.feasible
         if screening.node_names is not None:
             feasible = feasible & screening.looked_at(self._table)
         row = self._table.row_of(nominated) if nominated else None
@@ -342,7 +349,7 @@ class Attempt:
             feasible = self._share(screening, feasible)
         screening.feasible = feasible
         screening.count = (
-            self._answers.count if feasible is shared else int(np.count_nonzero(feasible))
+            self._answers.count if screening.shares_feasible else int(np.count_nonzero(feasible))
         )
 
     def _share(self, screening: Screening, feasible: BoolColumn) -> BoolColumn:
@@ -367,69 +374,72 @@ class Attempt:
 
         Raises :class:`PluginFailure` for a plugin that raises or answers nonsense.
         """
-        answers = self._answers
-        answers.ensure_scores(self._pod)
-        if self._own.nobody and screening.feasible is answers.feasible and bonus is None:
-            return answers.best(self._pod)
+        shared = self._answers.scores(self._pod)
+        as_like_pods = bonus is None and screening.shares_feasible
+        if as_like_pods and self._own.nobody:
+            return shared.best(self._pod)
         nodes = self._prepare_scores(screening)
         skipped = screening.state.skip_score
         scorers = [w for w in self._own.score if w.plugin.name not in skipped]
-        feasible = screening.feasible
-        if feasible is answers.feasible and bonus is None and len(scorers) == 1:
-            best = answers.best_with(scorers[0], screening.state, self._pod)
-            if best is not None:
-                return best
-        total = answers.total(self._pod)
-        if feasible is not answers.feasible and not answers.steady:
-            return self._best_among(screening, nodes, bonus)
-        if bonus is not None:
-            total = total + bonus
-        if screening.count == self._table.size:
-            return highest(self._with_own(screening, nodes, scorers, total))
-        if not scorers:
-            if bonus is None:
-                # Mostly some of the best of all nodes are among these.
-                leading = answers.best(self._pod)
-                mask = leading.mask & feasible
-                count = int(np.count_nonzero(mask))
-                if count:
-                    return Best(leading.score, mask, count)
-            return highest(np.where(feasible, total, INFEASIBLE))
-        rows = screening.rows
-        among = highest(self._with_own(screening, nodes, scorers, total[rows]))
-        mask = np.zeros(self._table.size, np.bool_)
-        mask[rows[among.mask]] = True
-        return Best(among.score, mask, among.count)
+        if as_like_pods and not scorers:
+            return shared.best(self._pod)
+        if as_like_pods and len(scorers) == 1:
+            by_class = shared.best_with(scorers[0], screening.state, self._pod)
+            if by_class is not None:
+                return by_class
+        if not screening.shares_feasible and not shared.is_steady(self._pod):
+            return self._best_among(screening, shared, nodes, bonus)
+        if not scorers and bonus is None:
+            return self._best_of_some(screening, shared)
+        total = shared.total(self._pod)
+        total = total if bonus is None else total + bonus
+        return self._best_with_own(screening, nodes, scorers, total)
 
-    def _with_own(
+    def _best_among(
+        self, screening: Screening, shared: ShapeScores, nodes: Nodes, bonus: Int64Column | None
+    ) -> Best:
+        """Where the shared scores have to be normalised among just these nodes."""
+        totals = self._score_rows(screening, shared, nodes).total
+        if bonus is not None:
+            totals = totals + bonus[screening.rows]
+        return self._highest_of(screening, totals)
+
+    def _best_of_some(self, screening: Screening, shared: ShapeScores) -> Best:
+        """Where the shared totals are good among just these nodes too, and nothing is added."""
+        # Mostly some of the best of all nodes are among these.
+        leading = shared.best(self._pod)
+        mask = leading.mask & screening.feasible
+        count = int(np.count_nonzero(mask))
+        if count:
+            return Best(leading.score, mask, count)
+        return highest(np.where(screening.feasible, shared.total(self._pod), INFEASIBLE))
+
+    def _best_with_own(
         self, screening: Screening, nodes: Nodes, scorers: Sequence[Weighted], total: Int64Column
-    ) -> Int64Column:
-        """Totals of the feasible nodes, with what is computed for this pod alone."""
-        state = screening.state
+    ) -> Best:
+        """Where something is added to the shared totals for this pod alone."""
+        every = screening.count == self._table.size
+        state, totals = screening.state, total if every else total[screening.rows]
         for plugin, weight in scorers:
             raw = score_nodes(plugin, state, self._pod, nodes)
             scores = normalized(plugin, state, self._pod, raw)
-            total = total + (scores if weight == 1 else scores * weight)
-        return total
+            totals = totals + (scores if weight == 1 else scores * weight)
+        return highest(totals) if every else self._highest_of(screening, totals)
 
-    def _best_among(self, screening: Screening, nodes: Nodes, bonus: Int64Column | None) -> Best:
-        """As :meth:`best`, where the shared scores have to be normalised among just these nodes."""
-        rows = screening.rows
-        totals = self._score_rows(screening, nodes, rows).total
-        if bonus is not None:
-            totals = totals + bonus[rows]
-        total = np.full(self._table.size, INFEASIBLE, np.int64)
-        total[rows] = totals
-        return highest(total)
+    def _highest_of(self, screening: Screening, totals: Int64Column) -> Best:
+        """The best by totals of the feasible rows alone."""
+        rows, among = screening.rows, highest(totals)
+        mask = np.zeros(self._table.size, np.bool_)
+        mask[rows[among.mask]] = True
+        return Best(among.score, mask, among.count)
 
     def score(self, screening: Screening) -> Scoring:
         """Run PreScore, Score and NormalizeScore for the feasible nodes, and keep it all.
 
         Raises :class:`PluginFailure` for a plugin that raises or answers nonsense.
         """
-        self._answers.ensure_scores(self._pod)
-        nodes = self._prepare_scores(screening)
-        return self._score_rows(screening, nodes, screening.rows)
+        shared = self._answers.scores(self._pod)
+        return self._score_rows(screening, shared, self._prepare_scores(screening))
 
     def _prepare_scores(self, screening: Screening) -> Nodes:
         # Shared PreScores may have run just now: carry over what they wrote.
@@ -443,17 +453,14 @@ class Attempt:
         self._pre_score(state, nodes)
         return nodes
 
-    def _score_rows(self, screening: Screening, nodes: Nodes, rows: RowArray) -> Scoring:
-        state, shared = screening.state, self._answers.raw
+    def _score_rows(self, screening: Screening, shared: ShapeScores, nodes: Nodes) -> Scoring:
+        state, rows = screening.state, screening.rows
         scoring = Scoring(np.zeros(len(rows), np.int64))
         for plugin, weight in self._profile.score:
             if plugin.name in state.skip_score:
                 continue
-            known = shared.get(plugin.name)
-            if known is not None:
-                raw = known[rows]
-            else:
-                raw = score_nodes(plugin, state, self._pod, nodes)
+            known = shared.raw.get(plugin.name)
+            raw = score_nodes(plugin, state, self._pod, nodes) if known is None else known[rows]
             scores = normalized(plugin, state, self._pod, raw)
             scoring.total += scores * weight
             scoring.plugins.append(PluginScores(plugin.name, weight, raw, scores))
