@@ -16,7 +16,13 @@ import typer
 
 from benchmarks import results as results_file
 from benchmarks.measurement import Percentiles
-from benchmarks.results import Results
+from benchmarks.results import (
+    GROWTH_AT_MOST,
+    GROWTH_FROM,
+    GROWTH_NODES,
+    GROWTH_TO,
+    Results,
+)
 
 RESULTS: Final = Path(__file__).parent / "results.json"
 PAGE: Final = Path(__file__).parents[1] / "docs" / "performance.md"
@@ -76,12 +82,17 @@ def _engine(results: Results) -> str:
 
 
 def _growth(results: Results) -> str:
-    first = next((row for row in results.growth if row.nodes == 1_000), None)
-    rows = [
-        (str(row.nodes), _ms(row.total_ms), f"{row.total_ms / first.total_ms:.2f}" if first else "")
-        for row in results.growth
-    ]
-    return _table(("nodes", "ms per decision", "times 1,000 nodes"), rows)
+    by_kind: dict[str, dict[int, float]] = {}
+    for row in results.growth:
+        by_kind.setdefault(row.kind, {})[row.nodes] = row.total_ms
+    rows = []
+    for kind, by_nodes in by_kind.items():
+        times = by_nodes[GROWTH_TO] / by_nodes[GROWTH_FROM]
+        sizes = [_ms(by_nodes[nodes]) if nodes in by_nodes else "" for nodes in GROWTH_NODES]
+        rows.append((kind, *sizes, f"{times:.2f}", *_verdict(times, GROWTH_AT_MOST)))
+    nodes = [f"{nodes:,} nodes" for nodes in GROWTH_NODES]
+    times_title = f"{GROWTH_TO:,} by {GROWTH_FROM:,}"
+    return _table(("kind", *nodes, times_title, "at most", "met"), rows)
 
 
 def _shapes(results: Results) -> str:

@@ -58,8 +58,24 @@ ENGINE_TARGETS: Final = (
     EngineTarget("preemption", 1_000, 3.0, per_pod=True),
     EngineTarget("daemonset", 15_000, 0.15),
 )
-GROWTH_KIND: Final = "basic"
 GROWTH_NODES: Final = (100, 1_000, 5_000, 15_000)
+GROWTH_FROM: Final = 1_000
+GROWTH_TO: Final = 15_000
+GROWTH_AT_MOST: Final = 1.5
+GROWTH_KINDS: Final = (
+    "anti-affinity",
+    "affinity",
+    "zone-affinity",
+    "preferred-affinity",
+    "spread",
+    "preferred-spread",
+    "default-spread",
+)
+"""Beside plain pods, which are measured at every size."""
+GROWTH: Final = (
+    *(("basic", nodes) for nodes in GROWTH_NODES),
+    *((kind, nodes) for kind in GROWTH_KINDS for nodes in (GROWTH_FROM, GROWTH_TO)),
+)
 SHAPES_KIND: Final = "basic"
 SHAPES: Final = (1, 10, 100, 1_000, 10_000)
 

@@ -61,11 +61,11 @@ class _Suite(NamedTuple):
             case Part.ENGINE:
                 self._engine()
             case Part.GROWTH:
-                workloads = [(nodes, 1) for nodes in results.GROWTH_NODES]
-                self.figures.growth = [self._row(results.GROWTH_KIND, *w) for w in workloads]
+                sizes = results.GROWTH
+                self.figures.growth = [self._row(kind, nodes, 1) for kind, nodes in sizes]
             case Part.SHAPES:
-                sizes = [(5_000, shapes) for shapes in results.SHAPES]
-                self.figures.shapes = [self._row(results.SHAPES_KIND, *size) for size in sizes]
+                kind = results.SHAPES_KIND
+                self.figures.shapes = [self._row(kind, 5_000, shapes) for shapes in results.SHAPES]
             case Part.HTTP:
                 self._http()
             case Part.START:
