@@ -47,6 +47,10 @@ class Part(StrEnum):
     INTERFERENCE = "interference"
 
 
+_MOST_PODS_A_NODE = 20
+"""So that small clusters hold what is placed on them."""
+
+
 class _Suite(NamedTuple):
     """Measures parts; each keeps its figures."""
 
@@ -84,7 +88,7 @@ class _Suite(NamedTuple):
         results.save(self.file, self.figures)
 
     def _row(self, kind: str, nodes: int, shapes: int) -> Row:
-        pods = pods_of(KINDS[kind], nodes, None)
+        pods = min(pods_of(KINDS[kind], nodes, None), _MOST_PODS_A_NODE * nodes)
         _say(f"engine: {kind}, {nodes} nodes, {shapes} shapes")
         return measure(EngineWorkload(KINDS[kind], nodes, pods, shapes), self.runs)
 

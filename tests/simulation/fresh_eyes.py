@@ -7,6 +7,7 @@ from asched.daemon.watched import groups_of_use
 from asched.deciders import AllDeciders
 from asched.framework.registry import Registry
 from asched.kube.decoding import ObjectDecoder
+from asched.model.pod import Pod
 from asched.model.resources import in_order_of_listing
 from asched.sim.cluster import Cluster
 from asched.sim.listing import ListOptions
@@ -66,7 +67,8 @@ def _decided(fold: Fold, now_ns: int) -> list[str]:
                 break
         for decision in decisions:
             fold.apply(decision)
-            if isinstance(decision, Rejected) and decision.victims:
+            makes_room = isinstance(decision, Rejected) and decision.victims
+            if makes_room and not _minds_others(fold.state.pods[decision.key].info.pod):
                 room.add(decision.key)
     placed = {
         key
@@ -74,3 +76,11 @@ def _decided(fold: Fold, now_ns: int) -> list[str]:
         if entry.phase is PodPhase.ASSUMED and key not in fold.state.waiting
     }
     return sorted(placed | room)
+
+
+def _minds_others(pod: Pod) -> bool:
+    """Whether evictions for it may become of use by what other pods do. Preemption's reasons are not among
+    those for which a pod is tried again (``UnschedulablePlugins`` of kube-scheduler): it waits for the
+    flush, which no seed comes to."""
+    spec = pod.spec
+    return bool(spec.topology_spread_constraints) or spec.affinity is not None
