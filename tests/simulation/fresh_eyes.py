@@ -67,15 +67,16 @@ def _decided(fold: Fold, now_ns: int) -> list[str]:
                 break
         for decision in decisions:
             fold.apply(decision)
-            makes_room = isinstance(decision, Rejected) and decision.victims
-            if makes_room and not _minds_others(fold.state.pods[decision.key].info.pod):
+            if isinstance(decision, Rejected) and decision.victims:
                 room.add(decision.key)
     placed = {
         key
         for key, entry in fold.state.pods.items()
         if entry.phase is PodPhase.ASSUMED and key not in fold.state.waiting
     }
-    return sorted(placed | room)
+    return sorted(
+        placed | {key for key in room if not _minds_others(fold.state.pods[key].info.pod)}
+    )
 
 
 def _minds_others(pod: Pod) -> bool:
