@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import msgspec
 
+from asched.framework.interface import Victim
 from asched.model.pod import FAILED, SUCCEEDED
 from asched.state.cluster import ClusterState
 from asched.state.records import AnyRecord, ObjectGone, ObjectSeen, PodChanged, VictimEvicted
@@ -32,31 +33,40 @@ class EvictionEcho:
         return msgspec.structs.replace(evicted, roomless=True) if roomless else evicted
 
     def told_before(self, record: AnyRecord) -> VictimEvicted | None:
-        """What is to be recorded before ``record``: see :meth:`shown_by`; or that a victim that had
-        lost its room went before our deletion was answered."""
-        if self._accepted and (report := self.shown_by(record)) is not None:
+        """The report that belongs right before ``record``, which shows the victim gone or going: the one
+        that was held back; or that a victim which had lost its room went before our deletion was
+        answered."""
+        evictions = self._cluster.evictions
+        if not self._accepted and not evictions:
+            return None
+        victim = _shown_going(record)
+        if victim is None:
+            return None
+        report = self._accepted.pop(victim.uid, None)
+        if report is not None:
             return self.as_it_stands(report)
-        if isinstance(record, ObjectGone) and record.uid in self._cluster.evictions:
-            report = self.as_it_stands(VictimEvicted(record.key, record.uid))
+        if victim.uid in evictions:
+            report = self.as_it_stands(VictimEvicted(victim.key, victim.uid))
             return report if report.roomless else None
         return None
 
     def holds(self, evicted: VictimEvicted) -> bool:
-        """Whether the victim stands there as if nothing had happened. Then :meth:`shown_by` gives the
-        report back in time."""
+        """Whether the victim stands there as if nothing had happened. Then :meth:`told_before` gives
+        the report back in time."""
         entry = self._cluster.entry(evicted.key, evicted.uid)
         if entry is None or entry.info.pod.terminating:
             return False
         self._accepted[evicted.uid] = evicted
         return True
 
-    def shown_by(self, record: AnyRecord) -> VictimEvicted | None:
-        """The report that belongs right before ``record``, which shows the victim gone or going."""
-        match record:
-            case ObjectGone():
-                return self._accepted.pop(record.uid, None)
-            case PodChanged() if record.deletion_timestamp or record.phase in (SUCCEEDED, FAILED):
-                return self._accepted.pop(record.uid, None)
-            case ObjectSeen() if record.object.metadata.deletion_timestamp is not None:
-                return self._accepted.pop(record.object.metadata.uid, None)
-        return None
+
+def _shown_going(record: AnyRecord) -> Victim | None:
+    """The pod that is gone or going by this record."""
+    match record:
+        case ObjectGone():
+            return Victim(record.key, record.uid)
+        case PodChanged() if record.deletion_timestamp or record.phase in (SUCCEEDED, FAILED):
+            return Victim(record.key, record.uid)
+        case ObjectSeen() if record.object.metadata.deletion_timestamp is not None:
+            return Victim(record.object.key, record.object.metadata.uid)
+    return None

@@ -38,10 +38,10 @@ def test_a_victim_that_stands_there_is_held_until_it_is_gone() -> None:
     assert echo.holds(report)
     labelled = observe_object(fold.state, in_phase(pod, "Running"))
     assert labelled is not None
-    assert echo.shown_by(labelled) is None
+    assert echo.told_before(labelled) is None
     gone = observe_deletion(fold.state, pod)
     assert gone is not None
-    assert echo.shown_by(gone) == report
+    assert echo.told_before(gone) == report
     assert not echo
 
 
@@ -52,7 +52,7 @@ def test_it_is_told_as_soon_as_the_victim_is_leaving() -> None:
     assert echo.holds(report)
     leaving = observe_object(fold.state, deleted(pod, WHEN))
     assert leaving is not None
-    assert echo.shown_by(leaving) == report
+    assert echo.told_before(leaving) == report
     assert not echo
 
 
@@ -62,7 +62,7 @@ def test_one_that_ends_by_itself_meanwhile_is_not_kept_for_ever() -> None:
     assert echo.holds(VictimEvicted("default/victim", pod.metadata.uid))
     ended = observe_object(fold.state, in_phase(pod, "Succeeded"))
     assert ended is not None
-    assert echo.shown_by(ended) is not None
+    assert echo.told_before(ended) is not None
     assert not echo
 
 
@@ -114,6 +114,19 @@ def test_a_victim_that_lost_its_room_lets_the_preemptor_go_on() -> None:
     fold.apply(told)
     fold.apply(gone)
     assert "default/preemptor" in fold.state.queue.active
+
+
+def test_so_does_one_that_is_going_before_we_are_answered() -> None:
+    fold = _with_preemptor_of_one_without_room()
+    echo = EvictionEcho(fold.state)
+    leaving = observe_object(fold.state, deleted(fold.state.pods["default/victim"].info.pod, WHEN))
+    assert leaving is not None
+    told = echo.told_before(leaving)
+    assert told is not None
+    fold.apply(told)
+    fold.apply(leaving)
+    assert "default/preemptor" in fold.state.queue.active
+    assert echo.told_before(leaving) is None
 
 
 def test_so_does_one_that_goes_before_we_are_answered() -> None:
