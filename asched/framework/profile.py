@@ -212,19 +212,8 @@ class Profile:
         self.own_pre_filter = tuple(p for p in self.pre_filter if not p.scope.shared)
         self.own_filter = tuple((i, p) for i, p in enumerate(self.filter) if not p.scope.shared)
         self.own_pre_score = tuple(p for p in self.pre_score if not p.scope.shared)
-        self.own_plugins = tuple(
-            dict.fromkeys(
-                plugin
-                for plugin in (
-                    *self.own_pre_filter,
-                    *(filter_plugin for _, filter_plugin in self.own_filter),
-                    *self.own_pre_score,
-                    *(weighted.plugin for weighted in self.score),
-                )
-                if not plugin.scope.shared
-            )
-        )
         self.own_score = tuple(w for w in self.score if not w.plugin.scope.shared)
+        self.own_plugins = self._own_plugins()
         self.reserve = self._at(ExtensionPoint.RESERVE, ReservePlugin)
         self.permit = self._at(ExtensionPoint.PERMIT, PermitPlugin)
         self.permit_reviewers = tuple(p for p in self.permit if isinstance(p, PermitReview))
@@ -234,7 +223,22 @@ class Profile:
         if not self.bind:
             raise ProfileError(f"profile {self.scheduler_name}: at least one bind plugin is needed")
         self.events = tuple(self._registered_events())
-        self.events_of_silent = tuple(
+        self.events_of_silent = self._events_of_silent()
+        """What those hear who could register events and do not."""
+        self.left_out: frozenset[str] = frozenset()
+        """Plugins that are left alone for now, in a profile made by :meth:`without`."""
+        self._reduced: dict[frozenset[str], Profile] = {}
+        handle.built(self)
+
+    def _own_plugins(self) -> tuple[Plugin, ...]:
+        """Each once, in the order in which they are asked."""
+        filters = (plugin for _, plugin in self.own_filter)
+        scorers = (weighted.plugin for weighted in self.own_score)
+        asked = (*self.own_pre_filter, *filters, *self.own_pre_score, *scorers)
+        return tuple(dict.fromkeys(asked))
+
+    def _events_of_silent(self) -> tuple[RegisteredEvent, ...]:
+        return tuple(
             RegisteredEvent(name, ClusterEvent(resource, ActionType.ALL), None)
             for name, plugin in self.plugins.items()
             if name not in self._outside
@@ -242,11 +246,6 @@ class Profile:
             and not isinstance(plugin, EnqueueExtensions)
             for resource in _UNASKED
         )
-        """What those hear who could register events and do not."""
-        self.left_out: frozenset[str] = frozenset()
-        """Plugins that are left alone for now, in a profile made by :meth:`without`."""
-        self._reduced: dict[frozenset[str], Profile] = {}
-        handle.built(self)
 
     def without(self, plugins: frozenset[str]) -> Profile:
         """The same profile, with the same plugins but for these."""
