@@ -59,6 +59,8 @@ class Asking:
         self._report = report
         self._failing: dict[int, str] = {}
         """What each failing extender failed with last, so that it is said once."""
+        self._nodes = AskedNodes([])
+        """Those of the last question: like pods ask about the same, one after the other."""
 
     def ask_others(self, extenders: Sequence[HttpExtender]) -> None:
         """Ask these from now on. What those before them still answer is no answer to anything: the
@@ -77,8 +79,10 @@ class Asking:
             return
         inquiry = self._cluster.inquiries[question.key]
         table = self._cluster.nodes
-        names = [table.names[row] for row in inquiry.rows.tolist()]
-        nodes = AskedNodes(names, [table.node(row) for row in inquiry.rows.tolist()])
+        objects = [table.node(row) for row in inquiry.rows.tolist()]
+        if objects != self._nodes.objects:
+            self._nodes = AskedNodes(objects)
+        nodes = self._nodes
         victims = [self._with_pods(candidate) for candidate in question.candidates]
         asked = self._extenders
         for index in question.extenders:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from functools import cache
 from typing import Annotated, Any, Final, NamedTuple, TypeVar
 
 import aiohttp
@@ -37,11 +38,22 @@ class ExtenderError(Exception):
     """The extender failed: not reached, late, refusing, or talking nonsense. One line."""
 
 
-class AskedNodes(NamedTuple):
-    """The nodes of a question, aligned."""
+class AskedNodes:
+    """The nodes of a question. Written as JSON once, however many questions are about them: of
+    thousands of nodes that takes longer than all else in asking."""
 
-    names: Sequence[str]
-    objects: Sequence[Node]
+    def __init__(self, objects: Sequence[Node]) -> None:
+        self.objects = objects
+        self.names = [node.metadata.name for node in objects]
+        self._written: dict[bool, msgspec.Raw] = {}
+
+    def written(self, *, compact: bool) -> msgspec.Raw:
+        """The list of names, if ``compact``, or else of whole nodes."""
+        known = self._written.get(compact)
+        if known is None:
+            known = msgspec.Raw(msgspec.json.encode(self.names if compact else self.objects))
+            self._written[compact] = known
+        return known
 
 
 class Refusal(NamedTuple):
@@ -180,8 +192,8 @@ class HttpExtender:
         compact = self.config.node_cache_capable
         question = {
             "Pod": complete(pod),
-            "Nodes": None if compact else {"metadata": {}, "items": nodes.objects},
-            "NodeNames": nodes.names if compact else None,
+            "Nodes": None if compact else {"metadata": {}, "items": nodes.written(compact=False)},
+            "NodeNames": nodes.written(compact=True) if compact else None,
         }
         return await self._send(verb, question)
 
@@ -189,8 +201,9 @@ class HttpExtender:
         """The answer's body, and the URL for messages."""
         url = f"{self.config.url_prefix.rstrip('/')}/{verb}"
         shown = shown_url(url)
-        body = msgspec.json.encode(question)
         async with self._places:
+            # Not before: a question of thousands of nodes is megabytes, and many may wait here.
+            body = msgspec.json.encode(question)
             try:
                 return shown, msgspec.Raw(await self._post(url, shown, verb, body))
             except TimeoutError:
@@ -259,7 +272,7 @@ def complete(value: object) -> Any:
     """
     if isinstance(value, ApiStruct):
         plain = {}
-        for field in msgspec.structs.fields(value):
+        for field in _fields_of(type(value)):
             own = getattr(value, field.name)
             if own or (own is not None and own != field.default):
                 plain[field.encode_name] = complete(own)
@@ -267,6 +280,12 @@ def complete(value: object) -> Any:
     if isinstance(value, tuple):
         return [complete(item) for item in value]
     return value
+
+
+@cache
+def _fields_of(struct: type[ApiStruct]) -> tuple[msgspec.structs.FieldInfo, ...]:
+    """Looked up once for each kind: reading the annotations takes longer than the values."""
+    return msgspec.structs.fields(struct)
 
 
 def _victims(about: VictimPods, *, compact: bool) -> dict[str, Any]:

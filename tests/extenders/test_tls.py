@@ -17,7 +17,7 @@ from tests.extenders.certificates import CERTIFICATE, KEY, NAME
 from tests.extenders.service import names_of, serving
 
 POD = Pod(metadata=ObjectMeta(name="p", namespace="default", uid="u"))
-NODES = AskedNodes(["n0"], [Node(metadata=ObjectMeta(name="n0"))])
+NODES = AskedNodes([Node(metadata=ObjectMeta(name="n0"))])
 CA = CERTIFICATE.encode()
 
 
