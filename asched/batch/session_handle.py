@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 
 from asched.framework.cluster import Cluster
 from asched.framework.cycle_state import CycleState
@@ -45,6 +45,10 @@ class SessionHandle:
 
     def is_preempting(self, uid: str) -> bool:
         return False
+
+    @property
+    def preempted_for(self) -> Collection[str]:
+        return ()
 
     def fit(self, state: CycleState, pod: PodInfo) -> Fit:
         raise RuntimeError("no plugin of a session tries pods on and off nodes")

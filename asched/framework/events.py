@@ -6,7 +6,7 @@ plugins that rejected it says ``QUEUE`` to an event. The vocabulary is kube-sche
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from enum import Enum, IntFlag
 from typing import NamedTuple
 
@@ -136,6 +136,6 @@ class ClusterEventWithHint(NamedTuple):
     own_group: bool = False
     """It concerns only pods of the group that the event's pod is of, or that the event is about, and
     what the hint says of one of them it says of all."""
-    not_for: Callable[[str], bool] | None = None
-    """Asked with a pod's uid, before the hint and at less cost: where it says True the hint would say
-    Skip. For plugins that hold back many pods, few of which an event can concern."""
+    only_for: Callable[[], Collection[str]] | None = None
+    """Asked once for an event: keys of pods, among them all that wait for the plugin and of which the
+    hint could say Queue. For plugins that hold back many pods, few of which an event can concern."""

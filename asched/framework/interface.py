@@ -10,7 +10,7 @@ PreBind, Bind or PostBind, which are asynchronous.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
 from enum import Enum
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 
@@ -127,6 +127,11 @@ class Handle(Protocol):
 
     def is_preempting(self, uid: str) -> bool:
         """Whether any of :attr:`evictions` makes room for the pod of that uid."""
+
+    @property
+    def preempted_for(self) -> Collection[str]:
+        """Keys of the pods for which evictions were carried out or given up, none is under way any
+        more, and which are not yet bound."""
 
     def fit(self, state: CycleState, pod: PodInfo) -> Fit:
         """The pod against all filters of the profile, to be tried on nodes whose pods are supposed

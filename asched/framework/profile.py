@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from copy import copy
 from typing import Any, NamedTuple, Protocol, TypeVar, cast
 
@@ -155,7 +155,7 @@ class RegisteredEvent(NamedTuple):
     event: ClusterEvent
     hint: QueueingHintFn | None
     own_group: bool = False
-    not_for: Callable[[str], bool] | None = None
+    only_for: Callable[[], Collection[str]] | None = None
 
 
 PluginLoader = Callable[[str], type[Plugin]]
@@ -302,7 +302,7 @@ class Profile:
                 try:
                     found += [
                         RegisteredEvent(
-                            name, entry.event, entry.hint, entry.own_group, entry.not_for
+                            name, entry.event, entry.hint, entry.own_group, entry.only_for
                         )
                         for entry in plugin.events_to_register()
                     ]

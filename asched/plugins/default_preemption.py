@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import ClassVar
 
 import numpy as np
@@ -257,8 +257,10 @@ class DefaultPreemption(PostFilterPlugin, PreEnqueuePlugin, EnqueueExtensions):
 
     def events_to_register(self) -> Sequence[ClusterEventWithHint]:
         event = ClusterEvent(EventResource.ASSIGNED_POD, ActionType.DELETE)
-        busy = self.handle.is_preempting
-        return (ClusterEventWithHint(event, self._evictions_done, not_for=busy),)
+        return (ClusterEventWithHint(event, self._evictions_done, only_for=self._preempted_for),)
+
+    def _preempted_for(self) -> Collection[str]:
+        return self.handle.preempted_for
 
     def _evictions_done(self, pod: Pod, old: Object | None, new: Object | None) -> QueueingHint:
         """A pod held back here was on its way to be tried: it goes on once its evictions are done.

@@ -273,6 +273,7 @@ def restore(blob: bytes, load: PluginLoader) -> Fold:
         circuit.until_ns, circuit.on_trial = kept.until_ns, kept.on_trial
         circuit.held.update(dict.fromkeys(kept.held))
     _fill_sessions(state, form, pods)
+    _fill_waits_for_room(state)
     _fill_groups(state)
     _fill_books(state)
     for answer in form.answers:
@@ -383,6 +384,18 @@ def _fill_pods(state: ClusterState, form: StateForm, pods: _Pods) -> None:
         state.evictions.begin(
             Eviction(eviction.victim, eviction.preemptor, eviction.node, eviction.reason)
         )
+
+
+def _fill_waits_for_room(state: ClusterState) -> None:
+    """Who has a use for room that evictions make follows from who is pending."""
+    evictions = state.evictions
+    for eviction in [*evictions.values()]:
+        preemptor = state.entry(eviction.preemptor.key, eviction.preemptor.uid)
+        if preemptor is None or preemptor.phase is PodPhase.BOUND:
+            evictions.forget(eviction.preemptor.uid)
+    for key, pod in state.queue.gated.items():
+        if not evictions.make_room_for(pod.info.uid):
+            evictions.done(key, pod.info.uid)
 
 
 def _inquiry(form: InquiryForm) -> Inquiry:

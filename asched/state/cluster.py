@@ -223,6 +223,10 @@ class ProfileHandle:
     def is_preempting(self, uid: str) -> bool:
         return self._state.evictions.make_room_for(uid)
 
+    @property
+    def preempted_for(self) -> Collection[str]:
+        return self._state.evictions.done_for
+
     def fit(self, state: CycleState, pod: PodInfo) -> Fit:
         if self._profile is None:
             raise RuntimeError("no profile was built with this handle")

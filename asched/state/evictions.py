@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 
 from asched.framework.interface import Eviction
 
@@ -11,11 +11,13 @@ from asched.framework.interface import Eviction
 class Evictions(Mapping[str, Eviction]):
     """By the victim's uid; and who waits for any."""
 
-    __slots__ = ("_by_victim", "_waiting")
+    __slots__ = ("_by_victim", "_done_for", "_waiting")
 
     def __init__(self) -> None:
         self._by_victim: dict[str, Eviction] = {}
         self._waiting: Counter[str] = Counter()
+        """How many there are, by the uid of the pod that they make room for."""
+        self._done_for: dict[str, str] = {}
 
     def __getitem__(self, victim_uid: str) -> Eviction:
         return self._by_victim[victim_uid]
@@ -30,17 +32,36 @@ class Evictions(Mapping[str, Eviction]):
         """Whether any of them is for this pod."""
         return preemptor_uid in self._waiting
 
+    @property
+    def done_for(self) -> Collection[str]:
+        """The keys of the pods that some were for, and none is any more; but for those that were
+        forgotten since."""
+        return self._done_for.values()
+
     def begin(self, eviction: Eviction) -> None:
         self.end(eviction.victim.uid)
         self._by_victim[eviction.victim.uid] = eviction
         self._waiting[eviction.preemptor.uid] += 1
+        self._done_for.pop(eviction.preemptor.uid, None)
 
     def end(self, victim_uid: str) -> Eviction | None:
         """Carried out, failed, or not needed any more. None where it was not known."""
         eviction = self._by_victim.pop(victim_uid, None)
         if eviction is not None:
-            waiting = eviction.preemptor.uid
-            self._waiting[waiting] -= 1
-            if not self._waiting[waiting]:
-                del self._waiting[waiting]
+            preemptor = eviction.preemptor
+            left = self._waiting[preemptor.uid] - 1
+            if left > 0:
+                self._waiting[preemptor.uid] = left
+            elif not left:
+                self.done(preemptor.key, preemptor.uid)
         return eviction
+
+    def done(self, key: str, uid: str) -> None:
+        """None is for this pod any more, which has a use for the room."""
+        self._waiting.pop(uid, None)
+        self._done_for[uid] = key
+
+    def forget(self, uid: str) -> None:
+        """The pod has no use for room any more: it is bound, or gone."""
+        self._waiting.pop(uid, None)
+        self._done_for.pop(uid, None)

@@ -13,6 +13,8 @@ from asched.state.cluster import ClusterState, PodEntry, PodPhase
 from asched.state.node_table import NodeTable
 from asched.state.pod_fold import standing_of
 
+_HOLDS_BACK_PREEMPTORS = "DefaultPreemption"
+
 
 def check(state: ClusterState) -> None:
     """Raise :class:`AssertionError`, saying in one line what is wrong, unless all is well."""
@@ -24,6 +26,7 @@ def check(state: ClusterState) -> None:
     _check_waiting(state)
     _check_nominator(state)
     _check_evictions(state)
+    _check_room_made(state)
     _check_sessions(state)
     _check_groups(state)
     _check_columns(state)
@@ -133,6 +136,18 @@ def _check_evictions(state: ClusterState) -> None:
             entry is not None and uid == eviction.victim.uid,
             f"pod {eviction.victim.key} ({uid}) is to be evicted but is not known",
         )
+
+
+def _check_room_made(state: ClusterState) -> None:
+    """A pod that was held back while room was made for it is found when that is done."""
+    evictions = state.evictions
+    done = {*evictions.done_for}
+    for key, pod in state.queue.gated.items():
+        if pod.gating_plugin == _HOLDS_BACK_PREEMPTORS:
+            _demand(
+                key in done or evictions.make_room_for(pod.info.uid),
+                f"pod {key} waits for evictions that nobody knows of",
+            )
 
 
 def _check_groups(state: ClusterState) -> None:

@@ -5,7 +5,7 @@ A part of :mod:`asched.state.queue`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from enum import IntEnum
 from typing import NamedTuple
 
@@ -89,10 +89,11 @@ class Listeners:
         self, waiting: dict[str, QueuedPod], listeners: Sequence[Listener], happened: Happened
     ) -> dict[str, QueuedPod]:
         """Of the pods that wait for a plugin those that what it registered can concern at all."""
-        if all(listener.registered.not_for is not None for listener in listeners):
-            return {
-                key: pod for key, pod in waiting.items() if not _is_spared(listeners, pod.info.uid)
-            }
+        if all(listener.registered.only_for is not None for listener in listeners):
+            named = {key for listener in listeners for key in _named(listener.registered, waiting)}
+            # In the order in which they wait.
+            in_order = named if len(named) < 2 else waiting
+            return {key: waiting[key] for key in in_order if key in named}
         if not all(listener.registered.own_group for listener in listeners):
             return waiting
         group = group_about(happened)
@@ -127,14 +128,12 @@ class Listeners:
         return wake
 
 
-def _is_spared(listeners: Sequence[Listener], uid: str) -> bool:
-    """Whether each says, at little cost, that its hint would answer Skip for the pod."""
-    for listener in listeners:
-        registered = listener.registered
-        try:
-            if registered.not_for is None or registered.not_for(uid) is not True:
-                return False
-        except BaseException as error:  # noqa: BLE001  a plugin's code: then the hint has to say
-            FAILURES.note(registered.plugin, "QueueingHint", reason_of(error))
-            return False
-    return True
+def _named(registered: RegisteredEvent, waiting: Collection[str]) -> Collection[str]:
+    """Of the pods that wait those that its hint is to be asked about, as it says itself."""
+    if registered.only_for is None:
+        return waiting
+    try:
+        return [key for key in registered.only_for() if key in waiting]
+    except BaseException as error:  # noqa: BLE001  a plugin's code: then the hint has to say
+        FAILURES.note(registered.plugin, "QueueingHint", reason_of(error))
+        return waiting

@@ -257,6 +257,7 @@ class PodFold:
         state.queue.remove(key)
         state.inquiries.pop(key, None)
         state.permits.end(key)
+        state.evictions.forget(entry.info.uid)
         kept_on = state.nominator.withdraw(key)
         if kept_on != entry.node:
             self.kept_no_longer(entry.info, kept_on)

@@ -1,0 +1,139 @@
+"""Plugins that name the pods which their hints are to be asked about."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from typing import ClassVar
+
+import pytest
+
+from asched.framework.events import (
+    ActionType,
+    ClusterEvent,
+    ClusterEventWithHint,
+    EventResource,
+    QueueingHint,
+)
+from asched.framework.interface import EnqueueExtensions, Eviction, FilterPlugin, Victim
+from asched.framework.nodes import NodeInfo
+from asched.framework.pod_info import PodInfo
+from asched.framework.status import SUCCESS, Status
+from asched.model.meta import Object
+from asched.model.pod import Pod
+from asched.state.evictions import Evictions
+from tests.state.objects import a_node, a_pod
+from tests.state.queue_driver import Queue
+
+_NODE_ADDED = ClusterEvent(EventResource.NODE, ActionType.ADD)
+
+
+def _nobody() -> Collection[str]:
+    return ()
+
+
+def _second() -> Collection[str]:
+    return ("default/stranger", "default/second")
+
+
+def _both_backwards() -> Collection[str]:
+    return ("default/second", "default/first")
+
+
+def _raises() -> Collection[str]:
+    raise RuntimeError("a bug")
+
+
+def _nonsense() -> Collection[str]:
+    return 5  # type: ignore[return-value]
+
+
+def _not_even_keys() -> Collection[str]:
+    return [[], {}]  # type: ignore[list-item]
+
+
+class Naming(FilterPlugin, EnqueueExtensions):
+    """Its hint says Queue to whom it is asked about, and writes that down."""
+
+    name: ClassVar[str] = "Naming"
+    api_version: ClassVar[int] = 1
+    names: ClassVar[Callable[[], Collection[str]]]
+    asked: ClassVar[list[str]]
+
+    def filter(self, state: object, pod: PodInfo, node: NodeInfo) -> Status:
+        return SUCCESS
+
+    def events_to_register(self) -> Sequence[ClusterEventWithHint]:
+        return (ClusterEventWithHint(_NODE_ADDED, self._hint, only_for=type(self).names),)
+
+    def _hint(self, pod: Pod, old: Object | None, new: Object | None) -> QueueingHint:
+        self.asked.append(pod.metadata.name)
+        return QueueingHint.QUEUE
+
+
+@pytest.mark.parametrize(
+    ("names", "asked"),
+    [
+        (_nobody, []),
+        (_second, ["second"]),
+        (_both_backwards, ["first", "second"]),
+        (_raises, ["first", "second"]),
+        (_nonsense, ["first", "second"]),
+        (_not_even_keys, ["first", "second"]),
+    ],
+    ids=["nobody", "second", "backwards", "raises", "nonsense", "no keys"],
+)
+def test_the_hint_is_asked_about_those_named_in_the_order_in_which_they_wait(
+    names: Callable[[], Collection[str]], asked: list[str]
+) -> None:
+    class Own(Naming):
+        pass
+
+    Own.names, Own.asked = staticmethod(names), []
+    queue = Queue(Own)
+    queue.see(a_pod("first"), a_pod("second"))
+    queue.reject(Own.name)
+    queue.reject(Own.name)
+    queue.see(a_node("n1"))
+    assert Own.asked == asked
+    assert {*queue.queue.unschedulable} == {"default/first", "default/second"} - {
+        f"default/{name}" for name in asked
+    }
+
+
+def _eviction(victim: str, preemptor: str) -> Eviction:
+    return Eviction(Victim(f"ns/{victim}", victim), Victim(f"ns/{preemptor}", preemptor), "n0")
+
+
+def test_room_is_made_when_the_last_eviction_ended() -> None:
+    evictions = Evictions()
+    evictions.begin(_eviction("a", "p"))
+    evictions.begin(_eviction("b", "p"))
+    evictions.end("a")
+    assert evictions.make_room_for("p")
+    assert not evictions.done_for
+    evictions.end("b")
+    assert not evictions.make_room_for("p")
+    assert [*evictions.done_for] == ["ns/p"]
+    evictions.begin(_eviction("c", "p"))
+    assert evictions.make_room_for("p")
+    assert not evictions.done_for
+
+
+def test_a_victim_that_is_chosen_for_another_pod_frees_the_first() -> None:
+    evictions = Evictions()
+    evictions.begin(_eviction("a", "p"))
+    evictions.begin(_eviction("a", "q"))
+    assert evictions.make_room_for("q")
+    assert [*evictions.done_for] == ["ns/p"]
+
+
+def test_nothing_is_kept_of_a_pod_that_went_before_its_victims() -> None:
+    evictions = Evictions()
+    evictions.begin(_eviction("a", "p"))
+    evictions.begin(_eviction("b", "p"))
+    evictions.forget("p")
+    assert not evictions.make_room_for("p")
+    evictions.end("a")
+    evictions.end("b")
+    assert not evictions.done_for
+    assert not evictions
