@@ -131,7 +131,8 @@ class Handle(Protocol):
     @property
     def preempted_for(self) -> Collection[str]:
         """Keys of the pods for which evictions were carried out or given up, none is under way any
-        more, and which are not yet bound."""
+        more, and which are not yet bound; and of those that a plugin turned away which did not hold
+        them at Permit."""
 
     def fit(self, state: CycleState, pod: PodInfo) -> Fit:
         """The pod against all filters of the profile, to be tried on nodes whose pods are supposed

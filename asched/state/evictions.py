@@ -34,8 +34,8 @@ class Evictions(Mapping[str, Eviction]):
 
     @property
     def done_for(self) -> Collection[str]:
-        """The keys of the pods that some were for, and none is any more; but for those that were
-        forgotten since."""
+        """The keys of the pods that some were for, and none is any more, and of those that gave a
+        place back which Permit had held; but for those that were forgotten since."""
         return self._done_for.values()
 
     def begin(self, eviction: Eviction) -> None:
@@ -57,7 +57,7 @@ class Evictions(Mapping[str, Eviction]):
         return eviction
 
     def done(self, key: str, uid: str) -> None:
-        """None is for this pod any more, which has a use for the room."""
+        """None is for this pod, or none any more, and it has a use for room."""
         self._waiting.pop(uid, None)
         self._done_for[uid] = key
 

@@ -139,11 +139,12 @@ def _check_evictions(state: ClusterState) -> None:
 
 
 def _check_room_made(state: ClusterState) -> None:
-    """A pod that was held back while room was made for it is found when that is done."""
+    """A pod that was held back while room was made for it, or turned away to make some, is found when
+    there may be room."""
     evictions = state.evictions
     done = {*evictions.done_for}
-    for key, pod in state.queue.gated.items():
-        if pod.gating_plugin == _HOLDS_BACK_PREEMPTORS:
+    for key, pod in (*state.queue.gated.items(), *state.queue.unschedulable.items()):
+        if _HOLDS_BACK_PREEMPTORS in (pod.gating_plugin, *pod.unschedulable_plugins):
             _demand(
                 key in done or evictions.make_room_for(pod.info.uid),
                 f"pod {key} waits for evictions that nobody knows of",
