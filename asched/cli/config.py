@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from asched.cli.configurations import read_configuration
 from asched.cli.errors import BadInput, CommandError
 from asched.cli.output import (
     DocumentFormat,
@@ -17,7 +18,7 @@ from asched.cli.output import (
     to_plain,
 )
 from asched.cli.root import command_app
-from asched.daemon.config_file import ConfigFileError, Configuration, load
+from asched.daemon.config_file import ConfigFileError, Configuration
 from asched.daemon.policy_file import convert_policy
 from asched.framework.interface import ExtensionPoint
 from asched.framework.profile import ProfileSpec
@@ -47,10 +48,7 @@ def check(
     Exits with 2 if anything is wrong, after one line for each mistake. What the file says in vain
     is told on stderr and is no mistake.
     """
-    try:
-        configuration = load(file, Registry.discover())
-    except ConfigFileError as error:
-        raise BadInput(error.lines) from None
+    configuration = read_configuration(file, Registry.discover())
     if configuration.faults:
         raise BadInput(configuration.faults)
     for line in configuration.warnings:
@@ -75,10 +73,7 @@ def defaults(
 ) -> None:
     """Print a complete configuration file that says what holds without one."""
     registry = Registry.discover()
-    try:
-        configuration = load(None, registry)
-    except ConfigFileError as error:
-        raise BadInput(error.lines) from None
+    configuration = read_configuration(None, registry)
     documents = [_default_scheduler(configuration, registry), to_plain(configuration.settings)]
     if output is DocumentFormat.JSON:
         print_json(documents)

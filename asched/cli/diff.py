@@ -5,7 +5,6 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Final, NamedTuple
 
@@ -19,13 +18,21 @@ from asched.audit.whatif.extraction import RecordedHistory, recorded_history
 from asched.audit.whatif.page.document import comparison_page
 from asched.audit.whatif.plugin_changes import PluginChange, parse_changes
 from asched.audit.whatif.rows import figure_rows
+from asched.cli.configurations import read_configuration
 from asched.cli.errors import BadInput, CommandError
 from asched.cli.garbage import rare_collections
 from asched.cli.journals import DEFAULT_URL, JournalOption, ask_journal
-from asched.cli.output import TableOrData, print_json, print_table
+from asched.cli.output import (
+    HtmlOption,
+    OutputOption,
+    TableOrData,
+    print_json,
+    print_table,
+    write_page,
+)
 from asched.cli.root import command_app
-from asched.cli.times import TIMES, time_ns
-from asched.daemon.config_file import ConfigFileError, Configuration, load
+from asched.cli.times import SinceOption, UntilOption, period
+from asched.daemon.config_file import Configuration
 from asched.daemon.simulated import scheduler_of
 from asched.daemon.terminal import visible
 from asched.framework.registry import Registry
@@ -64,16 +71,10 @@ def diff(
             help="Changes to it, or else to the recorded one: Name=WEIGHT, +Name, -Name; commas between.",
         ),
     ] = None,
-    since: Annotated[
-        str | None, typer.Option(metavar="TIME", help=f"From then on: {TIMES}.")
-    ] = None,
-    until: Annotated[str | None, typer.Option(metavar="TIME", help="Up to then.")] = None,
-    html: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write a report with plots there.")
-    ] = None,
-    output: Annotated[
-        TableOrData, typer.Option("--output", "-o", help="How to print.")
-    ] = TableOrData.TABLE,
+    since: SinceOption = None,
+    until: UntilOption = None,
+    html: HtmlOption = None,
+    output: OutputOption = TableOrData.TABLE,
 ) -> None:
     """Simulate a recorded history under another configuration, and compare.
 
@@ -109,7 +110,7 @@ def diff(
     with rare_collections():
         comparison = ask_journal(journal, question)
     if html is not None:
-        _write(html, comparison_page(comparison, f"What if: {candidate.name}"))
+        write_page(html, comparison_page(comparison, f"What if: {candidate.name}"))
     if output is TableOrData.JSON:
         print_json(comparison.report())
     else:
@@ -117,12 +118,10 @@ def diff(
 
 
 def _period(since: str | None, until: str | None) -> Period:
-    now = datetime.now(UTC)
-    since_ns = 0 if since is None else time_ns(since, now)
-    until_ns = None if until is None else time_ns(until, now)
-    if until_ns is not None and until_ns < since_ns:
+    asked = period(since, until)
+    if asked.until_ns is not None and asked.until_ns < asked.since_ns:
         raise BadInput(f"asched: --until {until} lies before --since {since}")
-    return Period(since_ns, until_ns)
+    return asked
 
 
 def _candidate(config: Path | None, plugins: str | None) -> _Candidate:
@@ -130,11 +129,9 @@ def _candidate(config: Path | None, plugins: str | None) -> _Candidate:
         raise BadInput("asched: nothing to compare with: give --config, --plugins or both")
     try:
         changes = () if plugins is None else parse_changes(plugins)
-        configuration = None if config is None else load(config, Registry.discover())
     except AuditError as error:
         raise BadInput(f"asched: {error}") from None
-    except ConfigFileError as error:
-        raise BadInput(error.lines) from None
+    configuration = None if config is None else read_configuration(config, Registry.discover())
     for line in configuration.warnings if configuration is not None else ():
         typer.echo(line, err=True)
     name = BASELINE if config is None else config.name
@@ -152,13 +149,6 @@ def _notes(history: RecordedHistory, candidate: _Candidate) -> Iterator[str]:
     yield from history.notes
     if candidate.configuration is not None and candidate.configuration.scheduler.extenders:
         yield f"{candidate.name} names extenders; none is asked here"
-
-
-def _write(file: Path, page: str) -> None:
-    try:
-        file.write_text(page, encoding="utf-8")
-    except OSError as error:
-        raise BadInput(f"asched: {file}: cannot be written: {error.strerror or error}") from None
 
 
 @contextmanager

@@ -20,7 +20,7 @@ from asched.audit.pods import PodName
 from asched.cli.errors import BadInput
 from asched.cli.explain_job import show_job
 from asched.cli.journals import DEFAULT_URL, JournalOption, ask
-from asched.cli.output import TableOrData, print_json, print_table
+from asched.cli.output import OutputOption, TableOrData, print_json, print_table
 from asched.cli.root import command_app
 from asched.cli.times import time_ns
 from asched.framework.registry import Registry
@@ -66,9 +66,7 @@ def explain_pod(
             "--unblock/--no-unblock", help="Look for what would help a pod that fits nowhere."
         ),
     ] = True,
-    output: Annotated[
-        TableOrData, typer.Option("--output", "-o", help="How to print.")
-    ] = TableOrData.TABLE,
+    output: OutputOption = TableOrData.TABLE,
 ) -> None:
     """Explain a pod's scheduling attempt: what each plugin said of each node.
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from typing import Annotated
 
 import typer
@@ -38,9 +37,9 @@ from asched.audit.node_history import NodeTimeline, node_timeline
 from asched.audit.pods import AuditError, PodName
 from asched.cli.errors import BadInput
 from asched.cli.journals import DEFAULT_URL, JournalOption, ask_journal
-from asched.cli.output import TableOrData, print_json, print_table
+from asched.cli.output import OutputOption, TableOrData, print_json, print_table
 from asched.cli.root import command_app
-from asched.cli.times import TIMES, time_ns
+from asched.cli.times import SinceOption, UntilOption, period
 from asched.framework.profile import PluginLoader
 from asched.framework.registry import Registry
 from asched.journal.store import JournalStore
@@ -70,13 +69,9 @@ def history(
     preempted: Annotated[
         bool, typer.Option("--preempted", help="All pods that were to be evicted for others.")
     ] = False,
-    since: Annotated[
-        str | None, typer.Option(metavar="TIME", help=f"From then on: {TIMES}.")
-    ] = None,
-    until: Annotated[str | None, typer.Option(metavar="TIME", help="Up to then.")] = None,
-    output: Annotated[
-        TableOrData, typer.Option("--output", "-o", help="How to print.")
-    ] = TableOrData.TABLE,
+    since: SinceOption = None,
+    until: UntilOption = None,
+    output: OutputOption = TableOrData.TABLE,
 ) -> None:
     """Tell what happened to pods or to a node, from the journal alone.
 
@@ -87,20 +82,17 @@ def history(
         raise BadInput(
             "asched: name a pod or a node, or give one of --owner, --unschedulable and --preempted"
         )
-    now = datetime.now(UTC)
-    period = Period(
-        0 if since is None else time_ns(since, now), None if until is None else time_ns(until, now)
-    )
+    asked = period(since, until)
 
     async def question(store: JournalStore, registry: Registry) -> list[PodTimeline] | NodeTimeline:
         load = registry.load
         if owner is not None:
-            return await timelines_of_owner(store, Owner.parse(owner), load, period)
+            return await timelines_of_owner(store, Owner.parse(owner), load, asked)
         if unschedulable:
-            return await timelines_of_unschedulable(store, load, period)
+            return await timelines_of_unschedulable(store, load, asked)
         if preempted:
-            return await timelines_of_preempted(store, load, period)
-        return await _named(store, name or "", load, period)
+            return await timelines_of_preempted(store, load, asked)
+        return await _named(store, name or "", load, asked)
 
     found = ask_journal(journal, question)
     if isinstance(found, NodeTimeline):

@@ -17,7 +17,7 @@ from asched.cli.checkpoint import checkpoint
 from asched.cli.errors import BadInput, CommandError
 from asched.cli.failures import as_command_error
 from asched.cli.journals import DEFAULT_URL, JournalOption
-from asched.cli.output import TableOrData, print_json, print_table
+from asched.cli.output import OutputOption, TableOrData, print_json, print_table
 from asched.cli.root import command_app
 from asched.framework.registry import Registry
 from asched.journal import archiving
@@ -87,9 +87,7 @@ def verify(
 @app.command()
 def stats(
     journal: JournalOption = DEFAULT_URL,
-    output: Annotated[
-        TableOrData, typer.Option("--output", "-o", help="How to print.")
-    ] = TableOrData.TABLE,
+    output: OutputOption = TableOrData.TABLE,
 ) -> None:
     """Print what the journal holds: records and bytes by kind, batches, times, writers."""
 

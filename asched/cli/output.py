@@ -6,10 +6,13 @@ import sys
 from collections.abc import Iterable, Sequence
 from datetime import timedelta
 from enum import StrEnum
-from typing import Any
+from pathlib import Path
+from typing import Annotated, Any
 
 import msgspec
+import typer
 
+from asched.cli.errors import BadInput
 from asched.daemon.terminal import visible
 from asched.framework.duration import format_duration
 
@@ -24,6 +27,9 @@ class TableOrData(StrEnum):
     JSON = "json"
 
 
+OutputOption = Annotated[TableOrData, typer.Option("--output", "-o", help="How to print.")]
+
+
 class TableOrDocument(StrEnum):
     TABLE = "table"
     JSON = "json"
@@ -33,6 +39,11 @@ class TableOrDocument(StrEnum):
 class DocumentFormat(StrEnum):
     YAML = "yaml"
     JSON = "json"
+
+
+HtmlOption = Annotated[
+    Path | None, typer.Option(metavar="FILE", help="Write a report with plots there.")
+]
 
 
 def to_plain(value: Any) -> Any:
@@ -62,6 +73,14 @@ def print_yaml(*documents: Any) -> None:
     sys.stdout.write(
         yaml.safe_dump_all(map(to_plain, documents), sort_keys=False, allow_unicode=True, width=100)
     )
+
+
+def write_page(file: Path, page: str) -> None:
+    """Raises BadInput for a file that cannot be written."""
+    try:
+        file.write_text(page, encoding="utf-8")
+    except OSError as error:
+        raise BadInput(f"asched: {file}: cannot be written: {error.strerror or error}") from None
 
 
 def print_table(

@@ -15,7 +15,7 @@ from asched.cli.errors import BadInput, CommandError
 from asched.cli.failures import as_command_error
 from asched.cli.garbage import rare_collections
 from asched.cli.journals import DEFAULT_URL, JournalOption
-from asched.cli.output import TableOrData, print_json
+from asched.cli.output import OutputOption, TableOrData, print_json
 from asched.cli.root import command_app
 from asched.framework.registry import Registry
 from asched.journal.opening import open_journal
@@ -43,9 +43,7 @@ def replay_journal(
         int | None,
         typer.Option("--to", metavar="SEQ", help="The last record. Default: the newest.", min=1),
     ] = None,
-    output: Annotated[
-        TableOrData, typer.Option("--output", "-o", help="How to print.")
-    ] = TableOrData.TABLE,
+    output: OutputOption = TableOrData.TABLE,
 ) -> None:
     """Decide everything in a journal once more, and compare.
 

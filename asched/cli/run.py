@@ -6,24 +6,29 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from enum import StrEnum
 from functools import partial
-from pathlib import Path
 from typing import Annotated, NamedTuple
 
 import anyio
 import structlog
 import typer
 
-from asched.cli.errors import BadInput
 from asched.cli.root import JOURNAL_ENV, command_app
-from asched.cli.service import RunOptions, connected, run_until_signal
+from asched.cli.service import (
+    ConfigOption,
+    ContextOption,
+    KubeconfigOption,
+    RunOptions,
+    configured,
+    connected,
+    run_until_signal,
+)
 from asched.daemon import garbage
 from asched.daemon.checks import Check
-from asched.daemon.config_file import ConfigFileError, Configuration, load
+from asched.daemon.config_file import Configuration, load
 from asched.daemon.daemon import running_daemon
 from asched.daemon.elections import election_of, taking_part
 from asched.daemon.health import Health
 from asched.daemon.leadership import Leadership
-from asched.daemon.logs import configure_logs
 from asched.daemon.machine import Machine
 from asched.daemon.metrics import Metrics
 from asched.daemon.notify import ServiceManager
@@ -52,15 +57,9 @@ class RunMode(StrEnum):
 
 @app.command()
 def run(
-    kubeconfig: Annotated[
-        Path | None,
-        typer.Option(help="Kubeconfig file. Default: as kubectl finds it, or in-cluster."),
-    ] = None,
-    context: Annotated[str | None, typer.Option(help="Context of the kubeconfig.")] = None,
-    config: Annotated[
-        Path | None,
-        typer.Option(help="KubeSchedulerConfiguration and asched's own settings, in one file."),
-    ] = None,
+    kubeconfig: KubeconfigOption = None,
+    context: ContextOption = None,
+    config: ConfigOption = None,
     journal: Annotated[
         str | None,
         typer.Option(
@@ -79,13 +78,7 @@ def run(
     """
     registry = Registry.discover()
     file = ConfigFile(config) if config else None
-    try:
-        configuration = load(config, registry)
-    except ConfigFileError as error:
-        raise BadInput(error.lines) from None
-    configure_logs(configuration.settings.log)
-    for warning in configuration.warnings:
-        log.warning("configuration", warning=warning)
+    configuration = configured(config, registry)
     for fault in configuration.faults:
         log.error("configuration", error=fault)
     if mode is RunMode.SHADOW:

@@ -6,22 +6,26 @@ import signal
 from collections.abc import Awaitable, Callable
 from contextlib import AbstractAsyncContextManager
 from pathlib import Path
-from typing import NamedTuple
+from typing import Annotated, NamedTuple
 
 import anyio
 import structlog
+import typer
 
+from asched.cli.configurations import read_configuration
 from asched.cli.errors import BadInput, CommandError
 from asched.daemon.config_file import Configuration
 from asched.daemon.guarded_loop import guarded_loop
 from asched.daemon.health import HealthAddressError
 from asched.daemon.leadership import LeadershipLostError
+from asched.daemon.logs import configure_logs
 from asched.daemon.metrics import Metrics
 from asched.daemon.notify import ServiceManager
 from asched.daemon.reloads import ConfigFile, ReloadRequests
 from asched.daemon.shadow.daemon import JournalKindError
 from asched.daemon.telemetry.tracing import TracingUnavailableError
 from asched.framework.errors import ProfileError
+from asched.framework.registry import Registry
 from asched.journal.errors import (
     JournalError,
     JournalOpenError,
@@ -46,6 +50,17 @@ USER_ERRORS = (
 """What ends a daemon with a line for the user instead of a traceback."""
 
 
+KubeconfigOption = Annotated[
+    Path | None,
+    typer.Option(help="Kubeconfig file. Default: as kubectl finds it, or in-cluster."),
+]
+ContextOption = Annotated[str | None, typer.Option(help="Context of the kubeconfig.")]
+ConfigOption = Annotated[
+    Path | None,
+    typer.Option(help="KubeSchedulerConfiguration and asched's own settings, in one file."),
+]
+
+
 class RunOptions(NamedTuple):
     """What the command line says beside the configuration."""
 
@@ -54,6 +69,16 @@ class RunOptions(NamedTuple):
     journal: str | None
     file: ConfigFile | None = None
     """The configuration's own, where it is to be loaded again when it changes."""
+
+
+def configured(file: Path | None, registry: Registry) -> Configuration:
+    """The configuration in ``file``; from here on there are logs as it says, and what it says in vain
+    is the first in them. Raises BadInput with a line for each mistake."""
+    configuration = read_configuration(file, registry)
+    configure_logs(configuration.settings.log)
+    for warning in configuration.warnings:
+        log.warning("configuration", warning=warning)
+    return configuration
 
 
 Serve = Callable[[anyio.Event, anyio.Event, ServiceManager, ReloadRequests], Awaitable[None]]

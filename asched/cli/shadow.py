@@ -11,13 +11,20 @@ import structlog
 import typer
 
 from asched.cli.errors import BadInput
-from asched.cli.output import TableOrData, print_json, print_table
+from asched.cli.output import OutputOption, TableOrData, print_json, print_table
 from asched.cli.root import command_app
-from asched.cli.service import RunOptions, connected, run_until_signal
-from asched.daemon.config_file import ConfigFileError, Configuration, load
+from asched.cli.service import (
+    ConfigOption,
+    ContextOption,
+    KubeconfigOption,
+    RunOptions,
+    configured,
+    connected,
+    run_until_signal,
+)
+from asched.daemon.config_file import Configuration
 from asched.daemon.config_settings import JournalSettings
 from asched.daemon.health import Health
-from asched.daemon.logs import configure_logs
 from asched.daemon.metrics import Metrics
 from asched.daemon.notify import ServiceManager
 from asched.daemon.reloads import ReloadRequests
@@ -41,24 +48,16 @@ def shadow(
     tape: Annotated[
         Path | None, typer.Option(help="Compare with a recording instead of a live cluster.")
     ] = None,
-    kubeconfig: Annotated[
-        Path | None,
-        typer.Option(help="Kubeconfig file. Default: as kubectl finds it, or in-cluster."),
-    ] = None,
-    context: Annotated[str | None, typer.Option(help="Context of the kubeconfig.")] = None,
-    config: Annotated[
-        Path | None,
-        typer.Option(help="KubeSchedulerConfiguration and asched's own settings, in one file."),
-    ] = None,
+    kubeconfig: KubeconfigOption = None,
+    context: ContextOption = None,
+    config: ConfigOption = None,
     journal: Annotated[
         str | None,
         typer.Option(
             help=f"Journal: a file, or sqlite+aiosqlite:///PATH. Default: {DEFAULT_JOURNAL}."
         ),
     ] = None,
-    output: Annotated[
-        TableOrData, typer.Option("--output", "-o", help="How to print.")
-    ] = TableOrData.TABLE,
+    output: OutputOption = TableOrData.TABLE,
 ) -> None:
     """Compare with the scheduler that owns a cluster, without ever writing to it.
 
@@ -67,13 +66,7 @@ def shadow(
     in question; by default that is default-scheduler.
     """
     registry = Registry.discover()
-    try:
-        configuration = load(config, registry)
-    except ConfigFileError as error:
-        raise BadInput(error.lines) from None
-    configure_logs(configuration.settings.log)
-    for warning in configuration.warnings:
-        log.warning("configuration", warning=warning)
+    configuration = configured(config, registry)
     if tape is None:
         options = RunOptions(kubeconfig, context, journal)
         compare_to_end(configuration, registry, options, output)

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
-from typing import Final
+from typing import Annotated, Final
 
+import typer
+
+from asched.audit.history import Period
 from asched.cli.errors import BadInput
 from asched.framework.duration import parse_duration
 
 TIMES: Final = "2026-01-31T12:00:00Z, or so long ago as 2h30m"
 """What can be written, for a help text."""
+
+SinceOption = Annotated[str | None, typer.Option(metavar="TIME", help=f"From then on: {TIMES}.")]
+UntilOption = Annotated[str | None, typer.Option(metavar="TIME", help="Up to then.")]
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -31,6 +37,14 @@ def time_ns(text: str, now: datetime | None = None) -> int:
     if at.tzinfo is None:
         at = at.replace(tzinfo=UTC)
     return (at - _EPOCH) // timedelta(microseconds=1) * 1000
+
+
+def period(since: str | None, until: str | None) -> Period:
+    """What lies between the two; None for no bound. Raises BadInput for what is no time."""
+    now = datetime.now(UTC)
+    return Period(
+        0 if since is None else time_ns(since, now), None if until is None else time_ns(until, now)
+    )
 
 
 def _ago(text: str, now: datetime) -> datetime:

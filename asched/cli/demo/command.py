@@ -13,6 +13,7 @@ import anyio
 import structlog
 import typer
 
+from asched.cli.configurations import read_configuration
 from asched.cli.demo.loading import Loader
 from asched.cli.demo.server import Kubeconfigs, api_server
 from asched.cli.demo.standing import standing, utilisation
@@ -23,7 +24,7 @@ from asched.cli.demo.workload import MIN_NODES, Workload, build, most_pods
 from asched.cli.errors import BadInput
 from asched.cli.failures import as_command_error
 from asched.cli.root import command_app
-from asched.daemon.config_file import ConfigFileError, Configuration, load
+from asched.daemon.config_file import Configuration
 from asched.daemon.config_settings import LogLevel, LogSettings
 from asched.daemon.daemon import Daemon, running_daemon
 from asched.daemon.logs import configure_logs
@@ -123,10 +124,7 @@ async def _demo(options: Options, configuration: Configuration, registry: Regist
 
 def _configuration(config: Path | None, registry: Registry) -> Configuration:
     """Raises BadInput with a line for each mistake."""
-    try:
-        configuration = load(config, registry)
-    except ConfigFileError as error:
-        raise BadInput(error.lines) from None
+    configuration = read_configuration(config, registry)
     for line in (*configuration.warnings, *configuration.faults):
         typer.echo(line, err=True)
     if not configuration.profiles:

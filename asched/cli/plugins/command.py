@@ -11,8 +11,9 @@ from typing import Annotated, NamedTuple, TypeVar
 import typer
 
 from asched.batch.registry import SessionRegistry, SessionRegistryError
+from asched.cli.configurations import read_configuration
 from asched.cli.errors import EXIT_FAILURE, BadInput, CommandError
-from asched.cli.output import TableOrData, print_json, print_table, to_plain
+from asched.cli.output import OutputOption, TableOrData, print_json, print_table, to_plain
 from asched.cli.plugins.description import PluginDescription, Use, describe
 from asched.cli.plugins.session_parts import (
     PartKind,
@@ -21,7 +22,6 @@ from asched.cli.plugins.session_parts import (
     describe_named,
 )
 from asched.cli.root import command_app
-from asched.daemon.config_file import ConfigFileError, load
 from asched.framework.profile import ProfileSpec
 from asched.framework.registry import Registry, RegistryError
 from asched.framework.sessions import SessionSpec
@@ -30,7 +30,6 @@ D = TypeVar("D", PluginDescription, SessionPartDescription)
 
 app = command_app("Look at the plugins that are installed, check them, or begin one.")
 
-OutputOption = Annotated[TableOrData, typer.Option("--output", "-o", help="How to print.")]
 ConfigOption = Annotated[
     Path | None,
     typer.Option("--config", metavar="FILE", help="Tell where this configuration enables them."),
@@ -180,10 +179,7 @@ class _Uses(NamedTuple):
 def _uses(config: Path | None, registry: Registry) -> _Uses:
     if config is None:
         return _Uses(None, None)
-    try:
-        configuration = load(config, registry)
-    except ConfigFileError as error:
-        raise BadInput(error.lines) from None
+    configuration = read_configuration(config, registry)
     return _Uses(configuration.profiles, configuration.sessions)
 
 

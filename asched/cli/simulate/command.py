@@ -17,15 +17,16 @@ import typer
 from asched.audit.whatif.measures import measured
 from asched.audit.whatif.occupancy import workload_of
 from asched.audit.whatif.page.document import run_page
+from asched.cli.configurations import read_configuration
 from asched.cli.errors import BadInput, CommandError
 from asched.cli.failures import as_command_error
 from asched.cli.garbage import rare_collections
-from asched.cli.output import TableOrData, print_json
+from asched.cli.output import HtmlOption, OutputOption, TableOrData, print_json, write_page
 from asched.cli.root import command_app
 from asched.cli.simulate.reading import openb_history, scenario_history
 from asched.cli.simulate.recording import JournalWriter
 from asched.cli.simulate.summary import SimulationReport, print_summary
-from asched.daemon.config_file import ConfigFileError, Configuration, load
+from asched.daemon.config_file import Configuration
 from asched.daemon.simulated import scheduler_of
 from asched.framework.duration import parse_duration
 from asched.framework.profile import PluginLoader
@@ -68,12 +69,8 @@ def simulate(
     bind_time: Annotated[
         str, typer.Option(metavar="DURATION", help="From a decision to the pod running.")
     ] = "0s",
-    output: Annotated[
-        TableOrData, typer.Option("--output", "-o", help="How to print.")
-    ] = TableOrData.TABLE,
-    html: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="Write a report with plots there.")
-    ] = None,
+    output: OutputOption = TableOrData.TABLE,
+    html: HtmlOption = None,
     journal: Annotated[
         str | None,
         typer.Option(
@@ -103,10 +100,7 @@ def simulate(
 
 
 def _configuration(config: Path | None, registry: Registry) -> Configuration:
-    try:
-        configuration = load(config, registry)
-    except ConfigFileError as error:
-        raise BadInput(error.lines) from None
+    configuration = read_configuration(config, registry)
     for warning in configuration.warnings:
         typer.echo(warning, err=True)
     if configuration.scheduler.extenders:
@@ -117,7 +111,7 @@ def _configuration(config: Path | None, registry: Registry) -> Configuration:
 def _report(name: str, title: str, run: Run, html: Path | None, output: TableOrData) -> None:
     measures = measured(run, workload_of(run.pods))
     if html is not None:
-        _write(html, run_page(name, measures, title))
+        write_page(html, run_page(name, measures, title))
     if output is TableOrData.JSON:
         print_json(SimulationReport.of(name, measures))
     else:
@@ -181,13 +175,6 @@ def _run(
         raise CommandError(f"asched: {error}") from None
     except Exception as error:  # noqa: BLE001  whatever it is is raised again
         raise as_command_error(error) from None
-
-
-def _write(file: Path, page: str) -> None:
-    try:
-        file.write_text(page, encoding="utf-8")
-    except OSError as error:
-        raise BadInput(f"asched: {file}: cannot be written: {error.strerror or error}") from None
 
 
 @contextmanager
