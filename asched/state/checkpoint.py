@@ -396,8 +396,7 @@ def _fill_waits_for_room(state: ClusterState) -> None:
     making_room = {p.name for profile in state.profiles.values() for p in profile.post_filter}
     for plugin in sorted(making_room):
         for key, pod in state.queue._waiting_for.get(plugin, {}).items():
-            if not evictions.make_room_for(pod.info.uid):
-                evictions.done(key, pod.info.uid)
+            evictions.has_use(key, pod.info.uid)
 
 
 def _inquiry(form: InquiryForm) -> Inquiry:

@@ -11,12 +11,14 @@ from asched.framework.interface import Eviction
 class Evictions(Mapping[str, Eviction]):
     """By the victim's uid; and who waits for any."""
 
-    __slots__ = ("_by_victim", "_done_for", "_waiting")
+    __slots__ = ("_by_victim", "_done_for", "_useless", "_waiting")
 
     def __init__(self) -> None:
         self._by_victim: dict[str, Eviction] = {}
         self._waiting: Counter[str] = Counter()
         """How many there are, by the uid of the pod that they make room for."""
+        self._useless: set[str] = set()
+        """Uids of pods that some are for and that have no use for the room."""
         self._done_for: dict[str, str] = {}
 
     def __getitem__(self, victim_uid: str) -> Eviction:
@@ -49,19 +51,26 @@ class Evictions(Mapping[str, Eviction]):
         eviction = self._by_victim.pop(victim_uid, None)
         if eviction is not None:
             preemptor = eviction.preemptor
-            left = self._waiting[preemptor.uid] - 1
-            if left > 0:
-                self._waiting[preemptor.uid] = left
-            elif not left:
-                self.done(preemptor.key, preemptor.uid)
+            self._waiting[preemptor.uid] -= 1
+            if not self._waiting[preemptor.uid]:
+                del self._waiting[preemptor.uid]
+                if preemptor.uid in self._useless:
+                    self._useless.remove(preemptor.uid)
+                else:
+                    self._done_for[preemptor.uid] = preemptor.key
         return eviction
 
-    def done(self, key: str, uid: str) -> None:
-        """None is for this pod, or none any more, and it has a use for room."""
-        self._waiting.pop(uid, None)
-        self._done_for[uid] = key
+    def has_use(self, key: str, uid: str) -> None:
+        """The pod has a use for room, whether or not any eviction is or was for it."""
+        if uid not in self._waiting:
+            self._done_for[uid] = key
 
     def forget(self, uid: str) -> None:
         """The pod has no use for room any more: it is bound, or gone."""
-        self._waiting.pop(uid, None)
         self._done_for.pop(uid, None)
+        if uid in self._waiting:
+            self._useless.add(uid)
+
+    def remember(self, uid: str) -> None:
+        """The pod was forgotten, and is pending after all."""
+        self._useless.discard(uid)

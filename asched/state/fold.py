@@ -327,10 +327,9 @@ class Fold:
         entry.rejection = record.message
         grouped = group_of(entry.info.pod) is not None
         self._pods.give_back(entry, held.since_ns if grouped else None)
-        evictions = self.state.evictions
-        if record.plugin not in held.pending_until_ns and not evictions.make_room_for(record.uid):
+        if record.plugin not in held.pending_until_ns:
             # It made room without being evicted, and is itself in need of some now.
-            evictions.done(record.key, record.uid)
+            self.state.evictions.has_use(record.key, record.uid)
         self.state.queue.reject(record.key, (record.plugin,), (), self.state.now_ns)
         self._pods.regroup(entry)
         self._pods.drop_if_not_ours(entry)

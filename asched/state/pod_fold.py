@@ -128,6 +128,7 @@ class PodFold:
             # As in kube-scheduler, what another scheduler nominates is no concern of ours.
             state.nominator.nominate(info, pod.status.nominated_node_name)
             state.queue.add(info, state.now_ns)
+        state.evictions.remember(pod.uid)
         self.note_in_sessions(entry)
         self._tell(_UNSCHEDULED_ADD, None, pod)
 

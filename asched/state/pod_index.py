@@ -30,6 +30,8 @@ Change = tuple[int, PodInfo, int]
 
 _MOST_QUESTIONS = 1024
 _MOST_SHAPES = 1024
+_MOST_LABEL_SETS = 1024
+"""That a question remembers its answer for: each rollout of a workload brings label sets of its own."""
 
 
 class _Counts:
@@ -59,6 +61,8 @@ class _Counts:
         labels = pod.label_set
         hit = self._known.get(labels.number)
         if hit is None:
+            if len(self._known) >= _MOST_LABEL_SETS:
+                self._known.clear()
             hit = self._known[labels.number] = self._query.matches(labels)
         return hit
 

@@ -384,6 +384,21 @@ def test_an_eviction_that_fails_lets_the_pod_look_again() -> None:
     assert victims(_rejected(scheduling)) == ["a"]
 
 
+@pytest.mark.parametrize("restarted", [False, True])
+def test_a_preemptor_that_a_stale_list_left_out_goes_on_waiting(restarted: bool) -> None:
+    scheduling = Scheduling(*PLUGINS)
+    scheduling.see(a_node("n"), on("n", "low", "4"))
+    rejection(scheduling, urgent())
+    gone(scheduling, "urgent")
+    scheduling.see(urgent())
+    fold = scheduling.fold
+    if restarted:
+        fold = restore(checkpoint_of(scheduling.state), loader(*PLUGINS))
+    assert [*fold.state.queue.gated] == ["default/urgent"]
+    fold.apply(r.ObjectGone("Pod", "default/low", "pod-low"))
+    assert [*fold.state.queue.active] == ["default/urgent"]
+
+
 def _rejected(scheduling: Scheduling) -> r.Rejected:
     decision = the_one(scheduling.decide())
     assert isinstance(decision, r.Rejected)

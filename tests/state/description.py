@@ -40,6 +40,9 @@ def describe(state: ClusterState) -> dict[str, Any]:
             for key, waiting in state.waiting.items()
         },
         "evictions": dict(state.evictions),
+        "preempting": sorted(
+            key for key, e in state.pods.items() if state.evictions.make_room_for(e.info.uid)
+        ),
         "nodes": _describe_nodes(state),
         "objects": {kind.__name__: dict(kept) for kind, kept in state.objects_of.items() if kept},
     }

@@ -132,8 +132,12 @@ def test_nothing_is_kept_of_a_pod_that_went_before_its_victims() -> None:
     evictions.begin(_eviction("a", "p"))
     evictions.begin(_eviction("b", "p"))
     evictions.forget("p")
-    assert not evictions.make_room_for("p")
     evictions.end("a")
     evictions.end("b")
+    assert not evictions.make_room_for("p")
     assert not evictions.done_for
     assert not evictions
+    # Nor that it was forgotten.
+    evictions.begin(_eviction("c", "p"))
+    evictions.end("c")
+    assert [*evictions.done_for] == ["ns/p"]
