@@ -22,7 +22,7 @@ from asched.cli.service import (
     connected,
     run_until_signal,
 )
-from asched.daemon import garbage
+from asched.daemon import garbage, threads
 from asched.daemon.checks import Check
 from asched.daemon.config_file import Configuration, load
 from asched.daemon.daemon import running_daemon
@@ -116,6 +116,7 @@ async def _serve(
         metrics.show(OverrunMetrics(watchdog))
         await require_kind(store, shadow=False)
         garbage.look_seldom()
+        threads.give_way_soon()
         place = _Place(configuration, registry, client, store, metrics, url)
         async with _served(place, options) as served, anyio.create_task_group() as tasks:
             checks = [*served.checks(), Check("plugins", watchdog.trouble)]
