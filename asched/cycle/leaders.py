@@ -9,8 +9,8 @@ from __future__ import annotations
 import numpy as np
 
 from asched.cycle.lottery import Best
+from asched.framework.change_log import ChangeLog
 from asched.framework.nodes import Int64Column, RowArray
-from asched.framework.row_counts import Recent
 
 
 def highest(totals: Int64Column) -> Best:
@@ -29,7 +29,7 @@ class Leaders:
     def __init__(self, totals: Int64Column) -> None:
         self.totals = totals
         """By row. To be changed by :meth:`set` and :meth:`set_many` alone."""
-        self.moved: Recent[int] = Recent()
+        self.moved: ChangeLog[int] = ChangeLog()
         """Rows whose total became another one."""
         self._best: Best | None = None
 

@@ -10,10 +10,10 @@ from __future__ import annotations
 from abc import abstractmethod
 from typing import Protocol
 
+from asched.framework.change_log import ChangeLog
 from asched.framework.cycle_state import CycleState
 from asched.framework.interface import NormalizeScore, ScoreAllPlugin
 from asched.framework.nodes import Int64Column
-from asched.framework.row_counts import Recent
 
 
 class NodeClasses(Protocol):
@@ -24,7 +24,7 @@ class NodeClasses(Protocol):
         """The class by row. To be read only."""
 
     @property
-    def moved(self) -> Recent[int]:
+    def moved(self) -> ChangeLog[int]:
         """Rows that came to be of another class."""
 
     def __hash__(self) -> int: ...

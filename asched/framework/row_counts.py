@@ -2,46 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Generic, TypeVar
-
 import numpy as np
 
+from asched.framework.change_log import ChangeLog
 from asched.framework.nodes import Int64Column
-
-T = TypeVar("T")
-
-_MOST = 256
-
-
-class Recent(Generic[T]):
-    """The latest changes, in order. Each reader keeps its own cursor; one that comes too late is told
-    so and starts afresh."""
-
-    __slots__ = ("_entries", "_start", "cursor")
-
-    def __init__(self) -> None:
-        self._entries: list[T] = []
-        self._start = 0
-        self.cursor = 0
-        """The present end."""
-
-    def append(self, entry: T) -> None:
-        self._entries.append(entry)
-        self.cursor += 1
-        if len(self._entries) > _MOST:
-            del self._entries[: _MOST // 2]
-            self._start += _MOST // 2
-
-    def forget(self) -> None:
-        """So much changed that every reader has to start afresh."""
-        self._entries.clear()
-        self.cursor += 1
-        self._start = self.cursor
-
-    def since(self, cursor: int) -> list[T] | None:
-        """The changes after ``cursor``; None where that is too long ago."""
-        start = cursor - self._start
-        return None if start < 0 else self._entries[start:]
 
 
 class RowCounts:
@@ -52,7 +16,7 @@ class RowCounts:
     def __init__(self, column: Int64Column | None = None) -> None:
         self.column: Int64Column = np.zeros(0, np.int64) if column is None else column
         """By row; read-only for everybody else, and valid until the next move."""
-        self.moves: Recent[tuple[int, int]] = Recent()
+        self.moves: ChangeLog[tuple[int, int]] = ChangeLog()
         """Rows, and by how much their counts changed."""
 
     def move(self, row: int, difference: int) -> None:

@@ -14,9 +14,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from asched.framework.change_log import ChangeLog
 from asched.framework.cluster import Cluster
 from asched.framework.nodes import BoolColumn, Int64Column, Nodes
-from asched.framework.row_counts import Recent, RowCounts
+from asched.framework.row_counts import RowCounts
 from asched.framework.spreading import Plan, Spread
 
 _MOST_DOMAINS = 64
@@ -69,7 +70,7 @@ class SpreadClasses:
             self._cursor = self._on_host.moves.cursor
         self.of_row = of_row
         """The class by row."""
-        self.moved: Recent[int] = Recent()
+        self.moved: ChangeLog[int] = ChangeLog()
         """Rows that came to be of another class."""
         # What was asked about last, which mostly is asked about again.
         self._latest: Int64Column | None = None

@@ -7,9 +7,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from asched.framework.change_log import ChangeLog
 from asched.framework.nodes import Int64Column, RowArray
 from asched.framework.normalize import of_each_value
-from asched.framework.row_counts import Recent
 from asched.framework.topology import DomainCounts, Domains
 
 _LARGE_SHARE = 8
@@ -59,7 +59,7 @@ class Tally:
         self._domains: Domains | None = None
         # Whether what is known by domain was spread to the rows.
         self._spread = True
-        self.moved: Recent[int] = Recent()
+        self.moved: ChangeLog[int] = ChangeLog()
         # Rows that changed since they were scaled; None for all.
         self._changed: list[RowArray] | None = None
         self._scaled: Int64Column | None = None

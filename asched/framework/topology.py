@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import numpy as np
 
+from asched.framework.change_log import ChangeLog
 from asched.framework.nodes import BoolColumn, Int64Column, LabelColumn, Nodes, RowArray
-from asched.framework.row_counts import Recent, RowCounts
+from asched.framework.row_counts import RowCounts
 
 
 class Domains:
@@ -92,7 +93,7 @@ class DomainCounts:
         self._cursor = 0
         self.crossings = 0
         """Changes whenever :attr:`near` does."""
-        self.changes: Recent[RowArray] = Recent()
+        self.changes: ChangeLog[RowArray] = ChangeLog()
         """Rows whose :attr:`by_row` changed."""
         self._sum(domains, counts)
 

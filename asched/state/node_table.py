@@ -16,6 +16,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from asched.framework.change_log import ChangeLog
 from asched.framework.nodes import (
     BoolColumn,
     Int32Column,
@@ -31,7 +32,6 @@ from asched.framework.nodes import (
 from asched.framework.pod_info import HostPort, PodInfo
 from asched.model.node import Node, Taint
 from asched.model.requests import PODS, amounts
-from asched.state.change_log import ChangeLog
 from asched.state.fullness import FullnessNumbers
 from asched.state.images import ImageIndex
 from asched.state.node_rows import NodeRows
@@ -42,6 +42,9 @@ from asched.state.sums import requests_of, scoring_cpu_of, scoring_memory_of, sh
 S = TypeVar("S", bound=np.generic)
 
 _FIRST_CAPACITY = 64
+
+LOGGED = 1 << 16
+"""Changes that each of the table's logs remembers at most."""
 
 _COLUMNS = (
     "_alive", "_allowed_pods", "_pod_count", "_scoring_cpu", "_scoring_memory", "_stamps",
@@ -85,9 +88,9 @@ class NodeTable(Nodes):
         self._ports = PortIndex()
         self._images = ImageIndex()
         self._stamps = self._zeros(np.int64)
-        self._row_log: ChangeLog[int] = ChangeLog()
-        self._object_log: ChangeLog[int] = ChangeLog()
-        self._pod_log: ChangeLog[tuple[int, PodInfo, int]] = ChangeLog()
+        self._row_log: ChangeLog[int] = ChangeLog(LOGGED)
+        self._object_log: ChangeLog[int] = ChangeLog(LOGGED)
+        self._pod_log: ChangeLog[tuple[int, PodInfo, int]] = ChangeLog(LOGGED)
         self._version = 0
         self._by_ticket: RowArray | None = None
         self._sweep: NodeSweep | None = None

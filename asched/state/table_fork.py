@@ -6,9 +6,9 @@ import copy
 
 import numpy as np
 
-from asched.state.change_log import ChangeLog
+from asched.framework.change_log import ChangeLog
 from asched.state.fullness import FullnessNumbers
-from asched.state.node_table import NodeTable
+from asched.state.node_table import LOGGED, NodeTable
 
 
 def fork(table: NodeTable) -> NodeTable:
@@ -26,7 +26,7 @@ def fork(table: NodeTable) -> NodeTable:
     twin._strays = {name: dict(pods) for name, pods in table._strays.items()}
     twin._ports = copy.deepcopy(table._ports)
     twin._views, twin._amount_columns, twin._sweep = {}, [], None
-    twin._row_log = ChangeLog()
-    twin._object_log = ChangeLog()
-    twin._pod_log = ChangeLog()
+    twin._row_log = ChangeLog(LOGGED)
+    twin._object_log = ChangeLog(LOGGED)
+    twin._pod_log = ChangeLog(LOGGED)
     return twin

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from asched.cycle.leaders import Leaders, highest
 from asched.cycle.standings import Groups
+from asched.framework.change_log import ChangeLog
 from asched.framework.nodes import Int64Column
-from asched.framework.row_counts import Recent
 
 ROWS = 12
 totals = st.integers(-1, 3)
@@ -21,7 +21,7 @@ class Named:
 
     def __init__(self, of_row: list[int]) -> None:
         self.of_row: Int64Column = np.array(of_row, np.int64)
-        self.moved: Recent[int] = Recent()
+        self.moved: ChangeLog[int] = ChangeLog()
 
     def raw_of(self, classes: Int64Column) -> Int64Column:
         return classes

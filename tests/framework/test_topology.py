@@ -6,8 +6,9 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from asched.framework.change_log import ChangeLog
 from asched.framework.nodes import LabelColumn, Vocabulary
-from asched.framework.row_counts import Recent, RowCounts
+from asched.framework.row_counts import RowCounts
 from asched.framework.topology import DomainCounts, Domains
 
 ROWS = 60
@@ -106,7 +107,7 @@ def test_other_counts_are_taken_as_they_are() -> None:
 
 @given(moves=st.lists(st.integers(0, 9), max_size=900), looks=st.sets(st.integers(0, 899)))
 def test_a_reader_of_changes_misses_none(moves: list[int], looks: set[int]) -> None:
-    recent: Recent[int] = Recent()
+    recent: ChangeLog[int] = ChangeLog()
     cursor, missed = recent.cursor, list[int]()
     for number, move in enumerate(moves):
         recent.append(move)
