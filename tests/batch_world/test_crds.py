@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-import pytest
 import yaml
 from typer.testing import CliRunner
 
@@ -16,7 +14,7 @@ from asched.model.resources import GroupResource
 from asched.sim.cluster import Cluster
 from asched.sim.http import ApiServer, tokens_for_two
 from tests.batch_world.manifests import definitions, install_crds
-from tests.sim.test_kubectl import Kubectl
+from tests.sim.kubectl import Kubectl, needs_kubectl
 
 runner = CliRunner()
 
@@ -57,7 +55,7 @@ def test_the_definitions_serve_exactly_what_is_watched() -> None:
         assert served.status, "a status is written apart from the rest"
 
 
-@pytest.mark.skipif(shutil.which("kubectl") is None, reason="kubectl is not installed here")
+@needs_kubectl
 async def test_kubectl_applies_them_twice(tmp_path: Path) -> None:
     tokens = tokens_for_two("admin-token", "scheduler-token")
     async with ApiServer(Cluster(seed=1), tokens=tokens).run() as server:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import re
 import shlex
-import shutil
 import subprocess
 from pathlib import Path
 
@@ -18,6 +17,7 @@ from asched.daemon.config_file import load
 from asched.framework.registry import Registry
 from tests.docs.command_lines import parsed
 from tests.helm.chart import CHART, NAMESPACE, ROOT, Values, only
+from tests.sim.kubectl import needs_kubectl
 from tests.systemd.unit import directives, one
 
 PAGE = (ROOT / "docs" / "install.md").read_text()
@@ -99,7 +99,7 @@ def test_services_are_those_of_the_unit() -> None:
     assert of("cp")[0][1] == f"/var/lib/private/{one('Service.StateDirectory')}"
 
 
-@pytest.mark.skipif(shutil.which("kubectl") is None, reason="kubectl is not installed here")
+@needs_kubectl
 def test_the_kubeconfig_is_where_the_unit_looks_for_it(tmp_path: Path) -> None:
     (line,) = (line for line in commands() if line.startswith("umask"))
     target = one("Service.LoadCredential").partition(":")[2]
@@ -164,7 +164,7 @@ def test_the_values_of_the_page_are_right(tmp_path: Path) -> None:
     assert [profile.scheduler_name for profile in found.profiles] == ["asched"]
 
 
-@pytest.mark.skipif(shutil.which("kubectl") is None, reason="kubectl is not installed here")
+@needs_kubectl
 def test_the_secret_has_the_key_that_the_chart_reads(tmp_path: Path) -> None:
     (tmp_path / "journal-url").write_text("postgresql+asyncpg://u:p@h/n")
     (words,) = (words for words in of("kubectl") if "secret" in words)

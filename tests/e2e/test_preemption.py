@@ -42,6 +42,15 @@ async def _fill(s: Suite) -> list[str]:
     return names
 
 
+async def _run_a_victim_that_stays(s: Suite) -> None:
+    """It fills the one unit of the first node, and goes only when its finalizer is taken off."""
+    await s.offer(WORKERS[0], FOO, "1")
+    victim = pause_pod(
+        "victim", {FOO: "1"}, priorityClassName="low-priority", finalizers=[FINALIZER]
+    )
+    await s.run(victim)
+
+
 def _condition(pod: dict[str, Any], kind: str) -> dict[str, Any]:
     found = [c for c in pod["status"].get("conditions") or () if c["type"] == kind]
     return found[0] if found else {}
@@ -233,11 +242,7 @@ async def test_a_pod_that_never_preempts(tmp_path: Path) -> None:
 async def test_another_node_becomes_free_while_victims_go(tmp_path: Path) -> None:
     async with suite(tmp_path) as s:
         s.create_priority_classes(PRIORITIES)
-        await s.offer(WORKERS[0], FOO, "1")
-        victim = pause_pod(
-            "victim", {FOO: "1"}, priorityClassName="low-priority", finalizers=[FINALIZER]
-        )
-        await s.run(victim)
+        await _run_a_victim_that_stays(s)
         s.create(pause_pod("preemptor", {FOO: "1"}, priorityClassName="high-priority"))
         await s.until(lambda: s.pod("preemptor")["status"].get("nominatedNodeName") == WORKERS[0])
         await s.offer(WORKERS[1], FOO, "1")
@@ -248,11 +253,7 @@ async def test_another_node_becomes_free_while_victims_go(tmp_path: Path) -> Non
 async def test_a_higher_preemptor_takes_the_nomination(tmp_path: Path) -> None:
     async with suite(tmp_path) as s:
         s.create_priority_classes(PRIORITIES)
-        await s.offer(WORKERS[0], FOO, "1")
-        victim = pause_pod(
-            "victim", {FOO: "1"}, priorityClassName="low-priority", finalizers=[FINALIZER]
-        )
-        await s.run(victim)
+        await _run_a_victim_that_stays(s)
 
         def nomination(name: str) -> str:
             node: str = s.pod(name)["status"].get("nominatedNodeName") or ""

@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
+import anyio
 from aiohttp import web
 
 from tests.daemon.world import KUBE
@@ -40,6 +41,17 @@ class Service:
             return handler(question)
 
         self.answers[verb] = answered
+
+    def answer_when_released(self, verb: str, handler: Callable[[Json], Json]) -> anyio.Event:
+        """As :meth:`answer`; but every question waits until the event that comes back is set."""
+        release = anyio.Event()
+
+        async def answered(question: Json) -> Json:
+            await release.wait()
+            return handler(question)
+
+        self.answers[verb] = answered
+        return release
 
     def pass_only(self, *names: str, reason: str = "refused by the extender") -> None:
         """Filter: these nodes pass, where they are in question."""

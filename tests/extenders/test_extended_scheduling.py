@@ -269,13 +269,7 @@ async def test_failing_to_score_is_never_an_error(tmp_path: Path) -> None:
 
 async def test_a_slow_extender_delays_nobody_else(tmp_path: Path) -> None:
     async with serving() as service, world(tmp_path, nodes=4, cpu="64") as w:
-        release = anyio.Event()
-
-        async def when_released(question: Any) -> Any:
-            await release.wait()
-            return {"NodeNames": names_of(question)}
-
-        service.answers["filter"] = when_released
+        release = service.answer_when_released("filter", lambda q: {"NodeNames": names_of(q)})
         service.on_question = w.touch
         config = service.config(managedResources=[{"name": "example.com/slots"}], **FILTER)
         resources = {"requests": {"cpu": "100m", "example.com/slots": "1"}}
@@ -301,13 +295,9 @@ async def test_a_slow_extender_delays_nobody_else(tmp_path: Path) -> None:
 async def test_answers_count_for_nodes_that_are_still_feasible(tmp_path: Path) -> None:
     """While the extender thinks, the node that it will name fills up: it is asked about the rest."""
     async with serving() as service, world(tmp_path, nodes=2, cpu="1") as w:
-        release = anyio.Event()
-
-        async def answer(question: Any) -> Any:
-            await release.wait()
-            return {"NodeNames": [n for n in names_of(question) if n != "n1"]}
-
-        service.answers["filter"] = answer
+        release = service.answer_when_released(
+            "filter", lambda q: {"NodeNames": [n for n in names_of(q) if n != "n1"]}
+        )
         service.on_question = w.touch
         config = service.config(managedResources=[{"name": "example.com/slots"}], **FILTER)
         config = config.replace(
@@ -365,14 +355,12 @@ async def test_stopping_does_not_wait_for_an_extender(tmp_path: Path) -> None:
 async def test_a_slow_binder_delays_nobody_else(tmp_path: Path) -> None:
     """While an extender takes its time to bind some pods, others are decided for and bound."""
     async with serving() as service, world(tmp_path, nodes=2, cpu="64") as w:
-        release = anyio.Event()
 
-        async def bind(question: Any) -> Any:
-            await release.wait()
+        def bind(question: Any) -> Any:
             w.cluster.bind(question["PodNamespace"], question["PodName"], question["Node"])
             return {}
 
-        service.answers["bind"] = bind
+        release = service.answer_when_released("bind", bind)
         service.on_question = w.touch
         managed = [{"name": "example.com/slots", "ignoredByScheduler": True}]
         resources = {"requests": {"cpu": "100m", "example.com/slots": "1"}}
@@ -392,13 +380,7 @@ async def test_a_slow_binder_delays_nobody_else(tmp_path: Path) -> None:
 
 async def test_a_pod_deleted_while_its_question_is_out(tmp_path: Path) -> None:
     async with serving() as service, world(tmp_path, nodes=2) as w:
-        release = anyio.Event()
-
-        async def when_released(question: Any) -> Any:
-            await release.wait()
-            return {"NodeNames": names_of(question)}
-
-        service.answers["filter"] = when_released
+        release = service.answer_when_released("filter", lambda q: {"NodeNames": names_of(q)})
         service.on_question = w.touch
         async with w.daemon(service.config(**FILTER)) as daemon:
             w.add_pod("gone")

@@ -17,26 +17,12 @@ from asched.model.resources import Resource
 from asched.plugins.inter_pod_affinity import InterPodAffinity
 from asched.plugins.pod_topology_spread import PodTopologySpread
 from asched.state.cluster import ClusterState, ProfileHandle
-from tests.conformance.documents import Case, Document, documents
+from tests.conformance.documents import Case, Document
+from tests.plugins.recorded_documents import TOPICS, assert_as_recorded
 from tests.plugins.single_plugin import rejections, rows_of, scores
 
 pytestmark = pytest.mark.shared
 
-TOPICS = (
-    "resources",
-    "taints-tolerations",
-    "node-affinity",
-    "nodename-ports",
-    "image-locality",
-    "interpod-affinity",
-    "topology-spread",
-    "volumes",
-    "declared-features",
-    "preemption",
-    "fit-strategies",
-    "mixed",
-    "edge",
-)
 PLUGINS: tuple[type[InterPodAffinity] | type[PodTopologySpread], ...] = (
     InterPodAffinity,
     PodTopologySpread,
@@ -133,13 +119,4 @@ class Comparison:
 
 @pytest.mark.parametrize("topic", TOPICS)
 def test_answers_as_recorded(shared_dir: Path, topic: str) -> None:
-    compared = 0
-    wrong = []
-    for path in documents(shared_dir / "golden" / "kube", [topic]):
-        document = Document(path)
-        comparison = Comparison(document)
-        for number, case in enumerate(document.cases):
-            compared += 1
-            wrong += [f"{path.stem} case {number}: {d}" for d in comparison.differences(case)]
-    assert compared
-    assert not wrong, f"{len(wrong)} differences in {compared} cases\n" + "\n".join(wrong[:20])
+    assert_as_recorded(shared_dir, topic, Comparison)

@@ -21,25 +21,10 @@ from asched.plugins.node_resources_fit import NodeResourcesFit
 from asched.plugins.node_unschedulable import NodeUnschedulable
 from asched.plugins.scheduling_gates import SchedulingGates
 from asched.plugins.taint_toleration import TaintToleration
-from tests.conformance.documents import Case, Document, documents
+from tests.conformance.documents import Case, Document
+from tests.plugins.recorded_documents import TOPICS, assert_as_recorded
 from tests.plugins.single_plugin import build, pre_filter, rejections, rows_of, scores, table_of
 
-TOPICS = (
-    "resources",
-    "taints-tolerations",
-    "node-affinity",
-    "nodename-ports",
-    "image-locality",
-    "interpod-affinity",
-    "topology-spread",
-    "volumes",
-    "scheduling-gates",
-    "declared-features",
-    "preemption",
-    "fit-strategies",
-    "mixed",
-    "edge",
-)
 FILTERS: tuple[type[FilterAllPlugin], ...] = (
     NodeUnschedulable,
     NodeName,
@@ -148,12 +133,4 @@ class Comparison:
 
 @pytest.mark.parametrize("topic", TOPICS)
 def test_answers_as_recorded(shared_dir: Path, topic: str) -> None:
-    compared = 0
-    wrong = []
-    for path in documents(shared_dir / "golden" / "kube", [topic]):
-        comparison = Comparison(Document(path))
-        for number, case in enumerate(Document(path).cases):
-            compared += 1
-            wrong += [f"{path.stem} case {number}: {d}" for d in comparison.differences(case)]
-    assert compared
-    assert not wrong, f"{len(wrong)} differences in {compared} cases\n" + "\n".join(wrong[:20])
+    assert_as_recorded(shared_dir, topic, Comparison)

@@ -20,7 +20,8 @@ from asched.plugins.volume_binding import VolumeBinding
 from asched.plugins.volume_restrictions import VolumeRestrictions
 from asched.plugins.volume_zone import VolumeZone
 from asched.state.cluster import ClusterState
-from tests.conformance.documents import Case, Document, documents
+from tests.conformance.documents import Case, Document
+from tests.plugins.recorded_documents import assert_as_recorded
 from tests.plugins.volume_clusters import build, cluster_of, rejections
 
 TOPICS = ("volumes", "declared-features", "edge", "mixed", "preemption", "resources")
@@ -96,13 +97,4 @@ class Comparison:
 
 @pytest.mark.parametrize("topic", TOPICS)
 def test_answers_as_recorded(shared_dir: Path, topic: str) -> None:
-    compared = 0
-    wrong = []
-    for path in documents(shared_dir / "golden" / "kube", [topic]):
-        document = Document(path)
-        comparison = Comparison(document)
-        for number, case in enumerate(document.cases):
-            compared += 1
-            wrong += [f"{path.stem} case {number}: {d}" for d in comparison.differences(case)]
-    assert compared
-    assert not wrong, f"{len(wrong)} differences in {compared} cases\n" + "\n".join(wrong[:20])
+    assert_as_recorded(shared_dir, topic, Comparison)

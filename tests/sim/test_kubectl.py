@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import subprocess
 import sys
 from collections.abc import AsyncIterator
@@ -15,10 +14,10 @@ import pytest
 from asched.sim.auth import SCHEDULER
 from asched.sim.cluster import Cluster
 from asched.sim.http import ApiServer, tokens_for_two
+from tests.sim.kubectl import KUBECTL, Kubectl, needs_kubectl
 from tests.sim.objects import node, pod
 
-KUBECTL = shutil.which("kubectl")
-pytestmark = pytest.mark.skipif(KUBECTL is None, reason="kubectl is not installed here")
+pytestmark = needs_kubectl
 
 MANIFEST = """
 apiVersion: v1
@@ -45,43 +44,6 @@ spec:
     storage: true
     schema: {openAPIV3Schema: {type: object, x-kubernetes-preserve-unknown-fields: true}}
 """
-
-
-class Kubectl:
-    """Runs kubectl with a kubeconfig of its own and a home that it cannot know."""
-
-    def __init__(self, server: ApiServer, home: Path) -> None:
-        self.server = server
-        self.home = home
-        self.config = server.kubeconfig(home / "config")
-
-    async def run(self, *arguments: str, stdin: str = "", config: Path | None = None) -> str:
-        """What it printed; fails the test when it failed."""
-        code, printed, said = await self.tried(*arguments, stdin=stdin, config=config)
-        assert code == 0, said
-        return printed
-
-    async def tried(
-        self, *arguments: str, stdin: str = "", config: Path | None = None
-    ) -> tuple[int, str, str]:
-        """Exit code, standard output, standard error."""
-        assert KUBECTL is not None
-        done = await anyio.run_process(
-            [KUBECTL, *arguments],
-            input=stdin.encode(),
-            check=False,
-            env={
-                "PATH": os.environ["PATH"],
-                "HOME": str(self.home),
-                "KUBECONFIG": str(config or self.config),
-            },
-        )
-        return done.returncode, done.stdout.decode(), done.stderr.decode()
-
-    async def columns(self, *arguments: str) -> list[str]:
-        """The header of the table that it printed."""
-        printed = await self.run(*arguments)
-        return [part.strip() for part in printed.splitlines()[0].split("  ") if part.strip()]
 
 
 @pytest.fixture
