@@ -41,6 +41,10 @@ class Commits:
         self._next_seq = next_seq
         self._retry_s = retry_s
 
+    def unwritable(self) -> str:
+        """The same as what a check says of it."""
+        return f"the journal cannot be written: {self.trouble}" if self.trouble else ""
+
     async def append(self, batch: Sequence[AnyRecord], now_ns: int) -> int:
         """Append the batch; it is durable on return. Returns the number of its last record.
 

@@ -255,7 +255,7 @@ class Engine:
         written, no turn that takes longer than ``slow_turn_s``."""
         return [
             Check("caches", self._unlisted),
-            Check("journal", self._unwritable),
+            Check("journal", self._commits.unwritable),
             Check("engine-turn", partial(self._slow_turn, slow_turn_s)),
         ]
 
@@ -266,10 +266,6 @@ class Engine:
     def _unlisted(self) -> str:
         missing = ", ".join(sorted(resource.label for resource in self._awaited))
         return f"not listed yet: {missing}" if missing else ""
-
-    def _unwritable(self) -> str:
-        trouble = self.journal_trouble
-        return f"the journal cannot be written: {trouble}" if trouble else ""
 
     def _slow_turn(self, slow_turn_s: float) -> str:
         turn_s = self._turn_s()

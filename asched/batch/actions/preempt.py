@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from functools import partial
 from typing import ClassVar
 
@@ -14,7 +14,6 @@ from asched.batch.corrections import Correction
 from asched.batch.lines import Line
 from asched.batch.open_session import OpenSession
 from asched.batch.statement import BatchStatement
-from asched.batch.trace import Preemption, VictimSearch
 from asched.framework.pod_info import PodShape
 from asched.framework.session_objects import Job, Task, TaskStatus
 from asched.framework.session_plugins import Action, Session
@@ -133,29 +132,14 @@ class PreemptionRound:
 
     def _preempt(self, task: Task, statement: BatchStatement, hunt: Hunt) -> bool:
         """Whether the task got a place, by evicting or because there was room after all."""
-        session, names = self._session, self._session.node_books.names
+        session = self._session
         rows = np.flatnonzero(session.feasible(task))
         scores = session.scores(task, rows)
         with_room = self._uses_room and self._may_grow(task)
         if with_room and self._searcher.use_room(task, rows, scores, statement):
             return True
-        searches: dict[str, VictimSearch] = {}
-        assigned = False
-        order: Iterable[int] = self._searcher.best_first(task, rows, scores, hunt)
-        if self._trace.wanted:
-            order = [*order]
-        for row in order:
-            victims, said = self._searcher.search(task, row, hunt, with_room=with_room)
-            searches[names[row]] = said
-            if victims:
-                assigned = self._evict(task, row, victims, statement)
-                break
-        if self._trace.wanted:
-            by_node = session.by_node(rows, scores)
-            self._trace.decide(
-                task, Preemption(by_node, tuple(names[row] for row in order), searches)
-            )
-        return assigned
+        evict = partial(self._evict, task, statement)
+        return self._searcher.evict_on_best(task, rows, scores, hunt, evict, with_room=with_room)
 
     def _may_grow(self, task: Task) -> bool:
         """Whether the task's queue may have more than it has. Else the task can only take the place
@@ -163,7 +147,7 @@ class PreemptionRound:
         queue = self._session.queues[self._session.jobs[task.job].queue]
         return not self._session.overused(queue) and self._session.allocatable(queue, task)
 
-    def _evict(self, task: Task, row: int, victims: list[Task], statement: BatchStatement) -> bool:
+    def _evict(self, task: Task, statement: BatchStatement, row: int, victims: list[Task]) -> None:
         for victim in victims:
             statement.evict(victim, EvictionReason.PREEMPT, task)
         try:
@@ -171,4 +155,3 @@ class PreemptionRound:
         except Misplaced as problem:
             name = self._session.node_books.names[row]
             self._trace.line("pipeline-error", task.key, f"{name}: {problem}")
-        return True

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from functools import partial
 from typing import ClassVar
 
 import numpy as np
@@ -136,31 +136,19 @@ class ReclaimRound:
 
     def _reclaim(self, job: Job, task: Task, statement: BatchStatement) -> bool:
         """Whether the task got a place."""
-        session, names = self._session, self._session.node_books.names
+        session = self._session
         rows = np.flatnonzero(session.feasible(task))
         if not len(rows):
             return False
         scores = session.scores(task, rows)
         if self._uses_room and self._searcher.use_room(task, rows, scores, statement):
             return True
-        hunt = self._hunt(job)
-        searches: dict[str, VictimSearch] = {}
-        assigned = False
-        order: Iterable[int] = self._searcher.best_first(task, rows, scores, hunt)
-        if self._trace.wanted:
-            order = [*order]
-        for row in order:
-            victims, said = self._searcher.search(task, row, hunt, with_room=self._uses_room)
-            searches[names[row]] = said
-            if victims:
-                for victim in victims:
-                    statement.evict(victim, EvictionReason.RECLAIM, task)
-                statement.pipeline(task, row)
-                assigned = True
-                break
-        if self._trace.wanted:
-            by_node = session.by_node(rows, scores)
-            self._trace.decide(
-                task, Preemption(by_node, tuple(names[row] for row in order), searches)
-            )
-        return assigned
+        return self._searcher.evict_on_best(
+            task, rows, scores, self._hunt(job), partial(self._evict, task, statement),
+            with_room=self._uses_room,
+        )  # fmt: skip
+
+    def _evict(self, task: Task, statement: BatchStatement, row: int, victims: list[Task]) -> None:
+        for victim in victims:
+            statement.evict(victim, EvictionReason.RECLAIM, task)
+        statement.pipeline(task, row)

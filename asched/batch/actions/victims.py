@@ -11,7 +11,7 @@ from asched.batch.books import Misplaced
 from asched.batch.corrections import Correction
 from asched.batch.open_session import OpenSession
 from asched.batch.statement import BatchStatement
-from asched.batch.trace import VictimSearch, keys
+from asched.batch.trace import Preemption, VictimSearch, keys
 from asched.framework.nodes import Int64Column, RowArray
 from asched.framework.pod_info import PodInfo
 from asched.framework.resource_vector import ResourceVector
@@ -85,6 +85,38 @@ class VictimSearcher:
         found = VictimSearch(keys(candidates), keys(allowed))
         room = self._room(row) if with_room else ResourceVector()
         return self._enough(task, room, allowed), found
+
+    def evict_on_best(
+        self,
+        task: Task,
+        rows: RowArray,
+        scores: Int64Column,
+        hunt: Hunt,
+        evict: Callable[[int, list[Task]], None],
+        *,
+        with_room: bool,
+    ) -> bool:
+        """Have ``evict`` make room for the task where victims are found first, best node first, and
+        trace where it was looked. Returns whether there were any."""
+        session, names = self._session, self._session.node_books.names
+        searches: dict[str, VictimSearch] = {}
+        found = False
+        order: Iterable[int] = self.best_first(task, rows, scores, hunt)
+        if session.trace.wanted:
+            order = [*order]
+        for row in order:
+            victims, said = self.search(task, row, hunt, with_room=with_room)
+            searches[names[row]] = said
+            if victims:
+                evict(row, victims)
+                found = True
+                break
+        if session.trace.wanted:
+            by_node = session.by_node(rows, scores)
+            session.trace.decide(
+                task, Preemption(by_node, tuple(names[row] for row in order), searches)
+            )
+        return found
 
     def _enough(self, task: Task, gained: ResourceVector, victims: Iterable[Task]) -> list[Task]:
         chosen: list[Task] = []

@@ -74,7 +74,7 @@ class ShadowEngine:
 
     def checks(self) -> list[Check]:
         """What has to be so for it to compare."""
-        return [Check("caches", self._unlisted), Check("journal", self._unwritable)]
+        return [Check("caches", self._unlisted), Check("journal", self._commits.unwritable)]
 
     def troubles(self) -> list[str]:
         """What keeps it from comparing, a line each."""
@@ -83,10 +83,6 @@ class ShadowEngine:
     def _unlisted(self) -> str:
         missing = ", ".join(sorted(resource.plural for resource in self._follower.awaited))
         return f"not listed yet: {missing}" if missing else ""
-
-    def _unwritable(self) -> str:
-        trouble = self._commits.trouble
-        return f"the journal cannot be written: {trouble}" if trouble else ""
 
     def record_start(self, *records: AnyRecord) -> None:
         """Fold what a start adds to the journal; committed with the first turn."""
