@@ -8,10 +8,8 @@ from functools import partial
 import structlog
 
 from asched.daemon.binding import binding_cycle, plain_binding
-from asched.daemon.inbox import Outcome
-from asched.daemon.lanes import Lanes
+from asched.daemon.effect_context import EffectContext
 from asched.daemon.patient_binder import PatientBinder
-from asched.daemon.pauses import Pauses
 from asched.daemon.plugin_client import Ending
 from asched.daemon.plugin_settings import PluginLimits
 from asched.daemon.plugin_work import PluginWork
@@ -23,7 +21,6 @@ from asched.framework.status import Code
 from asched.framework.volumes import mounts_claims
 from asched.kube.client import ApiClient
 from asched.kube.extenders import HttpExtender
-from asched.kube.timing import Backoff
 from asched.kube.volume_writers import VolumeWriter
 from asched.kube.writers import BoundElsewhere, PodWriter
 from asched.model.node import Node
@@ -38,12 +35,8 @@ class Bindings:
 
     def __init__(
         self,
-        cluster: ClusterState,
+        context: EffectContext,
         client: ApiClient,
-        lanes: Lanes,
-        pauses: Pauses,
-        backoff: Callable[[], Backoff],
-        report: Callable[[Outcome], None],
         bound: Callable[[PodInfo, str], None],
         metrics: SchedulingMetrics,
         limits: PluginLimits,
@@ -56,14 +49,14 @@ class Bindings:
         self.extenders = extenders
         self.taken: set[str] = set()
         """Uids of pods that somebody else bound, until the failed binding is in the journal."""
-        self._cluster = cluster
+        self._cluster = context.cluster
         self._writer = PodWriter(client)
         self._volumes = VolumeWriter(client)
-        self._clock = client.clock
-        self._lanes = lanes
-        self._pauses = pauses
-        self._backoff = backoff
-        self._report = report
+        self._clock = context.clock
+        self._lanes = context.lanes
+        self._pauses = context.pauses
+        self._backoff = context.backoff
+        self._report = context.report
         self._bound = bound
         self._metrics = metrics
         self._limits = limits

@@ -27,7 +27,7 @@ class Commits:
         metrics: Metrics,
         *,
         next_seq: int,
-        retry_s: float,
+        retry_s: float = 1.0,
     ) -> None:
         """``next_seq`` is where the journal goes on; ``retry_s`` the pause before an append that
         failed is tried again."""

@@ -14,6 +14,7 @@ from asched import __version__
 from asched.batch.registry import SessionRegistry
 from asched.daemon.checkpoints import Checkpoints
 from asched.daemon.checks import Check, troubles
+from asched.daemon.commits import Commits
 from asched.daemon.config_file import Configuration
 from asched.daemon.effects import Effects
 from asched.daemon.engine import Engine, EngineLimits
@@ -267,12 +268,11 @@ def _assemble(parts: _Parts, start: Start, extenders: Sequence[HttpExtender]) ->
     resources = watched_for(profiles, configuration.sessions, load)
     engine = Engine(
         fold,
-        parts.journal,
+        Commits(parts.journal, parts.machine.clock, parts.metrics, next_seq=start.next_seq),
         effects,
         inbox,
         parts.machine.clock,
         parts.metrics,
-        next_seq=start.next_seq,
         awaited=frozenset(resources),
         limits=EngineLimits(slice_s=settings.engine.turn_time_slice.total_seconds()),
         committed=parts.checkpoints.committed,

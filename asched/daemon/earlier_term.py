@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 
 import structlog
 
-from asched.daemon.inbox import Outcome
-from asched.daemon.lanes import Lanes
-from asched.daemon.pauses import Pauses
+from asched.daemon.effect_context import EffectContext
 from asched.framework.status import Code
-from asched.kube.timing import Backoff
 from asched.kube.writers import Done, PodRef, PodWriter, Unknown
-from asched.state.cluster import ClusterState, PodEntry, PodPhase
+from asched.state.cluster import PodEntry, PodPhase
 from asched.state.records import BindFailed, Bound, EvictionFailed
 from asched.state.session_records import PodGroupWriteFailed
 
@@ -30,21 +26,13 @@ class EarlierTerm:
     Nothing here writes to the cluster.
     """
 
-    def __init__(
-        self,
-        cluster: ClusterState,
-        writer: PodWriter,
-        lanes: Lanes,
-        pauses: Pauses,
-        report: Callable[[Outcome], None],
-        backoff: Callable[[], Backoff],
-    ) -> None:
-        self._cluster = cluster
+    def __init__(self, context: EffectContext, writer: PodWriter) -> None:
+        self._cluster = context.cluster
         self._writer = writer
-        self._lanes = lanes
-        self._pauses = pauses
-        self._report = report
-        self._backoff = backoff
+        self._lanes = context.lanes
+        self._pauses = context.pauses
+        self._report = context.report
+        self._backoff = context.backoff
 
     def give_up(self) -> set[str]:
         """Report the end of every effect that is open, bindings as soon as their fate was read.

@@ -13,6 +13,7 @@ from anyio.abc import TaskGroup
 from asched.daemon.asking import Asking
 from asched.daemon.bindings import Bindings, is_served
 from asched.daemon.earlier_term import EarlierTerm
+from asched.daemon.effect_context import EffectContext
 from asched.daemon.inbox import Inbox
 from asched.daemon.lanes import Lanes
 from asched.daemon.metrics import Metrics
@@ -96,17 +97,14 @@ class Effects:
         self._report = inbox.put_outcome
         self._clock = client.clock
         self._pauses = Pauses(client.clock)
-        self._sessions = SessionEffects(
-            cluster, GroupWriter(client), events, self._lanes, inbox, self._pauses, client.clock,
-            backoff,
-        )  # fmt: skip
-        self._earlier_term = EarlierTerm(
-            cluster, self._writer, self._lanes, self._pauses, self._report, backoff
+        context = EffectContext(
+            cluster, self._lanes, self._pauses, backoff, self._report, client.clock
         )
+        self._sessions = SessionEffects(context, GroupWriter(client), events)
+        self._earlier_term = EarlierTerm(context, self._writer)
         self._bindings = Bindings(
-            cluster, client, self._lanes, self._pauses, backoff, self._report, self._bound,
-            metrics.scheduling, plugins.limits, extenders, stopwatch,
-        )  # fmt: skip
+            context, client, self._bound, metrics.scheduling, plugins.limits, extenders, stopwatch
+        )
         self._asking = Asking(cluster, extenders, tasks, inbox.put_outcome, plugins)
         self.limits = plugins.limits
         self._told: dict[str, _Told] = {}

@@ -31,7 +31,6 @@ from asched.daemon.telemetry.stopwatch import CycleStopwatch
 from asched.daemon.unshown import UnshownBindings
 from asched.deciders import AllDeciders
 from asched.framework.errors import ProfileError
-from asched.journal.store import JournalStore
 from asched.kube.changes import Change, Deleted, Listed
 from asched.model.resources import Resource, WatchedResource
 from asched.state.fold import Fold
@@ -67,8 +66,6 @@ class EngineLimits(msgspec.Struct, frozen=True):
     """How long a turn may go on observing, and again deciding, before it commits."""
     effects_under_way: int = 2_000
     """No more decisions while this many pods have effects that have not ended."""
-    journal_retry_s: float = 1.0
-    """Pause before an append that failed is tried again."""
     least_turn_s: float = 0.005
     """A turn begins no sooner than this after the one before: each costs a commit, however little has
     arrived. What comes after a pause is taken up at once."""
@@ -91,13 +88,12 @@ class Engine:
     def __init__(
         self,
         fold: Fold,
-        journal: JournalStore,
+        commits: Commits,
         effects: Effects,
         inbox: Inbox,
         clock: EngineClock,
         metrics: Metrics,
         *,
-        next_seq: int,
         awaited: frozenset[WatchedResource] = frozenset(Resource),
         limits: EngineLimits | None = None,
         committed: Committed = lambda seq: None,
@@ -106,9 +102,9 @@ class Engine:
         permitted: Callable[[], bool] = lambda: True,
         observer: CycleStopwatch | None = None,
     ) -> None:
-        """``next_seq`` is where the journal goes on. Nothing is decided before each of ``awaited``
-        was listed once. ``committed`` is told the last record of each batch that was stored.
-        ``sessions``: what takes part in batch sessions, by default all that is installed.
+        """Nothing is decided before each of ``awaited`` was listed once. ``committed`` is told the last
+        record of each batch that was stored. ``sessions``: what takes part in batch sessions, by
+        default all that is installed.
 
         On ``standby`` it observes and records, and decides nothing until a ``LeadershipGained`` comes
         through the inbox; with ``LeadershipLost`` that is over again. ``permitted`` is asked before
@@ -129,9 +125,7 @@ class Engine:
         )
         self._awaited = set(awaited)
         self._limits = limits or EngineLimits()
-        self._commits = Commits(
-            journal, clock, metrics, next_seq=next_seq, retry_s=self._limits.journal_retry_s
-        )
+        self._commits = commits
         self._committed = committed
         self._batch: list[AnyRecord] = []
         self._appending = False

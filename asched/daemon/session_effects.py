@@ -3,15 +3,12 @@ Events about them."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from datetime import datetime
 from functools import partial
 
 import structlog
 
-from asched.daemon.inbox import Inbox
-from asched.daemon.lanes import Lanes
-from asched.daemon.pauses import Pauses
+from asched.daemon.effect_context import EffectContext
 from asched.framework.pod_groups import find_group, group_of
 from asched.kube.events import EventRecorder
 from asched.kube.group_writer import (
@@ -21,10 +18,8 @@ from asched.kube.group_writer import (
     GroupWriter,
     rfc3339,
 )
-from asched.kube.timing import Backoff, Clock
 from asched.kube.writers import PatchOutcome, Refused, Unknown
 from asched.model.pod import Pod
-from asched.state.cluster import ClusterState
 from asched.state.session_records import PodGroupDecided, PodGroupWriteFailed, PodGroupWritten
 
 EVICT = "Evict"
@@ -37,24 +32,16 @@ class SessionEffects:
     """Carries out what sessions decided about PodGroups."""
 
     def __init__(
-        self,
-        cluster: ClusterState,
-        writer: GroupWriter,
-        events: EventRecorder | None,
-        lanes: Lanes,
-        inbox: Inbox,
-        pauses: Pauses,
-        clock: Clock,
-        backoff: Callable[[], Backoff],
+        self, context: EffectContext, writer: GroupWriter, events: EventRecorder | None
     ) -> None:
-        self._cluster = cluster
+        self._cluster = context.cluster
         self._writer = writer
         self._events = events
-        self._lanes = lanes
-        self._report = inbox.put_outcome
-        self._pauses = pauses
-        self._clock = clock
-        self._backoff = backoff
+        self._lanes = context.lanes
+        self._report = context.report
+        self._pauses = context.pauses
+        self._clock = context.clock
+        self._backoff = context.backoff
 
     def group_decided(self, decision: PodGroupDecided) -> None:
         """A PodGroup gets a status."""

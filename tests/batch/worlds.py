@@ -144,12 +144,9 @@ class World:
         )
         places = [*on]
         ranks = [*priorities]
-        requests = {name: amount for name, amount in (("cpu", cpu), ("memory", memory)) if amount}
-        main = Container(name="main", resources=ResourceRequirements(requests=requests))
-        init: tuple[Container, ...] = ()
-        if init_cpu is not None:
-            needs = ResourceRequirements(requests={"cpu": init_cpu})
-            init = (Container(name="init", resources=needs),)
+        wanted = {"cpu": cpu, "memory": memory}
+        main = _container("main", {name: amount for name, amount in wanted.items() if amount})
+        init = () if init_cpu is None else (_container("init", {"cpu": init_cpu}),)
         for index in range(pods):
             node = places[index] if index < len(places) else ""
             self.add(
@@ -177,7 +174,7 @@ class World:
 
     def foreign_pod(self, name: str, node: str, *, cpu: QuantityText, phase: str) -> None:
         """A pod of another scheduler, bound to the node."""
-        container = Container(name="main", resources=ResourceRequirements(requests={"cpu": cpu}))
+        container = _container("main", {"cpu": cpu})
         self.add(
             Pod(
                 metadata=ObjectMeta(name=name, namespace="ns", uid=f"foreign-{name}"),
@@ -195,6 +192,10 @@ class World:
         run = SessionRun(self.state, spec, REGISTRY, number, snapshot, NoVolumes(), NoTrace())
         run.run_actions()
         return run
+
+
+def _container(name: str, requests: dict[str, QuantityText]) -> Container:
+    return Container(name=name, resources=ResourceRequirements(requests=requests))
 
 
 def _no_plugins(name: str) -> NoReturn:

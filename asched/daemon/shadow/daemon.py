@@ -29,7 +29,6 @@ from asched.state.cluster import ClusterState
 from asched.state.records import EngineStarted, LeadershipGained, ShadowCompared
 from asched.state.rules import LATEST_RULES
 
-JOURNAL_RETRY_S = 1.0
 STOP_LIMIT_S = 20.0
 """How long a stopping daemon may take to explain what is open and to commit it."""
 
@@ -96,7 +95,7 @@ async def running_shadow(
         follower.note(note)
         log.warning("shadow mode", note=note)
     clock, inbox = machine.clock, Inbox()
-    commits = Commits(journal, clock, metrics, next_seq=next_seq, retry_s=JOURNAL_RETRY_S)
+    commits = Commits(journal, clock, metrics, next_seq=next_seq)
     engine = ShadowEngine(follower, commits, inbox, clock, listener or log_finding)
     engine.record_start(
         EngineStarted(
