@@ -16,7 +16,8 @@ from asched.framework.profile import Profile
 from asched.model.meta import Annotations
 from asched.model.pod import PodSpec
 
-_MOST_TEMPLATES = 1024
+_MOST_TEMPLATES = 256
+"""Each keeps a specification alive, also that of a template whose pods are gone."""
 
 
 class Concerned:
@@ -36,26 +37,35 @@ class Concerned:
         self.score = [w for w in profile.own_score if w.plugin.name not in unconcerned]
 
 
-class _Template:
-    """What is known of the pods of one template."""
+class _Alike:
+    """What the templates have in common that concern the same plugins."""
 
-    __slots__ = ("annotations", "concerned", "namespace", "spec", "unconcerned")
+    __slots__ = ("concerned", "unconcerned")
 
-    def __init__(self, pod: PodInfo, unconcerned: frozenset[str]) -> None:
-        # Held, so that its id stays its own.
-        self.spec: PodSpec = pod.pod.spec
-        self.annotations: Annotations = pod.pod.metadata.annotations
-        self.namespace = pod.namespace
+    def __init__(self, unconcerned: frozenset[str]) -> None:
         self.unconcerned = unconcerned
         """Of the plugins that go by the template."""
         self.concerned: dict[int, Concerned] = {}
         """By who of the plugins that are asked each time is unconcerned, a bit for each."""
 
 
+class _Template:
+    """What is known of the pods of one template."""
+
+    __slots__ = ("alike", "annotations", "namespace", "spec")
+
+    def __init__(self, pod: PodInfo, alike: _Alike) -> None:
+        # Held, so that its id stays its own.
+        self.spec: PodSpec = pod.pod.spec
+        self.annotations: Annotations = pod.pod.metadata.annotations
+        self.namespace = pod.namespace
+        self.alike = alike
+
+
 class Concerns:
     """What the plugins of one profile say that look at more than a node's own row. Memory, not state."""
 
-    __slots__ = ("_each_time", "_once", "_profile", "_templates")
+    __slots__ = ("_alike", "_each_time", "_once", "_profile", "_templates")
 
     def __init__(self, profile: Profile) -> None:
         self._profile = profile
@@ -64,31 +74,36 @@ class Concerns:
         each_time = [p for p in asked if not p.concerns_templates]
         self._each_time = [(1 << place, plugin) for place, plugin in enumerate(each_time)]
         self._templates: OrderedDict[int, _Template] = OrderedDict()
+        # By the plugins that are unconcerned: few such sets occur, however many templates there were.
+        self._alike: dict[frozenset[str], _Alike] = {}
 
     def of(self, pod: PodInfo) -> Concerned:
         """The plugins that the pod concerns now. Raises
         :class:`~asched.framework.plugin_calls.PluginFailure`."""
-        template = self._template(pod)
+        alike = self._alike_of(pod)
         said = 0
         for bit, plugin in self._each_time:
             if not concerns(plugin, pod):
                 said |= bit
-        concerned = template.concerned.get(said)
+        concerned = alike.concerned.get(said)
         if concerned is None:
-            names = template.unconcerned.union(p.name for b, p in self._each_time if said & b)
-            concerned = template.concerned[said] = Concerned(self._profile, names)
+            names = alike.unconcerned.union(p.name for b, p in self._each_time if said & b)
+            concerned = alike.concerned[said] = Concerned(self._profile, names)
         return concerned
 
-    def _template(self, pod: PodInfo) -> _Template:
+    def _alike_of(self, pod: PodInfo) -> _Alike:
         spec, meta = pod.pod.spec, pod.pod.metadata
         template = self._templates.get(id(spec))
         if template is not None:
             notes = template.annotations
             same = notes is meta.annotations or notes == meta.annotations
             if same and template.namespace == meta.namespace:
-                return template
-        template = _Template(pod, frozenset(p.name for p in self._once if not concerns(p, pod)))
-        self._templates[id(spec)] = template
+                return template.alike
+        names = frozenset(p.name for p in self._once if not concerns(p, pod))
+        alike = self._alike.get(names)
+        if alike is None:
+            alike = self._alike[names] = _Alike(names)
+        self._templates[id(spec)] = _Template(pod, alike)
         if len(self._templates) > _MOST_TEMPLATES:
             self._templates.popitem(last=False)
-        return template
+        return alike

@@ -1,0 +1,143 @@
+"""Deployments are rolled out again and again: nothing may be kept of those that are gone."""
+
+from __future__ import annotations
+
+import gc
+import sys
+from collections import Counter, deque
+from types import BuiltinFunctionType, FunctionType, ModuleType
+
+import msgspec
+
+from asched.cycle.concerns import Concerns
+from asched.cycle.decide import Decider
+from asched.framework.change_log import ChangeLog
+from asched.framework.pod_info import PodInfo
+from asched.model.pod import (
+    DEFAULT_SCHEDULER_NAME,
+    Affinity,
+    Pod,
+    PodAffinity,
+    PodAffinityTerm,
+    PodSpec,
+    TopologySpreadConstraint,
+    WeightedPodAffinityTerm,
+)
+from asched.model.resources import AnyObject
+from asched.model.selectors import LabelSelector
+from asched.state import records as r
+from asched.state.fold import Fold
+from asched.state.observe import observe_deletion, observe_object
+from tests.cycle.default_profile import default_fold
+from tests.state.objects import a_node, a_pod, bound
+
+_HOST = "kubernetes.io/hostname"
+_NODES = 12
+_APPS = 5
+_KEPT = 20
+"""Rollouts whose pods are there at a time."""
+_ROUND = 1024
+"""Memories of bounded size hold so many at most, and some begin afresh then: after whole rounds they
+hold as much as before."""
+_SETTLED = 256
+_SLACK = 0.05
+"""Tables of Python's grow by leaps, also where as many come as go."""
+
+_NO_PART_OF_IT = (type, ModuleType, FunctionType, BuiltinFunctionType, ChangeLog)
+"""Code; and logs, which hold a number of changes, however many templates those are of."""
+
+
+class Rollouts:
+    """A cluster in which each pod is the first of a new template, and goes when later ones are there."""
+
+    def __init__(self) -> None:
+        self.fold: Fold = default_fold()
+        self.decider = Decider(self.fold.state)
+        self._here: deque[Pod] = deque()
+        self._done = 0
+        for number in range(_NODES):
+            self._observe(a_node(f"n{number}", labels={_HOST: f"n{number}"}))
+
+    def go_on(self, rollouts: int) -> None:
+        for number in range(self._done, self._done + rollouts):
+            pod = _pod(number)
+            self._observe(pod)
+            for decision in iter(self.decider.next, ()):
+                for record in decision:
+                    self.fold.apply(record)
+                    if isinstance(record, r.Assigned):
+                        pod = bound(pod, record.node)
+            assert pod.node_name, "there is room for each"
+            self._observe(pod)
+            self._here.append(pod)
+            if len(self._here) > _KEPT:
+                gone = observe_deletion(self.fold.state, self._here.popleft())
+                assert gone is not None
+                self.fold.apply(gone)
+        self._done += rollouts
+
+    def held_bytes(self) -> Counter[str]:
+        """What the state and the decider consist of, by type."""
+        held: Counter[str] = Counter()
+        for part in _parts_of(self.fold, self.decider):
+            held[type(part).__name__] += sys.getsizeof(part)
+        return held
+
+    def _observe(self, item: AnyObject) -> None:
+        record = observe_object(self.fold.state, item)
+        assert record is not None
+        self.fold.apply(record)
+
+
+def _parts_of(*wholes: object) -> list[object]:
+    """All objects that these keep alive, and themselves."""
+    gc.collect()
+    parts = [*wholes]
+    seen = {id(part) for part in parts}
+    for part in parts:
+        for other in gc.get_referents(part):
+            if id(other) not in seen and not isinstance(other, _NO_PART_OF_IT):
+                seen.add(id(other))
+                parts.append(other)
+    return parts
+
+
+def _pod(number: int) -> Pod:
+    """Other labels and another image each time."""
+    app = LabelSelector(match_labels={"app": f"app-{number % _APPS}"})
+    labels = {**app.match_labels, "pod-template-hash": f"{number:x}"}
+    pod = a_pod(f"pod-{number}", {"cpu": f"{100 + number % 7}m"}, labels=labels)
+    apart = PodAffinityTerm(label_selector=app, topology_key=_HOST)
+    spread = TopologySpreadConstraint(
+        max_skew=5, topology_key=_HOST, when_unsatisfiable="DoNotSchedule", label_selector=app
+    )
+    replace = msgspec.structs.replace
+    spec = replace(
+        pod.spec,
+        containers=(replace(pod.spec.containers[0], image=f"app:v{number}"),),
+        topology_spread_constraints=(spread,) if number % 2 else (),
+        affinity=Affinity(
+            pod_anti_affinity=PodAffinity(
+                preferred=(WeightedPodAffinityTerm(weight=1, pod_affinity_term=apart),)
+            )
+        ),
+    )
+    return replace(pod, spec=spec)
+
+
+def test_templates_that_come_and_go_leave_nothing_behind() -> None:
+    cluster = Rollouts()
+    cluster.go_on(_ROUND + _SETTLED)
+    before = cluster.held_bytes()
+    cluster.go_on(_ROUND)
+    after = cluster.held_bytes()
+    assert after.total() < before.total() * (1 + _SLACK), (after - before).most_common(5)
+
+
+def test_templates_that_concern_the_same_plugins_cost_no_more_than_their_specification() -> None:
+    state = default_fold().state
+    concerns = Concerns(state.profiles[DEFAULT_SCHEDULER_NAME])
+    said = {id(concerns.of(PodInfo(_pod(number)))) for number in range(0, 2000, 2)}
+    assert len(said) == 1
+    specifications = [p for p in _parts_of(*gc.get_referents(concerns)) if isinstance(p, PodSpec)]
+    assert 0 < len(specifications) <= 256
