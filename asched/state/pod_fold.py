@@ -193,7 +193,7 @@ class PodFold:
         if not self.is_ours(entry):
             state.queue.remove(info.key)
             state.inquiries.pop(info.key, None)
-        elif info.key in state.queue:
+        elif info.key in state.queue or self._is_asked_about(info.key):
             events = pod_changes(old, info, EventResource.TARGET_POD)
             state.queue.update(info, [Happened(e, old.pod, info.pod) for e in events], state.now_ns)
         else:
@@ -201,6 +201,11 @@ class PodFold:
         for event in pod_changes(old, info, EventResource.UNSCHEDULED_POD):
             self._tell(event, old.pod, info.pod)
         self.kept_no_longer(info, kept_on)
+
+    def _is_asked_about(self, key: str) -> bool:
+        """Whether the attempt of a pending pod waits for extenders, and the pod in no queue."""
+        state = self._state
+        return key in state.inquiries and state.rules >= Rules.ASKED_PODS_STAY_IN_FLIGHT
 
     def gone(self, key: str) -> None:
         state = self._state

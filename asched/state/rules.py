@@ -33,6 +33,9 @@ class Rules(IntEnum):
     storage; before, they waited for the flush."""
     SESSIONS_BACK_OFF = 5
     """A pod that could not be bound as a session decided is left alone for a while by the next ones."""
+    ASKED_PODS_STAY_IN_FLIGHT = 6
+    """A pod that changes while extenders are asked about it waits for their answers, as if it had not
+    changed; before, it went to the active queue as a new one, and was tried beside that attempt."""
 
 
 LATEST_RULES = max(Rules)

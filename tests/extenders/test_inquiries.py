@@ -11,6 +11,8 @@ from asched.framework.config import Extender, ManagedResource
 from asched.framework.extenders import ExtenderSpec, ExtenderVerb, spec_of
 from asched.framework.pod_info import PodInfo
 from asched.model.pod import Container, ResourceRequirements
+from asched.plugins.node_resources_fit import NodeResourcesFit
+from asched.state import records as r
 from asched.state.inquiries import FilterAnswers, Inquiry, mask_of, packed, unpacked
 from asched.state.records import (
     ExtenderAsked,
@@ -19,7 +21,10 @@ from asched.state.records import (
     ExtenderPrioritized,
     ExtenderRefusal,
 )
-from tests.state.objects import a_pod
+from asched.state.rules import LATEST_RULES, Rules
+from tests.cycle.scheduling import Scheduling, the_one
+from tests.state.objects import a_node, a_pod
+from tests.state.profiles import profile_of
 
 UID, ATTEMPT = "u", 3
 masks = st.lists(st.booleans(), max_size=40).map(lambda bits: np.array(bits, np.bool_))
@@ -141,3 +146,36 @@ def test_no_secret_is_recorded() -> None:
     assert spec_of(extender) == ExtenderSpec(
         "https://host:1/x", filter_verb="f", weight=2, managed_resources=("a.b/c",)
     )
+
+
+def asked_about(rules: Rules) -> Scheduling:
+    scheduling = Scheduling(NodeResourcesFit, rules=rules)
+    profiles = (profile_of(NodeResourcesFit),)
+    extenders = (spec_of(Extender("http://x", filter_verb="filter")),)
+    scheduling.apply(r.ProfilesLoaded(profiles, extenders=extenders))
+    scheduling.see(a_node("n"), a_pod("p", {"cpu": "9"}))
+    assert isinstance(the_one(scheduling.decide()), r.Rejected)
+    # This time somebody has to be asked.
+    scheduling.see(a_node("m", {"cpu": "9", "pods": "9"}))
+    scheduling.pass_time(60)
+    assert isinstance(the_one(scheduling.decide()), ExtenderAsked)
+    return scheduling
+
+
+def test_a_pod_that_changes_while_its_question_is_out_waits_for_the_answer() -> None:
+    scheduling = asked_about(LATEST_RULES)
+    scheduling.see(a_pod("p", {"cpu": "9"}, labels={"now": "labelled"}))
+    assert scheduling.decide() == []
+    scheduling.apply(ExtenderFiltered("default/p", "pod-p", 2, 0, places(1, 0)))
+    decision = the_one(scheduling.decide())
+    assert isinstance(decision, r.Assigned)
+    assert (decision.node, decision.attempt) == ("m", 2)
+    assert scheduling.state.pods["default/p"].info.pod.metadata.labels == {"now": "labelled"}
+
+
+def test_journals_of_before_had_it_tried_beside_that() -> None:
+    scheduling = asked_about(Rules.SESSIONS_BACK_OFF)
+    scheduling.fold.apply(r.ObjectSeen(a_pod("p", {"cpu": "9"}, labels={"now": "labelled"})))
+    (again,) = scheduling.decider.next()
+    assert isinstance(again, ExtenderAsked)
+    assert again.attempt == 1
