@@ -23,13 +23,16 @@ SHARED_ENV = "ASCHED_SHARED"
 def shared_dir() -> Path:
     """The folder of recorded data beside the checkout (or ``$ASCHED_SHARED``).
 
-    It is not part of the project: where it is absent the test is skipped and says so.
+    It is not part of the project: where it is absent the test is skipped and says so. A folder that the
+    variable names has to be there.
     """
-    default = Path(__file__).resolve().parents[2] / "shared"
-    path = Path(os.environ.get(SHARED_ENV, default))
-    if not path.is_dir():
-        pytest.skip(f"recorded data is not here: {path} (set {SHARED_ENV} to its folder)")
-    return path
+    named = os.environ.get(SHARED_ENV)
+    path = Path(named or Path(__file__).resolve().parents[2] / "shared")
+    if path.is_dir():
+        return path
+    if named:
+        pytest.fail(f"{SHARED_ENV} names no folder: {path}")
+    pytest.skip(f"recorded data is not here: {path} (set {SHARED_ENV} to its folder)")
 
 
 @pytest.fixture(autouse=True)

