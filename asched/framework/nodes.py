@@ -140,6 +140,11 @@ class Nodes(ABC):
     def allocatable(self, resource: str) -> Int64Column:
         """What nodes offer, in the units of :mod:`asched.model.requests`; zeros if none does."""
 
+    def capacity(self, resource: str) -> Int64Column:
+        """As :meth:`allocatable`, for arithmetic with whole columns: one entry may stand for all rows
+        where they are alike, as in a cluster with machines of one size."""
+        return self.allocatable(resource)
+
     @abstractmethod
     def requested(self, resource: str) -> Int64Column:
         """What the pods on each node request together, assumed pods included."""

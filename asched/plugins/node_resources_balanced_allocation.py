@@ -80,10 +80,11 @@ class NodeResourcesBalancedAllocation(PreScorePlugin, ScoreAllPlugin, ScorePlugi
         without: list[NDArray[np.float64]] = []
         including: list[NDArray[np.float64]] = []
         for name, _, asked in state.read(_SCORED):
-            allocatable, used = nodes.allocatable(name), nodes.requested(name)
-            present = allocatable != 0
+            capacity, used = nodes.capacity(name), nodes.requested(name)
+            present = capacity != 0
             everywhere = bool(present.all())
-            capacity = allocatable if everywhere else np.where(present, allocatable, 1)
+            if not everywhere:
+                capacity = np.where(present, capacity, 1)
             offered.append(present)
             for fractions, amount in ((without, used), (including, used + asked)):
                 fraction = np.minimum(amount / capacity, 1.0)
@@ -132,7 +133,7 @@ def _balance(fractions: Fractions, offered: Sequence[BoolColumn]) -> Int64Column
         # One resource alone is in balance, and then the other fraction says nothing.
         deviation *= offered[0] & offered[1]
     elif len(fractions) < 2:
-        deviation = np.zeros(len(offered[0]))
+        deviation = np.zeros(len(fractions[0]))
     else:
         deviation = _deviation(fractions, offered)
     balance: Int64Column = ((1 - deviation) * MAX_NODE_SCORE).astype(np.int64)
@@ -141,7 +142,7 @@ def _balance(fractions: Fractions, offered: Sequence[BoolColumn]) -> Int64Column
 
 def _deviation(fractions: Fractions, offered: Sequence[BoolColumn]) -> NDArray[np.float64]:
     """The standard deviation, summed in the order of the resources as kube-scheduler sums it."""
-    size = len(offered[0])
+    size = len(fractions[0])
     count = np.zeros(size, np.int64)
     total = np.zeros(size)
     difference = np.zeros(size)

@@ -227,17 +227,18 @@ class NodeResourcesFit(
 
     def score_all(self, state: CycleState, pod: PodInfo, nodes: Nodes) -> Int64Column:
         total = np.zeros(nodes.size, np.int64)
-        weights = np.zeros(nodes.size, np.int64)
+        # Of one entry as long as all that counts is the same for all nodes.
+        weights = np.zeros(1, np.int64)
         for name, weight, asked in state.read(_SCORED):
-            capacity = nodes.allocatable(name)
+            capacity = nodes.capacity(name)
             requested = in_use(name, nodes, assume_defaults=True) + asked
             score = self._scorer.of_all(requested, capacity)
             total += score if weight == 1 else score * weight
             counts = capacity > 0
             if self._weighs_only_positive:
-                counts &= score > 0
-            weights += counts if weight == 1 else counts * np.int64(weight)
-        np.maximum(weights, 1, out=weights)
+                counts = counts & (score > 0)
+            weights = weights + (counts if weight == 1 else counts * np.int64(weight))
+        weights = np.maximum(weights, 1)
         if self._weighs_only_positive:
             rounded: Int64Column = np.floor(total / weights + 0.5).astype(np.int64)
             return rounded

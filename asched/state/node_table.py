@@ -78,6 +78,8 @@ class NodeTable(Nodes):
         self._labels: dict[str, Int32Column] = {}
         self._vocabulary = Vocabulary()
         self._views: dict[Hashable, NDArray[Any]] = {}
+        # By resource what all rows offer, None where they differ.
+        self._capacities: dict[str, Int64Column | None] = {}
         self._amount_columns: list[Int64Column] = []
         # By row, None where it is to be looked at again.
         self._fullness: list[int | None] = []
@@ -133,6 +135,13 @@ class NodeTable(Nodes):
 
     def allocatable(self, resource: str) -> Int64Column:
         return self._amounts("allocatable", self._allocatable, resource)
+
+    def capacity(self, resource: str) -> Int64Column:
+        try:
+            same = self._capacities[resource]
+        except KeyError:
+            same = self._capacities[resource] = _one_for_all(self.allocatable(resource))
+        return self.allocatable(resource) if same is None else same
 
     def requested(self, resource: str) -> Int64Column:
         return self._amounts("requested", self._requested, resource)
@@ -322,6 +331,7 @@ class NodeTable(Nodes):
         self._set_labels(row, {}, old.metadata.labels)
         for column in self._allocatable.values():
             column[row] = 0
+        self._capacities.clear()
         self._allowed_pods[row] = 0
         self._unschedulable[row] = False
         self._taint_ids[row] = 0
@@ -375,6 +385,7 @@ class NodeTable(Nodes):
                 return
             for name in old.status.allocatable.keys() - offered.keys():
                 self._column(self._allocatable, name)[row] = 0
+        self._capacities.clear()
         for name, number in amounts(offered).items():
             self._column(self._allocatable, name)[row] = number
         self._allowed_pods[row] = self._column(self._allocatable, PODS)[row]
@@ -513,3 +524,12 @@ class NodeTable(Nodes):
 
 def _longer(column: NDArray[S], extra: int, fill: object) -> NDArray[S]:
     return np.concatenate([column, np.full(extra, fill, column.dtype)])
+
+
+def _one_for_all(column: Int64Column) -> Int64Column | None:
+    """One entry that says what all say; None where they do not say the same."""
+    if not len(column) or (column != column[0]).any():
+        return None
+    one = column[:1].copy()
+    one.flags.writeable = False
+    return one

@@ -230,6 +230,14 @@ class NodeTableMachine(RuleBasedStateMachine):
         assert rows_by_name(self.table) == rows_by_name(fresh)
         self.empty_rows_hold_nothing()
 
+    @invariant()
+    def one_entry_stands_for_all_only_where_they_are_alike(self) -> None:
+        for name in RESOURCES:
+            column, capacity = self.table.allocatable(name), self.table.capacity(name)
+            assert capacity.tolist() == (
+                [column[0]] if len({*column.tolist()}) == 1 else column.tolist()
+            )
+
     def empty_rows_hold_nothing(self) -> None:
         for row in np.flatnonzero(~self.table.alive).tolist():
             assert self.table.names[row] == ""
