@@ -333,6 +333,9 @@ class Decider:
             elif answer.plugin in held_by:
                 held_by.remove(answer.plugin)
                 decisions.append(PermitAllowed(answer.key, uid, answer.plugin))
+                if not held_by:
+                    # As in kube-scheduler nobody is heard any more of a pod that was let go.
+                    del pending[answer.key]
         return tuple(decisions)
 
 

@@ -8,6 +8,7 @@ from asched.framework.cycle_state import CycleState
 from asched.framework.interface import (
     PermitPlugin,
     PermitResult,
+    PermitReview,
     Plugin,
     ReservePlugin,
     ReserveResult,
@@ -100,3 +101,29 @@ def test_what_a_plugin_says_while_it_is_told_becomes_decisions() -> None:
     assert not scheduling.state.waiting
     assert not scheduling.state.permits.answers
     assert not refolded(scheduling, AllOrNone).permits.answers
+
+
+class Fickle(PermitReview):
+    """Lets go what it holds, and then would rather not."""
+
+    name: ClassVar[str] = "Fickle"
+    api_version: ClassVar[int] = 1
+
+    def permit(self, state: CycleState, pod: PodInfo, node_name: str) -> PermitResult:
+        return PermitResult(Status(Code.WAIT), timeout_s=60.0)
+
+    def review(self) -> None:
+        for held in self.handle.waiting_pods():
+            held.allow(self.name)
+            held.reject(self.name, "on second thoughts")
+        raise RuntimeError("oh dear")
+
+
+def test_a_pod_that_was_let_go_is_not_rejected_any_more() -> None:
+    scheduling = Scheduling(Fickle)
+    scheduling.see(a_node("n0"), a_pod("one"))
+    assigned, *others = scheduling.decide()
+    assert isinstance(assigned, r.Assigned)
+    assert others == [r.PermitAllowed("default/one", "pod-one", "Fickle")]
+    assert not scheduling.state.waiting
+    assert not scheduling.state.permits.answers
