@@ -9,8 +9,9 @@ import structlog
 
 from asched.daemon.patient_binder import AbandonedError, PatientBinder
 from asched.daemon.plugin_work import PluginWork
+from asched.framework.binding_client import BindingClient
 from asched.framework.failures import FAILURES, printable, reason_of
-from asched.framework.interface import BindingClient, BindPlugin, PostBindPlugin, PreBindPlugin
+from asched.framework.interface import BindPlugin, PostBindPlugin, PreBindPlugin
 from asched.framework.pod_info import PodInfo
 from asched.framework.profile import Profile
 from asched.framework.status import SUCCESS, Status

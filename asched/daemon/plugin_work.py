@@ -19,14 +19,9 @@ from asched.daemon.plugin_client import (
 )
 from asched.daemon.plugin_settings import PluginLimits
 from asched.daemon.telemetry.stopwatch import BindingStopwatch
+from asched.framework.binding_client import BindingClient
 from asched.framework.failures import FAILURES, FailureReason, printable, reason_of
-from asched.framework.interface import (
-    PRE_BIND_TIME_LIMIT_S,
-    BindingClient,
-    BindPlugin,
-    Plugin,
-    PreBindPlugin,
-)
+from asched.framework.interface import PRE_BIND_TIME_LIMIT_S, BindPlugin, Plugin, PreBindPlugin
 from asched.framework.status import Code, Status
 from asched.plugins.default_binder import DefaultBinder
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from asched.framework.interface import Unavailable
+from asched.framework.binding_client import Unavailable
 from asched.framework.status import SUCCESS, Status
 from asched.framework.volume_books import ClaimRef
 from asched.kube.errors import ApiError, NoAnswerError

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
+from asched.framework.binding_client import BindingClient, Unavailable
 from asched.framework.cluster import (
     Cluster,
 )
@@ -34,7 +35,6 @@ from asched.framework.events import (
 from asched.framework.interface import (
     API_VERSION,
     Arguments,
-    BindingClient,
     BindPlugin,
     EnqueueExtensions,
     Eviction,
@@ -63,7 +63,6 @@ from asched.framework.interface import (
     Scope,
     ScoreAllPlugin,
     ScorePlugin,
-    Unavailable,
     Victim,
     Waiting,
 )

@@ -10,22 +10,21 @@ PreBind, Bind or PostBind, which are asynchronous.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from enum import Enum
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 
 import msgspec
 
+from asched.framework.binding_client import BindingClient
 from asched.framework.cluster import Cluster
 from asched.framework.cycle_state import CycleState
 from asched.framework.events import ClusterEventWithHint
 from asched.framework.nodes import Int64Column, NodeInfo, Nodes, RowArray, Verdicts
 from asched.framework.pod_info import PodInfo, QueuedPod
-from asched.framework.safety import BindingContext, Isolation, Permission
+from asched.framework.safety import Isolation, Permission
 from asched.framework.status import SUCCESS, Code, Status
-from asched.framework.volume_books import ClaimRef
 from asched.model.custom import CustomResource
-from asched.model.storage import PersistentVolume, PersistentVolumeClaim
 
 if TYPE_CHECKING:
     from asched.framework.trial import Fit
@@ -397,48 +396,6 @@ class PermitReview(PermitPlugin):
         """Before each decision, while any pod is held: shall the pods of :meth:`Handle.waiting_pods`
         still be? What is said of them becomes decisions at once. It is asked often and has to be
         quick. Where it raises, the pods that it holds are rejected."""
-
-
-class Unavailable(Exception):  # noqa: N818  a state of things, not a mistake
-    """The API server could not be asked just now."""
-
-
-class BindingClient(Protocol):
-    """What plugins of the binding cycle may ask of the API server.
-
-    Everything but :attr:`context` and :meth:`wait_until` has to be named in :attr:`Plugin.needs`, or
-    raises :class:`~asched.framework.safety.NotPermitted`.
-    """
-
-    @property
-    def context(self) -> BindingContext:
-        """How long the plugin may take, and whether it still need."""
-
-    async def bind(self, pod: PodInfo, node_name: str) -> Status:
-        """Post the Binding. A conflict is read back before anything is concluded."""
-
-    async def claim_volume(self, volume: str, claim: ClaimRef) -> Status:
-        """Set the volume's ``claimRef``. An error where another claim has it already."""
-
-    async def select_node(self, claim: ClaimRef, node_name: str) -> Status:
-        """Set the claim's annotation ``volume.kubernetes.io/selected-node``, for which its volume
-        is then made."""
-
-    async def read_volume(self, name: str) -> PersistentVolume | None:
-        """The volume as the API server has it now, None if it has none of that name. Raises
-        :class:`Unavailable`."""
-
-    async def annotate(self, pod: PodInfo, annotations: Mapping[str, str]) -> Status:
-        """Set annotations of the pod, over those of the same names. An error where it is gone."""
-
-    async def read_claim(self, claim: ClaimRef) -> PersistentVolumeClaim | None:
-        """The very claim as the API server has it now. Raises :class:`Unavailable`."""
-
-    async def wait_until(
-        self, check: Callable[[], Awaitable[Status | None]], timeout_s: float
-    ) -> Status | None:
-        """Ask ``check`` from time to time until it answers other than None; None where it did not
-        within ``timeout_s``."""
 
 
 PRE_BIND_TIME_LIMIT_S = 600.0

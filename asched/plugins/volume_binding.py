@@ -13,6 +13,7 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
+from asched.framework.binding_client import BindingClient, Unavailable
 from asched.framework.csi_nodes import CsiNodes
 from asched.framework.cycle_state import CycleState, StateKey
 from asched.framework.events import (
@@ -24,7 +25,6 @@ from asched.framework.events import (
 )
 from asched.framework.interface import (
     Arguments,
-    BindingClient,
     EnqueueExtensions,
     FilterAllPlugin,
     Handle,
@@ -35,7 +35,6 @@ from asched.framework.interface import (
     ReservePlugin,
     ReserveResult,
     ScoreAllPlugin,
-    Unavailable,
 )
 from asched.framework.nodes import Int64Column, Nodes, Verdicts
 from asched.framework.pod_info import PodInfo

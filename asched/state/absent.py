@@ -8,7 +8,8 @@ from __future__ import annotations
 
 from typing import Any, ClassVar
 
-from asched.framework.interface import BindingClient, BindPlugin, ExtensionPoint, QueueSortPlugin
+from asched.framework.binding_client import BindingClient
+from asched.framework.interface import BindPlugin, ExtensionPoint, QueueSortPlugin
 from asched.framework.pod_info import PodInfo, QueuedPod
 from asched.framework.profile import OwnHandle, PluginWeight, Profile, ProfileSpec
 from asched.framework.status import Status

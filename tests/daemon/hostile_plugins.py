@@ -9,9 +9,9 @@ from typing import ClassVar, cast
 
 import numpy as np
 
+from asched.framework.binding_client import BindingClient
 from asched.framework.cycle_state import CycleState
 from asched.framework.interface import (
-    BindingClient,
     FilterAllPlugin,
     FilterPlugin,
     PermitPlugin,

@@ -17,9 +17,10 @@ from asched.daemon.inbox import Inbox, Outcome, Reconfiguration
 from asched.daemon.metrics import Metrics
 from asched.daemon.outside.plugins import OutsidePlugins
 from asched.daemon.plugin_settings import PluginLimits
+from asched.framework.binding_client import BindingClient
 from asched.framework.config import Extender
 from asched.framework.extenders import ExtenderSpec
-from asched.framework.interface import BindingClient, Plugin, PostBindPlugin, PreBindPlugin
+from asched.framework.interface import Plugin, PostBindPlugin, PreBindPlugin
 from asched.framework.pod_info import PodInfo
 from asched.framework.status import SUCCESS, Status
 from asched.kube.client import ApiClient

@@ -13,7 +13,8 @@ import pytest
 from asched.daemon.config_file import parse
 from asched.daemon.daemon import Daemon, running_daemon
 from asched.daemon.leadership import LeadershipLostError, candidate
-from asched.framework.interface import BindingClient, PreBindPlugin
+from asched.framework.binding_client import BindingClient
+from asched.framework.interface import PreBindPlugin
 from asched.framework.pod_info import PodInfo
 from asched.framework.safety import Permission
 from asched.framework.status import SUCCESS, Status

@@ -7,12 +7,8 @@ from typing import ClassVar
 
 import anyio
 
-from asched.framework.interface import (
-    BindingClient,
-    BindPlugin,
-    PostBindPlugin,
-    PreBindPlugin,
-)
+from asched.framework.binding_client import BindingClient
+from asched.framework.interface import BindPlugin, PostBindPlugin, PreBindPlugin
 from asched.framework.pod_info import PodInfo
 from asched.framework.status import SUCCESS, Status
 from tests.daemon.world import KUBE, OWN, World, world

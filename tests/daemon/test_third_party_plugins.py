@@ -10,9 +10,9 @@ from typing import ClassVar
 import anyio
 import pytest
 
+from asched.framework.binding_client import BindingClient
 from asched.framework.cycle_state import CycleState
 from asched.framework.interface import (
-    BindingClient,
     BindPlugin,
     FilterPlugin,
     PermitPlugin,

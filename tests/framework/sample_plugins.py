@@ -9,10 +9,10 @@ from typing import ClassVar
 import msgspec
 import numpy as np
 
+from asched.framework.binding_client import BindingClient
 from asched.framework.cycle_state import CycleState
 from asched.framework.interface import (
     Arguments,
-    BindingClient,
     BindPlugin,
     FilterPlugin,
     Plugin,

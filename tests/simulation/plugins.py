@@ -9,9 +9,9 @@ from typing import Any, ClassVar
 
 import anyio
 
+from asched.framework.binding_client import BindingClient
 from asched.framework.cycle_state import CycleState
 from asched.framework.interface import (
-    BindingClient,
     FilterPlugin,
     PermitPlugin,
     PermitResult,
