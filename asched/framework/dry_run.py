@@ -26,6 +26,8 @@ _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _NEVER_STARTED = datetime.max.replace(tzinfo=UTC)
 _PRIORITY_OFFSET = 1 << 31
 """Added to each priority in a sum, so that fewer pods of a negative one count less, not more."""
+_MOST_LABEL_SETS = 1024
+"""That the budgets of are remembered: each rollout of a workload brings label sets of its own."""
 _REFUSED, _UNKIND, _KIND = 0, 1, 2
 """What is known of a row: no candidate; one that violates a budget; one that violates none."""
 
@@ -316,6 +318,8 @@ class Budgets:
         labels = pod.label_set
         known = self._of_labels.get(labels.number)
         if known is None:
+            if len(self._of_labels) >= _MOST_LABEL_SETS:
+                self._of_labels.clear()
             near: Mapping[str, list[PodDisruptionBudget]] = self._by_namespace
             known = self._of_labels[labels.number] = [
                 budget

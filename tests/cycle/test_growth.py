@@ -12,7 +12,9 @@ import msgspec
 from asched.cycle.concerns import Concerns
 from asched.cycle.decide import Decider
 from asched.framework.change_log import ChangeLog
+from asched.framework.dry_run import Budgets
 from asched.framework.pod_info import PodInfo
+from asched.model.meta import ObjectMeta
 from asched.model.pod import (
     DEFAULT_SCHEDULER_NAME,
     Affinity,
@@ -25,6 +27,7 @@ from asched.model.pod import (
 )
 from asched.model.resources import AnyObject
 from asched.model.selectors import LabelSelector
+from asched.model.workloads import PodDisruptionBudget, PodDisruptionBudgetSpec
 from asched.state import records as r
 from asched.state.fold import Fold
 from asched.state.observe import observe_deletion, observe_object
@@ -141,3 +144,19 @@ def test_templates_that_concern_the_same_plugins_cost_no_more_than_their_specifi
     assert len(said) == 1
     specifications = [p for p in _parts_of(*gc.get_referents(concerns)) if isinstance(p, PodSpec)]
     assert 0 < len(specifications) <= 256
+
+
+def test_budgets_are_not_remembered_for_labels_of_the_past() -> None:
+    selector = LabelSelector(match_labels={"app": "app-0"})
+    budget = PodDisruptionBudget(
+        metadata=ObjectMeta(name="b", namespace="default"),
+        spec=PodDisruptionBudgetSpec(selector=selector),
+    )
+    budgets = Budgets([budget])
+    held = []
+    for first in (0, _ROUND, 2 * _ROUND):
+        for number in range(first, first + _ROUND):
+            violating, _ = budgets.split([PodInfo(_pod(number))])
+            assert bool(violating) is (number % _APPS == 0)
+        held.append(sum(map(sys.getsizeof, _parts_of(*gc.get_referents(budgets)))))
+    assert held[2] < held[0] * (1 + _SLACK)
