@@ -19,7 +19,6 @@ from numpy.typing import NDArray
 from asched.framework.change_log import ChangeLog
 from asched.framework.nodes import (
     BoolColumn,
-    Int32Column,
     Int64Column,
     LabelColumn,
     NodeInfo,
@@ -27,13 +26,13 @@ from asched.framework.nodes import (
     RowArray,
     TaintColumn,
     TicketColumn,
-    Vocabulary,
 )
 from asched.framework.pod_info import HostPort, PodInfo
-from asched.model.node import Node, Taint
+from asched.model.node import Node
 from asched.model.requests import PODS, amounts
 from asched.state.fullness import FullnessNumbers
 from asched.state.images import ImageIndex
+from asched.state.node_marks import LabelIndex, TaintNumbers
 from asched.state.node_rows import NodeRows
 from asched.state.node_sweep import NodeSweep
 from asched.state.ports import PortIndex
@@ -75,8 +74,7 @@ class NodeTable(Nodes):
         self._scoring_memory = self._zeros(np.int64)
         self._allocatable: dict[str, Int64Column] = {}
         self._requested: dict[str, Int64Column] = {}
-        self._labels: dict[str, Int32Column] = {}
-        self._vocabulary = Vocabulary()
+        self._labels = LabelIndex()
         self._views: dict[Hashable, NDArray[Any]] = {}
         # By resource what all rows offer, None where they differ.
         self._capacities: dict[str, Int64Column | None] = {}
@@ -85,8 +83,7 @@ class NodeTable(Nodes):
         self._fullness: list[int | None] = []
         self._fullness_numbers = FullnessNumbers()
         self._taint_ids = self._zeros(np.int32)
-        self._taint_sets: list[tuple[Taint, ...]] = [()]
-        self._taint_numbers: dict[tuple[Taint, ...], int] = {(): 0}
+        self._taint_numbers = TaintNumbers()
         self._ports = PortIndex()
         self._images = ImageIndex()
         self._stamps = self._zeros(np.int64)
@@ -190,14 +187,15 @@ class NodeTable(Nodes):
         return self._view("unschedulable", self._unschedulable)
 
     def label(self, key: str) -> LabelColumn:
-        ids = self._labels.get(key)
+        labels = self._labels
+        ids = labels.columns.get(key)
         if ids is None:
-            return LabelColumn(np.full(self.size, -1, np.int32), self._vocabulary)
-        return LabelColumn(self._view(("label", key), ids), self._vocabulary)
+            return LabelColumn(np.full(self.size, -1, np.int32), labels.vocabulary)
+        return LabelColumn(self._view(("label", key), ids), labels.vocabulary)
 
     @property
     def taints(self) -> TaintColumn:
-        return TaintColumn(self._view("taints", self._taint_ids), self._taint_sets)
+        return TaintColumn(self._view("taints", self._taint_ids), self._taint_numbers.sets)
 
     def port_conflicts(self, ports: Sequence[HostPort]) -> BoolColumn:
         taken = np.zeros(self.size, np.bool_)
@@ -303,8 +301,9 @@ class NodeTable(Nodes):
             self._version += 1
         self._unschedulable[row] = node.spec.unschedulable
         self._set_allocatable(row, node, old)
-        self._set_labels(row, node.metadata.labels, {} if old is None else old.metadata.labels)
-        self._taint_ids[row] = self._taint_number(node.spec.taints)
+        old_labels = {} if old is None else old.metadata.labels
+        self._labels.set_row(row, node.metadata.labels, old_labels, self._capacity)
+        self._taint_ids[row] = self._taint_numbers.of(node.spec.taints)
         images = node.status.images
         if (images if old is None else images != old.status.images) and self._images.set_row(
             row, images
@@ -328,7 +327,7 @@ class NodeTable(Nodes):
         if stay:
             self._strays[name] = stay
         old = self.node(row)
-        self._set_labels(row, {}, old.metadata.labels)
+        self._labels.set_row(row, {}, old.metadata.labels, self._capacity)
         for column in self._allocatable.values():
             column[row] = 0
         self._capacities.clear()
@@ -389,23 +388,6 @@ class NodeTable(Nodes):
         for name, number in amounts(offered).items():
             self._column(self._allocatable, name)[row] = number
         self._allowed_pods[row] = self._column(self._allocatable, PODS)[row]
-
-    def _set_labels(self, row: int, labels: dict[str, str], old: dict[str, str]) -> None:
-        for key in old:
-            if key not in labels:
-                self._labels[key][row] = -1
-        for key, text in labels.items():
-            ids = self._labels.get(key)
-            if ids is None:
-                ids = self._labels[key] = np.full(self._capacity, -1, np.int32)
-            ids[row] = self._vocabulary.intern(text)
-
-    def _taint_number(self, taints: tuple[Taint, ...]) -> int:
-        number = self._taint_numbers.get(taints)
-        if number is None:
-            number = self._taint_numbers[taints] = len(self._taint_sets)
-            self._taint_sets.append(taints)
-        return number
 
     # -- pods ---------------------------------------------------------------------------------
 
@@ -514,16 +496,15 @@ class NodeTable(Nodes):
         self._capacity *= 2
         self._amount_columns.clear()
         for name in _COLUMNS:
-            setattr(self, name, _longer(getattr(self, name), extra, 0))
+            setattr(self, name, _longer(getattr(self, name), extra))
         for columns in (self._allocatable, self._requested):
             for name, column in columns.items():
-                columns[name] = _longer(column, extra, 0)
-        for name, ids in self._labels.items():
-            self._labels[name] = _longer(ids, extra, -1)
+                columns[name] = _longer(column, extra)
+        self._labels.grow(extra)
 
 
-def _longer(column: NDArray[S], extra: int, fill: object) -> NDArray[S]:
-    return np.concatenate([column, np.full(extra, fill, column.dtype)])
+def _longer(column: NDArray[S], extra: int) -> NDArray[S]:
+    return np.concatenate([column, np.zeros(extra, column.dtype)])
 
 
 def _one_for_all(column: Int64Column) -> Int64Column | None:
