@@ -25,7 +25,7 @@ def fork(table: NodeTable) -> NodeTable:
     twin._pods = [dict(pods) for pods in table._pods]
     twin._strays = {name: dict(pods) for name, pods in table._strays.items()}
     twin._ports = copy.deepcopy(table._ports)
-    twin._views, twin._amount_columns, twin._sweep = {}, [], None
+    twin._views, twin._capacities, twin._amount_columns, twin._sweep = {}, {}, [], None
     twin._row_log = ChangeLog(LOGGED)
     twin._object_log = ChangeLog(LOGGED)
     twin._pod_log = ChangeLog(LOGGED)

@@ -22,6 +22,7 @@ from asched.model.node import ContainerImage, Node, NodeStatus, Taint
 from asched.model.pod import ContainerPort
 from asched.model.quantity import MAX_INT64
 from asched.state.node_table import NodeTable
+from asched.state.table_fork import fork
 from tests.state.objects import a_node, a_pod, labelled
 
 NAMES = ("n0", "n1", "n2", "n3", "n4")
@@ -320,3 +321,14 @@ def test_images_change_the_layout_because_every_score_depends_on_them() -> None:
     status = NodeStatus(images=(ContainerImage(names=("app:v1",), size_bytes=5),))
     table.set_node(Node(metadata=node.metadata, spec=node.spec, status=status))
     assert table.layout > layout
+
+
+def test_a_fork_and_its_table_each_know_what_all_of_their_own_nodes_offer() -> None:
+    table = NodeTable()
+    table.set_node(a_node("n0", {"cpu": "4"}))
+    table.set_node(a_node("n1", {"cpu": "4"}))
+    assert table.capacity("cpu").tolist() == [4000]
+    twin = fork(table)
+    table.set_node(a_node("n1", {"cpu": "8"}))
+    assert twin.capacity("cpu").tolist() == [4000]
+    assert table.capacity("cpu").tolist() == [4000, 8000]
