@@ -13,7 +13,7 @@ from collections import Counter
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager
 from types import FrameType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import structlog
 from prometheus_client.core import CounterMetricFamily, Metric
@@ -70,8 +70,10 @@ def visited(frame: FrameType | None) -> Visit | None:
     """The plugin in which a stack is, if in any; the innermost where one calls another."""
     found: tuple[str, str] | None = None
     while frame is not None:
-        plugin = frame.f_locals.get("self")
-        if isinstance(plugin, Plugin):
+        plugin: Any = frame.f_locals.get("self")
+        # Not isinstance: an abstract class remembers who is no instance, and so does each of its
+        # subclasses, for every class that is ever seen here.
+        if Plugin in type(plugin).__mro__:
             if found is None or found[0] == plugin.name:
                 found = plugin.name, _POINTS.get(frame.f_code.co_name, frame.f_code.co_name)
         elif found is None and frame.f_code is hint_of.__code__:
