@@ -9,7 +9,7 @@ import structlog
 
 from asched.daemon.binding import binding_cycle, plain_binding
 from asched.daemon.effect_context import EffectContext
-from asched.daemon.patient_binder import PatientBinder
+from asched.daemon.patient_binder import AbandonedError, PatientBinder
 from asched.daemon.plugin_client import Ending
 from asched.daemon.plugin_settings import PluginLimits
 from asched.daemon.plugin_work import PluginWork
@@ -70,11 +70,14 @@ class Bindings:
         self._ended: Ending | None = None
         """How it was ended: a binding may begin after that, for what was decided before."""
 
-    def begin_if_due(self, entry: PodEntry) -> None:
-        """Bind the pod, in its lane, if it has a node and nobody has it wait."""
+    def begin_if_due(self, entry: PodEntry, *, perhaps_begun: bool = False) -> None:
+        """Bind the pod, in its lane, if it has a node and nobody has it wait. ``perhaps_begun``: an
+        earlier process may have sent the binding."""
         if entry.phase is PodPhase.ASSUMED and entry.info.key not in self._cluster.waiting:
             queued = self._cluster.queue.known(entry.info.key)
-            bind = partial(self._run, entry.info, entry.node, queued, self._clock.monotonic_s())
+            now_s = self._clock.monotonic_s()
+            begun_s = now_s if perhaps_begun else None
+            bind = partial(self._run, entry.info, entry.node, queued, now_s, begun_s)
             self._lanes.submit(entry.info.uid, "bind", bind)
 
     def forget(self, uid: str) -> None:
@@ -92,7 +95,12 @@ class Bindings:
             work.end(why)
 
     async def _run(
-        self, info: PodInfo, node_name: str, queued: QueuedPod | None, decided_at_s: float
+        self,
+        info: PodInfo,
+        node_name: str,
+        queued: QueuedPod | None,
+        decided_at_s: float,
+        perhaps_begun_s: float | None,
     ) -> None:
         """``queued`` is what the queue knew of the pod; None for one that a session placed."""
         if self._ended is Ending.LEADERSHIP_LOST:
@@ -103,17 +111,20 @@ class Bindings:
         profile = self._cluster.profiles.get(name)
         if profile is not None:
             profile = self._cluster.circuits.in_force(profile)
+        binder = PatientBinder(
+            self._writer, self._volumes, self._pauses, self._clock, self._backoff(),
+            self._node_exists, perhaps_begun_s,
+        )  # fmt: skip
         # Both can only be missing for what was decided before a restart, or has waited in its lane.
         served = is_served(self._cluster, name)
         if not served or not self._node_exists(node_name):
             missing = f"node {node_name}" if served else f"profile {name}"
             why = f"{missing} is gone since the pod was assigned"
-            self._report(BindFailed(info.key, info.uid, node_name, Code.ERROR, "", why))
+            if perhaps_begun_s is None or not served:
+                self._report(BindFailed(info.key, info.uid, node_name, Code.ERROR, "", why))
+            else:
+                await self._give_up(binder, info, node_name, why)
             return
-        binder = PatientBinder(
-            self._writer, self._volumes, self._pauses, self._clock, self._backoff(),
-            self._node_exists,
-        )  # fmt: skip
         watch = None
         if queued is not None and self._stopwatch is not None:
             watch = self._stopwatch.binding(info, queued.attempts)
@@ -138,6 +149,20 @@ class Bindings:
                 self._metrics.scheduled(queued.attempts, waited_s)
         self._metrics.attempt_ended(result, name, self._clock.monotonic_s() - decided_at_s)
         self._report(outcome)
+
+    async def _give_up(
+        self, binder: PatientBinder, info: PodInfo, node_name: str, why: str
+    ) -> None:
+        """End a binding that an earlier process may have sent and that is not wanted any more."""
+        try:
+            status = await binder.settle(info, node_name, why)
+        except AbandonedError:
+            return
+        if status.is_success:
+            self._report(Bound(info.key, info.uid, node_name))
+        else:
+            message = status.message
+            self._report(BindFailed(info.key, info.uid, node_name, Code.ERROR, "", message))
 
     async def _bind(
         self,

@@ -174,7 +174,7 @@ class Effects:
     def resume(self) -> None:
         """After a start: take up what was decided before and not known to be done."""
         for entry in self._cluster.pods.values():
-            self._bindings.begin_if_due(entry)
+            self._bindings.begin_if_due(entry, perhaps_begun=True)
         for eviction in self._cluster.evictions.values():
             self._evict(eviction)
         self._sessions.resume()

@@ -19,6 +19,10 @@ from asched.kube.writers import BindOutcome, Done, PodRef, PodWriter, Refused, U
 _CHECK_INTERVAL_S = 0.25
 """How often a plugin that waits for something looks again."""
 
+LATEST_ARRIVAL_S = 60.0
+"""So long after it was sent an API server may still carry a request out (``--request-timeout`` of
+kube-apiserver)."""
+
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
 
@@ -41,13 +45,17 @@ class PatientBinder(VolumeRequests):
         clock: Clock,
         backoff: Backoff,
         node_exists: Callable[[str], bool],
+        perhaps_begun_s: float | None = None,
     ) -> None:
+        """``perhaps_begun_s``: by then, on the monotonic clock, the binding may have been sent by whom
+        nobody can ask any more."""
         super().__init__(volumes)
         self.fate: BindOutcome | None = None
         """How the last try ended; None before the first."""
         self.abandoned = False
-        self._in_doubt = False
-        """Whether a try may have bound the pod without our knowledge."""
+        self._doubt_since_s = perhaps_begun_s
+        """When the last try was made that may have bound the pod without our knowledge, or may yet; None
+        where there is none."""
         self._writer = writer
         self._pauses = pauses
         self._clock = clock
@@ -63,16 +71,17 @@ class PatientBinder(VolumeRequests):
         while True:
             if not self._node_exists(node_name):
                 gone = f"node {node_name} is gone since the pod was assigned"
-                if self._in_doubt:
+                if self._doubt_since_s is not None:
                     return await self.settle(pod, node_name, gone)
                 return Status.error(gone)
             still_there = partial(self._node_exists, node_name)
             outcome = self.fate = await self._writer.bind(ref, node_name, still_there)
             if isinstance(outcome, Done):
                 return SUCCESS
-            self._in_doubt = self._in_doubt or isinstance(outcome, Unknown)
+            if isinstance(outcome, Unknown):
+                self._doubt_since_s = self._clock.monotonic_s()
             if not self._worth_waiting(outcome, node_name):
-                if self._in_doubt and isinstance(outcome, Refused):
+                if self._doubt_since_s is not None and isinstance(outcome, Refused):
                     # It was this try that was refused: nothing is said of the ones before.
                     return await self.settle(pod, node_name, outcome.message)
                 return Status.error(outcome.message)
@@ -97,7 +106,7 @@ class PatientBinder(VolumeRequests):
 
     async def settle(self, pod: PodInfo, node_name: str, message: str) -> Status:
         """Read back whether the pod was bound by somebody who did not say so; an error with
-        ``message`` where it was not.
+        ``message`` where it was not, and cannot be any more.
 
         Raises :class:`AbandonedError` where the daemon stops first.
         """
@@ -106,9 +115,19 @@ class PatientBinder(VolumeRequests):
             outcome = self.fate = await self._writer.fate(ref, node_name, message)
             if isinstance(outcome, Done):
                 return SUCCESS
+            delay_s = self._backoff.next_s()
             if not isinstance(outcome, Unknown):
-                return Status.error(outcome.message)
-            await self._pause(self._backoff.next_s())
+                left_s = self._doubt_left_s()
+                if left_s <= 0 or not isinstance(outcome, Refused):
+                    return Status.error(outcome.message)
+                delay_s = min(delay_s, left_s)
+            await self._pause(delay_s)
+
+    def _doubt_left_s(self) -> float:
+        """How long what was sent may still arrive."""
+        if self._doubt_since_s is None:
+            return 0.0
+        return self._doubt_since_s + LATEST_ARRIVAL_S - self._clock.monotonic_s()
 
     async def annotate(self, pod: PodInfo, annotations: Mapping[str, str]) -> Status:
         ref = PodRef(pod.namespace, pod.name, pod.uid)
@@ -142,4 +161,4 @@ class PatientBinder(VolumeRequests):
         # No server answered: deciding anew would only fail again. Or one did that cannot carry it out just
         # now, while an earlier try may have bound the pod, or may yet: its room must not be given away.
         not_now = outcome.status == 429 or outcome.status >= 500
-        return not outcome.status or (self._in_doubt and not_now)
+        return not outcome.status or (self._doubt_since_s is not None and not_now)

@@ -8,7 +8,7 @@ from random import Random
 
 import msgspec
 
-from asched.daemon.patient_binder import PatientBinder
+from asched.daemon.patient_binder import LATEST_ARRIVAL_S, PatientBinder
 from asched.daemon.pauses import Pauses
 from asched.framework.pod_info import PodInfo
 from asched.framework.status import Code
@@ -35,6 +35,7 @@ class NodeThatGoes:
 
     def __init__(self, *answers: Callable[[], HttpAnswer]) -> None:
         self.nodes = {"n"}
+        self.clock = ManualClock()
         self.asked: list[str] = []
         self._answers = [*answers]
 
@@ -47,8 +48,8 @@ class NodeThatGoes:
     async def open(self, credentials: Credentials, request: ApiRequest) -> OpenAnswer:
         raise NotImplementedError("nothing is watched")
 
-    def binder(self) -> PatientBinder:
-        clock, random = ManualClock(), Random(1)
+    def binder(self, perhaps_begun_s: float | None = None) -> PatientBinder:
+        clock, random = self.clock, Random(1)
         credentials = Credentials("http://127.0.0.1")
         client = ApiClient(
             self, FixedCredentials(credentials), credentials, clock=clock, random=random,
@@ -56,7 +57,7 @@ class NodeThatGoes:
         )  # fmt: skip
         return PatientBinder(
             PodWriter(client), VolumeWriter(client), Pauses(clock), clock,
-            Backoff(RetryPolicy(), random), self.nodes.__contains__,
+            Backoff(RetryPolicy(), random), self.nodes.__contains__, perhaps_begun_s,
         )  # fmt: skip
 
 
@@ -98,10 +99,28 @@ async def test_while_its_fate_is_unknown() -> None:
     assert (await network.binder().bind(POD, "n")).is_success
     assert network.asked == ["POST", *["GET"] * 5]
 
-    network = NodeThatGoes(silence, silence, silence, pod_on(""))
-    answer = await network.binder().bind(POD, "n")
+    network = NodeThatGoes(*[silence] * 3, *[pod_on("")] * 1000)
+    binder = network.binder()
+    begin_s = network.clock.monotonic_s()
+    answer = await binder.bind(POD, "n")
     assert (answer.code, answer.message) == (Code.ERROR, GONE)
-    assert network.asked == ["POST", *["GET"] * 3]
+    assert {*network.asked[1:]} == {"GET"}
+    # Not sooner than the API server gives a request up.
+    assert network.clock.monotonic_s() - begin_s >= LATEST_ARRIVAL_S
+
+
+async def test_what_was_sent_may_arrive_when_the_node_is_gone_already() -> None:
+    network = NodeThatGoes(*[silence] * 3, *[pod_on("")] * 5, pod_on("n"))
+    assert (await network.binder().bind(POD, "n")).is_success
+    assert network.asked.count("POST") == 1
+
+
+async def test_what_a_process_before_may_have_sent() -> None:
+    network = NodeThatGoes(*[pod_on("")] * 3, pod_on("n"))
+    network.nodes.clear()
+    binder = network.binder(perhaps_begun_s=network.clock.monotonic_s())
+    assert (await binder.bind(POD, "n")).is_success
+    assert network.asked == ["GET"] * 4
 
 
 async def test_a_server_that_puts_off_says_nothing_of_the_try_before() -> None:

@@ -7,7 +7,9 @@ from pathlib import Path
 from typing import ClassVar
 
 import anyio
+import pytest
 
+from asched.daemon import patient_binder
 from asched.daemon.daemon import Daemon
 from asched.framework.cycle_state import CycleState
 from asched.framework.interface import NodeStatuses, PostFilterPlugin, PostFilterResult, Victim
@@ -116,7 +118,11 @@ async def test_bindings_that_went_through_unheard_are_confirmed_by_the_list(
         assert (daemon.engine.stats.assigned, daemon.engine.stats.bound) == (0, 1)
 
 
-async def test_pods_and_nodes_that_vanished_while_down(tmp_path: Path) -> None:
+async def test_pods_and_nodes_that_vanished_while_down(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # How long a binding that was sent before may still arrive, which is a minute in earnest.
+    monkeypatch.setattr(patient_binder, "LATEST_ARRIVAL_S", 0.2)
     async with world(tmp_path, nodes=2, cpu="1") as w:
         w.faults.delay(NEVER_S, count=100, verb="create", resource=BINDING)
         w.add_pods(2, "p", "800m")
