@@ -253,6 +253,23 @@ class PodFold:
             self.regroup(entry)
         happened = Happened(_ASSIGNED_DELETE, pod, None, held_since_ns)
         self._state.queue.happened(happened, self._state.now_ns)
+        self._hurry_awaited(pod.node_name)
+
+    def _hurry_awaited(self, node_name: str) -> None:
+        """A pod left the node: members of gangs for which it may have made room there go on at once if
+        others of their gang are held. These keep room from everybody only for so long, and where that is
+        shorter than the backoff the gang would evict again and again and never be complete.
+
+        kube-scheduler takes pods out of the backoff whenever no other is active.
+        """
+        state = self._state
+        if state.rules < Rules.AWAITED_PREEMPTORS_GO_ON or not state.groups.holding:
+            return
+        for key in [*state.evictions.done_for]:
+            if state.nominator.node_of(key) == node_name:
+                entry = state.pods.get(key)
+                if entry is not None and group_of(entry.info.pod) in state.groups.holding:
+                    state.queue.activate(key, state.now_ns)
 
     def _settled(self, entry: PodEntry) -> None:
         """Nothing is left to decide or to wait for: bound, or gone."""

@@ -36,6 +36,9 @@ class Rules(IntEnum):
     ASKED_PODS_STAY_IN_FLIGHT = 6
     """A pod that changes while extenders are asked about it waits for their answers, as if it had not
     changed; before, it went to the active queue as a new one, and was tried beside that attempt."""
+    AWAITED_PREEMPTORS_GO_ON = 7
+    """A member of a gang for which room was made is tried without a backoff while Permit holds others of
+    its gang."""
 
 
 LATEST_RULES = max(Rules)

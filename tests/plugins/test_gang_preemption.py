@@ -366,3 +366,25 @@ def test_a_gang_that_takes_most_of_many_nodes() -> None:
     busy(other, *[0] * 149, *[9] * 11)
     other.see(a_gang("a", 150), *gang_pods("a", 150, priority=5))
     assert victims(other.decide()) == []
+
+
+@pytest.mark.parametrize(
+    ("rules", "at_once"), [(LATEST_RULES, True), (Rules.ASKED_PODS_STAY_IN_FLIGHT, False)]
+)
+def test_who_made_room_goes_on_while_others_of_its_gang_are_held(
+    rules: Rules, at_once: bool
+) -> None:
+    """Where the backoff is longer than they are held, the gang would be complete never."""
+    scheduling = Scheduling(*PLUGINS, rules=rules)
+    scheduling.see(a_node("free", {"cpu": "1", "memory": "8Gi", "pods": "110"}))
+    busy(scheduling, 0)
+    scheduling.see(a_gang("a", 2), *gang_pods("a", 2, priority=5))
+    assert victims(scheduling.decide()) == ["user0"]
+    assert evict(scheduling) == 1
+    # No time has passed: the backoff of who was rejected has not.
+    scheduling.decide()
+    assert (placed(scheduling) == ["a0", "a1"]) is at_once
+    scheduling.pass_time(2)
+    scheduling.decide()
+    assert placed(scheduling) == ["a0", "a1"]
+    check_replay(scheduling, *PLUGINS)
