@@ -127,6 +127,9 @@ class Engine:
         self._limits = limits or EngineLimits()
         self._commits = commits
         self._committed = committed
+        self._cut_short = False
+        """Whether decisions may follow those of the last turn though no pod is active: of pods that
+        Permit holds."""
         self._batch: list[AnyRecord] = []
         self._appending = False
         """Whether a batch is on its way to the journal, or never got there."""
@@ -388,6 +391,7 @@ class Engine:
         while len(decisions) < room and now_ns < ends_ns:
             began_ns = now_ns
             next_decisions = self._decider.next()
+            self._cut_short = bool(next_decisions)
             if not next_decisions:
                 return
             for decision in next_decisions:
@@ -403,7 +407,7 @@ class Engine:
     def _something_to_decide(self) -> bool:
         """Whether a decision may follow now. A session or a permit may have fallen due while nothing
         could be decided, when the look at the clock passed it over."""
-        if self._cluster.queue.head() is not None:
+        if self._cluster.queue.head() is not None or self._cut_short:
             return True
         due_ns = self._decider.next_timer_ns()
         return due_ns is not None and due_ns <= self._now_ns
@@ -477,7 +481,7 @@ class Engine:
         await anyio.lowlevel.checkpoint()
         if len(self._inbox) or self._listing is not None or self._unshown or self.drained:
             return
-        if self._may_decide() and self._cluster.queue.head() is not None:
+        if self._may_decide() and (self._cluster.queue.head() is not None or self._cut_short):
             return
         due_ns = self._next_timer_ns()
         if due_ns is None or self._stopping:
