@@ -171,6 +171,8 @@ class PodFold:
         if not entry.node:
             self.place(entry, node_name, PodPhase.BOUND)
             self._settled(entry)
+            # Permit may have held it until now.
+            self.regroup(entry)
             self._tell(_ASSIGNED_ADD, None, info.pod)
             return
         self._state.nodes.replace_pod(node_name, info)
