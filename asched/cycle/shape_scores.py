@@ -39,7 +39,7 @@ from asched.state.node_table import NodeTable
 
 PATCH_SHARE = 4
 """Patch while less than one row in this many changed; beyond, computing all is cheaper."""
-FEW_ROWS = 4
+FEW_ROWS = 24
 """Up to so many rows, going through them one by one costs less than numpy's overhead."""
 INFEASIBLE = -1
 
