@@ -28,6 +28,24 @@ def test_seeds(name: str) -> None:
     assert (lives == SEEDS_PER_CLASS) is (name == "calm")
 
 
+@pytest.mark.parametrize(
+    ("seed", "name"),
+    [
+        # A gang whose last member's backoff was longer than Permit held the others.
+        (6006612, "gangs"),
+        # A binding that a process before had sent, to a node that went and came back.
+        (6009254, "storm"),
+        # Somebody else bound a pod that Permit held.
+        (8100761, "storm"),
+        # A turn's time was over when the last member of a gang had its place.
+        (8200336, "gangs"),
+    ],
+)
+def test_seeds_that_found_something(seed: int, name: str) -> None:
+    outcome = simulate(seed, name)
+    assert not outcome.breach, outcome
+
+
 @pytest.mark.parametrize("name", ["storm", "leader", "sessions"])
 def test_a_seed_is_the_same_run_again(name: str) -> None:
     lines: list[str] = []
