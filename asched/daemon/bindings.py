@@ -122,47 +122,58 @@ class Bindings:
             why = f"{missing} is gone since the pod was assigned"
             if perhaps_begun_s is None or not served:
                 self._report(BindFailed(info.key, info.uid, node_name, Code.ERROR, "", why))
-            else:
-                await self._give_up(binder, info, node_name, why)
-            return
-        watch = None
-        if queued is not None and self._stopwatch is not None:
-            watch = self._stopwatch.binding(info, queued.attempts)
-        outcome = await self._bind(profile, binder, info, node_name, watch)
-        if watch is not None:
-            watch.end()
-        if outcome is None:
-            return
+                return
+            outcome = await self._give_up(binder, info, node_name, why)
+        else:
+            watch = None
+            if queued is not None and self._stopwatch is not None:
+                watch = self._stopwatch.binding(info, queued.attempts)
+            outcome = await self._bind(profile, binder, info, node_name, watch)
+            if watch is not None:
+                watch.end()
+        if outcome is not None:
+            self._ended_with(outcome, binder, queued, info, decided_at_s)
+
+    def _ended_with(
+        self,
+        outcome: Bound | BindFailed,
+        binder: PatientBinder,
+        queued: QueuedPod | None,
+        info: PodInfo,
+        decided_at_s: float,
+    ) -> None:
+        """Tell everybody what the binding came to."""
         result = AttemptResult.SCHEDULED
         if isinstance(outcome, BindFailed):
             result = AttemptResult.ERROR
             log.warning(
-                "binding failed", pod=info.key, node=node_name, plugin=outcome.plugin,
+                "binding failed", pod=info.key, node=outcome.node, plugin=outcome.plugin,
                 error=outcome.message,
             )  # fmt: skip
             if isinstance(binder.fate, BoundElsewhere):
                 self.taken.add(info.uid)
         else:
-            self._bound(info, node_name)
+            self._bound(info, outcome.node)
             if queued is not None and queued.entered_at_ns is not None:
                 waited_s = self._clock.utc().timestamp() - queued.entered_at_ns / 1e9
                 self._metrics.scheduled(queued.attempts, waited_s)
+        name = info.pod.spec.scheduler_name
         self._metrics.attempt_ended(result, name, self._clock.monotonic_s() - decided_at_s)
         self._report(outcome)
 
+    @staticmethod
     async def _give_up(
-        self, binder: PatientBinder, info: PodInfo, node_name: str, why: str
-    ) -> None:
-        """End a binding that an earlier process may have sent and that is not wanted any more."""
+        binder: PatientBinder, info: PodInfo, node_name: str, why: str
+    ) -> Bound | BindFailed | None:
+        """End a binding that an earlier process may have sent and that is not wanted any more. None
+        where the daemon stops first."""
         try:
             status = await binder.settle(info, node_name, why)
         except AbandonedError:
-            return
+            return None
         if status.is_success:
-            self._report(Bound(info.key, info.uid, node_name))
-        else:
-            message = status.message
-            self._report(BindFailed(info.key, info.uid, node_name, Code.ERROR, "", message))
+            return Bound(info.key, info.uid, node_name)
+        return BindFailed(info.key, info.uid, node_name, Code.ERROR, "", status.message)
 
     async def _bind(
         self,
