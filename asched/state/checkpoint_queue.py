@@ -35,7 +35,7 @@ class QueueImage(NamedTuple):
 
 def image_of(queue: SchedulingQueue) -> QueueImage:
     """A picture of the queue, quickly: what costs more is left to :func:`encoded`."""
-    everyone = [*queue, *(pod for pod, _ in queue._in_flight.values())]
+    everyone = [*queue, *(pod for pod, _ in queue._under_way.values())]
     unique = {id(pod): pod for pod in everyone}
     places = {ident: place for place, ident in enumerate(unique)}
 
@@ -52,7 +52,7 @@ def image_of(queue: SchedulingQueue) -> QueueImage:
         unschedulable=at(queue.unschedulable.values()),
         gated=at(queue.gated.values()),
         waiting_for=tuple((name, at(pods.values())) for name, pods in queue._waiting_for.items()),
-        in_flight=tuple((places[id(pod)], since) for pod, since in queue._in_flight.values()),
+        in_flight=tuple((places[id(pod)], since) for pod, since in queue._under_way.values()),
         events=(),
         events_start=queue._events_start,
         drifted=queue.drifted,
@@ -141,7 +141,7 @@ def refill(queue: SchedulingQueue, form: QueueForm, info: Callable[[int], PodInf
     queue._unschedulable = by_key(form.unschedulable)
     queue._gated = by_key(form.gated)
     queue._waiting_for = {plugin: by_key(places) for plugin, places in form.waiting_for}
-    queue._in_flight = {
+    queue._under_way = {
         pods[place].info.key: (pods[place], since) for place, since in form.in_flight
     }
     queue._events.extend(_happened(event, info) for event in form.events)

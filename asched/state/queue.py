@@ -56,7 +56,9 @@ class SchedulingQueue:
         # Rejected and gated pods by the plugin that must change its mind, so that an event looks
         # only at pods it could concern.
         self._waiting_for: dict[str, dict[str, QueuedPod]] = {}
-        self._in_flight: dict[str, tuple[QueuedPod, int]] = {}
+        # Attempts that were begun and have not ended, by pod, with where the events since begin. Such a
+        # pod is in flight, or active again where its attempt goes on (extenders have answered).
+        self._under_way: dict[str, tuple[QueuedPod, int]] = {}
         self._events: deque[Happened] = deque()
         self._events_start = 0
         self.arrivals = Arrivals()
@@ -97,7 +99,7 @@ class SchedulingQueue:
     def in_flight(self) -> Iterable[str]:
         """Keys of the pods that were decided and whose binding has not ended, or whose attempt waits
         for extenders."""
-        return (key for key in self._in_flight if key not in self._active.pods)
+        return (key for key in self._under_way if key not in self._active.pods)
 
     @property
     def events(self) -> Iterable[Happened]:
@@ -107,7 +109,7 @@ class SchedulingQueue:
     @property
     def flying(self) -> Iterator[QueuedPod]:
         """The pods in flight."""
-        return (self._in_flight[key][0] for key in self.in_flight)
+        return (self._under_way[key][0] for key in self.in_flight)
 
     def find(self, key: str) -> QueuedPod | None:
         return (
@@ -119,8 +121,8 @@ class SchedulingQueue:
 
     def known(self, key: str) -> QueuedPod | None:
         """The pod of that key, waiting or in flight."""
-        flying = self._in_flight.get(key)
-        return self.find(key) if flying is None else flying[0]
+        begun = self._under_way.get(key)
+        return self.find(key) if begun is None else begun[0]
 
     def head(self) -> QueuedPod | None:
         """The pod to be tried next."""
@@ -185,9 +187,9 @@ class SchedulingQueue:
 
     def update(self, info: PodInfo, events: Iterable[Happened], now_ns: int) -> None:
         """One of our pods changed. Where it was rejected, its own hints decide."""
-        flying = self._in_flight.get(info.key)
-        if flying is not None:
-            flying[0].info = info
+        begun = self._under_way.get(info.key)
+        if begun is not None:
+            begun[0].info = info
             self._events.extend(events)
             return
         pod = self.find(info.key)
@@ -206,7 +208,7 @@ class SchedulingQueue:
     def remove(self, key: str) -> None:
         """A pod went, or is bound: forget it, wherever it is."""
         self._forget(key)
-        self._end_flight(key)
+        self._end_attempt(key)
 
     # -- decisions and their outcomes ---------------------------------------------------------
 
@@ -223,13 +225,13 @@ class SchedulingQueue:
             self.drifted += 1
         pod.attempts += 1
         # An attempt that goes on keeps the events since it began.
-        self._in_flight.setdefault(key, (pod, self._events_end))
+        self._under_way.setdefault(key, (pod, self._events_end))
         return True
 
     def resume(self, key: str) -> None:
         """What the pod's attempt waited for is there: it goes on, under the same number, before
         any other pod is tried. Raises KeyError if it was not in flight."""
-        pod, _ = self._in_flight[key]
+        pod, _ = self._under_way[key]
         pod.attempts -= 1
         self._active.push(pod, FIRST_OF_ALL)
 
@@ -238,7 +240,7 @@ class SchedulingQueue:
         in flight."""
         if key not in self._active.pods:
             self.resume(key)
-        self._end_flight(key)
+        self._end_attempt(key)
 
     def reject(self, key: str, plugins: Iterable[str], pending: Iterable[str], now_ns: int) -> None:
         """The attempt, or its binding, was turned down by ``plugins``.
@@ -246,7 +248,7 @@ class SchedulingQueue:
         Where no plugin is named no event could wake the pod, so it is tried again after a backoff
         as after an error (``AddUnschedulablePodIfNotPresent`` of kube-scheduler).
         """
-        pod, since = self._in_flight[key]
+        pod, since = self._under_way[key]
         pod.unschedulable_plugins = frozenset(plugins)
         pod.pending_plugins = frozenset(pending)
         if not pod.unschedulable_plugins and not pod.pending_plugins:
@@ -256,7 +258,7 @@ class SchedulingQueue:
         pod.consecutive_errors = 0
         pod.timestamp_ns = pod.rejected_at_ns = now_ns
         missed = [*islice(self._events, since - self._events_start, None)]
-        self._end_flight(key)
+        self._end_attempt(key)
         self._wait(self._unschedulable, pod, pod.unschedulable_plugins | pod.pending_plugins)
         self.arrivals[arrivals.UNSCHEDULABLE, arrivals.ATTEMPT_FAILURE] += 1
         self._wake_by(pod, missed, now_ns)
@@ -264,19 +266,19 @@ class SchedulingQueue:
     def try_again(self, key: str, now_ns: int) -> None:
         """The attempt was turned down, but what it lacked is there by now: nothing is known against
         the pod, and it takes its old place among the active ones."""
-        pod, _ = self._in_flight[key]
+        pod, _ = self._under_way[key]
         pod.unschedulable_plugins = pod.pending_plugins = frozenset()
         pod.consecutive_errors = 0
-        self._end_flight(key)
+        self._end_attempt(key)
         self._activate_or_gate(pod, now_ns, arrivals.ATTEMPT_FAILURE)
 
     def fail(self, key: str, now_ns: int) -> None:
         """The attempt, or its binding, ended in an error: tried again after a backoff."""
-        pod, _ = self._in_flight[key]
+        pod, _ = self._under_way[key]
         pod.unschedulable_plugins = pod.pending_plugins = frozenset()
         pod.consecutive_errors += 1
         pod.timestamp_ns = pod.rejected_at_ns = now_ns
-        self._end_flight(key)
+        self._end_attempt(key)
         self._requeue(pod, now_ns, arrivals.ATTEMPT_FAILURE)
 
     def activate(self, key: str, now_ns: int) -> None:
@@ -289,7 +291,7 @@ class SchedulingQueue:
     def sort_in_again(self, key: str, now_ns: int) -> None:
         """What PreEnqueue and QueueSort say of an active pod may be another thing now."""
         pod = self._active.pods.get(key)
-        if pod is not None and key not in self._in_flight:
+        if pod is not None and key not in self._under_way:
             self._activate_or_gate(pod, now_ns)
 
     # -- events and timers --------------------------------------------------------------------
@@ -297,11 +299,11 @@ class SchedulingQueue:
     @property
     def heeds_events(self) -> bool:
         """Whether there is any pod that an event could wake, now or when its attempt ends."""
-        return bool(self._in_flight or self._waiting_for)
+        return bool(self._under_way or self._waiting_for)
 
     def happened(self, happened: Happened, now_ns: int) -> None:
         """Something in the cluster changed: wake the pods that it may help."""
-        if self._in_flight:
+        if self._under_way:
             self._events.append(happened)
         if not self._waiting_for:
             return
@@ -340,7 +342,7 @@ class SchedulingQueue:
         indexed = {plugin: {*pods} for plugin, pods in self._waiting_for.items()}
         if indexed != waiting:
             raise AssertionError(f"queue: pods by plugin are {waiting}, the index says {indexed}")
-        if self._events and not self._in_flight:
+        if self._events and not self._under_way:
             raise AssertionError(f"queue: {len(self._events)} events kept for no pod in flight")
         for key, pod in (*self._active.pods.items(), *self._backoff.pods.items()):
             if key != pod.info.key:
@@ -427,11 +429,11 @@ class SchedulingQueue:
                 if not waiting:
                     del self._waiting_for[plugin]
 
-    def _end_flight(self, key: str) -> None:
-        if self._in_flight.pop(key, None) is None:
+    def _end_attempt(self, key: str) -> None:
+        if self._under_way.pop(key, None) is None:
             return
         # Dictionaries keep order: the first in flight is the one with the oldest events to keep.
-        oldest = next((since for _, since in self._in_flight.values()), self._events_end)
+        oldest = next((since for _, since in self._under_way.values()), self._events_end)
         while self._events_start < oldest:
             self._events.popleft()
             self._events_start += 1
