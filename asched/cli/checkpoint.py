@@ -43,7 +43,7 @@ def checkpoint(
     """
 
     async def write() -> list[int]:
-        async with open_journal(journal) as store:
+        async with open_journal(journal, must_exist=True) as store:
             load = Registry.discover().load
             return await write_checkpoints(store, load, every=every, archive=archive)
 

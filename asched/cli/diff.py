@@ -10,7 +10,6 @@ from typing import Annotated, Final, NamedTuple
 
 import typer
 
-from asched.audit.history import Period
 from asched.audit.pods import AuditError
 from asched.audit.whatif.candidate import candidate_scheduler
 from asched.audit.whatif.comparison import Comparison, NamedRun, PlacedOnce, compare
@@ -82,13 +81,13 @@ def diff(
     from the journal, and simulated twice on a virtual clock: under the recorded configuration and
     under another one. Told are both, and what really was.
     """
-    period = _period(since, until)
+    asked = period(since, until)
     candidate = _candidate(config, plugins)
 
     async def question(store: JournalStore, registry: Registry) -> Comparison:
         with _doing() as doing:
             doing("reading the journal")
-            history = await recorded_history(store, registry.load, period)
+            history = await recorded_history(store, registry.load, asked)
             configured = None
             if candidate.configuration is not None:
                 configured = scheduler_of(candidate.configuration, Pace())
@@ -115,13 +114,6 @@ def diff(
         print_json(comparison.report())
     else:
         _print(comparison)
-
-
-def _period(since: str | None, until: str | None) -> Period:
-    asked = period(since, until)
-    if asked.until_ns is not None and asked.until_ns < asked.since_ns:
-        raise BadInput(f"asched: --until {until} lies before --since {since}")
-    return asked
 
 
 def _candidate(config: Path | None, plugins: str | None) -> _Candidate:

@@ -101,9 +101,11 @@ def history(
         print_json({"pods": found})
     elif unschedulable or preempted:
         _print_overview(found)
-    else:
+    elif found:
         for timeline in found:
             _print_timeline(timeline)
+    else:
+        print("nothing happened to it within that time")
 
 
 async def _named(

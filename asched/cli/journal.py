@@ -227,13 +227,13 @@ def export(
 def ask_journal(
     url: str, question: Callable[[JournalStore], Awaitable[T]], *, read_only: bool = True
 ) -> T:
-    """Open the journal at ``url`` and put a question to it.
+    """Open the journal at ``url``, which has to be there, and put a question to it.
 
     Raises CommandError for what cannot be answered.
     """
 
     async def answer() -> T:
-        async with open_journal(url, read_only=read_only) as store:
+        async with open_journal(url, read_only=read_only, must_exist=True) as store:
             return await question(store)
 
     try:

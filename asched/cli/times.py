@@ -40,11 +40,17 @@ def time_ns(text: str, now: datetime | None = None) -> int:
 
 
 def period(since: str | None, until: str | None) -> Period:
-    """What lies between the two; None for no bound. Raises BadInput for what is no time."""
+    """What lies between the two; None for no bound.
+
+    Raises BadInput for what is no time, and where the end lies before the beginning.
+    """
     now = datetime.now(UTC)
-    return Period(
+    asked = Period(
         0 if since is None else time_ns(since, now), None if until is None else time_ns(until, now)
     )
+    if asked.until_ns is not None and asked.until_ns < asked.since_ns:
+        raise BadInput(f"asched: --until {until} lies before --since {since}")
+    return asked
 
 
 def _ago(text: str, now: datetime) -> datetime:

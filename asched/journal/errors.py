@@ -19,6 +19,10 @@ class JournalSchemaError(JournalError):
     """The tables are not of this asched's revision, and cannot or may not be upgraded."""
 
 
+class JournalAbsentError(JournalSchemaError):
+    """The database is there, and holds no journal."""
+
+
 class JournalBusyError(JournalError):
     """Another process kept the journal locked for too long. Retrying the same append is safe."""
 

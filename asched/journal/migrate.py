@@ -11,7 +11,7 @@ from alembic.config import Config
 from alembic.script import ScriptDirectory
 from sqlalchemy import Connection
 
-from asched.journal.errors import JournalSchemaError
+from asched.journal.errors import JournalAbsentError, JournalSchemaError
 from asched.journal.revision import current
 
 
@@ -42,11 +42,12 @@ def newest() -> str:
 def refuse(connection: Connection) -> None:
     """Say why tables of a revision that is not the newest cannot be read.
 
-    Raises :class:`JournalSchemaError` saying both revisions and what to do.
+    Raises :class:`JournalSchemaError` saying both revisions and what to do,
+    :class:`JournalAbsentError` where there are no tables.
     """
     found = current(connection)
     if found is None:
-        raise JournalSchemaError("this database holds no journal")
+        raise JournalAbsentError("this database holds no journal")
     _refuse_newer(found)
     raise JournalSchemaError(
         f"the journal has schema {found}, this asched reads {newest()}: open it once for"

@@ -10,7 +10,7 @@ import anyio
 from sqlalchemy import URL, make_url
 from sqlalchemy.exc import ArgumentError
 
-from asched.journal.errors import JournalUrlError
+from asched.journal.errors import JournalAbsentError, JournalSchemaError, JournalUrlError
 from asched.journal.memory import MemoryStore
 from asched.journal.sql import Database, SqlStore
 from asched.journal.sqlite import SqliteDatabase
@@ -26,21 +26,35 @@ _POSTGRES = ("postgresql+asyncpg:", "postgresql:")
 
 
 @asynccontextmanager
-async def open_journal(url: str, *, read_only: bool = False) -> AsyncIterator[JournalStore]:
+async def open_journal(
+    url: str, *, read_only: bool = False, must_exist: bool = False
+) -> AsyncIterator[JournalStore]:
     """Open the journal at ``url`` and close it at the end of the block.
 
     ``url`` is a file's path, ``sqlite:///PATH``, ``sqlite+aiosqlite:///PATH`` (four slashes for an
-    absolute path), ``postgresql+asyncpg://USER@HOST/NAME`` or ``memory://``. Unless ``read_only``, a journal that is not there is made and
-    one of an older schema is upgraded.
+    absolute path), ``postgresql+asyncpg://USER@HOST/NAME`` or ``memory://``. Unless ``read_only``, one of
+    an older schema is upgraded, and one that is not there is made; with ``must_exist`` that is refused,
+    and nothing is written: a mistyped name makes no journal, and no tables in somebody else's database.
 
     Raises a :class:`~asched.journal.errors.JournalError` whose text is one line for the user.
     """
+    if must_exist and not read_only:
+        await _look_for_a_journal(url)
     store = await _open(url, read_only=read_only)
     try:
         yield store
     finally:
         with anyio.CancelScope(shield=True):
             await store.close()
+
+
+async def _look_for_a_journal(url: str) -> None:
+    try:
+        await (await _open(url, read_only=True)).close()
+    except JournalAbsentError:
+        raise
+    except JournalSchemaError:
+        pass  # Opening it for writing upgrades an older one, and refuses a newer one.
 
 
 async def _open(url: str, *, read_only: bool) -> JournalStore:

@@ -104,7 +104,7 @@ class PostgresDatabase:
         try:
             yield
         except JournalSchemaError as error:
-            raise JournalSchemaError(f"{self.name}: {error}") from None
+            raise type(error)(f"{self.name}: {error}") from None
         except JournalIOError as error:
             raise JournalOpenError(str(error)) from error
 

@@ -122,7 +122,7 @@ class SqliteDatabase:
         try:
             yield
         except JournalSchemaError as error:
-            raise JournalSchemaError(f"{self.path}: {error}") from None
+            raise type(error)(f"{self.path}: {error}") from None
 
     @asynccontextmanager
     async def read(self) -> AsyncIterator[AsyncConnection]:

@@ -47,6 +47,11 @@ def test_history_as_a_table(journal: Path) -> None:
     assert "+0.500 s" in out
 
 
+def test_history_of_a_time_without_any(journal: Path) -> None:
+    code, out, err = run(journal, "history", "web", "--since", "2999-01-01")
+    assert (code, out, err) == (0, "nothing happened to it within that time\n", "")
+
+
 def test_history_as_json(journal: Path) -> None:
     code, out, err = run(journal, "history", "default/web", "-o", "json")
     assert (code, err) == (0, "")
@@ -137,6 +142,10 @@ def test_every_event_and_its_fields_are_documented(entry: type[msgspec.Struct]) 
         (
             ("explain", "web", "--node", "smal"),
             "asched: no node 'smal' at that time; did you mean small?\n",
+        ),
+        (
+            ("history", "web", "--since", "2026-01-02", "--until", "2026-01-01"),
+            "asched: --until 2026-01-01 lies before --since 2026-01-02\n",
         ),
         (("history", "a/b/c"), "asched: 'a/b/c' names no pod; expected NAME or NAMESPACE/NAME\n"),
     ],

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import shutil
+import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import anyio
@@ -83,6 +85,30 @@ def test_mistakes_are_one_line(
     assert (code, out) == (2, "")
     assert err.startswith(message)
     assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    "args", [("checkpoint",), ("archive", "--before", "2026-01-31", "--to", "archive")]
+)
+def test_a_mistyped_journal_is_neither_made_nor_changed(
+    args: tuple[str, ...], tmp_path: Path
+) -> None:
+    absent, others = tmp_path / "jornal.db", tmp_path / "others.db"
+    with closing(sqlite3.connect(others)) as connection:
+        connection.execute("CREATE TABLE theirs (a)")
+    before = others.read_bytes()
+    assert run(*args, "--journal", absent) == (
+        2,
+        "",
+        f"asched: cannot open {absent}: no such file\n",
+    )
+    assert run(*args, "--journal", others) == (
+        2,
+        "",
+        f"asched: {others}: this database holds no journal\n",
+    )
+    assert others.read_bytes() == before
+    assert [path.name for path in tmp_path.iterdir()] == ["others.db"]
 
 
 def test_stats(path: Path) -> None:

@@ -15,7 +15,7 @@ from sqlalchemy.ext.asyncio import create_async_engine
 from asched.journal import migrate, open_journal, revision
 from asched.journal.chain import GENESIS, SealedBatch, seal
 from asched.journal.codec import CODEC
-from asched.journal.errors import JournalSchemaError
+from asched.journal.errors import JournalAbsentError, JournalOpenError, JournalSchemaError
 from asched.journal.schema import METADATA
 from asched.journal.verification import verify_journal
 from tests.journal.samples import mixed, turn
@@ -96,6 +96,23 @@ async def test_an_upgrade_keeps_what_is_there(database_url: str, revision: str) 
         await in_transaction(
             database_url, lambda c: c.execute(text("UPDATE journal_writer SET writer = 'me'"))
         )
+
+
+async def test_an_older_one_that_must_be_there_is_upgraded(database_url: str) -> None:
+    await in_transaction(database_url, upgrade_to(OLDER[0]))
+    await in_transaction(database_url, fill)
+    async with open_journal(database_url, must_exist=True) as store:
+        assert (await store.head()).seq == 7
+
+
+async def test_what_must_be_there_is_not_made(database_url: str) -> None:
+    with pytest.raises((JournalAbsentError, JournalOpenError)):
+        async with open_journal(database_url, must_exist=True):
+            pytest.fail("it opened")
+    async with open_journal(database_url):
+        pass
+    async with open_journal(database_url, must_exist=True) as store:
+        assert (await store.head()).seq == 0
 
 
 async def test_the_migrations_make_the_tables_that_queries_see(database_url: str) -> None:
