@@ -33,8 +33,9 @@ class PodName(NamedTuple):
         namespace, _, name = key.partition("/")
         return name == self.name and self.namespace in ("", namespace)
 
-    def choose(self, keys: Iterable[str]) -> str:
-        """The one pod's key among all that the journal knows.
+    def choose(self, keys: Iterable[str], *, archived_seq: int = 0) -> str:
+        """The one pod's key among all that the journal knows; records up to ``archived_seq`` are in
+        its archive, and nobody looked there.
 
         Raises :class:`AuditError` where there is none, naming the nearest, or more than one.
         """
@@ -47,7 +48,12 @@ class PodName(NamedTuple):
         wanted = f"{self.namespace or 'default'}/{self.name}"
         guess = nearest(wanted, known) or self._by_name(known)
         hint = f"; did you mean {guess}?" if guess else ""
-        raise AuditError(f"the journal knows no pod {self}{hint}")
+        elsewhere = (
+            f", but records 1 to {archived_seq} are in the archive (asched journal restore)"
+            if archived_seq
+            else ""
+        )
+        raise AuditError(f"the journal knows no pod {self}{elsewhere}{hint}")
 
     def _by_name(self, keys: Iterable[str]) -> str | None:
         of_name = {key.partition("/")[2]: key for key in keys}
@@ -67,4 +73,7 @@ async def find_pod(journal: JournalStore, pod: PodName) -> str:
     """
     prefix = object_subject("Pod", "")
     subjects = await journal.subjects(prefix.rstrip("/"))
-    return pod.choose(subject.removeprefix(prefix) for subject in subjects)
+    archived = await journal.archived()
+    return pod.choose(
+        (subject.removeprefix(prefix) for subject in subjects), archived_seq=archived.seq
+    )

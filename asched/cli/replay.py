@@ -71,6 +71,12 @@ def _replayed(url: str, wanted: int | None, last: int | None) -> ReplayReport:
         async with open_journal(url, read_only=True) as store:
             head = await store.head()
             first = await first_replayable(store) if wanted is None else wanted
+            if wanted is None and first > max(1, head.seq):
+                raise BadInput(
+                    f"asched: nothing to replay: records 1 to {(await store.archived()).seq} are in"
+                    f" the archive (asched journal restore), and no record follows the checkpoint"
+                    f" after them, at {first - 1}"
+                )
             if first > max(1, head.seq):
                 raise BadInput(f"asched: --from {first} is beyond the journal's end, {head.seq}")
             end = head.seq if last is None else min(last, head.seq)

@@ -55,6 +55,10 @@ class LazyCommand(TyperCommand):
         super().__init__(name=name, help=source.summary)
         self._source = source
 
+    def get_short_help_str(self, limit: int = 45) -> str:
+        """The whole summary: click wraps it, and would otherwise cut it off in a sentence's middle."""
+        return self._source.summary
+
     def load(self) -> Any:
         """The real command. Raises ImportError where its module is broken."""
         module = importlib.import_module(self._source.module)

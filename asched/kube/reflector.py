@@ -36,7 +36,6 @@ from asched.kube.timing import Backoff, Clock, RetryPolicy
 from asched.model.resources import (
     AnyObject,
     CustomWatched,
-    GroupResource,
     Resource,
     WatchedResource,
 )
@@ -89,8 +88,9 @@ class _Complaints:
         if kind == self._kind and now_s - self._said_at_s < self._every_s:
             return
         self._kind, self._said_at_s = kind, now_s
-        # That an optional API group is not installed is how most clusters are.
-        say = log.info if isinstance(self._resource, GroupResource) else log.warning
+        # That an optional API group is not installed, and that kube-scheduler's role does not let us
+        # read the rest of these, is how most clusters are.
+        say = log.info if self._resource in OPTIONAL else log.warning
         say(kind, resource=self._resource.label, error=text)
 
     def over(self) -> None:

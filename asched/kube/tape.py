@@ -72,7 +72,12 @@ class Tape:
                     change = self._change(resource, line, number)
                     if change is not None:
                         yield TapeChange(line.t, change)
-        except (OSError, EOFError, msgspec.DecodeError, UnicodeDecodeError) as error:
+        except gzip.BadGzipFile:
+            raise TapeError(f"{self._path}: not a tape: it is not gzipped") from None
+        except OSError as error:
+            why = error.strerror or str(error)
+            raise TapeError(f"{self._path}: cannot be read: {why}") from None
+        except (EOFError, msgspec.DecodeError, UnicodeDecodeError) as error:
             raise TapeError(f"{self._path}: not a tape: {error}") from None
 
     async def feed(self, sink: Sink) -> None:

@@ -259,5 +259,8 @@ async def test_of_an_archived_journal_what_stays_is_told(tmp_path: Path) -> None
         assert await explain(store, PodName.parse("p7-0"), REGISTRY.load)
         node = await node_timeline(store, "n0", REGISTRY.load)
         assert node is not None
-        with pytest.raises(AuditError, match="knows no pod"):
+        archived = (await store.archived()).seq
+        with pytest.raises(
+            AuditError, match=f"knows no pod never, but records 1 to {archived} are in the archive"
+        ):
             await timelines(store, PodName.parse("never"), REGISTRY.load)

@@ -205,3 +205,9 @@ def test_the_archive_writes_the_checkpoint_that_it_needs(tmp_path: Path) -> None
     assert run(*move)[1] == "nothing moved: nothing but the last batch was written before\n"
     assert run("verify", "--journal", path, "--archive", folder)[0] == 0
     assert run("checkpoint", "--journal", path) == (0, "the journal's end is kept already\n", "")
+    replayed = runner.invoke(app, ["replay", "--verify", "--journal", str(path)])
+    assert (replayed.exit_code, replayed.stdout) == (2, "")
+    assert replayed.stderr == (
+        "asched: nothing to replay: records 1 to 3 are in the archive (asched journal restore), and no"
+        " record follows the checkpoint after them, at 4\n"
+    )

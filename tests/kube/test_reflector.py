@@ -389,6 +389,14 @@ async def test_no_permission_is_said_once_a_while_and_tried_slowly() -> None:
     }
 
 
+async def test_what_the_role_does_not_let_us_read_is_no_warning() -> None:
+    forbidden = refusal(403, "Forbidden", "priorityclasses is forbidden: no")
+    with capture_logs() as logs:
+        async with reflecting(in_turn(forbidden), resource=Resource.PRIORITY_CLASSES) as scene:
+            await scene.until(lambda: scene.reflector.synced)
+    assert [(entry["log_level"], entry["event"]) for entry in logs] == [("info", "not permitted")]
+
+
 async def test_a_watch_that_opens_and_fails_is_complained_of_once_a_while() -> None:
     failing = Answer(body=[event_line("ERROR", {"kind": "Status", "code": 500, "message": "no"})])
     script = lists_and_watches(in_turn(listing([], "10")), in_turn(failing))
