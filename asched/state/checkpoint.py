@@ -78,6 +78,8 @@ class Image(NamedTuple):
     waiting: list[tuple[PodInfo, WaitingForm]]
     answers: tuple[AnswerForm, ...]
     evictions: tuple[EvictionForm, ...]
+    room_made: tuple[tuple[str, str], ...]
+    useless: tuple[str, ...]
     inquiries: tuple[InquiryForm, ...]
     queue: QueueImage
     sessions: tuple[SessionForm, ...]
@@ -114,6 +116,8 @@ def image_of_state(state: ClusterState) -> Image:
         ],
         tuple(AnswerForm(*answer) for answer in state.permits.answers),
         tuple(EvictionForm(*eviction) for eviction in state.evictions.values()),
+        (*state.evictions.done_for.items(),),
+        (*sorted(state.evictions.useless),),
         tuple(_inquiry_form(key, inquiry) for key, inquiry in state.inquiries.items()),
         image_of(state.queue),
         tuple(
@@ -227,6 +231,8 @@ def encode(image: Image) -> bytes:
         waiting,
         image.answers,
         image.evictions,
+        image.room_made,
+        image.useless,
         image.inquiries,
         queue,
         image.sessions,
@@ -273,7 +279,6 @@ def restore(blob: bytes, load: PluginLoader) -> Fold:
         circuit.until_ns, circuit.on_trial = kept.until_ns, kept.on_trial
         circuit.held.update(dict.fromkeys(kept.held))
     _fill_sessions(state, form, pods)
-    _fill_waits_for_room(state)
     _fill_groups(state)
     _fill_books(state)
     for answer in form.answers:
@@ -384,19 +389,10 @@ def _fill_pods(state: ClusterState, form: StateForm, pods: _Pods) -> None:
         state.evictions.begin(
             Eviction(eviction.victim, eviction.preemptor, eviction.node, eviction.reason)
         )
-
-
-def _fill_waits_for_room(state: ClusterState) -> None:
-    """Who has a use for room that evictions make follows from who is pending."""
-    evictions = state.evictions
-    for eviction in [*evictions.values()]:
-        preemptor = state.entry(eviction.preemptor.key, eviction.preemptor.uid)
-        if preemptor is None or preemptor.phase is PodPhase.BOUND:
-            evictions.forget(eviction.preemptor.uid)
-    making_room = {p.name for profile in state.profiles.values() for p in profile.post_filter}
-    for plugin in sorted(making_room):
-        for key, pod in state.queue._waiting_for.get(plugin, {}).items():
-            evictions.has_use(key, pod.info.uid)
+    for uid, key in form.room_made:
+        state.evictions.has_use(key, uid)
+    for uid in form.useless:
+        state.evictions.forget(uid)
 
 
 def _inquiry(form: InquiryForm) -> Inquiry:

@@ -20,7 +20,7 @@ from asched.state.records import Assigned, Lottery, PodSeen, ProfilesLoaded
 from asched.state.rules import Rules
 from asched.state.session_records import PodGroupDecided
 
-FORMAT = 7
+FORMAT = 8
 """To be raised whenever the form changes, or what the fold makes of the same records."""
 
 
@@ -194,6 +194,9 @@ class StateForm(Form):
     waiting: tuple[WaitingForm, ...]
     answers: tuple[AnswerForm, ...]
     evictions: tuple[EvictionForm, ...]
+    room_made: tuple[tuple[str, str], ...]
+    """Uids and keys of :attr:`Evictions.done_for`, in order."""
+    useless: tuple[str, ...]
     inquiries: tuple[InquiryForm, ...]
     queue: QueueForm
     sessions: tuple[SessionForm, ...]

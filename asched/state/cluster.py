@@ -225,7 +225,7 @@ class ProfileHandle:
 
     @property
     def preempted_for(self) -> Collection[str]:
-        return self._state.evictions.done_for
+        return self._state.evictions.done_for.values()
 
     def fit(self, state: CycleState, pod: PodInfo) -> Fit:
         if self._profile is None:

@@ -18,7 +18,6 @@ class Evictions(Mapping[str, Eviction]):
         self._waiting: Counter[str] = Counter()
         """How many there are, by the uid of the pod that they make room for."""
         self._useless: set[str] = set()
-        """Uids of pods that some are for and that have no use for the room."""
         self._done_for: dict[str, str] = {}
 
     def __getitem__(self, victim_uid: str) -> Eviction:
@@ -35,10 +34,15 @@ class Evictions(Mapping[str, Eviction]):
         return preemptor_uid in self._waiting
 
     @property
-    def done_for(self) -> Collection[str]:
-        """The keys of the pods that some were for, and none is any more, and of those that gave a
-        place back which Permit had held; but for those that were forgotten since."""
-        return self._done_for.values()
+    def done_for(self) -> Mapping[str, str]:
+        """The pods that some were for, and none is any more, and those that gave a place back which
+        Permit had held; but for those that were forgotten since. Keys by uid."""
+        return self._done_for
+
+    @property
+    def useless(self) -> Collection[str]:
+        """Uids of pods that some are for and that have no use for the room."""
+        return self._useless
 
     def begin(self, eviction: Eviction) -> None:
         self.end(eviction.victim.uid)

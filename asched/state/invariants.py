@@ -142,7 +142,7 @@ def _check_room_made(state: ClusterState) -> None:
     """A pod that was held back while room was made for it, or turned away to make some, is found when
     there may be room."""
     evictions = state.evictions
-    done = {*evictions.done_for}
+    done = {*evictions.done_for.values()}
     for key, pod in (*state.queue.gated.items(), *state.queue.unschedulable.items()):
         if _HOLDS_BACK_PREEMPTORS in (pod.gating_plugin, *pod.unschedulable_plugins):
             _demand(

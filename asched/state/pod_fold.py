@@ -267,7 +267,7 @@ class PodFold:
         state = self._state
         if state.rules < Rules.AWAITED_PREEMPTORS_GO_ON or not state.groups.holding:
             return
-        for key in [*state.evictions.done_for]:
+        for key in [*state.evictions.done_for.values()]:
             if state.nominator.node_of(key) == node_name:
                 entry = state.pods.get(key)
                 if entry is not None and group_of(entry.info.pod) in state.groups.holding:

@@ -39,6 +39,7 @@ def test_seeds(name: str) -> None:
         (8100761, "storm"),
         # A turn's time was over when the last member of a gang had its place.
         (8200336, "gangs"),
+        (20004072, "gangs"),
     ],
 )
 def test_seeds_that_found_something(seed: int, name: str) -> None:

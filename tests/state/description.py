@@ -40,6 +40,8 @@ def describe(state: ClusterState) -> dict[str, Any]:
             for key, waiting in state.waiting.items()
         },
         "evictions": dict(state.evictions),
+        "room made": [*state.evictions.done_for.items()],
+        "useless": {*state.evictions.useless},
         "preempting": sorted(
             key for key, e in state.pods.items() if state.evictions.make_room_for(e.info.uid)
         ),

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import rule
 
 from asched.cycle.decide import Decider
+from asched.framework.interface import Eviction, Victim
 from asched.state import records as r
 from asched.state.checkpoint import CheckpointError, checkpoint_of, restore
 from asched.state.checkpoint_form import FORMAT, Form
@@ -94,6 +95,24 @@ def test_free_rows_are_filled_in_the_same_order() -> None:
         assert [pod.key for pod in each.state.nodes.pods(3)] == ["default/p"]
 
 
+def test_for_whom_room_was_made_and_who_has_no_use_for_it() -> None:
+    """Nobody can tell from the rest of the state: a pod that was turned away later by whoever makes
+    room has had none made."""
+    fold = Fold(ClusterState(), loader(*DEFAULT))
+    evictions = fold.state.evictions
+    for victim, preemptor in (("v1", "late"), ("v2", "early"), ("v3", "gone"), ("v4", "gone")):
+        evictions.begin(
+            Eviction(Victim(f"ns/{victim}", victim), Victim(f"ns/{preemptor}", preemptor), "n0")
+        )
+    for victim in ("v2", "v1", "v3"):
+        evictions.end(victim)
+    evictions.forget("gone")
+    again = restore(checkpoint_of(fold.state), loader(*DEFAULT)).state.evictions
+    assert [*again.done_for.items()] == [("early", "ns/early"), ("late", "ns/late")]
+    again.end("v4")
+    assert [*again.done_for] == ["early", "late"]
+
+
 def test_an_empty_state() -> None:
     blob = checkpoint_of(ClusterState())
     assert describe(restore(blob, loader()).state) == describe(ClusterState())
@@ -122,4 +141,4 @@ def test_a_changed_form_has_a_new_number() -> None:
         for field in msgspec.structs.fields(form)
     ]
     digest = sha256("\n".join(fields).encode()).hexdigest()[:16]
-    assert (FORMAT, digest) == (7, "d5750cf661c7c678")
+    assert (FORMAT, digest) == (8, "23fefcd452ad74d6")

@@ -113,7 +113,7 @@ def test_room_is_made_when_the_last_eviction_ended() -> None:
     assert not evictions.done_for
     evictions.end("b")
     assert not evictions.make_room_for("p")
-    assert [*evictions.done_for] == ["ns/p"]
+    assert evictions.done_for == {"p": "ns/p"}
     evictions.begin(_eviction("c", "p"))
     assert evictions.make_room_for("p")
     assert not evictions.done_for
@@ -124,7 +124,7 @@ def test_a_victim_that_is_chosen_for_another_pod_frees_the_first() -> None:
     evictions.begin(_eviction("a", "p"))
     evictions.begin(_eviction("a", "q"))
     assert evictions.make_room_for("q")
-    assert [*evictions.done_for] == ["ns/p"]
+    assert evictions.done_for == {"p": "ns/p"}
 
 
 def test_nothing_is_kept_of_a_pod_that_went_before_its_victims() -> None:
@@ -140,4 +140,4 @@ def test_nothing_is_kept_of_a_pod_that_went_before_its_victims() -> None:
     # Nor that it was forgotten.
     evictions.begin(_eviction("c", "p"))
     evictions.end("c")
-    assert [*evictions.done_for] == ["ns/p"]
+    assert evictions.done_for == {"p": "ns/p"}
