@@ -53,7 +53,8 @@ def write_segment(
     partial = folder / f"{name}.partial"
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        with partial.open("wb") as file:
+        # For its owner's eyes alone, like the journal.
+        with open(partial, "wb", opener=lambda path, flags: os.open(path, flags, 0o600)) as file:
             # No name and no time inside: the same batches make the same file.
             with gzip.GzipFile("", "wb", 6, file, mtime=0) as compressed:
                 compressed.write(_encode(_Header(FORMAT)) + b"\n")

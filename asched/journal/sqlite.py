@@ -8,6 +8,7 @@ SQLite checkpoints by itself, apart.
 
 from __future__ import annotations
 
+import os
 import sqlite3
 from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import asynccontextmanager, contextmanager
@@ -104,6 +105,7 @@ class SqliteDatabase:
     async def _open_for_writing(self, writer: AsyncEngine) -> None:
         assert self._file_lock is not None
         async with self._file_lock.held():
+            _make_private(self.path)
             with self._translated():
                 self._connection = await writer.connect()
         with self._located():
@@ -244,6 +246,18 @@ def _check_path(path: Path, *, read_only: bool) -> None:
         if not folder.is_dir():
             why = "is not a directory" if folder.exists() else "does not exist"
             raise JournalOpenError(f"cannot open {path}: {folder} {why}")
+    except OSError as error:
+        raise JournalOpenError(f"cannot open {path}: {error.strerror}") from None
+
+
+def _make_private(path: Path) -> None:
+    """Make the file, where there is none, for its owner's eyes alone, whatever the umask says: it tells
+    how the cluster is built. SQLite gives the files beside it the same mode."""
+    try:
+        # Exclusively, because closing a descriptor of an open database would drop SQLite's locks.
+        os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600))
+    except FileExistsError:
+        pass
     except OSError as error:
         raise JournalOpenError(f"cannot open {path}: {error.strerror}") from None
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import shutil
 import sqlite3
+import stat
 from contextlib import closing
 from pathlib import Path
 
@@ -202,6 +203,7 @@ def test_the_archive_writes_the_checkpoint_that_it_needs(tmp_path: Path) -> None
     anyio.run(write_turns, path)
     move = ("archive", "--before", "2000-01-01", "--to", folder, "--journal", path)
     assert run(*move)[1].startswith("moved records 1 to 3 to ")
+    assert [stat.S_IMODE(path.stat().st_mode) for path in folder.iterdir()] == [0o600]
     assert run(*move)[1] == "nothing moved: nothing but the last batch was written before\n"
     assert run("verify", "--journal", path, "--archive", folder)[0] == 0
     assert run("checkpoint", "--journal", path) == (0, "the journal's end is kept already\n", "")

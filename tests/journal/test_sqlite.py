@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sqlite3
+import stat
 from contextlib import closing
 from pathlib import Path
 
@@ -261,6 +262,20 @@ async def test_the_lock_excludes_and_gives_up(tmp_path: Path) -> None:
     second.close()
     with pytest.raises(JournalOpenError, match="cannot write"):
         FileLock(tmp_path / "absent" / "lock", timeout_s=1)
+
+
+async def test_a_journal_is_for_its_owner_alone_whatever_the_umask(tmp_path: Path) -> None:
+    folder = tmp_path / "journal"
+    folder.mkdir()
+    before = os.umask(0)
+    try:
+        async with open_journal(str(folder / "journal.db")) as store:
+            await store.claim("test", claimed_at_ns=1)
+            modes = {path.name: stat.S_IMODE(path.stat().st_mode) for path in folder.iterdir()}
+    finally:
+        os.umask(before)
+    assert modes.keys() >= {"journal.db", "journal.db-wal"}
+    assert set(modes.values()) == {0o600}
 
 
 async def test_a_schema_error_names_the_file(tmp_path: Path) -> None:
