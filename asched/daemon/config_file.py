@@ -124,7 +124,7 @@ class _Reader:
         problems = [*document.problems, *([problem] if problem else [])]
         if kind in self._numbers:
             first = self._numbers[kind]
-            problems.append(Problem(("kind",), f"document {first} is a {kind} already"))
+            problems.append(Problem(("kind",), f"document {first} is of kind {kind} already"))
         elif kind:
             self._numbers[kind] = number
             problems += self._decode(kind, number, document)

@@ -33,13 +33,28 @@ class LogLevel(Enum):
     ERROR = "error"
 
 
+_JOURNAL_URL: Final = "sqlite+aiosqlite:///asched.db"
+
+
 class JournalSettings(Section, frozen=True):
-    url: str = "sqlite+aiosqlite:///asched.db"
+    url: str = _JOURNAL_URL
     """Where records go: a SQLAlchemy URL. Three slashes are a path relative to the working
     directory, four an absolute one."""
     checkpoint_every: Annotated[int, msgspec.Meta(ge=0)] = 10_000
     """Records after which the state is kept again, for quick starts and time travel; 0 never keeps
     it."""
+
+    def __post_init__(self) -> None:
+        if self.url == _JOURNAL_URL:
+            return
+        # Here, because what opens journals takes its time to import, and most commands do without.
+        from asched.journal.errors import JournalUrlError
+        from asched.journal.opening import journal_file
+
+        try:
+            journal_file(self.url)
+        except JournalUrlError as error:
+            raise ValueError(f"url: {error}") from None
 
 
 class HealthSettings(Section, frozen=True):

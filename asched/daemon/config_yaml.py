@@ -55,7 +55,9 @@ def parse_documents(text: str) -> list[Document]:
         mark = error.problem_mark or error.context_mark
         what = " ".join(part for part in (error.context, error.problem) if part)
         raise YamlError(what, mark.line + 1 if mark else 0) from None
-    except (yaml.YAMLError, RecursionError) as error:
+    except RecursionError:
+        raise YamlError("nested too deeply") from None
+    except yaml.YAMLError as error:
         raise YamlError(" ".join(str(error).split())) from None
     documents = [_Builder().document(node) for node in nodes if node is not None]
     return [document for document in documents if document.value is not None]

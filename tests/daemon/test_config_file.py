@@ -120,6 +120,7 @@ def test_what_was_wrong_is_not_told_again_as_missing() -> None:
         ("a: &x [*x]", "f.yaml:1: not valid YAML: an alias contains itself"),
         ("? [a]\n: b", "f.yaml:1: not valid YAML: a key must be a plain value"),
         ("\x00", "f.yaml: not valid YAML: "),
+        ("[" * 5000 + "]" * 5000, "f.yaml: not valid YAML: nested too deeply"),
         ("just text", "f.yaml:1: document 1: expected a mapping with apiVersion and kind"),
         ("a: 1", "f.yaml:1: document 1: kind: required; expected KubeSchedulerConfiguration or"),
         (
@@ -143,7 +144,7 @@ def test_what_was_wrong_is_not_told_again_as_missing() -> None:
         ),
         (
             KUBE + "---\n" + KUBE,
-            "f.yaml:5: document 2: kind: document 1 is a KubeSchedulerConfiguration already",
+            "f.yaml:5: document 2: kind: document 1 is of kind KubeSchedulerConfiguration already",
         ),
         (KUBE + "parallelism: 1\nparallelism: 2", "parallelism: given twice, on lines 3 and 4"),
         (KUBE + "clientConnection: {qps: .inf}", "qps: .inf is not a number that can be used"),
@@ -154,6 +155,11 @@ def test_what_was_wrong_is_not_told_again_as_missing() -> None:
         (OWN + "engine: {seed: -1}", "engine.seed: must be at least 0, got -1"),
         (OWN + "engine: {turnTimeSlice: 0s}", "engine: turnTimeSlice must be greater than 0"),
         (OWN + "health: {address: 'a:70000'}", 'health: "a:70000" is no host:port'),
+        (
+            OWN + "journal: {url: 'mysql://me:secret@db/x'}",
+            "journal: url: cannot keep a journal in mysql://me:***@db/x: expected a file's path,",
+        ),
+        (OWN + "journal: {url: ''}", "journal: url: '' is not a journal: expected a file's path,"),
     ],
 )
 def test_what_is_refused(text: str, expected: str) -> None:
