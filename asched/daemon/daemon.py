@@ -188,7 +188,7 @@ async def _watch(client: ApiClient, daemon: Daemon, held: HeldWatch | None) -> N
     if held is None:
         await watch_from_first_answer(client, daemon.watch)
     else:
-        await held.room.hand_over(daemon.inbox.put_changes)
+        held.room.hand_over(daemon.inbox)
 
 
 async def watch_from_first_answer(client: ApiClient, watch: ClusterWatch) -> None:
@@ -288,7 +288,7 @@ def _assemble(parts: _Parts, start: Start, extenders: Sequence[HttpExtender]) ->
     watch = (
         start.held.watch
         if start.held is not None
-        else cluster_watch(parts.configuration, client, inbox.put_changes, load)
+        else cluster_watch(parts.configuration, client, inbox, load)
     )
     parts.metrics.watch(fold.state, lambda: watch.reflectors)
     parts.metrics.watch_work(

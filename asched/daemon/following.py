@@ -105,13 +105,18 @@ class WaitingRoom:
         self._sink: Sink | None = None
         self._listed = anyio.Event()
 
-    async def put_changes(self, batch: Batch) -> None:
-        """The sink of the reflectors."""
+    def put_changes(self, batch: Batch) -> None:
+        """As the :class:`~asched.kube.changes.Sink` of the reflectors."""
         if self._sink is not None:
-            await self._sink(batch)
+            self._sink.put_changes(batch)
             return
         for change in batch:
             self._keep(change)
+
+    async def until_room(self) -> None:
+        """It always has room, as it keeps no history; not so whom it was handed over to."""
+        if self._sink is not None:
+            await self._sink.until_room()
 
     async def until_listed(self, resources: frozenset[WatchedResource]) -> None:
         """Wait until each of them was listed."""
@@ -123,7 +128,7 @@ class WaitingRoom:
         """Those that were not listed yet."""
         return resources - self._known.keys()
 
-    async def hand_over(self, sink: Sink) -> None:
+    def hand_over(self, sink: Sink) -> None:
         """From now on everything goes to ``sink``, and first what is known."""
         self._sink = sink
         lists = tuple(
@@ -131,7 +136,7 @@ class WaitingRoom:
             for resource, known in self._known.items()
         )
         self._known.clear()
-        await sink(lists)
+        sink.put_changes(lists)
 
     def _keep(self, change: Change) -> None:
         if isinstance(change, Listed):

@@ -76,13 +76,16 @@ class Inbox:
     def __len__(self) -> int:
         return len(self._changes) + len(self._outcomes)
 
-    async def put_changes(self, batch: Batch) -> None:
-        """The sink of the reflectors."""
+    def put_changes(self, batch: Batch) -> None:
+        """As the :class:`~asched.kube.changes.Sink` of the reflectors."""
         self._changes.extend(batch)
         if batch:
             self._came += len(batch)
             self._arrivals.append((self._came, self._monotonic_ns()))
         self._arrived.set()
+
+    async def until_room(self) -> None:
+        """Hold back whoever delivers while too much waits."""
         while len(self._changes) > self._most_changes:
             await self._drained.wait()
 

@@ -105,7 +105,7 @@ class Standby:
         self._follower = follower
         self._room = WaitingRoom()
         load = parts.registry.load
-        self._watch = cluster_watch(parts.configuration, parts.client, self._room.put_changes, load)
+        self._watch = cluster_watch(parts.configuration, parts.client, self._room, load)
 
     @property
     def resources(self) -> frozenset[WatchedResource]:

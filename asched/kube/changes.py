@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from typing import Protocol
 
 import msgspec
 
@@ -35,5 +35,14 @@ class Deleted(msgspec.Struct, frozen=True, gc=False):
 
 Change = Listed | Upserted | Deleted
 Batch = tuple[Change, ...]
-Sink = Callable[[Batch], Awaitable[None]]
-"""Takes batches in order. Watching goes on when it returns: that is the back-pressure."""
+
+
+class Sink(Protocol):
+    """Where a watch delivers."""
+
+    def put_changes(self, batch: Batch) -> None:
+        """Take a batch; they come in order. It is taken when this returns, so whoever delivers knows
+        how far it has got, though it may be cancelled before there is room for more."""
+
+    async def until_room(self) -> None:
+        """Wait until more may come: the back-pressure. Watching goes on when it returns."""

@@ -220,12 +220,13 @@ class Reflector:
             params["continue"] = page.continue_token
         if not page.resource_version:
             raise MalformedAnswerError(f"list of {self.resource.plural} without a resourceVersion")
-        await self._sink((Listed(self.resource, tuple(objects), frozenset(unreadable)),))
+        self._sink.put_changes((Listed(self.resource, tuple(objects), frozenset(unreadable)),))
         self.synced = True
         self.fresh.set()
         self._resource_version = page.resource_version
         self._failures_in_a_row = 0
         self._slow_backoff.reset()
+        await self._sink.until_room()
 
     def _selector(self) -> dict[str, str]:
         return {"fieldSelector": self.field_selector} if self.field_selector else {}
@@ -275,7 +276,7 @@ class Reflector:
                     self.decoder.skip_line("longer than any object can be")
 
     async def _deliver(self, lines: list[bytes]) -> None:
-        """Hand over the changes of one chunk as one batch, then remember how far that is.
+        """Hand over the changes of one chunk as one batch, remember how far that is, and wait for room.
 
         Raises ApiError for an ERROR event and MalformedAnswerError for a garbled line, both after what
         came before it was handed over.
@@ -302,10 +303,12 @@ class Reflector:
                 if change is not None:
                     changes.append(change)
         if changes:
-            await self._sink(tuple(changes))
+            self._sink.put_changes(tuple(changes))
         if events:
             self._resource_version = _last_version(events) or self._resource_version
             self._failures_in_a_row = 0
+        if changes:
+            await self._sink.until_room()
         if ended is not None:
             raise ended
 
@@ -348,8 +351,9 @@ class Reflector:
         self._resource_version = ""
         self.fresh.set()
         if not self.synced:
-            await self._sink((Listed(self.resource, ()),))
+            self._sink.put_changes((Listed(self.resource, ()),))
             self.synced = True
+            await self._sink.until_room()
         return self._slow_backoff.next_s()
 
 

@@ -86,10 +86,12 @@ class Tape:
         for recorded in self:
             batch.append(recorded.change)
             if len(batch) >= BATCH_LIMIT:
-                await sink(tuple(batch))
+                sink.put_changes(tuple(batch))
                 batch = []
+                await sink.until_room()
         if batch:
-            await sink(tuple(batch))
+            sink.put_changes(tuple(batch))
+            await sink.until_room()
 
     def _change(self, resource: Resource, line: _Line, number: int) -> Change | None:
         decoder = self.decoders[resource]

@@ -24,10 +24,13 @@ class Heard:
         self.changes: list[Change] = []
         self._more = anyio.Event()
 
-    async def sink(self, batch: Sequence[Change]) -> None:
+    def put_changes(self, batch: Sequence[Change]) -> None:
         self.changes += batch
         self._more.set()
         self._more = anyio.Event()
+
+    async def until_room(self) -> None:
+        """There always is some."""
 
     async def until_listed(self, count: int) -> None:
         with anyio.fail_after(PATIENCE_S):
@@ -51,7 +54,7 @@ async def test_a_definition_that_is_installed_later_is_found() -> None:
     heard, server = Heard(), ApiServer(Cluster(seed=1))
     resources = in_order_of_listing(frozenset(GroupResource))
     async with server.run(), client_for(server.url, ManualClock()) as client:
-        watch = ClusterWatch(client, heard.sink, resources)
+        watch = ClusterWatch(client, heard, resources)
         async with running(watch.run):
             await heard.until_listed(len(resources))
             assert watch.unsynced == ()

@@ -24,26 +24,29 @@ class Engine:
     def __init__(self) -> None:
         self.got: list[Change] = []
 
-    async def sink(self, batch: Batch) -> None:
+    def put_changes(self, batch: Batch) -> None:
         self.got += batch
 
+    async def until_room(self) -> None:
+        """There always is some."""
 
-async def test_the_newest_of_each_object_is_handed_over_and_then_what_comes() -> None:
+
+def test_the_newest_of_each_object_is_handed_over_and_then_what_comes() -> None:
     room, engine = WaitingRoom(), Engine()
-    await room.put_changes((Listed(NODES, (node("a"), node("b"), node("c"))),))
-    await room.put_changes((Upserted(NODES, node("a", "2")), Deleted(NODES, node("b"))))
-    await room.put_changes((Upserted(NODES, node("d")), Upserted(NODES, node("a", "3"))))
-    await room.hand_over(engine.sink)
+    room.put_changes((Listed(NODES, (node("a"), node("b"), node("c"))),))
+    room.put_changes((Upserted(NODES, node("a", "2")), Deleted(NODES, node("b"))))
+    room.put_changes((Upserted(NODES, node("d")), Upserted(NODES, node("a", "3"))))
+    room.hand_over(engine)
     after = Upserted(NODES, node("e"))
-    await room.put_changes((after,))
+    room.put_changes((after,))
     assert engine.got == [Listed(NODES, (node("a", "3"), node("c"), node("d"))), after]
 
 
-async def test_a_new_list_takes_the_place_of_what_was_known_except_what_it_cannot_read() -> None:
+def test_a_new_list_takes_the_place_of_what_was_known_except_what_it_cannot_read() -> None:
     room, engine = WaitingRoom(), Engine()
-    await room.put_changes((Listed(NODES, (node("a"), node("b"))),))
-    await room.put_changes((Listed(NODES, (node("c"),), frozenset({"b", "z"})),))
-    await room.hand_over(engine.sink)
+    room.put_changes((Listed(NODES, (node("a"), node("b"))),))
+    room.put_changes((Listed(NODES, (node("c"),), frozenset({"b", "z"})),))
+    room.hand_over(engine)
     (listed,) = engine.got
     assert isinstance(listed, Listed)
     assert [item.name for item in listed.objects] == ["c", "b"]
@@ -55,12 +58,12 @@ async def test_it_knows_what_was_listed() -> None:
     assert room.missing(wanted) == wanted
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(room.until_listed, wanted)
-        await room.put_changes((Listed(NODES, ()),))
+        room.put_changes((Listed(NODES, ()),))
         assert room.missing(wanted) == {CLAIMS}
-        await room.put_changes((Listed(CLAIMS, ()),))
+        room.put_changes((Listed(CLAIMS, ()),))
     assert room.missing(wanted) == set()
 
 
-async def test_a_change_before_any_list_is_a_mistake_of_the_watch() -> None:
+def test_a_change_before_any_list_is_a_mistake_of_the_watch() -> None:
     with pytest.raises(KeyError):
-        await WaitingRoom().put_changes((Upserted(NODES, node("a")),))
+        WaitingRoom().put_changes((Upserted(NODES, node("a")),))

@@ -115,7 +115,8 @@ async def test_the_inbox_holds_watches_back_but_never_outcomes() -> None:
     handed_over: list[int] = []
 
     async def watch(number: int) -> None:
-        await inbox.put_changes((listed, listed, listed))
+        inbox.put_changes((listed, listed, listed))
+        await inbox.until_room()
         handed_over.append(number)
 
     async with anyio.create_task_group() as tasks:

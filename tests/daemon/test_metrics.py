@@ -315,14 +315,14 @@ def test_process_metrics_need_no_proc_stat(monkeypatch: pytest.MonkeyPatch, tmp_
     assert value("process_resident_memory_bytes") is None
 
 
-async def test_the_age_of_what_waits_in_the_inbox() -> None:
+def test_the_age_of_what_waits_in_the_inbox() -> None:
     now_ns = 0
     inbox = Inbox(monotonic_ns=lambda: now_ns)
     node = Node(metadata=ObjectMeta(name="n"))
     assert inbox.oldest_age_s == 0
-    await inbox.put_changes((Upserted(Resource.NODES, node), Deleted(Resource.NODES, node)))
+    inbox.put_changes((Upserted(Resource.NODES, node), Deleted(Resource.NODES, node)))
     now_ns = 2_000_000_000
-    await inbox.put_changes((Upserted(Resource.NODES, node),))
+    inbox.put_changes((Upserted(Resource.NODES, node),))
     now_ns = 3_000_000_000
     assert inbox.oldest_age_s == 3.0
     inbox.next_change()

@@ -59,7 +59,7 @@ class View:
         self._objects: dict[WatchedResource, dict[str, AnyObject]] = {r: {} for r in Resource}
         self._news = anyio.Event()
 
-    async def sink(self, batch: Batch) -> None:
+    def put_changes(self, batch: Batch) -> None:
         assert batch, "an empty batch is no news"
         self.batches.append(batch)
         for change in batch:
@@ -76,6 +76,9 @@ class View:
                 known[change.object.key] = change.object
         self._news.set()
         self._news = anyio.Event()
+
+    async def until_room(self) -> None:
+        """There always is some."""
 
     def of(self, resource: WatchedResource) -> dict[str, AnyObject]:
         return self._objects[resource]

@@ -33,7 +33,7 @@ async def test_the_scheduler_user_can_watch_everything_and_act() -> None:
     async with (
         server.run(),
         client_for(server.url, clock, token="t") as client,
-        running(ClusterWatch(client, view.sink).run),
+        running(ClusterWatch(client, view).run),
     ):
         await view.until(lambda: len(view.listed) == len(Resource))
         uid = server.cluster.create("pods", {"metadata": {"name": "p"}, "spec": spec})["metadata"][

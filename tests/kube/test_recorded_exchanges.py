@@ -55,7 +55,7 @@ async def reflect(script: Script, resource: Resource, done: int) -> tuple[View, 
         ScriptedServer(script).run() as server,
         client_for(server.url, ManualClock()) as client,
     ):
-        reflector = Reflector(client, resource, view.sink)
+        reflector = Reflector(client, resource, view)
         async with running(reflector.run):
             await view.until(lambda: len(view.batches) >= done)
     return view, reflector
@@ -125,7 +125,7 @@ async def test_watches(name: str, resource: Resource, exchanges: Exchanges) -> N
         ScriptedServer(lambda asked: script[asked.is_watch](asked)).run() as server,
         client_for(server.url, clock) as client,
     ):
-        reflector = Reflector(client, resource, view.sink)
+        reflector = Reflector(client, resource, view)
         async with running(reflector.run):
             with anyio.fail_after(10):
                 while sum(asked.is_watch for asked in server.asked) < 2:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Any
 
 import anyio
@@ -96,13 +97,14 @@ async def reflecting(
     resource: Resource = Resource.NODES,
     settings: ReflectorSettings | None = None,
     horizon_s: float = float("inf"),
+    view: View | None = None,
 ) -> AsyncIterator[Scene]:
-    clock, view = ManualClock(horizon_s), View()
+    clock, view = ManualClock(horizon_s), view or View()
     async with (
         ScriptedServer(script).run() as server,
         client_for(server.url, clock) as client,
     ):
-        reflector = Reflector(client, resource, view.sink, settings)
+        reflector = Reflector(client, resource, view, settings)
         async with running(reflector.run):
             yield Scene(server, clock, reflector, view)
 
@@ -132,7 +134,7 @@ async def test_pods_that_are_finished_are_asked_for_only_where_they_matter(finis
         ScriptedServer(script).run() as server,
         client_for(server.url, clock) as client,
     ):
-        watch = ClusterWatch(client, view.sink, [Resource.PODS], finished_pods=finished)
+        watch = ClusterWatch(client, view, [Resource.PODS], finished_pods=finished)
         with anyio.fail_after(PATIENCE_S):
             async with running(watch.run):
                 while len(server.asked) < 2:
@@ -434,25 +436,62 @@ async def test_a_list_that_is_none_is_not_believed(body: bytes) -> None:
     assert len(scene.clock.sleeps_s) == 1
 
 
+class FullView(View):
+    """Takes what it is given, and has no room for more until it is set free."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.free = anyio.Event()
+
+    async def until_room(self) -> None:
+        await self.free.wait()
+
+    def has_batches(self, count: int) -> bool:
+        return len(self.batches) == count
+
+
 async def test_the_sink_holds_back_the_watch() -> None:
-    free = anyio.Event()
-    view, clock = View(), ManualClock()
-
-    async def slow_sink(batch: tuple[Any, ...]) -> None:
-        await view.sink(batch)
-        await free.wait()
-
     script = lists_and_watches(in_turn(listing([], "10")), in_turn(Answer(body=[added("a", 11)])))
-    async with (
-        ScriptedServer(script).run() as server,
-        client_for(server.url, clock) as client,
-        running(Reflector(client, Resource.NODES, slow_sink).run),
-    ):
-        await view.until(lambda: bool(view.listed))
+    view = FullView()
+    async with reflecting(script, view=view) as scene:
+        await scene.until(lambda: bool(view.listed))
         await anyio.wait_all_tasks_blocked()
-        assert len(server.asked) == 1, "no watch before the list is taken"
-        free.set()
-        await view.until(lambda: view.names(Resource.NODES) == {"a"})
+        assert len(scene.server.asked) == 1, "no watch before there is room after the list"
+        view.free.set()
+        await scene.until(lambda: scene.names == {"a"})
+
+
+async def test_what_a_full_sink_has_taken_is_not_delivered_again() -> None:
+    """As by a new leader, which begins its watches anew while its engine is behind."""
+    brought = {"10": added("b", 11) + deleted("b", 12), "12": added("c", 13)}
+    script = lists_and_watches(
+        in_turn(listing([node("a", 3)], "10")),
+        lambda asked: Answer(body=[brought[asked.query["resourceVersion"]]], hang=True),
+    )
+    view = FullView()
+    async with reflecting(script, view=view) as scene:
+        for taken in (1, 2, 3):
+            await scene.until(partial(view.has_batches, taken))
+            await anyio.wait_all_tasks_blocked()
+            assert view.has_batches(taken), "each is held back"
+            scene.reflector.watch_again()
+            assert not scene.reflector.fresh.is_set()
+        assert [type(change) for batch in view.batches for change in batch] == [
+            Listed, Upserted, Deleted, Upserted
+        ]  # fmt: skip
+        assert len(scene.lists) == 1
+        assert scene.watched_from == ["10", "12"]
+
+
+async def test_that_nothing_is_served_is_said_once_to_a_full_sink() -> None:
+    view = FullView()
+    async with reflecting(in_turn(refusal(404, "NotFound")), horizon_s=0, view=view) as scene:
+        await scene.until(lambda: bool(view.batches))
+        await anyio.wait_all_tasks_blocked()
+        scene.reflector.watch_again()
+        with anyio.fail_after(PATIENCE_S):
+            await scene.clock.horizon_reached.wait()
+    assert view.batches == [(Listed(Resource.NODES, ()),)]
 
 
 async def test_resources_are_listed_in_their_order_even_if_some_cannot_be() -> None:
@@ -468,7 +507,7 @@ async def test_resources_are_listed_in_their_order_even_if_some_cannot_be() -> N
         ScriptedServer(script).run() as server,
         client_for(server.url, clock) as client,
     ):
-        watch = ClusterWatch(client, view.sink)
+        watch = ClusterWatch(client, view)
         assert watch.unsynced == tuple(Resource)
         async with running(watch.run):
             await view.until(lambda: Resource.PODS in view.listed)

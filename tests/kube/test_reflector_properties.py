@@ -125,7 +125,7 @@ async def test_the_sink_ends_up_with_what_the_server_has(history: list[Step], se
     async with server.run(), client_for(server.url, clock, seed=seed) as client:
         past = History(server)
         settings = ReflectorSettings(page_limit=2)
-        reflector = Reflector(client, Resource.PODS, view.sink, settings, field_selector=UNFINISHED)
+        reflector = Reflector(client, Resource.PODS, view, settings, field_selector=UNFINISHED)
 
         def caught_up() -> bool:
             return reflector.synced and view.of(Resource.PODS) == past.expected()

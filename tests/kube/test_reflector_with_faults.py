@@ -39,7 +39,7 @@ async def site(*, existing: int = 0, bookmark_interval_s: float = 60.0) -> Async
     for number in range(existing):
         server.cluster.create("nodes", {"metadata": {"name": f"n{number}"}})
     async with server.run(), client_for(server.url, clock) as client:
-        reflector = Reflector(client, Resource.NODES, view.sink, ReflectorSettings(page_limit=7))
+        reflector = Reflector(client, Resource.NODES, view, ReflectorSettings(page_limit=7))
         async with running(reflector.run):
             await view.until(lambda: reflector.synced)
             yield Site(server, view, clock, reflector)
@@ -124,14 +124,14 @@ async def test_a_server_that_restarts() -> None:
     async with server.run():
         port = int(server.url.rsplit(":", 1)[1])
         async with client_for(server.url, clock) as client:
-            watch = ClusterWatch(client, view.sink, [Resource.NODES])
+            watch = ClusterWatch(client, view, [Resource.NODES])
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(watch.run)
                 await view.until(lambda: not watch.unsynced)
                 tasks.cancel_scope.cancel()
     server.cluster.create("nodes", {"metadata": {"name": "a"}})
     async with client_for(f"http://127.0.0.1:{port}", clock) as client:
-        watch = ClusterWatch(client, view.sink, [Resource.NODES])
+        watch = ClusterWatch(client, view, [Resource.NODES])
         async with running(watch.run):
             with anyio.fail_after(PATIENCE_S):
                 while not clock.sleeps_s:

@@ -55,7 +55,7 @@ def _key(meta: dict[str, Any]) -> str:
 async def test_the_recorded_churn_ends_with_what_was_alive(shared_dir: Path) -> None:
     path = shared_dir / "tapes" / "churn-24.jsonl.gz"
     tape, view = Tape(path), View()
-    await tape.feed(view.sink)
+    await tape.feed(view)
     expected = alive_at_the_end(path)
     assert expected["pods"]
     for resource in Resource:
@@ -73,7 +73,7 @@ async def test_a_tape_plays_lists_events_and_times(tmp_path: Path) -> None:
         entry("DELETED", node("a")),
     )
     view = View()
-    await Tape(path).feed(view.sink)
+    await Tape(path).feed(view)
     assert view.names(Resource.NODES) == {"b", "c"}
     assert [recorded.at_s for recorded in Tape(path)] == [1.5] * 3
 
@@ -88,7 +88,7 @@ async def test_what_does_not_decode_and_what_is_not_watched_is_skipped(tmp_path:
     )
     view, tape = View(), Tape(path)
     with capture_logs() as logs:
-        await tape.feed(view.sink)
+        await tape.feed(view)
     assert view.names(Resource.NODES) == {"b"}
     assert tape.decoders[Resource.NODES].counts.skipped == 1
     assert [log["event"] for log in logs] == ["object skipped", "resource skipped"]
@@ -109,11 +109,11 @@ async def test_what_is_no_tape_is_one_line(what: str, tmp_path: Path) -> None:
     path = tmp_path / "tape.gz"
     path.write_bytes(NO_TAPES[what])
     with pytest.raises(TapeError) as caught:
-        await Tape(path).feed(View().sink)
+        await Tape(path).feed(View())
     assert str(path) in str(caught.value)
     assert "\n" not in str(caught.value)
 
 
 async def test_a_tape_that_is_not_there_is_one_line(tmp_path: Path) -> None:
     with pytest.raises(TapeError, match=r"/none: cannot be read: No such file or directory$"):
-        await Tape(tmp_path / "none").feed(View().sink)
+        await Tape(tmp_path / "none").feed(View())

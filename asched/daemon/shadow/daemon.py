@@ -106,7 +106,7 @@ async def running_shadow(
     )
     watch = ClusterWatch(
         client.read_only(),
-        inbox.put_changes,
+        inbox,
         resources,
         annotations=annotations_read(profiles, load),
     )
