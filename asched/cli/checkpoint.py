@@ -10,7 +10,7 @@ import typer
 
 from asched.cli.errors import CommandError
 from asched.cli.failures import as_command_error
-from asched.cli.journals import DEFAULT_URL, JournalOption
+from asched.cli.journals import DEFAULT_URL, JournalOption, keep_stdout_for_answers
 from asched.cli.root import command_app
 from asched.framework.registry import Registry
 from asched.journal.checkpoints import write_checkpoints
@@ -47,6 +47,7 @@ def checkpoint(
             load = Registry.discover().load
             return await write_checkpoints(store, load, every=every, archive=archive)
 
+    keep_stdout_for_answers()
     try:
         kept = anyio.run(write)
     except FoldError as error:

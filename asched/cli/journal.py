@@ -16,7 +16,7 @@ import typer
 from asched.cli.checkpoint import checkpoint
 from asched.cli.errors import BadInput, CommandError
 from asched.cli.failures import as_command_error
-from asched.cli.journals import DEFAULT_URL, JournalOption
+from asched.cli.journals import DEFAULT_URL, JournalOption, keep_stdout_for_answers
 from asched.cli.output import OutputOption, TableOrData, print_json, print_table
 from asched.cli.root import command_app
 from asched.framework.registry import Registry
@@ -236,6 +236,7 @@ def ask_journal(
         async with open_journal(url, read_only=read_only, must_exist=True) as store:
             return await question(store)
 
+    keep_stdout_for_answers()
     try:
         with _without_collections():
             return anyio.run(answer)

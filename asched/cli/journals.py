@@ -12,7 +12,8 @@ from asched.audit.pods import AuditError, PodName
 from asched.cli.errors import BadInput
 from asched.cli.failures import as_command_error
 from asched.cli.root import JOURNAL_ENV
-from asched.daemon.config_settings import JournalSettings
+from asched.daemon.config_settings import JournalSettings, LogLevel, LogSettings
+from asched.daemon.logs import configure_logs
 from asched.framework.registry import Registry
 from asched.journal.opening import open_journal
 from asched.journal.store import JournalStore
@@ -30,6 +31,12 @@ JournalOption = Annotated[
 PodArgument = Annotated[str, typer.Argument(metavar="POD", help="NAME or NAMESPACE/NAME.")]
 
 Question = Callable[[JournalStore, PodName, Registry], Awaitable[T]]
+
+
+def keep_stdout_for_answers() -> None:
+    """What is met on the way, such as a checkpoint of another release, is a line on stderr: structlog's
+    own default is stdout, where it would make JSON unreadable."""
+    configure_logs(LogSettings(level=LogLevel.WARNING))
 
 
 def ask(url: str, pod: str, question: Question[T]) -> T:
@@ -50,6 +57,7 @@ def ask_journal(url: str, question: Callable[[JournalStore, Registry], Awaitable
         async with open_journal(url, read_only=True) as journal:
             return await question(journal, Registry.discover())
 
+    keep_stdout_for_answers()
     try:
         return anyio.run(answer)
     except AuditError as error:

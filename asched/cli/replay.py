@@ -14,7 +14,7 @@ from asched.audit.replay import ReplayReport, first_replayable, replay
 from asched.cli.errors import BadInput, CommandError
 from asched.cli.failures import as_command_error
 from asched.cli.garbage import rare_collections
-from asched.cli.journals import DEFAULT_URL, JournalOption
+from asched.cli.journals import DEFAULT_URL, JournalOption, keep_stdout_for_answers
 from asched.cli.output import OutputOption, TableOrData, print_json
 from asched.cli.root import command_app
 from asched.framework.registry import Registry
@@ -85,6 +85,7 @@ def _replayed(url: str, wanted: int | None, last: int | None) -> ReplayReport:
                     store, Registry.discover(), first_seq=first, last_seq=last, progress=progress
                 )
 
+    keep_stdout_for_answers()
     try:
         with rare_collections():
             return anyio.run(answer)

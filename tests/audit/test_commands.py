@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import get_args
 
+import anyio
 import msgspec
 import pytest
 from typer.testing import CliRunner
@@ -50,6 +51,21 @@ def test_history_as_a_table(journal: Path) -> None:
 def test_history_of_a_time_without_any(journal: Path) -> None:
     code, out, err = run(journal, "history", "web", "--since", "2999-01-01")
     assert (code, out, err) == (0, "nothing happened to it within that time\n", "")
+
+
+async def keep_an_unreadable_checkpoint(path: Path) -> None:
+    async with open_journal(str(path)) as store:
+        await store.claim("test", claimed_at_ns=1)
+        await store.save_checkpoint((await store.head()).seq, b"of another release")
+
+
+def test_what_is_met_on_the_way_is_no_part_of_the_answer(journal: Path) -> None:
+    anyio.run(keep_an_unreadable_checkpoint, journal)
+    code, out, err = run(
+        journal, "history", "--unschedulable", "--since", "2999-01-01", "-o", "json"
+    )
+    assert (code, json.loads(out)) == (0, {"pods": []})
+    assert "a checkpoint is passed over" in err
 
 
 def test_history_as_json(journal: Path) -> None:
