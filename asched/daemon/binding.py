@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from functools import partial
 
 import structlog
@@ -36,18 +36,10 @@ async def binding_cycle(
     Never raises for what a plugin does.
     """
     cycle = _Cycle(profile, binder, pod, node_name, PluginWork() if work is None else work)
-    try:
-        status = await cycle.pre_bind()
-        if status.is_success:
-            bound = await cycle.bind_outside(extenders)
-            status = await cycle.bind() if bound is None else bound
-    except AbandonedError:
-        return None
-    # Once the API server has bound the pod it is bound, whatever a plugin makes of it.
-    if not status.is_success and not isinstance(binder.fate, Done):
-        return BindFailed(pod.key, pod.uid, node_name, status.code, status.plugin, status.message)
-    await cycle.post_bind()
-    return Bound(pod.key, pod.uid, node_name)
+    outcome = await concluded(binder, pod, node_name, cycle.run(extenders))
+    if isinstance(outcome, Bound):
+        await cycle.post_bind()
+    return outcome
 
 
 async def plain_binding(
@@ -55,13 +47,33 @@ async def plain_binding(
 ) -> Bound | BindFailed | None:
     """Bind a pod that a batch session placed, which no profile has plugins for. As
     :func:`binding_cycle`."""
+    return await concluded(binder, pod, node_name, binder.bind(pod, node_name))
+
+
+async def given_up(
+    binder: PatientBinder, pod: PodInfo, node_name: str, why: str
+) -> Bound | BindFailed | None:
+    """End a binding that is not wanted any more, or that is not ours to carry out. As
+    :func:`binding_cycle`; but nothing is written."""
+    failure = Status.error(why)
+    return await concluded(binder, pod, node_name, binder.settle(pod, node_name, failure))
+
+
+async def concluded(
+    binder: PatientBinder, pod: PodInfo, node_name: str, steps: Awaitable[Status]
+) -> Bound | BindFailed | None:
+    """What a binding came to, however its ``steps`` end; None where that is before its fate is known.
+    There is no other way out of a binding: none fails while it is in doubt."""
     try:
-        status = await binder.bind(pod, node_name)
+        status = await steps
+        if not status.is_success:
+            status = await binder.settle(pod, node_name, status)
     except AbandonedError:
         return None
-    if not status.is_success:
-        return BindFailed(pod.key, pod.uid, node_name, status.code, "", status.message)
-    return Bound(pod.key, pod.uid, node_name)
+    # Once the API server has bound the pod it is bound, whatever a plugin makes of it.
+    if status.is_success or isinstance(binder.fate, Done):
+        return Bound(pod.key, pod.uid, node_name)
+    return BindFailed(pod.key, pod.uid, node_name, status.code, status.plugin, status.message)
 
 
 class _Cycle:
@@ -81,7 +93,14 @@ class _Cycle:
         self._node_name = node_name
         self._work = work
 
-    async def pre_bind(self) -> Status:
+    async def run(self, extenders: Sequence[HttpExtender]) -> Status:
+        status = await self._pre_bind()
+        if not status.is_success:
+            return status
+        bound = await self._bind_outside(extenders)
+        return await self._bind() if bound is None else bound
+
+    async def _pre_bind(self) -> Status:
         pod, node_name = self._pod, self._node_name
         for plugin in self._profile.pre_bind:
             if not _has_something_to_do(plugin, pod, node_name):
@@ -95,7 +114,7 @@ class _Cycle:
                 return status
         return SUCCESS
 
-    async def bind_outside(self, extenders: Sequence[HttpExtender]) -> Status | None:
+    async def _bind_outside(self, extenders: Sequence[HttpExtender]) -> Status | None:
         """How an extender's binding ended (``extendersBinding`` of kube-scheduler); None where the
         Bind plugins are to do it."""
         pod = self._pod
@@ -110,7 +129,7 @@ class _Cycle:
             )
         return None
 
-    async def bind(self) -> Status:
+    async def _bind(self) -> Status:
         pod, node_name = self._pod, self._node_name
         for plugin in self._profile.bind:
 
@@ -120,7 +139,8 @@ class _Cycle:
             status = await self._work.ask(plugin, "Bind", self._binder, ask)
             if self._work.cut_short:
                 # It may have bound the pod in a way of its own, and cannot say so any more.
-                return await self._binder.settle(pod, node_name, status.message)
+                self._binder.doubt()
+                return status
             if not status.is_skip:
                 return status
         return Status.error("every Bind plugin answered Skip")

@@ -7,9 +7,9 @@ from functools import partial
 
 import structlog
 
-from asched.daemon.binding import binding_cycle, plain_binding
+from asched.daemon.binding import binding_cycle, given_up, plain_binding
 from asched.daemon.effect_context import EffectContext
-from asched.daemon.patient_binder import AbandonedError, PatientBinder
+from asched.daemon.patient_binder import PatientBinder
 from asched.daemon.plugin_client import Ending
 from asched.daemon.plugin_settings import PluginLimits
 from asched.daemon.plugin_work import PluginWork
@@ -17,7 +17,6 @@ from asched.daemon.telemetry.scheduling_metrics import AttemptResult, Scheduling
 from asched.daemon.telemetry.stopwatch import BindingStopwatch, CycleStopwatch
 from asched.framework.pod_info import PodInfo, QueuedPod
 from asched.framework.profile import Profile
-from asched.framework.status import Code
 from asched.framework.volumes import mounts_claims
 from asched.kube.client import ApiClient
 from asched.kube.extenders import HttpExtender
@@ -62,8 +61,8 @@ class Bindings:
         self._limits = limits
         self._stopwatch = stopwatch
         self.waiting_outside = 0
-        """Pods whose bindings under way wait for a plugin that may take long, or that an extender is
-        to bind. Each counts once, whatever it waits for."""
+        """Pods whose bindings under way wait for a plugin that may take long, or for what may still
+        arrive at the API server, or that an extender is to bind. Each counts once, whatever it waits for."""
         self._work: dict[str, PluginWork] = {}
         """What plugins do for bindings under way, by the pod's uid: lanes are by uid as well, so the
         binding of a pod that is gone may not have ended when that of its namesake begins."""
@@ -111,28 +110,33 @@ class Bindings:
         profile = self._cluster.profiles.get(name)
         if profile is not None:
             profile = self._cluster.circuits.in_force(profile)
-        binder = PatientBinder(
-            self._writer, self._volumes, self._pauses, self._clock, self._backoff(),
-            self._node_exists, perhaps_begun_s,
-        )  # fmt: skip
+        waiting = _CountedOnce(self._wait_outside)
+        binder = self.binder(perhaps_begun_s, waiting)
         # Both can only be missing for what was decided before a restart, or has waited in its lane.
         served = is_served(self._cluster, name)
         if not served or not self._node_exists(node_name):
             missing = f"node {node_name}" if served else f"profile {name}"
             why = f"{missing} is gone since the pod was assigned"
-            if perhaps_begun_s is None or not served:
-                self._report(BindFailed(info.key, info.uid, node_name, Code.ERROR, "", why))
-                return
-            outcome = await self._give_up(binder, info, node_name, why)
+            outcome = await given_up(binder, info, node_name, why)
         else:
             watch = None
             if queued is not None and self._stopwatch is not None:
                 watch = self._stopwatch.binding(info, queued.attempts)
-            outcome = await self._bind(profile, binder, info, node_name, watch)
+            outcome = await self._bind(profile, binder, info, node_name, waiting, watch)
             if watch is not None:
                 watch.end()
         if outcome is not None:
             self._ended_with(outcome, binder, queued, info, decided_at_s)
+
+    def binder(
+        self, perhaps_begun_s: float | None, waiting: Callable[[int], None] | None = None
+    ) -> PatientBinder:
+        """For one binding. ``waiting`` is told 1 and -1 where it begins and ends to wait for what may
+        still arrive; by default that is no load."""
+        return PatientBinder(
+            self._writer, self._volumes, self._pauses, self._clock, self._backoff(),
+            self._node_exists, perhaps_begun_s, waiting or self._wait_outside,
+        )  # fmt: skip
 
     def _ended_with(
         self,
@@ -161,26 +165,13 @@ class Bindings:
         self._metrics.attempt_ended(result, name, self._clock.monotonic_s() - decided_at_s)
         self._report(outcome)
 
-    @staticmethod
-    async def _give_up(
-        binder: PatientBinder, info: PodInfo, node_name: str, why: str
-    ) -> Bound | BindFailed | None:
-        """End a binding that an earlier process may have sent and that is not wanted any more. None
-        where the daemon stops first."""
-        try:
-            status = await binder.settle(info, node_name, why)
-        except AbandonedError:
-            return None
-        if status.is_success:
-            return Bound(info.key, info.uid, node_name)
-        return BindFailed(info.key, info.uid, node_name, Code.ERROR, "", status.message)
-
     async def _bind(
         self,
         profile: Profile | None,
         binder: PatientBinder,
         info: PodInfo,
         node_name: str,
+        waiting: Callable[[int], None],
         watch: BindingStopwatch | None,
     ) -> Bound | BindFailed | None:
         """How the binding ended; None if it was abandoned."""
@@ -190,16 +181,14 @@ class Bindings:
         if profile is None:
             return await plain_binding(binder, info, node_name)
         binders = self._binders(info)
-        # A pod counts once: where an extender is to bind it, all the time.
-        counted = None if binders else self._wait_outside
-        work = self._work[info.uid] = PluginWork(self._limits, counted, watch)
+        work = self._work[info.uid] = PluginWork(self._limits, waiting, watch)
         if self._ended is not None:
             work.end(self._ended)
-        self._wait_outside(bool(binders))
+        waiting(len(binders))
         try:
             return await binding_cycle(profile, binder, info, node_name, binders, work)
         finally:
-            self._wait_outside(-bool(binders))
+            waiting(-len(binders))
             del self._work[info.uid]
 
     def _wait_outside(self, pods: int) -> None:
@@ -215,6 +204,21 @@ class Bindings:
 
     def _node_exists(self, name: str) -> bool:
         return name in self._cluster.objects(Node)
+
+
+class _CountedOnce:
+    """Of one pod: counts it from the first thing that it waits for to the last."""
+
+    __slots__ = ("_count", "_things")
+
+    def __init__(self, count: Callable[[int], None]) -> None:
+        self._count = count
+        self._things = 0
+
+    def __call__(self, change: int) -> None:
+        waited = bool(self._things)
+        self._things += change
+        self._count(bool(self._things) - waited)
 
 
 def is_served(cluster: ClusterState, scheduler_name: str) -> bool:

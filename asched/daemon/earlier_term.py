@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 
 import structlog
 
+from asched.daemon.binding import given_up
 from asched.daemon.effect_context import EffectContext
-from asched.framework.status import Code
-from asched.kube.writers import Done, PodRef, PodWriter, Unknown
-from asched.state.cluster import PodEntry, PodPhase
-from asched.state.records import BindFailed, Bound, EvictionFailed
+from asched.daemon.patient_binder import PatientBinder
+from asched.framework.pod_info import PodInfo
+from asched.state.cluster import PodPhase
+from asched.state.records import EvictionFailed
 from asched.state.session_records import PodGroupWriteFailed
 
 WHY = "decided in an earlier term of leadership, and given up"
@@ -19,29 +21,34 @@ log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
 
 class EarlierTerm:
-    """Gives up what an earlier term decided, after reading what became of it.
+    """Gives up what an earlier term decided, once it is known what became of it.
+
+    The leader of that term may have crashed just now, so a binding of its may arrive for as long as any
+    that was sent without an answer, and keeps its place until then.
 
     Nobody else wrote to the journal meanwhile, but another leader, with a journal of its own, may
     have scheduled the cluster: on the node that was chosen then there may be no room any more.
     Nothing here writes to the cluster.
     """
 
-    def __init__(self, context: EffectContext, writer: PodWriter) -> None:
+    def __init__(self, context: EffectContext, binder: Callable[[float], PatientBinder]) -> None:
+        """``binder`` makes one for a binding that may have been sent by the time that it is told."""
         self._cluster = context.cluster
-        self._writer = writer
         self._lanes = context.lanes
-        self._pauses = context.pauses
         self._report = context.report
-        self._backoff = context.backoff
+        self._clock = context.clock
+        self._binder = binder
 
     def give_up(self) -> set[str]:
-        """Report the end of every effect that is open, bindings as soon as their fate was read.
+        """Report the end of every effect that is open, bindings as soon as their fate is known.
 
         Returns the uids of the pods whose bindings may thereby fail.
         """
+        now_s = self._clock.monotonic_s()
         assumed = [e for e in self._cluster.pods.values() if e.phase is PodPhase.ASSUMED]
         for entry in assumed:
-            self._lanes.submit(entry.info.uid, "fate", partial(self._find_out, entry, entry.node))
+            find_out = partial(self._find_out, self._binder(now_s), entry.info, entry.node)
+            self._lanes.submit(entry.info.uid, "fate", find_out)
         for eviction in self._cluster.evictions.values():
             self._report(EvictionFailed(eviction.victim.key, eviction.victim.uid, WHY))
         for (kind, group), write in self._cluster.sessions.writes.items():
@@ -51,13 +58,7 @@ class EarlierTerm:
             log.info("bindings of an earlier term, whose fate is read", bindings=len(assumed))
         return {entry.info.uid for entry in assumed}
 
-    async def _find_out(self, entry: PodEntry, node: str) -> None:
-        key, uid = entry.info.key, entry.info.uid
-        backoff = self._backoff()
-        while isinstance(fate := await self._writer.fate(PodRef.of(key, uid), node, WHY), Unknown):
-            if not await self._pauses.pause(backoff.next_s()):
-                return
-        if isinstance(fate, Done):
-            self._report(Bound(key, uid, node))
-        else:
-            self._report(BindFailed(key, uid, node, Code.ERROR, "", fate.message))
+    async def _find_out(self, binder: PatientBinder, pod: PodInfo, node: str) -> None:
+        outcome = await given_up(binder, pod, node, WHY)
+        if outcome is not None:
+            self._report(outcome)

@@ -101,10 +101,10 @@ class Effects:
             cluster, self._lanes, self._pauses, backoff, self._report, client.clock
         )
         self._sessions = SessionEffects(context, GroupWriter(client), events)
-        self._earlier_term = EarlierTerm(context, self._writer)
         self._bindings = Bindings(
             context, client, self._bound, metrics.scheduling, plugins.limits, extenders, stopwatch
         )
+        self._earlier_term = EarlierTerm(context, self._bindings.binder)
         self._asking = Asking(cluster, extenders, tasks, inbox.put_outcome, plugins)
         self.limits = plugins.limits
         self._told: dict[str, _Told] = {}
@@ -118,7 +118,8 @@ class Effects:
     @property
     def load(self) -> int:
         """As :attr:`under_way`, without pods that an extender is to bind, or that wait for a plugin of
-        the binding cycle: a slow one must not keep us from deciding for pods that it has no part in.
+        the binding cycle: a slow one must not keep us from deciding for pods that it has no part in. Nor
+        must bindings that merely keep their place until it is known whether they arrive.
         Never less than 0."""
         return len(self._lanes) - self._bindings.waiting_outside
 

@@ -14,7 +14,16 @@ from asched.framework.status import SUCCESS, Status
 from asched.kube.extenders import ExtenderError, HttpExtender
 from asched.kube.timing import Backoff, Clock
 from asched.kube.volume_writers import VolumeWriter
-from asched.kube.writers import BindOutcome, Done, PodRef, PodWriter, Refused, Unknown
+from asched.kube.writers import (
+    BindOutcome,
+    BoundElsewhere,
+    Done,
+    PodGone,
+    PodRef,
+    PodWriter,
+    Refused,
+    Unknown,
+)
 
 _CHECK_INTERVAL_S = 0.25
 """How often a plugin that waits for something looks again."""
@@ -34,7 +43,9 @@ class PatientBinder(VolumeRequests):
     """Does what the framework's ``BindingClient`` is asked for, for one binding.
 
     It answers only when the fate of the binding is known: a pod whose binding may have succeeded
-    must not be placed elsewhere, and one that never reached the API server keeps its place.
+    must not be placed elsewhere, and one that never reached the API server keeps its place. So while
+    a binding is :attr:`in_doubt` it does not fail: :meth:`settle`, which all failures go through, ends
+    the doubt first.
     """
 
     def __init__(
@@ -46,21 +57,31 @@ class PatientBinder(VolumeRequests):
         backoff: Backoff,
         node_exists: Callable[[str], bool],
         perhaps_begun_s: float | None = None,
+        waiting: Callable[[int], None] = lambda change: None,
     ) -> None:
         """``perhaps_begun_s``: by then, on the monotonic clock, the binding may have been sent by whom
-        nobody can ask any more."""
+        nobody can ask any more. ``waiting`` is told 1 and -1 where the pod begins and ends to wait for
+        what was sent to arrive."""
         super().__init__(volumes)
         self.fate: BindOutcome | None = None
-        """How the last try ended; None before the first."""
+        """What the API server last said of the binding; None before."""
         self.abandoned = False
-        self._doubt_since_s = perhaps_begun_s
-        """When the last try was made that may have bound the pod without our knowledge, or may yet; None
-        where there is none."""
+        self._doubt_until_s: float | None = None
+        """Until then, on the monotonic clock, the pod may be bound without our knowledge, by what was sent
+        before. None where there is no doubt, or no more after a later look."""
+        if perhaps_begun_s is not None:
+            self._doubt_until_s = perhaps_begun_s + LATEST_ARRIVAL_S
         self._writer = writer
         self._pauses = pauses
         self._clock = clock
         self._backoff = backoff
         self._node_exists = node_exists
+        self._waiting = waiting
+
+    @property
+    def in_doubt(self) -> bool:
+        """Whether the pod may have been bound, or may yet be, by what was sent and not answered."""
+        return self._doubt_until_s is not None
 
     async def bind(self, pod: PodInfo, node_name: str) -> Status:
         """A node that went since the pod was assigned is not bound to, as far as we know of it.
@@ -68,28 +89,23 @@ class PatientBinder(VolumeRequests):
         Raises :class:`AbandonedError` where the daemon stops first.
         """
         ref = PodRef(pod.namespace, pod.name, pod.uid)
-        while True:
-            if not self._node_exists(node_name):
-                gone = f"node {node_name} is gone since the pod was assigned"
-                if self._doubt_since_s is not None:
-                    return await self.settle(pod, node_name, gone)
-                return Status.error(gone)
-            still_there = partial(self._node_exists, node_name)
-            outcome = self.fate = await self._writer.bind(ref, node_name, still_there)
+        still_there = partial(self._node_exists, node_name)
+        while still_there():
+            outcome = self._said(await self._writer.bind(ref, node_name, still_there))
             if isinstance(outcome, Done):
                 return SUCCESS
             if isinstance(outcome, Unknown):
-                self._doubt_since_s = self._clock.monotonic_s()
+                self.doubt()
             if not self._worth_waiting(outcome, node_name):
-                if self._doubt_since_s is not None and isinstance(outcome, Refused):
-                    # It was this try that was refused: nothing is said of the ones before.
-                    return await self.settle(pod, node_name, outcome.message)
-                return Status.error(outcome.message)
+                return await self.settle(pod, node_name, Status.error(outcome.message))
             log.debug("binding tried again", pod=pod.key, node=node_name, error=outcome.message)
             await self._pause(self._backoff.next_s())
+        gone = Status.error(f"node {node_name} is gone since the pod was assigned")
+        return await self.settle(pod, node_name, gone)
 
     async def bind_by(self, extender: HttpExtender, pod: PodInfo, node_name: str) -> Status:
-        """Have the extender bind the pod. Where it fails, whether the pod is bound is read back.
+        """Have the extender bind the pod. Where that fails the binding is in doubt: as an extender says
+        no it may have bound the pod, and where it says nothing it may do so yet.
 
         Raises :class:`AbandonedError` where the daemon stops, or does not lead any more.
         """
@@ -99,35 +115,55 @@ class PatientBinder(VolumeRequests):
         try:
             await extender.bind(pod.pod, node_name)
         except ExtenderError as error:
-            message = str(error)
-        else:
-            return SUCCESS
-        return await self.settle(pod, node_name, message)
+            self.doubt(may_arrive=error.in_doubt)
+            return Status.error(str(error))
+        return SUCCESS
 
-    async def settle(self, pod: PodInfo, node_name: str, message: str) -> Status:
-        """Read back whether the pod was bound by somebody who did not say so; an error with
-        ``message`` where it was not, and cannot be any more.
+    def doubt(self, *, may_arrive: bool = True) -> None:
+        """Somebody was asked to bind the pod who did not say what became of it. What was sent for that
+        ``may_arrive`` from now on, or has arrived if it ever does."""
+        until_s = self._clock.monotonic_s() + (LATEST_ARRIVAL_S if may_arrive else 0.0)
+        if self._doubt_until_s is None or self._doubt_until_s < until_s:
+            self._doubt_until_s = until_s
+
+    async def settle(self, pod: PodInfo, node_name: str, failure: Status) -> Status:
+        """What a binding comes to that ends in ``failure``: just that where there is no doubt. Else the
+        pod is looked at until it is bound after all, or cannot be any more. That takes no longer than
+        :data:`LATEST_ARRIVAL_S` where the API server answers.
 
         Raises :class:`AbandonedError` where the daemon stops first.
         """
         ref = PodRef(pod.namespace, pod.name, pod.uid)
-        while True:
-            outcome = self.fate = await self._writer.fate(ref, node_name, message)
-            if isinstance(outcome, Done):
-                return SUCCESS
-            delay_s = self._backoff.next_s()
-            if not isinstance(outcome, Unknown):
+        self._waiting(1)
+        try:
+            while self.in_doubt:
                 left_s = self._doubt_left_s()
-                if left_s <= 0 or not isinstance(outcome, Refused):
+                outcome = self._said(await self._writer.fate(ref, node_name, failure.message))
+                if isinstance(outcome, Done):
+                    return SUCCESS
+                if isinstance(outcome, BoundElsewhere | PodGone):
                     return Status.error(outcome.message)
-                delay_s = min(delay_s, left_s)
-            await self._pause(delay_s)
+                if isinstance(outcome, Refused) and left_s <= 0:  # not bound, and nothing may come
+                    self._doubt_until_s = None
+                    break
+                delay_s = self._backoff.next_s()
+                await self._pause(min(delay_s, left_s) if left_s > 0 else delay_s)
+        finally:
+            self._waiting(-1)
+        return failure
 
     def _doubt_left_s(self) -> float:
         """How long what was sent may still arrive."""
-        if self._doubt_since_s is None:
-            return 0.0
-        return self._doubt_since_s + LATEST_ARRIVAL_S - self._clock.monotonic_s()
+        return (
+            0.0 if self._doubt_until_s is None else self._doubt_until_s - self._clock.monotonic_s()
+        )
+
+    def _said(self, outcome: BindOutcome) -> BindOutcome:
+        """Note what the API server said. Where it ends the matter, what may arrive later changes nothing."""
+        if isinstance(outcome, Done | BoundElsewhere | PodGone):
+            self._doubt_until_s = None
+        self.fate = outcome
+        return outcome
 
     async def annotate(self, pod: PodInfo, annotations: Mapping[str, str]) -> Status:
         ref = PodRef(pod.namespace, pod.name, pod.uid)
@@ -159,6 +195,6 @@ class PatientBinder(VolumeRequests):
         if not isinstance(outcome, Refused) or not self._node_exists(node_name):
             return False
         # No server answered: deciding anew would only fail again. Or one did that cannot carry it out just
-        # now, while an earlier try may have bound the pod, or may yet: its room must not be given away.
+        # now, while the room of the pod must not be given away anyway.
         not_now = outcome.status == 429 or outcome.status >= 500
-        return not outcome.status or (self._doubt_since_s is not None and not_now)
+        return not outcome.status or (not_now and self._doubt_left_s() > 0)

@@ -50,6 +50,7 @@ class ApiStatus(msgspec.Struct, frozen=True):
 
 _status_decoder = msgspec.json.Decoder(ApiStatus)
 _PLAIN_TEXT_LIMIT = 200
+_ETCD_TIMEOUT = "etcdserver: request timed out"
 
 
 class ApiError(Exception):
@@ -105,6 +106,16 @@ class ApiError(Exception):
     def expired(self) -> bool:
         """410: the resourceVersion or continue token is older than what the server keeps."""
         return self.status == 410 or self.reason in ("Expired", "Gone")
+
+    @property
+    def may_be_done(self) -> bool:
+        """Whoever answered had waited too long: what was asked for may be done, or may yet be.
+
+        The timeout filter of kube-apiserver answers 504 while the handler goes on, and so does a proxy.
+        Where etcd times out the write may be applied later; that comes with 500, or, for a Binding,
+        with 409 (``assignPod``), in etcd's words.
+        """
+        return self.status == 504 or _ETCD_TIMEOUT in self.message
 
     @property
     def concerns_uid(self) -> bool:

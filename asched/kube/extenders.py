@@ -31,11 +31,21 @@ MAX_ANSWER_BYTES: Final = 64 * 1024 * 1024
 AT_ONCE: Final = 16
 """Requests to one extender at the same time; further ones wait, which is no part of its timeout."""
 
+_NEVER_SENT = (aiohttp.ClientConnectorError, aiohttp.InvalidURL)
+_FROM_A_PROXY = (502, 504)
+"""Answers of a proxy that did not get the extender's."""
+
 T = TypeVar("T")
 
 
 class ExtenderError(Exception):
     """The extender failed: not reached, late, refusing, or talking nonsense. One line."""
+
+    def __init__(self, message: str, *, in_doubt: bool = False) -> None:
+        super().__init__(message)
+        self.in_doubt = in_doubt
+        """Whether what it was asked for may be done later: it was sent, and nobody said what became of
+        it."""
 
 
 class AskedNodes:
@@ -167,7 +177,7 @@ class HttpExtender:
 
     async def bind(self, pod: Pod, node_name: str) -> None:
         """Have the extender bind the pod. Raises :class:`ExtenderError`; then it may be bound or
-        not."""
+        not, or, where that is in doubt, may be bound later."""
         meta = pod.metadata
         question = {
             "PodName": meta.name,
@@ -208,11 +218,12 @@ class HttpExtender:
                 return shown, msgspec.Raw(await self._post(url, shown, verb, body))
             except TimeoutError:
                 raise ExtenderError(
-                    f'Post "{shown}": no answer within {self._timeout_s:g} s'
+                    f'Post "{shown}": no answer within {self._timeout_s:g} s', in_doubt=True
                 ) from None
             except (aiohttp.ClientError, OSError, ValueError) as error:
                 what = " ".join(str(error).split()) or type(error).__name__
-                raise ExtenderError(f'Post "{shown}": {what}') from None
+                sent = not isinstance(error, _NEVER_SENT)
+                raise ExtenderError(f'Post "{shown}": {what}', in_doubt=sent) from None
 
     async def _post(self, url: str, shown: str, verb: str, body: bytes) -> bytes:
         tls = self._tls
@@ -227,7 +238,8 @@ class HttpExtender:
         ) as response:
             if response.status != 200:
                 raise ExtenderError(
-                    f"failed {verb} with extender at URL {shown}, code {response.status}"
+                    f"failed {verb} with extender at URL {shown}, code {response.status}",
+                    in_doubt=response.status in _FROM_A_PROXY,
                 )
             chunks, size = [], 0
             async for chunk in response.content.iter_any():

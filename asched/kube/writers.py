@@ -177,8 +177,8 @@ class PodWriter:
         """Post the Binding, with the pod's UID as its precondition.
 
         A conflict, a server error or no answer is read back before anything is concluded, so
-        binding to the node it is bound to already is a success, and a pod that is not bound though
-        nobody answered is Unknown. ``wanted`` is asked before a request
+        binding to the node it is bound to already is a success. A pod that is not bound though
+        nobody answered, or only that it took too long, is Unknown. ``wanted`` is asked before a request
         that was put off is sent again.
         """
         binding = _Binding(_Name(pod.name, pod.namespace, pod.uid), _Target(node))
@@ -191,13 +191,12 @@ class PodWriter:
                 return PodGone()
             if error.status != 409 and error.status < 500:
                 return Refused(error.message, error.status)
-            return await self._read_back(pod, node, error.message, error.status)
+            found = await self._read_back(pod, node, error.message, error.status)
+            return _not_yet(found) if error.may_be_done else found
         except NoAnswerError as error:
             if not error.sent:
                 return Refused(str(error))
-            found = await self._read_back(pod, node, str(error), 0)
-            # What was sent and not answered may yet be carried out.
-            return Unknown(found.message) if isinstance(found, Refused) else found
+            return _not_yet(await self._read_back(pod, node, str(error), 0))
         return Done()
 
     async def fate(self, pod: PodRef, node: str, message: str) -> BindOutcome:
@@ -310,6 +309,11 @@ class PodWriter:
 def _nomination(node: str | None) -> str | msgspec.UnsetType | None:
     """In a merge patch null takes a field away and an absent one leaves it alone."""
     return msgspec.UNSET if node is None else (node or None)
+
+
+def _not_yet(found: BindOutcome) -> BindOutcome:
+    """A pod that is not bound though a Binding was sent and never answered for: it may yet be."""
+    return Unknown(found.message) if isinstance(found, Refused) else found
 
 
 def _failed(error: ApiError) -> Refused | Unknown:

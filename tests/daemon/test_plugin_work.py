@@ -6,7 +6,9 @@ from pathlib import Path
 from typing import ClassVar
 
 import anyio
+import pytest
 
+from asched.daemon import patient_binder
 from asched.framework.binding_client import BindingClient
 from asched.framework.interface import BindPlugin, PostBindPlugin, PreBindPlugin
 from asched.framework.pod_info import PodInfo
@@ -145,7 +147,10 @@ class Undecided(BindPlugin):
         return SUCCESS
 
 
-async def test_a_bind_that_is_cut_short_is_read_back(tmp_path: Path) -> None:
+async def test_a_bind_that_is_cut_short_is_read_back(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(patient_binder, "LATEST_ARRIVAL_S", 0.2)
     async with world(tmp_path, nodes=1) as w:
         Undecided.world = w
         async with w.daemon(OWN_BINDER, Undecided):

@@ -142,16 +142,19 @@ async def test_pods_and_nodes_that_vanished_while_down(
         ]
 
 
-async def test_a_profile_that_vanished_leaves_its_pods_to_others(tmp_path: Path) -> None:
+async def test_a_profile_that_vanished_leaves_its_pods_to_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(patient_binder, "LATEST_ARRIVAL_S", 0.2)
     config = KUBE + "profiles: [{schedulerName: a}, {schedulerName: b}]\n"
-    async with world(tmp_path, nodes=1) as w:
+    async with world(tmp_path, nodes=1, cpu="1") as w:
         w.faults.delay(NEVER_S, count=100, verb="create", resource=BINDING)
         w.add_pod("of-a", schedulerName="a")
-        w.add_pod("of-b", schedulerName="b")
+        w.add_pod("of-b", "800m", schedulerName="b")
         await crash(w, decided(2), config)
         async with w.daemon(KUBE + "profiles: [{schedulerName: a}]\n") as daemon:
-            await w.until(lambda: w.unbound() == ["of-b"])
-            w.add_pod("later", schedulerName="a")
+            w.add_pod("later", "800m", schedulerName="a")
+            # It gets the room, when that is given up.
             await w.until(lambda: w.unbound() == ["of-b"] and w.node_of("later") == "n0")
             assert daemon.cluster.pods["default/of-b"].phase is PodPhase.PENDING
         assert w.condition("of-b") == {}

@@ -23,7 +23,15 @@ from asched.kube.writers import (
 from asched.sim.auth import SCHEDULER
 from asched.sim.cluster import Cluster
 from asched.sim.http import ApiServer
-from tests.kube.harness import ManualClock, ScriptedServer, client_for, in_turn, refusal
+from tests.kube.harness import (
+    Answer,
+    ManualClock,
+    ScriptedServer,
+    client_for,
+    in_turn,
+    json_bytes,
+    refusal,
+)
 
 WHEN = datetime(2026, 1, 2, 3, 4, 5, 678901, tzinfo=UTC)
 STAMP = "2026-01-02T03:04:05Z"
@@ -124,13 +132,37 @@ async def test_a_lost_request_is_not_known_to_be_lost() -> None:
         assert await w.writer.bind(pod, "n1") == Done()
 
 
-@pytest.mark.parametrize("code", [500, 503, 504])
+@pytest.mark.parametrize("code", [500, 503])
 async def test_a_server_error_is_read_back(code: int) -> None:
     async with world() as w:
         w.faults.answer(code, resource="pods/binding")
         outcome = await w.writer.bind(w.pod(), "n1")
         assert isinstance(outcome, Refused)
         assert outcome.status == code
+
+
+async def test_a_server_that_gave_up_waiting_may_do_it_yet() -> None:
+    """As the timeout filter of kube-apiserver does while the handler goes on."""
+    async with world() as w:
+        pod = w.pod()
+        w.faults.answer(504, resource="pods/binding")
+        assert isinstance(await w.writer.bind(pod, "n1"), Unknown)
+        w.cluster.bind("default", "p", "n1")
+        w.faults.answer(504, resource="pods/binding")
+        assert await w.writer.bind(pod, "n1") == Done()
+
+
+@pytest.mark.parametrize("code", [500, 409])
+async def test_so_may_storage_that_timed_out(code: int) -> None:
+    """etcd may apply the write later. For a Binding kube-apiserver calls that a conflict."""
+    why = 'Operation cannot be fulfilled on pods/binding "p": etcdserver: request timed out'
+    unbound = Answer(200, json_bytes({"metadata": {"uid": "u"}, "spec": {}}))
+    async with (
+        ScriptedServer(in_turn(refusal(code, "", why), unbound)).run() as server,
+        client_for(server.url, ManualClock(), retry=RetryPolicy(attempts=2)) as client,
+    ):
+        outcome = await PodWriter(client).bind(PodRef("a", "p", "u"), "n")
+    assert isinstance(outcome, Unknown)
 
 
 async def test_what_cannot_be_read_back_stays_unknown() -> None:

@@ -7,7 +7,9 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import anyio
+import pytest
 
+from asched.daemon import patient_binder
 from asched.daemon.config_file import parse
 from asched.daemon.daemon import Daemon, running_daemon
 from asched.daemon.leadership import candidate
@@ -21,6 +23,12 @@ from tests.daemon.world import KUBE, World, world
 
 LEASE = LeaseName("kube-system", "asched")
 CONFIG = KUBE + "podInitialBackoffSeconds: 1\npodMaxBackoffSeconds: 1\n"
+
+
+@pytest.fixture(autouse=True)
+def what_was_sent_arrives_soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Or never: a minute in earnest."""
+    monkeypatch.setattr(patient_binder, "LATEST_ARRIVAL_S", 0.2)
 
 
 @asynccontextmanager

@@ -1,0 +1,95 @@
+"""An API server that answers a binder as told, on a clock that is driven by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+
+import msgspec
+
+from asched.daemon.patient_binder import PatientBinder
+from asched.daemon.pauses import Pauses
+from asched.framework.pod_info import PodInfo
+from asched.kube.client import ApiClient
+from asched.kube.credentials import Credentials, FixedCredentials
+from asched.kube.errors import NoAnswerError
+from asched.kube.http1 import HttpAnswer
+from asched.kube.timing import Backoff, RetryPolicy
+from asched.kube.transport import ApiRequest, OpenAnswer
+from asched.kube.volume_writers import VolumeWriter
+from asched.kube.writers import PodWriter
+from asched.model.meta import ObjectMeta
+from asched.model.pod import Pod
+from tests.kube.harness import ManualClock
+
+POD = PodInfo(Pod(metadata=ObjectMeta(name="p", namespace="d", uid="pod-p")))
+Answer = Callable[[], HttpAnswer]
+
+
+class NodeThatStays:
+    """A transport that answers as told."""
+
+    stays = True
+
+    def __init__(
+        self, *answers: Answer, reads: Answer | None = None, writes: Answer | None = None
+    ) -> None:
+        """``reads`` and ``writes`` are the answers to all of those that come after the ``answers``."""
+        self.nodes = {"n"}
+        self.clock = ManualClock()
+        self.asked: list[str] = []
+        self.asked_at_s: list[float] = []
+        self.pauses = Pauses(self.clock)
+        self._answers = [*answers]
+        self._reads = reads
+        self._writes = writes
+
+    async def exchange(self, credentials: Credentials, request: ApiRequest) -> HttpAnswer:
+        if not self.stays:
+            self.nodes.clear()
+        self.asked.append(request.method)
+        self.asked_at_s.append(self.clock.monotonic_s())
+        later = self._reads if request.method == "GET" else self._writes
+        answer = later if later is not None and not self._answers else self._answers.pop(0)
+        return answer()
+
+    async def open(self, credentials: Credentials, request: ApiRequest) -> OpenAnswer:
+        raise NotImplementedError("nothing is watched")
+
+    def client(self) -> ApiClient:
+        credentials = Credentials("http://127.0.0.1")
+        return ApiClient(
+            self, FixedCredentials(credentials), credentials, clock=self.clock, random=Random(1),
+            budget=None, retry=RetryPolicy(attempts=2),
+        )  # fmt: skip
+
+    def binder(
+        self,
+        perhaps_begun_s: float | None = None,
+        waiting: Callable[[int], None] = lambda change: None,
+    ) -> PatientBinder:
+        client = self.client()
+        return PatientBinder(
+            PodWriter(client), VolumeWriter(client), self.pauses, self.clock,
+            Backoff(RetryPolicy(), client.random), self.nodes.__contains__, perhaps_begun_s, waiting,
+        )  # fmt: skip
+
+
+class NodeThatGoes(NodeThatStays):
+    """At the first request the node goes."""
+
+    stays = False
+
+
+def status(code: int, message: str = "") -> Answer:
+    body = msgspec.json.encode({"message": message}) if message else b"{}"
+    return lambda: HttpAnswer(code, body, None, reusable=True)
+
+
+def pod_on(node: str) -> Answer:
+    body = msgspec.json.encode({"metadata": {"uid": "pod-p"}, "spec": {"nodeName": node}})
+    return lambda: HttpAnswer(200, body, None, reusable=True)
+
+
+def silence() -> HttpAnswer:
+    raise NoAnswerError("connection reset by peer", sent=True)
