@@ -127,9 +127,8 @@ class Engine:
         self._limits = limits or EngineLimits()
         self._commits = commits
         self._committed = committed
-        self._cut_short = False
-        """Whether decisions may follow those of the last turn though no pod is active: of pods that
-        Permit holds."""
+        self._settled = False
+        """Whether, as the state is, nothing is to be decided: nothing was folded since that was said."""
         self._batch: list[AnyRecord] = []
         self._appending = False
         """Whether a batch is on its way to the journal, or never got there."""
@@ -302,6 +301,7 @@ class Engine:
         if (report := self._evicted.told_before(record)) is not None:
             self._apply(report)
         self._fold.apply(record)
+        self._settled = False
         self._batch.append(record)
 
     # -- observing ----------------------------------------------------------------------------
@@ -310,7 +310,8 @@ class Engine:
         # In this order a binding is mostly seen before it is answered.
         self._observe_changes()
         self._record_unshown()
-        while (outcome := self._inbox.next_outcome()) is not None:
+        amid_list = self._listing is not None
+        while (outcome := self._inbox.next_outcome(amid_list=amid_list)) is not None:
             if isinstance(outcome, Reconfiguration):
                 self._reconfigure(outcome)
                 continue
@@ -384,15 +385,16 @@ class Engine:
 
     def _decide(self, decisions: list[Decision]) -> None:
         room = self._limits.effects_under_way - self._effects.load
+        if room <= 0 or not self._something_to_decide():
+            return
         ends_ns = self._clock.monotonic_ns() + round(self._limits.slice_s * NS_PER_S)
-        if room > 0 and self._something_to_decide():
-            self._begin()
+        self._begin()  # a decision is made at the time that is recorded before it
         now_ns = self._clock.monotonic_ns()
         while len(decisions) < room and now_ns < ends_ns:
             began_ns = now_ns
             next_decisions = self._decider.next()
-            self._cut_short = bool(next_decisions)
             if not next_decisions:
+                self._settled = True
                 return
             for decision in next_decisions:
                 self._watch.decided(decision)
@@ -405,9 +407,10 @@ class Engine:
             decisions.extend(next_decisions)
 
     def _something_to_decide(self) -> bool:
-        """Whether a decision may follow now. A session or a permit may have fallen due while nothing
-        could be decided, when the look at the clock passed it over."""
-        if self._cluster.queue.head() is not None or self._cut_short:
+        """Whether a decision may follow now. What plugins say of held pods from asynchronous code is in
+        no record, and a session or a permit may have fallen due while nothing could be decided, when
+        the look at the clock passed it over."""
+        if not self._settled or self._cluster.permits.answers:
             return True
         due_ns = self._decider.next_timer_ns()
         return due_ns is not None and due_ns <= self._now_ns
@@ -481,7 +484,7 @@ class Engine:
         await anyio.lowlevel.checkpoint()
         if len(self._inbox) or self._listing is not None or self._unshown or self.drained:
             return
-        if self._may_decide() and (self._cluster.queue.head() is not None or self._cut_short):
+        if self._may_decide() and not self._settled:
             return
         due_ns = self._next_timer_ns()
         if due_ns is None or self._stopping:

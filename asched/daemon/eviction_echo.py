@@ -10,9 +10,16 @@ from __future__ import annotations
 import msgspec
 
 from asched.framework.interface import Victim
-from asched.model.pod import FAILED, SUCCEEDED
+from asched.model.pod import FAILED, SUCCEEDED, Pod
 from asched.state.cluster import ClusterState
-from asched.state.records import AnyRecord, ObjectGone, ObjectSeen, PodChanged, VictimEvicted
+from asched.state.records import (
+    AnyRecord,
+    ObjectGone,
+    ObjectSeen,
+    PodChanged,
+    PodSeen,
+    VictimEvicted,
+)
 
 
 class EvictionEcho:
@@ -39,7 +46,7 @@ class EvictionEcho:
         evictions = self._cluster.evictions
         if not self._accepted and not evictions:
             return None
-        victim = _shown_going(record)
+        victim = self._shown_going(record)
         if victim is None:
             return None
         report = self._accepted.pop(victim.uid, None)
@@ -59,14 +66,23 @@ class EvictionEcho:
         self._accepted[evicted.uid] = evicted
         return True
 
+    def _shown_going(self, record: AnyRecord) -> Victim | None:
+        """The pod that is gone or going by this record."""
+        match record:
+            case ObjectGone():
+                return Victim(record.key, record.uid)
+            case PodChanged() if record.deletion_timestamp or record.phase in (SUCCEEDED, FAILED):
+                return Victim(record.key, record.uid)
+            case ObjectSeen(object=Pod() as pod):
+                going = Victim(pod.key, pod.uid) if pod.terminating or pod.terminal else None
+                return self._followed(pod.key, pod.uid) or going
+            case PodSeen():
+                return self._followed(record.key, record.uid)
+        return None
 
-def _shown_going(record: AnyRecord) -> Victim | None:
-    """The pod that is gone or going by this record."""
-    match record:
-        case ObjectGone():
-            return Victim(record.key, record.uid)
-        case PodChanged() if record.deletion_timestamp or record.phase in (SUCCEEDED, FAILED):
-            return Victim(record.key, record.uid)
-        case ObjectSeen() if record.object.metadata.deletion_timestamp is not None:
-            return Victim(record.object.key, record.object.metadata.uid)
-    return None
+    def _followed(self, key: str, uid: str) -> Victim | None:
+        """Another pod that had this one's name, of whose end nothing was told."""
+        entry = self._cluster.pods.get(key)
+        if entry is None or entry.info.uid == uid:
+            return None
+        return Victim(key, entry.info.uid)

@@ -55,7 +55,8 @@ class Inbox:
 
     Watches are held back while more than ``most_changes`` wait: the engine is behind, and the API
     server may as well keep what comes next. Outcomes are never held back; there is at most one for
-    each effect that is under way.
+    each effect that is under way. They overtake changes, but for ``LeadershipGained``: a new leader has
+    to know first what its watches brought.
     """
 
     def __init__(
@@ -70,11 +71,13 @@ class Inbox:
         self._came = self._taken = 0
         self._changes: deque[Change] = deque()
         self._outcomes: deque[Outcome | Reconfiguration] = deque()
+        self._gained: tuple[LeadershipGained, int] | None = None
+        """Leadership that was gained, and how many changes had come before."""
         self._arrived = anyio.Event()
         self._drained = anyio.Event()
 
     def __len__(self) -> int:
-        return len(self._changes) + len(self._outcomes)
+        return len(self._changes) + self.outcomes
 
     def put_changes(self, batch: Batch) -> None:
         """As the :class:`~asched.kube.changes.Sink` of the reflectors."""
@@ -99,14 +102,27 @@ class Inbox:
     @property
     def outcomes(self) -> int:
         """Outcomes that wait."""
-        return len(self._outcomes)
+        return len(self._outcomes) + (self._gained is not None)
 
     def put_outcome(self, outcome: Outcome | Reconfiguration) -> None:
-        self._outcomes.append(outcome)
+        if isinstance(outcome, LeadershipGained):
+            self._gained = outcome, self._came
+        else:
+            self._outcomes.append(outcome)
         self._arrived.set()
 
-    def next_outcome(self) -> Outcome | Reconfiguration | None:
-        return self._outcomes.popleft() if self._outcomes else None
+    def next_outcome(self, *, amid_list: bool = False) -> Outcome | Reconfiguration | None:
+        """``amid_list``: of the change that was taken out last, a list, something is still to be
+        folded."""
+        if self._outcomes:
+            return self._outcomes.popleft()
+        if self._gained is not None:
+            gained, came_before = self._gained
+            folded = self._taken - 1 if amid_list else self._taken
+            if folded >= came_before:
+                self._gained = None
+                return gained
+        return None
 
     def next_change(self) -> Change | None:
         if not self._changes:

@@ -28,7 +28,7 @@ class Office:
 
     async def take(self, client: ApiClient, watch: ClusterWatch) -> None:
         """For a standby with a journal of its own: let it decide once its caches are full and the
-        lease is won."""
+        lease is won, and it has folded what its watches brought until then."""
         await self._engine.synced.wait()
         await self._leadership.win(client, watch)
         self._inbox.put_outcome(LeadershipGained(self._epoch))

@@ -4,14 +4,26 @@ from __future__ import annotations
 
 from datetime import UTC, datetime
 
+import msgspec
+import pytest
+
 from asched.daemon.eviction_echo import EvictionEcho
 from asched.framework.interface import Victim
+from asched.framework.sessions import SessionSpec
 from asched.framework.status import Code
-from asched.model.pod import Pod
+from asched.model.pod import ContainerStatus, Pod, ResourceRequirements
 from asched.plugins.default_preemption import DefaultPreemption
 from asched.state.fold import Fold
 from asched.state.observe import News, observe_deletion, observe_object
-from asched.state.records import Assigned, BindFailed, Rejected, VictimEvicted
+from asched.state.records import (
+    Assigned,
+    BindFailed,
+    ObjectSeen,
+    PodSeen,
+    Rejected,
+    VictimEvicted,
+)
+from asched.state.session_records import SessionsLoaded
 from tests.state.objects import a_node, a_pod, bound, deleted, in_phase
 from tests.state.profiles import a_fold
 
@@ -63,6 +75,39 @@ def test_one_that_ends_by_itself_meanwhile_is_not_kept_for_ever() -> None:
     ended = observe_object(fold.state, in_phase(pod, "Succeeded"))
     assert ended is not None
     assert echo.told_before(ended) is not None
+    assert not echo
+
+
+def test_nor_is_one_that_ends_and_is_shown_anew_with_it() -> None:
+    """It was resized, and its containers, which have ended, use nothing any more. As a job's pod it is
+    seen for as long as it exists."""
+    fold, pod = _with_victim()
+    fold.apply(SessionsLoaded((SessionSpec("default-scheduler", ("allocate",), ()),)))
+    more = ResourceRequirements(requests={"cpu": "600m"})
+    resized = msgspec.structs.replace(
+        pod.status, container_statuses=(ContainerStatus(name="main", resources=more),)
+    )
+    _fold(fold, observe_object(fold.state, msgspec.structs.replace(pod, status=resized)))
+    echo = EvictionEcho(fold.state)
+    report = VictimEvicted("default/victim", pod.metadata.uid)
+    assert echo.holds(report)
+    ended = observe_object(fold.state, in_phase(pod, "Succeeded"))
+    assert isinstance(ended, ObjectSeen)
+    assert echo.told_before(ended) == report
+    assert not echo
+
+
+@pytest.mark.parametrize("like_another", [True, False])
+def test_nor_is_one_whose_name_another_pod_has_got(like_another: bool) -> None:
+    """What told of its end was lost."""
+    fold, pod = _with_victim()
+    echo = EvictionEcho(fold.state)
+    report = VictimEvicted("default/victim", pod.metadata.uid)
+    assert echo.holds(report)
+    follower = a_pod("victim", None if like_another else {"cpu": "700m"}, uid="another")
+    seen = observe_object(fold.state, follower)
+    assert isinstance(seen, PodSeen if like_another else ObjectSeen)
+    assert echo.told_before(seen) == report
     assert not echo
 
 

@@ -14,7 +14,7 @@ from asched.daemon.pauses import Pauses
 from asched.kube.changes import Listed
 from asched.kube.timing import SystemClock
 from asched.model.resources import Resource
-from asched.state.records import Bound
+from asched.state.records import Bound, LeadershipGained
 
 
 class Diary:
@@ -132,6 +132,26 @@ async def test_the_inbox_holds_watches_back_but_never_outcomes() -> None:
     assert handed_over == [0, 1]
     assert inbox.next_outcome() == Bound("default/p", "u", "n")
     assert inbox.next_outcome() is None
+
+
+def test_leadership_waits_for_the_changes_that_came_before_it() -> None:
+    inbox, listed = Inbox(), Listed(Resource.PODS, ())
+    gained, bound = LeadershipGained(1), Bound("default/p", "u", "n")
+    inbox.put_changes((listed, listed))
+    inbox.put_outcome(gained)
+    inbox.put_outcome(bound)
+    inbox.put_changes((listed,))
+    assert (len(inbox), inbox.outcomes) == (5, 2)
+    assert inbox.next_outcome() == bound
+    assert inbox.next_outcome() is None
+    inbox.next_change()
+    assert inbox.next_outcome() is None
+    inbox.next_change()
+    assert inbox.next_outcome(amid_list=True) is None
+    inbox.next_change()
+    assert inbox.next_outcome(amid_list=True) == gained, "that list came after it"
+    assert inbox.next_outcome() is None
+    assert len(inbox) == 0
 
 
 async def test_waking_an_inbox_counts_even_before_anybody_waits() -> None:
