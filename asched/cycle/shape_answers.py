@@ -27,6 +27,7 @@ from asched.framework.interface import (
 )
 from asched.framework.nodes import BoolColumn, Nodes, RowArray
 from asched.framework.plugin_calls import (
+    PluginFailure,
     ask,
     check_status,
     filter_node,
@@ -131,20 +132,30 @@ class ShapeAnswers:
         if cursor == self._cursor and self._layout == table.layout:
             return
         rows = table.changed_since(self._cursor) if self._layout == table.layout else None
+        # Whatever is entered from here on is incomplete where a plugin fails.
+        self._layout = -1
+        try:
+            self._renew(pod, rows)
+        except PluginFailure:
+            self._filter_until_refused(pod)
+        self._layout, self._cursor = table.layout, cursor
+        self._objects_cursor = table.objects_cursor
+
+    def _renew(self, pod: PodInfo, rows: list[int] | None) -> None:
+        """``rows`` changed; None for all."""
+        table = self._table
         outgrown = len(self.findings.statuses) > table.size + _SPARE_STATUSES
         if rows is None or outgrown or len(rows) * PATCH_SHARE > max(table.size, 64):
             self._filter_all(pod)
+            return
+        objects_too = table.objects_changed_since(self._objects_cursor)
+        if len(rows) <= FEW_ROWS:
+            self._extend()
+            for row in rows:
+                self._patch_row(pod, row, objects_too)
         else:
-            objects_too = table.objects_changed_since(self._objects_cursor)
-            if len(rows) <= FEW_ROWS:
-                self._extend()
-                for row in rows:
-                    self._patch_row(pod, row, objects_too)
-            else:
-                self._patch(pod, rows, objects_too)
-            self._scores.rows_changed(rows, objects_too)
-        self._layout, self._cursor = table.layout, cursor
-        self._objects_cursor = table.objects_cursor
+            self._patch(pod, rows, objects_too)
+        self._scores.rows_changed(rows, objects_too)
 
     def _filter_all(self, pod: PodInfo) -> None:
         self._set_findings(self._table.size)
@@ -155,10 +166,36 @@ class ShapeAnswers:
         for rank, plugin in self._row_filters:
             verdicts = filter_nodes(plugin, self.state, pod, self._table)
             self.findings.add(rank, plugin.name, verdicts)
+        self._know_feasible()
+
+    def _know_feasible(self) -> None:
         self.feasible = self.findings.passing & self._table.alive
         self.count = int(np.count_nonzero(self.feasible))
         self._counted = None
         self._scores.all_changed()
+
+    def _filter_until_refused(self, pod: PodInfo) -> None:
+        """As :meth:`_filter_all`, where a filter failed: none is asked about nodes that another refused
+        before it, as in kube-scheduler.
+
+        The quick ways ask more, and each other nodes first. What comes of a failure must depend
+        neither on that nor on what is remembered, or a replay would differ.
+        """
+        self._set_findings(self._table.size)
+        self._ask_of_the_rest(pod, self._object_findings, self._object_filters)
+        self.findings.take_over(self._object_findings, slice(None))
+        self._ask_of_the_rest(pod, self.findings, self._row_filters)
+        self._know_feasible()
+
+    def _ask_of_the_rest(
+        self, pod: PodInfo, findings: Findings, filters: Sequence[RankedFilter]
+    ) -> None:
+        nodes = np.flatnonzero(self._table.alive)
+        for rank, plugin in filters:
+            left = nodes[findings.rank[nodes] > rank]
+            if len(left):
+                verdicts = filter_nodes(plugin, self.state, pod, self._table.take(left))
+                findings.add(rank, plugin.name, verdicts, left)
 
     def _patch(self, pod: PodInfo, changed: list[int], objects_too: bool) -> None:
         rows = np.array(changed, np.intp)
@@ -179,6 +216,9 @@ class ShapeAnswers:
     def _patch_row(self, pod: PodInfo, row: int, objects_too: bool) -> None:
         """As :meth:`_patch`, for one row, as it changes with each placement."""
         findings, before = self.findings, self.feasible.item(row)
+        if not self._table.alive.item(row):
+            self._pass_over(row)
+            return
         refusal = self._refusal(pod, row) if self._filters_by_fullness else None
         if objects_too:
             self._object_findings.pass_row(row)
@@ -193,7 +233,17 @@ class ShapeAnswers:
             findings.set(row, *refusal)
         if findings.code[row] != said:
             self._counted = None
-        after = findings.passes(row) and self._table.alive.item(row)
+        self._set_feasible(row, findings.passes(row))
+
+    def _pass_over(self, row: int) -> None:
+        """There is no node in this row any more, which plugins could be asked about."""
+        self._object_findings.pass_row(row)
+        self.findings.pass_row(row)
+        self._counted = None
+        self._set_feasible(row, False)
+
+    def _set_feasible(self, row: int, after: bool) -> None:
+        before = self.feasible.item(row)
         if after != before:
             self.feasible[row] = after
             self.count += after - before

@@ -21,6 +21,7 @@ from asched.framework.cycle_state import CycleState
 from asched.framework.interface import Scope, ScoreAllPlugin, ScorePlugin
 from asched.framework.nodes import MAX_NODE_SCORE, BoolColumn, Int64Column, Nodes, RowArray
 from asched.framework.plugin_calls import (
+    PluginFailure,
     answered_error,
     ask,
     check_range,
@@ -123,6 +124,18 @@ class ShapeScores:
         """Bring the raw scores of all rows up to date, of which ``count`` are feasible. Raises
         :class:`PluginFailure`."""
         self._feasible, self._count = feasible, count
+        remembered = self._scored
+        try:
+            self._renew(pod)
+        except PluginFailure:
+            # What was entered is incomplete; and which failure is told must not depend on what is
+            # remembered, or a replay would differ.
+            self.all_changed()
+            if not remembered:
+                raise
+            self._renew(pod)
+
+    def _renew(self, pod: PodInfo) -> None:
         changed = self._changed
         if not self._scored:
             self.raw.clear()
@@ -191,6 +204,10 @@ class ShapeScores:
 
     def _score_row(self, pod: PodInfo, row: int, objects_too: bool) -> None:
         """As :meth:`_patch`, for one row."""
+        if not self._table.alive.item(row):
+            if self._leaders is not None:
+                self._leaders.set(row, INFEASIBLE)
+            return
         if objects_too:
             objects = [w for w in self._scores if w.plugin.scope is Scope.NODE_OBJECT]
             self._enter_scores(row, objects, self._scores_of(pod, row, objects))

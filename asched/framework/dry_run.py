@@ -13,7 +13,8 @@ from typing import NamedTuple, cast
 
 import numpy as np
 
-from asched.framework.nodes import RowArray
+from asched.framework.nodes import BoolColumn, RowArray
+from asched.framework.plugin_calls import PluginFailure
 from asched.framework.pod_info import PodInfo
 from asched.framework.row_memo import RowMemo
 from asched.framework.status import Code, Status
@@ -186,11 +187,35 @@ def dry_run(
     for begin, end in pairwise(bounds):
         batch = rows[begin:end]
         if len(batch):
-            _find_out(fit, batch[stale[begin:end]], known, budgets, own)
-            run.take_in(batch)
+            try:
+                _find_out(fit, batch[stale[begin:end]], known, budgets, own)
+                run.take_in(batch)
+            except PluginFailure:
+                # Together, filters are asked about nodes that others refused before them, and about
+                # more nodes than are needed. What comes of a failure must not depend on what is known.
+                _go_through(fit, batch, stale[begin:end], known, budgets, own, run)
             if run.complete:
                 break
     return run
+
+
+def _go_through(
+    fit: Fit,
+    rows: RowArray,
+    stale: BoolColumn,
+    known: Outcomes,
+    budgets: Budgets,
+    own: int | None,
+    run: DryRun,
+) -> None:
+    """As one batch of :func:`dry_run`, node by node."""
+    for at in range(len(rows)):
+        row = rows[at : at + 1]
+        if stale[at]:
+            _find_out(fit, row, known, budgets, own)
+        run.take_in(row)
+        if run.complete:
+            return
 
 
 def _find_out(fit: Fit, rows: RowArray, known: Outcomes, budgets: Budgets, own: int | None) -> None:

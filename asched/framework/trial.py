@@ -17,6 +17,7 @@ from asched.framework.findings import Findings, StatusNumbers
 from asched.framework.interface import FilterAllPlugin, FilterPlugin, PreFilterExtensions, Scope
 from asched.framework.nodes import Int64Column, RowArray, SupposedNodes
 from asched.framework.plugin_calls import (
+    PluginFailure,
     answered_error,
     ask,
     filter_node,
@@ -101,8 +102,16 @@ class Fit:
         if self.local:
             hosts = rows[[*hosted]]
             placed = [(at, guest) for at, there in enumerate(hosted.values()) for guest in there]
-            yield hosts, self.supposed(hosts, placed).refusals()
-            return
+            try:
+                found = self.supposed(hosts, placed).refusals()
+            except PluginFailure:
+                # Together, filters are asked about nodes that others refused before them. What
+                # comes of a failure must not depend on how many nodes are asked about.
+                if len(hosts) == 1:
+                    raise
+            else:
+                yield hosts, found
+                return
         for place, there in hosted.items():
             alone = rows[[place]]
             yield alone, self.supposed(alone, [(0, guest) for guest in there]).refusals()
