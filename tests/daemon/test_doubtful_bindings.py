@@ -5,12 +5,14 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from datetime import timedelta
 from random import Random
 from typing import ClassVar
 
 import aiohttp
 import anyio
 import pytest
+from aiohttp import web
 
 from asched.daemon.binding import binding_cycle
 from asched.daemon.effects import Effects
@@ -33,6 +35,8 @@ from asched.state.records import BindFailed, Bound, ObjectGone, ProfilesLoaded
 from tests.cycle.plugins import RoomForAll
 from tests.cycle.scheduling import Scheduling
 from tests.daemon.scripted_api import POD, Answer, NodeThatStays, pod_on, silence, status
+from tests.extenders.service import serving
+from tests.kube import harness
 from tests.state.objects import a_node, a_pod
 from tests.state.profiles import loader, profile_of
 
@@ -162,7 +166,8 @@ async def test_a_doubt_ends_though_every_try_is_put_off(code: int) -> None:
     """A webhook for bindings is down, or the server is too busy, for good."""
     network = NodeThatStays(reads=UNBOUND, writes=status(code))
     binder = network.binder(AN_EARLIER_PROCESS)
-    answer = await binder.bind(POD, "n")
+    with anyio.fail_after(20):
+        answer = await binder.bind(POD, "n")
     assert answer.code is Code.ERROR
     assert network.asked.count("POST") > 5
     assert LATEST_ARRIVAL_S <= network.clock.monotonic_s() < LATEST_ARRIVAL_S + 15
@@ -239,12 +244,47 @@ async def test_who_binds_in_place_of_an_extender_need_not_wait_for_it() -> None:
     assert isinstance(await bound_by(extender, network.binder()), Bound)
 
 
-async def test_an_extender_that_is_not_there_was_sent_nothing() -> None:
+async def refused_by(url: str, within: timedelta = timedelta(seconds=5)) -> ExtenderError:
     async with aiohttp.ClientSession() as session:
-        extender = HttpExtender(Extender("http://127.0.0.1:1", bind_verb="bind"), session, None)
+        extender = HttpExtender(Extender(url, bind_verb="bind", http_timeout=within), session, None)
         with pytest.raises(ExtenderError) as raised:
             await extender.bind(POD.pod, "n")
-    assert not raised.value.in_doubt
+    return raised.value
+
+
+async def test_an_extender_that_is_not_there_was_sent_nothing() -> None:
+    assert not (await refused_by("http://127.0.0.1:1")).in_doubt
+
+
+@pytest.mark.parametrize(
+    ("answer", "in_doubt"),
+    [
+        (lambda _: {"Error": "no"}, False),
+        (lambda _: b"neither yes nor no", False),
+        (lambda _: web.Response(status=404), False),
+        (lambda _: web.Response(status=500), False),
+        (lambda _: web.Response(status=502), True),
+        (lambda _: web.Response(status=504), True),
+    ],
+    ids=["no", "nonsense", "404", "500", "502", "504"],
+)
+async def test_whether_an_extender_has_answered(
+    answer: Callable[[object], object], in_doubt: bool
+) -> None:
+    async with serving() as service:
+        service.answer("bind", answer)
+        assert (await refused_by(service.url)).in_doubt is in_doubt
+
+
+async def test_an_extender_that_takes_too_long_or_is_cut_off_has_not() -> None:
+    async with serving() as service:
+        service.answer_when_released("bind", lambda _: {})
+        late = await refused_by(service.url, timedelta(milliseconds=50))
+        assert "no answer within 0.05 s" in str(late)
+        assert late.in_doubt
+
+    async with harness.ScriptedServer(harness.in_turn(harness.Answer(drop=True))).run() as server:
+        assert (await refused_by(server.url)).in_doubt
 
 
 # -- after a start --------------------------------------------------------------------------------
