@@ -171,8 +171,8 @@ class PodFold:
         if not entry.node:
             self.place(entry, node_name, PodPhase.BOUND)
             self._settled(entry)
-            # Permit may have held it until now.
-            self.regroup(entry)
+            if self._state.rules >= Rules.TAKEN_FROM_PERMIT_IS_PLACED:
+                self.regroup(entry)
             self._tell(_ASSIGNED_ADD, None, info.pod)
             return
         self._state.nodes.replace_pod(node_name, info)
@@ -258,8 +258,8 @@ class PodFold:
         self._hurry_awaited(pod.node_name)
 
     def _hurry_awaited(self, node_name: str) -> None:
-        """A pod left the node: members of gangs for which it may have made room there go on at once if
-        others of their gang are held. These keep room from everybody only for so long, and where that is
+        """A pod left the node: members of gangs for which it may have made room there, evicted or turned
+        away by Permit, go on at once if others of their gang are held. These keep room from everybody only for so long, and where that is
         shorter than the backoff the gang would evict again and again and never be complete.
 
         kube-scheduler takes pods out of the backoff whenever no other is active.
@@ -267,11 +267,10 @@ class PodFold:
         state = self._state
         if state.rules < Rules.AWAITED_PREEMPTORS_GO_ON or not state.groups.holding:
             return
-        for key in [*state.evictions.done_for.values()]:
-            if state.nominator.node_of(key) == node_name:
-                entry = state.pods.get(key)
-                if entry is not None and group_of(entry.info.pod) in state.groups.holding:
-                    state.queue.activate(key, state.now_ns)
+        for key, info in sorted(state.nominator.by_node.get(node_name, {}).items()):
+            awaited = group_of(info.pod) in state.groups.holding
+            if awaited and not state.evictions.make_room_for(info.uid):
+                state.queue.activate(key, state.now_ns)
 
     def _settled(self, entry: PodEntry) -> None:
         """Nothing is left to decide or to wait for: bound, or gone."""

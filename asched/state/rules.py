@@ -39,6 +39,9 @@ class Rules(IntEnum):
     AWAITED_PREEMPTORS_GO_ON = 7
     """A member of a gang for which room was made is tried without a backoff while Permit holds others of
     its gang."""
+    TAKEN_FROM_PERMIT_IS_PLACED = 8
+    """A pod that Permit held and somebody else bound counts as placed in its group; before, as held,
+    until something else about it changed."""
 
 
 LATEST_RULES = max(Rules)

@@ -23,7 +23,16 @@ from asched.plugins.volume_restrictions import VolumeRestrictions
 from asched.state import records as r
 from asched.state.rules import LATEST_RULES, Rules
 from tests.cycle.scheduling import Scheduling
-from tests.plugins.gangs import GANGS, a_gang, check_replay, gang_pods, member, placed, settle
+from tests.plugins.gangs import (
+    GANGS,
+    a_gang,
+    check_replay,
+    gang_pods,
+    member,
+    placed,
+    settle,
+    waiting,
+)
 from tests.state.objects import a_node, a_pod
 
 HOSTNAME = "kubernetes.io/hostname"
@@ -388,3 +397,15 @@ def test_who_made_room_goes_on_while_others_of_its_gang_are_held(
     scheduling.decide()
     assert placed(scheduling) == ["a0", "a1"]
     check_replay(scheduling, *PLUGINS)
+
+
+def test_room_that_a_held_pod_gave_back_is_taken_at_once() -> None:
+    """Nobody is evicted where Permit turns a pod away, so nothing but the nomination tells who waits."""
+    scheduling = Scheduling(*PLUGINS)
+    offers = {"cpu": "1", "memory": "8Gi", "pods": "110"}
+    scheduling.see(a_node("n0", offers), a_gang("b", 2), *gang_pods("b", 2, priority=1))
+    scheduling.next()
+    assert len(waiting(scheduling)) == 1
+    scheduling.see(a_node("free", offers), a_gang("a", 2), *gang_pods("a", 2, priority=5))
+    scheduling.decide()
+    assert placed(scheduling) == ["a0", "a1"]
