@@ -28,6 +28,8 @@ class ApiFaults(msgspec.Struct, frozen=True):
     """500, 503 or 504; nothing is done."""
     failing_done: float = 0.0
     """500 or 504, though it was done."""
+    overdue: float = 0.0
+    """504, and it is done up to a minute later: the API server's handler went on."""
     slow: float = 0.0
     """An answer takes seconds."""
     outages_per_hour: float = 0.0
@@ -162,7 +164,7 @@ class Mix(msgspec.Struct, frozen=True):
 
 _API = ApiFaults(
     unreachable=0.02, lost=0.03, unanswered=0.06, belated=0.02, put_off=0.03, failing=0.04,
-    failing_done=0.04, slow=0.05, outages_per_hour=50,
+    failing_done=0.04, overdue=0.06, slow=0.05, outages_per_hour=50,
 )  # fmt: skip
 _SOME_API = ApiFaults(unanswered=0.03, failing=0.02, failing_done=0.02, slow=0.03)
 _WATCH = WatchFaults(

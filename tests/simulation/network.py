@@ -38,6 +38,7 @@ class Fate(Enum):
     PUT_OFF = "put off"
     FAILING = "failing"
     FAILING_DONE = "failing but done"
+    OVERDUE = "overdue"
 
 
 class Course(NamedTuple):
@@ -123,6 +124,7 @@ class Network:
             (Fate.PUT_OFF, faults.put_off),
             (Fate.FAILING, faults.failing),
             (Fate.FAILING_DONE, faults.failing_done),
+            (Fate.OVERDUE, faults.overdue),
         ):
             if drawn < share:
                 if fate is Fate.BELATED:
@@ -184,7 +186,11 @@ class Wire:
             return
         if self._ports.cut and network.chance.random() < 0.5:
             return  # it was still in the buffers of the machine that went down
-        found = self._served(request, course)
+        if course.fate is Fate.OVERDUE:
+            network.loop.call_later(network.chance.uniform(0.1, 59.0), self._serve_late, request)
+            found = refusal(ApiError(504, "Timeout", "injected: not yet done", details={}))
+        else:
+            found = self._served(request, course)
         self._trace("server", f"{request.method} {request.path} {found.status}")
         if course.fate in (Fate.UNANSWERED, Fate.BELATED):
             _fail(answered, "connection reset by peer")
@@ -197,6 +203,12 @@ class Wire:
             _fail(answered, "connection reset by peer")
         elif not answered.done():
             answered.set_result(found)
+
+    def _serve_late(self, request: ApiRequest) -> None:
+        """Nobody waits for the answer any more."""
+        if not self._network.down:
+            found = handle(self._network.cluster, request)
+            self._trace("server", f"{request.method} {request.path} {found.status}, overdue")
 
     def _served(self, request: ApiRequest, course: Course) -> HttpAnswer:
         match course.fate:
@@ -221,7 +233,7 @@ class Wire:
         match course.fate:
             case Fate.LOST | Fate.UNANSWERED | Fate.BELATED:
                 raise NoAnswerError("connection reset by peer", sent=True)
-            case Fate.PUT_OFF | Fate.FAILING | Fate.FAILING_DONE:
+            case Fate.PUT_OFF | Fate.FAILING | Fate.FAILING_DONE | Fate.OVERDUE:
                 return Refused(self._served(request, Course(Fate.FAILING, 0, 0, course.code)))
         try:
             watch = SimulatedWatch(
