@@ -29,8 +29,9 @@ from asched.state import records as r
 from asched.state.checkpoint import encode, image_of_state, restore
 from asched.state.cluster import ClusterState, PodPhase
 from asched.state.fold import Fold
+from asched.state.session_records import PodGroupDecided, SessionHeld
 from tests.cycle.scheduling import Scheduling
-from tests.state.objects import a_pod
+from tests.state.objects import a_node, a_pod
 from tests.state.profiles import loader
 
 GANGS: tuple[type[Plugin], ...] = (SchedulingGates, GangSort, NodeResourcesFit, GangScheduling)
@@ -131,3 +132,17 @@ def check_replay(
         if restored is not None:
             assert restored.follow(number, record) is None
     assert judge.end(len(records)) is None
+
+
+def nodes(scheduling: Scheduling, count: int, cpu: str = "1", first: int = 0) -> None:
+    for number in range(first, first + count):
+        scheduling.see(a_node(f"n{number}", {"cpu": cpu, "memory": "8Gi", "pods": "110"}))
+
+
+def kinds(decisions: Sequence[r.Decision]) -> list[tuple[str, str]]:
+    """What was decided of which pod."""
+    return [
+        (type(decision).__name__, decision.key.removeprefix("default/"))
+        for decision in decisions
+        if not isinstance(decision, PodGroupDecided | SessionHeld)
+    ]

@@ -1,8 +1,7 @@
-"""Gangs get their nodes all together, or none does; and they never stand in each other's way for ever."""
+"""Gangs get their nodes all together, or none does."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any, ClassVar
 
@@ -12,11 +11,8 @@ import pytest
 from asched.cycle.group_conditions import UNSCHEDULABLE
 from asched.framework.cycle_state import CycleState
 from asched.framework.interface import (
-    NodeStatuses,
     PermitPlugin,
     PermitResult,
-    Plugin,
-    PostFilterResult,
 )
 from asched.framework.pod_groups import POD_GROUP_SCHEDULED, PodGroupKey
 from asched.framework.pod_info import PodInfo
@@ -27,39 +23,25 @@ from asched.plugins.default_preemption import DefaultPreemption
 from asched.plugins.gang_scheduling import INCOMPLETE, Gang, GangScheduling
 from asched.state import records as r
 from asched.state.queue import NS_PER_S
-from asched.state.session_records import GroupCondition, PodGroupDecided, SessionHeld
+from asched.state.session_records import GroupCondition, PodGroupDecided
 from tests.cycle.scheduling import Scheduling
 from tests.plugins.gangs import (
     GANGS,
-    INTERLEAVED,
     a_custom_gang,
     a_gang,
     bind,
     check_replay,
     custom_member,
     gang_pods,
+    kinds,
     member,
+    nodes,
     placed,
     settle,
     waiting,
 )
 from tests.state.objects import a_node, a_pod, bound, deleted
 from tests.state.profiles import profile_of
-
-
-class Patient(GangScheduling):
-    """Holds whatever it holds until its time is up, and nobody gives way: the plain form of gang
-    scheduling with Permit."""
-
-    api_version: ClassVar[int] = 1
-
-    def _waits_in_vain(self, gang: Gang) -> bool:
-        return False
-
-    def post_filter(
-        self, state: CycleState, pod: PodInfo, statuses: NodeStatuses
-    ) -> PostFilterResult:
-        return PostFilterResult(Status.unschedulable())
 
 
 class Counting(GangScheduling):
@@ -71,20 +53,6 @@ class Counting(GangScheduling):
     def _gang(self, group: PodGroupKey | None) -> Gang | None:
         Counting.questions += 1
         return super()._gang(group)
-
-
-def nodes(scheduling: Scheduling, count: int, cpu: str = "1", first: int = 0) -> None:
-    for number in range(first, first + count):
-        scheduling.see(a_node(f"n{number}", {"cpu": cpu, "memory": "8Gi", "pods": "110"}))
-
-
-def kinds(decisions: Sequence[r.Decision]) -> list[tuple[str, str]]:
-    """What was decided of which pod."""
-    return [
-        (type(decision).__name__, decision.key.removeprefix("default/"))
-        for decision in decisions
-        if not isinstance(decision, PodGroupDecided | SessionHeld)
-    ]
 
 
 # -- before there are enough ----------------------------------------------------------------------
@@ -449,105 +417,6 @@ def test_a_review_that_raises_rejects_what_is_held() -> None:
     assert kinds([*decisions]) == [("Assigned", "a1"), ("PermitRejected", "a1")]
     assert isinstance(decisions[1], r.PermitRejected)
     assert decisions[1].message.endswith("RuntimeError: lost count")
-
-
-# -- several gangs --------------------------------------------------------------------------------
-
-
-def _in_turns(gang_scheduling: type[Plugin], *, size: int = 4, room: int = 4) -> Scheduling:
-    """Two gangs whose pods come in turns, so that each gets half of the room."""
-    scheduling = Scheduling(*INTERLEAVED[:2], gang_scheduling)
-    nodes(scheduling, room)
-    scheduling.see(a_gang("old", size, created_s=1), a_gang("new", size, created_s=2))
-    pairs = zip(gang_pods("old", size), gang_pods("new", size), strict=True)
-    for pod in (pod for pair in pairs for pod in pair):
-        scheduling.see(pod)
-        scheduling.pass_time(0.001)
-    return scheduling
-
-
-def test_without_giving_way_two_gangs_deadlock() -> None:
-    scheduling = _in_turns(Patient)
-    scheduling.decide()
-    held = waiting(scheduling)
-    assert len([name for name in held if name.startswith("old")]) == 2
-    assert len([name for name in held if name.startswith("new")]) == 2
-    scheduling.pass_time(59)
-    assert scheduling.decide() == []
-    assert waiting(scheduling) == held
-    assert placed(scheduling) == []
-
-
-def test_the_older_of_two_gangs_that_hold_half_each_is_completed() -> None:
-    scheduling = _in_turns(GangScheduling)
-    scheduling.decide()
-    assert placed(scheduling) == ["old0", "old1", "old2", "old3"]
-    assert waiting(scheduling) == []
-    settle(scheduling)
-    for entry in [*scheduling.state.pods.values()]:
-        if entry.info.name.startswith("old"):
-            scheduling.apply(r.ObjectGone("Pod", entry.info.key, entry.info.uid))
-    settle(scheduling, rounds=2)
-    assert placed(scheduling) == ["new0", "new1", "new2", "new3"]
-    check_replay(scheduling, *INTERLEAVED, checkpoint_at=5)
-
-
-def test_neither_deadlocks_nor_starves_where_the_room_is_for_neither() -> None:
-    scheduling = _in_turns(GangScheduling, size=4, room=3)
-    settle(scheduling)
-    assert placed(scheduling) == []
-    assert waiting(scheduling) == []
-
-
-def test_a_gang_that_gives_way_for_nothing_does_not() -> None:
-    """The older gang's last pod fits nowhere, whatever the younger gives back."""
-    scheduling = Scheduling(*INTERLEAVED)
-    nodes(scheduling, 3)
-    scheduling.see(a_gang("old", 2, created_s=1), a_gang("new", 2, created_s=2))
-    for pod in (member("new", "new0"), member("old", "old0"), member("old", "huge", "4")):
-        scheduling.see(pod)
-        scheduling.pass_time(0.001)
-    scheduling.see(member("new", "new1"))
-    scheduling.decide()
-    assert placed(scheduling) == ["new0", "new1"]
-    assert not any(
-        isinstance(record, r.PermitRejected) and record.key.startswith("default/new")
-        for record in scheduling.records
-    )
-
-
-@pytest.mark.parametrize("younger_priority", [0, 1])
-def test_a_gang_never_gives_way_to_one_of_lower_priority(younger_priority: int) -> None:
-    """The younger gang holds two nodes while a third is vacated for it."""
-    scheduling = Scheduling(*GANGS[:3], DefaultPreemption, GangScheduling)
-    nodes(scheduling, 3)
-    scheduling.see(a_pod("low", {"cpu": "1"}, on="n0", priority=-1))
-    scheduling.see(a_gang("old", 2, created_s=1), a_gang("new", 3, created_s=2))
-    scheduling.see(*gang_pods("new", 3, priority=younger_priority))
-    scheduling.decide()
-    assert len(waiting(scheduling)) == 2
-    scheduling.see(*gang_pods("old", 2, priority=0))
-    scheduling.decide()
-    if younger_priority:
-        assert len(waiting(scheduling)) == 2
-        assert placed(scheduling) == ["low"]
-    else:
-        assert waiting(scheduling) == []
-        assert placed(scheduling) == ["low", "old0", "old1"]
-
-
-def test_members_are_tried_one_after_the_other() -> None:
-    """With GangSort gangs whose pods came in turns are tried in turns no more."""
-    scheduling = Scheduling(*GANGS)
-    nodes(scheduling, 8)
-    scheduling.see(a_gang("b", 3, created_s=1), a_gang("a", 3, created_s=2))
-    scheduling.see(a_gang("c", 1, created_s=2))
-    for a, b in zip(gang_pods("a", 3), gang_pods("b", 3), strict=True):
-        scheduling.see(a, b)
-    scheduling.see(member("c", "c0", priority=5), a_pod("late", {"cpu": "1"}))
-    scheduling.pass_time(10)
-    assigned = [key for kind, key in kinds(scheduling.decide()) if kind == "Assigned"]
-    assert [key[0] for key in assigned] == ["c", "l", "b", "b", "b", "a", "a", "a"]
 
 
 # -- what is said of the PodGroup -------------------------------------------------------------------
