@@ -327,10 +327,15 @@ class Fold:
         entry.rejection = record.message
         grouped = group_of(entry.info.pod) is not None
         self._pods.give_back(entry, held.since_ns if grouped else None)
+        rejected_by = {record.plugin}
         if record.plugin not in held.pending_until_ns:
-            # It made room without being evicted, and is itself in need of some now.
-            self.state.evictions.has_use(record.key, record.uid)
-        self.state.queue.reject(record.key, (record.plugin,), (), self.state.now_ns)
+            # It made room without being evicted, and is itself in need of some now: nobody has said yet
+            # what would help it.
+            if self.state.rules >= Rules.WHO_MADE_ROOM_IS_TRIED:
+                rejected_by.clear()
+            else:
+                self.state.evictions.has_use(record.key, record.uid)
+        self.state.queue.reject(record.key, rejected_by, (), self.state.now_ns)
         self._pods.regroup(entry)
         self._pods.drop_if_not_ours(entry)
 

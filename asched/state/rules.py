@@ -42,6 +42,10 @@ class Rules(IntEnum):
     TAKEN_FROM_PERMIT_IS_PLACED = 8
     """A pod that Permit held and somebody else bound counts as placed in its group; before, as held,
     until something else about it changed."""
+    WHO_MADE_ROOM_IS_TRIED = 9
+    """A held pod that another plugin than those that hold it turns away, as preemption does to make room,
+    is tried again after a backoff; before, it waited for that plugin's events, which say nothing of what
+    the pod needs."""
 
 
 LATEST_RULES = max(Rules)

@@ -43,6 +43,7 @@ from asched.plugins.node_resources_fit import NodeResourcesFit
 from asched.plugins.node_unschedulable import NodeUnschedulable
 from asched.state import records as r
 from asched.state.checkpoint import checkpoint_of, restore
+from asched.state.rules import LATEST_RULES, Rules
 from tests.cycle.scheduling import Scheduling, nodes_of, pod_of, the_one
 from tests.state.objects import a_node, a_pod, deleted
 from tests.state.profiles import loader, profile_of
@@ -458,19 +459,24 @@ def test_a_pod_held_by_permit_gives_its_place_back_without_being_deleted() -> No
 
 
 @pytest.mark.parametrize("restarted", [False, True])
-def test_a_pod_that_gave_its_place_back_is_tried_when_another_goes(restarted: bool) -> None:
-    scheduling = Scheduling(*PLUGINS, Doorkeeper)
-    scheduling.see(a_node("n"), a_node("m"), on("m", "settled", "4", priority=200))
-    scheduling.see(a_pod("held", {"cpu": "4"}))
-    scheduling.decide()
-    scheduling.see(urgent())
-    scheduling.decide()
-    fold = scheduling.fold
-    if restarted:
-        fold = restore(checkpoint_of(scheduling.state), loader(*PLUGINS, Doorkeeper))
-    assert [*fold.state.queue.unschedulable] == ["default/held"]
-    fold.apply(r.ObjectGone("Pod", "default/settled", "pod-settled"))
-    assert [*fold.state.queue.unschedulable] == []
+def test_a_pod_that_gave_its_place_back_is_tried_again(restarted: bool) -> None:
+    """Under the rules of before it waited for another to go, and was told of no new node."""
+    for rules in (Rules.AWAITED_PREEMPTORS_GO_ON, LATEST_RULES):
+        scheduling = Scheduling(*PLUGINS, Doorkeeper, rules=rules)
+        scheduling.see(a_node("n"), a_node("m"), on("m", "settled", "4", priority=200))
+        scheduling.see(a_pod("held", {"cpu": "4"}))
+        scheduling.decide()
+        scheduling.see(urgent())
+        scheduling.decide()
+        fold = scheduling.fold
+        if restarted:
+            fold = restore(checkpoint_of(scheduling.state), loader(*PLUGINS, Doorkeeper))
+        queue = fold.state.queue
+        if rules < LATEST_RULES:
+            assert [*queue.unschedulable] == ["default/held"]
+            fold.apply(r.ObjectGone("Pod", "default/settled", "pod-settled"))
+        assert not queue.unschedulable
+        assert "default/held" in queue.backoff
 
 
 def test_to_look_at_an_attempt_turns_nobody_away() -> None:

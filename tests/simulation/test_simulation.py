@@ -39,7 +39,10 @@ def test_seeds(name: str) -> None:
         (8100761, "storm"),
         # A turn's time was over when the last member of a gang had its place.
         (8200336, "gangs"),
+        # Who has use for room made by evictions was guessed from a checkpoint.
         (20004072, "gangs"),
+        # A held pod that preemption turned away heard nothing of a new node.
+        (50002584, "plugins"),
     ],
 )
 def test_seeds_that_found_something(seed: int, name: str) -> None:
