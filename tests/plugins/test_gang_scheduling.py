@@ -14,7 +14,7 @@ from asched.framework.interface import (
     PermitPlugin,
     PermitResult,
 )
-from asched.framework.pod_groups import POD_GROUP_SCHEDULED, PodGroupKey
+from asched.framework.pod_groups import POD_GROUP_SCHEDULED, PodGroupKey, Standing
 from asched.framework.pod_info import PodInfo
 from asched.framework.profile import ProfileSpec
 from asched.framework.status import Code, Status
@@ -328,6 +328,15 @@ def test_places_are_held_while_room_is_made() -> None:
     scheduling.apply(r.ObjectGone("Pod", old.key, old.uid))
     settle(scheduling, rounds=1)
     assert placed(scheduling) == ["a0", "a1"]
+
+
+def test_a_held_pod_that_somebody_else_bound_counts_as_placed() -> None:
+    scheduling = _holding()
+    pod = scheduling.state.pods["default/a1"].info.pod
+    scheduling.see(bound(pod, "n0"))
+    assert waiting(scheduling) == []
+    members = scheduling.state.groups.members(PodGroupKey("default/a", native=True))
+    assert members.standings["default/a1"] is Standing.PLACED
 
 
 def test_a_gang_that_did_not_come_together_in_time() -> None:

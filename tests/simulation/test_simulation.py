@@ -33,10 +33,6 @@ def test_seeds(name: str) -> None:
     [
         # A gang whose last member's backoff was longer than Permit held the others.
         (6006612, "gangs"),
-        # A binding that a process before had sent, to a node that went and came back.
-        (6009254, "storm"),
-        # Somebody else bound a pod that Permit held.
-        (8100761, "storm"),
         # A turn's time was over when the last member of a gang had its place.
         (8200336, "gangs"),
         # Who has use for room made by evictions was guessed from a checkpoint.
