@@ -216,6 +216,8 @@ def encode(image: Image) -> bytes:
     nominated = tuple(PlaceForm(node, pods.all(infos)) for node, infos in image.nominated)
     waiting = tuple(replace(form, pod=pods.of(info.pod)) for info, form in image.waiting)
     queue = encoded(image.queue, pods.of)
+    finished = pods.all(image.finished)
+    # From here on no pod is added: all there are is told first.
     form = StateForm(
         *image.scalars,
         image.loaded,
@@ -236,7 +238,7 @@ def encode(image: Image) -> bytes:
         image.inquiries,
         queue,
         image.sessions,
-        pods.all(image.finished),
+        finished,
         image.group_writes,
         image.circuits,
     )
@@ -266,6 +268,15 @@ def restore(blob: bytes, load: PluginLoader) -> Fold:
     state.templates = _templates(form.templates, form.last_template)
     # Makes the profiles and configures the queue, while there is nothing yet to sort in.
     fold.apply(form.loaded)
+    try:
+        _fill(state, form)
+    except (LookupError, ValueError) as error:
+        raise CheckpointError(f"it contradicts itself ({error!r})") from error
+    return fold
+
+
+def _fill(state: ClusterState, form: StateForm) -> None:
+    """All but the profiles."""
     pods = _Pods(form, state.templates)
     _fill_objects(state, form)
     _fill_nodes(state, form, pods)
@@ -283,7 +294,6 @@ def restore(blob: bytes, load: PluginLoader) -> Fold:
     _fill_books(state)
     for answer in form.answers:
         state.permits.say(PermitAnswer(answer.key, answer.plugin, answer.message))
-    return fold
 
 
 _decode = msgspec.msgpack.Decoder(StateForm).decode

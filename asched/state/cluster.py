@@ -168,11 +168,11 @@ class ClusterState:
         return self.groups.members(group)
 
     def sleeping_members(self, group: PodGroupKey) -> Sequence[str]:
-        dozing, queue = self.groups.members(group).dozing, self.queue
-        asleep = [key for key in dozing if key in queue.unschedulable or key in queue.backoff]
-        # Who was woken since sleeps again only after another attempt.
-        dozing.intersection_update(asleep)
-        return sorted(asleep)
+        asleep, queue = self.groups.members(group).asleep, self.queue
+        found = sorted(key for key in asleep if key in queue.unschedulable or key in queue.backoff)
+        if self.rules < Rules.SLEEPERS_ARE_AS_THEY_STAND:
+            asleep.intersection_update(found)
+        return found
 
     @property
     def groups_holding(self) -> Collection[PodGroupKey]:

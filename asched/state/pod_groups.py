@@ -30,14 +30,13 @@ def standing_of_pending(queued: QueuedPod | None) -> Standing:
 class Members:
     """The members of one group (:class:`asched.framework.pod_groups.GroupMembers`)."""
 
-    __slots__ = ("_counts", "_standings", "dozing")
+    __slots__ = ("_counts", "_standings", "asleep")
 
     def __init__(self) -> None:
         self._standings: dict[str, Standing] = {}
         self._counts: Counter[Standing] = Counter()
-        self.dozing: set[str] = set()
-        """Those of the pods asleep that are not known to be awake again: who looks for sleepers need
-        not look at others."""
+        self.asleep: set[str] = set()
+        """Those that stand so; some may be awake again and not have been tried yet."""
 
     @property
     def standings(self) -> Mapping[str, Standing]:
@@ -51,13 +50,13 @@ class Members:
         self._standings[key] = standing
         self._counts[standing] += 1
         if standing is Standing.ASLEEP:
-            self.dozing.add(key)
+            self.asleep.add(key)
 
     def leave(self, key: str) -> None:
         standing = self._standings.pop(key, None)
         if standing is not None:
             self._counts[standing] -= 1
-            self.dozing.discard(key)
+            self.asleep.discard(key)
 
 
 _NOBODY = Members()

@@ -46,6 +46,8 @@ class Rules(IntEnum):
     """A held pod that another plugin than those that hold it turns away, as preemption does to make room,
     is tried again after a backoff; before, it waited for that plugin's events, which say nothing of what
     the pod needs."""
+    SLEEPERS_ARE_AS_THEY_STAND = 10
+    """Who of a gang is asleep follows from the state; before, also from when somebody had asked for it."""
 
 
 LATEST_RULES = max(Rules)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 
 import msgspec
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -261,3 +262,19 @@ def test_what_was_said_is_not_said_again(events: list[tuple[str, str, int]]) -> 
     history.pass_time()
     news = [r for r in history.records[count:] if isinstance(r, PodGroupDecided)]
     assert news == []
+
+
+@pytest.mark.parametrize("bound_before", [True, False])
+def test_a_checkpoint_keeps_finished_pods(bound_before: bool) -> None:
+    """Also one that nothing else in the state refers to any more."""
+    history = History()
+    if bound_before:
+        history.happen("pod", "a", 0)
+        history.pass_time()
+        history.happen("bound", "a", 0)
+        history.happen("finished", "a", 0)
+    else:
+        history.see(in_phase(bound(member("a", 0), "n0"), "Succeeded"))
+    assert history.state.sessions.finished
+    again = restore(checkpoint_of(history.state), loader()).state
+    assert again.sessions.finished.keys() == history.state.sessions.finished.keys()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import zlib
 from hashlib import sha256
 from typing import Any
 
@@ -15,7 +16,7 @@ from asched.cycle.decide import Decider
 from asched.framework.interface import Eviction, Victim
 from asched.state import records as r
 from asched.state.checkpoint import CheckpointError, checkpoint_of, restore
-from asched.state.checkpoint_form import FORMAT, Form
+from asched.state.checkpoint_form import FORMAT, Form, StateForm
 from asched.state.cluster import ClusterState
 from asched.state.fold import Fold
 from asched.state.invariants import check
@@ -142,3 +143,14 @@ def test_a_changed_form_has_a_new_number() -> None:
     ]
     digest = sha256("\n".join(fields).encode()).hexdigest()[:16]
     assert (FORMAT, digest) == (8, "23fefcd452ad74d6")
+
+
+def test_one_that_contradicts_itself_says_so() -> None:
+    fold = Fold(ClusterState(), loader(*DEFAULT))
+    fold.apply(r.ObjectSeen(a_pod("p")))
+    header, _, packed = checkpoint_of(fold.state).partition(b"\n")
+    form = msgspec.msgpack.decode(zlib.decompress(packed), type=StateForm)
+    without_pods = msgspec.structs.replace(form, whole_pods=(), copied_pods=())
+    blob = header + b"\n" + zlib.compress(msgspec.msgpack.encode(without_pods))
+    with pytest.raises(CheckpointError, match="contradicts itself"):
+        restore(blob, loader(*DEFAULT))
