@@ -104,8 +104,9 @@ class Bindings:
         """``queued`` is what the queue knew of the pod; None for one that a session placed."""
         if self._ended is Ending.LEADERSHIP_LOST:
             return
-        if self._cluster.entry(info.key, info.uid) is None:
-            return  # gone while this waited in its lane
+        entry = self._cluster.entry(info.key, info.uid)
+        if entry is None or entry.phase is not PodPhase.ASSUMED or entry.node != node_name:
+            return  # gone, bound or given up while this waited in its lane
         name = info.pod.spec.scheduler_name
         profile = self._cluster.profiles.get(name)
         if profile is not None:

@@ -11,8 +11,9 @@ from asched.daemon.binding import given_up
 from asched.daemon.effect_context import EffectContext
 from asched.daemon.patient_binder import PatientBinder
 from asched.framework.pod_info import PodInfo
+from asched.framework.status import Code
 from asched.state.cluster import PodPhase
-from asched.state.records import EvictionFailed
+from asched.state.records import BindFailed, EvictionFailed
 from asched.state.session_records import PodGroupWriteFailed
 
 WHY = "decided in an earlier term of leadership, and given up"
@@ -28,6 +29,7 @@ class EarlierTerm:
 
     Nobody else wrote to the journal meanwhile, but another leader, with a journal of its own, may
     have scheduled the cluster: on the node that was chosen then there may be no room any more.
+    What Permit held then was never sent: it is given up at once, before Permit may be asked again.
     Nothing here writes to the cluster.
     """
 
@@ -46,16 +48,22 @@ class EarlierTerm:
         """
         now_s = self._clock.monotonic_s()
         assumed = [e for e in self._cluster.pods.values() if e.phase is PodPhase.ASSUMED]
+        held = self._cluster.waiting.keys()
         for entry in assumed:
-            find_out = partial(self._find_out, self._binder(now_s), entry.info, entry.node)
-            self._lanes.submit(entry.info.uid, "fate", find_out)
+            pod = entry.info
+            if pod.key in held:
+                failed = BindFailed(pod.key, pod.uid, entry.node, Code.ERROR, message=WHY)
+                self._report(failed)
+                continue
+            find_out = partial(self._find_out, self._binder(now_s), pod, entry.node)
+            self._lanes.submit(pod.uid, "fate", find_out)
         for eviction in self._cluster.evictions.values():
             self._report(EvictionFailed(eviction.victim.key, eviction.victim.uid, WHY))
         for (kind, group), write in self._cluster.sessions.writes.items():
             if write.under_way:
                 self._report(PodGroupWriteFailed(kind, group, write.decision.uid, WHY))
         if assumed:
-            log.info("bindings of an earlier term, whose fate is read", bindings=len(assumed))
+            log.info("bindings of an earlier term are given up", bindings=len(assumed))
         return {entry.info.uid for entry in assumed}
 
     async def _find_out(self, binder: PatientBinder, pod: PodInfo, node: str) -> None:

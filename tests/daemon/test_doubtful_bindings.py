@@ -23,7 +23,14 @@ from asched.daemon.patient_binder import LATEST_ARRIVAL_S, PatientBinder
 from asched.daemon.plugin_settings import PluginLimits
 from asched.framework.binding_client import BindingClient
 from asched.framework.config import Extender
-from asched.framework.interface import BindPlugin, Plugin, PreBindPlugin
+from asched.framework.cycle_state import CycleState
+from asched.framework.interface import (
+    BindPlugin,
+    PermitPlugin,
+    PermitResult,
+    Plugin,
+    PreBindPlugin,
+)
 from asched.framework.pod_info import PodInfo
 from asched.framework.profile import Profile
 from asched.framework.status import SUCCESS, Code, Status
@@ -67,6 +74,16 @@ class Deaf(BindPlugin):
     async def bind(self, client: BindingClient, pod: PodInfo, node_name: str) -> Status:
         await anyio.sleep_forever()
         return SUCCESS
+
+
+class Holding(PermitPlugin):
+    """Holds every pod."""
+
+    name: ClassVar[str] = "Holding"
+    api_version: ClassVar[int] = 1
+
+    def permit(self, state: CycleState, pod: PodInfo, node_name: str) -> PermitResult:
+        return PermitResult(Status(Code.WAIT), 900.0)
 
 
 class FailingExtender(HttpExtender):
@@ -310,8 +327,8 @@ class Start:
 
 
 @asynccontextmanager
-async def started(network: NodeThatStays) -> AsyncIterator[Start]:
-    plugins = (RoomForAll, DefaultBinder)
+async def started(network: NodeThatStays, *more: type[Plugin]) -> AsyncIterator[Start]:
+    plugins = (RoomForAll, DefaultBinder, *more)
     scheduling, inbox, random = Scheduling(*plugins), Inbox(), Random(1)
     scheduling.see(a_node("n"), a_pod("p"))
     scheduling.decide()
@@ -363,6 +380,30 @@ async def test_an_earlier_term_is_given_up_at_last() -> None:
     assert isinstance(outcome, BindFailed)
     assert "earlier term" in outcome.message
     assert_given_up_in_time(network)
+
+
+async def test_what_permit_held_in_an_earlier_term_was_never_sent() -> None:
+    """So nothing is to be waited for, in which Permit might allow it."""
+    network = NodeThatStays()
+    async with started(network, Holding) as start:
+        assert "default/p" in start.scheduling.state.waiting
+        start.effects.disown()
+        assert start.effects.under_way == 0
+        (outcome,) = await start.outcomes()
+    assert isinstance(outcome, BindFailed)
+    assert "earlier term" in outcome.message
+    start.scheduling.apply(outcome)
+    assert not start.scheduling.state.waiting
+    assert network.asked == []
+
+
+async def test_what_was_given_up_before_its_turn_came_is_not_bound() -> None:
+    network = NodeThatStays()
+    async with started(network) as start:
+        start.effects.resume()
+        start.scheduling.apply(BindFailed("default/p", "pod-p", "n", Code.ERROR))
+        assert await start.outcomes() == []
+    assert network.asked == []
 
 
 @pytest.mark.parametrize("take_up", [Effects.resume, Effects.disown])

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
+from typing import ClassVar
 
 import anyio
 import pytest
@@ -13,13 +14,16 @@ from asched.daemon import patient_binder
 from asched.daemon.config_file import parse
 from asched.daemon.daemon import Daemon, running_daemon
 from asched.daemon.leadership import candidate
-from asched.framework.registry import Registry
+from asched.framework.cycle_state import CycleState
+from asched.framework.interface import PermitResult, PermitReview, Plugin
+from asched.framework.pod_info import PodInfo
+from asched.framework.status import Code, Status
 from asched.journal import open_journal
 from asched.kube.connection import connect
 from asched.kube.election import LeaseTiming
 from asched.kube.lease import LeaderElector, LeaseName
 from asched.state.records import BindFailed, LeadershipGained, LeadershipLost
-from tests.daemon.world import KUBE, World, world
+from tests.daemon.world import KUBE, World, registry_with, world
 
 LEASE = LeaseName("kube-system", "asched")
 CONFIG = KUBE + "podInitialBackoffSeconds: 1\npodMaxBackoffSeconds: 1\n"
@@ -31,17 +35,33 @@ def what_was_sent_arrives_soon(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(patient_binder, "LATEST_ARRIVAL_S", 0.2)
 
 
+class Gate(PermitReview):
+    """Holds pods until it is opened, and then lets all go that it holds."""
+
+    name: ClassVar[str] = "Gate"
+    api_version: ClassVar[int] = 1
+    is_open: ClassVar[bool] = False
+
+    def permit(self, state: CycleState, pod: PodInfo, node_name: str) -> PermitResult:
+        return PermitResult() if self.is_open else PermitResult(Status(Code.WAIT), 900.0)
+
+    def review(self) -> None:
+        if self.is_open:
+            for held in self.handle.waiting_pods():
+                held.allow(self.name)
+
+
 @asynccontextmanager
-async def replica(w: World) -> AsyncIterator[Daemon]:
+async def replica(w: World, config: str = CONFIG, *plugins: type[Plugin]) -> AsyncIterator[Daemon]:
     """One with the journal of this world, from its start to when it has released the lease."""
-    registry = Registry.discover()
+    registry = registry_with(*plugins)
     async with (
         open_journal(str(w.journal)) as store,
         connect(w.kubeconfig) as client,
         connect(w.kubeconfig) as lease_client,
         candidate(LeaderElector(lease_client, LEASE, "it", LeaseTiming())) as leadership,
         running_daemon(
-            parse(CONFIG, "test", registry), registry, client, store, leadership=leadership
+            parse(config, "test", registry), registry, client, store, leadership=leadership
         ) as daemon,
     ):
         yield daemon
@@ -84,6 +104,29 @@ async def test_what_is_still_due_is_decided_anew(tmp_path: Path) -> None:
         await left_behind(w)
         async with replica(w):
             await w.until(lambda: w.node_of("old") == "n0")
+        await check_records(w)
+
+
+async def test_what_was_held_by_permit_may_have_no_room_by_now(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither is it bound when Permit lets go, nor kept until nothing sent for it can arrive."""
+    monkeypatch.setattr(patient_binder, "LATEST_ARRIVAL_S", 3600.0)
+    monkeypatch.setattr(Gate, "is_open", False)
+    config = CONFIG + "profiles: [{plugins: {multiPoint: {enabled: [{name: Gate}]}}}]\n"
+    async with world(tmp_path, nodes=1, cpu="4") as w:
+        w.add_pod("old", "3")
+        async with replica(w, config, Gate) as daemon:
+            # A pod that does not fit is told so, after the one before it was held.
+            w.add_pod("big", "5")
+            await w.until(lambda: "Insufficient cpu" in w.message("big"))
+            assert "default/old" in daemon.cluster.waiting
+        w.add_pod("new", "3", nodeName="n0")
+        monkeypatch.setattr(Gate, "is_open", True)
+        async with replica(w, config, Gate):
+            await w.until(lambda: "Insufficient cpu" in w.message("old"))
+            w.add_node("n1")
+            await w.until(lambda: w.node_of("old") == "n1")
         await check_records(w)
 
 
