@@ -47,6 +47,7 @@ from asched.state.records import (
     Rejected,
     Reservation,
 )
+from asched.state.rules import Rules
 
 _encode = msgspec.json.Encoder().encode
 
@@ -85,7 +86,10 @@ class Decider:
     def _next(self) -> tuple[Decision, ...]:
         cluster = self._cluster
         if cluster.waiting:
-            settled = self._permit_answers() or self._due_permits() or self._reviewed_permits()
+            settled = self._permit_answers()
+            if cluster.rules < Rules.REVIEW_BEFORE_TIMEOUT:
+                settled = settled or self._due_permits()
+            settled = settled or self._reviewed_permits() or self._due_permits()
             if settled:
                 return settled
         queued = cluster.queue.head()

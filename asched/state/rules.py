@@ -48,6 +48,10 @@ class Rules(IntEnum):
     the pod needs."""
     SLEEPERS_ARE_AS_THEY_STAND = 10
     """Who of a gang is asleep follows from the state; before, also from when somebody had asked for it."""
+    REVIEW_BEFORE_TIMEOUT = 11
+    """A Permit plugin is asked once more about what it holds before that times out: the gang that was
+    complete when the process before ended is let go. Before, all of its pods were turned away, and as none
+    was left that would wake them they slept until the flush."""
 
 
 LATEST_RULES = max(Rules)

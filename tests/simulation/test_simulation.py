@@ -39,6 +39,8 @@ def test_seeds(name: str) -> None:
         (20004072, "gangs"),
         # A held pod that preemption turned away heard nothing of a new node.
         (50002584, "plugins"),
+        # A process ended between the last member of a gang and the word that lets it go.
+        (60001259, "storm"),
     ],
 )
 def test_seeds_that_found_something(seed: int, name: str) -> None:
