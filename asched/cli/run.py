@@ -37,7 +37,7 @@ from asched.daemon.reloads import ConfigFile, ReloadRequests, Reloads
 from asched.daemon.replica import ReplicaParts, running_replica
 from asched.daemon.shadow.daemon import require_kind
 from asched.daemon.telemetry.tracing import traced
-from asched.daemon.watchdog import OverrunMetrics, limits_of, watched
+from asched.daemon.watchdog import OverrunMetrics, Watchdog, limits_of, watched
 from asched.framework.registry import Registry
 from asched.journal.opening import is_shared, journal_file, open_journal, shown
 from asched.journal.store import JournalStore
@@ -119,13 +119,13 @@ async def _serve(
         threads.give_way_soon()
         place = _Place(configuration, registry, client, store, metrics, url)
         async with _served(place, options) as served, anyio.create_task_group() as tasks:
-            checks = [*served.checks(), Check("plugins", watchdog.trouble)]
-            health.attach(checks, alive=served.alive())
+            shown_checks = _ShownChecks(served, watchdog, health)
+            shown_checks.attach()
             manager.attach(served.hangs)
             started.set()
             log.info("scheduling" if served.leadership is None else "candidate for leadership",
                      server=client.server, journal=shown(url), health=health.address)  # fmt: skip
-            tasks.start_soon(_once_warm, served, manager, health)
+            tasks.start_soon(_once_warm, served, manager, shown_checks)
 
             async def take_up(new: Configuration) -> TakenUp:
                 taken = await served.take_up(new)
@@ -187,11 +187,24 @@ async def _served(place: _Place, options: RunOptions) -> AsyncIterator[_Served]:
         )
 
 
-async def _once_warm(served: _Served, manager: ServiceManager, health: Health) -> None:
+class _ShownChecks(NamedTuple):
+    """What /readyz and /livez ask."""
+
+    served: _Served
+    watchdog: Watchdog
+    health: Health
+
+    def attach(self) -> None:
+        """Ask that from now on: as the names of the checks are now."""
+        checks = [*self.served.checks(), Check("plugins", self.watchdog.trouble)]
+        self.health.attach(checks, alive=self.served.alive())
+
+
+async def _once_warm(served: _Served, manager: ServiceManager, checks: _ShownChecks) -> None:
     await served.warm.wait()
     manager.ready("scheduling" if served.leadership is None else "standby")
     garbage.keep_what_is_here()
     if served.leadership is not None:
         await served.leadership.won.wait()
-        health.attach(served.checks(), alive=served.alive())
+        checks.attach()
         manager.ready("leading")

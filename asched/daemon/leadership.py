@@ -56,13 +56,21 @@ class Leadership:
         """Seconds until somebody else may lead."""
         return self._elector.lease_left_s()
 
-    async def win(self, client: ApiClient, watch: ClusterWatch) -> None:
+    @property
+    def lease_duration_s(self) -> float:
+        """How long after the last renewal somebody else may lead."""
+        return self._elector.timing.lease_duration_s
+
+    async def win(self, client: ApiClient, watch: ClusterWatch, fit: Callable[[], bool]) -> None:
         """Wait until this process leads and its ``watch``, by ``client``, had time to catch up.
+
+        It is no candidate while it is not ``fit`` to lead: one that cannot write its journal would win
+        over others that could.
 
         From then on the lease is renewed. Where that fails LeadershipLostError ends the block of
         :func:`candidate`.
         """
-        await self._elector.acquire()
+        await self._elector.acquire(fit)
         await self._tasks.start(self._keep)
         await _catch_up(client, watch)
         self.won.set()

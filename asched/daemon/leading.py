@@ -28,9 +28,10 @@ class Office:
 
     async def take(self, client: ApiClient, watch: ClusterWatch) -> None:
         """For a standby with a journal of its own: let it decide once its caches are full and the
-        lease is won, and it has folded what its watches brought until then."""
+        lease is won, and it has folded what its watches brought until then. It is no candidate while
+        its journal cannot be written."""
         await self._engine.synced.wait()
-        await self._leadership.win(client, watch)
+        await self._leadership.win(client, watch, lambda: not self._engine.journal_trouble)
         self._inbox.put_outcome(LeadershipGained(self._epoch))
 
     async def leave(self) -> None:

@@ -31,9 +31,13 @@ from asched.daemon.metrics import Metrics
 from asched.daemon.reconfiguring import ReconfigurationError, TakenUp
 from asched.daemon.watched import annotations_read, watched_for
 from asched.framework.registry import Registry
+from asched.journal.errors import JournalBusyError, JournalIOError
 from asched.journal.store import JournalStore
 from asched.kube.client import ApiClient
+from asched.kube.timing import Backoff, RetryPolicy
 from asched.model.resources import WatchedResource
+
+_TAKEOVER_RETRY = RetryPolicy(initial_s=0.1, max_s=2.0)
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
@@ -103,6 +107,8 @@ class Standby:
         """What it will decide by."""
         self._parts = parts
         self._follower = follower
+        self._claiming = ""
+        """Why this process, which leads, cannot take the journal over yet."""
         self._room = WaitingRoom()
         load = parts.registry.load
         self._watch = cluster_watch(parts.configuration, parts.client, self._room, load)
@@ -114,6 +120,8 @@ class Standby:
 
     def trouble(self, name: str) -> str:
         """What is wrong with its caches, or with the journal that it follows."""
+        if name == "journal" and self._claiming:
+            return f"the journal cannot be taken over: {self._claiming}"
         if name == "journal" and self._follower.trouble:
             return f"the journal cannot be read: {self._follower.trouble}"
         missing = self._room.missing(self.resources) if name == "caches" else ()
@@ -141,23 +149,42 @@ class Standby:
 
     async def until_leading(self, warm: anyio.Event) -> Start:
         """Keep close behind the leader, take the journal over once this process leads, and say
-        where it goes on. Only a standby that is warm tries to lead."""
+        where it goes on. Only a standby that is warm, and can read the journal, tries to lead.
+
+        Raises a :class:`~asched.journal.errors.JournalError` where the journal cannot be gone on with.
+        """
         parts, follower = self._parts, self._follower
         await follower.catch_up()
         async with anyio.create_task_group() as following:
             following.start_soon(follower.run)
             await self._room.until_listed(self.resources)
             warm.set()
-            await parts.leadership.win(parts.client, self._watch)
+            await parts.leadership.win(parts.client, self._watch, lambda: not follower.trouble)
             following.cancel_scope.cancel()
         # The claim comes last: what is to be folded after it is what came in the last half second.
-        clock = parts.machine.clock
-        epoch = await parts.journal.claim(parts.machine.instance, claimed_at_ns=clock.time_ns())
         before = follower.seq
-        await follower.catch_up()
+        epoch = await self._claim()
         log.info("journal taken over", epoch=epoch, records=follower.seq - before)
         held = HeldWatch(self._watch, self._room)
         return Start(follower.fold, follower.seq + 1, follower.kept_seq, epoch, held)
+
+    async def _claim(self) -> int:
+        """Claim the journal and fold it to its end; the epoch. Tried for as long as this process
+        leads: the connection for writing was idle since the start, and may have broken long ago."""
+        parts, clock = self._parts, self._parts.machine.clock
+        backoff = Backoff(_TAKEOVER_RETRY, parts.client.random)
+        while True:
+            try:
+                epoch = await parts.journal.claim(
+                    parts.machine.instance, claimed_at_ns=clock.time_ns()
+                )
+                await self._follower.catch_up()
+            except (JournalBusyError, JournalIOError) as error:
+                self._claiming = str(error)
+                log.warning("the journal cannot be taken over yet", error=str(error))
+                await clock.sleep(backoff.next_s())
+            else:
+                return epoch
 
 
 @asynccontextmanager
@@ -200,6 +227,15 @@ class SharedTerm:
         self._waiting.cancel()
 
     async def run(self) -> None:
+        try:
+            await self._take_part()
+        except Exception:
+            # Nothing was sent yet, so that nobody need wait until the lease runs out.
+            if self._replica.daemon is None:
+                await self._parts.leadership.release()
+            raise
+
+    async def _take_part(self) -> None:
         parts = self._parts
         start: Start | None = None
         async with anyio.create_task_group() as tasks:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple
 
@@ -106,16 +107,19 @@ class LeaderElector:
 
     # -- taking it --------------------------------------------------------------------------------
 
-    async def acquire(self) -> None:
-        """Wait until the lease is ours."""
+    async def acquire(self, fit: Callable[[], bool] = lambda: True) -> None:
+        """Wait until the lease is ours. It is tried for only while ``fit`` says that we could do what
+        a leader does."""
         told = None
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._watch)
             while True:
-                await self._try(self.timing.renew_deadline_s)
+                able = fit()
+                if able:
+                    await self._try(self.timing.renew_deadline_s)
                 if self.leads():
                     break
-                if self.election.holder != told:
+                if able and self.election.holder != told:
                     told = self.election.holder
                     log.info("waiting for leadership", lease=str(self.lease), holder=told)
                 await self._until_worth_a_try()

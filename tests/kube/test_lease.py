@@ -275,3 +275,11 @@ async def test_requests_and_answers_are_those_of_a_real_server(shared_dir: Path)
         msgspec.json.decode(asked[2].body)["metadata"] == in_turn[1]["response"]["body"]["metadata"]
     )
     assert asked[4].method == "GET", "a conflict makes it read"
+
+
+async def test_who_is_not_fit_to_lead_is_no_candidate() -> None:
+    lease = Lease({"holderIdentity": "", "leaseDurationSeconds": 1})
+    async with elector(lease) as (ours, clock):
+        await ours.acquire(lambda: clock.now_s >= 60)
+        assert 60 <= clock.now_s < 65
+    assert lease.methods == ["GET", "PUT"]

@@ -61,12 +61,7 @@ class Replica:
 
     async def master_status(self) -> float:
         """``leader_election_master_status`` as its /metrics shows it."""
-        said = [json.loads(line) for line in self.process.lines if '"health"' in line]
-        async with (
-            aiohttp.ClientSession() as session,
-            session.get(f"http://{said[0]['health']}/metrics") as response,
-        ):
-            page = await response.text()
+        page = await self._page("metrics")
         (sample,) = (
             sample
             for family in text_string_to_metric_families(page)
@@ -75,6 +70,19 @@ class Replica:
         )
         assert sample.labels == {"name": LEASE}
         return sample.value
+
+    async def readiness(self) -> list[str]:
+        """The checks of its /readyz, each with its sign, in order."""
+        page = await self._page("readyz?verbose")
+        return [line.removesuffix(" ok") for line in page.splitlines() if line[:1] == "["]
+
+    async def _page(self, path: str) -> str:
+        said = [json.loads(line) for line in self.process.lines if '"health"' in line]
+        async with (
+            aiohttp.ClientSession() as session,
+            session.get(f"http://{said[0]['health']}/{path}") as response,
+        ):
+            return await response.text()
 
     def holds(self, holder: str) -> bool:
         """Whether a lease that this one holds is its own."""

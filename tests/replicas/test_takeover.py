@@ -22,6 +22,8 @@ async def test_takeovers(journals: Journals, tmp_path: Path) -> None:
         await p.bind_all(20)
         await p.start(second)
         assert await statuses(first, second) == (1, 0)
+        assert await first.readiness() == readiness("leading")
+        assert await second.readiness() == readiness("standby")
 
         await after_a_release(p, first, second)
         await p.start(first)
@@ -37,6 +39,11 @@ async def test_takeovers(journals: Journals, tmp_path: Path) -> None:
         assert await second.ended() == 0, second.process.output
         p.check()
         await check_journal(p, journals.b)
+
+
+def readiness(role: str) -> list[str]:
+    names = ("ping", "engine", "caches", "journal", "engine-turn", role, "plugins")
+    return [f"[+]{name}" for name in names]
 
 
 async def statuses(leader: Replica, standby: Replica) -> tuple[float, float]:

@@ -1,0 +1,180 @@
+"""Standbys that share a journal, and cannot reach it for a while."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import anyio
+import asyncpg
+import pytest
+from sqlalchemy import make_url
+
+from asched.daemon.config_file import parse
+from asched.daemon.leadership import candidate
+from asched.daemon.machine import Machine
+from asched.daemon.metrics import Metrics
+from asched.daemon.replica import Replica, ReplicaParts, running_replica
+from asched.framework.registry import Registry
+from asched.journal.errors import JournalCorruptError, JournalError, JournalIOError
+from asched.journal.memory import MemoryStore
+from asched.journal.opening import open_journal
+from asched.journal.store import JournalStore, StoredRecord
+from asched.kube.connection import connect
+from asched.kube.election import LeaseTiming
+from asched.kube.lease import LeaderElector, LeaseName
+from tests.daemon.world import PATIENCE_S, World, world
+from tests.journal.postgres_server import PostgresServer
+
+LEASE = LeaseName("kube-system", "asched")
+LEASES = "leases.coordination.k8s.io"
+
+
+class UnreachableStore(MemoryStore):
+    """A journal whose database can be taken away, and brought back."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.claim_error: JournalError | None = None
+        self.away = False
+        self.refusals = 0
+        self.refused = anyio.Event()
+
+    async def read(
+        self, after_seq: int = 0, up_to: int | None = None, *, subject: str | None = None
+    ) -> AsyncIterator[StoredRecord]:
+        if self.away:
+            self.refusals += 1
+            self.refused.set()
+            self.refused = anyio.Event()
+            raise JournalIOError("nobody answers")
+        async for stored in super().read(after_seq, up_to, subject=subject):
+            yield stored
+
+    async def claim(self, writer: str, *, claimed_at_ns: int) -> int:
+        if self.claim_error is not None:
+            raise self.claim_error
+        return await super().claim(writer, claimed_at_ns=claimed_at_ns)
+
+    async def until_refused(self, times: int) -> None:
+        """Until that many more reads were refused."""
+        enough = self.refusals + times
+        with anyio.fail_after(PATIENCE_S):
+            while self.refusals < enough:
+                await self.refused.wait()
+
+
+@asynccontextmanager
+async def standby(w: World, store: JournalStore) -> AsyncIterator[Replica]:
+    """A standby of a leader that holds the lease for an hour; warm."""
+    spec = {"holderIdentity": "another", "leaseDurationSeconds": 3600}
+    lease = {"metadata": {"name": LEASE.name, "namespace": LEASE.namespace}, "spec": spec}
+    w.cluster.create(LEASES, lease, namespace=LEASE.namespace)
+    registry = Registry.discover()
+    async with (
+        connect(w.kubeconfig) as client,
+        connect(w.kubeconfig) as lease_client,
+        candidate(LeaderElector(lease_client, LEASE, "it", LeaseTiming())) as leadership,
+        running_replica(
+            ReplicaParts(
+                parse("", "test", registry, empty_is_defaults=True), registry, client, store,
+                leadership, Metrics(), Machine.of_this_process(),
+            ),
+            shared=True,
+        ) as replica,
+    ):  # fmt: skip
+        await replica.warm.wait()
+        yield replica
+
+
+def free_lease(w: World) -> None:
+    spec = {"spec": {"holderIdentity": ""}}
+    w.cluster.patch(LEASES, LEASE.name, spec, namespace=LEASE.namespace)
+
+
+def holder(w: World) -> str:
+    found: str = w.cluster.get(LEASES, LEASE.name, namespace=LEASE.namespace)["spec"][
+        "holderIdentity"
+    ]
+    return found
+
+
+async def end_all_connections(url: str) -> None:
+    """As a restart of the server does."""
+    parsed = make_url(url)
+    connection = await asyncpg.connect(
+        host=parsed.query["host"], user=parsed.username, database=parsed.database
+    )
+    try:
+        await connection.execute(
+            "SELECT pg_terminate_backend(pid, 10000) FROM pg_stat_activity"
+            " WHERE datname = current_database() AND pid <> pg_backend_pid()"
+        )
+    finally:
+        await connection.close()
+
+
+async def test_a_connection_for_writing_that_broke_while_it_was_idle(
+    tmp_path: Path, replicas_postgres: PostgresServer
+) -> None:
+    url = await replicas_postgres.new_database("idle_writer")
+    async with (
+        world(tmp_path, nodes=1) as w,
+        open_journal(url) as store,
+        standby(w, store) as replica,
+    ):
+        await end_all_connections(url)
+        w.add_pod("p")
+        free_lease(w)
+        await w.until(lambda: bool(w.node_of("p")))
+        assert replica.daemon is not None
+
+
+async def test_who_cannot_read_the_journal_is_no_candidate(tmp_path: Path) -> None:
+    store = UnreachableStore()
+    async with world(tmp_path, nodes=1) as w, standby(w, store) as replica:
+        store.away = True
+        await store.until_refused(2)
+        assert [check.name for check in replica.checks() if check.trouble()] == ["journal"]
+        free_lease(w)
+        await store.until_refused(3)
+        assert holder(w) == ""
+        store.away = False
+        w.add_pod("p")
+        await w.until(lambda: bool(w.node_of("p")))
+        assert holder(w) == "it"
+
+
+async def test_a_takeover_waits_for_the_journal_and_says_so(tmp_path: Path) -> None:
+    store = UnreachableStore()
+    async with world(tmp_path, nodes=1) as w, standby(w, store) as replica:
+        store.claim_error = JournalIOError("nobody answers")
+        free_lease(w)
+        w.add_pod("p")
+        named = "the journal cannot be taken over: nobody answers"
+
+        def on_request(verb: str, resource: str) -> None:
+            # The lease is renewed meanwhile.
+            if resource == "leases" and named in [check.trouble() for check in replica.checks()]:
+                store.claim_error = None
+
+        w.faults.on_request = on_request
+        await w.until(lambda: bool(w.node_of("p")))
+        assert store.claim_error is None
+
+
+async def test_a_takeover_that_fails_gives_the_lease_back(tmp_path: Path) -> None:
+    store = UnreachableStore()
+    async with world(tmp_path, nodes=1) as w:
+        with (
+            pytest.RaisesGroup(
+                pytest.RaisesExc(JournalCorruptError, match="altered"), flatten_subgroups=True
+            ),
+            anyio.fail_after(PATIENCE_S),
+        ):
+            async with standby(w, store):
+                store.claim_error = JournalCorruptError("batch 1 was altered")
+                free_lease(w)
+                await anyio.sleep_forever()
+        assert holder(w) == ""
