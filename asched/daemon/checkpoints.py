@@ -18,6 +18,7 @@ from asched.daemon.machine import Aside
 from asched.journal.checkpoints import prune_checkpoints
 from asched.journal.errors import JournalError
 from asched.journal.store import JournalStore
+from asched.state.absent import why_incomplete
 from asched.state.checkpoint import Image, encode, image_of_state
 from asched.state.cluster import ClusterState
 
@@ -63,9 +64,10 @@ class Checkpoints:
             return
         # Of a large cluster a checkpoint is large: all of them together stay smaller than the records.
         if seq - self._last_seq >= self._cluster.nodes.cluster_size + len(self._cluster.pods):
-            self._due = _Due(seq, image_of_state(self._cluster))
+            self._due = self._picture()
             self._last_seq = seq
-            self._woken.set()
+            if self._due is not None:
+                self._woken.set()
 
     async def run(self) -> None:
         """Write what falls due, until cancelled."""
@@ -79,7 +81,18 @@ class Checkpoints:
     async def write_last(self) -> None:
         """At a stop: keep the state as it is, so that the next start folds nothing."""
         if self._every and self._seq > self._last_seq:
-            await self._write(_Due(self._seq, image_of_state(self._cluster)))
+            due = self._picture()
+            if due is not None:
+                await self._write(due)
+
+    def _picture(self) -> _Due | None:
+        """The state as it is; None where a plugin is missing, because who has it makes another one
+        of the same records."""
+        reason = why_incomplete(self._cluster.profiles)
+        if reason:
+            log.warning("no checkpoint is written", record=self._seq, reason=reason)
+            return None
+        return _Due(self._seq, image_of_state(self._cluster))
 
     async def _write(self, due: _Due) -> None:
         blob = await self._aside(partial(encode, due.image))

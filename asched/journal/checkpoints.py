@@ -11,9 +11,15 @@ import structlog
 
 from asched.framework.profile import PluginLoader
 from asched.journal.archiving import archived_records
-from asched.journal.errors import ArchivedError, archived_message
+from asched.journal.errors import (
+    ArchivedError,
+    IncompleteStateError,
+    archived_message,
+    incomplete_message,
+)
 from asched.journal.moments import last_seq_at
 from asched.journal.store import JournalStore
+from asched.state.absent import why_incomplete
 from asched.state.checkpoint import CheckpointError, checkpoint_of, restore
 from asched.state.cluster import ClusterState
 from asched.state.fold import Fold
@@ -64,9 +70,11 @@ async def write_checkpoints(
 
     Where no checkpoint is usable and the beginning of the journal was archived, it is folded from
     the files in the folder ``archive``; then every ``every`` records counts from where the journal
-    begins now.
+    begins now. On the way there, none is written while a profile's plugin is missing here: the
+    state would not be that of who has it.
 
-    Raises :class:`~asched.journal.errors.JournalError`, and FoldError for a journal that contradicts
+    Raises :class:`~asched.journal.errors.IncompleteStateError` where that is so at the head, any
+    other :class:`~asched.journal.errors.JournalError`, and FoldError for a journal that contradicts
     itself.
     """
     return await _write_up_to((await journal.head()).seq, journal, load, every, archive)
@@ -105,11 +113,15 @@ async def _write_up_to(
     async for stored in journal.read(begin, last_seq):
         fold.apply(stored.record)
         seq = stored.seq
-        if every is not None and seq - last >= every:
+        due = every is not None and seq - last >= every
+        if due and not why_incomplete(fold.state.profiles):
             await journal.save_checkpoint(seq, checkpoint_of(fold.state))
             kept.append(seq)
             last = seq
     if seq > last:
+        reason = why_incomplete(fold.state.profiles)
+        if reason:
+            raise IncompleteStateError(incomplete_message(seq, reason))
         await journal.save_checkpoint(seq, checkpoint_of(fold.state))
         kept.append(seq)
     return kept

@@ -44,6 +44,10 @@ class ArchivedError(JournalError):
     """Records were asked for that are no longer in the database but in the archive's files."""
 
 
+class IncompleteStateError(JournalError):
+    """The state at a record cannot be kept here: a plugin that it depends on cannot be had."""
+
+
 class FencedError(JournalError):
     """A newer writer has claimed the journal: this one must stop deciding at once."""
 
@@ -81,6 +85,14 @@ def archived_message(archived_seq: int) -> str:
         f"records 1 to {archived_seq} were moved to the archive: put them back together with"
         " `asched journal restore --archive DIR --to FILE.db` and ask that file; where only the"
         " checkpoints are of another release, `asched checkpoint --archive DIR` makes them anew"
+    )
+
+
+def incomplete_message(seq: int, reason: str) -> str:
+    """The text of :class:`IncompleteStateError`; ``reason`` says which plugin is missing."""
+    return (
+        f"the state at record {seq} cannot be kept where a plugin of one of its profiles is missing;"
+        f" install it, or run this where it is installed: {reason}"
     )
 
 

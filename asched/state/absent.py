@@ -6,6 +6,7 @@ decided is recorded. Only the configuration that decides next has to be complete
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, ClassVar
 
 from asched.framework.binding_client import BindingClient
@@ -53,3 +54,12 @@ def incomplete_profile(spec: ProfileSpec, handle: OwnHandle, reason: str) -> Pro
     profile = Profile(bare, _STAND_INS.__getitem__, handle)
     profile.spec, profile.missing = spec, reason
     return profile
+
+
+def why_incomplete(profiles: Mapping[str, Profile]) -> str:
+    """What the first profile that is not complete lacks; empty where all of them are.
+
+    Queues under such a profile are not those of who has the plugin: nobody gates a pod, no hint
+    wakes one. So the state is good enough to look at, and not to be kept for others.
+    """
+    return next((profile.missing for profile in profiles.values() if profile.missing), "")

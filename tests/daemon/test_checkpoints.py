@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import pairwise
 from pathlib import Path
+from typing import TypeVar
 
 import anyio
 import pytest
 
 from asched.audit.replay import replay
+from asched.daemon.checkpoints import Checkpoints
+from asched.framework.profile import PluginWeight, ProfileSpec
 from asched.framework.registry import Registry
 from asched.journal import open_journal
 from asched.journal.checkpoints import nearest
@@ -18,10 +21,12 @@ from asched.journal.store import Appended
 from asched.state.checkpoint import checkpoint_of
 from asched.state.cluster import ClusterState
 from asched.state.fold import Fold
-from asched.state.records import AnyRecord
+from asched.state.records import AnyRecord, ProfilesLoaded, TurnStarted
+from tests.cycle.default_profile import default_profiles
 from tests.daemon.world import OWN, world
 
 REGISTRY = Registry.discover()
+T = TypeVar("T")
 
 
 async def test_at_a_clean_stop_all_is_kept_and_the_next_start_goes_on(tmp_path: Path) -> None:
@@ -103,3 +108,34 @@ async def test_what_never_got_into_the_journal_is_not_kept(
         assert not await store.checkpoint_marks()
         opened = await nearest(store, REGISTRY.load)
         assert opened.seq == 0
+
+
+async def test_none_of_a_state_that_misses_a_plugin() -> None:
+    """Whoever has the plugin makes another state of the same records."""
+    lost = ProfileSpec("default-scheduler", {"preEnqueue": (PluginWeight("LostForEver"),)})
+    fold = Fold(ClusterState(), REGISTRY.load)
+    records: list[AnyRecord] = [ProfilesLoaded((lost,)), TurnStarted(1)]
+    fold.apply_all(records)
+    store = MemoryStore(MemoryJournal())
+    await store.claim("test", claimed_at_ns=0)
+    await store.append(records, written_at_ns=1)
+    for every in (1, 1000):  # by the way, and at the end
+        checkpoints = Checkpoints(store, fold.state, at_once, every=every, last_seq=0)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(checkpoints.run)
+            checkpoints.committed(2)
+            await anyio.wait_all_tasks_blocked()
+            await checkpoints.write_last()
+            tasks.cancel_scope.cancel()
+        assert await store.checkpoint_marks() == []
+
+    complete = ProfilesLoaded(default_profiles())
+    fold.apply(complete)
+    await store.append([complete], written_at_ns=2)
+    checkpoints.committed(3)
+    await checkpoints.write_last()
+    assert [mark.seq for mark in await store.checkpoint_marks()] == [3]
+
+
+async def at_once(compute: Callable[[], T]) -> T:
+    return compute()

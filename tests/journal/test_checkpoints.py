@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 from pathlib import Path
 from random import Random
+from typing import ClassVar
 
 import pytest
 from hypothesis import given
@@ -14,6 +15,10 @@ from asched.audit.explain import explain
 from asched.audit.pods import PodName
 from asched.audit.replay import replay
 from asched.audit.travel import fold_before
+from asched.framework.interface import PreEnqueuePlugin
+from asched.framework.pod_info import PodInfo
+from asched.framework.registry import Registry
+from asched.framework.status import SUCCESS, Status
 from asched.journal.archiving import archive
 from asched.journal.checkpoints import (
     SPACING,
@@ -23,19 +28,27 @@ from asched.journal.checkpoints import (
     superfluous,
     write_checkpoints,
 )
-from asched.journal.errors import ArchivedError, FencedError, JournalCorruptError
+from asched.journal.errors import (
+    ArchivedError,
+    FencedError,
+    IncompleteStateError,
+    JournalCorruptError,
+)
 from asched.journal.opening import open_journal
 from asched.journal.store import JournalStore
 from asched.journal.verification import verify_journal
 from asched.state.checkpoint import checkpoint_of
 from asched.state.cluster import ClusterState
 from asched.state.fold import Fold
-from asched.state.records import AnyRecord, TurnStarted
+from asched.state.records import AnyRecord, ProfilesLoaded, TurnStarted
 from tests.audit.recording import REGISTRY
 from tests.audit.test_explain import busy_history
+from tests.cycle.scheduling import Scheduling
 from tests.journal.conftest import OpenStore
 from tests.journal.samples import turn
 from tests.state.description import describe
+from tests.state.objects import a_node, a_pod
+from tests.state.profiles import DEFAULT, ESSENTIAL, profile_of
 
 # -- who may write them ---------------------------------------------------------------------------
 
@@ -228,3 +241,66 @@ async def test_what_is_kept_is_the_state_at_that_record(store: JournalStore) -> 
     for record in records:
         whole.apply(record)
     assert found.blob == checkpoint_of(whole.state)
+
+
+# -- where a plugin is missing --------------------------------------------------------------------
+
+
+class Doorkeeper(PreEnqueuePlugin):
+    """Keeps out pods that say that they are closed."""
+
+    name: ClassVar[str] = "Doorkeeper"
+    api_version: ClassVar[int] = 1
+
+    def pre_enqueue(self, pod: PodInfo) -> Status:
+        return Status.unresolvable("closed") if "closed" in pod.labels else SUCCESS
+
+
+WITHOUT = Registry.of(*ESSENTIAL, *DEFAULT)
+WITH = WITHOUT.including(Doorkeeper)
+
+
+def guarded_history() -> Scheduling:
+    """``secret`` is kept out by a plugin that was then installed."""
+    history = Scheduling(*DEFAULT, Doorkeeper)
+    history.see(a_node("n0"), a_pod("secret", labels={"closed": "1"}))
+    history.decide()
+    history.see(a_pod("other"))
+    history.decide()
+    history.pass_time(1)
+    return history
+
+
+async def test_what_is_folded_without_a_plugin_is_not_kept(store: JournalStore) -> None:
+    """Without it nobody kept ``secret`` out: who has the plugin would go on from a wrong queue."""
+    history = guarded_history()
+    await store.append(history.records, written_at_ns=1)
+    for every in (None, 2):
+        with pytest.raises(IncompleteStateError, match=r"install it, .*: unknown plugin .Doorkeep"):
+            await write_checkpoints(store, WITHOUT.load, every=every)
+    with pytest.raises(IncompleteStateError):
+        await keep_boundary(store, WITHOUT.load, 2)
+    # What comes before the profile needs no plugin.
+    assert [mark.seq for mark in await store.checkpoint_marks()] == []
+
+    assert await write_checkpoints(store, WITH.load) == [len(history.records)]
+    fold, _ = await nearest(store, WITH.load)
+    assert [*fold.state.queue.gated] == ["default/secret"]
+    assert describe(fold.state) == describe(history.state)
+    # It is there already: nothing needs to be made without the plugin.
+    assert await keep_boundary(store, WITHOUT.load, 2) == len(history.records)
+    assert await write_checkpoints(store, WITHOUT.load) == []
+
+
+async def test_it_is_kept_where_the_profiles_are_complete(store: JournalStore) -> None:
+    """A plugin that nobody has any more is in the way only while it was in use."""
+    history = Scheduling(*DEFAULT)
+    history.see(a_node("n0"))
+    before = len(history.records)
+    lost = profile_of(*DEFAULT, Doorkeeper)
+    later: list[AnyRecord] = [ProfilesLoaded((lost,)), *map(TurnStarted, range(1, 8))]
+    history.records.extend(later)
+    history.records.append(ProfilesLoaded((profile_of(*DEFAULT),)))
+    await store.append(history.records, written_at_ns=1)
+    last = len(history.records)
+    assert await write_checkpoints(store, WITHOUT.load, every=2) == [before - 1, last]

@@ -14,8 +14,9 @@ import pytest
 from typer.testing import CliRunner
 
 from asched.cli.main import app
+from asched.framework.profile import PluginWeight, ProfileSpec
 from asched.journal import open_journal
-from asched.state.records import AnyRecord, TurnStarted
+from asched.state.records import AnyRecord, ProfilesLoaded, TurnStarted
 from tests.journal.samples import mixed, turn
 from tests.journal.test_verification import tamper
 
@@ -196,6 +197,35 @@ def test_a_journal_that_contradicts_itself_is_not_archived(path: Path, tmp_path:
     assert (code, out) == (1, "")
     assert err.startswith("asched: the journal contradicts itself: ")
     assert len(err.splitlines()) == 1
+
+
+async def write_with_a_lost_plugin(path: Path) -> None:
+    lost = ProfileSpec("default-scheduler", {"preEnqueue": (PluginWeight("LostForEver"),)})
+    async with open_journal(str(path)) as store:
+        await store.claim("node-a", claimed_at_ns=0)
+        await store.append([ProfilesLoaded((lost,)), TurnStarted(1)], written_at_ns=1)
+        await store.append([TurnStarted(2)], written_at_ns=2)
+
+
+@pytest.mark.parametrize(
+    "args",
+    [("checkpoint",), ("archive", "--before", "2000-01-01", "--to", "old")],
+)
+def test_no_state_is_kept_where_a_plugin_is_missing(args: tuple[str, ...], tmp_path: Path) -> None:
+    """Who has the plugin would go on from another state than the one that the records make."""
+    path = tmp_path / "guarded.db"
+    anyio.run(write_with_a_lost_plugin, path)
+    code, out, err = run(*args, "--journal", path)
+    assert (code, out) == (1, "")
+    assert err.startswith(
+        "asched: the state at record 3 cannot be kept where a plugin of one of its profiles is"
+        " missing; install it, or run this where it is installed: "
+    )
+    assert "LostForEver" in err
+    assert len(err.splitlines()) == 1
+    with closing(sqlite3.connect(path)) as database:
+        assert database.execute("SELECT count(*) FROM journal_checkpoint").fetchone() == (0,)
+        assert database.execute("SELECT count(*) FROM journal_record").fetchone() == (3,)
 
 
 def test_the_archive_writes_the_checkpoint_that_it_needs(tmp_path: Path) -> None:
