@@ -5,8 +5,9 @@ batch, ``[batch, rows]``, with the fields in the order of :class:`~asched.journa
 :class:`~asched.journal.chain.Row`. Batches keep their hashes, so the chain goes from the first
 segment through the last into what stays; the database keeps each file's name and SHA-256.
 
-The order of steps makes an interruption harmless: a file is whole and durable before the database
-learns of its segment, and only then are the rows deleted; the next run deletes what is left over.
+The order of steps makes an interruption harmless: a file is whole, durable and read back before the
+database learns of its segment, and only then are the rows deleted; the next run deletes what is left
+over. One run at a time (see :mod:`asched.journal.archiving`).
 """
 
 from __future__ import annotations
@@ -14,6 +15,8 @@ from __future__ import annotations
 import gzip
 import hashlib
 import os
+import tempfile
+import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
@@ -21,7 +24,12 @@ from pathlib import Path
 import msgspec
 
 from asched.journal.chain import GENESIS, Batch, Head, Row, SealedBatch, Segment, verify
-from asched.journal.errors import JournalCorruptError, JournalFullError, JournalIOError
+from asched.journal.errors import (
+    JournalCorruptError,
+    JournalError,
+    JournalFullError,
+    JournalIOError,
+)
 
 FORMAT = "asched-segment-1"
 LINE_LIMIT_BYTES = 512 * 1024 * 1024
@@ -40,21 +48,51 @@ _decode_batch = msgspec.json.Decoder(tuple[Batch, list[Row]]).decode
 def write_segment(
     folder: Path, number: int, before: Head, batches: Sequence[SealedBatch], archived_at_ns: int
 ) -> Segment:
-    """Write ``batches``, verified, to a new file in ``folder``, durable on return.
+    """Write ``batches``, verified, to a new file in ``folder``, durable and read back on return.
 
-    Raises :class:`JournalCorruptError` for a batch that does not verify, :class:`JournalFullError`
-    and :class:`JournalIOError` where the file cannot be written.
+    For a caller that keeps others out of the folder. Raises :class:`JournalCorruptError` for a batch
+    that does not verify and for a file that does not hold what was written, :class:`JournalError` for
+    a file of that name with other batches, :class:`JournalFullError` and :class:`JournalIOError` where
+    the file cannot be written.
     """
     first, last = batches[0].batch, batches[-1].batch
-    name = f"segment-{number:06d}-records-{first.first_seq}-{last.last_seq}.jsonl.gz"
+    path = folder / f"segment-{number:06d}-records-{first.first_seq}-{last.last_seq}.jsonl.gz"
     head = before
     for sealed in batches:
         head = verify(sealed, head)
-    partial = folder / f"{name}.partial"
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        # For its owner's eyes alone, like the journal.
-        with open(partial, "wb", opener=lambda path, flags: os.open(path, flags, 0o600)) as file:
+        digest = _write(path, batches)
+    except OSError as error:
+        kind = JournalFullError if error.errno in _NO_ROOM else JournalIOError
+        raise kind(f"cannot write {path}: {error.strerror}") from None
+    segment = Segment(
+        segment=number,
+        first_batch=first.batch,
+        last_batch=last.batch,
+        first_seq=first.first_seq,
+        last_seq=last.last_seq,
+        previous_hash=before.hash,
+        hash=head.hash,
+        file=path.name,
+        file_sha256=digest,
+        archived_at_ns=archived_at_ns,
+    )
+    try:
+        _read_back(folder, segment, before)
+    except JournalCorruptError:
+        with suppress(OSError):
+            path.unlink()
+        raise
+    return segment
+
+
+def _write(path: Path, batches: Sequence[SealedBatch]) -> str:
+    """The SHA-256 of the file, which is whole and durable under its name."""
+    # A name that nobody else has, and for its owner's eyes alone, like the journal.
+    descriptor, name = tempfile.mkstemp(_PARTIAL, f"{path.name}.", path.parent)
+    partial = Path(name)
+    try:
+        with open(descriptor, "wb") as file:
             # No name and no time inside: the same batches make the same file.
             with gzip.GzipFile("", "wb", 6, file, mtime=0) as compressed:
                 compressed.write(_encode(_Header(FORMAT)) + b"\n")
@@ -63,25 +101,53 @@ def write_segment(
             file.flush()
             os.fsync(file.fileno())
         digest = _sha256(partial)
-        partial.rename(folder / name)
-        _sync_folder(folder)
-    except OSError as error:
+        _refuse_another_archive(path, batches)
+        partial.rename(path)
+        _sync_folder(path.parent)
+    except BaseException:
         with suppress(OSError):
             partial.unlink()
-        kind = JournalFullError if error.errno in _NO_ROOM else JournalIOError
-        raise kind(f"cannot write {folder / name}: {error.strerror}") from None
-    return Segment(
-        segment=number,
-        first_batch=first.batch,
-        last_batch=last.batch,
-        first_seq=first.first_seq,
-        last_seq=last.last_seq,
-        previous_hash=before.hash,
-        hash=head.hash,
-        file=name,
-        file_sha256=digest,
-        archived_at_ns=archived_at_ns,
-    )
+        raise
+    return digest
+
+
+def _refuse_another_archive(path: Path, batches: Sequence[SealedBatch]) -> None:
+    """What an interrupted run left under the name may be replaced, but not what some other journal
+    has there."""
+    if not path.exists():
+        return
+    try:
+        same = [left.batch for left in _batches_in(path)] == [sealed.batch for sealed in batches]
+    except JournalCorruptError:
+        same = False
+    if not same:
+        raise JournalError(
+            f"{path} is there and holds something else: another journal's archive needs another folder"
+        )
+
+
+def _read_back(folder: Path, segment: Segment, before: Head) -> None:
+    """Once the rows are deleted the file is all that there is of them."""
+    head = before
+    for sealed in read_segment(folder, segment):
+        head = verify(sealed, head)
+    if head != segment.head:
+        raise JournalCorruptError(f"{folder / segment.file} does not hold what was written to it")
+
+
+def sweep(folder: Path) -> None:
+    """Delete what interrupted runs left half-written; for a caller that keeps others out of the folder.
+
+    Raises :class:`JournalIOError`.
+    """
+    try:
+        for partial in folder.glob(f"segment-*{_PARTIAL}"):
+            partial.unlink()
+    except OSError as error:
+        raise JournalIOError(f"cannot write {folder}: {error.strerror}") from None
+
+
+_PARTIAL = ".partial"
 
 
 _NO_ROOM = frozenset({28, 122})
@@ -110,6 +176,17 @@ def read_segment(folder: Path, segment: Segment) -> Iterator[SealedBatch]:
     try:
         if _sha256(path) != segment.file_sha256:
             raise JournalCorruptError(f"{path} was altered: it is not the file that was archived")
+    except FileNotFoundError:
+        raise JournalCorruptError(
+            f"{path} is missing: it holds records {segment.first_seq} to {segment.last_seq}"
+        ) from None
+    except OSError as error:
+        raise JournalCorruptError(f"{path} cannot be read: {error}") from None
+    yield from _batches_in(path)
+
+
+def _batches_in(path: Path) -> Iterator[SealedBatch]:
+    try:
         with gzip.open(path, "rb") as lines:
             if _decode_header(lines.readline(LINE_LIMIT_BYTES)).format != FORMAT:
                 raise JournalCorruptError(f"{path} is of a format that this asched does not know")
@@ -117,11 +194,7 @@ def read_segment(folder: Path, segment: Segment) -> Iterator[SealedBatch]:
                 if not line.endswith(b"\n"):
                     raise JournalCorruptError(f"{path} holds a line that is longer than any batch")
                 yield SealedBatch(*_decode_batch(line))
-    except FileNotFoundError:
-        raise JournalCorruptError(
-            f"{path} is missing: it holds records {segment.first_seq} to {segment.last_seq}"
-        ) from None
-    except (OSError, EOFError, msgspec.DecodeError) as error:
+    except (OSError, EOFError, zlib.error, msgspec.DecodeError) as error:
         raise JournalCorruptError(f"{path} cannot be read: {error}") from None
 
 

@@ -8,10 +8,11 @@ from pathlib import Path
 import anyio.lowlevel
 from anyio import to_thread
 
-from asched.journal.archive import read_archive, write_segment
+from asched.journal.archive import read_archive, sweep, write_segment
 from asched.journal.chain import GENESIS, Head, SealedBatch, Segment, Stretch, stretch_of, verify
 from asched.journal.codec import CODEC
 from asched.journal.errors import ConflictError, JournalError
+from asched.journal.lock import folder_held
 from asched.journal.sql import SqlStore
 from asched.journal.store import JournalStore
 from asched.state.records import AnyRecord
@@ -36,10 +37,20 @@ async def archive(
     be less than asked for, or nothing. The writer may go on meanwhile. What an interrupted run left
     undone is done first.
 
-    Raises :class:`JournalError` where there is no checkpoint to begin from, or nothing but memory.
+    Raises :class:`JournalError` where there is no checkpoint to begin from, or nothing but memory;
+    :class:`JournalBusyError` while another run archives this journal, or anything into ``folder``.
     """
     if not isinstance(store, SqlStore):
         raise JournalError("a journal in memory has no archive")
+    with folder_held(folder, f"another process is archiving into {folder}"):
+        async with store.archiving():
+            await to_thread.run_sync(sweep, folder)
+            return await _archive(store, folder, before_ns, archived_at_ns, progress)
+
+
+async def _archive(
+    store: SqlStore, folder: Path, before_ns: int, archived_at_ns: int, progress: Progress | None
+) -> list[Segment]:
     await store.delete_archived()
     last_batch = await _last_to_go(store, before_ns)
     head = await store.archived()

@@ -41,6 +41,11 @@ _READERS: Final = 4
 # The first number is "asch" in ASCII, the second tells apart the schemas of one database.
 _LOCK: Final = text("SELECT pg_advisory_xact_lock(1634952040, hashtext(current_schema()))")
 
+# Of a session, because an archive run has many transactions. Not the lock above: the writer goes on.
+_ARCHIVING: Final = "1634952041, hashtext(current_schema())"
+_TRY_ARCHIVING: Final = text(f"SELECT pg_try_advisory_lock({_ARCHIVING})")
+_END_ARCHIVING: Final = text(f"SELECT pg_advisory_unlock({_ARCHIVING})")
+
 # A writer that was paused in the middle of a transaction would keep the lock for as long as it sleeps, and
 # the claim that is to depose it waiting. Its transaction is undone with its session, and when it wakes it
 # finds itself deposed. Nobody holds the lock for a second who is awake: it is for one batch, or one chunk.
@@ -133,6 +138,22 @@ class PostgresDatabase:
         async with self._exclusively() as connection, connection.begin():
             await connection.execute(_LOCK)
             yield connection
+
+    @asynccontextmanager
+    async def archiving(self) -> AsyncIterator[None]:
+        """Keeps others out who would archive this journal, on whatever machine: they are refused at
+        once. Where the session is lost its lock is too; the database then refuses the second of
+        two equal segments."""
+        async with self.read() as connection:
+            if not (await connection.execute(_TRY_ARCHIVING)).scalar_one():
+                raise JournalBusyError(f"another process is archiving {self.name}")
+            # A session that is idle in a transaction might be ended by the server.
+            await connection.commit()
+            try:
+                yield
+            finally:
+                with anyio.CancelScope(shield=True):
+                    await connection.execute(_END_ARCHIVING)
 
     async def depose(self) -> None:
         """End the sessions that have kept the journal's lock for longer than anybody who is awake."""

@@ -68,6 +68,13 @@ class Database(Protocol):
         SQLAlchemy gives to columns would cost as much again."""
         ...
 
+    def archiving(self) -> AbstractAsyncContextManager[None]:
+        """Keeps all others out who would archive this journal, on whatever machine.
+
+        Raises :class:`JournalBusyError` at once where somebody does.
+        """
+        ...
+
     async def depose(self) -> None:
         """Before a claim: nobody who sleeps is to keep it waiting."""
         ...
@@ -290,6 +297,14 @@ class SqlStore:
         async with self._database.read() as connection:
             rows = (await connection.execute(query.order_by(checkpoint.seq))).all()
         return list(map(CheckpointMark._make, rows))
+
+    def archiving(self) -> AbstractAsyncContextManager[None]:
+        """To be held around :meth:`put_away` and :meth:`delete_archived`, and around what leads to
+        them: two runs would write the same segments.
+
+        Raises :class:`JournalBusyError` at once while another run holds it.
+        """
+        return self._database.archiving()
 
     async def put_away(self, segment: Segment) -> None:
         """Take note of a segment whose file is durable; its rows may then be deleted.

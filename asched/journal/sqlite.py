@@ -35,7 +35,7 @@ from asched.journal.errors import (
     JournalSchemaError,
     refusal,
 )
-from asched.journal.lock import FileLock
+from asched.journal.lock import FileLock, file_held
 from asched.journal.schema import JOURNAL_BATCH, JOURNAL_RECORD
 
 _DRIVER = "sqlite+aiosqlite"
@@ -151,6 +151,13 @@ class SqliteDatabase:
         """
         async with self._exclusively() as connection, connection.begin():
             yield connection
+
+    @asynccontextmanager
+    async def archiving(self) -> AsyncIterator[None]:
+        """Keeps others out who would archive this file, by a lock file: they are refused at once."""
+        lock = self.path.with_name(f"{self.path.name}-archive-lock")
+        with file_held(lock, f"another process is archiving {self.path}"):
+            yield
 
     async def depose(self) -> None:
         """Nothing: the lock is a file's, which this machine alone uses."""

@@ -4,21 +4,27 @@ from __future__ import annotations
 
 import gzip
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
+import anyio
 import pytest
 
+from asched.journal import archive as files
 from asched.journal import archiving, open_journal
 from asched.journal.archiving import archive, restore, whole_journal
-from asched.journal.chain import Segment
+from asched.journal.chain import GENESIS, Segment
 from asched.journal.errors import (
     ArchivedError,
     ConflictError,
+    JournalBusyError,
     JournalCorruptError,
     JournalError,
     JournalIOError,
 )
+from asched.journal.lock import folder_held
 from asched.journal.memory import MemoryStore
+from asched.journal.sql import SqlStore
 from asched.journal.store import JournalStore
 from asched.journal.verification import KeptHead, verify_journal
 from asched.state.records import AnyRecord
@@ -220,3 +226,107 @@ async def test_a_folder_that_cannot_be_written_moves_nothing(tmp_path: Path) -> 
         with pytest.raises(JournalIOError, match="cannot write"):
             await move(store, tmp_path / "file", before_ns=1000)
         assert (await verify_journal(store)).records == 24
+
+
+async def test_a_second_run_is_refused_while_one_is_under_way(
+    database_url: str, tmp_path: Path
+) -> None:
+    """Whether into the same folder or, as from another machine, into another one."""
+    here, elsewhere = tmp_path / "here", tmp_path / "elsewhere"
+    async with open_journal(database_url) as store, open_journal(database_url) as other:
+        assert isinstance(store, SqlStore)
+        await fill(store, 13)
+        async with store.archiving():
+            with pytest.raises(JournalBusyError, match=r"another process is archiving .*journal"):
+                await move(other, elsewhere, before_ns=1000)
+        with (
+            folder_held(here, "held"),
+            pytest.raises(JournalBusyError, match=f"is archiving into {here}$"),
+        ):
+            await move(other, here, before_ns=1000)
+        assert (await verify_journal(store)).records == 24
+        assert list(here.iterdir()) == list(elsewhere.iterdir()) == []
+        # The daemon goes on meanwhile, and what was refused is done when it is asked for again.
+        async with store.archiving():
+            assert await store.append(turn(8), written_at_ns=80) == (25, 27)
+        assert [s.last_seq for s in await move(other, here, before_ns=1000)] == [12]
+        assert (await verify_journal(store, archive=here)).records == 27
+
+
+async def test_of_two_runs_at_once_one_moves_all(database_url: str, tmp_path: Path) -> None:
+    moved: list[list[Segment]] = []
+    refused: list[JournalBusyError] = []
+
+    async def run(store: JournalStore) -> None:
+        try:
+            moved.append(await move(store, tmp_path / "archive", before_ns=1000))
+        except JournalBusyError as error:
+            refused.append(error)
+
+    async with open_journal(database_url) as store, open_journal(database_url) as other:
+        await fill(store, 13)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(run, store)
+            tasks.start_soon(run, other)
+        assert len(refused) == 1
+        assert [[s.last_seq for s in segments] for segments in moved] == [[12]]
+        assert [p.name for p in (tmp_path / "archive").iterdir()] == [moved[0][0].file]
+        assert (await verify_journal(store, archive=tmp_path / "archive")).records == 24
+
+
+@pytest.mark.parametrize("damage", [lambda content: content[:-1], lambda content: b""])
+async def test_nothing_is_deleted_that_the_file_does_not_hold(
+    database_url: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    damage: Callable[[bytes], bytes],
+) -> None:
+    """The disk loses what it was given, right before it says that all is durable."""
+    sync = files._sync_folder
+
+    def lossy(folder: Path) -> None:
+        for path in folder.iterdir():
+            path.write_bytes(damage(path.read_bytes()))
+        sync(folder)
+
+    async with open_journal(database_url) as store:
+        await fill(store, 13)
+        monkeypatch.setattr(files, "_sync_folder", lossy)
+        with pytest.raises(JournalCorruptError, match="was altered"):
+            await move(store, tmp_path / "archive", before_ns=1000)
+        assert await store.segments() == []
+        assert (await verify_journal(store)).records == 24
+        monkeypatch.undo()
+        assert [s.last_seq for s in await move(store, tmp_path / "archive", before_ns=1000)] == [12]
+
+
+async def test_what_a_killed_run_left_in_the_folder_is_in_nobodys_way(tmp_path: Path) -> None:
+    """Killed while it wrote the file, or before the database learned of it."""
+    folder = tmp_path / "archive"
+    async with open_journal(str(tmp_path / "journal.db")) as store:
+        await fill(store, 13)
+        batches = [sealed async for sealed in store.batches()][:4]
+        folder.mkdir()
+        whole = folder / files.write_segment(folder, 1, GENESIS, batches, archived_at_ns=1).file
+        (folder / f"{whole.name}.0123.partial").write_bytes(b"half")
+        (folder / "notes.partial").write_text("somebody's own")
+        assert [s.file for s in await move(store, folder, before_ns=1000)] == [whole.name]
+        assert sorted(p.name for p in folder.iterdir()) == ["notes.partial", whole.name]
+        assert (await verify_journal(store, archive=folder)).records == 24
+
+
+async def test_the_files_of_another_journal_are_not_written_over(tmp_path: Path) -> None:
+    folder = tmp_path / "archive"
+    async with open_journal(str(tmp_path / "theirs.db")) as theirs:
+        await theirs.claim("theirs", claimed_at_ns=1)
+        for number in range(BATCHES):
+            await theirs.append(turn(number), written_at_ns=10 * number + 1)
+        await theirs.save_checkpoint(13, b"state")
+        (segment,) = await move(theirs, folder, before_ns=1000)
+        async with open_journal(str(tmp_path / "journal.db")) as store:
+            await fill(store, 13)
+            with pytest.raises(JournalError, match="needs another folder"):
+                await move(store, folder, before_ns=1000)
+            assert (await verify_journal(store)).records == 24
+        assert [p.name for p in folder.iterdir()] == [segment.file]
+        assert (await verify_journal(theirs, archive=folder)).records == 24
