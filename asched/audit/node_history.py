@@ -46,7 +46,9 @@ class _Follower:
         self._node = node if isinstance(node, Node) else None
         self.known = self._node is not None
         """Whether there ever was such a node."""
-        self._here = {key: None for key, entry in state.pods.items() if entry.node == name}
+        self._here = {
+            key: entry.info.uid for key, entry in state.pods.items() if entry.node == name
+        }
         self._seq = 0
 
     def follow(self, seq: int, record: r.AnyRecord) -> None:
@@ -60,21 +62,23 @@ class _Follower:
                 self._node = None
                 self._write("gone")
             case r.Assigned(node=name) if name == self._name:
-                self._here[record.key] = None
+                self._here[record.key] = record.uid
                 self._write("assigned", record.key, f"attempt {record.attempt}")
             case r.Bound(node=name) if name == self._name:
-                self._here[record.key] = None
+                self._here[record.key] = record.uid
                 self._write("bound", record.key)
             case r.BindFailed(node=name) if name == self._name:
-                self._here.pop(record.key, None)
+                # It may be of a pod that is gone, and another of that name be here.
+                if self._here.get(record.key) == record.uid:
+                    del self._here[record.key]
                 self._write("bindFailed", record.key, record.message)
             case r.Rejected(nominated_node=name) if name == self._name:
                 victims = ", ".join(victim.key for victim in record.victims)
                 self._write("nominated", record.key, f"evicting {victims}" if victims else "")
             case r.PodSeen() | r.PodChanged():
-                self._placed(record.key, record.node_name)
+                self._placed(record.key, record.uid, record.node_name)
             case r.ObjectSeen(object=thing) if type(thing).__name__ == "Pod":
-                self._placed(thing.key, getattr(thing, "node_name", ""))
+                self._placed(thing.key, thing.uid, getattr(thing, "node_name", ""))
             case r.ObjectGone(kind="Pod", key=key) | r.PermitRejected(key=key):
                 if key in self._here:
                     del self._here[key]
@@ -84,10 +88,10 @@ class _Follower:
         at = time_of(self.now_ns)
         self.timeline.entries.append(NodeEvent(event, self._seq, at, pod, detail))
 
-    def _placed(self, key: str, node: str) -> None:
+    def _placed(self, key: str, uid: str, node: str) -> None:
         """The API server showed the pod on that node."""
         if node == self._name and key not in self._here:
-            self._here[key] = None
+            self._here[key] = uid
             self._write("bound", key, "by another scheduler, or before we looked")
 
     def _seen(self, node: Node) -> None:

@@ -70,6 +70,9 @@ class PodTimelines:
         self._wanted = wanted
         self._fold = fold
         self._followed: dict[str, _Followed] = {}
+        # By key and uid, those of pods that are gone too: the end of an effect may come after the
+        # pod's, when another pod has its name.
+        self._told: dict[tuple[str, str], PodTimeline] = {}
         # Followed pods that wait in a queue: whatever happens may move them. All others move only
         # by records of their own.
         self._queued: dict[str, None] = {}
@@ -108,27 +111,28 @@ class PodTimelines:
     def _at(self) -> datetime:
         return time_of(self.now_ns)
 
-    def _write(self, key: str, entry: Entry) -> None:
-        followed = self._followed.get(key)
-        if followed is not None:
-            followed.timeline.entries.append(entry)
+    def _write(self, key: str, uid: str, entry: Entry) -> None:
+        timeline = self._told.get((key, uid))
+        if timeline is not None:
+            timeline.entries.append(entry)
 
     def _pod_seen(self, pod: Pod) -> None:
-        key = pod.key
+        key, uid = pod.key, pod.metadata.uid
         if not self._wanted(pod, self._fold.state):
             return
         followed = self._followed.get(key)
-        if followed is not None and followed.timeline.uid == pod.metadata.uid:
+        if followed is not None and followed.timeline.uid == uid:
             before = self._fold.state.pods[key].info.pod
-            self._write(key, Change(self._seq, self._at, changes(before, pod)))
+            self._write(key, uid, Change(self._seq, self._at, changes(before, pod)))
             return
         if followed is not None:
             # A new pod of the same name: the one before must have gone unnoticed.
-            self._write(key, Deletion(self._seq, self._at))
+            self._write(key, followed.timeline.uid, Deletion(self._seq, self._at))
         self._follow(pod, "")
         gates = tuple(gate.name for gate in pod.spec.scheduling_gates)
         self._write(
             key,
+            uid,
             Observed(
                 self._seq,
                 self._at,
@@ -143,24 +147,27 @@ class PodTimelines:
         timeline = PodTimeline(pod.namespace, pod.name, pod.metadata.uid)
         self.found.append(timeline)
         self._followed[pod.key] = _Followed(timeline, queue)
+        self._told[pod.key, timeline.uid] = timeline
 
     def _tell(self, record: r.AnyRecord) -> None:
         seq, at = self._seq, self._at
         match record:
-            case r.PodChanged() if record.key in self._followed:
-                self._write(record.key, Change(seq, at, self._changed(record)))
+            case r.PodChanged() if (record.key, record.uid) in self._told:
+                self._write(record.key, record.uid, Change(seq, at, self._changed(record)))
                 if self._confirms(record, record.node_name):
-                    self._write(record.key, Binding(seq, at, record.node_name))
+                    self._write(record.key, record.uid, Binding(seq, at, record.node_name))
             case r.ObjectGone(kind="Pod"):
-                self._write(record.key, Deletion(seq, at))
+                followed = self._followed.get(record.key)
+                if followed is not None and followed.timeline.uid == record.uid:
+                    self._write(record.key, record.uid, Deletion(seq, at))
             case r.Rejected():
                 self._rejected(record)
             case r.Assigned() | r.AttemptFailed() | r.PermitAllowed() | r.PermitRejected():
-                self._write(record.key, _decision(record, seq, at))
+                self._write(record.key, record.uid, _decision(record, seq, at))
             case r.ExtenderAsked():
                 names = tuple(self._extender(index) for index in record.extenders)
                 inquiry = ExtenderInquiry(seq, at, record.attempt, record.verb.value, names)
-                self._write(record.key, inquiry)
+                self._write(record.key, record.uid, inquiry)
             case (
                 r.ExtenderFiltered()
                 | r.ExtenderPrioritized()
@@ -170,23 +177,26 @@ class PodTimelines:
                 name, verb = self._extender(record.extender), record.verb_answered.value
                 failure = record.message if isinstance(record, r.ExtenderFailed) else ""
                 reply = ExtenderReply(seq, at, record.attempt, verb, name, failure)
-                self._write(record.key, reply)
+                self._write(record.key, record.uid, reply)
             case r.Bound():
                 if self._confirms(record, record.node):
-                    self._write(record.key, Binding(seq, at, record.node))
+                    self._write(record.key, record.uid, Binding(seq, at, record.node))
             case r.BindFailed():
                 self._write(
                     record.key,
+                    record.uid,
                     BindingFailure(
                         seq, at, record.node, record.code.title, record.plugin, record.message
                     ),
                 )
             case EvictionDecided():
-                self._write(record.key, Preemption(seq, at, record.preemptor.key, record.node))
+                self._write(
+                    record.key, record.uid, Preemption(seq, at, record.preemptor.key, record.node)
+                )
             case r.VictimEvicted():
-                self._write(record.key, Eviction(seq, at))
+                self._write(record.key, record.uid, Eviction(seq, at))
             case r.EvictionFailed():
-                self._write(record.key, EvictionFailure(seq, at, record.message))
+                self._write(record.key, record.uid, EvictionFailure(seq, at, record.message))
 
     def _extender(self, index: int) -> str:
         extenders = self._fold.state.outsiders
@@ -196,13 +206,16 @@ class PodTimelines:
         seq, at = self._seq, self._at
         self._write(
             record.key,
+            record.uid,
             Rejection(
                 seq, at, record.attempt, record.message, record.plugins, record.pending_plugins,
                 record.nominated_node or "", tuple(victim.key for victim in record.victims),
             ),
         )  # fmt: skip
         for victim in record.victims:
-            self._write(victim.key, Preemption(seq, at, record.key, record.nominated_node or ""))
+            self._write(
+                victim.key, victim.uid, Preemption(seq, at, record.key, record.nominated_node or "")
+            )
 
     def _confirms(self, record: r.PodChanged | r.Bound, node_name: str) -> bool:
         """Whether a record is the first to say that a binding took place, as was decided."""
@@ -247,11 +260,12 @@ class PodTimelines:
         # That a decision takes a pod off the queue goes without saying.
         if queue:
             move = QueueMove(self._seq, self._at, queue, followed.queue, self._cause(key, record))
-            self._write(key, move)
+            self._write(key, followed.timeline.uid, move)
 
     def _cause(self, key: str, record: r.AnyRecord) -> str:
         """What moved the pod, in words."""
-        if subject_of(record) == f"pod/{key}":
+        uid = self._followed[key].timeline.uid
+        if subject_of(record) == f"pod/{key}" and getattr(record, "uid", uid) == uid:
             return _own_cause(record, self._followed[key].queue)
         match record:
             case r.TurnStarted():

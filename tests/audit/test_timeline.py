@@ -14,15 +14,17 @@ from asched.audit.entries import (
     Change,
     Deletion,
     Entry,
+    Eviction,
     Observed,
     PodTimeline,
     QueueMove,
     Rejection,
 )
 from asched.audit.history import timelines
+from asched.audit.node_history import node_timeline
 from asched.audit.pods import AuditError, PodName
 from asched.framework.status import Code
-from asched.state.records import BindFailed, PodChanged
+from asched.state.records import BindFailed, PodChanged, VictimEvicted
 from tests.audit.recording import REGISTRY, Recording, node, pod, woken_pod
 
 BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
@@ -88,6 +90,34 @@ async def test_pods_of_one_name_are_told_apart_by_uid() -> None:
     for timeline in timelines_found:
         kinds = [type(entry) for entry in timeline.entries]
         assert kinds == [Observed, QueueMove, Assignment, Binding, Deletion]
+
+
+async def test_how_an_effect_ended_is_told_of_the_pod_that_it_was_for() -> None:
+    """A StatefulSet's pod has its name from the one before, whose binding and eviction may end
+    after it is gone."""
+    recording = Recording()
+    first, second = pod("web-0", uid="first"), pod("web-0", uid="second")
+    recording.see(node("n"), first)
+    recording.decide()
+    recording.lose(first)
+    key, refused = "default/web-0", 'pods "web-0" not found'
+    recording.add(BindFailed(key, "first", "n", Code.ERROR, "DefaultBinder", refused))
+    recording.see(second)
+    recording.add(VictimEvicted(key, "first"))
+    recording.decide()
+    recording.add(BindFailed(key, "first", "n", Code.ERROR, "DefaultBinder", refused))
+    recording.lose(second)
+    older, newer = await told(recording, "web-0")
+    assert [type(entry) for entry in older.entries] == [
+        Observed, QueueMove, Assignment, Deletion, BindingFailure, Eviction, BindingFailure,
+    ]  # fmt: skip
+    assert [type(entry) for entry in newer.entries] == [Observed, QueueMove, Assignment, Deletion]
+    # The node keeps the second until that is gone.
+    of_node = await node_timeline(await recording.journal(), "n", REGISTRY.load)
+    assert of_node is not None
+    assert [entry.event for entry in of_node.entries] == [
+        "seen", "assigned", "left", "bindFailed", "assigned", "bindFailed", "left",
+    ]  # fmt: skip
 
 
 async def test_a_binding_that_failed_and_what_followed() -> None:
