@@ -88,6 +88,7 @@ def write_segment(
 
 def _write(path: Path, batches: Sequence[SealedBatch]) -> str:
     """The SHA-256 of the file, which is whole and durable under its name."""
+    path.parent.mkdir(parents=True, exist_ok=True)
     # A name that nobody else has, and for its owner's eyes alone, like the journal.
     descriptor, name = tempfile.mkstemp(_PARTIAL, f"{path.name}.", path.parent)
     partial = Path(name)

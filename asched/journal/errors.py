@@ -79,6 +79,12 @@ def unknown_seq_message(seq: int) -> str:
     return f"a checkpoint of record {seq} is refused: the journal has no such record"
 
 
+def archived_seq_message(seq: int, archived_seq: int) -> str:
+    return (
+        f"a checkpoint of record {seq} is refused: records 1 to {archived_seq} were moved to the archive"
+    )
+
+
 def archived_message(archived_seq: int) -> str:
     """The text of :class:`ArchivedError`."""
     return (

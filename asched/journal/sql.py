@@ -30,6 +30,7 @@ from asched.journal.errors import (
     JournalCorruptError,
     JournalError,
     archived_message,
+    archived_seq_message,
     conflict_message,
     fenced_message,
     unknown_seq_message,
@@ -259,14 +260,17 @@ class SqlStore:
             .order_by(JOURNAL_BATCH.c.first_seq.desc())
             .limit(1)
         )
-        async with self._database.read() as connection:
-            batch = (await connection.execute(holding)).one_or_none()
-        if batch is None:
-            raise JournalError(unknown_seq_message(seq))
-        values = {"seq": seq, "batch": batch.batch, "batch_hash": batch.hash, "blob": blob}
         async with self._database.write() as connection:
             await connection.execute(delete(JOURNAL_CHECKPOINT).filter_by(seq=seq))
             await self._refuse_deposed(connection)
+            # Asked here, because an archive run may put that batch away at any moment before.
+            archived = (await connection.execute(_ARCHIVED)).one_or_none()
+            if archived is not None and seq <= archived.last_seq:
+                raise ArchivedError(archived_seq_message(seq, archived.last_seq))
+            batch = (await connection.execute(holding)).one_or_none()
+            if batch is None:
+                raise JournalError(unknown_seq_message(seq))
+            values = {"seq": seq, "batch": batch.batch, "batch_hash": batch.hash, "blob": blob}
             await connection.execute(insert(JOURNAL_CHECKPOINT).values(values))
 
     async def drop_checkpoints(self, seqs: Sequence[int]) -> None:
@@ -318,7 +322,10 @@ class SqlStore:
             await connection.execute(delete(JOURNAL_CHECKPOINT).where(within))
 
     async def delete_archived(self) -> None:
-        """Delete the rows of all segments, a few at a time: the writer gets its turn in between."""
+        """Delete the rows of all segments, a few at a time: the writer gets its turn in between.
+
+        Checkpoints there may be still, from a time when they could be saved into a segment.
+        """
         end = await self.archived()
         oldest = select(func.min(JOURNAL_RECORD.c.seq))
         while True:
@@ -330,9 +337,8 @@ class SqlStore:
                 chunk = JOURNAL_RECORD.c.seq.between(first_seq, last_seq)
                 await connection.execute(delete(JOURNAL_RECORD).where(chunk))
         async with self._database.write() as connection:
-            await connection.execute(
-                delete(JOURNAL_BATCH).where(JOURNAL_BATCH.c.batch <= end.batch)
-            )
+            for column in (JOURNAL_CHECKPOINT.c.batch, JOURNAL_BATCH.c.batch):
+                await connection.execute(delete(column.table).where(column <= end.batch))
 
     async def restore(self, batches: AsyncIterator[SealedBatch], writers: Sequence[Writer]) -> Head:
         """Store another journal's batches, with their hashes, in this one, which is empty.

@@ -136,6 +136,8 @@ class JournalStore(Protocol):
 
         Raises :class:`FencedError` for a writer that was deposed: what it folded may be another
         history than what is stored. Who never claimed the journal may save what it read there.
+        :class:`ArchivedError` where that record was moved to the archive, be it meanwhile: nobody
+        could fold on from there.
         """
         ...
 

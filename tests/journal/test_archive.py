@@ -96,7 +96,7 @@ async def test_archived_records_are_not_read_and_it_is_said_what_to_do(
             21,
             24,
         ]
-        with pytest.raises(JournalError, match="record 12 is refused"):
+        with pytest.raises(ArchivedError, match="record 12 is refused: records 1 to 12 were moved"):
             await store.save_checkpoint(12, b"")
 
 
@@ -219,6 +219,50 @@ async def test_an_interrupted_run_is_finished_by_the_next(archived: Path, tmp_pa
         assert (await verify_journal(store, archive=folder)).records == 24
 
 
+async def test_no_checkpoint_is_saved_into_a_segment_whose_rows_are_still_there(
+    database_url: str, tmp_path: Path
+) -> None:
+    """``asched checkpoint --every`` folded these records before they were put away."""
+    async with open_journal(database_url) as store, open_journal(database_url) as reader:
+        assert isinstance(store, SqlStore)
+        await fill(store, 5, 16)
+        await put_away(store, tmp_path)
+        for saving in (store, reader):
+            for seq in (1, 5, 6):
+                with pytest.raises(ArchivedError, match=f"record {seq} is refused"):
+                    await saving.save_checkpoint(seq, b"too late")
+        await reader.save_checkpoint(7, b"of what stays")
+        assert [mark.seq for mark in await store.checkpoint_marks()] == [7, 16]
+        await store.delete_archived()
+        assert (await verify_journal(store, archive=tmp_path)).checkpoints == 2
+
+
+async def put_away(store: SqlStore, folder: Path) -> None:
+    """As a run does that is killed then: the first two batches, and their rows are still there."""
+    batches = [sealed async for sealed in store.batches()][:2]
+    await store.put_away(files.write_segment(folder, 1, GENESIS, batches, archived_at_ns=1))
+
+
+async def test_a_checkpoint_in_the_archive_goes_with_the_next_run(
+    database_url: str, tmp_path: Path
+) -> None:
+    """Earlier releases could save one: in PostgreSQL no batch could be deleted any more."""
+    hash_of_2 = "(SELECT hash FROM journal_batch WHERE batch = 2)"
+    async with open_journal(database_url) as store:
+        assert isinstance(store, SqlStore)
+        await fill(store, 16)
+        await put_away(store, tmp_path)
+        await tamper(
+            database_url,
+            "INSERT INTO journal_checkpoint (seq, batch, batch_hash, blob)"
+            f" VALUES (5, 2, {hash_of_2}, '')",
+        )
+        assert await move(store, tmp_path, before_ns=20) == []
+        assert [mark.seq for mark in await store.checkpoint_marks()] == [16]
+        assert [sealed.batch.batch async for sealed in store.batches()] == [3, 4, 5, 6, 7, 8]
+        assert (await verify_journal(store, archive=tmp_path)).records == 24
+
+
 async def test_a_folder_that_cannot_be_written_moves_nothing(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     async with open_journal(str(tmp_path / "journal.db")) as store:
@@ -306,7 +350,6 @@ async def test_what_a_killed_run_left_in_the_folder_is_in_nobodys_way(tmp_path: 
     async with open_journal(str(tmp_path / "journal.db")) as store:
         await fill(store, 13)
         batches = [sealed async for sealed in store.batches()][:4]
-        folder.mkdir()
         whole = folder / files.write_segment(folder, 1, GENESIS, batches, archived_at_ns=1).file
         (folder / f"{whole.name}.0123.partial").write_bytes(b"half")
         (folder / "notes.partial").write_text("somebody's own")
