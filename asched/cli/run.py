@@ -28,6 +28,7 @@ from asched.daemon.config_file import Configuration, load
 from asched.daemon.daemon import running_daemon
 from asched.daemon.elections import election_of, taking_part
 from asched.daemon.health import Health
+from asched.daemon.journal_wait import journal_when_reachable
 from asched.daemon.leadership import Leadership
 from asched.daemon.machine import Machine
 from asched.daemon.metrics import Metrics
@@ -39,7 +40,7 @@ from asched.daemon.shadow.daemon import require_kind
 from asched.daemon.telemetry.tracing import traced
 from asched.daemon.watchdog import OverrunMetrics, Watchdog, limits_of, watched
 from asched.framework.registry import Registry
-from asched.journal.opening import is_shared, journal_file, open_journal, shown
+from asched.journal.opening import is_shared, journal_file, shown
 from asched.journal.store import JournalStore
 from asched.kube.client import ApiClient
 
@@ -109,7 +110,7 @@ async def _serve(
         watched(configuration.settings) as watchdog,
         health.serving(configuration.settings.health),
         connected(configuration, options, metrics) as client,
-        open_journal(url) as store,
+        journal_when_reachable(url, client.clock, client.random) as store,
         traced(configuration.settings.tracing.sampling_ratio, metrics.cycle_sinks),
     ):
         metrics.watch_journal_file(journal_file(url))

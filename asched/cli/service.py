@@ -30,11 +30,12 @@ from asched.journal.errors import (
     JournalError,
     JournalOpenError,
     JournalSchemaError,
+    JournalUnreachableError,
     JournalUrlError,
 )
 from asched.kube.client import ApiClient
 from asched.kube.connection import connect
-from asched.kube.errors import KubeConfigError
+from asched.kube.errors import CredentialPluginError, KubeConfigError
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
@@ -170,5 +171,6 @@ def _command_error(error: Exception) -> CommandError:
         KubeConfigError,
         TracingUnavailableError,
     )
-    kind = BadInput if isinstance(error, wrong_input) else CommandError
+    transient = isinstance(error, (CredentialPluginError, JournalUnreachableError))
+    kind = BadInput if isinstance(error, wrong_input) and not transient else CommandError
     return kind(f"asched: {error}")

@@ -25,6 +25,7 @@ from asched.cli.service import (
 from asched.daemon.config_file import Configuration
 from asched.daemon.config_settings import JournalSettings
 from asched.daemon.health import Health
+from asched.daemon.journal_wait import journal_when_reachable
 from asched.daemon.metrics import Metrics
 from asched.daemon.notify import ServiceManager
 from asched.daemon.reloads import ReloadRequests
@@ -32,7 +33,7 @@ from asched.daemon.shadow.daemon import running_shadow
 from asched.daemon.shadow.recording import compare_recording
 from asched.daemon.shadow.report import Difference, NodeOpinion, Report, Tally
 from asched.framework.registry import Registry
-from asched.journal.opening import open_journal, shown
+from asched.journal.opening import shown
 from asched.kube.tape import Tape, TapeError
 
 DEFAULT_JOURNAL = "asched-shadow.db"
@@ -110,7 +111,7 @@ async def _serve(
     async with (
         health.serving(configuration.settings.health),
         connected(configuration, options, metrics) as client,
-        open_journal(url) as store,
+        journal_when_reachable(url, client.clock, client.random) as store,
     ):
         async with (
             running_shadow(configuration, registry, client, store, metrics) as running,

@@ -15,6 +15,10 @@ class JournalOpenError(JournalError):
     """The journal cannot be opened or written where it lies."""
 
 
+class JournalUnreachableError(JournalOpenError):
+    """Nobody answers where the journal lies, or who answers cannot write now: later it may open."""
+
+
 class JournalSchemaError(JournalError):
     """The tables are not of this asched's revision, and cannot or may not be upgraded."""
 

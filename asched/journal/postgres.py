@@ -28,6 +28,7 @@ from asched.journal.errors import (
     JournalIOError,
     JournalOpenError,
     JournalSchemaError,
+    JournalUnreachableError,
     refusal,
 )
 from asched.journal.schema import JOURNAL_BATCH, JOURNAL_RECORD
@@ -71,6 +72,10 @@ _INSERT_BATCH: Final = (
 )
 
 
+_WRONG_URL: Final = (asyncpg.ClientConfigurationError, ssl.SSLCertVerificationError)
+"""What will be so again however often it is tried."""
+
+
 class PostgresDatabase:
     """The tables in the first schema of the search path, open. Made by :meth:`open`."""
 
@@ -85,8 +90,8 @@ class PostgresDatabase:
     async def open(cls, url: URL, *, read_only: bool) -> PostgresDatabase:
         """Open the journal at ``url``; for writing, create or upgrade its tables first.
 
-        Raises :class:`JournalOpenError`, :class:`JournalSchemaError` (newer, or read-only and
-        older).
+        Raises :class:`JournalOpenError` (:class:`JournalUnreachableError` where trying again may
+        help), :class:`JournalSchemaError` (newer, or read-only and older).
         """
         database = cls(url.set(drivername=_DRIVER), read_only=read_only)
         try:
@@ -111,7 +116,9 @@ class PostgresDatabase:
         except JournalSchemaError as error:
             raise type(error)(f"{self.name}: {error}") from None
         except JournalIOError as error:
-            raise JournalOpenError(str(error)) from error
+            for_good = isinstance(_driver_error(error), _WRONG_URL)
+            kind = JournalOpenError if for_good else JournalUnreachableError
+            raise kind(str(error)) from error
 
     @asynccontextmanager
     async def read(self) -> AsyncIterator[AsyncConnection]:
@@ -186,7 +193,13 @@ class PostgresDatabase:
         async with self._one_at_a_time:
             with anyio.CancelScope(shield=True), self._translated():
                 async with self._writer.connect() as connection:
-                    yield connection
+                    try:
+                        yield connection
+                    except Exception as error:
+                        # By then the URL may lead to the server that took over from this one.
+                        if isinstance(_driver_error(error), asyncpg.ReadOnlySQLTransactionError):
+                            await connection.invalidate()
+                        raise
 
     @contextmanager
     def _translated(self) -> Iterator[None]:
@@ -258,7 +271,6 @@ def _translate(error: BaseException, name: str) -> JournalError:
             asyncpg.InvalidAuthorizationSpecificationError()
             | asyncpg.InvalidCatalogNameError()
             | asyncpg.InsufficientPrivilegeError()
-            | asyncpg.ReadOnlySQLTransactionError()
         ):
             return JournalOpenError(f"cannot open {name} for this: {reason}")
         case asyncpg.DataCorruptedError() | asyncpg.IndexCorruptedError():
@@ -266,6 +278,8 @@ def _translate(error: BaseException, name: str) -> JournalError:
         case asyncpg.LockNotAvailableError() | asyncpg.DeadlockDetectedError():
             return JournalBusyError(f"{name} is locked by another process: {reason}")
         case _:
+            # Among others a server that can only be read from: it is on its way to become the primary
+            # after a failover, or was one before.
             return JournalIOError(f"{name}: {reason}")
 
 

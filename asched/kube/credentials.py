@@ -20,7 +20,7 @@ import msgspec
 import yaml
 
 from asched.framework.limited_file import read_limited
-from asched.kube.errors import KubeConfigError
+from asched.kube.errors import CredentialPluginError, KubeConfigError
 
 TOKEN_FILE_REREAD = timedelta(minutes=1)
 """How long a token that lives in a file is believed; client-go rereads as often."""
@@ -235,7 +235,11 @@ async def _by_library(path: Path, context: str | None) -> tuple[_Access, datetim
         loader = await load_kube_config(
             config_file=str(path), context=context, client_configuration=found, persist_config=False
         )
-    except (ConfigException, OSError, ValueError, TypeError, KeyError, AttributeError) as error:
+    except ConfigException as error:
+        # Said by the library when it ran the program, and it did not answer as it should.
+        kind = CredentialPluginError if str(error).startswith("exec: ") else KubeConfigError
+        raise kind(f"{path}: {_one_line(error)}") from None
+    except (OSError, ValueError, TypeError, KeyError, AttributeError) as error:
         raise KubeConfigError(f"{path}: {_one_line(error)}") from None
     expiry = getattr(loader, "exec_plugin_expiry", None)
     access = _Access(

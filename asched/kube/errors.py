@@ -9,6 +9,10 @@ class KubeConfigError(Exception):
     """The connection cannot be configured; the text is one line for the user."""
 
 
+class CredentialPluginError(KubeConfigError):
+    """A program that the kubeconfig names gave no credentials; it may the next time."""
+
+
 class NoAnswerError(Exception):
     """No answer came: refused, dropped, timed out, TLS. Whether it was carried out is unknown
     unless ``sent`` is false."""

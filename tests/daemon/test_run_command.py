@@ -107,6 +107,15 @@ def test_a_kubeconfig_that_cannot_be_used(files: Path, text: str | None) -> None
     assert str(path) in lines[0]
 
 
+def test_a_credential_plugin_that_fails_may_not_the_next_time(files: Path) -> None:
+    path = files / "kubeconfig.yaml"
+    plugin = (
+        "{apiVersion: client.authentication.k8s.io/v1, command: 'false', interactiveMode: Never}"
+    )
+    path.write_text(KUBECONFIG.replace("user: {}", f"user: {{exec: {plugin}}}"))
+    assert run(files) == (1, [f"asched: {path}: exec: process returned 1"])
+
+
 def test_every_mistake_of_a_configuration_is_a_line(files: Path) -> None:
     path = files / "config.yaml"
     path.write_text(KUBE + "parallelism: many\nprofile: []\n")

@@ -33,14 +33,14 @@ async def test_servers_and_databases_that_are_not_there(
     new_postgres_database: NewDatabase, tmp_path: Path
 ) -> None:
     url = make_url(await new_postgres_database())
-    for there in (
-        url.set(database="absent"),
-        url.set(query={"host": str(tmp_path)}),
-        url.set(query={}, host="127.0.0.1", port=1),
-        url.set(username="nobody"),
+    for there, kind in (
+        (url.set(database="absent"), "JournalOpenError"),
+        (url.set(query={"host": str(tmp_path)}), "JournalUnreachableError"),
+        (url.set(query={}, host="127.0.0.1", port=1), "JournalUnreachableError"),
+        (url.set(username="nobody"), "JournalOpenError"),
     ):
         message = await refusal(there.render_as_string(hide_password=False))
-        assert message.startswith("JournalOpenError: ")
+        assert message.startswith(f"{kind}: ")
     secret = url.set(database="absent", password="hunter2")
     assert "hunter2" not in await refusal(secret.render_as_string(hide_password=False))
     assert "this database holds no journal" in await refusal(
