@@ -123,7 +123,8 @@ class Engine:
         self._watch = EngineWatch(
             fold.state, clock.monotonic_ns, metrics.cycles, metrics.scheduling
         )
-        self._awaited = set(awaited)
+        self._awaited = dict.fromkeys(awaited, 0)
+        """Of which generation a list of each has to be at least."""
         self._limits = limits or EngineLimits()
         self._commits = commits
         self._committed = committed
@@ -143,7 +144,7 @@ class Engine:
         self._unshown = UnshownBindings(fold.state)
         self._listing: Iterator[News] | None = None
         """What is left of a list that did not fit its turn."""
-        self._listed_resource: WatchedResource = Resource.PODS
+        self._listing_of: tuple[WatchedResource, int] = Resource.PODS, 0
         self._standby = standby
         # What was decided before a standby started is of a term that another leader may have ended.
         self._take_up = effects.disown if standby else effects.resume
@@ -353,11 +354,11 @@ class Engine:
                 self._apply(news)
                 continue
             self._listing = None
-            self._listed(self._listed_resource)
+            self._listed(*self._listing_of)
 
     def _observe_change(self, change: Change) -> None:
         if isinstance(change, Listed):
-            self._listed_resource = change.resource
+            self._listing_of = change.resource, change.generation
             self._listing = observe_list(
                 self._cluster, change.resource, change.objects, change.unreadable
             )
@@ -369,10 +370,11 @@ class Engine:
         if record is not None:
             self._apply(record)
 
-    def _listed(self, resource: WatchedResource) -> None:
-        if resource not in self._awaited:
+    def _listed(self, resource: WatchedResource, generation: int) -> None:
+        least = self._awaited.get(resource)
+        if least is None or generation < least:
             return
-        self._awaited.remove(resource)
+        del self._awaited[resource]
         if not self._awaited and not self.synced.is_set():
             log.info(
                 "caches synced", nodes=self._cluster.nodes.cluster_size,

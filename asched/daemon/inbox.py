@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 import anyio
@@ -41,8 +41,9 @@ class Reconfiguration(NamedTuple):
     """Another configuration for the engine, to be taken up between what it does."""
 
     records: tuple[ProfilesLoaded | SessionsLoaded, ...]
-    awaited: frozenset[WatchedResource]
-    """Resources that have to be listed before anything is decided under it."""
+    awaited: Mapping[WatchedResource, int]
+    """Resources that have to be listed before anything is decided under it, and of which generation
+    (:attr:`~asched.kube.changes.Listed.generation`) that list has to be, or of a later one."""
     taken_up: Callable[[], None]
     """Called when the records are folded and nothing is decided yet."""
 

@@ -158,12 +158,20 @@ class Reconfigurer:
             annotations=annotations_read(new.profiles, running.load),
         )
 
-    def _newly_watched(self, new: Configuration) -> frozenset[WatchedResource]:
-        watch = self._running.watch
-        known = {reflector.resource for reflector in watch.reflectors}
-        wanted = watched_for(new.profiles, new.sessions, self._running.load)
-        finished = {Resource.PODS} if new.sessions and not watch.finished_pods else set()
-        return frozenset(wanted) - known | finished
+    def _newly_watched(self, new: Configuration) -> dict[WatchedResource, int]:
+        """What has to be listed first: resources that are not watched yet, and pods once more where there
+        is to be more of them. Of which generation that list is, by resource."""
+        watch, load = self._running.watch, self._running.load
+        generations = {reflector.resource: reflector.generation for reflector in watch.reflectors}
+        wanted = watched_for(new.profiles, new.sessions, load)
+        awaited: dict[WatchedResource, int] = dict.fromkeys(
+            (resource for resource in wanted if resource not in generations), 0
+        )
+        annotations = annotations_read(new.profiles, load) - watch.annotations
+        if annotations or (new.sessions and not watch.finished_pods):
+            # A list that was asked for before is without them, though it may arrive only now.
+            awaited[Resource.PODS] = generations[Resource.PODS] + 1
+        return awaited
 
     def _folded(
         self, new: Configuration, replacement: Replacement | None, done: anyio.Event

@@ -16,6 +16,8 @@ class Listed(msgspec.Struct, frozen=True, gc=False):
     objects: tuple[AnyObject, ...]
     unreadable: frozenset[str] = frozenset()
     """Keys of objects that exist but do not decode. What is known of them is to be kept."""
+    generation: int = 0
+    """How often its watch had been told to list again, for more than before, when this was asked for."""
 
 
 class Upserted(msgspec.Struct, frozen=True, gc=False):

@@ -131,6 +131,8 @@ class Reflector:
         """Where to go on watching; empty if a list is due."""
         self._list_due = False
         """Whether to list whatever is known."""
+        self.generation = 0
+        """How often it was told to :meth:`list_again`; its lists say so."""
         self._present = anyio.CancelScope()
         """Around the present step and the pause that follows it."""
         self._failures_in_a_row = 0
@@ -172,6 +174,7 @@ class Reflector:
         """Cut off what is under way and begin with a list of what ``field_selector`` selects."""
         self.field_selector = field_selector
         self._list_due = True
+        self.generation += 1
         self._present.cancel()
 
     async def _step(self) -> float:
@@ -194,6 +197,7 @@ class Reflector:
     async def _list(self) -> None:
         """Get everything, page by page, and hand it over as one list."""
         self.counts.lists += 1
+        generation = self.generation
         params = self._selector() | {"limit": str(self._settings.page_limit)}
         objects: list[AnyObject] = []
         unreadable: set[str] = set()
@@ -220,7 +224,8 @@ class Reflector:
             params["continue"] = page.continue_token
         if not page.resource_version:
             raise MalformedAnswerError(f"list of {self.resource.plural} without a resourceVersion")
-        self._sink.put_changes((Listed(self.resource, tuple(objects), frozenset(unreadable)),))
+        listed = Listed(self.resource, tuple(objects), frozenset(unreadable), generation)
+        self._sink.put_changes((listed,))
         self.synced = True
         self.fresh.set()
         self._resource_version = page.resource_version
@@ -351,7 +356,7 @@ class Reflector:
         self._resource_version = ""
         self.fresh.set()
         if not self.synced:
-            self._sink.put_changes((Listed(self.resource, ()),))
+            self._sink.put_changes((Listed(self.resource, (), generation=self.generation),))
             self.synced = True
             await self._sink.until_room()
         return self._slow_backoff.next_s()

@@ -36,7 +36,7 @@ from asched.state.cluster import ClusterState
 from asched.state.fold import Fold
 from asched.state.records import AnyRecord, ObjectGone, ObjectSeen, PodChanged
 from tests.daemon.test_third_party_plugins import enabled
-from tests.daemon.world import PATIENCE_S, World, registry_with, world
+from tests.daemon.world import KUBE, PATIENCE_S, World, registry_with, world
 
 SLOT = "example.com/slot"
 WANTED = "example.com/wanted"
@@ -103,13 +103,13 @@ def rack(name: str, limit: int, **more: Any) -> dict[str, Any]:
     }
 
 
-def annotated(w: World, name: str, annotations: Mapping[str, str]) -> None:
+def annotated(w: World, name: str, annotations: Mapping[str, str], **spec: str) -> None:
     container = {"name": "c", "image": "app", "resources": {"requests": {"cpu": "1m"}}}
     w.cluster.create(
         "pods",
         {
             "metadata": {"name": name, "annotations": dict(annotations)},
-            "spec": {"containers": [container]},
+            "spec": {"containers": [container], **spec},
         },
     )
 
@@ -174,6 +174,37 @@ async def test_a_plugin_that_comes_while_the_daemon_runs_gets_what_it_reads(
             await w.until(lambda: w.node_of("after") == "n0")
             [info, _] = daemon.cluster.nodes.pods(0)
             assert info.shape.annotations == {WANTED: "1"}
+
+
+class Zone(FilterPlugin):
+    """A pod goes only to the node that its annotation names."""
+
+    name: ClassVar[str] = "Zone"
+    api_version: ClassVar[int] = 1
+    reads_annotations = (WANTED,)
+
+    def filter(self, state: CycleState, pod: PodInfo, node: NodeInfo) -> Status:
+        wanted = pod.shape.annotations.get(WANTED, node.name)
+        return SUCCESS if wanted == node.name else Status.unschedulable("not there")
+
+
+async def test_nothing_is_decided_without_the_annotations_that_a_new_profile_reads(
+    tmp_path: Path,
+) -> None:
+    """A pod waits for that profile already, and is tried under it at once."""
+    zoned = KUBE + (
+        "profiles:\n- {schedulerName: default-scheduler}\n"
+        "- {schedulerName: zoned, plugins: {multiPoint: {enabled: [{name: Zone}]}}}\n"
+    )
+    async with world(tmp_path, nodes=1) as w, w.daemon("", Zone) as daemon:
+        annotated(w, "p", {WANTED: "far"}, schedulerName="zoned")
+        w.add_pod("other")
+        await w.until(lambda: w.node_of("other") == "n0")
+        await daemon.take_up(parse(zoned, "test", registry_with(Zone)))
+        await w.until(lambda: bool(w.node_of("p") or w.message("p")))
+        assert "not there" in w.message("p")
+        w.add_node("far")
+        await w.until(lambda: w.node_of("p") == "far")
 
 
 class OtherSpec(CustomResource):

@@ -328,7 +328,7 @@ class Start:
 
 @asynccontextmanager
 async def started(network: NodeThatStays, *more: type[Plugin]) -> AsyncIterator[Start]:
-    plugins = (RoomForAll, DefaultBinder, *more)
+    plugins: tuple[type[Plugin], ...] = (RoomForAll, DefaultBinder, *more)
     scheduling, inbox, random = Scheduling(*plugins), Inbox(), Random(1)
     scheduling.see(a_node("n"), a_pod("p"))
     scheduling.decide()

@@ -156,7 +156,7 @@ async def test_a_new_leader_decides_when_it_has_folded_what_came_before() -> Non
         s.inbox.put_changes((Listed(Resource.PODS, (*others, pending, filling)),))
         s.inbox.put_outcome(LeadershipGained(1))
         s.inbox.put_changes((Listed(Resource.PODS, (*others, pending, filling)),) * 9)
-        reconfigured = Reconfiguration((), frozenset(), lambda: taken_up.append(s.engine.leading))
+        reconfigured = Reconfiguration((), {}, lambda: taken_up.append(s.engine.leading))
         s.inbox.put_outcome(reconfigured)
         turns = 0
         while not s.engine.leading:
@@ -179,6 +179,37 @@ async def test_a_new_leader_with_nothing_to_fold_decides_at_once() -> None:
         s.inbox.put_outcome(LeadershipGained(1))
         await s.turn()
         assert s.state.pods["default/p"].node == "n0"
+
+
+# -- another configuration ------------------------------------------------------------------------
+
+
+async def test_a_list_that_was_asked_for_before_is_not_what_a_new_configuration_awaits() -> None:
+    """It may lack just what is awaited: here one is half folded, and another one waits."""
+    pending = a_pod("pending")
+    pods = (*(a_pod(f"other-{number}", {}, on="elsewhere") for number in range(50)), pending)
+    told: list[bool] = []
+    async with scene(NodeResourcesFit, limits=EngineLimits(slice_s=0.01), standby=True) as s:
+        await s.turn(a_node("n0"))
+        s.inbox.put_changes((Listed(Resource.PODS, pods), Listed(Resource.PODS, pods)))
+        await s.turn()
+        assert 0 < len(s.state.pods) < len(pods)
+        s.inbox.put_outcome(
+            Reconfiguration((), {Resource.PODS: 1}, lambda: told.append(s.engine.leading))
+        )
+        s.inbox.put_outcome(LeadershipGained(1))
+        for _ in range(50):
+            await s.turn()
+        assert told == [False]
+        assert s.engine.leading
+        assert pending.key in s.state.queue
+        caches, *_ = s.engine.checks(slow_turn_s=1e9)
+        assert caches.trouble() == "not listed yet: pods"
+        s.inbox.put_changes((Listed(Resource.PODS, pods, generation=1),))
+        for _ in range(50):
+            await s.turn()
+        assert s.state.pods[pending.key].node == "n0"
+        assert caches.trouble() == ""
 
 
 # -- the time of decisions ----------------------------------------------------------------------

@@ -143,6 +143,24 @@ async def test_pods_that_are_finished_are_asked_for_only_where_they_matter(finis
     assert [asked.query.get("fieldSelector") for asked in server.asked[:2]] == [asked_for] * 2
 
 
+async def test_a_list_says_whether_it_was_asked_for_after_more_was_wanted() -> None:
+    """One that is under way then is cut off: what came of it would lack the annotations."""
+    clock, view = ManualClock(), View()
+    lists = in_turn(listing([], "1"), HANG, listing([], "2"))
+    script = lists_and_watches(lists, in_turn(refusal(410, "Expired"), HANG))
+    async with ScriptedServer(script).run() as server, client_for(server.url, clock) as client:
+        watch = ClusterWatch(client, view, [Resource.PODS])
+        async with running(watch.run):
+            with anyio.fail_after(PATIENCE_S):
+                while len(server.asked) < 3:
+                    await anyio.lowlevel.checkpoint()
+            await watch.extend([], annotations=["example.com/zone"])
+            await view.until(lambda: len(view.batches) == 2)
+    assert view.batches == [
+        (Listed(Resource.PODS, ()),), (Listed(Resource.PODS, (), generation=1),)
+    ]  # fmt: skip
+
+
 async def test_pages_make_one_list() -> None:
     def lists(asked: Asked) -> Answer:
         at = int(asked.query.get("continue", "0"))
