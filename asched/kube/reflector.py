@@ -332,6 +332,11 @@ class Reflector:
             log.info("listing again", resource=self.resource.label, because=error.message)
             self._resource_version = ""
             return self._backoff.next_s()
+        if error.status == 404 and not self.resource.value.group:
+            # Every API server has the core API: this is a proxy's answer, or one that just starts.
+            self._complaints.about("not found, though every API server serves it", str(error))
+            self._resource_version = ""
+            return self._slow_backoff.next_s(error.retry_after_s)
         if error.status == 404:
             self._complaints.about("not served by the API server", "404; tried again later")
             return await self._without()

@@ -375,21 +375,53 @@ async def test_a_resource_that_is_not_served_is_empty_until_it_is() -> None:
     missing = Answer(404, b"404 page not found\n")
     lists = in_turn(missing, missing, missing, listing([node("a", 1)], "5"))
     with capture_logs() as logs:
-        async with reflecting(lists_and_watches(lists, in_turn(HANG))) as scene:
-            await scene.until(lambda: scene.names == {"a"})
-    assert scene.view.batches[0] == (Listed(Resource.NODES, ()),)
-    assert len(scene.view.batches) == 2
+        script = lists_and_watches(lists, in_turn(HANG))
+        async with reflecting(script, resource=Resource.CSI_NODES) as scene:
+            await scene.until(lambda: len(scene.view.batches) == 2)
+    first, second = (change for batch in scene.view.batches for change in batch)
+    assert first == Listed(Resource.CSI_NODES, ())
+    assert isinstance(second, Listed)
+    assert [item.name for item in second.objects] == ["a"]
     assert [entry["event"] for entry in logs if entry["log_level"] == "warning"] == [
         "not served by the API server"
     ]
     assert all(slept >= 5 for slept in scene.clock.sleeps_s)
 
 
+async def test_the_core_api_is_not_taken_for_empty_because_it_is_not_found() -> None:
+    """A proxy or an API server that starts may say so of the pods: that is no list of none."""
+    missing = Answer(404, b"404 page not found\n")
+    lists = in_turn(missing, missing, listing([node("a", 1)], "5"))
+    watches = in_turn(missing, HANG)
+    with capture_logs() as logs:
+        async with reflecting(lists_and_watches(lists, watches)) as scene:
+            await scene.until(lambda: len(scene.view.batches) == 2)
+    assert scene.names == {"a"}
+    assert [
+        len(change.objects) for (change,) in scene.view.batches if isinstance(change, Listed)
+    ] == [1, 1]
+    assert {entry["event"] for entry in logs if entry["log_level"] == "warning"} == {
+        "not found, though every API server serves it"
+    }
+    assert len(scene.clock.sleeps_s) == 3
+    assert all(slept >= 5 for slept in scene.clock.sleeps_s)
+
+
+async def test_a_core_resource_that_is_not_found_is_not_listed() -> None:
+    async with reflecting(in_turn(Answer(404)), horizon_s=100) as scene:
+        with anyio.fail_after(PATIENCE_S):
+            await scene.clock.horizon_reached.wait()
+        assert not scene.reflector.synced
+        assert not scene.reflector.fresh.is_set()
+    assert scene.view.batches == []
+
+
 async def test_a_resource_that_is_not_served_any_more_is_not_taken_for_empty() -> None:
     lists = in_turn(listing([node("a", 1)], "5"), Answer(404), listing([node("b", 2)], "6"))
     watches = in_turn(Answer(404), HANG)
-    async with reflecting(lists_and_watches(lists, watches)) as scene:
-        await scene.until(lambda: "b" in scene.names)
+    script = lists_and_watches(lists, watches)
+    async with reflecting(script, resource=Resource.CSI_NODES) as scene:
+        await scene.until(lambda: len(scene.view.batches) == 2)
     assert [
         len(change.objects) for (change,) in scene.view.batches if isinstance(change, Listed)
     ] == [1, 1]
@@ -503,13 +535,14 @@ async def test_what_a_full_sink_has_taken_is_not_delivered_again() -> None:
 
 async def test_that_nothing_is_served_is_said_once_to_a_full_sink() -> None:
     view = FullView()
-    async with reflecting(in_turn(refusal(404, "NotFound")), horizon_s=0, view=view) as scene:
+    script, resource = in_turn(refusal(404, "NotFound")), Resource.CSI_NODES
+    async with reflecting(script, horizon_s=0, view=view, resource=resource) as scene:
         await scene.until(lambda: bool(view.batches))
         await anyio.wait_all_tasks_blocked()
         scene.reflector.watch_again()
         with anyio.fail_after(PATIENCE_S):
             await scene.clock.horizon_reached.wait()
-    assert view.batches == [(Listed(Resource.NODES, ()),)]
+    assert view.batches == [(Listed(Resource.CSI_NODES, ()),)]
 
 
 async def test_resources_are_listed_in_their_order_even_if_some_cannot_be() -> None:
