@@ -126,7 +126,14 @@ class SqlStore:
                 return await self._as_stored(first_seq, encoded, written_at_ns, head)
             sealed = seal(head, encoded, self._epoch, written_at_ns)
             self._head = None
-            await self._database.append(sealed)
+            try:
+                await self._database.append(sealed)
+            except ConflictError:
+                if first_seq is None:
+                    raise
+                # It may be itself that came in between: a first try that was given up as lost, and
+                # that the server was still carrying out when the head was read.
+                return await self._as_stored(first_seq, encoded, written_at_ns, await self.head())
             self._head = sealed.head
         return Appended(sealed.batch.first_seq, sealed.batch.last_seq)
 

@@ -139,7 +139,7 @@ async def test_appends_of_a_claim_under_way_wait_for_its_end(
             tasks.start_soon(claim_late, first)
             await connection.execute(text(_CLAIM.format(epoch=2)))
             first.set()  # the other claim now waits for the lock
-            await _until_somebody_waits(url)
+            await until_somebody_waits(url)
             await connection.commit()
         assert len(refused) == 1
         assert "out of sequence: not the next epoch" in refused[0]
@@ -149,7 +149,7 @@ async def test_appends_of_a_claim_under_way_wait_for_its_end(
 _CLAIM = "INSERT INTO journal_writer VALUES ({epoch}, 'by hand', 1, '')"
 
 
-async def _until_somebody_waits(url: str) -> None:
+async def until_somebody_waits(url: str) -> None:
     engine = create_async_engine(url)
     waiting = text("SELECT count(*) FROM pg_locks WHERE locktype = 'advisory' AND NOT granted")
     with anyio.fail_after(60):

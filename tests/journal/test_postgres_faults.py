@@ -12,21 +12,27 @@ from enum import Enum
 import anyio
 import asyncpg
 import pytest
-from sqlalchemy import make_url
+from sqlalchemy import insert, make_url
+from sqlalchemy.ext.asyncio import create_async_engine
 
 from asched.daemon.clock import SystemEngineClock
 from asched.daemon.commits import Commits
 from asched.daemon.metrics import Metrics
+from asched.journal.chain import seal
+from asched.journal.codec import CODEC
 from asched.journal.errors import (
+    ConflictError,
     JournalBusyError,
     JournalError,
     JournalFullError,
     JournalIOError,
 )
 from asched.journal.opening import open_journal
+from asched.journal.schema import JOURNAL_BATCH, JOURNAL_RECORD
 from asched.journal.store import JournalStore
 from tests.journal.conftest import NewDatabase
 from tests.journal.samples import turn, verified_head
+from tests.journal.test_fencing import until_somebody_waits
 
 PATIENCE_S = 60.0
 
@@ -152,6 +158,33 @@ async def test_a_server_process_that_ends_stores_nothing_or_all(
     assert await until_stored(store, 2) == (4, 6)
     assert await store.append(turn(3), written_at_ns=3, first_seq=7) == (7, 9)
     await check(store, 3)
+
+
+@pytest.mark.parametrize("same", [True, False])
+async def test_a_try_that_is_committed_while_it_is_repeated(
+    url: str, store: JournalStore, same: bool
+) -> None:
+    """The server has done all of it but the COMMIT when the repetition begins."""
+    stored = turn(2 if same else 3)
+    sealed = seal(await store.head(), [CODEC.encode(record) for record in stored], 1, 2)
+
+    async def repeat() -> None:
+        if same:
+            assert await store.append(turn(2), written_at_ns=2, first_seq=4) == (4, 6)
+            return
+        with pytest.raises(ConflictError, match="start at record 4, but the journal ends at 6"):
+            await store.append(turn(2), written_at_ns=2, first_seq=4)
+
+    engine = create_async_engine(url)
+    async with anyio.create_task_group() as tasks, engine.begin() as first:
+        await first.execute(insert(JOURNAL_BATCH).values(sealed.batch._asdict()))
+        await first.execute(insert(JOURNAL_RECORD), [row._asdict() for row in sealed.rows])
+        tasks.start_soon(repeat)
+        await until_somebody_waits(url)
+    await engine.dispose()
+    assert [found.record async for found in store.read(3)] == stored
+    assert await store.append(turn(4), written_at_ns=4, first_seq=7) == (7, 9)
+    assert await verified_head(store) == await store.head()
 
 
 async def test_a_checkpoint_without_room_changes_nothing(url: str, store: JournalStore) -> None:
