@@ -105,6 +105,12 @@ async def timelines(
     archived = await journal.archived()
     async for stored in journal.read(archived.seq, subject=object_subject("Pod", key)):
         own = [*own[:1], stored]
+    if not own:
+        # It was moved there after the pod was found.
+        raise AuditError(
+            f"all that the journal knew of pod {key} is in the archive now: records 1 to"
+            f" {archived.seq} (asched journal restore)"
+        )
     opened = await opened_for(journal, load, period, own[0].seq)
     # What concerns a pod that is gone ends with that.
     last_seq = own[-1].seq if isinstance(own[-1].record, ObjectGone) else None

@@ -201,7 +201,9 @@ class SqlStore:
         subject = JOURNAL_RECORD.c.subject
         # The character after the slash ends the range: both ends are found in the index.
         of_kind = select(subject).where(subject >= f"{kind}/", subject < f"{kind}0").distinct()
-        found = {row[0] for row in await self._database.fetch(of_kind)}
+        # What is in the archive is deleted bit by bit.
+        stayed = of_kind.where(JOURNAL_RECORD.c.seq > (await self.archived()).seq)
+        found = {row[0] for row in await self._database.fetch(stayed)}
         # PostgreSQL's order is that of its collation.
         return sorted(text for text in found if text.startswith(f"{kind}/"))
 

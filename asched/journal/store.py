@@ -93,7 +93,8 @@ class JournalStore(Protocol):
 
     async def subjects(self, kind: str) -> Sequence[str]:
         """Every object of that kind (``pod``, ``node``) that records here speak of, each once, in
-        order, as :func:`asched.journal.codec.subject_of` names it."""
+        order, as :func:`asched.journal.codec.subject_of` names it; not those that only records in
+        the archive do, even where these have not been deleted yet."""
         ...
 
     def batches(self, after_batch: int = 0) -> AsyncIterator[SealedBatch]:

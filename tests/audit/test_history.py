@@ -11,6 +11,7 @@ import msgspec
 import pytest
 from typer.testing import CliRunner
 
+from asched.audit.entries import Deletion
 from asched.audit.explain import explain
 from asched.audit.history import (
     ALWAYS,
@@ -24,10 +25,14 @@ from asched.audit.history import (
 from asched.audit.node_history import node_timeline
 from asched.audit.pods import AuditError, PodName
 from asched.cli.main import app
+from asched.journal.archive import write_segment
 from asched.journal.archiving import archive
+from asched.journal.chain import GENESIS
 from asched.journal.checkpoints import keep_boundary, write_checkpoints
 from asched.journal.memory import MemoryStore
 from asched.journal.opening import open_journal
+from asched.journal.sql import SqlStore
+from asched.journal.store import JournalStore
 from asched.model.meta import ObjectMeta, OwnerReference
 from asched.model.pod import Pod
 from asched.model.workloads import ReplicaSet
@@ -264,3 +269,61 @@ async def test_of_an_archived_journal_what_stays_is_told(tmp_path: Path) -> None
             AuditError, match=f"knows no pod never, but records 1 to {archived} are in the archive"
         ):
             await timelines(store, PodName.parse("never"), REGISTRY.load)
+
+
+async def write_two_lives(store: JournalStore) -> None:
+    """``old`` lives for one batch, ``new`` comes in the next, and goes after a checkpoint."""
+    recording = Recording()
+    recording.see(pod("old"))
+    recording.lose(pod("old"))
+    first = len(recording.records)
+    recording.turn(1.0)
+    recording.see(pod("new"))
+    second = len(recording.records)
+    recording.turn(2.0)
+    recording.lose(pod("new"))
+    await store.claim("test", claimed_at_ns=0)
+    await store.append(recording.records[:first], written_at_ns=1)
+    await store.append(recording.records[first:second], written_at_ns=2)
+    await write_checkpoints(store, REGISTRY.load)
+    await store.append(recording.records[second:], written_at_ns=3)
+
+
+@pytest.mark.parametrize("interrupted", [True, False])
+async def test_what_is_in_the_archive_is_not_known_before_it_is_deleted(
+    database_url: str, tmp_path: Path, interrupted: bool
+) -> None:
+    """Between the two an archive run may be under way, or have been killed."""
+    async with open_journal(database_url) as store:
+        await write_two_lives(store)
+        assert isinstance(store, SqlStore)
+        batches = [sealed async for sealed in store.batches()][:1]
+        await store.put_away(write_segment(tmp_path, 1, GENESIS, batches, 9))
+        if not interrupted:
+            await store.delete_archived()
+        assert await store.subjects("pod") == ["pod/default/new"]
+        archived = (await store.archived()).seq
+        refused = f"knows no pod old, but records 1 to {archived} are in the archive"
+        for ask in (timelines, explain):
+            with pytest.raises(AuditError, match=refused):
+                await ask(store, PodName.parse("old"), REGISTRY.load)
+        [timeline] = await timelines(store, PodName.parse("new"), REGISTRY.load)
+        assert [type(entry) for entry in timeline.entries] == [Deletion]
+
+
+async def test_a_pod_that_is_archived_while_it_is_looked_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with open_journal(str(tmp_path / "journal.db")) as store:
+        await write_two_lives(store)
+        subjects = store.subjects
+
+        async def and_then_archived(kind: str) -> Sequence[str]:
+            found = await subjects(kind)
+            assert await archive(store, tmp_path, before_ns=2, archived_at_ns=9)
+            return found
+
+        monkeypatch.setattr(store, "subjects", and_then_archived)
+        refused = "all that the journal knew of pod default/old is in the archive now: records 1 to"
+        with pytest.raises(AuditError, match=refused):
+            await timelines(store, PodName.parse("old"), REGISTRY.load)
