@@ -12,7 +12,7 @@ from enum import Enum
 import anyio
 import asyncpg
 import pytest
-from sqlalchemy import insert, make_url
+from sqlalchemy import NullPool, insert, make_url
 from sqlalchemy.ext.asyncio import create_async_engine
 
 from asched.daemon.clock import SystemEngineClock
@@ -175,13 +175,12 @@ async def test_a_try_that_is_committed_while_it_is_repeated(
         with pytest.raises(ConflictError, match="start at record 4, but the journal ends at 6"):
             await store.append(turn(2), written_at_ns=2, first_seq=4)
 
-    engine = create_async_engine(url)
+    engine = create_async_engine(url, poolclass=NullPool)
     async with anyio.create_task_group() as tasks, engine.begin() as first:
         await first.execute(insert(JOURNAL_BATCH).values(sealed.batch._asdict()))
         await first.execute(insert(JOURNAL_RECORD), [row._asdict() for row in sealed.rows])
         tasks.start_soon(repeat)
         await until_somebody_waits(url)
-    await engine.dispose()
     assert [found.record async for found in store.read(3)] == stored
     assert await store.append(turn(4), written_at_ns=4, first_seq=7) == (7, 9)
     assert await verified_head(store) == await store.head()
