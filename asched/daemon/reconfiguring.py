@@ -89,6 +89,29 @@ def profiles_record(configuration: Configuration) -> ProfilesLoaded:
     )
 
 
+def refuse_faults(new: Configuration) -> None:
+    """Raise :class:`ReconfigurationError` for a configuration that says of itself that it cannot be
+    used."""
+    if new.faults:
+        raise ReconfigurationError("; ".join(new.faults))
+
+
+def try_out(record: ProfilesLoaded, cluster: ClusterState, load: PluginLoader) -> None:
+    """Build the profiles once, on the cluster as it is: the fold must not be the first to try. Raises
+    :class:`ReconfigurationError` where that fails."""
+    try:
+        watched_for(record.profiles, (), load)
+        for spec in record.profiles:
+            Profile(spec, load, ProfileHandle(cluster, spec.scheduler_name))
+    except ProfileError as error:
+        raise ReconfigurationError(str(error)) from None
+
+
+def kept_until_restart(start: Configuration, new: Configuration) -> tuple[str, ...]:
+    """Settings that differ from those of the start and count at the next one, as they are written."""
+    return tuple(name for name in _differing(start, new) if name not in TAKEN_UP)
+
+
 class Reconfigurer:
     """Takes up one configuration after the other."""
 
@@ -105,14 +128,13 @@ class Reconfigurer:
         Returns when it is folded, after what was decided by the one before. Raises
         :class:`ReconfigurationError`, and nothing has changed then.
         """
-        kept = tuple(name for name in _differing(self._start, new) if name not in TAKEN_UP)
-        if new.faults:
-            raise ReconfigurationError("; ".join(new.faults))
+        kept = kept_until_restart(self._start, new)
+        refuse_faults(new)
         records: list[ProfilesLoaded | SessionsLoaded] = []
         profiles = profiles_record(new)
         # Certificates of extenders may be others though nothing says so.
         if profiles != self._profiles or new.scheduler.extenders:
-            self._try_out(profiles)
+            try_out(profiles, self._running.cluster, self._running.load)
             records.append(profiles)
         if new.sessions != self._running.cluster.sessions.specs:
             records.append(SessionsLoaded(new.sessions))
@@ -121,19 +143,6 @@ class Reconfigurer:
         others = any(name in TAKEN_UP for name in _differing(self._present, new))
         self._profiles, self._present = profiles, new
         return TakenUp(bool(records) or others, kept)
-
-    def _try_out(self, record: ProfilesLoaded) -> None:
-        """Build the profiles once, on the cluster as it is: the fold must not be the first to try."""
-        cluster, load = self._running.cluster, self._running.load
-        try:
-            watched_for(record.profiles, (), load)
-        except ProfileError as error:
-            raise ReconfigurationError(str(error)) from None
-        for spec in record.profiles:
-            try:
-                Profile(spec, load, ProfileHandle(cluster, spec.scheduler_name))
-            except ProfileError as error:
-                raise ReconfigurationError(str(error)) from None
 
     async def _extenders(self, new: Configuration) -> Replacement:
         try:

@@ -28,12 +28,21 @@ from asched.daemon.following import Follower, HeldWatch, Start, WaitingRoom
 from asched.daemon.leadership import Leadership
 from asched.daemon.machine import Machine
 from asched.daemon.metrics import Metrics
-from asched.daemon.reconfiguring import ReconfigurationError, TakenUp
+from asched.daemon.reconfiguring import (
+    ReconfigurationError,
+    TakenUp,
+    kept_until_restart,
+    profiles_record,
+    refuse_faults,
+    try_out,
+)
 from asched.daemon.watched import annotations_read, watched_for
 from asched.framework.registry import Registry
 from asched.journal.errors import JournalBusyError, JournalIOError
 from asched.journal.store import JournalStore
 from asched.kube.client import ApiClient
+from asched.kube.errors import KubeConfigError
+from asched.kube.extenders import open_extenders
 from asched.kube.timing import Backoff, RetryPolicy
 from asched.model.resources import WatchedResource
 
@@ -65,6 +74,7 @@ class Replica:
         self._leadership = leadership
         self.standby: Standby | None = None
         """None where it has a journal of its own."""
+        self._one_at_a_time = anyio.Lock()
 
     def checks(self) -> list[Check]:
         """What has to be so for it to be ready, as a standby or as the leader."""
@@ -92,11 +102,27 @@ class Replica:
 
     async def take_up(self, new: Configuration) -> TakenUp:
         """As :meth:`Daemon.take_up`; a standby that follows a journal decides by it once it leads."""
-        if self.daemon is not None:
-            return await self.daemon.take_up(new)
-        if self.standby is None:
-            raise ReconfigurationError("nothing was started yet")
-        return self.standby.take_up(new)
+        async with self._one_at_a_time:
+            if self.daemon is not None:
+                return await self.daemon.take_up(new)
+            if self.standby is None:
+                raise ReconfigurationError("nothing was started yet")
+            return await self.standby.take_up(new)
+
+    async def lead(self, daemon: Daemon, standby: Standby, configuration: Configuration) -> None:
+        """It is this daemon from now on, which was started with that ``configuration``: what the standby
+        took up while it was is taken up once more, before anything that comes later."""
+        self.daemon = daemon
+        # It has the lock at once, or next after what the standby is about to take up.
+        async with self._one_at_a_time:
+            if standby.configuration == configuration:
+                return
+            try:
+                await daemon.take_up(standby.configuration)
+            except ReconfigurationError as error:
+                log.error(
+                    "a configuration that came amid the takeover cannot be used", error=str(error)
+                )
 
 
 class Standby:
@@ -128,20 +154,32 @@ class Standby:
         listed = ", ".join(sorted(resource.label for resource in missing))
         return f"not listed yet: {listed}" if listed else ""
 
-    def take_up(self, new: Configuration) -> TakenUp:
-        """Decide by another configuration once it leads. Raises ReconfigurationError where it has
-        to watch something else for that."""
+    async def take_up(self, new: Configuration) -> TakenUp:
+        """Decide by another configuration once it leads. Raises ReconfigurationError where a leader would
+        (:meth:`Reconfigurer.take_up`), which would end it at the takeover, and where it has to watch
+        something else for that."""
+        load = self._parts.registry.load
+        kept = kept_until_restart(self._parts.configuration, new)
+        refuse_faults(new)
+        try_out(profiles_record(new), self._follower.fold.state, load)
+        if not self._watches_all(new):
+            raise ReconfigurationError("it needs something else watched: restart this standby")
+        try:
+            async with open_extenders(new.scheduler.extenders):
+                pass  # their certificates can be used
+        except KubeConfigError as error:
+            raise ReconfigurationError(str(error)) from None
+        changed = new != self.configuration
+        self.configuration = new
+        return TakenUp(changed, kept)
+
+    def _watches_all(self, new: Configuration) -> bool:
         load, profiles = self._parts.registry.load, new.profiles
-        same = (
+        return (
             frozenset(watched_for(profiles, new.sessions, load)) == self.resources
             and annotations_read(profiles, load) == self._watch.annotations
             and bool(new.sessions) == self._watch.finished_pods
         )
-        if not same:
-            raise ReconfigurationError("it needs something else watched: restart this standby")
-        changed = new != self.configuration
-        self.configuration = new
-        return TakenUp(changed, ())
 
     async def watch(self) -> None:
         """Until cancelled, also when it leads."""
@@ -220,11 +258,13 @@ class SharedTerm:
         self._replica = replica
         self._stop = anyio.Event()
         self._waiting = anyio.CancelScope()
+        self._beginning = anyio.CancelScope()
 
     def stop(self) -> None:
         """A standby ends at once, a leader when what is under way has ended."""
         self._stop.set()
         self._waiting.cancel()
+        self._beginning.cancel()
 
     async def run(self) -> None:
         try:
@@ -247,14 +287,15 @@ class SharedTerm:
                 tasks.start_soon(standby.watch)
                 start = await standby.until_leading(self._replica.warm)
             if start is not None:
-                await self._lead(start, standby.configuration)
+                await self._lead(start, standby)
             tasks.cancel_scope.cancel()
 
-    async def _lead(self, start: Start, configuration: Configuration) -> None:
-        parts = self._parts
+    async def _lead(self, start: Start, standby: Standby) -> None:
+        parts, configuration = self._parts, standby.configuration
         async with running_daemon(
             configuration, parts.registry, parts.client, parts.journal, parts.metrics,
             parts.machine, leadership=parts.leadership, start=start,
         ) as daemon:  # fmt: skip
-            self._replica.daemon = daemon
+            with self._beginning:
+                await self._replica.lead(daemon, standby, configuration)
             await self._stop.wait()

@@ -1,0 +1,100 @@
+"""Another configuration for a standby that shares its journal with the leader."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+
+import anyio
+import msgspec
+import pytest
+
+from asched.daemon.config_file import Configuration, parse
+from asched.daemon.reconfiguring import ReconfigurationError, TakenUp
+from asched.framework.registry import Registry
+from asched.journal.memory import MemoryStore
+from asched.journal.store import StoredRecord
+from tests.cycle.plugins import RoomForAll
+from tests.daemon.world import KUBE, OWN, PATIENCE_S, world
+from tests.replicas.test_shared_journal_trouble import free_lease, standby
+from tests.state.profiles import profile_of
+
+NO_CERTIFICATE = KUBE + (
+    "extenders:\n- {urlPrefix: 'https://127.0.0.1:1', filterVerb: f, enableHTTPS: true,"
+    " tlsConfig: {caFile: /nonexistent/ca.crt}}\n"
+)
+OTHER = KUBE + "profiles: [{schedulerName: other}]\n"
+
+
+class TellingStore(MemoryStore):
+    """Says when it was taken over: claimed, and read to its end."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.taken_over = anyio.Event()
+        self._claimed = False
+
+    async def claim(self, writer: str, *, claimed_at_ns: int) -> int:
+        epoch = await super().claim(writer, claimed_at_ns=claimed_at_ns)
+        self._claimed = True
+        return epoch
+
+    async def read(
+        self, after_seq: int = 0, up_to: int | None = None, *, subject: str | None = None
+    ) -> AsyncIterator[StoredRecord]:
+        async for stored in super().read(after_seq, up_to, subject=subject):
+            yield stored
+        if self._claimed:
+            self.taken_over.set()
+
+
+def read(text: str) -> Configuration:
+    return parse(text, "test", Registry.discover())
+
+
+def faulty() -> Configuration:
+    return msgspec.structs.replace(read(KUBE), faults=("it cannot be",))
+
+
+def with_a_plugin_that_is_not_installed() -> Configuration:
+    return msgspec.structs.replace(read(KUBE), profiles=(profile_of(RoomForAll),))
+
+
+@pytest.mark.parametrize(
+    ("refused", "why"),
+    [
+        (lambda: read(NO_CERTIFICATE), "ca.crt"),
+        (faulty, "it cannot be"),
+        (with_a_plugin_that_is_not_installed, 'unknown plugin "Room"'),
+    ],
+    ids=["extenders", "faults", "plugins"],
+)
+async def test_a_standby_refuses_what_a_leader_refuses(
+    tmp_path: Path, refused: Callable[[], Configuration], why: str
+) -> None:
+    """It would end of it when it leads."""
+    async with world(tmp_path, nodes=1) as w, standby(w, MemoryStore()) as replica:
+        with pytest.raises(ReconfigurationError, match=why):
+            await replica.take_up(refused())
+        w.add_pod("p")
+        free_lease(w)
+        await w.until(lambda: w.node_of("p") == "n0")
+
+
+async def test_a_standby_says_what_counts_at_the_next_start_only(tmp_path: Path) -> None:
+    new = read(OWN + "engine: {seed: 7, turnTimeSlice: 10ms}\n")
+    async with world(tmp_path, nodes=1) as w, standby(w, MemoryStore()) as replica:
+        assert await replica.take_up(new) == TakenUp(True, ("engine.seed",))
+        assert await replica.take_up(new) == TakenUp(False, ("engine.seed",))
+
+
+async def test_what_comes_amid_the_takeover_is_not_lost(tmp_path: Path) -> None:
+    store = TellingStore()
+    async with world(tmp_path, nodes=1) as w, standby(w, store) as replica:
+        w.add_pod("p", schedulerName="other")
+        free_lease(w)
+        with anyio.fail_after(PATIENCE_S):
+            await store.taken_over.wait()
+        assert replica.daemon is None
+        assert await replica.take_up(read(OTHER)) == TakenUp(True, ())
+        await w.until(lambda: w.node_of("p") == "n0")
