@@ -160,7 +160,7 @@ class PostgresDatabase:
                 yield
             finally:
                 with anyio.CancelScope(shield=True):
-                    await connection.execute(_END_ARCHIVING)
+                    await _end_archiving(connection)
 
     async def depose(self) -> None:
         """End the sessions that have kept the journal's lock for longer than anybody who is awake."""
@@ -252,6 +252,14 @@ def tls_arguments(url: URL) -> dict[str, ssl.SSLContext]:
     host = url.host or str(url.query.get("host", ""))
     local = not host or host.startswith("/") or host in ("localhost", "127.0.0.1", "::1")
     return {} if local or "ssl" in url.query else {"ssl": ssl.create_default_context()}
+
+
+async def _end_archiving(connection: AsyncConnection) -> None:
+    """Where that fails the session ends, and the lock with it: what was archived is archived."""
+    try:
+        await connection.execute(_END_ARCHIVING)
+    except (SQLAlchemyError, asyncpg.PostgresError, asyncpg.InterfaceError, OSError):
+        await connection.invalidate()
 
 
 async def _driver(connection: AsyncConnection) -> Any:

@@ -12,7 +12,7 @@ from enum import Enum
 import anyio
 import asyncpg
 import pytest
-from sqlalchemy import NullPool, insert, make_url
+from sqlalchemy import NullPool, insert, make_url, text
 from sqlalchemy.ext.asyncio import create_async_engine
 
 from asched.daemon.clock import SystemEngineClock
@@ -29,6 +29,7 @@ from asched.journal.errors import (
 )
 from asched.journal.opening import open_journal
 from asched.journal.schema import JOURNAL_BATCH, JOURNAL_RECORD
+from asched.journal.sql import SqlStore
 from asched.journal.store import JournalStore
 from tests.journal.conftest import NewDatabase
 from tests.journal.samples import turn, verified_head
@@ -184,6 +185,21 @@ async def test_a_try_that_is_committed_while_it_is_repeated(
     assert [found.record async for found in store.read(3)] == stored
     assert await store.append(turn(4), written_at_ns=4, first_seq=7) == (7, 9)
     assert await verified_head(store) == await store.head()
+
+
+async def test_an_archive_run_outlives_the_session_that_holds_its_lock(
+    url: str, store: JournalStore
+) -> None:
+    """A long run says nothing on it, and what says nothing may be cut off on the way."""
+    assert isinstance(store, SqlStore)
+    held = "locktype = 'advisory' AND classid = 1634952041"
+    engine = create_async_engine(url, poolclass=NullPool)
+    async with store.archiving(), engine.connect() as connection:
+        ending = text(f"SELECT pg_terminate_backend(pid, 10000) FROM pg_locks WHERE {held}")
+        assert (await connection.execute(ending)).scalars().all() == [True]
+    async with store.archiving(), engine.connect() as connection:
+        count = text(f"SELECT count(*) FROM pg_locks WHERE {held} AND granted")
+        assert (await connection.execute(count)).scalar_one() == 1
 
 
 async def test_a_checkpoint_without_room_changes_nothing(url: str, store: JournalStore) -> None:
