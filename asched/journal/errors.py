@@ -84,9 +84,7 @@ def unknown_seq_message(seq: int) -> str:
 
 
 def archived_seq_message(seq: int, archived_seq: int) -> str:
-    return (
-        f"a checkpoint of record {seq} is refused: records 1 to {archived_seq} were moved to the archive"
-    )
+    return f"a checkpoint of record {seq} is refused: records 1 to {archived_seq} were moved to the archive"
 
 
 def archived_message(archived_seq: int) -> str:
