@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
 
 import structlog
 
@@ -28,9 +29,10 @@ class Commits:
         *,
         next_seq: int,
         retry_s: float = 1.0,
+        patience_s: Callable[[], float] = lambda: math.inf,
     ) -> None:
         """``next_seq`` is where the journal goes on; ``retry_s`` the pause before an append that
-        failed is tried again."""
+        failed is tried again, ``patience_s`` how long one may be tried in all, as it is then."""
         self.trouble = ""
         """Why the journal cannot be written now; empty while it can."""
         self.failures = 0
@@ -40,6 +42,7 @@ class Commits:
         self._metrics = metrics
         self._next_seq = next_seq
         self._retry_s = retry_s
+        self._patience_s = patience_s
 
     def unwritable(self) -> str:
         """The same as what a check says of it."""
@@ -50,7 +53,8 @@ class Commits:
 
         A full or unreachable disk holds everything up and loses nothing: the same batch is tried
         until it is stored, and it cannot be stored twice. Raises a
-        :class:`~asched.journal.errors.JournalError` where the journal cannot be gone on with.
+        :class:`~asched.journal.errors.JournalError` where the journal cannot be gone on with, and the
+        last one when patience ends.
         """
         began_ns = self._clock.monotonic_ns()
         while True:
@@ -60,6 +64,8 @@ class Commits:
                 )
             except (JournalFullError, JournalBusyError, JournalIOError) as error:
                 self._complain(str(error))
+                if self._since_s(began_ns) > self._patience_s():
+                    raise
                 await self._clock.sleep(self._retry_s)
                 continue
             break
@@ -67,9 +73,11 @@ class Commits:
             self.trouble = ""
             log.info("journal: written again")
         self._next_seq = appended.last_seq + 1
-        duration_s = (self._clock.monotonic_ns() - began_ns) / _NS_PER_S
-        self._metrics.engine.appended(len(batch), appended.last_seq, duration_s)
+        self._metrics.engine.appended(len(batch), appended.last_seq, self._since_s(began_ns))
         return appended.last_seq
+
+    def _since_s(self, began_ns: int) -> float:
+        return (self._clock.monotonic_ns() - began_ns) / _NS_PER_S
 
     def _complain(self, error: str) -> None:
         """Of a journal that cannot be written: once for each new reason."""

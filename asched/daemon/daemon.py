@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import aclosing, asynccontextmanager
 from typing import NamedTuple
@@ -37,6 +38,12 @@ from asched.daemon.watched import annotations_read, watched_for
 from asched.framework.profile import PluginLoader
 from asched.framework.registry import Registry
 from asched.journal.checkpoints import nearest
+from asched.journal.errors import (
+    JournalBusyError,
+    JournalError,
+    JournalFullError,
+    JournalIOError,
+)
 from asched.journal.store import JournalStore
 from asched.kube.changes import Sink
 from asched.kube.client import NO_RETRY, ApiClient
@@ -68,6 +75,7 @@ _FIRST_ANSWER_RETRY = RetryPolicy(initial_s=0.2, max_s=5.0)
 _FIRST_ANSWER_TIMEOUT_S = 10.0
 _FIRST_ANSWER_COMPLAINT_S = 60.0
 _EFFECT_RETRY = RetryPolicy(attempts=1, initial_s=0.2, max_s=10.0)
+_CLAIM_RETRY_S = 5.0
 _REPORT_EVERY = 100_000
 
 
@@ -125,7 +133,7 @@ async def running_daemon(
     metrics, machine = metrics or Metrics(), machine or Machine.of_this_process()
     standby = leadership is not None and start is None
     if start is None:
-        start = await _start(journal, registry, machine)
+        start = await _start(journal, registry, machine, patient=leadership is not None)
     every = configuration.settings.journal.checkpoint_every
     checkpoints = Checkpoints(
         journal, start.fold.state, machine.aside, every=every, last_seq=start.kept_seq
@@ -148,7 +156,7 @@ async def running_daemon(
             office = Office(leadership, daemon.engine, daemon.inbox, start.epoch)
         async with anyio.create_task_group() as watching:
             watching.start_soon(_watch, client, daemon, start.held)
-            watching.start_soon(_run_engine, daemon.engine, watching.cancel_scope)
+            watching.start_soon(_run_engine, daemon.engine, watching.cancel_scope, office)
             if office is not None and standby:
                 watching.start_soon(office.take, client, daemon.watch)
             try:
@@ -170,16 +178,36 @@ async def _finish(daemon: Daemon, checkpoints: Checkpoints | None) -> None:
         await daemon.events.stop(EVENT_FLUSH_S)
 
 
-async def _start(journal: JournalStore, registry: Registry, machine: Machine) -> Start:
+async def _start(
+    journal: JournalStore, registry: Registry, machine: Machine, *, patient: bool
+) -> Start:
     # First the claim, then the fold: after it nobody else can append.
-    epoch = await journal.claim(machine.instance, claimed_at_ns=machine.clock.time_ns())
+    epoch = await _claim(journal, machine, patient=patient)
     fold, kept_seq = await nearest(journal, registry.load)
     next_seq = await fold_journal(fold, journal, kept_seq)
     return Start(fold, next_seq, kept_seq, epoch)
 
 
-async def _run_engine(engine: Engine, watching: anyio.CancelScope) -> None:
-    await engine.run()
+async def _claim(journal: JournalStore, machine: Machine, *, patient: bool) -> int:
+    """The epoch. ``patient``: of several, where one that gave its leadership up because it could not
+    write comes back as a standby, and waits until it can."""
+    while True:
+        try:
+            return await journal.claim(machine.instance, claimed_at_ns=machine.clock.time_ns())
+        except (JournalBusyError, JournalFullError, JournalIOError) as error:
+            if not patient:
+                raise
+            log.warning("the journal cannot be claimed yet", error=str(error))
+        await machine.clock.sleep(_CLAIM_RETRY_S)
+
+
+async def _run_engine(engine: Engine, watching: anyio.CancelScope, office: Office | None) -> None:
+    try:
+        await engine.run()
+    except JournalError:
+        if office is not None:
+            await office.give_up()
+        raise
     # Nothing folds any more what the watches would bring.
     watching.cancel()
 
@@ -266,9 +294,17 @@ def _assemble(parts: _Parts, start: Start, extenders: Sequence[HttpExtender]) ->
     configuration, registry = parts.configuration, SessionRegistry.discover()
     load, profiles = parts.registry.load, configuration.profiles
     resources = watched_for(profiles, configuration.sessions, load)
+    # Where the journal is shared, a next leader could write it no better.
+    patience_s = leadership.journal_patience_s if leadership and parts.standby else _for_ever
     engine = Engine(
         fold,
-        Commits(parts.journal, parts.machine.clock, parts.metrics, next_seq=start.next_seq),
+        Commits(
+            parts.journal,
+            parts.machine.clock,
+            parts.metrics,
+            next_seq=start.next_seq,
+            patience_s=patience_s,
+        ),
         effects,
         inbox,
         parts.machine.clock,
@@ -342,6 +378,10 @@ def cluster_watch(
 
 def _always() -> bool:
     return True
+
+
+def _for_ever() -> float:
+    return math.inf
 
 
 def _event_recorder(parts: _Parts) -> EventRecorder | None:

@@ -191,6 +191,11 @@ class Engine:
         self._effects.depose()
 
     @property
+    def sending(self) -> bool:
+        """Whether effects are under way."""
+        return bool(self._effects.under_way)
+
+    @property
     def leading(self) -> bool:
         """Whether it decides, as far as it is for the leader to."""
         return not self._standby

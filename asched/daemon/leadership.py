@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager
 
@@ -52,14 +53,14 @@ class Leadership:
         """Whether to decide, and to send what is decided, may begin now."""
         return self._elector.leads()
 
+    def journal_patience_s(self) -> float:
+        """For how long a journal of its own may fail this process before it had better leave the lead
+        to others, whose journals may be well. Who stands by has no reason to end of that."""
+        return self._elector.timing.lease_duration_s if self.leads() else math.inf
+
     def lease_left_s(self) -> float:
         """Seconds until somebody else may lead."""
         return self._elector.lease_left_s()
-
-    @property
-    def lease_duration_s(self) -> float:
-        """How long after the last renewal somebody else may lead."""
-        return self._elector.timing.lease_duration_s
 
     async def win(self, client: ApiClient, watch: ClusterWatch, fit: Callable[[], bool]) -> None:
         """Wait until this process leads and its ``watch``, by ``client``, had time to catch up.

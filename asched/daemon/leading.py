@@ -47,6 +47,16 @@ class Office:
                 await self._engine.turn()
         await self._leadership.release()
 
+    async def give_up(self) -> None:
+        """The journal cannot be gone on with, and the process ends of that: what is under way is
+        cancelled. Where nothing is, the others are told at once."""
+        self._engine.depose()
+        if self._engine.sending:
+            log.warning("leadership is left to run out: effects are under way")
+            self._leadership.forfeit()
+        else:
+            await self._leadership.release()
+
     async def _lose(self) -> None:
         self._engine.depose()
         if self._engine.leading:

@@ -1,0 +1,135 @@
+"""Replicas with journals of their own, one of which cannot be written."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import anyio
+import pytest
+
+from asched.daemon.config_file import parse
+from asched.daemon.daemon import Daemon, running_daemon
+from asched.daemon.leadership import candidate
+from asched.framework.registry import Registry
+from asched.journal.errors import JournalFullError
+from asched.journal.memory import MemoryStore
+from asched.journal.store import Appended, JournalStore
+from asched.kube.connection import connect
+from asched.kube.election import LeaseTiming
+from asched.kube.lease import LeaderElector, LeaseName
+from asched.state.records import AnyRecord
+from tests.daemon.world import PATIENCE_S, World, world
+
+LEASES = "leases.coordination.k8s.io"
+LEASE = LeaseName("kube-system", "asched")
+SHORT = LeaseTiming(3, 2, 0.2)
+
+
+class FullStore(MemoryStore):
+    """A journal on a disk that may be full."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.full = False
+        self.refusals = 0
+        self.refused = anyio.Event()
+
+    async def until_refused(self, times: int) -> None:
+        """Until that many more appends were refused."""
+        enough = self.refusals + times
+        with anyio.fail_after(PATIENCE_S):
+            while self.refusals < enough:
+                await self.refused.wait()
+
+    async def claim(self, writer: str, *, claimed_at_ns: int) -> int:
+        if self.full:
+            raise JournalFullError("no room")
+        return await super().claim(writer, claimed_at_ns=claimed_at_ns)
+
+    async def append(
+        self, records: Sequence[AnyRecord], *, written_at_ns: int, first_seq: int | None = None
+    ) -> Appended:
+        if self.full:
+            self.refusals += 1
+            self.refused.set()
+            self.refused = anyio.Event()
+            raise JournalFullError("no room")
+        return await super().append(records, written_at_ns=written_at_ns, first_seq=first_seq)
+
+
+@asynccontextmanager
+async def replica(w: World, name: str, store: JournalStore) -> AsyncIterator[Daemon]:
+    registry = Registry.discover()
+    async with (
+        connect(w.kubeconfig) as client,
+        connect(w.kubeconfig) as lease_client,
+        candidate(LeaderElector(lease_client, LEASE, name, SHORT)) as leadership,
+        running_daemon(
+            parse("", "test", registry, empty_is_defaults=True), registry, client, store,
+            leadership=leadership,
+        ) as daemon,
+    ):  # fmt: skip
+        yield daemon
+
+
+def holder(w: World) -> str:
+    lease = w.cluster.get(LEASES, LEASE.name, namespace=LEASE.namespace)
+    found: str = lease["spec"]["holderIdentity"]
+    return found
+
+
+async def until_it_fails(w: World, store: FullStore) -> None:
+    """A leader until its journal is full, and it gives up."""
+    with pytest.RaisesGroup(
+        pytest.RaisesExc(JournalFullError, match="no room"), flatten_subgroups=True
+    ):
+        async with replica(w, "a", store) as daemon:
+            w.add_pod("first")
+            await w.until(lambda: bool(w.node_of("first")))
+            store.full = True
+            w.add_pod("second")
+            await store.until_refused(2)
+            assert daemon.troubles() == ["the journal cannot be written: no room"]
+            await anyio.sleep_forever()
+
+
+async def test_a_leader_that_cannot_write_gives_the_lease_to_one_that_can(tmp_path: Path) -> None:
+    async with world(tmp_path, nodes=1) as w:
+        with anyio.fail_after(PATIENCE_S):
+            store = FullStore()
+            await until_it_fails(w, store)
+            assert holder(w) == ""
+            assert not w.node_of("second")
+            async with anyio.create_task_group() as tasks:
+
+                async def come_back() -> None:
+                    async with replica(w, "a", store):
+                        raise AssertionError("it claimed a journal that it cannot write")
+
+                tasks.start_soon(come_back)
+                async with replica(w, "b", MemoryStore()):
+                    await w.until(lambda: bool(w.node_of("second")))
+                assert holder(w) == ""
+                tasks.cancel_scope.cancel()
+
+
+async def test_a_standby_that_cannot_write_is_no_candidate(tmp_path: Path) -> None:
+    store = FullStore()
+    async with world(tmp_path, nodes=1) as w:
+        spec = {"holderIdentity": "another", "leaseDurationSeconds": 3600}
+        lease = {"metadata": {"name": LEASE.name, "namespace": LEASE.namespace}, "spec": spec}
+        w.cluster.create(LEASES, lease, namespace=LEASE.namespace)
+        async with replica(w, "b", store) as standby:
+            await standby.engine.synced.wait()
+            store.full = True
+            w.add_pod("p")
+            await store.until_refused(2)
+            free = {"spec": {"holderIdentity": ""}}
+            w.cluster.patch(LEASES, LEASE.name, free, namespace=LEASE.namespace)
+            # However long that lasts: a standby has nothing to give up.
+            await store.until_refused(4)
+            assert holder(w) == ""
+            store.full = False
+            await w.until(lambda: bool(w.node_of("p")))
