@@ -18,7 +18,7 @@ import structlog
 
 from asched.batch.registry import SessionRegistry
 from asched.daemon.checkpoints import Committed
-from asched.daemon.checks import Check, troubles
+from asched.daemon.checks import Check
 from asched.daemon.clock import EngineClock, SteadyTime
 from asched.daemon.commits import Commits
 from asched.daemon.effects import Effects
@@ -260,10 +260,6 @@ class Engine:
             Check("journal", self._commits.unwritable),
             Check("engine-turn", partial(self._slow_turn, slow_turn_s)),
         ]
-
-    def troubles(self, slow_turn_s: float) -> list[str]:
-        """What keeps it from scheduling, a line each."""
-        return troubles(self.checks(slow_turn_s))
 
     def _unlisted(self) -> str:
         missing = ", ".join(sorted(resource.label for resource in self._awaited))
