@@ -148,18 +148,26 @@ async def test_expired_watches_are_listed_again(name: str, exchanges: Exchanges)
     assert view.listed == [Resource.NODES] * 2
 
 
-async def test_an_expired_continue_token_and_an_absent_resource(exchanges: Exchanges) -> None:
+async def test_an_expired_continue_token(exchanges: Exchanges) -> None:
     lists = in_turn(
-        replayed(exchanges["crd-list-before"]),
         replayed(exchanges["list-pods-limit-1"]),
         replayed(exchanges["list-continue-expired-410"]),
         replayed(exchanges["list-pods"]),
     )
     view, _ = await reflect(
-        lambda asked: HANG if asked.is_watch else lists(asked), Resource.PODS, 2
+        lambda asked: HANG if asked.is_watch else lists(asked), Resource.PODS, 1
     )
     items = exchanges["list-pods"]["response"]["body"]["items"]
     assert len(view.of(Resource.PODS)) == len(items)
+
+
+async def test_a_resource_that_is_not_served(exchanges: Exchanges) -> None:
+    """One of a group that an API server may be without: there are none."""
+    view, reflector = await reflect(
+        lambda asked: replayed(exchanges["crd-list-before"]), Resource.CSI_NODES, 1
+    )
+    assert view.listed == [Resource.CSI_NODES]
+    assert reflector.synced
 
 
 # -- writing ----------------------------------------------------------------------------------
