@@ -216,8 +216,8 @@ def encode(image: Image) -> bytes:
     nominated = tuple(PlaceForm(node, pods.all(infos)) for node, infos in image.nominated)
     waiting = tuple(replace(form, pod=pods.of(info.pod)) for info, form in image.waiting)
     queue = encoded(image.queue, pods.of)
+    # The last that adds pods: all there are is told before them.
     finished = pods.all(image.finished)
-    # From here on no pod is added: all there are is told first.
     form = StateForm(
         *image.scalars,
         image.loaded,

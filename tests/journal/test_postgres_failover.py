@@ -23,7 +23,7 @@ from tests.journal.samples import turn
 Heal = Callable[[], Awaitable[None]]
 
 
-class HealingEngineClock(SystemEngineClock):
+class _Healing:
     """The trouble is over at the third pause; none of them lasts."""
 
     def __init__(self, heal: Heal) -> None:
@@ -36,17 +36,12 @@ class HealingEngineClock(SystemEngineClock):
             await self._heal()
 
 
-class HealingClock(SystemClock):
-    """As :class:`HealingEngineClock`."""
+class HealingEngineClock(_Healing, SystemEngineClock):
+    """Of an engine that waits to append."""
 
-    def __init__(self, heal: Heal) -> None:
-        self.pauses = 0
-        self._heal = heal
 
-    async def sleep(self, delay_s: float) -> None:
-        self.pauses += 1
-        if self.pauses == 3:
-            await self._heal()
+class HealingClock(_Healing, SystemClock):
+    """Of a start that waits to open the journal."""
 
 
 class Standby:
