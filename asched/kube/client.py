@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from random import Random
 
@@ -133,6 +133,22 @@ class ApiClient:
             if not wanted():
                 raise failed
         raise AssertionError("the last attempt returns or raises")
+
+    async def request_line(self, requests: Sequence[ApiRequest]) -> list[bytes | ApiError]:
+        """Send requests that repeat without harm in one go, once each; per request the body of its
+        answer, or the server's refusal.
+
+        Raises NoAnswerError where one has no answer: any of them may have been carried out.
+        """
+        credentials = self._credentials
+        if self._are_stale(credentials):
+            credentials = await self._renew(credentials)
+        for request in requests:
+            self._allow(request)
+            if self._budget is not None:
+                await self._budget.take()
+        answers = await self._transport.exchange_line(credentials, requests)
+        return [answer.body if answer.status < 300 else _failure(answer) for answer in answers]
 
     @asynccontextmanager
     async def stream(

@@ -9,7 +9,7 @@ series of one Event, as client-go's recorder makes it.
 from __future__ import annotations
 
 from collections import OrderedDict, deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime
 from functools import lru_cache
 from typing import NamedTuple
@@ -22,6 +22,7 @@ from asched.kube.client import JSON, MERGE_PATCH, ApiClient
 from asched.kube.errors import ApiError, NoAnswerError
 from asched.kube.group_writer import GroupRef
 from asched.kube.timing import RetryPolicy
+from asched.kube.transport import ApiRequest
 from asched.kube.writers import PodRef
 
 NOTE_LIMIT_BYTES = 1024
@@ -37,6 +38,12 @@ class EventSettings(msgspec.Struct, frozen=True):
 
     queue_limit: int = 4096
     senders: int = 4
+    line_limit: int = 16
+    """So many new Events are sent in one go, at most."""
+    gather_s: float = 0.02
+    """How long a sender waits for more of them."""
+    line_pause_s: float = 60.0
+    """How long Events are sent one by one after a line of them had no answer."""
     series_window_s: float = 360.0
     """A series ends when its event has not occurred for this long (client-go: 6 min)."""
     series_update_s: float = 60.0
@@ -47,7 +54,7 @@ class EventSettings(msgspec.Struct, frozen=True):
     request_timeout_s: float = 10.0
 
     def __post_init__(self) -> None:
-        if min(self.queue_limit, self.senders, self.series_limit) < 1:
+        if min(self.queue_limit, self.senders, self.series_limit, self.line_limit) < 1:
             raise ValueError("an event recorder needs room for one event and one sender")
 
 
@@ -148,6 +155,10 @@ class EventRecorder:
         self._queue: deque[_Occurrence] = deque()
         self._arrived = anyio.Event()
         """Set when something was put into the queue, or nothing more will be."""
+        self._gathering = anyio.Lock()
+        self._unanswered = 0
+        """Events that were taken from the queue and whose fate is open."""
+        self._no_lines_until_s = 0.0
         self._closed = False
         self._sending = anyio.CancelScope()
         self._sent_all = anyio.Event()
@@ -284,28 +295,71 @@ class EventRecorder:
         self._arrived.set()
         with anyio.move_on_after(deadline_s):
             await self._sent_all.wait()
-        if self._queue:
-            log.warning("events not sent before the end", events=len(self._queue))
+        if self._queue or self._unanswered:
+            log.warning(
+                "events not sent before the end", events=len(self._queue) + self._unanswered
+            )
         self._sending.cancel()
 
     async def _send_queued(self) -> None:
-        while True:
+        while occurrences := await self._gathered():
+            for occurrence in await self._left_by_a_line(occurrences):
+                try:
+                    await self._deliver(occurrence)
+                except (ApiError, NoAnswerError) as error:
+                    self.counts.failed += 1
+                    log.warning("event not sent", reason=occurrence.event.reason, error=str(error))
+                else:
+                    self.counts.sent += 1
+                self._unanswered -= 1
+
+    async def _gathered(self) -> list[_Occurrence]:
+        """What is to be sent next; nothing at the end. Nobody looks for an Event as soon as it
+        happens, so a moment is given to others to be sent along."""
+        limit = self._settings.line_limit
+        async with self._gathering:
             while not self._queue:
                 if self._closed:
-                    return
+                    return []
+                self._arrived = anyio.Event()
                 await self._arrived.wait()
-                # Renewed by the first that finds nothing: the others wait for the same one.
-                if self._arrived.is_set() and not self._queue and not self._closed:
-                    self._arrived = anyio.Event()
-            occurrence = self._queue.popleft()
+            if len(self._queue) < limit and not self._closed:
+                await self._client.clock.sleep(self._settings.gather_s)
+            taken = [self._queue.popleft() for _ in range(min(limit, len(self._queue)))]
+        self._unanswered += len(taken)
+        for occurrence in taken:
             occurrence.queued = False
-            try:
-                await self._deliver(occurrence)
-            except (ApiError, NoAnswerError) as error:
-                self.counts.failed += 1
-                log.warning("event not sent", reason=occurrence.event.reason, error=str(error))
+        return taken
+
+    async def _left_by_a_line(self, occurrences: Sequence[_Occurrence]) -> Sequence[_Occurrence]:
+        """Create what is new in one go: half of what a request costs is its way there and back. What
+        is left to be delivered one by one is returned."""
+        new: list[_Occurrence] = []
+        left: list[_Occurrence] = []
+        for occurrence in occurrences:
+            is_new = not occurrence.created and occurrence.count == 1
+            (new if is_new else left).append(occurrence)
+        if len(new) < 2 or self._client.clock.monotonic_s() < self._no_lines_until_s:
+            return occurrences
+        requests = [
+            ApiRequest("POST", _collection(one.event), None, JSON, _encode(one.event),
+                       self._settings.request_timeout_s)
+            for one in new
+        ]  # fmt: skip
+        try:
+            answers = await self._client.request_line(requests)
+        except NoAnswerError:
+            self._no_lines_until_s = self._client.clock.monotonic_s() + self._settings.line_pause_s
+            return occurrences
+        for one, answer in zip(new, answers, strict=True):
+            if isinstance(answer, ApiError):
+                left.append(one)
             else:
+                one.created = True
+                one.count_sent = 1
                 self.counts.sent += 1
+                self._unanswered -= 1
+        return left
 
     async def _deliver(self, occurrence: _Occurrence) -> None:
         count = occurrence.count

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import socket
+from collections.abc import Sequence
 from urllib.parse import quote, urlencode, urlsplit
 
 import aiohttp
@@ -16,7 +17,7 @@ from asched.kube.credentials import Credentials
 from asched.kube.errors import NoAnswerError
 from asched.kube.http1 import BODY_LIMIT_BYTES, HttpAnswer
 from asched.kube.pool import ConnectionPool, Endpoint, describe
-from asched.kube.transport import ApiRequest
+from asched.kube.transport import ApiRequest, one_by_one
 
 _JSON = "application/json"
 _CONNECT_TIMEOUT_S = 30.0
@@ -111,10 +112,25 @@ class HttpTransport:
     async def exchange(self, credentials: Credentials, request: ApiRequest) -> HttpAnswer:
         if credentials.proxy is not None:
             return await (await self.open(credentials, request)).whole()
+        route = self._route_of(credentials)
+        return await self._pool.exchange(route.endpoint, route.request(request), request.timeout_s)
+
+    async def exchange_line(
+        self, credentials: Credentials, requests: Sequence[ApiRequest]
+    ) -> list[HttpAnswer]:
+        if credentials.proxy is not None:
+            return await one_by_one(self, credentials, requests)
+        route = self._route_of(credentials)
+        line = b"".join(map(route.request, requests))
+        return await self._pool.exchange_line(
+            route.endpoint, line, len(requests), requests[0].timeout_s
+        )
+
+    def _route_of(self, credentials: Credentials) -> _Route:
         route = self._route
         if route is None or route.credentials is not credentials:
             route = self._route = _Route(credentials, self._session.headers["User-Agent"])
-        return await self._pool.exchange(route.endpoint, route.request(request), request.timeout_s)
+        return route
 
     async def open(self, credentials: Credentials, request: ApiRequest) -> _AiohttpAnswer:
         headers = {"Accept": _JSON}

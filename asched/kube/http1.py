@@ -34,7 +34,8 @@ class AnswerParser:
 
     def __init__(self) -> None:
         self._parser = HttpResponseParser(self)
-        self._answer: HttpAnswer | None = None
+        self._answers: list[HttpAnswer] = []
+        """Those that are complete, of the ones that are due."""
         self._begin()
 
     def _begin(self) -> None:
@@ -48,33 +49,36 @@ class AnswerParser:
         self._other_bytes = 0
         """What came since the last that was of use."""
 
-    def feed(self, data: bytes) -> HttpAnswer | None:
-        """The answer that ``data`` completes, if it does. Raises MalformedHttpError, also for bytes
-        that follow an answer: nobody asked for them."""
-        body_bytes = self._body_bytes
+    def feed(self, data: bytes, due: int = 1) -> list[HttpAnswer] | None:
+        """The answers to ``due`` requests once ``data`` completes the last of them. Raises
+        MalformedHttpError, also for bytes that follow it: nobody asked for them."""
+        body_bytes, complete = self._body_bytes, len(self._answers)
         try:
-            # llhttp would go on to the next answer, and passes over empty lines before it. An answer
-            # that is complete before the last byte is one with something behind it.
+            # llhttp would go on to the next answer, and passes over empty lines before it. A last
+            # answer that is complete before the last byte is one with something behind it.
             self._parser.feed_data(data[:-1])
-            if self._answer is not None:
-                raise MalformedHttpError("more than an answer")
+            if len(self._answers) >= due:
+                raise MalformedHttpError("more than was asked for")
             self._parser.feed_data(data[-1:])
         except HttpParserCallbackError as error:
             raise (error.__context__ or error) from None
         except HttpParserError as error:
             raise MalformedHttpError(str(error)) from None
-        answer, self._answer = self._answer, None
-        if answer is None and self._body_bytes == body_bytes:
+        if len(self._answers) == due:
+            answers, self._answers = self._answers, []
+            return answers
+        if len(self._answers) == complete and self._body_bytes == body_bytes:
             self._other_bytes += len(data)
             if self._other_bytes > HEAD_LIMIT_BYTES:
                 raise MalformedHttpError("a head, a chunk's size or trailers without end")
-        return answer
+        return None
 
-    def end(self) -> HttpAnswer | None:
-        """The connection ended: the answer whose end that is, None if it broke off."""
-        if not self._status or self._framed:
+    def end(self, due: int = 1) -> list[HttpAnswer] | None:
+        """The connection ended: the answers where that is the end of the last one, None if it broke
+        off."""
+        if not self._status or self._framed or len(self._answers) + 1 < due:
             return None
-        return self._finished(reusable=False)
+        return [*self._answers, self._finished(reusable=False)]
 
     def _finished(self, *, reusable: bool) -> HttpAnswer:
         body = b"".join(self._body)
@@ -119,4 +123,4 @@ class AnswerParser:
 
     def on_message_complete(self) -> None:
         if self._status:  # and not an interim answer, such as 103
-            self._answer = self._finished(reusable=self._parser.should_keep_alive())
+            self._answers.append(self._finished(reusable=self._parser.should_keep_alive()))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Protocol
 
 from asched.kube.credentials import Credentials
@@ -34,12 +35,22 @@ class PermittedTransport:
 
     async def exchange(self, credentials: Credentials, request: ApiRequest) -> HttpAnswer:
         """As :class:`Transport`; NoAnswerError, and nothing is sent, where it is not permitted."""
-        if request.method != "GET":
-            if not self._permit.leads():
-                raise NoAnswerError("not sent: this replica does not lead", sent=False)
-            left_s = self._permit.lease_left_s()
-            request = request._replace(timeout_s=min(request.timeout_s, left_s))
-        return await self._transport.exchange(credentials, request)
+        return await self._transport.exchange(credentials, self._bounded(request))
+
+    async def exchange_line(
+        self, credentials: Credentials, requests: Sequence[ApiRequest]
+    ) -> list[HttpAnswer]:
+        """As :meth:`exchange`."""
+        permitted = [self._bounded(request) for request in requests]
+        return await self._transport.exchange_line(credentials, permitted)
+
+    def _bounded(self, request: ApiRequest) -> ApiRequest:
+        if request.method == "GET":
+            return request
+        if not self._permit.leads():
+            raise NoAnswerError("not sent: this replica does not lead", sent=False)
+        left_s = self._permit.lease_left_s()
+        return request._replace(timeout_s=min(request.timeout_s, left_s))
 
     async def open(self, credentials: Credentials, request: ApiRequest) -> OpenAnswer:
         return await self._transport.open(credentials, request)

@@ -39,7 +39,7 @@ class Endpoint(NamedTuple):
 
 
 class _Connection(asyncio.Protocol):
-    """One connection: one request at a time."""
+    """One connection: one request at a time, or one line of them."""
 
     def __init__(self, pool: ConnectionPool, endpoint: Endpoint) -> None:
         self.endpoint = endpoint
@@ -49,31 +49,33 @@ class _Connection(asyncio.Protocol):
         self._loop = pool.loop
         self._transport: asyncio.Transport | None = None
         self._parser = AnswerParser()
-        self._answer: asyncio.Future[HttpAnswer] | None = None
+        self._answers: asyncio.Future[list[HttpAnswer]] | None = None
+        self._due = 0
+        """So many are waited for."""
 
     @property
     def usable(self) -> bool:
         return self._transport is not None and not self._transport.is_closing()
 
-    async def ask(self, request: bytes, timeout_s: float) -> HttpAnswer:
+    async def ask(self, requests: bytes, due: int, timeout_s: float) -> list[HttpAnswer]:
         """Raises NoAnswerError; the connection is then of no more use."""
         transport = self._transport
-        assert self._answer is None, "one request at a time"
+        assert self._answers is None, "one line at a time"
         if transport is None or transport.is_closing():
             raise NoAnswerError("the connection was closed", sent=False)
-        answer: asyncio.Future[HttpAnswer] = self._loop.create_future()
-        self._answer = answer
+        answers: asyncio.Future[list[HttpAnswer]] = self._loop.create_future()
+        self._answers, self._due = answers, due
         timer = self._loop.call_later(timeout_s, self._fail, f"timed out after {timeout_s:g} s")
-        transport.write(request)
+        transport.write(requests)
         try:
-            return await answer
+            return await answers
         except asyncio.CancelledError:
             # Its answer is still to come, and would be taken for that to the next request.
             self.abort()
             raise
         finally:
             timer.cancel()
-            self._answer = None
+            self._answers = None
 
     def abort(self) -> None:
         if self._transport is not None:
@@ -81,8 +83,8 @@ class _Connection(asyncio.Protocol):
 
     def _fail(self, why: str) -> None:
         self.abort()
-        if self._answer is not None and not self._answer.done():
-            self._answer.set_exception(NoAnswerError(why, sent=True))
+        if self._answers is not None and not self._answers.done():
+            self._answers.set_exception(NoAnswerError(why, sent=True))
 
     # -- what the event loop tells --------------------------------------------------------------
 
@@ -91,28 +93,28 @@ class _Connection(asyncio.Protocol):
         self._transport = cast(asyncio.Transport, transport)
 
     def data_received(self, data: bytes) -> None:
-        waiting = self._answer
+        waiting = self._answers
         if waiting is None or waiting.done():
             self.abort()  # nobody asked
             return
         try:
-            answer = self._parser.feed(data)
+            answers = self._parser.feed(data, self._due)
         except MalformedHttpError as error:
             self._fail(f"not understood: {error}")
             return
-        if answer is not None:
-            if not answer.reusable:
+        if answers is not None:
+            if not answers[-1].reusable:
                 self.abort()
-            waiting.set_result(answer)
+            waiting.set_result(answers)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        waiting = self._answer
+        waiting = self._answers
         if waiting is not None and not waiting.done():
-            answer = None if exc is not None else self._parser.end()
-            if answer is None:
+            answers = None if exc is not None else self._parser.end(self._due)
+            if answers is None:
                 self._fail(describe(exc) if exc is not None else "the connection was closed")
             else:
-                waiting.set_result(answer)
+                waiting.set_result(answers)
         self._pool.lost(self)
 
 
@@ -147,6 +149,17 @@ class ConnectionPool:
         Raises NoAnswerError where none came within ``timeout_s``; the wait for a free connection
         counts.
         """
+        (answer,) = await self.exchange_line(endpoint, request, 1, timeout_s)
+        return answer
+
+    async def exchange_line(
+        self, endpoint: Endpoint, requests: bytes, due: int, timeout_s: float
+    ) -> list[HttpAnswer]:
+        """Send ``due`` whole requests at once, one after the other, and wait for their answers, which
+        come in the same order (pipelining, RFC 9112, 9.3.2).
+
+        Raises NoAnswerError as :meth:`exchange`, also where some were answered.
+        """
         connection = self._take(endpoint)
         if connection is None:
             ends_s = self.loop.time() + timeout_s
@@ -156,7 +169,7 @@ class ConnectionPool:
                 self._put_back(connection)
                 raise NoAnswerError("no connection was free in time", sent=False)
         try:
-            return await connection.ask(request, timeout_s)
+            return await connection.ask(requests, due, timeout_s)
         finally:
             self._put_back(connection)
 

@@ -6,7 +6,7 @@ each time gives a client another one, which needs no network.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Protocol
 from urllib.parse import urlsplit
 
@@ -59,12 +59,29 @@ class Transport(Protocol):
         """
         ...
 
+    async def exchange_line(
+        self, credentials: Credentials, requests: Sequence[ApiRequest]
+    ) -> list[HttpAnswer]:
+        """Send short requests without waiting for the answers in between; the ``timeout_s`` of the
+        first is for all. For what repeats without harm.
+
+        Raises NoAnswerError where one has no answer: which were carried out is unknown then.
+        """
+        ...
+
     async def open(self, credentials: Credentials, request: ApiRequest) -> OpenAnswer:
         """Send a request whose answer goes on for a while. ``timeout_s`` bounds all of it.
 
         Raises NoAnswerError.
         """
         ...
+
+
+async def one_by_one(
+    transport: Transport, credentials: Credentials, requests: Sequence[ApiRequest]
+) -> list[HttpAnswer]:
+    """A transport's ``exchange_line`` where it has no better one."""
+    return [await transport.exchange(credentials, request) for request in requests]
 
 
 class RequestWatcher(Protocol):
@@ -92,6 +109,20 @@ class WatchedTransport:
             raise
         self._tell(credentials, request, answer.status, began_s)
         return answer
+
+    async def exchange_line(
+        self, credentials: Credentials, requests: Sequence[ApiRequest]
+    ) -> list[HttpAnswer]:
+        began_s = self._clock.monotonic_s()
+        try:
+            answers = await self._transport.exchange_line(credentials, requests)
+        except NoAnswerError:
+            for request in requests:
+                self._tell(credentials, request, 0, began_s)
+            raise
+        for request, answer in zip(requests, answers, strict=True):
+            self._tell(credentials, request, answer.status, began_s)
+        return answers
 
     async def open(self, credentials: Credentials, request: ApiRequest) -> OpenAnswer:
         began_s = self._clock.monotonic_s()

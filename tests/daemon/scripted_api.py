@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from random import Random
 
 import msgspec
@@ -15,7 +15,7 @@ from asched.kube.credentials import Credentials, FixedCredentials
 from asched.kube.errors import NoAnswerError
 from asched.kube.http1 import HttpAnswer
 from asched.kube.timing import Backoff, RetryPolicy
-from asched.kube.transport import ApiRequest, OpenAnswer
+from asched.kube.transport import ApiRequest, OpenAnswer, one_by_one
 from asched.kube.volume_writers import VolumeWriter
 from asched.kube.writers import PodWriter
 from asched.model.meta import ObjectMeta
@@ -52,6 +52,11 @@ class NodeThatStays:
         later = self._reads if request.method == "GET" else self._writes
         answer = later if later is not None and not self._answers else self._answers.pop(0)
         return answer()
+
+    async def exchange_line(
+        self, credentials: Credentials, requests: Sequence[ApiRequest]
+    ) -> list[HttpAnswer]:
+        return await one_by_one(self, credentials, requests)
 
     async def open(self, credentials: Credentials, request: ApiRequest) -> OpenAnswer:
         raise NotImplementedError("nothing is watched")

@@ -3,7 +3,7 @@ as load."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from random import Random
 from typing import ClassVar
@@ -28,7 +28,7 @@ from asched.kube.credentials import Credentials, FixedCredentials
 from asched.kube.extenders import HttpExtender
 from asched.kube.http1 import HttpAnswer
 from asched.kube.timing import Backoff, RetryPolicy
-from asched.kube.transport import ApiRequest, OpenAnswer
+from asched.kube.transport import ApiRequest, OpenAnswer, one_by_one
 from asched.plugins.node_resources_fit import NodeResourcesFit
 from asched.state.records import Bound, ObjectGone, ProfilesLoaded
 from tests.cycle.scheduling import Scheduling
@@ -110,6 +110,11 @@ class Gate:
         self.asked.append(f"{request.method} {request.path.removeprefix('/api/v1/namespaces/')}")
         await self.open_now.wait()
         return HttpAnswer(200, b"{}", None, reusable=True)
+
+    async def exchange_line(
+        self, credentials: Credentials, requests: Sequence[ApiRequest]
+    ) -> list[HttpAnswer]:
+        return await one_by_one(self, credentials, requests)
 
     async def open(self, credentials: Credentials, request: ApiRequest) -> OpenAnswer:
         raise NotImplementedError("nothing is watched")

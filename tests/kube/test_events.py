@@ -8,6 +8,7 @@ from typing import Any
 
 import anyio
 import anyio.lowlevel
+import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
@@ -18,7 +19,16 @@ from asched.kube.writers import PodRef
 from asched.sim.auth import SCHEDULER
 from asched.sim.cluster import Cluster
 from asched.sim.http import ApiServer
-from tests.kube.harness import PATIENCE_S, Answer, ManualClock, ScriptedServer, client_for, in_turn
+from tests.kube.harness import (
+    PATIENCE_S,
+    Answer,
+    Asked,
+    ManualClock,
+    ScriptedServer,
+    client_for,
+    in_turn,
+)
+from tests.kube.virtual_time import ScriptTransport, client_over, virtual_clock
 
 POD = PodRef("default", "p", "uid-p")
 QUICK = EventSettings(retry=RetryPolicy(attempts=2))
@@ -26,6 +36,7 @@ QUICK = EventSettings(retry=RetryPolicy(attempts=2))
 
 class Stage:
     def __init__(self, server: ApiServer, recorder: EventRecorder, clock: ManualClock) -> None:
+        self.server = server
         self.cluster = server.cluster
         self.faults = server.faults
         self.recorder = recorder
@@ -115,7 +126,7 @@ async def test_a_series_that_ends_is_updated_a_last_time() -> None:
         s.recorder.failed_scheduling(POD, "no")
         await s.sent(2)
         s.recorder.failed_scheduling(POD, "no")
-        s.clock.now_s = QUICK.series_window_s
+        s.clock.now_s += QUICK.series_window_s
         s.recorder.scheduled(POD, "n1")
         await s.sent(4)
         (series,) = [e["series"] for e in s.events if e["reason"] == "FailedScheduling"]
@@ -194,8 +205,82 @@ async def test_the_end_waits_no_longer_than_its_deadline() -> None:
             recorder.scheduled(POD, "too late")
     assert recorder.counts.dropped == 1
     assert logs == [
-        {"event": "events not sent before the end", "events": 2, "log_level": "warning"}
+        {"event": "events not sent before the end", "events": 3, "log_level": "warning"}
     ]
+
+
+def pods(count: int) -> list[PodRef]:
+    return [PodRef("default", f"p{number}", f"uid-{number}") for number in range(count)]
+
+
+async def test_what_is_new_goes_in_one_line_and_is_there_once() -> None:
+    created: list[str] = []
+
+    def script(asked: Asked) -> Answer:
+        created.append(msgspec.json.decode(asked.body)["metadata"]["name"].partition(".")[0])
+        return Answer(201)
+
+    async with virtual_clock() as clock, anyio.create_task_group() as tasks:
+        transport = ScriptTransport(script, clock)
+        settings = EventSettings(line_limit=8, senders=1)
+        recorder = EventRecorder(client_over(transport, clock), "c", "i", settings)
+        for pod in pods(20):
+            recorder.scheduled(pod, "n")
+        tasks.start_soon(recorder.run)
+        await recorder.stop(deadline_s=PATIENCE_S)
+    assert transport.lines == [8, 8, 4]
+    assert created == [pod.name for pod in pods(20)]
+    assert recorder.counts.sent == 20
+
+
+async def test_one_that_is_refused_in_a_line_is_tried_again_alone() -> None:
+    async with stage() as s:
+        s.faults.answer(500, count=1, verb="create")
+        for pod in pods(5):
+            s.recorder.scheduled(pod, "n1")
+        await s.sent(5)
+        assert len(s.events) == 5
+        assert s.recorder.counts.failed == 0
+
+
+async def test_a_line_that_breaks_leaves_each_event_there_once() -> None:
+    async with stage() as s:
+        s.faults.drop(verb="create", after_effect=True)
+        for pod in pods(5):
+            s.recorder.scheduled(pod, "n1")
+        await s.sent(5)
+        assert len(s.events) == 5
+        assert s.recorder.counts.failed == 0
+
+
+async def test_after_a_line_without_an_answer_events_go_alone_for_a_while() -> None:
+    async with virtual_clock() as clock, anyio.create_task_group() as tasks:
+        transport = ScriptTransport(in_turn(Answer(hang=True), Answer(201)), clock)
+        settings = EventSettings(senders=1)
+        recorder = EventRecorder(client_over(transport, clock), "c", "i", settings)
+        tasks.start_soon(recorder.run)
+        lines = []
+        for pause_s in (2 * settings.request_timeout_s, settings.line_pause_s, 1.0):
+            for pod in pods(3):
+                recorder.scheduled(pod, f"n{clock.now_s}")
+            await clock.sleep(pause_s)
+            lines.append(len(transport.lines))
+        await recorder.stop(deadline_s=PATIENCE_S)
+    assert lines == [1, 1, 2]
+    assert recorder.counts.sent == 9
+
+
+async def test_an_event_that_occurs_again_while_it_is_sent_becomes_a_series() -> None:
+    async with stage() as s:
+        for pod in pods(3):
+            s.recorder.failed_scheduling(pod, "no")
+        with anyio.fail_after(PATIENCE_S):
+            while s.recorder.waiting:
+                await anyio.lowlevel.checkpoint()
+        s.recorder.failed_scheduling(pods(3)[1], "no")
+        await s.sent(4)
+        assert len(s.events) == 3
+        assert [e["series"]["count"] for e in s.events if e.get("series")] == [2]
 
 
 async def test_a_pod_of_253_characters_has_an_event() -> None:

@@ -21,8 +21,13 @@ OK_CHUNKED = OK_HEAD + b"Transfer-Encoding: chunked\r\n\r\n"
 
 
 def fed(*pieces: bytes) -> HttpAnswer | None:
+    answers = fed_line(1, *pieces)
+    return answers[0] if answers is not None else None
+
+
+def fed_line(due: int, *pieces: bytes) -> list[HttpAnswer] | None:
     parser = AnswerParser()
-    answers = [parser.feed(piece) for piece in pieces]
+    answers = [parser.feed(piece, due) for piece in pieces]
     assert not any(answers[:-1]), "complete before its last byte"
     return answers[-1]
 
@@ -67,10 +72,53 @@ def test_one_answer_after_the_other() -> None:
     first = parser.feed(chunked([b"one"]))
     second = parser.feed(plain(404, b"two", "Retry-After: 3"))
     third = parser.feed(b"HTTP/1.1 204 No Content\r\n\r\n")
-    assert first is not None
-    assert first.body == b"one"
-    assert second == HttpAnswer(404, b"two", "3", reusable=True)
-    assert third == HttpAnswer(204, b"", None, reusable=True)
+    assert first == [HttpAnswer(200, b"one", None, reusable=True)]
+    assert second == [HttpAnswer(404, b"two", "3", reusable=True)]
+    assert third == [HttpAnswer(204, b"", None, reusable=True)]
+
+
+@given(
+    st.lists(st.binary(max_size=50), min_size=1, max_size=5),
+    st.booleans(),
+    st.lists(st.integers(0, 10_000), max_size=8),
+)
+def test_a_line_of_answers_however_it_is_cut(
+    bodies: list[bytes], in_chunks: bool, places: list[int]
+) -> None:
+    whole = [chunked([body] if body else []) if in_chunks else plain(200, body) for body in bodies]
+    answers = fed_line(len(bodies), *cut(b"".join(whole), places))
+    assert answers == [HttpAnswer(200, body, None, reusable=True) for body in bodies]
+
+
+@given(st.integers(1, 4), st.integers(1, 4), st.lists(st.integers(0, 10_000), max_size=4))
+def test_more_answers_than_are_due_are_refused(due: int, more: int, places: list[int]) -> None:
+    parser = AnswerParser()
+    pieces = cut(plain(200, b"x") * (due + more), places)
+    enough = len(plain(200, b"x")) * due
+    for piece in pieces:
+        enough -= len(piece)
+        if enough < 0:
+            with pytest.raises(MalformedHttpError, match="more than was asked for"):
+                parser.feed(piece, due)
+            return
+        if parser.feed(piece, due) is not None:
+            assert not enough
+            return  # the pool ends the connection at the next piece, for which nobody waits
+    raise AssertionError("all that was due had come")
+
+
+def test_a_line_that_ends_with_the_connection_lacks_no_answer() -> None:
+    parser = AnswerParser()
+    assert parser.feed(plain(200, b"a") + b"HTTP/1.0 200 OK\r\n\r\nb", 2) is None
+    assert parser.end(2) == [
+        HttpAnswer(200, b"a", None, reusable=True), HttpAnswer(200, b"b", None, reusable=False)
+    ]  # fmt: skip
+
+
+def test_a_line_that_breaks_off_is_none() -> None:
+    parser = AnswerParser()
+    assert parser.feed(plain(200, b"a") + b"HTTP/1.0 200 OK\r\n\r\nb", 3) is None
+    assert parser.end(3) is None
 
 
 def test_interim_answers_are_passed_over() -> None:
@@ -82,7 +130,7 @@ def test_a_body_without_length_ends_with_the_connection() -> None:
     parser = AnswerParser()
     assert parser.feed(b"HTTP/1.0 200 OK\r\n\r\nab") is None
     assert parser.feed(b"cd") is None
-    assert parser.end() == HttpAnswer(200, b"abcd", None, reusable=False)
+    assert parser.end() == [HttpAnswer(200, b"abcd", None, reusable=False)]
 
 
 @pytest.mark.parametrize(
@@ -128,15 +176,16 @@ BODIES = [b"", b"abc", b"abcd", b"abc\r\n", b"3\r\nabc\r\n0\r\n\r\n", b"3\nabc\n
 def outcome(pieces: list[bytes]) -> HttpAnswer | str:
     """What comes of it, to the end of the connection."""
     parser = AnswerParser()
-    answer = None
+    answers = None
     for piece in pieces:
-        if answer is not None:
+        if answers is not None:
             return "refused"  # as the pool does with what nobody asked for
         try:
-            answer = parser.feed(piece)
+            answers = parser.feed(piece)
         except MalformedHttpError:
             return "refused"
-    return answer or parser.end() or "broken off"
+    answers = answers or parser.end()
+    return answers[0] if answers else "broken off"
 
 
 @given(

@@ -166,6 +166,53 @@ async def test_an_answer_that_breaks_off_is_of_unknown_fate(said: bytes) -> None
     assert caught.value.sent
 
 
+@pytest.mark.parametrize("run", [asyncio.run, uvloop.run])
+def test_a_line_of_requests_is_sent_at_once_and_answered_in_turn(run: Any) -> None:
+    async def patient(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        """Begins to answer when the last of three requests is there."""
+        for _ in range(3):
+            await reader.readuntil(b"\r\n\r\n")
+        for number in range(3):
+            writer.write(answer(b"%d" % number))
+            await writer.drain()
+        await polite(reader, writer)
+
+    async def scenario() -> None:
+        server = Server(patient)
+        async with server.run() as endpoint, pool() as connections:
+            answers = await connections.exchange_line(endpoint, REQUEST * 3, 3, 10.0)
+            assert [found.body for found in answers] == [b"0", b"1", b"2"]
+            assert (await connections.exchange(endpoint, REQUEST, 10.0)).body == b"hello"
+        assert server.accepted == 1
+
+    run(scenario())
+
+
+@pytest.mark.parametrize(
+    "said",
+    [
+        answer(b"one"),
+        answer(b"one") + b"HTTP/1.1 200 OK\r\n",
+        answer(b"one", b"Connection: close\r\n"),
+        answer(b"one", b"Connection: close\r\n") + answer(b"two"),
+        answer(b"one") * 3,
+    ],
+)
+async def test_a_line_that_is_not_answered_to_its_end_is_of_unknown_fate(said: bytes) -> None:
+    async def broken(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(said)
+        await writer.drain()
+
+    server = Server(broken)
+    async with server.run() as endpoint, pool() as connections:
+        for _ in range(2):
+            with pytest.raises(NoAnswerError) as caught:
+                await connections.exchange_line(endpoint, REQUEST * 2, 2, 10.0)
+            assert caught.value.sent
+    assert server.accepted == 2
+
+
 async def silent(reader: asyncio.StreamReader, _: asyncio.StreamWriter) -> None:
     await reader.read()
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import heapq
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from datetime import datetime, timedelta
 from itertools import count
@@ -18,7 +18,7 @@ from asched.kube.credentials import Credentials, FixedCredentials
 from asched.kube.errors import NoAnswerError
 from asched.kube.http1 import HttpAnswer
 from asched.kube.timing import RetryPolicy
-from asched.kube.transport import ApiRequest
+from asched.kube.transport import ApiRequest, one_by_one
 from tests.kube.harness import BEGIN, Answer, Asked, Script
 
 
@@ -85,6 +85,8 @@ class ScriptTransport:
     def __init__(self, script: Script, clock: VirtualClock) -> None:
         self._script = script
         self._clock = clock
+        self.lines: list[int] = []
+        """How many requests went in each line."""
 
     async def exchange(self, credentials: Credentials, request: ApiRequest) -> HttpAnswer:
         answer = self._script(
@@ -96,15 +98,25 @@ class ScriptTransport:
         assert isinstance(answer.body, bytes)
         return HttpAnswer(answer.status, answer.body, None, reusable=True)
 
+    async def exchange_line(
+        self, credentials: Credentials, requests: Sequence[ApiRequest]
+    ) -> list[HttpAnswer]:
+        self.lines.append(len(requests))
+        return await one_by_one(self, credentials, requests)
+
     async def open(self, credentials: Credentials, request: ApiRequest) -> _Silence:
         return _Silence()
 
 
 def scripted_client(script: Script, clock: VirtualClock) -> ApiClient:
     """A client of a script, without a network."""
+    return client_over(ScriptTransport(script, clock), clock)
+
+
+def client_over(transport: ScriptTransport, clock: VirtualClock) -> ApiClient:
     credentials = Credentials("http://script", "")
     return ApiClient(
-        ScriptTransport(script, clock),
+        transport,
         FixedCredentials(credentials),
         credentials,
         clock=clock,

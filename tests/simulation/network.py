@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from enum import Enum
 from random import Random
 from typing import NamedTuple
@@ -11,7 +11,7 @@ from typing import NamedTuple
 from asched.kube.credentials import Credentials
 from asched.kube.errors import NoAnswerError
 from asched.kube.http1 import HttpAnswer
-from asched.kube.transport import ApiRequest
+from asched.kube.transport import ApiRequest, one_by_one
 from asched.sim.cluster import Cluster
 from asched.sim.errors import ApiError, too_many_requests
 from asched.sim.handlers import Request, answer
@@ -220,6 +220,11 @@ class Wire:
         if course.fate is Fate.FAILING_DONE:
             return refusal(ApiError(course.code, "", "injected: but done", details={}))
         return found
+
+    async def exchange_line(
+        self, credentials: Credentials, requests: Sequence[ApiRequest]
+    ) -> list[HttpAnswer]:
+        return await one_by_one(self, credentials, requests)
 
     async def open(self, credentials: Credentials, request: ApiRequest) -> SimulatedWatch | Refused:
         del credentials
