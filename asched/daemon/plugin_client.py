@@ -114,7 +114,8 @@ class LimitedTime:
 
 
 class UnlimitedTime:
-    """That of DefaultBinder, which awaits nothing but us: it is not cancelled.
+    """That of DefaultBinder, which awaits nothing but us: it is not cancelled, and nobody is guarded
+    from it.
 
     It binds nearly every pod, so there is nothing here that costs time.
     """

@@ -91,16 +91,16 @@ class PluginWork:
         status: object = None
         error: BaseException | None = None
         try:
-            with PluginTasks(plugin.name, point) as tasks:
-                if isinstance(time, LimitedTime):
+            if isinstance(time, LimitedTime):
+                with PluginTasks(plugin.name, point) as tasks:
                     self._waiting(1)
                     try:
                         with time.scope:
                             status = await _not_cancelled_by_itself(method, client, tasks)
                     finally:
                         self._waiting(-1)
-                else:
-                    status = await _not_cancelled_by_itself(method, client, tasks)
+            else:
+                status = await method(client)
         except anyio.get_cancelled_exc_class():
             raise
         except BaseException as raised:  # noqa: BLE001  third-party code runs here

@@ -174,8 +174,13 @@ class EventRecorder:
     # -- recording ----------------------------------------------------------------------------
 
     def scheduled(self, pod: PodRef, node: str) -> None:
+        """Happens to a pod once, so there is no series to look for, and none is kept from growing."""
         note = f"Successfully assigned {pod.namespace}/{pod.name} to {node}"
-        self._record("Scheduled", "Binding", "Normal", note, pod)
+        self.counts.recorded += 1
+        now, now_s = self._client.clock.utc(), self._client.clock.monotonic_s()
+        self._end_series(now_s)
+        key = _Key("Scheduled", note, pod, None)
+        self._enqueue(self._occurrence(key, "Binding", "Normal", now, now_s))
 
     def failed_scheduling(self, pod: PodRef, message: str) -> None:
         self._record("FailedScheduling", "Scheduling", "Warning", message, pod)
@@ -210,6 +215,14 @@ class EventRecorder:
             if known.count == 2 or now_s >= due_s:
                 self._enqueue(known)
             return
+        occurrence = self._series[key] = self._occurrence(key, action, event_type, now, now_s)
+        self._enqueue(occurrence)
+
+    def _occurrence(
+        self, key: _Key, action: str, event_type: str, now: datetime, now_s: float
+    ) -> _Occurrence:
+        """A new one."""
+        regarding, related = key.regarding, key.related
         event = _Event(
             api_version="events.k8s.io/v1",
             kind="Event",
@@ -218,15 +231,13 @@ class EventRecorder:
             reporting_controller=self._controller,
             reporting_instance=self._instance,
             action=action,
-            reason=reason,
+            reason=key.reason,
             regarding=_reference(regarding),
-            note=cut_note(note),
+            note=cut_note(key.note),
             type=event_type,
             related=_reference(related) if related is not None else None,
         )
-        occurrence = _Occurrence(event, now, now_s)
-        self._series[key] = occurrence
-        self._enqueue(occurrence)
+        return _Occurrence(event, now, now_s)
 
     def _name(self, pod_name: str, now: datetime) -> str:
         """``<pod>.<nanoseconds in hex>`` like client-go's, unique here, and never too long."""

@@ -133,6 +133,18 @@ async def test_a_series_that_ends_is_updated_a_last_time() -> None:
         assert series["count"] == 3
 
 
+async def test_pods_that_are_scheduled_end_no_series() -> None:
+    settings = EventSettings(series_limit=2)
+    async with stage(settings) as s:
+        for _ in range(2):
+            s.recorder.failed_scheduling(POD, "no")
+            for pod in pods(5):
+                s.recorder.scheduled(pod, "n1")
+        await s.sent(11)
+        failed = [e for e in s.events if e["reason"] == "FailedScheduling"]
+    assert [e["series"]["count"] for e in failed] == [2]
+
+
 async def test_a_series_whose_event_has_expired_goes_on_in_a_new_one() -> None:
     async with stage() as s:
         s.recorder.failed_scheduling(POD, "no")
