@@ -22,7 +22,7 @@ from asched.daemon.pauses import Pauses
 from asched.daemon.plugin_client import Ending
 from asched.daemon.session_effects import SessionEffects
 from asched.daemon.telemetry.stopwatch import CycleStopwatch
-from asched.framework.interface import Eviction, Victim
+from asched.framework.interface import Eviction
 from asched.framework.pod_info import PodInfo
 from asched.framework.status import REJECTIONS
 from asched.kube.client import ApiClient
@@ -60,14 +60,16 @@ BackoffFactory = Callable[[], Backoff]
 
 
 class _Told(NamedTuple):
-    """The condition we last wrote for a pod."""
+    """What we last said on a pod, or are about to say."""
 
     uid: str
     message: str
     reason: Reason
     nominated_node: str
+    """What the API server says once it has heard us, unless somebody else has a say."""
     since: datetime | None
     """When the pod began to be unscheduled; None where it was before we came, as it says itself."""
+    written: bool = False
 
 
 class Effects:
@@ -109,6 +111,9 @@ class Effects:
         self.limits = plugins.limits
         self._told: dict[str, _Told] = {}
         """By the pod's key. Left out again when the pod is bound or gone."""
+        self._nominations: dict[str, str] = {}
+        """By the pod's uid: the nomination, or its end where it is empty, that the next PATCH in the
+        pod's lane carries. A later word on the condition replaces an earlier one, but not this."""
 
     @property
     def under_way(self) -> int:
@@ -137,12 +142,17 @@ class Effects:
         if entry is None:
             return  # gone in the very turn that decided it
         match decision:
-            case Assigned() | PermitAllowed():
+            case Assigned():
+                if self._nominations.get(decision.uid):
+                    # Room was made on a node, and now it has one: nobody needs to hear of it.
+                    self._forget_told(decision.key, decision.uid)
+                self._bindings.begin_if_due(entry)
+            case PermitAllowed():
                 self._bindings.begin_if_due(entry)
             case Rejected():
                 self._tell(entry.info, decision.message, "Unschedulable", decision.nominated_node)
                 for displaced in decision.displaced:
-                    self._clear_nomination(displaced)
+                    self._nominate(displaced.key, displaced.uid, "")
                 for victim in decision.victims:
                     self._evict(self._cluster.evictions[victim.uid])
             case EvictionDecided():
@@ -179,6 +189,10 @@ class Effects:
         for eviction in self._cluster.evictions.values():
             self._evict(eviction)
         self._sessions.resume()
+        for node, pods in self._cluster.nominator.by_node.items():
+            for info in pods.values():
+                if info.pod.status.nominated_node_name != node:
+                    self._nominate(info.key, info.uid, node)
         if self._lanes:
             log.info("effects decided before the start", effects=len(self._lanes))
 
@@ -223,19 +237,44 @@ class Effects:
         known = self._told.get(info.key)
         if known is not None and known.uid != info.uid:
             known = None
-        node = nominated if nominated is not None else (known.nominated_node if known else "")
-        since = known.since if known else self._unscheduled_since(info)
-        told = _Told(info.uid, message, reason, node, since)
-        if told == known:
+        change = self._nomination_to_tell(info, nominated, known)
+        if change is not None:
+            self._nominations[info.uid] = change
+        elif known is not None and (known.message, known.reason) == (message, reason):
             return
-        self._told[info.key] = told
-        self._lanes.submit(info.uid, "tell", partial(self._patch, info, told, nominated))
+        node = change
+        if node is None:
+            node = known.nominated_node if known else info.pod.status.nominated_node_name
+        since = known.since if known else self._unscheduled_since(info)
+        told = self._told[info.key] = _Told(info.uid, message, reason, node, since)
+        self._lanes.submit(info.uid, "tell", partial(self._patch, info, told))
+
+    def _nomination_to_tell(
+        self, info: PodInfo, decided: str | None, known: _Told | None
+    ) -> str | None:
+        """The nomination that the API server has yet to hear of, empty for the end of one; None where it
+        knows, or is about to.
+
+        One that was decided is written unless the pod says so already, as in kube-scheduler
+        (``updatePod`` with ``ModeOverride``). A decision that leaves it as it is writes nothing
+        (``ModeNoop``), unless an earlier word has not arrived, be it one from before a restart: then what
+        the state holds differs from what the watch shows.
+        """
+        shown = info.pod.status.nominated_node_name
+        if decided is None:
+            held = self._cluster.nominator.node_of(info.key)
+            return None if held == shown or (known and held == known.nominated_node) else held
+        if known is None or (known.written and decided == known.nominated_node):
+            # Somebody else may have overruled us since.
+            return None if decided == shown else decided
+        return None if decided == known.nominated_node else decided
 
     def _unscheduled_since(self, info: PodInfo) -> datetime | None:
         known = [c.status for c in info.pod.status.conditions if c.type == POD_SCHEDULED]
         return None if known == ["False"] else self._clock.utc()
 
-    async def _patch(self, info: PodInfo, told: _Told, nominated: str | None) -> None:
+    async def _patch(self, info: PodInfo, told: _Told) -> None:
+        nominated = self._nominations.pop(info.uid, None)
         entry = self._cluster.entry(info.key, info.uid)
         if entry is None or entry.phase is not PodPhase.PENDING:
             self._unsay(info.key, told)  # a node was found meanwhile, or the pod went
@@ -249,6 +288,9 @@ class Effects:
         )
         if not isinstance(outcome, Done):
             self._unsay(info.key, told)
+            self._leave_to_next(info.key, info.uid, nominated)
+        elif self._told.get(info.key) is told:
+            self._told[info.key] = told._replace(written=True)
         if isinstance(outcome, Refused | Unknown):
             log.warning("condition not written", pod=info.key, error=outcome.message)
 
@@ -257,20 +299,38 @@ class Effects:
         if self._told.get(key) is told:
             del self._told[key]
 
+    def _leave_to_next(self, key: str, uid: str, nominated: str | None) -> None:
+        """That nomination was not written: what waits in the lane to be said carries it, unless another
+        one was decided since. Where nothing waits, the next attempt finds that it is missing."""
+        waiting = self._told.get(key)
+        if nominated is not None and waiting is not None and waiting.uid == uid:
+            self._nominations.setdefault(uid, nominated)
+
     def _forget_told(self, key: str, uid: str) -> None:
+        self._nominations.pop(uid, None)
         known = self._told.get(key)
         if known is not None and known.uid == uid:
             del self._told[key]
 
-    def _clear_nomination(self, displaced: Victim) -> None:
-        self._forget_told(displaced.key, displaced.uid)
-        ref = PodRef.of(displaced.key, displaced.uid)
-        self._lanes.submit(displaced.uid, "clear nomination", partial(self._run_clearing, ref))
+    def _nominate(self, key: str, uid: str, node: str) -> None:
+        """Say the nomination alone, empty for the end of one."""
+        self._forget_told(key, uid)
+        self._nominations[uid] = node
+        ref = PodRef.of(key, uid)
+        self._lanes.submit(uid, "nominate", partial(self._run_nomination, ref, node))
 
-    async def _run_clearing(self, ref: PodRef) -> None:
-        outcome = await self._writer.nominate(ref, "")
+    async def _run_nomination(self, ref: PodRef, node: str) -> None:
+        if self._nominations.get(ref.uid) != node:
+            return  # what was said before this carried it, or what follows says another node
+        del self._nominations[ref.uid]
+        entry = self._cluster.entry(ref.key, ref.uid)
+        if entry is None or (node and entry.phase is not PodPhase.PENDING):
+            return
+        outcome = await self._writer.nominate(ref, node)
+        if not isinstance(outcome, Done):
+            self._leave_to_next(ref.key, ref.uid, node)
         if isinstance(outcome, Refused | Unknown):
-            log.warning("nomination not cleared", pod=ref.key, error=outcome.message)
+            log.warning("nomination not written", pod=ref.key, node=node, error=outcome.message)
 
     # -- evictions ----------------------------------------------------------------------------
 

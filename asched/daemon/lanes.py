@@ -48,7 +48,8 @@ class Lanes:
 
     def submit(self, lane: str, kind: str, job: Job) -> None:
         """Run ``job`` after what is in the lane already. One of the same kind that has not begun
-        is replaced: only the newest word on a matter is worth saying."""
+        is replaced: only the newest word on a matter is worth saying. What only the earlier one would
+        say is lost with it, so a job that may say less looks up what is to be said as it begins."""
         queue = self._lanes.get(lane)
         if queue is None:
             self._lanes[lane] = deque([(kind, job)])

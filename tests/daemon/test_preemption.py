@@ -9,6 +9,9 @@ import anyio
 from asched.sim.kubelet import Kubelets, KubeletTimings
 from tests.daemon.world import World, world
 
+NEVER_S = 3600.0
+"""A delay that outlasts any test."""
+
 
 def add_classes(w: World, **values: int) -> None:
     for name, value in values.items():
@@ -89,3 +92,26 @@ async def test_a_nomination_that_is_overtaken_is_cleared(tmp_path: Path) -> None
             await w.until(lambda: nominated(w, "middle") == "n0")
             w.add_pod("urgent", "1900m", priorityClassName="high")
             await w.until(lambda: nominated(w, "urgent") == "n0" and nominated(w, "middle") == "")
+
+
+async def test_a_nomination_that_a_crash_kept_from_the_api_server_is_told_after_the_restart(
+    tmp_path: Path,
+) -> None:
+    async with world(tmp_path, nodes=1, cpu="2") as w:
+        add_classes(w, low=1, high=1000)
+        w.add_pod("victim", "1500m", priorityClassName="low")
+        async with w.daemon():
+            await w.until(lambda: w.node_of("victim") == "n0")
+        w.faults.on_request = lambda verb, resource: w.touch()
+        w.faults.delay(NEVER_S, count=100, verb="patch", resource="pods/status")
+        w.add_pod("urgent", "1800m", priorityClassName="high")
+        with anyio.CancelScope() as scope:
+            async with w.daemon() as daemon:
+                await w.until(lambda: w.faults.shown > 0)
+                scope.cancel()
+        assert daemon.cluster.nominator.node_of("default/urgent") == "n0"
+        assert nominated(w, "urgent") == ""
+        w.faults.clear()
+        async with w.daemon():
+            # No kubelet runs: the victim keeps its place, so nothing is decided meanwhile.
+            await w.until(lambda: nominated(w, "urgent") == "n0")
