@@ -144,15 +144,14 @@ async def explain(
     """
     key = await find_pod(journal, pod)
     end = (await journal.head()).seq if at_ns is None else await last_seq_at(journal, at_ns)
-    recorded = [tried for tried in await attempts_of(journal, key) if tried.seq <= end]
-    if not recorded:
+    newest = (await attempts_of(journal, key, end)).for_newest()
+    if not newest:
         when = "" if at_ns is None else " until then"
         if attempt is not None:
             raise AuditError(f"no attempt {attempt}: pod {key} was never tried{when}")
         state = await state_before(journal, load, end + 1)
         found = _untried(state, key, when)
     else:
-        newest = [tried for tried in recorded if tried.record.uid == recorded[-1].record.uid]
         chosen = choose_attempt(newest, attempt)
         state = await state_before(journal, load, chosen.seq)
         numbers = tuple(dict.fromkeys(tried.record.attempt for tried in newest))

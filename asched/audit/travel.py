@@ -11,7 +11,7 @@ from asched.journal.codec import object_subject
 from asched.journal.store import JournalStore
 from asched.state.cluster import ClusterState
 from asched.state.fold import Fold
-from asched.state.records import Assigned, AttemptFailed, Rejected
+from asched.state.records import Assigned, AttemptFailed, ObjectSeen, PodSeen, Rejected
 
 AttemptRecord = Assigned | Rejected | AttemptFailed
 """The decisions that end an attempt."""
@@ -22,6 +22,18 @@ class RecordedAttempt(NamedTuple):
 
     seq: int
     record: AttemptRecord
+
+
+class Attempts(NamedTuple):
+    """What was tried for the pods of one key, one after the other."""
+
+    made: list[RecordedAttempt]
+    """Oldest first."""
+    newest_uid: str
+    """Of the pod that came last, tried or not; empty where no record tells."""
+
+    def for_newest(self) -> list[RecordedAttempt]:
+        return [attempt for attempt in self.made if attempt.record.uid == self.newest_uid]
 
 
 async def state_before(journal: JournalStore, load: PluginLoader, seq: int) -> ClusterState:
@@ -46,14 +58,25 @@ async def fold_before(journal: JournalStore, load: PluginLoader, seq: int) -> Fo
     return fold
 
 
-async def attempts_of(journal: JournalStore, key: str) -> list[RecordedAttempt]:
-    """All attempts for pods of that key, oldest first, but for what is in the archive."""
+async def attempts_of(journal: JournalStore, key: str, end: int) -> Attempts:
+    """What was tried for pods of that key in the records up to ``end``, but for what is in the
+    archive."""
     archived = await journal.archived()
-    return [
-        RecordedAttempt(stored.seq, stored.record)
-        async for stored in journal.read(archived.seq, subject=object_subject("Pod", key))
-        if isinstance(stored.record, AttemptRecord)
-    ]
+    made: list[RecordedAttempt] = []
+    newest_uid = ""
+    async for stored in journal.read(archived.seq, subject=object_subject("Pod", key)):
+        if stored.seq > end:
+            break
+        match stored.record:
+            case ObjectSeen(object=seen):
+                newest_uid = seen.metadata.uid
+            case PodSeen(uid=uid):
+                newest_uid = uid
+            case Assigned() | Rejected() | AttemptFailed() as record:
+                # Where that pod was seen may be in the archive.
+                newest_uid = record.uid
+                made.append(RecordedAttempt(stored.seq, record))
+    return Attempts(made, newest_uid)
 
 
 def choose_attempt(attempts: list[RecordedAttempt], number: int | None) -> RecordedAttempt:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
+from pathlib import Path
 from random import Random
+from typing import Any
 
 import pytest
 
@@ -10,8 +13,11 @@ from asched.audit.explain import Explanation, explain
 from asched.audit.pods import AuditError, PodName
 from asched.audit.travel import attempts_of, state_before
 from asched.framework.registry import Registry
-from asched.state.records import Assigned
-from tests.audit.recording import REGISTRY, Recording, node, pod, woken_pod
+from asched.journal.archiving import archive
+from asched.journal.checkpoints import keep_boundary
+from asched.journal.opening import open_journal
+from asched.state.records import Assigned, ObjectSeen, PodSeen
+from tests.audit.recording import BEGIN_NS, REGISTRY, Recording, node, pod, woken_pod
 
 
 async def told(recording: Recording, name: str, attempt: int | None = None) -> Explanation:
@@ -72,8 +78,9 @@ async def test_every_attempt_of_a_busy_history_is_reproduced() -> None:
     recording = busy_history(Random(3))
     journal = await recording.journal()
     kinds = set()
+    last_seq = len(recording.records)
     for key in sorted({*recording.state.pods}):
-        for attempt in await attempts_of(journal, key):
+        for attempt in (await attempts_of(journal, key, last_seq)).made:
             found = await explain(
                 journal, PodName.parse(key), REGISTRY.load, attempt=attempt.record.attempt
             )
@@ -126,6 +133,66 @@ async def test_a_gated_pod_was_never_tried_and_says_why() -> None:
     assert "example.com/quota" in found.message
 
 
+def recreated(**spec: Any) -> Recording:
+    """``web-0`` runs and goes, and five seconds later another of that name comes."""
+    recording = Recording()
+    recording.see(node("n", "8"), pod("web-0", uid="first"))
+    recording.bind(recording.decide())
+    recording.lose(pod("web-0", uid="first"))
+    recording.turn(5.0)
+    recording.see(pod("web-0", uid="second", **spec))
+    recording.decide()
+    return recording
+
+
+GATED = {"schedulingGates": [{"name": "example.com/quota"}]}
+
+
+async def test_of_a_pod_made_anew_and_not_yet_tried_the_old_one_is_not_told() -> None:
+    found = await told(recreated(**GATED), "web-0")
+    assert (found.uid, found.outcome, found.attempts) == ("second", "gated", ())
+    assert found.decision.kind == "none"
+
+
+async def test_a_pod_made_anew_like_another_is_told_of_too() -> None:
+    recording = recreated(**GATED)
+    like = pod("other-0", uid="like", **GATED)
+    recording.add(ObjectSeen(like, template=1))
+    third_created_at = datetime(2026, 1, 1, tzinfo=UTC)
+    recording.lose(pod("web-0", uid="second"))
+    recording.add(PodSeen("default/web-0", "third", 1, third_created_at))
+    found = await told(recording, "web-0")
+    assert (found.uid, found.outcome) == ("third", "gated")
+
+
+async def test_before_it_was_made_anew_the_old_one_is_told() -> None:
+    journal = await recreated(**GATED).journal()
+    name, at_ns = PodName.parse("web-0"), BEGIN_NS + 1_000_000_000
+    found = await explain(journal, name, REGISTRY.load, at_ns=at_ns)
+    assert (found.uid, found.decision.kind, found.attempts) == ("first", "assigned", (1,))
+
+
+async def test_the_attempts_of_a_pod_made_anew_are_its_own() -> None:
+    found = await told(recreated(), "web-0", 1)
+    assert (found.uid, found.decision.kind, found.attempts) == ("second", "assigned", (1,))
+    with pytest.raises(AuditError, match="no attempt 1: pod default/web-0 was never tried"):
+        await told(recreated(**GATED), "web-0", 1)
+
+
+async def test_a_pod_that_was_seen_in_the_archive_alone_is_told(tmp_path: Path) -> None:
+    recording = Recording()
+    recording.see(node("n", "8"), pod("web-0"))
+    recording.turn(5.0)
+    recording.decide()
+    async with open_journal(str(tmp_path / "journal.db")) as store:
+        await recording.store_in(store)
+        before_ns = BEGIN_NS + 4_000_000_000
+        await keep_boundary(store, REGISTRY.load, before_ns)
+        assert await archive(store, tmp_path, before_ns=before_ns, archived_at_ns=1)
+        found = await explain(store, PodName.parse("web-0"), REGISTRY.load)
+    assert (found.uid, found.decision.kind) == ("uid-web-0", "assigned")
+
+
 async def test_only_the_nodes_that_prefilter_left_are_looked_at() -> None:
     recording = Recording()
     term = {"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["b"]}]}
@@ -168,13 +235,14 @@ async def test_the_state_before_a_record_is_the_state_as_it_was() -> None:
     journal = await recording.journal()
     before = await state_before(journal, REGISTRY.load, 1)
     assert (before.now_ns, before.profiles, len(before.pods)) == (0, {}, 0)
-    [rejected, assigned] = await attempts_of(journal, "default/web")
+    last_seq = len(recording.records)
+    [rejected, assigned] = (await attempts_of(journal, "default/web", last_seq)).made
     then = await state_before(journal, REGISTRY.load, rejected.seq)
     assert "default/web" in then.queue.active
     assert then.nodes.cluster_size == 2
     later = await state_before(journal, REGISTRY.load, assigned.seq)
     assert later.nodes.cluster_size == 3
-    last = await state_before(journal, REGISTRY.load, len(recording.records) + 1)
+    last = await state_before(journal, REGISTRY.load, last_seq + 1)
     assert not last.pods
 
 
