@@ -145,7 +145,7 @@ def recreated(**spec: Any) -> Recording:
     return recording
 
 
-GATED = {"schedulingGates": [{"name": "example.com/quota"}]}
+GATED: dict[str, Any] = {"schedulingGates": [{"name": "example.com/quota"}]}
 
 
 async def test_of_a_pod_made_anew_and_not_yet_tried_the_old_one_is_not_told() -> None:
