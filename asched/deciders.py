@@ -6,26 +6,12 @@ what one of them decided the others decide as well.
 
 from __future__ import annotations
 
-from typing import Protocol
-
 from asched.batch.decide import SessionDecider
 from asched.batch.registry import SessionRegistry
 from asched.cycle.decide import AttemptObserver, Decider
 from asched.framework.sessions import SessionOutcome
 from asched.state.cluster import ClusterState
 from asched.state.records import Decision
-
-
-class Deciding(Protocol):
-    """Decides over one state."""
-
-    def next(self) -> tuple[Decision, ...]:
-        """The next decisions, empty where there is nothing to decide now. All are to be folded
-        before the next call."""
-
-    def next_timer_ns(self) -> int | None:
-        """When there is something to decide by itself, nanoseconds since the epoch: a permit's time
-        is up, a session is due. Only a decision moves it on."""
 
 
 class AllDeciders:
@@ -45,11 +31,15 @@ class AllDeciders:
         self._sessions = SessionDecider(cluster, source)
 
     def next(self) -> tuple[Decision, ...]:
+        """The next decisions, empty where there is nothing to decide now. All are to be folded
+        before the next call."""
         if self._cluster.sessions and (decisions := self._sessions.next()):
             return decisions
         return self._pods.next()
 
     def next_timer_ns(self) -> int | None:
+        """When there is something to decide by itself, nanoseconds since the epoch: a permit's time
+        is up, a session is due. Only a decision moves it on."""
         cluster = self._cluster
         times = (
             cluster.permits.next_deadline_ns(),

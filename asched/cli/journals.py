@@ -28,7 +28,6 @@ JournalOption = Annotated[
         "--journal", envvar=JOURNAL_ENV, help="The journal: a file, or a URL (docs/journal.md)."
     ),
 ]
-PodArgument = Annotated[str, typer.Argument(metavar="POD", help="NAME or NAMESPACE/NAME.")]
 
 Question = Callable[[JournalStore, PodName, Registry], Awaitable[T]]
 

@@ -108,11 +108,6 @@ class Inspection(msgspec.Struct, frozen=True):
     failed_plugin: str = ""
     """The plugin whose failure is the outcome ``error``."""
 
-    def rank_of(self, node: str) -> int:
-        """The place of a feasible node by total, from 1; equal totals share one."""
-        own = self.total[self.feasible.index(node)]
-        return 1 + sum(1 for total in self.total if total > own)
-
 
 def inspect(cluster: ClusterState, profile: Profile, pod: PodInfo) -> Inspection:
     """What an attempt for ``pod`` would find in ``cluster`` as it is. All nodes are looked at,

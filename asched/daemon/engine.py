@@ -159,11 +159,6 @@ class Engine:
         """Why the journal cannot be written now; empty while it can."""
         return self._commits.trouble
 
-    @property
-    def journal_failures(self) -> int:
-        """Appends that had to be repeated."""
-        return self._commits.failures
-
     # -- the loop -----------------------------------------------------------------------------
 
     async def run(self) -> None:

@@ -61,9 +61,6 @@ SESSIONS = frozenset(
     | {Permission(group, "podgroups", "patch") for group in _POD_GROUPS - {_OWN}}
 )
 """What batch sessions use beside it."""
-ANNOTATIONS = frozenset({Permission("", "pods", "patch")})
-"""What plugins that annotate pods use beside it. What custom resources that plugins read take, ``list``
-and ``watch``, depends on them."""
 GANGS = frozenset(
     {Permission(group, "podgroups", verb) for group in _POD_GROUPS for verb in ("list", "watch")}
     | {Permission(_OWN, "podgroups/status", "patch")}

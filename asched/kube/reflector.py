@@ -412,11 +412,6 @@ class ClusterWatch:
             annotations=self.annotations if resource is Resource.PODS else (),
         )
 
-    @property
-    def unsynced(self) -> tuple[WatchedResource, ...]:
-        """The resources that the sink has had no list of yet; without them, nothing is decided."""
-        return tuple(r.resource for r in self.reflectors if not r.synced)
-
     async def run(self) -> None:
         """Watch until cancelled.
 

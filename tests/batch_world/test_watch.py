@@ -57,7 +57,7 @@ async def test_a_definition_that_is_installed_later_is_found() -> None:
         watch = ClusterWatch(client, heard, resources)
         async with running(watch.run):
             await heard.until_listed(len(resources))
-            assert watch.unsynced == ()
+            assert all(reflector.synced for reflector in watch.reflectors)
             listed = [change.resource for change in heard.changes if isinstance(change, Listed)]
             assert listed[: len(resources)] == [*resources]
             assert listed[len(resources) - 1] is Resource.PODS

@@ -93,7 +93,6 @@ async def test_a_full_disk_stops_decisions_and_loses_nothing(tmp_path: Path) -> 
                 await limit(1_000_000)
                 await w.until(lambda: not w.unbound())
                 assert daemon.troubles() == []
-                assert daemon.engine.journal_failures > 0
             assert (await store.head()).seq > held
         finally:
             await database.close()

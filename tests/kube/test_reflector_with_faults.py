@@ -127,7 +127,7 @@ async def test_a_server_that_restarts() -> None:
             watch = ClusterWatch(client, view, [Resource.NODES])
             async with anyio.create_task_group() as tasks:
                 tasks.start_soon(watch.run)
-                await view.until(lambda: not watch.unsynced)
+                await view.until(lambda: all(r.synced for r in watch.reflectors))
                 tasks.cancel_scope.cancel()
     server.cluster.create("nodes", {"metadata": {"name": "a"}})
     async with client_for(f"http://127.0.0.1:{port}", clock) as client:

@@ -99,10 +99,6 @@ class Explainer:
         """Those that the trail has not taken yet."""
         self._questions: deque[_Question] = deque()
 
-    def __len__(self) -> int:
-        """Disagreements that are not explained yet."""
-        return len(self._questions)
-
     def due_ns(self) -> int | None:
         """When the first open question can be answered, if nothing more happens."""
         if not self._questions:

@@ -112,10 +112,6 @@ class Follower:
 
     # -- looking at it ------------------------------------------------------------------------
 
-    @property
-    def open_questions(self) -> int:
-        return len(self._explainer)
-
     def due_ns(self) -> int | None:
         """When :meth:`explained` has something to give, if nothing more happens."""
         return self._explainer.due_ns()
