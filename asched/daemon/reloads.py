@@ -117,12 +117,12 @@ class Reloads:
             await requests.refuse("there is no configuration file (--config)")
             return
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(self._watch, self._file)
+            tasks.start_soon(self._watch)
             while True:
                 await requests.next()
                 await self._reload(self._file, "SIGHUP")
 
-    async def _watch(self, file: ConfigFile) -> None:
+    async def _watch(self) -> None:
         while True:
             await self._clock.sleep(LOOK_EVERY_S)
             await self.look()

@@ -75,7 +75,7 @@ async def recorded_history(
         if stored.seq % PROGRESS_EVERY == 0:
             progress(stored.seq)
     if follower is None:
-        raise AuditError(await _nothing_there(journal, period))
+        raise AuditError(await _nothing_there(journal))
     if not (fold.state.profiles or fold.state.sessions):
         raise AuditError("the journal holds no configuration up to then: nothing was scheduled")
     recorded = follower.run(end_ns)
@@ -103,7 +103,7 @@ async def _of_shadow_mode(journal: JournalStore) -> bool:
     return False
 
 
-async def _nothing_there(journal: JournalStore, period: Period) -> str:
+async def _nothing_there(journal: JournalStore) -> str:
     begin = end = None
     archived, head = (await journal.archived()).seq, (await journal.head()).seq
     async for stored in journal.read(archived, archived + 1):

@@ -135,7 +135,7 @@ class HistoryFollower:
                 if record.kind == "Node":
                     self._node_gone(record.key, now_ns)
             case r.Assigned() | r.Rejected() | r.AttemptFailed():
-                self._attempted(record, now_ns)
+                self._attempted(record)
             case r.EvictionFailed():
                 self._spared(record.uid)
             case r.ShadowCompared():
@@ -143,7 +143,7 @@ class HistoryFollower:
             case _:
                 pass
 
-    def _attempted(self, record: r.Assigned | r.Rejected | r.AttemptFailed, now_ns: int) -> None:
+    def _attempted(self, record: r.Assigned | r.Rejected | r.AttemptFailed) -> None:
         life = self._by_uid.get(record.uid)
         if life is None:
             return

@@ -67,8 +67,8 @@ class ReclaimRound:
                 continue
             job = jobs.pop()
             self._trace.line("job", job.id)
-            reclaim = self._for_gang if self._for_gangs else self._for_one_task
-            if reclaim(queue, job):
+            again = self._for_gang(queue, job) if self._for_gangs else self._for_one_task(job)
+            if again:
                 self._queues.push(queue)
 
     def _hunt(self, job: Job) -> Hunt:
@@ -82,7 +82,7 @@ class ReclaimRound:
 
     # -- as kube-batch ------------------------------------------------------------------------
 
-    def _for_one_task(self, queue: Queue, job: Job) -> bool:
+    def _for_one_task(self, job: Job) -> bool:
         """Whether a task of the job got somebody's room. The job is done with either way."""
         session, names = self._session, self._session.node_books.names
         tasks = self._tasks[job.id]

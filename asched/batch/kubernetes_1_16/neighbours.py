@@ -83,17 +83,17 @@ class Neighbours:
         placed = [*self._placed()]
         apart = _terms(pod, TermKind.REQUIRED_ANTI_AFFINITY)
         if apart:
-            passed &= ~self._near_one(apart, pod, placed)[0]
+            passed &= ~self._near_one(apart, placed)[0]
         together = _terms(pod, TermKind.REQUIRED_AFFINITY)
         if together:
-            near, anybody = self._near_one(together, pod, placed)
+            near, anybody = self._near_one(together, placed)
             # The first of a series may start anywhere.
             if anybody or not _means_in_all(together, pod):
                 passed &= near
         return passed
 
     def _near_one(
-        self, terms: Sequence[WeightedTerm], pod: PodInfo, placed: Iterable[Task]
+        self, terms: Sequence[WeightedTerm], placed: Iterable[Task]
     ) -> tuple[BoolColumn, bool]:
         """(Where one and the same task is meant by all terms and near by all of them, whether any
         task is meant by all)."""
