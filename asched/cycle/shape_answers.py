@@ -142,7 +142,7 @@ class ShapeAnswers:
         self._objects_cursor = table.objects_cursor
 
     def _renew(self, pod: PodInfo, rows: list[int] | None) -> None:
-        """``rows`` changed; None for all."""
+        """``rows`` changed, and each holds a node: one that goes changes the layout. None for all."""
         table = self._table
         outgrown = len(self.findings.statuses) > table.size + _SPARE_STATUSES
         if rows is None or outgrown or len(rows) * PATCH_SHARE > max(table.size, 64):
@@ -207,7 +207,7 @@ class ShapeAnswers:
             self._patch_filters(pod, self._object_findings, self._object_filters, rows)
         self.findings.take_over(self._object_findings, rows)
         self._patch_filters(pod, self.findings, self._row_filters, rows)
-        after = (self.findings.rank[rows] == PASSES) & self._table.alive[rows]
+        after = self.findings.rank[rows] == PASSES
         if not np.array_equal(after, before):
             self.feasible[rows] = after
             self.count += int(np.count_nonzero(after)) - int(np.count_nonzero(before))
@@ -216,9 +216,6 @@ class ShapeAnswers:
     def _patch_row(self, pod: PodInfo, row: int, objects_too: bool) -> None:
         """As :meth:`_patch`, for one row, as it changes with each placement."""
         findings, before = self.findings, self.feasible.item(row)
-        if not self._table.alive.item(row):
-            self._pass_over(row)
-            return
         refusal = self._refusal(pod, row) if self._filters_by_fullness else None
         if objects_too:
             self._object_findings.pass_row(row)
@@ -234,13 +231,6 @@ class ShapeAnswers:
         if findings.code[row] != said:
             self._counted = None
         self._set_feasible(row, findings.passes(row))
-
-    def _pass_over(self, row: int) -> None:
-        """There is no node in this row any more, which plugins could be asked about."""
-        self._object_findings.pass_row(row)
-        self.findings.pass_row(row)
-        self._counted = None
-        self._set_feasible(row, False)
 
     def _set_feasible(self, row: int, after: bool) -> None:
         before = self.feasible.item(row)

@@ -96,8 +96,8 @@ class ShapeScores:
         self._scored, self._leaders = False, None
 
     def rows_changed(self, rows: Iterable[int], objects_too: bool) -> None:
-        """The nodes in these rows changed; ``objects_too``: the objects of some of them as well, not
-        only the pods on them."""
+        """The nodes in these rows changed, and none went; ``objects_too``: the objects of some of them
+        as well, not only the pods on them."""
         if self._scored:
             self._changed.update(rows)
             self._objects_changed |= objects_too
@@ -204,10 +204,6 @@ class ShapeScores:
 
     def _score_row(self, pod: PodInfo, row: int, objects_too: bool) -> None:
         """As :meth:`_patch`, for one row."""
-        if not self._table.alive.item(row):
-            if self._leaders is not None:
-                self._leaders.set(row, INFEASIBLE)
-            return
         if objects_too:
             objects = [w for w in self._scores if w.plugin.scope is Scope.NODE_OBJECT]
             self._enter_scores(row, objects, self._scores_of(pod, row, objects))
