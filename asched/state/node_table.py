@@ -88,7 +88,7 @@ class NodeTable(Nodes):
         self._images = ImageIndex()
         self._stamps = self._zeros(np.int64)
         self._row_log: ChangeLog[int] = ChangeLog(LOGGED)
-        self._object_log: ChangeLog[int] = ChangeLog(LOGGED)
+        self._objects_changed = 0
         self._pod_log: ChangeLog[tuple[int, PodInfo, int]] = ChangeLog(LOGGED)
         self._version = 0
         self._by_ticket: RowArray | None = None
@@ -269,12 +269,12 @@ class NodeTable(Nodes):
 
     @property
     def objects_cursor(self) -> int:
-        """The present end of the log of rows whose node object changed, came or went."""
-        return self._object_log.cursor
+        """How many times a node object came or changed."""
+        return self._objects_changed
 
     def objects_changed_since(self, cursor: int) -> bool:
-        """Whether any row's node object changed since ``cursor``."""
-        return self._object_log.cursor != cursor
+        """Whether any row's node object came or changed since ``cursor``."""
+        return self._objects_changed != cursor
 
     @property
     def pods_cursor(self) -> int:
@@ -309,7 +309,8 @@ class NodeTable(Nodes):
             row, images
         ):
             self._layout_changed()
-        self._object_changed(row)
+        self._objects_changed += 1
+        self._row_changed(row)
         if old is None:
             if self._images:
                 self._layout_changed()
@@ -343,10 +344,6 @@ class NodeTable(Nodes):
         self._version += 1
         self._layout_changed()
         self._row_changed(row)
-
-    def _object_changed(self, row: int) -> None:
-        self._row_changed(row)
-        self._object_log.append(row)
 
     def _row_changed(self, row: int) -> None:
         self._fullness[row] = None

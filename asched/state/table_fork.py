@@ -27,6 +27,5 @@ def fork(table: NodeTable) -> NodeTable:
     twin._ports = copy.deepcopy(table._ports)
     twin._views, twin._capacities, twin._amount_columns, twin._sweep = {}, {}, [], None
     twin._row_log = ChangeLog(LOGGED)
-    twin._object_log = ChangeLog(LOGGED)
     twin._pod_log = ChangeLog(LOGGED)
     return twin
