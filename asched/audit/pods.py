@@ -66,14 +66,24 @@ class PodName(NamedTuple):
 
 async def find_pod(journal: JournalStore, pod: PodName) -> str:
     """The key of the pod that the user means, among those that records outside of the archive speak
-    of.
+    of. Only where that is not plain from the name are all of them listed: there may be millions.
 
     Raises :class:`AuditError` (see :meth:`PodName.choose`) and
     :class:`~asched.journal.errors.JournalError`.
     """
+    if pod.namespace and await _speaks_of(journal, str(pod)):
+        return str(pod)
     prefix = object_subject("Pod", "")
     subjects = await journal.subjects(prefix.rstrip("/"))
     archived = await journal.archived()
     return pod.choose(
         (subject.removeprefix(prefix) for subject in subjects), archived_seq=archived.seq
     )
+
+
+async def _speaks_of(journal: JournalStore, key: str) -> bool:
+    """Whether any record outside of the archive is about a pod of that key."""
+    archived = await journal.archived()
+    async for _ in journal.read(archived.seq, subject=object_subject("Pod", key)):
+        return True
+    return False

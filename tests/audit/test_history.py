@@ -303,12 +303,14 @@ async def test_what_is_in_the_archive_is_not_known_before_it_is_deleted(
             await store.delete_archived()
         assert await store.subjects("pod") == ["pod/default/new"]
         archived = (await store.archived()).seq
-        refused = f"knows no pod old, but records 1 to {archived} are in the archive"
-        for ask in (timelines, explain):
-            with pytest.raises(AuditError, match=refused):
-                await ask(store, PodName.parse("old"), REGISTRY.load)
-        [timeline] = await timelines(store, PodName.parse("new"), REGISTRY.load)
-        assert [type(entry) for entry in timeline.entries] == [Deletion]
+        for old in ("old", "default/old"):
+            refused = f"knows no pod {old}, but records 1 to {archived} are in the archive"
+            for ask in (timelines, explain):
+                with pytest.raises(AuditError, match=refused):
+                    await ask(store, PodName.parse(old), REGISTRY.load)
+        for new in ("new", "default/new"):
+            [timeline] = await timelines(store, PodName.parse(new), REGISTRY.load)
+            assert [type(entry) for entry in timeline.entries] == [Deletion]
 
 
 async def test_a_pod_that_is_archived_while_it_is_looked_for(
