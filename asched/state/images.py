@@ -17,16 +17,17 @@ class ImageIndex:
     for all of them: here that of the lowest row.
     """
 
-    __slots__ = ("_columns", "_names", "_rows")
+    __slots__ = ("_columns", "_names", "sizes")
 
     def __init__(self) -> None:
-        self._rows: dict[str, dict[int, int]] = {}
+        self.sizes: dict[str, dict[int, int]] = {}
+        """By image, by row: as how many bytes it is reported."""
         self._names: dict[int, tuple[str, ...]] = {}
         self._columns: dict[str, Int64Column] = {}
 
     def __bool__(self) -> bool:
         """Whether any node has an image."""
-        return bool(self._rows)
+        return bool(self.sizes)
 
     def set_row(self, row: int, images: Sequence[ContainerImage]) -> bool:
         """The images of a row are now these. Returns whether anything changed."""
@@ -35,15 +36,15 @@ class ImageIndex:
             for name in image.names:
                 sizes.setdefault(name, image.size_bytes)
         before = self._names.get(row, ())
-        if tuple(sizes) == before and all(self._rows[n][row] == s for n, s in sizes.items()):
+        if tuple(sizes) == before and all(self.sizes[n][row] == s for n, s in sizes.items()):
             return False
         for name in before:
-            holders = self._rows[name]
+            holders = self.sizes[name]
             del holders[row]
             if not holders:
-                del self._rows[name]
+                del self.sizes[name]
         for name, size_bytes in sizes.items():
-            self._rows.setdefault(name, {})[row] = size_bytes
+            self.sizes.setdefault(name, {})[row] = size_bytes
         if sizes:
             self._names[row] = tuple(sizes)
         else:
@@ -53,7 +54,7 @@ class ImageIndex:
 
     def column(self, image: str, size: int) -> tuple[Int64Column, int]:
         """(bytes by row, 0 where absent; number of rows that have it)."""
-        holders = self._rows.get(image)
+        holders = self.sizes.get(image)
         if not holders:
             return np.zeros(size, np.int64), 0
         column = self._columns.get(image)

@@ -5,8 +5,12 @@ For tests and simulation, after each record; it looks at everything, so it is no
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import TypeVar
+
 import numpy as np
 
+from asched.framework.nodes import RowArray
 from asched.framework.pod_groups import PodGroupKey, Standing, group_of
 from asched.model.resources import KINDS
 from asched.state.cluster import ClusterState, PodEntry, PodPhase
@@ -14,6 +18,8 @@ from asched.state.node_table import NodeTable
 from asched.state.pod_fold import standing_of
 
 _HOLDS_BACK_PREEMPTORS = "DefaultPreemption"
+
+T = TypeVar("T")
 
 
 def check(state: ClusterState) -> None:
@@ -210,16 +216,48 @@ def _check_columns(state: ClusterState) -> None:
             fresh.add_pod(entry.node, entry.info)
     counted, placed = table.pods_counted, fresh.pods_counted
     _demand(counted == placed, f"{counted} pods are counted on nodes, {placed} are placed")
+    rows: list[int] = []
     for name in fresh.names:
-        mine, afresh = table.row_of(name), fresh.row_of(name)
-        _demand(mine is not None, f"node {name} has no row")
-        assert mine is not None
-        assert afresh is not None
-        for column, kept, rebuilt in _columns(table, fresh):
-            _demand(
-                bool(kept[mine] == rebuilt[afresh]),
-                f"node {name}: column {column} says {kept[mine]}, its pods say {rebuilt[afresh]}",
-            )
+        kept_at = table.row_of(name)
+        _demand(kept_at is not None, f"node {name} has no row")
+        assert kept_at is not None
+        rows.append(kept_at)
+    # The rows of the fresh one are in the order of its names.
+    mine = np.array(rows, np.intp)
+    for column, kept, rebuilt in _columns(table, fresh):
+        if not np.array_equal(kept[mine], rebuilt):
+            index = int(np.flatnonzero(kept[mine] != rebuilt)[0])
+            said = f"says {kept[mine[index]]}, its pods say {rebuilt[index]}"
+            raise AssertionError(f"node {fresh.names[index]}: column {column} {said}")
+    _check_marks(table, fresh, mine)
+
+
+def _check_marks(table: NodeTable, fresh: NodeTable, mine: RowArray) -> None:
+    """Labels, taints, ports and images, which the two tables number each in its own way."""
+    for key in {**table._labels.columns, **fresh._labels.columns}:
+        kept, rebuilt = table.label(key).values(), fresh.label(key).values()
+        _demand(
+            [kept[row] for row in mine] == rebuilt, f"label {key} is kept other than the nodes say"
+        )
+    kept_taints, new_taints = table.taints, fresh.taints
+    _demand(
+        [kept_taints.sets[number] for number in kept_taints.ids[mine]]
+        == [new_taints.sets[number] for number in new_taints.ids],
+        "taints are kept other than the nodes say",
+    )
+    ports = _by_name(table, table._ports.taken), _by_name(fresh, fresh._ports.taken)
+    _demand(ports[0] == ports[1], "ports are taken other than by the pods there")
+    images = _by_name(table, table._images.sizes), _by_name(fresh, fresh._images.sizes)
+    _demand(images[0] == images[1], "images are kept on others than the nodes that hold them")
+
+
+def _by_name(
+    table: NodeTable, kept: Mapping[T, Mapping[int, object]]
+) -> dict[T, dict[str, object]]:
+    return {
+        thing: {table.names[row]: said for row, said in rows.items()}
+        for thing, rows in kept.items()
+    }
 
 
 _Column = np.ndarray[tuple[int, ...], np.dtype[np.generic]]

@@ -20,20 +20,21 @@ def ports_collide(wanted: HostPort, taken: HostPort) -> bool:
 class PortIndex:
     """For each (protocol, port), the rows where it is taken and on which addresses."""
 
-    __slots__ = ("_taken",)
+    __slots__ = ("taken",)
 
     def __init__(self) -> None:
-        self._taken: dict[tuple[str, int], dict[int, Counter[str]]] = {}
+        self.taken: dict[tuple[str, int], dict[int, Counter[str]]] = {}
+        """By protocol and port, by row: how often it is taken on each address."""
 
     def add(self, row: int, ports: Iterable[HostPort]) -> None:
         for port in ports:
-            rows = self._taken.setdefault((port.protocol, port.port), {})
+            rows = self.taken.setdefault((port.protocol, port.port), {})
             rows.setdefault(row, Counter())[port.ip] += 1
 
     def remove(self, row: int, ports: Iterable[HostPort]) -> None:
         for port in ports:
             key = (port.protocol, port.port)
-            rows = self._taken[key]
+            rows = self.taken[key]
             addresses = rows[row]
             addresses[port.ip] -= 1
             if not addresses[port.ip]:
@@ -41,13 +42,13 @@ class PortIndex:
             if not addresses:
                 del rows[row]
             if not rows:
-                del self._taken[key]
+                del self.taken[key]
 
     def conflicting_rows(self, ports: Sequence[HostPort]) -> list[int]:
         """Rows where any of ``ports`` cannot be had, in no particular order, possibly repeated."""
         found: list[int] = []
         for wanted in ports:
-            rows = self._taken.get((wanted.protocol, wanted.port))
+            rows = self.taken.get((wanted.protocol, wanted.port))
             if not rows:
                 continue
             if wanted.ip == ANY_IP:

@@ -6,7 +6,8 @@ from collections.abc import Callable
 
 import pytest
 
-from asched.framework.pod_info import PodInfo
+from asched.framework.pod_info import HostPort, PodInfo
+from asched.model.node import Taint
 from asched.state import records as r
 from asched.state.cluster import ClusterState, PodPhase
 from asched.state.invariants import check
@@ -46,6 +47,30 @@ def _bound_in_queue(state: ClusterState) -> None:
     state.pods["default/pending"].node = "n0"
 
 
+def _another_amount(state: ClusterState) -> None:
+    state.nodes._requested["cpu"][0] += 1
+
+
+def _another_label(state: ClusterState) -> None:
+    state.nodes._labels.columns["zone"][0] = -1
+
+
+def _a_label_of_nobody(state: ClusterState) -> None:
+    state.nodes._labels.set_row(0, {"left": "over"}, {}, 64)
+
+
+def _another_taint(state: ClusterState) -> None:
+    state.nodes._taint_ids[0] = 0
+
+
+def _a_port_of_nobody(state: ClusterState) -> None:
+    state.nodes._ports.add(0, (HostPort("TCP", 80, "0.0.0.0"),))
+
+
+def _an_image_of_nobody(state: ClusterState) -> None:
+    state.nodes._images.set_row(0, ())
+
+
 @pytest.mark.parametrize(
     ("breach", "told"),
     [
@@ -56,11 +81,18 @@ def _bound_in_queue(state: ClusterState) -> None:
         (_nominate_placed, "pod default/placed is nominated to n0 but is not pending as such"),
         (_wait_unassumed, "pod default/placed waits for Permit on n0 but is not assumed there"),
         (_bound_in_queue, "pod default/pending is bound but active"),
+        (_another_amount, "node n0: column requested cpu says 501, its pods say 500"),
+        (_another_label, "label zone is kept other than the nodes say"),
+        (_a_label_of_nobody, "label left is kept other than the nodes say"),
+        (_another_taint, "taints are kept other than the nodes say"),
+        (_a_port_of_nobody, "ports are taken other than by the pods there"),
+        (_an_image_of_nobody, "images are kept on others than the nodes that hold them"),
     ],
 )
 def test_each_breach_is_told(breach: Callable[[ClusterState], None], told: str) -> None:
     fold = a_fold(*DEFAULT)
-    for item in (a_node("n0"), a_pod("placed", on="n0"), a_pod("pending")):
+    marked = a_node("n0", labels={"zone": "a"}, taints=(Taint(key="x"),), images={"app:v1": 9})
+    for item in (marked, a_pod("placed", on="n0"), a_pod("pending")):
         fold.apply(r.ObjectSeen(item))
     check(fold.state)
     breach(fold.state)
