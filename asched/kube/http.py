@@ -113,7 +113,9 @@ class HttpTransport:
         if credentials.proxy is not None:
             return await (await self.open(credentials, request)).whole()
         route = self._route_of(credentials)
-        return await self._pool.exchange(route.endpoint, route.request(request), request.timeout_s)
+        return await self._pool.exchange(
+            route.endpoint, route.request(request), request.timeout_s, request.may_send
+        )
 
     async def exchange_line(
         self, credentials: Credentials, requests: Sequence[ApiRequest]
@@ -122,8 +124,9 @@ class HttpTransport:
             return await one_by_one(self, credentials, requests)
         route = self._route_of(credentials)
         line = b"".join(map(route.request, requests))
+        first = requests[0]
         return await self._pool.exchange_line(
-            route.endpoint, line, len(requests), requests[0].timeout_s
+            route.endpoint, line, len(requests), first.timeout_s, first.may_send
         )
 
     def _route_of(self, credentials: Credentials) -> _Route:

@@ -50,7 +50,9 @@ class PermittedTransport:
         if not self._permit.leads():
             raise NoAnswerError("not sent: this replica does not lead", sent=False)
         left_s = self._permit.lease_left_s()
-        return request._replace(timeout_s=min(request.timeout_s, left_s))
+        return request._replace(
+            timeout_s=min(request.timeout_s, left_s), may_send=self._permit.leads
+        )
 
     async def open(self, credentials: Credentials, request: ApiRequest) -> OpenAnswer:
         return await self._transport.open(credentials, request)

@@ -11,12 +11,14 @@ from __future__ import annotations
 import asyncio
 import ssl
 from collections import deque
+from collections.abc import Callable
 from contextlib import suppress
 from typing import NamedTuple, cast
 from urllib.parse import urlsplit
 
 from asched.kube.errors import NoAnswerError
 from asched.kube.http1 import AnswerParser, HttpAnswer, MalformedHttpError
+from asched.kube.transport import always
 
 
 class Endpoint(NamedTuple):
@@ -143,17 +145,28 @@ class ConnectionPool:
         """Connections that wait for their next request."""
         return len(self._idle)
 
-    async def exchange(self, endpoint: Endpoint, request: bytes, timeout_s: float) -> HttpAnswer:
+    async def exchange(
+        self,
+        endpoint: Endpoint,
+        request: bytes,
+        timeout_s: float,
+        may_send: Callable[[], bool] = always,
+    ) -> HttpAnswer:
         """Send a whole request, head and body, and wait for its answer.
 
         Raises NoAnswerError where none came within ``timeout_s``; the wait for a free connection
-        counts.
+        counts. After such a wait ``may_send`` is asked: a lease that was good before may have run out.
         """
-        (answer,) = await self.exchange_line(endpoint, request, 1, timeout_s)
+        (answer,) = await self.exchange_line(endpoint, request, 1, timeout_s, may_send)
         return answer
 
     async def exchange_line(
-        self, endpoint: Endpoint, requests: bytes, due: int, timeout_s: float
+        self,
+        endpoint: Endpoint,
+        requests: bytes,
+        due: int,
+        timeout_s: float,
+        may_send: Callable[[], bool] = always,
     ) -> list[HttpAnswer]:
         """Send ``due`` whole requests at once, one after the other, and wait for their answers, which
         come in the same order (pipelining, RFC 9112, 9.3.2).
@@ -165,9 +178,11 @@ class ConnectionPool:
             ends_s = self.loop.time() + timeout_s
             connection = await self._wait_for_one(endpoint, ends_s)
             timeout_s = ends_s - self.loop.time()
-            if timeout_s <= 0:
+            late = timeout_s <= 0
+            if late or not may_send():
                 self._put_back(connection)
-                raise NoAnswerError("no connection was free in time", sent=False)
+                why = "no connection was free in time" if late else "no longer permitted"
+                raise NoAnswerError(f"not sent: {why}", sent=False)
         try:
             return await connection.ask(requests, due, timeout_s)
         finally:

@@ -6,7 +6,7 @@ each time gives a client another one, which needs no network.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import NamedTuple, Protocol
 from urllib.parse import urlsplit
 
@@ -14,6 +14,10 @@ from asched.kube.credentials import Credentials
 from asched.kube.errors import NoAnswerError
 from asched.kube.http1 import HttpAnswer
 from asched.kube.timing import Clock
+
+
+def always() -> bool:
+    return True
 
 
 class ApiRequest(NamedTuple):
@@ -25,6 +29,8 @@ class ApiRequest(NamedTuple):
     content_type: str
     body: bytes | None
     timeout_s: float
+    may_send: Callable[[], bool] = always
+    """Asked once more after any wait for a connection. Where it says no nothing is sent."""
 
 
 class OpenAnswer(Protocol):
@@ -62,8 +68,8 @@ class Transport(Protocol):
     async def exchange_line(
         self, credentials: Credentials, requests: Sequence[ApiRequest]
     ) -> list[HttpAnswer]:
-        """Send short requests without waiting for the answers in between; the ``timeout_s`` of the
-        first is for all. For what repeats without harm.
+        """Send short requests without waiting for the answers in between; ``timeout_s`` and ``may_send``
+        of the first are for all. For what repeats without harm.
 
         Raises NoAnswerError where one has no answer: which were carried out is unknown then.
         """

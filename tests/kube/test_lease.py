@@ -19,7 +19,7 @@ from asched.kube.lease import LeaderElector, LeaseName
 from asched.sim.cluster import Cluster
 from asched.sim.http import ApiServer
 from asched.sim.store import Change
-from tests.daemon.world import ObservedFaults
+from tests.daemon.world import ObservedFaults, world
 from tests.kube.harness import Answer, Asked, Script, json_bytes, refusal
 from tests.kube.virtual_time import HANGS, VirtualClock, scripted_client, virtual_clock
 
@@ -283,3 +283,25 @@ async def test_who_is_not_fit_to_lead_is_no_candidate() -> None:
         await ours.acquire(lambda: clock.now_s >= 60)
         assert 60 <= clock.now_s < 65
     assert lease.methods == ["GET", "PUT"]
+
+
+class Ending(Permitted):
+    """Leads when it is asked first, and no more when the request has waited for a connection."""
+
+    def __init__(self) -> None:
+        super().__init__(6.0)
+
+    def leads(self) -> bool:
+        led, self.left_s = super().leads(), 5.0
+        return led
+
+
+async def test_nothing_is_sent_by_who_led_before_it_waited_for_a_connection(
+    tmp_path: Path,
+) -> None:
+    async with world(tmp_path) as w, connect(w.kubeconfig) as client:
+        with pytest.raises(NoAnswerError, match="does not lead") as refused:
+            await client.permitted(Ending()).request(
+                "PUT", "/api/v1/namespaces/default", body=b"{}"
+            )
+    assert not refused.value.sent

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import ssl
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -311,3 +313,76 @@ def test_the_ports_of_urls() -> None:
     assert Endpoint.of("http://a/x", None, None)[:3] == ("a", 80, None)
     assert Endpoint.of("https://[::1]", None, None)[:2] == ("::1", 443)
     assert Endpoint.of("https://a:6443", None, "b").tls is not None
+
+
+async def test_who_waited_for_a_connection_is_asked_again_whether_to_send() -> None:
+    """A leader's lease may have run out meanwhile, or its process been stopped."""
+    asked = []
+    allowed = True
+
+    async def one_after_the_other(
+        reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> None:
+        nonlocal allowed
+        while head := await reader.readuntil(b"\r\n\r\n"):
+            asked.append(head)
+            allowed = False
+            writer.write(answer(b"hello"))
+
+    server = Server(one_after_the_other)
+    async with server.run() as endpoint, pool(limit=1) as connections:
+        send = partial(connections.exchange, endpoint, REQUEST, 10.0)
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(send)
+            await anyio.lowlevel.checkpoint()  # it is the first
+            with pytest.raises(NoAnswerError, match="no longer permitted") as refused:
+                await send(lambda: allowed)
+        assert not refused.value.sent
+        assert (await send()).body == b"hello", "the connection is not lost"
+    assert (len(asked), server.accepted) == (2, 1)
+
+
+async def test_who_waited_for_a_new_connection_is_asked_again_as_well() -> None:
+    server = Server(polite)
+    async with server.run() as endpoint, pool() as connections:
+        with pytest.raises(NoAnswerError, match="no longer permitted"):
+            await connections.exchange(endpoint, REQUEST, 10.0, lambda: False)
+        assert connections.idle == server.accepted == 1
+
+
+@pytest.mark.parametrize("run", [asyncio.run, uvloop.run])
+def test_a_request_leaves_at_once_whatever_holds_the_loop_then(run: Any) -> None:
+    """Else it would leave after a long turn of the engine, when the lease may have run out."""
+    arrived = threading.Event()
+
+    def listen(listener: socket.socket) -> None:
+        connection, _ = listener.accept()
+        with connection:
+            connection.recv(1)
+            arrived.set()
+            connection.recv(1000)
+            connection.recv(1)
+
+    async def scenario() -> None:
+        port = listener.getsockname()[1]
+        endpoint = Endpoint.of(f"http://127.0.0.1:{port}", None, None)
+        async with pool() as connections, anyio.create_task_group() as tasks:
+            loop = asyncio.get_running_loop()
+            # Asked just before it is sent, so that the loop is held right after that.
+            ask = partial(loop.call_soon, hold)
+            tasks.start_soon(connections.exchange, endpoint, REQUEST, 60.0, lambda: bool(ask()))
+            await held.wait()
+            tasks.cancel_scope.cancel()
+
+    def hold() -> None:
+        in_time.append(arrived.wait(10.0))
+        held.set()
+
+    in_time: list[bool] = []
+    held = anyio.Event()
+    with closing(socket.create_server(("127.0.0.1", 0))) as listener:
+        thread = threading.Thread(target=listen, args=(listener,))
+        thread.start()
+        run(scenario())
+        thread.join()
+    assert in_time == [True]
