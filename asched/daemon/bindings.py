@@ -68,6 +68,8 @@ class Bindings:
         binding of a pod that is gone may not have ended when that of its namesake begins."""
         self._ended: Ending | None = None
         """How it was ended: a binding may begin after that, for what was decided before."""
+        self.left_in_doubt = False
+        """Whether one was left by a stop though what it had sent may still arrive."""
 
     def begin_if_due(self, entry: PodEntry, *, perhaps_begun: bool = False) -> None:
         """Bind the pod, in its lane, if it has a node and nobody has it wait. ``perhaps_begun``: an
@@ -128,6 +130,8 @@ class Bindings:
                 watch.end()
         if outcome is not None:
             self._ended_with(outcome, binder, queued, info, decided_at_s)
+        else:
+            self.left_in_doubt |= binder.in_doubt
 
     def binder(
         self, perhaps_begun_s: float | None, waiting: Callable[[int], None] | None = None

@@ -153,7 +153,9 @@ async def running_daemon(
         _record_start(configuration, daemon, None if standby else start.epoch)
         office = None
         if leadership is not None:
-            office = Office(leadership, daemon.engine, daemon.inbox, start.epoch)
+            office = Office(
+                leadership, daemon.engine, daemon.inbox, start.epoch, shared=start.held is not None
+            )
         async with anyio.create_task_group() as watching:
             watching.start_soon(_watch, client, daemon, start.held)
             watching.start_soon(_run_engine, daemon.engine, watching.cancel_scope, office)

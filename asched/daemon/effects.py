@@ -121,6 +121,11 @@ class Effects:
         return len(self._lanes)
 
     @property
+    def left_in_doubt(self) -> bool:
+        """Whether a binding was left by a stop that may still arrive."""
+        return self._bindings.left_in_doubt
+
+    @property
     def load(self) -> int:
         """As :attr:`under_way`, without pods that an extender is to bind, or that wait for a plugin of
         the binding cycle: a slow one must not keep us from deciding for pods that it has no part in. Nor

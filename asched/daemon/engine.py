@@ -191,6 +191,11 @@ class Engine:
         return bool(self._effects.under_way)
 
     @property
+    def left_in_doubt(self) -> bool:
+        """Whether a binding was left by the stop that may still arrive."""
+        return self._effects.left_in_doubt
+
+    @property
     def leading(self) -> bool:
         """Whether it decides, as far as it is for the leader to."""
         return not self._standby

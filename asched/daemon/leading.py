@@ -18,12 +18,16 @@ log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 class Office:
     """The engine of one process, and what makes it decide."""
 
-    def __init__(self, leadership: Leadership, engine: Engine, inbox: Inbox, epoch: int) -> None:
-        """``epoch`` is that of the process's claim on its journal."""
+    def __init__(
+        self, leadership: Leadership, engine: Engine, inbox: Inbox, epoch: int, *, shared: bool
+    ) -> None:
+        """``epoch`` is that of the process's claim on its journal; ``shared``: whether the next leader
+        has that journal."""
         self._leadership = leadership
         self._engine = engine
         self._inbox = inbox
         self._epoch = epoch
+        self._shared = shared
         leadership.on_loss = self._lose
 
     async def take(self, client: ApiClient, watch: ClusterWatch) -> None:
@@ -36,7 +40,10 @@ class Office:
 
     async def leave(self) -> None:
         """After the engine has stopped. Where nothing is under way any more the others are told, so
-        that the next one need not wait until the lease runs out."""
+        that the next one need not wait until the lease runs out.
+
+        A binding that may still arrive is under way, too, for a leader that does not know of it: it would
+        give the room away. One that shares the journal binds that pod to the same node."""
         if not self._engine.drained:
             log.warning("leadership is left to run out: effects are under way")
             self._leadership.forfeit()
@@ -45,6 +52,10 @@ class Office:
             self._inbox.put_outcome(LeadershipLost(self._epoch))
             with anyio.move_on_after(LAST_WORD_S):
                 await self._engine.turn()
+        if self._engine.left_in_doubt and not self._shared:
+            log.warning("leadership is left to run out: bindings are in doubt")
+            self._leadership.forfeit()
+            return
         await self._leadership.release()
 
     async def give_up(self) -> None:

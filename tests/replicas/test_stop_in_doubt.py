@@ -1,0 +1,80 @@
+"""A leader that is stopped while it does not know what becomes of a binding that it sent."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import anyio
+import pytest
+
+from asched.daemon.config_file import parse
+from asched.daemon.leadership import candidate
+from asched.daemon.machine import Machine
+from asched.daemon.metrics import Metrics
+from asched.daemon.replica import ReplicaParts, running_replica
+from asched.framework.registry import Registry
+from asched.journal.memory import MemoryStore
+from asched.kube.connection import connect
+from asched.kube.election import LeaseTiming
+from asched.kube.lease import LeaderElector, LeaseName
+from tests.daemon.world import PATIENCE_S, World, world
+
+LEASE = LeaseName("kube-system", "asched")
+
+
+@asynccontextmanager
+async def leader(w: World, *, shared: bool) -> AsyncIterator[None]:
+    """Ends as a process does on SIGTERM."""
+    registry = Registry.discover()
+    async with (
+        connect(w.kubeconfig) as client,
+        connect(w.kubeconfig) as lease_client,
+        candidate(LeaderElector(lease_client, LEASE, "it", LeaseTiming())) as leadership,
+        running_replica(
+            ReplicaParts(
+                parse("", "test", registry, empty_is_defaults=True), registry, client,
+                MemoryStore(), leadership, Metrics(), Machine.of_this_process(),
+            ),
+            shared=shared,
+        ),
+    ):  # fmt: skip
+        await leadership.won.wait()
+        yield
+
+
+def holder(w: World) -> str:
+    lease = w.cluster.get("leases.coordination.k8s.io", LEASE.name, namespace=LEASE.namespace)
+    found: str = lease["spec"]["holderIdentity"]
+    return found
+
+
+@pytest.mark.parametrize(("shared", "left_to"), [(False, "it"), (True, "")])
+async def test_its_lease_runs_out_unless_the_next_one_knows_of_the_binding(
+    tmp_path: Path, shared: bool, left_to: str
+) -> None:
+    """With a journal of its own the next leader would give the room away while the binding may arrive."""
+    async with world(tmp_path, nodes=1) as w:
+        w.faults.on_request = lambda verb, resource: w.touch()
+        w.faults.answer(504, count=1000, resource="pods/binding")
+        with anyio.fail_after(PATIENCE_S):
+            async with leader(w, shared=shared):
+                w.add_pod("p")
+                await w.until(lambda: w.faults.shown >= 2)
+        assert not w.node_of("p")
+        assert holder(w) == left_to
+
+
+@pytest.mark.parametrize("shared", [False, True])
+async def test_what_was_not_sent_or_is_known_to_have_failed_is_no_reason(
+    tmp_path: Path, shared: bool
+) -> None:
+    async with world(tmp_path, nodes=1) as w:
+        w.faults.on_request = lambda verb, resource: w.touch()
+        w.faults.answer(429, count=1000, resource="pods/binding", retry_after_s=0)
+        with anyio.fail_after(PATIENCE_S):
+            async with leader(w, shared=shared):
+                w.add_pod("p")
+                await w.until(lambda: w.faults.shown >= 2)
+        assert holder(w) == ""
