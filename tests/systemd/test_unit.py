@@ -143,6 +143,15 @@ def test_what_cannot_be_used_is_not_tried_again() -> None:
     assert int(one("Service.RestartPreventExitStatus")) == BadInput("").exit_code
 
 
+def test_what_may_pass_is_tried_again_without_an_end() -> None:
+    """Leadership that is lost again and again to an API server that is slow for ten minutes, a credential
+    plugin that has no network yet, a journal whose disk is full: no such unit may end as failed. By
+    default systemd gives up after five starts in ten seconds."""
+    assert one("Service.Restart") == "on-failure"
+    assert one("Unit.StartLimitIntervalSec") == "0"
+    assert seconds(one("Service.RestartSec")) >= 5
+
+
 def test_a_reload_is_the_signal_that_the_daemon_hears() -> None:
     """What it does on it: tests/daemon/test_reload.py."""
     assert one("Service.ExecReload") == "kill -HUP $MAINPID"
