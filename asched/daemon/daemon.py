@@ -76,6 +76,8 @@ _FIRST_ANSWER_TIMEOUT_S = 10.0
 _FIRST_ANSWER_COMPLAINT_S = 60.0
 _EFFECT_RETRY = RetryPolicy(attempts=1, initial_s=0.2, max_s=10.0)
 _CLAIM_RETRY_S = 5.0
+_PASSING = (JournalBusyError, JournalFullError, JournalIOError)
+"""What may be over the next time that the journal is written."""
 _REPORT_EVERY = 100_000
 
 
@@ -196,7 +198,7 @@ async def _claim(journal: JournalStore, machine: Machine, *, patient: bool) -> i
     while True:
         try:
             return await journal.claim(machine.instance, claimed_at_ns=machine.clock.time_ns())
-        except (JournalBusyError, JournalFullError, JournalIOError) as error:
+        except _PASSING as error:
             if not patient:
                 raise
             log.warning("the journal cannot be claimed yet", error=str(error))
@@ -206,10 +208,14 @@ async def _claim(journal: JournalStore, machine: Machine, *, patient: bool) -> i
 async def _run_engine(engine: Engine, watching: anyio.CancelScope, office: Office | None) -> None:
     try:
         await engine.run()
-    except JournalError:
+    except JournalError as error:
         if office is not None:
             await office.give_up()
-        raise
+        # Who was told to stop may stop without its last turn: nothing of that was carried out.
+        stopping = watching.deadline < math.inf
+        if not stopping or not isinstance(error, _PASSING):
+            raise
+        log.warning("stopped while the journal cannot be written", error=str(error))
     # Nothing folds any more what the watches would bring.
     watching.cancel()
 

@@ -115,6 +115,22 @@ async def test_a_leader_that_cannot_write_gives_the_lease_to_one_that_can(tmp_pa
                 tasks.cancel_scope.cancel()
 
 
+async def test_a_leader_that_is_stopped_meanwhile_ends_as_one_that_was_stopped(
+    tmp_path: Path,
+) -> None:
+    store = FullStore()
+    async with world(tmp_path, nodes=1) as w:
+        with anyio.fail_after(PATIENCE_S):
+            async with replica(w, "a", store):
+                w.add_pod("first")
+                await w.until(lambda: bool(w.node_of("first")))
+                store.full = True
+                w.add_pod("second")
+                await store.until_refused(1)
+        assert holder(w) == ""
+        assert not w.node_of("second")
+
+
 async def test_a_standby_that_cannot_write_is_no_candidate(tmp_path: Path) -> None:
     store = FullStore()
     async with world(tmp_path, nodes=1) as w:
