@@ -48,7 +48,8 @@ class Office:
             log.warning("leadership is left to run out: effects are under way")
             self._leadership.forfeit()
             return
-        if self._engine.leading and self._leadership.leads():
+        # Where the last commit failed, it may have been stored: nothing else can take its place.
+        if self._engine.all_committed and self._engine.leading and self._leadership.leads():
             self._inbox.put_outcome(LeadershipLost(self._epoch))
             with anyio.move_on_after(LAST_WORD_S):
                 await self._engine.turn()

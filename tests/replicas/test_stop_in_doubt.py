@@ -1,8 +1,8 @@
-"""A leader that is stopped while it does not know what becomes of a binding that it sent."""
+"""A leader that is stopped while it does not know what became of a binding, or of a commit."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -15,17 +15,40 @@ from asched.daemon.machine import Machine
 from asched.daemon.metrics import Metrics
 from asched.daemon.replica import ReplicaParts, running_replica
 from asched.framework.registry import Registry
+from asched.journal.errors import JournalIOError
 from asched.journal.memory import MemoryStore
+from asched.journal.store import Appended, JournalStore
 from asched.kube.connection import connect
 from asched.kube.election import LeaseTiming
 from asched.kube.lease import LeaderElector, LeaseName
+from asched.state.records import AnyRecord
 from tests.daemon.world import PATIENCE_S, World, world
 
 LEASE = LeaseName("kube-system", "asched")
 
 
+class SilentStore(MemoryStore):
+    """A journal that stores, and at last does not say so any more."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.silent = False
+        self.asked = anyio.Event()
+
+    async def append(
+        self, records: Sequence[AnyRecord], *, written_at_ns: int, first_seq: int | None = None
+    ) -> Appended:
+        appended = await super().append(records, written_at_ns=written_at_ns, first_seq=first_seq)
+        if self.silent:
+            self.asked.set()
+            raise JournalIOError("no answer")
+        return appended
+
+
 @asynccontextmanager
-async def leader(w: World, *, shared: bool) -> AsyncIterator[None]:
+async def leader(
+    w: World, *, shared: bool, store: JournalStore | None = None
+) -> AsyncIterator[None]:
     """Ends as a process does on SIGTERM."""
     registry = Registry.discover()
     async with (
@@ -35,7 +58,7 @@ async def leader(w: World, *, shared: bool) -> AsyncIterator[None]:
         running_replica(
             ReplicaParts(
                 parse("", "test", registry, empty_is_defaults=True), registry, client,
-                MemoryStore(), leadership, Metrics(), Machine.of_this_process(),
+                store or MemoryStore(), leadership, Metrics(), Machine.of_this_process(),
             ),
             shared=shared,
         ),
@@ -77,4 +100,21 @@ async def test_what_was_not_sent_or_is_known_to_have_failed_is_no_reason(
             async with leader(w, shared=shared):
                 w.add_pod("p")
                 await w.until(lambda: w.faults.shown >= 2)
+        assert holder(w) == ""
+
+
+@pytest.mark.parametrize("shared", [False, True])
+async def test_who_does_not_know_what_the_journal_holds_writes_no_last_word(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shared: bool
+) -> None:
+    """The last commit was stored, so that whatever else is to take its place there is refused."""
+    monkeypatch.setattr("asched.daemon.daemon.DRAIN_S", 0.05)
+    store = SilentStore()
+    async with world(tmp_path, nodes=1) as w:
+        with anyio.fail_after(PATIENCE_S):
+            async with leader(w, shared=shared, store=store):
+                store.silent = True
+                w.add_pod("p")
+                await store.asked.wait()
+        assert not w.node_of("p")
         assert holder(w) == ""
