@@ -228,7 +228,8 @@ class ShapeAnswers:
             self._filter_row(pod, findings, self._row_filters, row)
         elif refusal is not None and refusal[0] < findings.rank[row]:
             findings.set(row, *refusal)
-        if findings.code[row] != said:
+        if objects_too or findings.code[row] != said:
+            # A new node may be told what was said of the empty row that it took, and counts now.
             self._counted = None
         self._set_feasible(row, findings.passes(row))
 

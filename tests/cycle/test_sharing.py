@@ -3,12 +3,14 @@ seen nothing decide the same, and so do both forms of a plugin."""
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from asched.cycle.decide import Decider
 from asched.framework.interface import Plugin
+from asched.plugins.node_affinity import NodeAffinity
 from asched.state import records as r
 from asched.state.cluster import ClusterState
 from asched.state.fold import Fold
@@ -26,7 +28,7 @@ from tests.cycle.plugins import (
     RoomForOne,
     RoomForOneUnshared,
 )
-from tests.cycle.scheduling import Scheduling, nodes_of
+from tests.cycle.scheduling import Scheduling, nodes_of, the_one
 from tests.state.objects import a_node, a_pod
 from tests.state.profiles import loader, profile_of
 
@@ -152,3 +154,23 @@ def test_a_shared_plugin_that_looks_at_nodes_is_asked_again_when_they_change(arr
         assert decision.score == 100
     rest = nodes_of(scheduling.decide())
     assert rest["default/needy-too"].startswith("g")
+
+
+def test_a_node_in_the_row_of_one_that_went_is_counted() -> None:
+    """Also where it is refused as whoever looked at the empty row was told."""
+    scheduling = Scheduling(NodeAffinity, RoomForAll)
+    scheduling.see(*(a_node(f"n{i}") for i in range(3)))
+    scheduling.apply(r.ObjectGone("Node", "n1"))
+    messages = []
+    for number in range(2):
+        pod = a_pod(f"p{number}")
+        spec = msgspec.structs.replace(pod.spec, node_selector={"disk": "ssd"})
+        scheduling.see(msgspec.structs.replace(pod, spec=spec))
+        rejected = the_one(scheduling.decide())
+        assert isinstance(rejected, r.Rejected)
+        messages.append(rejected.message)
+        scheduling.see(a_node("n3"))
+    assert messages == [
+        f"0/{nodes} nodes are available: {nodes} node(s) didn't match Pod's node affinity/selector."
+        for nodes in (2, 3)
+    ]
