@@ -92,25 +92,21 @@ class VolumeBooks:
         held = self._choices.get(pod_uid)
         return None if held is None else held[1]
 
-    def claimant(self, volume: str) -> ClaimRef | None:
-        """The claim a volume is promised to. Pods that share the claim promise it together."""
-        holders = self._volumes.get(volume)
-        return None if holders is None else next(iter(holders.values()))
-
     @property
     def promised(self) -> Iterable[str]:
         """The volumes promised to any claim."""
         return self._volumes.keys()
 
     def promised_to(self, claim: PersistentVolumeClaim) -> Iterable[str]:
-        """The volumes promised to a claim."""
+        """The volumes promised to a claim. Pods that share the claim promise one together; another
+        pod may have promised it to a claim of that name which is gone."""
         wanted = ClaimRef.of(claim)
-        return [name for name in self._volumes if self.claimant(name) == wanted]
+        return [name for name, claims in self._volumes.items() if wanted in claims.values()]
 
     def chosen_node(self, claim: PersistentVolumeClaim) -> str | None:
-        """The node for which the claim's volume is to be made."""
+        """The node for which the claim's volume is to be made. Whoever chose one for a claim of that
+        name which is gone has no say."""
         choosers = self._nodes.get(claim.key)
         if choosers is None:
             return None
-        uid, node = next(iter(choosers.values()))
-        return node if uid == claim.uid else None
+        return next((node for uid, node in choosers.values() if uid == claim.uid), None)
