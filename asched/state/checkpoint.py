@@ -71,6 +71,7 @@ class Image(NamedTuple):
     templates: tuple[TemplateForm, ...]
     last_template: int
     objects: tuple[AnyObject, ...]
+    resources: tuple[tuple[str, ...], tuple[str, ...]]
     rows: list[tuple[str, list[PodInfo]]]
     strays: list[tuple[str, list[PodInfo]]]
     entries: list[tuple[PodInfo, EntryForm]]
@@ -106,6 +107,7 @@ def image_of_state(state: ClusterState) -> Image:
             for of_kind in state.objects_of.values()
             for kept in of_kind.values()
         ),
+        ((*table._allocatable,), (*table._requested,)),
         [(name, [*table.pods(row)]) for row, name in enumerate(table.names)],
         [(name, [*pods.values()]) for name, pods in table._strays.items()],
         [(entry.info, _entry_form(entry)) for entry in state.pods.values()],
@@ -226,6 +228,7 @@ def encode(image: Image) -> bytes:
         tuple(pods.whole),
         tuple(pods.copies),
         image.objects,
+        image.resources,
         rows,
         strays,
         entries,
@@ -366,6 +369,10 @@ def _fill_nodes(state: ClusterState, form: StateForm, pods: _Pods) -> None:
     """Every node in the row where it was, with its pods in their order."""
     table, nodes = state.nodes, state.objects(Node)
     free = []
+    # Sessions tell a resource that is no more from one that never was, and name them in this order.
+    for columns, names in zip((table._allocatable, table._requested), form.resources, strict=True):
+        for name in names:
+            table._column(columns, name)
     for number, row in enumerate(form.rows):
         if row.name:
             table.set_node(nodes[row.name])

@@ -6,7 +6,7 @@ Pods are kept once and referred to by number: an even number ``2k`` is ``whole_p
 
 from __future__ import annotations
 
-from typing import dataclass_transform
+from typing import Any, dataclass_transform
 
 import msgspec
 
@@ -20,7 +20,7 @@ from asched.state.records import Assigned, Lottery, PodSeen, ProfilesLoaded
 from asched.state.rules import Rules
 from asched.state.session_records import PodGroupDecided
 
-FORMAT = 8
+FORMAT = 9
 """To be raised whenever the form changes, or what the fold makes of the same records."""
 
 
@@ -159,8 +159,9 @@ class QueueForm(Form):
     """All that wait or fly; the others refer to them by position."""
     active: tuple[int, ...]
     """In the order in which they came."""
-    active_order: tuple[tuple[int, bool], ...]
-    """In the order in which they are tried; true for one that goes before all others."""
+    active_order: tuple[tuple[int, tuple[Any, ...]], ...]
+    """In the order in which they are tried, each with what it was sorted by; empty where that is to be
+    asked again."""
     backoff: tuple[int, ...]
     backoff_order: tuple[int, ...]
     unschedulable: tuple[int, ...]
@@ -187,6 +188,8 @@ class StateForm(Form):
     whole_pods: tuple[Pod, ...]
     copied_pods: tuple[PodSeen, ...]
     objects: tuple[AnyObject, ...]
+    resources: tuple[tuple[str, ...], tuple[str, ...]]
+    """That nodes ever offered and that pods on them ever requested, in order."""
     rows: tuple[RowForm, ...]
     strays: tuple[PlaceForm, ...]
     entries: tuple[EntryForm, ...]

@@ -15,9 +15,8 @@ from asched.model.meta import Object
 from asched.model.pod import Pod
 from asched.model.resources import AnyObject
 from asched.state.checkpoint_form import HappenedForm, QueuedForm, QueueForm
-from asched.state.pod_heap import PodHeap
 from asched.state.queue import SchedulingQueue
-from asched.state.sort_keys import FIRST_OF_ALL, sort_key
+from asched.state.sort_keys import FIRST_OF_ALL, from_stored, sort_key, stored
 from asched.state.waking import Happened
 
 PodNumber = Callable[[Pod], int]
@@ -42,11 +41,12 @@ def image_of(queue: SchedulingQueue) -> QueueImage:
     def at(pods: Iterable[QueuedPod]) -> tuple[int, ...]:
         return tuple(places[id(pod)] for pod in pods)
 
-    front = _keys_in_front(queue._active)
     form = QueueForm(
         pods=(),
         active=at(queue.active.values()),
-        active_order=tuple((places[id(p)], p.info.key in front) for p in queue.in_order()),
+        active_order=tuple(
+            (places[id(pod)], stored(key)) for key, pod in queue._active.keys_in_order()
+        ),
         backoff=at(queue.backoff.values()),
         backoff_order=at(queue._backoff.in_order()),
         unschedulable=at(queue.unschedulable.values()),
@@ -59,12 +59,6 @@ def image_of(queue: SchedulingQueue) -> QueueImage:
     )
     pods = [(pod.info, _queued_form(pod)) for pod in unique.values()]
     return QueueImage(pods, form, [*queue._events])
-
-
-def _keys_in_front(heap: PodHeap) -> frozenset[str]:
-    """Pods whose attempt goes on."""
-    entries = (entry for entry in heap._entries if heap._is_live(entry))
-    return frozenset(key for order, _, key in entries if order == FIRST_OF_ALL)
 
 
 def _queued_form(pod: QueuedPod) -> QueuedForm:
@@ -131,11 +125,10 @@ def refill(queue: SchedulingQueue, form: QueueForm, info: Callable[[int], PodInf
     # Twice: the first time makes the order of arrival, the second that of the heap.
     for place in form.active:
         queue._active.push(pods[place], FIRST_OF_ALL)
-    for place, in_front in form.active_order:
+    for place, kept in form.active_order:
         pod = pods[place]
         profile = queue._profiles[pod.info.pod.spec.scheduler_name]
-        key = FIRST_OF_ALL if in_front else sort_key(profile, pod)
-        queue._active.push(pod, key)
+        queue._active.push(pod, from_stored(kept) or sort_key(profile, pod))
     for place in (*form.backoff, *form.backoff_order):
         queue._backoff.push(pods[place], queue.backoff_ends_ns(pods[place]))
     queue._unschedulable = by_key(form.unschedulable)

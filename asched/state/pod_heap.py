@@ -60,7 +60,12 @@ class PodHeap:
 
     def in_order(self) -> list[QueuedPod]:
         """All pods in the order in which they would be handed out."""
-        return [self._pods[entry[2]] for entry in sorted(filter(self._is_live, self._entries))]
+        return [pod for _, pod in self.keys_in_order()]
+
+    def keys_in_order(self) -> list[tuple[Any, QueuedPod]]:
+        """As :meth:`in_order`, with the sort keys."""
+        live = sorted(filter(self._is_live, self._entries))
+        return [(sort_key, self._pods[key]) for sort_key, _, key in live]
 
     def clear(self) -> None:
         self._entries.clear()

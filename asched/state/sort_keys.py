@@ -16,6 +16,10 @@ SortKey = tuple[Any, ...]
 
 FIRST_OF_ALL: SortKey = (0,)
 """Before whatever a plugin says."""
+_MOST_STORED = 1 << 63
+"""Larger integers have no place in MessagePack."""
+_MOST_LEVELS = 8
+"""Of tuples in tuples."""
 
 
 class Guarded:
@@ -53,12 +57,46 @@ def sort_key(profile: Profile, pod: QueuedPod) -> SortKey:
     except BaseException as error:  # noqa: BLE001  third-party code, asked while a record is folded
         FAILURES.note(profile.queue_sort.name, "QueueSort", reason_of(error))
         return (2,)
+    return _safe(key)
+
+
+def _safe(key: Any) -> SortKey:
     if not isinstance(key, tuple):
         return (1, Guarded(key))
     for part in key:
         if type(part) is not int and type(part) is not float:
             return (1, Guarded(key))
     return (1, key)
+
+
+def stored(key: SortKey) -> tuple[Any, ...]:
+    """The key as a checkpoint holds it: where a plugin looked at more than the pod, it would say
+    something else by now. Empty for one that cannot be stored, as it is no plain value."""
+    if len(key) == 1:
+        return key
+    said = key[1]._key if isinstance(key[1], Guarded) else key[1]
+    return (key[0], said) if _is_plain(said) else ()
+
+
+def _is_plain(value: Any, levels: int = _MOST_LEVELS) -> bool:
+    kind = type(value)
+    if kind is tuple:
+        return levels > 0 and all(_is_plain(part, levels - 1) for part in value)
+    if kind is int:
+        return bool(-_MOST_STORED <= value < _MOST_STORED)
+    if kind is str:
+        # Others may be no Unicode, and what Kubernetes names is ASCII.
+        return bool(value.isascii())
+    return value is None or kind in (float, bool)
+
+
+def from_stored(form: tuple[Any, ...]) -> SortKey:
+    """The key that :func:`stored` gave; empty where it gave none."""
+    return _safe(_as_it_was(form[1])) if len(form) > 1 else form
+
+
+def _as_it_was(value: Any) -> Any:
+    return tuple(map(_as_it_was, value)) if isinstance(value, list | tuple) else value
 
 
 def _plugin_key(profile: Profile, pod: QueuedPod) -> Any:

@@ -1,0 +1,162 @@
+"""What a state remembers of its past by the order in which something came, or by something that is no
+more, is remembered by one that was restored."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar
+
+import pytest
+
+from asched.batch.conf import DEFAULT_CONF, parse_conf
+from asched.batch.registry import SessionRegistry
+from asched.deciders import AllDeciders
+from asched.framework.interface import QueueSortPlugin
+from asched.framework.pod_info import QueuedPod
+from asched.framework.sessions import SessionSpec
+from asched.model.pod import Pod
+from asched.model.resources import AnyObject
+from asched.plugins.node_affinity import NodeAffinity
+from asched.plugins.volume_binding import VolumeBinding
+from asched.state import records as r
+from asched.state.checkpoint import checkpoint_of, restore
+from asched.state.fold import Fold
+from asched.state.session_records import SessionsLoaded
+from tests.cycle.floods import a_node, a_pod, gone, made
+from tests.cycle.scheduling import Scheduling, nodes_of
+from tests.state.objects import a_node as a_plain_node
+from tests.state.objects import a_pod as a_plain_pod
+from tests.state.profiles import loader
+
+# -- what sessions know of resources --------------------------------------------------------------
+
+BATCH = "batch"
+
+
+def _a_session() -> SessionSpec:
+    conf = parse_conf(DEFAULT_CONF, SessionRegistry.discover().action_names)
+    return SessionSpec(BATCH, conf.actions, conf.tiers)
+
+
+def _of_job(job: str, name: str, requests: dict[str, str], node: str = "") -> AnyObject:
+    return made(
+        "Pod", name, "d", annotations={"scheduling.k8s.io/group-name": job},
+        spec={
+            "schedulerName": BATCH, "nodeName": node,
+            "containers": [{"name": "c", "resources": {"requests": requests}}],
+        },
+        status={"phase": "Running" if node else "Pending"},
+    )  # fmt: skip
+
+
+def test_a_resource_that_no_node_offers_any_more_counts_for_sessions_as_before() -> None:
+    """Of what there is none of, a job that uses it has all: its share is the largest."""
+    scheduling = Scheduling()
+    scheduling.apply(SessionsLoaded((_a_session(),)))
+    scheduling.see(made("IncubatorQueue", "default", spec={"weight": 1}))
+    scheduling.see(*(made("IncubatorPodGroup", job, "d", spec={"minMember": 1}) for job in "ab"))
+    scheduling.see(a_node("n0"), a_node("n1", allocatable={"example.com/gpu": "1"}))
+    scheduling.see(
+        _of_job("a", "a0", {"cpu": "1", "example.com/gpu": "1"}, "n1"),
+        _of_job("b", "b0", {"cpu": "2"}, "n0"),
+        _of_job("a", "a1", {"cpu": "2"}),
+        _of_job("b", "b1", {"cpu": "2"}),
+    )
+    gone(scheduling, a_node("n1"))
+    scheduling.pass_time(2)
+    made_live = AllDeciders(scheduling.state).next()
+    assert _next_restored(scheduling.fold) == made_live
+    assert nodes_of(made_live) == {"d/b1": "n0"}
+
+
+def _next_restored(fold: Fold, *plugins: Any) -> tuple[r.Decision, ...]:
+    return AllDeciders(restore(checkpoint_of(fold.state), loader(*plugins)).state).next()
+
+
+# -- what is promised to claims -------------------------------------------------------------------
+
+
+def _mounting(name: str, node: str, priority: int) -> Pod:
+    volumes = [{"name": "v", "persistentVolumeClaim": {"claimName": "c"}}]
+    selector = {"kubernetes.io/hostname": node}
+    return a_pod(name, volumes=volumes, nodeSelector=selector, priority=priority)
+
+
+def _a_claim(uid: str) -> AnyObject:
+    spec = {"accessModes": ["ReadWriteMany"], "storageClassName": "wait"}
+    return made("PersistentVolumeClaim", "c", "d", uid=uid, spec=spec)
+
+
+def test_the_node_chosen_for_a_claim_whose_namesake_had_another() -> None:
+    """The pod that was seen first was placed last: for the claim that is there now."""
+    plugins = (NodeAffinity, VolumeBinding)
+    scheduling = Scheduling(*plugins)
+    scheduling.see(*(a_node(f"n{i}") for i in range(3)))
+    scheduling.see(
+        made("StorageClass", "wait", provisioner="p", volumeBindingMode="WaitForFirstConsumer")
+    )
+    scheduling.see(_a_claim("old"))
+    scheduling.see(_mounting("late", "n1", 0), _mounting("early", "n0", 1))
+    assert nodes_of(scheduling.next()) == {"d/early": "n0"}
+    gone(scheduling, _a_claim("old"))
+    scheduling.see(_a_claim("new"))
+    assert nodes_of(scheduling.next()) == {"d/late": "n1"}
+    scheduling.see(_mounting("third", "n2", 0))
+    restored = _next_restored(scheduling.fold, *plugins)
+    assert scheduling.next() == restored
+    assert isinstance(restored[0], r.Rejected)
+
+
+# -- the order of the queue -----------------------------------------------------------------------
+
+
+class FewestFirst(QueueSortPlugin):
+    """The pods of whoever had the fewest pods on nodes when they came."""
+
+    name: ClassVar[str] = "FewestFirst"
+    api_version: ClassVar[int] = 1
+
+    def _key(self, pod: QueuedPod) -> Any:
+        nodes = self.handle.cluster.nodes
+        return sum(
+            p.labels == pod.info.labels for row in range(nodes.size) for p in nodes.pods(row)
+        )
+
+    def less(self, first: QueuedPod, second: QueuedPod) -> bool:
+        return bool(self._key(first) < self._key(second))
+
+    def sort_key(self, pod: QueuedPod) -> Any:
+        return (self._key(pod),)
+
+
+class ByName(FewestFirst):
+    """The same, with a key that is more than numbers."""
+
+    name: ClassVar[str] = "ByName"
+
+    def sort_key(self, pod: QueuedPod) -> Any:
+        return (self._key(pod), (pod.info.key, None, 1.5, True))
+
+
+class ByNothingPlain(FewestFirst):
+    """The same, with keys that cannot be stored: by what is the case at the start."""
+
+    name: ClassVar[str] = "ByNothingPlain"
+
+    def sort_key(self, pod: QueuedPod) -> Any:
+        return (0 * self._key(pod), frozenset(), 1 << 80, "\ud800")
+
+
+@pytest.mark.parametrize("sort", [FewestFirst, ByName, ByNothingPlain])
+def test_the_queue_is_in_the_order_in_which_pods_were_sorted_in(
+    sort: type[QueueSortPlugin],
+) -> None:
+    scheduling = Scheduling(sort)
+    scheduling.see(a_plain_node("n"))
+    for number, team in enumerate(("red", "blue", "red")):
+        scheduling.see(a_plain_pod(f"{team}-{number}", labels={"team": team}))
+    scheduling.see(a_plain_pod("placed", labels={"team": "red"}, on="n"))
+    scheduling.see(a_plain_pod("red-3", labels={"team": "red"}))
+    again = restore(checkpoint_of(scheduling.state), loader(sort)).state
+    order = [pod.info.name for pod in scheduling.state.queue.in_order()]
+    assert [pod.info.name for pod in again.queue.in_order()] == order
+    assert checkpoint_of(again) == checkpoint_of(scheduling.state)
