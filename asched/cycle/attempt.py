@@ -331,10 +331,10 @@ class Attempt:
     def _raise_errors(self, screening: Screening) -> None:
         if not screening.has_errors:
             return
-        for status, _ in screening.counted(self._table):
-            if status.code not in FILTER_CODES:
-                check_status(status.plugin, "Filter", status)
-                raise answered_error(status.plugin, "Filter", status.message or status.code.title)
+        status = screening.findings.first_error(screening.looked_at(self._table))
+        if status is not None:
+            check_status(status.plugin, "Filter", status)
+            raise answered_error(status.plugin, "Filter", status.message or status.code.title)
 
     def _select(self, screening: Screening, nominated: str, share_of_nodes: bool) -> None:
         feasible = screening.feasible

@@ -155,6 +155,13 @@ class Findings:
         """The status that refused a row, None where it passed."""
         return None if self.rank[row] == PASSES else self.statuses[int(self.code[row])]
 
+    def first_error(self, rows: BoolColumn) -> Status | None:
+        """The error that was answered about the first of ``rows``; None where there is none. Which of
+        several came up first depends on what is remembered."""
+        errors = np.array([status.code not in FILTER_CODES for status in self.statuses])
+        wrong = rows & ~self.passing & errors[self.code]
+        return self.status(int(wrong.argmax())) if wrong.any() else None
+
     def counted(self, rows: BoolColumn) -> Iterator[CountedStatus]:
         """Each status that refused any of ``rows``, with how many."""
         counts = np.bincount(self.code[rows & (self.rank != PASSES)], minlength=1)

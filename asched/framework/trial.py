@@ -81,6 +81,11 @@ class Fit:
             if scope is Scope.CLUSTER:
                 self.local = False
 
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        """Which filters of the profile are asked, by their places in it."""
+        return tuple([rank for rank, _ in (*self.fixed, *self.moving)])
+
     def trials(self, rows: RowArray) -> Iterator[Trial]:
         """Trials that cover ``rows`` of the cluster's nodes, in order: one for all of them where
         that cannot make a difference, else one for each, with a state of its own."""
@@ -132,8 +137,8 @@ class Fit:
 
     @property
     def shareable(self) -> bool:
-        """Whether pods of the same shape and priority find the same, on nodes to which none of
-        them is nominated, for as long as the nodes' stamps stay (``Cluster.row_stamps``)."""
+        """Whether pods of the same shape and priority find the same by the same filters, on nodes to
+        which none of them is nominated, for as long as the nodes' stamps stay (``Cluster.row_stamps``)."""
         return self.local and not self.pod.pod.spec.node_name
 
     def guests(self, names: Iterable[str]) -> list[Placed]:

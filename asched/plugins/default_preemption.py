@@ -104,7 +104,7 @@ class DefaultPreemption(PostFilterPlugin, PreEnqueuePlugin, EnqueueExtensions):
     def __init__(self, args: DefaultPreemptionArgs, handle: Handle) -> None:
         super().__init__(args, handle)
         self._args = args
-        self._memos: Memo[tuple[PodShape, int], Outcomes] = Memo(_MOST_MEMOS)
+        self._memos: Memo[tuple[PodShape, int, tuple[int, ...]], Outcomes] = Memo(_MOST_MEMOS)
         self._budgets = Budgets(())
         self._budgets_version = -1
 
@@ -245,10 +245,11 @@ class DefaultPreemption(PostFilterPlugin, PreEnqueuePlugin, EnqueueExtensions):
         return self._budgets
 
     def _known(self, fit: Fit) -> Outcomes:
-        """What earlier pods of the same shape and priority found out."""
+        """What earlier pods of the same shape and priority found out, by the same filters: an optional
+        one may be left out while its circuit is open."""
         if not fit.shareable:
             return Outcomes()
-        return self._memos.get((fit.pod.shape, fit.pod.priority), Outcomes)
+        return self._memos.get((fit.pod.shape, fit.pod.priority, fit.ranks), Outcomes)
 
     # -- while victims go ---------------------------------------------------------------------
 
