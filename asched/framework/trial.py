@@ -81,11 +81,6 @@ class Fit:
             if scope is Scope.CLUSTER:
                 self.local = False
 
-    @property
-    def ranks(self) -> tuple[int, ...]:
-        """Which filters of the profile are asked, by their places in it."""
-        return tuple([rank for rank, _ in (*self.fixed, *self.moving)])
-
     def trials(self, rows: RowArray) -> Iterator[Trial]:
         """Trials that cover ``rows`` of the cluster's nodes, in order: one for all of them where
         that cannot make a difference, else one for each, with a state of its own."""

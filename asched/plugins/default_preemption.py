@@ -249,7 +249,8 @@ class DefaultPreemption(PostFilterPlugin, PreEnqueuePlugin, EnqueueExtensions):
         one may be left out while its circuit is open."""
         if not fit.shareable:
             return Outcomes()
-        return self._memos.get((fit.pod.shape, fit.pod.priority, fit.ranks), Outcomes)
+        asked = tuple([rank for rank, _ in (*fit.fixed, *fit.moving)])
+        return self._memos.get((fit.pod.shape, fit.pod.priority, asked), Outcomes)
 
     # -- while victims go ---------------------------------------------------------------------
 
