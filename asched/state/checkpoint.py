@@ -20,6 +20,7 @@ import numpy as np
 from asched.framework.interface import Eviction
 from asched.framework.pod_info import PodInfo
 from asched.framework.profile import PluginLoader
+from asched.model.custom import CustomObject
 from asched.model.meta import Object, ObjectMeta
 from asched.model.node import Node
 from asched.model.pod import Pod
@@ -363,6 +364,9 @@ def _fill_objects(state: ClusterState, form: StateForm) -> None:
         of_kind: dict[str, Object] = state.objects_of.setdefault(type(kept), {})
         of_kind[kept.key] = kept
         state.objects_changed[type(kept)] += 1
+        if isinstance(kept, CustomObject):
+            # A plugin may have asked for them while it was made, and there were none yet.
+            state.custom.seen(kept)
 
 
 def _fill_nodes(state: ClusterState, form: StateForm, pods: _Pods) -> None:

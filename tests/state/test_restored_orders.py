@@ -10,9 +10,14 @@ import pytest
 from asched.batch.conf import DEFAULT_CONF, parse_conf
 from asched.batch.registry import SessionRegistry
 from asched.deciders import AllDeciders
-from asched.framework.interface import QueueSortPlugin
-from asched.framework.pod_info import QueuedPod
+from asched.framework.cycle_state import CycleState
+from asched.framework.interface import FilterPlugin, Handle, QueueSortPlugin
+from asched.framework.nodes import NodeInfo
+from asched.framework.pod_info import PodInfo, QueuedPod
 from asched.framework.sessions import SessionSpec
+from asched.framework.status import SUCCESS, Status
+from asched.model.custom import CustomDefinition, CustomObject, CustomResource
+from asched.model.meta import ObjectMeta
 from asched.model.pod import Pod
 from asched.model.resources import AnyObject
 from asched.plugins.node_affinity import NodeAffinity
@@ -160,3 +165,46 @@ def test_the_queue_is_in_the_order_in_which_pods_were_sorted_in(
     order = [pod.info.name for pod in scheduling.state.queue.in_order()]
     assert [pod.info.name for pod in again.queue.in_order()] == order
     assert checkpoint_of(again) == checkpoint_of(scheduling.state)
+
+
+# -- what plugins look at while they are made -----------------------------------------------------
+
+
+class Rack(CustomResource):
+    """Of which there are some."""
+
+    definition: ClassVar[CustomDefinition] = CustomDefinition("example.com", "v1", "racks", "Rack")
+    rooms: int = 0
+
+
+class Racked(FilterPlugin):
+    """Passes while there are racks. It looks at them only when it is told that they changed."""
+
+    name: ClassVar[str] = "Racked"
+    api_version: ClassVar[int] = 1
+    custom_resources: ClassVar[tuple[type[CustomResource], ...]] = (Rack,)
+
+    def __init__(self, args: Any, handle: Handle) -> None:
+        super().__init__(args, handle)
+        self._racks = handle.cluster.objects(Rack)
+        self._version = handle.cluster.objects_version(Rack)
+        self._rooms = 0
+
+    def filter(self, state: CycleState, pod: PodInfo, node: NodeInfo) -> Status:
+        version = self.handle.cluster.objects_version(Rack)
+        if version != self._version:
+            self._version = version
+            self._rooms = sum(rack.rooms for rack in self._racks.values())
+        return SUCCESS if self._rooms else Status.unschedulable("no racks")
+
+
+def test_a_plugin_that_looked_at_custom_resources_while_it_was_made() -> None:
+    scheduling = Scheduling(Racked)
+    rack = CustomObject(
+        metadata=ObjectMeta(name="r", uid="r"), resource="racks.example.com", content={"rooms": 1}
+    )
+    scheduling.see(rack, a_plain_node("n"), a_plain_pod("p"))
+    restored = _next_restored(scheduling.fold, Racked)
+    made_live = scheduling.next()
+    assert nodes_of(made_live) == {"default/p": "n"}
+    assert restored == made_live
