@@ -291,7 +291,7 @@ class Attempt:
         """Whether the node that was found for the pod before has room, beside others nominated to it:
         then nothing else needs to be looked at."""
         cluster, row = self._cluster, self._table.row_of(nominated)
-        if row is None or screening.has_errors or not screening.feasible[row]:
+        if row is None or not screening.feasible[row] or self._error(screening) is not None:
             return False
         if cluster.rules < Rules.NOMINATED_NODE_ALONE:
             return False
@@ -328,10 +328,14 @@ class Attempt:
                 screening.findings.copy_rows(refused, crowding.found, refused)
                 screening.feasible[refused] = False
 
-    def _raise_errors(self, screening: Screening) -> None:
+    def _error(self, screening: Screening) -> Status | None:
+        """What fails the attempt. There may have been errors before, of which none is left."""
         if not screening.has_errors:
-            return
-        status = screening.findings.first_error(screening.looked_at(self._table))
+            return None
+        return screening.findings.first_error(screening.looked_at(self._table))
+
+    def _raise_errors(self, screening: Screening) -> None:
+        status = self._error(screening)
         if status is not None:
             check_status(status.plugin, "Filter", status)
             raise answered_error(status.plugin, "Filter", status.message or status.code.title)

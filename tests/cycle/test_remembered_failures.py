@@ -17,7 +17,7 @@ from asched.plugins.default_preemption import DefaultPreemption
 from asched.plugins.node_resources_fit import NodeResourcesFit
 from asched.state import records as r
 from asched.state.checkpoint import checkpoint_of, restore
-from tests.cycle.scheduling import Scheduling, the_one
+from tests.cycle.scheduling import Scheduling, nodes_of, the_one
 from tests.state.objects import a_node, a_pod
 from tests.state.profiles import loader, profile_of
 
@@ -45,6 +45,28 @@ def test_of_several_errors_the_one_told_is_that_of_the_first_node() -> None:
     assert scheduling.next() == expected
     messages = [d.message for d in (before, *expected) if isinstance(d, r.AttemptFailed)]
     assert [message.split()[-1] for message in messages] == ["second", "first"]
+
+
+class Touchy(Confused):
+    """Raises, besides, where a certain pod is, or is supposed to be."""
+
+    name: ClassVar[str] = "Touchy"
+    scope: ClassVar[Scope] = Scope.NODE
+
+    def filter(self, state: CycleState, pod: PodInfo, node: NodeInfo) -> Status:
+        if any(other.name == "guest" for other in node.pods):
+            raise RuntimeError("not beside that one")
+        return super().filter(state, pod, node)
+
+
+def test_a_nominated_node_is_looked_at_alone_though_there_was_an_error_before() -> None:
+    scheduling = Scheduling(Touchy)
+    scheduling.see(a_node("n0", labels={"wrong": "x"}), a_node("n1"), a_pod("a"))
+    assert isinstance(the_one(scheduling.decide()), r.AttemptFailed)
+    scheduling.see(a_node("n0"), a_pod("b", nominated="n1"), a_pod("guest", nominated="n0"))
+    expected = Decider(scheduling.state).next()
+    assert scheduling.next() == expected
+    assert nodes_of(expected) == {"default/b": "n1"}
 
 
 class Choosy(FilterPlugin):
