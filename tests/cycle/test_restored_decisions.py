@@ -1,0 +1,136 @@
+"""Who goes on from a checkpoint, has remembered much, or nothing, decides the same."""
+
+from __future__ import annotations
+
+from random import Random
+from typing import Any
+
+import msgspec
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from asched.batch.conf import DEFAULT_CONF, parse_conf
+from asched.batch.registry import SessionRegistry
+from asched.deciders import AllDeciders
+from asched.framework.config import API_VERSION, KIND, decode_configuration
+from asched.framework.profile import ProfileSpec
+from asched.framework.resolve import resolve
+from asched.framework.sessions import SessionSpec
+from asched.state import records as r
+from asched.state.checkpoint import checkpoint_of, restore
+from asched.state.cluster import ClusterState
+from asched.state.fold import Fold
+from asched.state.invariants import check
+from asched.state.rules import LATEST_RULES
+from asched.state.session_records import SessionsLoaded
+from tests.cycle.default_profile import installed
+from tests.cycle.drawn_clusters import BATCH, DrawnCluster
+from tests.state.description import describe
+
+_encode = msgspec.json.Encoder().encode
+
+OURS = "default-scheduler"
+GANGS: dict[str, Any] = {
+    "plugins": {
+        "multiPoint": {"enabled": [{"name": "GangScheduling"}]},
+        "queueSort": {"disabled": [{"name": "*"}], "enabled": [{"name": "GangSort"}]},
+    },
+    "pluginConfig": [{"name": "GangScheduling", "args": {"permitWaitingTimeSeconds": 60}}],
+}
+PROFILES: tuple[dict[str, Any], ...] = ({}, {"percentageOfNodesToScore": 30}, GANGS)
+STEPS = 60
+
+
+def _profiles(fields: dict[str, Any]) -> tuple[ProfileSpec, ...]:
+    profile = {"schedulerName": OURS, **fields}
+    document = {"apiVersion": API_VERSION, "kind": KIND, "profiles": [profile]}
+    return resolve(decode_configuration(document), installed())
+
+
+def _sessions() -> SessionSpec:
+    conf = parse_conf(
+        DEFAULT_CONF.replace("allocate, backfill", "reclaim, allocate, backfill, preempt"),
+        SessionRegistry.discover().action_names,
+    )
+    return SessionSpec(BATCH, conf.actions, conf.tiers)
+
+
+class Line:
+    """A state with who decides on it."""
+
+    def __init__(self, fold: Fold) -> None:
+        self.fold = fold
+        self.decider = AllDeciders(fold.state)
+
+
+class Run:
+    """A live state, and others that were restored from its checkpoints and go on with its records."""
+
+    def __init__(self, random: Random) -> None:
+        self._random = random
+        self._live = Line(Fold(ClusterState(), installed().load))
+        self._others: list[Line] = []
+        self.decisions: list[r.Decision] = []
+        self.apply(r.EngineStarted("test", random.randrange(2**32), rules=LATEST_RULES))
+        self.reload()
+        schedulers = [OURS]
+        if random.random() < 0.5:
+            schedulers.append(BATCH)
+            self.apply(SessionsLoaded((_sessions(),)))
+        self._cluster = DrawnCluster(random, schedulers)
+        for item in self._cluster.start():
+            self.apply(r.ObjectSeen(item))
+
+    def go_on(self, steps: int) -> None:
+        for _ in range(steps):
+            if self._random.random() < 0.01:
+                self.reload()
+            news = self._cluster.step(self._live.fold.state)
+            if news is not None:
+                self.apply(news)
+            if self._random.random() < 0.6:
+                self._decide(self._random.randint(1, 6))
+        self._compare()
+
+    def apply(self, record: r.AnyRecord) -> None:
+        for line in (self._live, *self._others):
+            line.fold.apply(record)
+
+    def reload(self) -> None:
+        profiles = _profiles(self._random.choice(PROFILES))
+        self.apply(r.ProfilesLoaded(profiles, lets_go=True))
+
+    def _decide(self, most: int) -> None:
+        """The same is decided by all, and by one that knows nothing but the state."""
+        for _ in range(most):
+            fresh = self._restored()
+            if self._random.random() < 0.1:
+                self._others = [*self._others[-1:], self._restored()]
+            expected = _encode(fresh.decider.next())
+            decisions = self._live.decider.next()
+            assert _encode(decisions) == expected, expected
+            for other in self._others:
+                theirs = _encode(other.decider.next())
+                assert theirs == expected, (theirs, expected)
+            for decision in decisions:
+                self.apply(decision)
+            self.decisions += decisions
+            if not decisions:
+                return
+
+    def _restored(self) -> Line:
+        return Line(restore(checkpoint_of(self._live.fold.state), installed().load))
+
+    def _compare(self) -> None:
+        check(self._live.fold.state)
+        described = describe(self._live.fold.state)
+        for other in self._others:
+            assert describe(other.fold.state) == described
+
+
+@given(seed=st.integers(0, 2**32 - 1))
+@settings(max_examples=12, deadline=None)
+def test_decisions_follow_from_the_state_alone(seed: int) -> None:
+    run = Run(Random(seed))
+    run.go_on(STEPS)
+    assert run.decisions
