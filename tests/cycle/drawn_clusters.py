@@ -43,10 +43,12 @@ class DrawnCluster:
         self._numbered = 0
         # With many, other ways are taken to bring up to date what is remembered.
         self._node_count = random.randint(30, 150) if self._maybe(0.15) else random.randint(2, 10)
+        # Where no node does, one that comes or goes changes less of what is remembered.
+        self._report_images = self._maybe(0.5)
         self._templates = [self._template() for _ in range(random.randint(2, 7))]
         self._happenings: dict[Callable[[ClusterState], AnyObject | r.AnyRecord | None], int] = {
             self._node: 5,
-            self._lost_node: 1,
+            self._lost_node: 2,
             self._pod: 22,
             self._changed_pod: 5,
             self._lost_pod: 6,
@@ -119,7 +121,9 @@ class DrawnCluster:
         for resource in self._random.sample(("example.com/gpu", "example.com/nic"), 2):
             if self._maybe(0.3):
                 offered[resource] = self._one("1", "2")
-        images = [{"names": ["app:v1"], "sizeBytes": 300_000_000}] if self._maybe(0.4) else []
+        images = []
+        if self._report_images and self._maybe(0.4):
+            images.append({"names": ["app:v1"], "sizeBytes": 300_000_000})
         spec: Spec = {"taints": taints}
         if self._maybe(0.05):
             spec["unschedulable"] = True
