@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from random import Random
 
@@ -22,7 +22,7 @@ from asched.kube.client import ApiClient
 from asched.kube.credentials import Credentials, FixedCredentials
 from asched.kube.http1 import HttpAnswer
 from asched.kube.timing import Backoff, RetryPolicy
-from asched.kube.transport import ApiRequest, OpenAnswer
+from asched.kube.transport import ApiRequest, OpenAnswer, one_by_one
 from asched.model.pod import PodCondition
 from asched.plugins.node_resources_fit import NodeResourcesFit
 from asched.state.records import (
@@ -89,6 +89,11 @@ class Api:
         if code == 200 and node is not msgspec.UNSET:
             self.nominated = node or ""
         return HttpAnswer(code, b"{}", None, reusable=True)
+
+    async def exchange_line(
+        self, credentials: Credentials, requests: Sequence[ApiRequest]
+    ) -> list[HttpAnswer]:
+        return await one_by_one(self, credentials, requests)
 
     async def open(self, credentials: Credentials, request: ApiRequest) -> OpenAnswer:
         raise NotImplementedError("nothing is watched")
