@@ -259,9 +259,8 @@ async def test_our_patches_are_theirs_and_a_uid(exchanges: Exchanges) -> None:
 
 
 async def test_our_events_are_theirs(exchanges: Exchanges) -> None:
-    answers = in_turn(
-        replayed(exchanges["event-create"]), replayed(exchanges["event-series-patch"])
-    )
+    created = replayed(exchanges["event-create"])
+    answers = in_turn(created, created, replayed(exchanges["event-series-patch"]))
     clock = ManualClock()
     async with (
         ScriptedServer(answers).run() as server,
@@ -274,12 +273,16 @@ async def test_our_events_are_theirs(exchanges: Exchanges) -> None:
         with anyio.fail_after(10):
             while recorder.counts.sent < 1:
                 await anyio.lowlevel.checkpoint()
+        recorder.failed_scheduling(PodRef("c", "p0", "u"), "no")
+        with anyio.fail_after(10):
+            while recorder.counts.sent < 2:
+                await anyio.lowlevel.checkpoint()
         clock.now_s = 10.0
-        recorder.scheduled(PodRef("c", "p0", "u"), "n0")
+        recorder.failed_scheduling(PodRef("c", "p0", "u"), "no")
         await recorder.stop(deadline_s=10)
-    created, patched = server.asked
-    body, recorded = json.loads(created.body), exchanges["event-create"]["request"]
-    assert created.path == recorded["path"]
+    asked, _, patched = server.asked
+    body, recorded = json.loads(asked.body), exchanges["event-create"]["request"]
+    assert asked.path == recorded["path"]
     assert body["metadata"].pop("name").startswith("p0.")
     assert body["regarding"].pop("uid") == "u"
     recorded_body = recorded["body"] | {"metadata": {"namespace": "c"}}
