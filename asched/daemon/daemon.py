@@ -67,8 +67,11 @@ log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 EVENT_FLUSH_S = 3.0
 """How long a stopping daemon goes on sending Events."""
 DRAIN_S = 20.0
-"""How long a stopping daemon waits for effects under way. Together with the Events less than the
-30 s that Kubernetes grants a pod to end; what is left undone the next start takes up."""
+"""How long a stopping daemon waits for effects under way. Together with the Events and the last
+checkpoint less than the 30 s that Kubernetes grants a pod to end; what is left undone the next start takes
+up."""
+LAST_CHECKPOINT_S = 5.0
+"""How long a stopping daemon waits for its last checkpoint; without it the next start folds more."""
 SLOW_TURN_S = 30.0
 """A turn of the engine that takes longer makes the daemon unready."""
 _FIRST_ANSWER_RETRY = RetryPolicy(initial_s=0.2, max_s=5.0)
@@ -177,7 +180,10 @@ async def running_daemon(
 
 async def _finish(daemon: Daemon, checkpoints: Checkpoints | None) -> None:
     if checkpoints is not None and daemon.engine.all_committed:
-        await checkpoints.write_last()
+        with anyio.move_on_after(LAST_CHECKPOINT_S) as limit:
+            await checkpoints.write_last()
+        if limit.cancelled_caught:
+            log.warning("no last checkpoint: the journal takes too long", limit_s=LAST_CHECKPOINT_S)
     if daemon.events is not None:
         await daemon.events.stop(EVENT_FLUSH_S)
 

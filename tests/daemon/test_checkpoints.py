@@ -9,6 +9,7 @@ from typing import TypeVar
 
 import anyio
 import pytest
+from structlog.testing import capture_logs
 
 from asched.audit.replay import replay
 from asched.daemon.checkpoints import Checkpoints
@@ -108,6 +109,31 @@ async def test_what_never_got_into_the_journal_is_not_kept(
         assert not await store.checkpoint_marks()
         opened = await nearest(store, REGISTRY.load)
         assert opened.seq == 0
+
+
+class SlowlyKept(MemoryStore):
+    """A journal that takes for ever to store a checkpoint."""
+
+    async def save_checkpoint(self, seq: int, blob: bytes) -> None:
+        await anyio.sleep_forever()
+
+
+async def test_a_stop_does_not_wait_for_a_last_checkpoint_that_takes_for_ever(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("asched.daemon.daemon.LAST_CHECKPOINT_S", 0.05)
+    journal = MemoryJournal()
+    store = SlowlyKept(journal)
+    async with world(tmp_path, nodes=1) as w:
+        with capture_logs() as logs:
+            async with w.daemon_on(store):
+                w.add_pods(3, "stored")
+                await w.until(lambda: not w.unbound())
+        assert "no last checkpoint: the journal takes too long" in [log["event"] for log in logs]
+        assert not await store.checkpoint_marks()
+        async with w.daemon_on(MemoryStore(journal)):
+            w.add_pods(3, "later")
+            await w.until(lambda: not w.unbound())
 
 
 async def test_none_of_a_state_that_misses_a_plugin() -> None:

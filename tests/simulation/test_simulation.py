@@ -41,6 +41,8 @@ def test_seeds(name: str) -> None:
         (50002584, "plugins"),
         # A process ended between the last member of a gang and the word that lets it go.
         (60001259, "storm"),
+        # A stop waited for a last checkpoint that the journal took minutes to store.
+        (200011214, "storm"),
     ],
 )
 def test_seeds_that_found_something(seed: int, name: str) -> None:
