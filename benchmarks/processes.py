@@ -11,6 +11,7 @@ import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
+from subprocess import CalledProcessError
 
 import anyio
 import msgspec
@@ -148,18 +149,36 @@ async def running(
 
 
 @asynccontextmanager
-async def api_server(folder: Path, faults: str = "") -> AsyncIterator[Path]:
+async def api_server(folder: Path, faults: str = "", *, tls: bool = False) -> AsyncIterator[Path]:
     """An embedded cluster in a process of its own; the path of its kubeconfig. ``faults`` as
-    ``asched apiserver`` takes them."""
+    ``asched apiserver`` takes them; ``tls``: over HTTPS, with a certificate made for it.
+
+    Raises ProcessEndedError where openssl cannot make that.
+    """
     kubeconfig = folder / "kubeconfig"
     arguments = ["apiserver", "--no-kubelets", "--heartbeat", "0", "--kubeconfig", str(kubeconfig)]
     arguments += ["--faults", faults] if faults else []
+    arguments += await _certificate(folder) if tls else []
     async with running(folder, "apiserver", *arguments) as server:
         with anyio.fail_after(_PATIENCE_S):
             while "serving" not in server.output:
                 server.check()
                 await anyio.sleep(0.05)
         yield kubeconfig
+
+
+async def _certificate(folder: Path) -> list[str]:
+    """Options of a server that proves to be 127.0.0.1."""
+    certificate, key = folder / "certificate.pem", folder / "key.pem"
+    options = (
+        "req -x509 -newkey ec -pkeyopt ec_paramgen_curve:prime256v1 -nodes -days 2"
+        f" -subj /CN=127.0.0.1 -addext subjectAltName=IP:127.0.0.1 -keyout {key} -out {certificate}"
+    )
+    try:
+        await anyio.run_process(["openssl", *options.split()])
+    except (OSError, CalledProcessError) as error:
+        raise ProcessEndedError(f"a certificate takes the openssl command: {error}") from None
+    return ["--tls-certificate", str(certificate), "--tls-key", str(key)]
 
 
 @asynccontextmanager

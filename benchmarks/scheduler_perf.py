@@ -72,6 +72,7 @@ def main(
     workload: Annotated[str, typer.Option(help="Case/Size, or a case: then its first size labelled performance.")] = "",
     kubeconfig: Annotated[Path | None, typer.Option(help="A cluster of your own instead of the embedded one; nothing else may schedule there.")] = None,
     json_file: Annotated[Path | None, typer.Option("--json", help="Write the report here too.")] = None,
+    tls: Annotated[bool, typer.Option("--tls", help="Have the embedded cluster speak HTTPS, as a real one does; takes openssl.")] = False,
     backlog: Annotated[bool, typer.Option("--backlog", help="Make all measured pods first, then let the scheduler drain them.")] = False,
     profile: Annotated[Path | None, typer.Option("--scheduler-profile", help="Where to leave cProfile's statistics of the scheduler.")] = None,
     listing: Annotated[bool, typer.Option("--list", help="List the workloads with their labels.")] = False,
@@ -82,7 +83,8 @@ def main(
         if listing:
             print(_listing(workloads))
             return
-        setting = Setting(kubeconfig, backlog=backlog, scheduler=SchedulerOptions(profile=profile))
+        scheduler = SchedulerOptions(profile=profile)
+        setting = Setting(kubeconfig, tls=tls, backlog=backlog, scheduler=scheduler)
         report = run_workload(workload_files.find(workloads, workload), setting)
     except _EXPECTED as error:
         print(f"scheduler_perf: {error}", file=sys.stderr)

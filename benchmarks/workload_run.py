@@ -35,6 +35,8 @@ class Setting(msgspec.Struct, frozen=True):
     """None for an embedded cluster."""
     faults: str = ""
     """What goes wrong in the embedded cluster, as ``asched apiserver`` takes it."""
+    tls: bool = False
+    """Have the embedded cluster speak HTTPS."""
     backlog: bool = False
     """Make all measured pods before the scheduler may go on, and measure how they drain."""
     scheduler: SchedulerOptions = SchedulerOptions()
@@ -115,7 +117,7 @@ async def _server(folder: Path, setting: Setting) -> AsyncIterator[Path]:
     if setting.kubeconfig is not None:
         yield setting.kubeconfig
         return
-    async with processes.api_server(folder, setting.faults) as embedded:
+    async with processes.api_server(folder, setting.faults, tls=setting.tls) as embedded:
         yield embedded
 
 

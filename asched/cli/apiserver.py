@@ -13,7 +13,7 @@ import typer
 
 from asched.cli.errors import BadInput, CommandError
 from asched.cli.root import command_app
-from asched.sim.http import HOST, ApiServer
+from asched.sim.http import HOST, ApiServer, TlsFiles
 from asched.sim.kubelet import RUN_SECONDS, KubeletTimings
 from asched.sim.serve import ServeOptions, serve_forever
 
@@ -27,9 +27,21 @@ _INPUT_CHUNK: Final = 4096
 @app.command()
 def apiserver(
     address: Annotated[
-        str, typer.Option(help="Where to listen: plain HTTP is for this machine alone.")
+        str, typer.Option(help="Where to listen: it is for this machine alone.")
     ] = HOST,
     port: Annotated[int, typer.Option(help="0 takes a free one.", min=0, max=65535)] = 0,
+    tls_certificate: Annotated[
+        Path | None,
+        typer.Option(
+            help="Serve HTTPS with it (PEM, for the address); the kubeconfig trusts it.",
+            exists=True,
+            dir_okay=False,
+        ),
+    ] = None,
+    tls_key: Annotated[
+        Path | None,
+        typer.Option(help="The certificate's private key (PEM).", exists=True, dir_okay=False),
+    ] = None,
     nodes: Annotated[int, typer.Option(help="Simulated nodes to begin with.", min=0)] = 0,
     kubeconfig: Annotated[
         Path, typer.Option(help="Write the administrator's kubeconfig here.")
@@ -73,9 +85,12 @@ def apiserver(
     or SIGTERM). The pod annotation asched.dev/run-seconds lets a pod succeed after so many seconds.
     """
     assert RUN_SECONDS == "asched.dev/run-seconds", "the help text above names it"
+    if (tls_certificate is None) != (tls_key is None):
+        raise BadInput("asched: --tls-certificate and --tls-key go together")
     options = ServeOptions(
         host=address,
         port=port,
+        tls=TlsFiles(tls_certificate, tls_key) if tls_certificate and tls_key else None,
         nodes=nodes,
         kubeconfig=kubeconfig,
         scheduler_kubeconfig=scheduler_kubeconfig,

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 from urllib.parse import quote
 
 import yaml
@@ -28,7 +29,7 @@ logger = logging.getLogger(__name__)
 
 HOST = "127.0.0.1"
 LOOPBACK = (HOST, "::1", "localhost")
-"""Plain HTTP is for this machine alone."""
+"""An embedded cluster is for this machine alone."""
 BOOKMARK_INTERVAL_S = 60.0
 SHUTDOWN_TIMEOUT_S = 2.0
 """How long a server that stops waits for clients that do not read their answers."""
@@ -59,6 +60,25 @@ _MESSAGES = {
 }
 
 
+class TlsFiles(NamedTuple):
+    """What a server proves by who it is, in PEM."""
+
+    certificate: Path
+    """Clients are told to trust it."""
+    key: Path
+
+    def context(self) -> ssl.SSLContext:
+        """Raises ValueError where the two do not belong together, OSError where one cannot be read."""
+        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        try:
+            context.load_cert_chain(self.certificate, self.key)
+        except ssl.SSLError as error:
+            raise ValueError(
+                f"{self.certificate} and {self.key} are no certificate with its key: {error.reason}"
+            ) from None
+        return context
+
+
 class ApiServer:
     """Serves a cluster over plain HTTP on the loopback interface.
 
@@ -84,25 +104,30 @@ class ApiServer:
         self.requests_served = 0
         self._tokens = dict(tokens or {})
         self._url = ""
+        self._tls: TlsFiles | None = None
         self._discovery = Discovery(cluster.api.registry)
         self._openapi = OpenApi(cluster.api.registry)
         self._streams = WatchStreams(cluster.api, self.faults, bookmark_interval_s)
 
     @property
     def url(self) -> str:
-        """``http://127.0.0.1:PORT``; empty while the server does not run."""
+        """``http://127.0.0.1:PORT``, or https; empty while the server does not run."""
         return self._url
 
     @asynccontextmanager
-    async def run(self, host: str = HOST, port: int = 0) -> AsyncIterator[ApiServer]:
+    async def run(
+        self, host: str = HOST, port: int = 0, tls: TlsFiles | None = None
+    ) -> AsyncIterator[ApiServer]:
         """Listen until the block is left; port 0 takes a free one.
 
-        Raises OSError when the address cannot be had, ValueError for one beyond this machine.
+        Raises OSError when the address cannot be had, ValueError for one beyond this machine and for
+        files that are no certificate with its key.
         """
         if host not in LOOPBACK:
             raise ValueError(
                 f"{host!r} is not a loopback address: use one of {', '.join(LOOPBACK)}"
             )
+        context = None if tls is None else tls.context()
         server = web.Server(self._handle, access_log=None)
         runner = web.ServerRunner(
             server,
@@ -112,13 +137,14 @@ class ApiServer:
         )
         await runner.setup()
         try:
-            site = web.TCPSite(runner, host, port, backlog=1024)
+            site = web.TCPSite(runner, host, port, backlog=1024, ssl_context=context)
             await site.start()
             bound_host, bound_port = runner.addresses[0][:2]
-            self._url = f"http://{bound_host}:{bound_port}"
+            scheme = "http" if tls is None else "https"
+            self._url, self._tls = f"{scheme}://{bound_host}:{bound_port}", tls
             yield self
         finally:
-            self._url = ""
+            self._url, self._tls = "", None
             self._streams.end_all()
             await runner.cleanup()
 
@@ -138,10 +164,13 @@ class ApiServer:
             url = url.replace("://", f"://token:{quote(token, safe='')}@")
         elif token:
             login = {"token": token}
+        cluster = {"server": url}
+        if self._tls is not None:
+            cluster["certificate-authority"] = str(self._tls.certificate.absolute())
         config: dict[str, Any] = {
             "apiVersion": "v1",
             "kind": "Config",
-            "clusters": [{"name": "asched", "cluster": {"server": url}}],
+            "clusters": [{"name": "asched", "cluster": cluster}],
             "users": [{"name": user.name, "user": login}],
             "contexts": [{"name": "asched", "context": {"cluster": "asched", "user": user.name}}],
             "current-context": "asched",

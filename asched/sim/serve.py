@@ -12,7 +12,7 @@ import anyio
 from asched.sim.auth import ADMIN, SCHEDULER
 from asched.sim.cluster import Cluster
 from asched.sim.faults import Faults
-from asched.sim.http import HOST, ApiServer, tokens_for_two
+from asched.sim.http import HOST, ApiServer, TlsFiles, tokens_for_two
 from asched.sim.kubelet import Kubelets, KubeletTimings
 from asched.sim.nodes import simulated_nodes
 
@@ -24,6 +24,8 @@ class ServeOptions:
     host: str = HOST
     port: int = 0
     """0 takes a free one."""
+    tls: TlsFiles | None = None
+    """None serves plain HTTP."""
     nodes: int = 0
     """Simulated nodes to begin with."""
     kubeconfig: Path | None = None
@@ -42,7 +44,8 @@ async def serve_forever(
     """Serve an embedded cluster until cancelled; ``on_ready`` hears when it listens.
 
     Raises OSError for an address that cannot be had or a kubeconfig that cannot be written,
-    ValueError for faults not understood or an address beyond this machine.
+    ValueError for faults not understood, an address beyond this machine, or what is no certificate
+    with its key.
     """
     cluster = Cluster()
     for node in simulated_nodes(options.nodes, ready_since=cluster.api.now_text()):
@@ -51,7 +54,7 @@ async def serve_forever(
     if options.scheduler_kubeconfig is not None:
         tokens = tokens_for_two(secrets.token_urlsafe(24), secrets.token_urlsafe(24))
     server = ApiServer(cluster, faults=Faults.parse(options.faults), tokens=tokens)
-    async with server.run(options.host, options.port):
+    async with server.run(options.host, options.port, options.tls):
         # Before the task group, so that its failure reaches the caller as it is.
         if options.kubeconfig is not None:
             server.kubeconfig(options.kubeconfig, user=ADMIN)

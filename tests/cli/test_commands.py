@@ -211,3 +211,11 @@ def test_completion_knows_commands_and_their_subcommands() -> None:
         done = subprocess_run(_ASCHED_COMPLETE="complete_bash", COMP_WORDS=typed, COMP_CWORD=index)
         assert expected in done.stdout.split()
         assert done.stderr == ""
+
+
+def test_a_certificate_needs_its_key(tmp_path: Path) -> None:
+    certificate = tmp_path / "certificate.pem"
+    certificate.touch()
+    assert run("apiserver", "--tls-certificate", str(certificate)) == (
+        2, "", "asched: --tls-certificate and --tls-key go together\n",
+    )  # fmt: skip
