@@ -24,35 +24,51 @@ _TIMINGS: Final = KubeletTimings()
 _INPUT_CHUNK: Final = 4096
 
 
+_Certificate = Annotated[
+    Path | None,
+    typer.Option(
+        help="Serve HTTPS with it (PEM, for the address); the kubeconfig trusts it.",
+        exists=True,
+        dir_okay=False,
+    ),
+]
+_Key = Annotated[
+    Path | None,
+    typer.Option(help="The certificate's private key (PEM).", exists=True, dir_okay=False),
+]
+_SchedulerKubeconfig = Annotated[
+    Path | None,
+    typer.Option(
+        help="Write one here with the permissions of system:kube-scheduler, no more;"
+        " turns authentication on."
+    ),
+]
+_FaultsText = Annotated[
+    str,
+    typer.Option(
+        help="What goes wrong, such as 429*3@pods/binding,drop*2,drop-after@pods/binding,"
+        "delay=0.5*10@nodes,malformed*2,watch-close=5."
+    ),
+]
+_UntilStdinCloses = Annotated[
+    bool,
+    typer.Option("--until-stdin-closes", help="Stop also when standard input ends (for programs)."),
+]
+
+
 @app.command()
 def apiserver(
     address: Annotated[
         str, typer.Option(help="Where to listen: it is for this machine alone.")
     ] = HOST,
     port: Annotated[int, typer.Option(help="0 takes a free one.", min=0, max=65535)] = 0,
-    tls_certificate: Annotated[
-        Path | None,
-        typer.Option(
-            help="Serve HTTPS with it (PEM, for the address); the kubeconfig trusts it.",
-            exists=True,
-            dir_okay=False,
-        ),
-    ] = None,
-    tls_key: Annotated[
-        Path | None,
-        typer.Option(help="The certificate's private key (PEM).", exists=True, dir_okay=False),
-    ] = None,
+    tls_certificate: _Certificate = None,
+    tls_key: _Key = None,
     nodes: Annotated[int, typer.Option(help="Simulated nodes to begin with.", min=0)] = 0,
     kubeconfig: Annotated[
         Path, typer.Option(help="Write the administrator's kubeconfig here.")
     ] = DEFAULT_KUBECONFIG,
-    scheduler_kubeconfig: Annotated[
-        Path | None,
-        typer.Option(
-            help="Write one here with the permissions of system:kube-scheduler, no more;"
-            " turns authentication on."
-        ),
-    ] = None,
+    scheduler_kubeconfig: _SchedulerKubeconfig = None,
     pod_start: Annotated[
         float, typer.Option(help="Seconds from a pod's binding to Running.", min=0)
     ] = _TIMINGS.start_s,
@@ -65,19 +81,8 @@ def apiserver(
     kubelets: Annotated[
         bool, typer.Option(help="Without them bound pods stay Pending and leave no sooner.")
     ] = True,
-    faults: Annotated[
-        str,
-        typer.Option(
-            help="What goes wrong, such as 429*3@pods/binding,drop*2,drop-after@pods/binding,"
-            "delay=0.5*10@nodes,malformed*2,watch-close=5."
-        ),
-    ] = "",
-    until_stdin_closes: Annotated[
-        bool,
-        typer.Option(
-            "--until-stdin-closes", help="Stop also when standard input ends (for programs)."
-        ),
-    ] = False,
+    faults: _FaultsText = "",
+    until_stdin_closes: _UntilStdinCloses = False,
 ) -> None:
     """Serve an embedded cluster: a Kubernetes API in memory, with simulated kubelets.
 
