@@ -11,24 +11,14 @@ import asyncpg
 import pytest
 from sqlalchemy import make_url
 
-from asched.daemon.config_file import parse
-from asched.daemon.leadership import candidate
-from asched.daemon.machine import Machine
-from asched.daemon.metrics import Metrics
-from asched.daemon.replica import Replica, ReplicaParts, running_replica
-from asched.framework.registry import Registry
+from asched.daemon.replica import Replica
 from asched.journal.errors import JournalCorruptError, JournalError, JournalIOError
 from asched.journal.memory import MemoryStore
 from asched.journal.opening import open_journal
 from asched.journal.store import JournalStore, StoredRecord
-from asched.kube.connection import connect
-from asched.kube.election import LeaseTiming
-from asched.kube.lease import LeaderElector, LeaseName
 from tests.daemon.world import PATIENCE_S, World, world
 from tests.journal.postgres_server import PostgresServer
-
-LEASE = LeaseName("kube-system", "asched")
-LEASES = "leases.coordination.k8s.io"
+from tests.replicas.one_of_two import LEASE, LEASES, holder, running
 
 
 class UnreachableStore(MemoryStore):
@@ -71,33 +61,14 @@ async def standby(w: World, store: JournalStore) -> AsyncIterator[Replica]:
     spec = {"holderIdentity": "another", "leaseDurationSeconds": 3600}
     lease = {"metadata": {"name": LEASE.name, "namespace": LEASE.namespace}, "spec": spec}
     w.cluster.create(LEASES, lease, namespace=LEASE.namespace)
-    registry = Registry.discover()
-    async with (
-        connect(w.kubeconfig) as client,
-        connect(w.kubeconfig) as lease_client,
-        candidate(LeaderElector(lease_client, LEASE, "it", LeaseTiming())) as leadership,
-        running_replica(
-            ReplicaParts(
-                parse("", "test", registry, empty_is_defaults=True), registry, client, store,
-                leadership, Metrics(), Machine.of_this_process(),
-            ),
-            shared=True,
-        ) as replica,
-    ):  # fmt: skip
-        await replica.warm.wait()
-        yield replica
+    async with running(w, store, shared=True) as it:
+        await it.replica.warm.wait()
+        yield it.replica
 
 
 def free_lease(w: World) -> None:
     spec = {"spec": {"holderIdentity": ""}}
     w.cluster.patch(LEASES, LEASE.name, spec, namespace=LEASE.namespace)
-
-
-def holder(w: World) -> str:
-    found: str = w.cluster.get(LEASES, LEASE.name, namespace=LEASE.namespace)["spec"][
-        "holderIdentity"
-    ]
-    return found
 
 
 async def end_all_connections(url: str) -> None:

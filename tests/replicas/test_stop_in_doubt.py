@@ -9,22 +9,12 @@ from pathlib import Path
 import anyio
 import pytest
 
-from asched.daemon.config_file import parse
-from asched.daemon.leadership import candidate
-from asched.daemon.machine import Machine
-from asched.daemon.metrics import Metrics
-from asched.daemon.replica import ReplicaParts, running_replica
-from asched.framework.registry import Registry
 from asched.journal.errors import JournalIOError
 from asched.journal.memory import MemoryStore
 from asched.journal.store import Appended, JournalStore
-from asched.kube.connection import connect
-from asched.kube.election import LeaseTiming
-from asched.kube.lease import LeaderElector, LeaseName
 from asched.state.records import AnyRecord
 from tests.daemon.world import PATIENCE_S, World, world
-
-LEASE = LeaseName("kube-system", "asched")
+from tests.replicas.one_of_two import holder, running
 
 
 class SilentStore(MemoryStore):
@@ -49,28 +39,9 @@ class SilentStore(MemoryStore):
 async def leader(
     w: World, *, shared: bool, store: JournalStore | None = None
 ) -> AsyncIterator[None]:
-    """Ends as a process does on SIGTERM."""
-    registry = Registry.discover()
-    async with (
-        connect(w.kubeconfig) as client,
-        connect(w.kubeconfig) as lease_client,
-        candidate(LeaderElector(lease_client, LEASE, "it", LeaseTiming())) as leadership,
-        running_replica(
-            ReplicaParts(
-                parse("", "test", registry, empty_is_defaults=True), registry, client,
-                store or MemoryStore(), leadership, Metrics(), Machine.of_this_process(),
-            ),
-            shared=shared,
-        ),
-    ):  # fmt: skip
-        await leadership.won.wait()
+    async with running(w, store or MemoryStore(), shared=shared) as it:
+        await it.leadership.won.wait()
         yield
-
-
-def holder(w: World) -> str:
-    lease = w.cluster.get("leases.coordination.k8s.io", LEASE.name, namespace=LEASE.namespace)
-    found: str = lease["spec"]["holderIdentity"]
-    return found
 
 
 @pytest.mark.parametrize(("shared", "left_to"), [(False, "it"), (True, "")])

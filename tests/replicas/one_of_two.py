@@ -1,0 +1,52 @@
+"""A replica in the process of the test, and what its Lease says."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import NamedTuple
+
+from asched.daemon.config_file import parse
+from asched.daemon.leadership import Leadership, candidate
+from asched.daemon.machine import Machine
+from asched.daemon.metrics import Metrics
+from asched.daemon.replica import Replica, ReplicaParts, running_replica
+from asched.framework.registry import Registry
+from asched.journal.store import JournalStore
+from asched.kube.connection import connect
+from asched.kube.election import LeaseTiming
+from asched.kube.lease import LeaderElector, LeaseName
+from tests.daemon.world import World
+
+LEASE = LeaseName("kube-system", "asched")
+LEASES = "leases.coordination.k8s.io"
+
+
+class Running(NamedTuple):
+    replica: Replica
+    leadership: Leadership
+
+
+@asynccontextmanager
+async def running(w: World, store: JournalStore, *, shared: bool) -> AsyncIterator[Running]:
+    """Named ``it``. It ends with the block, as a process does on SIGTERM."""
+    registry = Registry.discover()
+    async with (
+        connect(w.kubeconfig) as client,
+        connect(w.kubeconfig) as lease_client,
+        candidate(LeaderElector(lease_client, LEASE, "it", LeaseTiming())) as leadership,
+        running_replica(
+            ReplicaParts(
+                parse("", "test", registry, empty_is_defaults=True), registry, client, store,
+                leadership, Metrics(), Machine.of_this_process(),
+            ),
+            shared=shared,
+        ) as replica,
+    ):  # fmt: skip
+        yield Running(replica, leadership)
+
+
+def holder(w: World) -> str:
+    lease = w.cluster.get(LEASES, LEASE.name, namespace=LEASE.namespace)
+    found: str = lease["spec"]["holderIdentity"]
+    return found
