@@ -11,6 +11,9 @@ FIRST ?= 0
 PROCESSES ?= 1
 KILLS ?= 20
 
+# Many tests start processes: where Python may not keep bytecode, each would compile the whole package anew.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .PHONY: help setup demo test fuzz simulate takeover benchmark soak lint types contracts constraints audit clean
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from asched.cycle.attempt import Attempt
@@ -153,7 +153,6 @@ def _check(state: ClusterState, profile: Profile, asked: Asked, cache: ShapeCach
     first=st.lists(nodes, min_size=2, max_size=8),
     steps=st.lists(st.tuples(news, asked), min_size=1, max_size=5),
 )
-@settings(max_examples=300, deadline=None)
 def test_the_best_are_those_with_the_highest_total(
     spec: ProfileSpec, first: list[Node], steps: list[tuple[list[Node | Pod | r.ObjectGone], Asked]]
 ) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from asched.cycle.decide import Decider
@@ -86,7 +86,6 @@ def _take(scheduling: Scheduling, step: tuple[object, ...], number: int) -> None
 
 
 @given(plugins=st.sampled_from(SETS), steps=steps, percentage=st.sampled_from((0, 0, 30)))
-@settings(max_examples=300, deadline=None)
 def test_a_warm_decider_decides_as_a_fresh_one(
     plugins: tuple[type[Plugin], ...], steps: list[tuple[object, ...]], percentage: int
 ) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from asched.framework.nodes import Int64Column
@@ -39,7 +39,6 @@ def reference(kinds: list[tuple[str, int]], counted: list[RowCounts]) -> Int64Co
     return total
 
 
-@settings(max_examples=150, deadline=None)
 @given(kinds=sources, turns=st.lists(st.tuples(moves, st.booleans()), max_size=6))
 def test_followed(
     kinds: list[tuple[str, int]], turns: list[tuple[list[tuple[int, int, int]], bool]]

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from asched.framework.change_log import ChangeLog
@@ -39,7 +39,6 @@ many = st.lists(st.sampled_from((None, "", *(f"h{i}" for i in range(25)))), min_
 few = st.lists(st.sampled_from((None, "x", "y")), min_size=ROWS)
 
 
-@settings(max_examples=100, deadline=None)
 @given(data=st.data(), values=(many | few).map(lambda drawn: drawn[:ROWS]))
 def test_followed_counts(data: st.DataObject, values: list[str | None]) -> None:
     counted = data.draw(st.lists(st.booleans(), min_size=ROWS, max_size=ROWS))

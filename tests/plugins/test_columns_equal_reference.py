@@ -6,7 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 
 from asched.framework.cycle_state import CycleState
 from asched.framework.interface import FilterAllPlugin, ScoreAllPlugin
@@ -52,7 +52,6 @@ def _questions(drawn: ClusterAndPod) -> list[Nodes]:
     ],
 )
 def test_filters(plugin: type[FilterAllPlugin], one_node: OneNode) -> None:
-    @settings(max_examples=150, deadline=None)
     @given(drawn=clusters())
     def holds(drawn: ClusterAndPod) -> None:
         questions = _questions(drawn)
@@ -73,7 +72,6 @@ def test_filters(plugin: type[FilterAllPlugin], one_node: OneNode) -> None:
     holds()
 
 
-@settings(max_examples=100, deadline=None)
 @given(drawn=clusters())
 def test_ignored_resources_are_not_checked(drawn: ClusterAndPod) -> None:
     questions = _questions(drawn)
@@ -88,13 +86,11 @@ def test_ignored_resources_are_not_checked(drawn: ClusterAndPod) -> None:
             assert (got and (got.code.title, got.reasons)) == expected
 
 
-@settings(max_examples=150, deadline=None)
 @given(drawn=clusters())
 def test_taint_scores(drawn: ClusterAndPod) -> None:
     _check_scores(drawn, build(TaintToleration), reference.soft_taints, reverse=True)
 
 
-@settings(max_examples=150, deadline=None)
 @given(drawn=clusters())
 def test_affinity_scores(drawn: ClusterAndPod) -> None:
     affinity = drawn.pod.pod.spec.affinity
@@ -105,7 +101,6 @@ def test_affinity_scores(drawn: ClusterAndPod) -> None:
         _check_scores(drawn, plugin, expected, reverse=False)
 
 
-@settings(max_examples=150, deadline=None)
 @given(drawn=clusters())
 def test_image_scores(drawn: ClusterAndPod) -> None:
     def one_node(pod: PodInfo, here: NodeView) -> int:
@@ -127,7 +122,6 @@ def test_fit_scores(strategy: str) -> None:
         total = sum(w * of_one(used + asked, offered) for used, asked, offered, w in counted)
         return quotient(total, sum(w for *_, w in counted) or 1)
 
-    @settings(max_examples=150, deadline=None)
     @given(drawn=clusters())
     def holds(drawn: ClusterAndPod) -> None:
         if not _sums_overflow(drawn):
@@ -136,7 +130,6 @@ def test_fit_scores(strategy: str) -> None:
     holds()
 
 
-@settings(max_examples=150, deadline=None)
 @given(drawn=clusters())
 def test_balanced_allocation_scores(drawn: ClusterAndPod) -> None:
     resources = [{"name": name} for name in _WEIGHTS]

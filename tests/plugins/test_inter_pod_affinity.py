@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import msgspec
 import numpy as np
 import pytest
-from hypothesis import event, given, settings
+from hypothesis import event, given
 
 from asched.framework.cycle_state import CycleState
 from asched.framework.events import ActionType, ClusterEvent, EventResource, QueueingHint
@@ -168,7 +168,6 @@ def _plain(status: Status | None) -> tuple[str, str] | None:
     return None if status is None else (status.code.title, *status.reasons)  # type: ignore[return-value]
 
 
-@settings(max_examples=200, deadline=None)
 @given(world=worlds())
 def test_filter(world: World) -> None:
     stage = Stage.of(world)
@@ -216,7 +215,6 @@ def _check_suppositions(
 
 @pytest.mark.parametrize(("arguments", "hard_weight"), [({}, 1), ({"hardPodAffinityWeight": 0}, 0)])
 def test_score(arguments: dict[str, Any], hard_weight: int) -> None:
-    @settings(max_examples=100, deadline=None)
     @given(world=worlds())
     def holds(world: World) -> None:
         stage = Stage.of(world)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from asched.framework.node_matching import labels_match, selector_matches, term_matches
@@ -22,7 +22,6 @@ clusters = st.lists(labels, min_size=1, max_size=len(NODE_NAMES)).map(
 )
 
 
-@settings(max_examples=300, deadline=None)
 @given(nodes=clusters, term=terms, selector=selectors, wanted=labels, data=st.data())
 def test_columns_match_as_single_nodes_do(
     nodes: list[Node],

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
-from hypothesis import event, given, settings
+from hypothesis import event, given
 
 from asched.framework.cycle_state import CycleState
 from asched.framework.events import ActionType, ClusterEvent, EventResource, QueueingHint
@@ -143,7 +143,6 @@ def refusals(
     return {n: None if s is None else (s.code.title, s.message) for n, s in found.items()}
 
 
-@settings(max_examples=200, deadline=None)
 @given(world=worlds())
 def test_filter(world: World) -> None:
     stage = Stage.of(world)
@@ -178,7 +177,6 @@ def _check_filter(stage: Stage, plugin: PodTopologySpread, world: World) -> None
     assert refusals(plugin, state, pod, table) == expected, "a clone must not change the original"
 
 
-@settings(max_examples=200, deadline=None)
 @given(world=worlds())
 def test_score(world: World) -> None:
     stage = Stage.of(world)

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 from typing import ClassVar
 
 import msgspec
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from asched.cycle.attempt import Attempt
@@ -177,7 +177,6 @@ def refused(scheduling: Scheduling, pod: Pod) -> set[str]:
 
 
 @given(scenes(), preemptors)
-@settings(max_examples=200, deadline=None)
 def test_all_at_once_and_one_by_one_are_the_plain_algorithm(scene: Scene, pod: Pod) -> None:
     together = scene.schedule(*LOCAL)
     apart = scene.schedule(FarSighted, *LOCAL)
@@ -188,7 +187,6 @@ def test_all_at_once_and_one_by_one_are_the_plain_algorithm(scene: Scene, pod: P
 
 
 @given(scenes(), preemptors, st.data())
-@settings(max_examples=200, deadline=None)
 def test_what_is_remembered_is_what_would_be_found_afresh(
     scene: Scene, pod: Pod, data: st.DataObject
 ) -> None:

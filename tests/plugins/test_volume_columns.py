@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from asched.framework.cycle_state import CycleState
@@ -215,7 +215,6 @@ class Question:
         return answer
 
 
-@settings(max_examples=300)
 @given(objects(), mounts)
 def test_volume_binding(found: list[Object], mounted: list[Any]) -> None:
     question = Question(found, [], mounted)
@@ -286,7 +285,6 @@ def test_volume_restrictions(found: list[Object], bound: list[Any], mounted: lis
         assert (name in answer) is conflict
 
 
-@settings(max_examples=300)
 @given(objects(), pods_on_nodes, mounts)
 def test_node_volume_limits(found: list[Object], bound: list[Any], mounted: list[Any]) -> None:
     question = Question(found, bound, mounted)

@@ -6,7 +6,7 @@ import copy
 from typing import Any
 
 import pytest
-from hypothesis import example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from asched.sim import protobuf
@@ -67,7 +67,6 @@ def attempt(cluster: Cluster, method: str, path: str, body: Any, content_type: s
         return error.code
 
 
-@settings(max_examples=300, deadline=None)
 @given(st.data())
 def test_a_pod_or_node_with_junk_in_one_place_is_refused_or_can_be_listed(data: Any) -> None:
     cluster = Cluster(clock=FakeClock(), seed=1)
@@ -89,7 +88,6 @@ def test_a_pod_or_node_with_junk_in_one_place_is_refused_or_can_be_listed(data: 
 PATCH_TYPES = ["merge-patch", "strategic-merge-patch"]
 
 
-@settings(max_examples=300, deadline=None)
 @given(st.data())
 def test_junk_in_a_patch_is_refused_or_leaves_a_sane_object(data: Any) -> None:
     cluster = Cluster(clock=FakeClock(), seed=1)
@@ -108,7 +106,6 @@ def test_junk_in_a_patch_is_refused_or_leaves_a_sane_object(data: Any) -> None:
     assert cluster.count("pods") == 0
 
 
-@settings(max_examples=200, deadline=None)
 @given(st.binary(max_size=60))
 @example(b"\x08" + b"\0" * 15)  # a number where a message belongs
 def test_bytes_that_are_no_protobuf_message_are_a_bad_request(junk: bytes) -> None:

@@ -77,9 +77,7 @@ def decisions(fold: Fold) -> list[r.Decision]:
     return made
 
 
-CheckpointMachine.TestCase.settings = settings(
-    max_examples=100, stateful_step_count=50, deadline=None
-)
+CheckpointMachine.TestCase.settings = settings(stateful_step_count=50, deadline=None)
 TestCheckpoint = CheckpointMachine.TestCase
 
 

@@ -317,5 +317,5 @@ class FoldMachine(RuleBasedStateMachine):
         assert not [place for place, pods in left["queue"].items() if pods]
 
 
-FoldMachine.TestCase.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
+FoldMachine.TestCase.settings = settings(stateful_step_count=40, deadline=None)
 TestFold = FoldMachine.TestCase

@@ -251,9 +251,7 @@ class NodeTableMachine(RuleBasedStateMachine):
             assert not any(self.table.port_conflicts((port,))[row] for port in PORTS)
 
 
-NodeTableMachine.TestCase.settings = settings(
-    max_examples=100, stateful_step_count=30, deadline=None
-)
+NodeTableMachine.TestCase.settings = settings(stateful_step_count=30, deadline=None)
 TestNodeTable = NodeTableMachine.TestCase
 
 

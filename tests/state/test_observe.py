@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from asched.model.meta import ObjectMeta
@@ -219,7 +219,6 @@ pictures = st.builds(
 
 
 @given(first=pictures, second=pictures)
-@settings(max_examples=200, deadline=None)
 def test_a_small_record_says_as_much_as_the_whole_object(first: Pod, second: Pod) -> None:
     """``PodChanged`` leaves the state that ``ObjectSeen`` of the same pod leaves."""
     start: list[AnyObject] = [a_node("n0"), a_node("n1"), first]
@@ -258,7 +257,6 @@ copies = st.builds(
 
 
 @given(seen=st.lists(st.tuples(copies, st.booleans()), max_size=12))
-@settings(max_examples=200, deadline=None)
 def test_pods_like_others_are_as_if_recorded_whole(seen: list[tuple[Pod, bool]]) -> None:
     """``PodSeen`` leaves the state that ``ObjectSeen`` of the same pod leaves, and no template
     outlives its last pod."""
