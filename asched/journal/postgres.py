@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import ssl
 from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import asynccontextmanager, contextmanager, suppress
 from typing import Any, Final
 
 import anyio
@@ -35,8 +35,11 @@ from asched.journal.schema import JOURNAL_BATCH, JOURNAL_RECORD
 
 _DRIVER: Final = "postgresql+asyncpg"
 _CONNECT_TIMEOUT_S: Final = 10.0
-_COMMAND_TIMEOUT_S: Final = 60.0
-"""A server that answers nothing for so long is as good as gone; the append is then repeated."""
+_READ_TIMEOUT_S: Final = 60.0
+_WRITE_TIMEOUT_S: Final = 20.0
+"""A server that answers nothing for so long is as good as gone; the append is then repeated. A stop may have
+to wait for it, and for a new connection after it: less than what systemd and Kubernetes give it."""
+_CLOSE_TIMEOUT_S: Final = 2.0
 _READERS: Final = 4
 
 # The first number is "asch" in ASCII, the second tells apart the schemas of one database.
@@ -82,8 +85,8 @@ class PostgresDatabase:
     def __init__(self, url: URL, *, read_only: bool) -> None:
         self.name = url.render_as_string(hide_password=True)
         self.read_only = read_only
-        self._readers = _engine(url, _READERS, {"default_transaction_read_only": "on"})
-        self._writer = None if read_only else _engine(url, 1, {})
+        self._readers = _engine(url, _READERS, _READ_TIMEOUT_S, default_transaction_read_only="on")
+        self._writer = None if read_only else _engine(url, 1, _WRITE_TIMEOUT_S)
         self._one_at_a_time = anyio.Lock()
 
     @classmethod
@@ -217,14 +220,25 @@ class PostgresDatabase:
             await self._writer.dispose()
 
 
-def _engine(url: URL, connections: int, settings: dict[str, str]) -> AsyncEngine:
+class _Connection(asyncpg.Connection):  # type: ignore[misc]  # the driver has no types
+    """Takes its leave for a moment only: of a server that hangs nobody wants to hear it."""
+
+    __slots__ = ()
+
+    async def close(self, *, timeout: float | None = None) -> None:  # noqa: ASYNC109  # as the pool calls it
+        with suppress(TimeoutError):
+            await super().close(timeout=_CLOSE_TIMEOUT_S if timeout is None else timeout)
+
+
+def _engine(url: URL, connections: int, timeout_s: float, **settings: str) -> AsyncEngine:
     engine = create_async_engine(
         url,
         pool_size=connections,
         max_overflow=0,
         connect_args={
+            "connection_class": _Connection,
             "timeout": _CONNECT_TIMEOUT_S,
-            "command_timeout": _COMMAND_TIMEOUT_S,
+            "command_timeout": timeout_s,
             "server_settings": {"application_name": "asched", **settings},
             **tls_arguments(url),
         },

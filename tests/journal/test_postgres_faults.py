@@ -6,6 +6,8 @@ are, and at the commit.
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import AsyncIterator
 from enum import Enum
 
@@ -18,6 +20,7 @@ from sqlalchemy.ext.asyncio import create_async_engine
 from asched.daemon.clock import SystemEngineClock
 from asched.daemon.commits import Commits
 from asched.daemon.metrics import Metrics
+from asched.journal import postgres
 from asched.journal.chain import seal
 from asched.journal.codec import CODEC
 from asched.journal.errors import (
@@ -200,6 +203,29 @@ async def test_an_archive_run_outlives_the_session_that_holds_its_lock(
     async with store.archiving(), engine.connect() as connection:
         count = text(f"SELECT count(*) FROM pg_locks WHERE {held} AND granted")
         assert (await connection.execute(count)).scalar_one() == 1
+
+
+async def test_a_server_that_hangs_is_left_behind(
+    url: str, store: JournalStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(postgres, "_CLOSE_TIMEOUT_S", 0.05)
+    connection = await asyncpg.connect(
+        make_url(url).set(drivername="postgresql").render_as_string(False)
+    )
+    sessions = await connection.fetch(
+        "SELECT pid FROM pg_stat_activity WHERE datname = current_database() AND pid <> pg_backend_pid()"
+    )
+    await connection.close()
+    assert sessions
+    for (pid,) in sessions:
+        os.kill(pid, signal.SIGSTOP)
+    try:
+        # Not what a command may take: it is not the last one that the store waits for.
+        with anyio.fail_after(PATIENCE_S / 2):
+            await store.close()
+    finally:
+        for (pid,) in sessions:
+            os.kill(pid, signal.SIGCONT)
 
 
 async def test_a_checkpoint_without_room_changes_nothing(url: str, store: JournalStore) -> None:
