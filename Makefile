@@ -33,11 +33,11 @@ demo: $(STAMP)  ## schedule 2,000 pods on a simulated 200-node cluster, live
 	@$(BIN)/asched demo
 
 test: lint types contracts audit  ## everything CI runs: style, types, import contracts, tests
-	@$(BIN)/python -m pytest -n $(WORKERS)
+	@$(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 	@$(BIN)/python -m pytest -c plugins/asched-gpu/pyproject.toml plugins/asched-gpu/tests
 
 fuzz: $(STAMP)  ## the property tests with new random examples each time
-	@HYPOTHESIS_PROFILE=fuzz $(BIN)/python -m pytest -n $(WORKERS)
+	@HYPOTHESIS_PROFILE=fuzz $(BIN)/python -m pytest -n $(WORKERS) --dist worksteal
 	@HYPOTHESIS_PROFILE=fuzz $(BIN)/python -m pytest -c plugins/asched-gpu/pyproject.toml plugins/asched-gpu/tests
 
 simulate: $(STAMP)  ## the daemon through SEEDS seeds of drawn faults, on a virtual clock (FIRST, PROCESSES)
