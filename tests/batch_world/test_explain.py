@@ -68,7 +68,8 @@ async def test_a_queue_that_has_all_it_deserves(tmp_path: Path) -> None:
         async with w.daemon(BATCH):
             await w.until(lambda: bound(w, "first") + bound(w, "rival") == 4)
             add_gang(w, "second", 3, "2", queue="gold")
-            await w.until(lambda: bool(unschedulable(w, "second")))
+            # A session may have seen the group before its pods.
+            await w.until(lambda: "3/3" in unschedulable(w, "second").get("message", ""))
         found = await explained(w, "second")
         standing = found.queue_standing
         assert standing is not None

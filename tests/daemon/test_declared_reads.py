@@ -135,6 +135,9 @@ async def test_custom_resources_and_annotations_reach_the_plugin_and_the_journal
             w.cluster.patch("racks.example.com", "n0", {"limit": 3, "note": "nor this"})
             await w.until(lambda: w.node_of("two") == "n0")
             assert daemon.cluster.objects(Spec)["n0"].limit == 3
+            with anyio.fail_after(PATIENCE_S):
+                while SLOT not in daemon.cluster.pods["default/two"].info.shape.annotations:
+                    await anyio.lowlevel.checkpoint()
         async with w.daemon(enabled("Racks"), Racks) as daemon:  # from the checkpoint
             assert daemon.cluster.objects(Spec)["n0"].limit == 3
             w.cluster.delete("racks.example.com", "n0")
