@@ -16,6 +16,9 @@ import structlog
 START_EXTENSION_S = 60.0
 """How much longer a start may take, told again twice as often while the event loop lives: folding a long
 journal and waiting for the API server take their time, and only a start that hangs is to be ended."""
+PATIENCE_FOR_ROOM_S = 0.5
+"""How long a word waits for room in the manager's queue, which is ten long at the least. A sign of life does
+not: the next one does as well."""
 _US_PER_S = 1_000_000
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
@@ -89,17 +92,17 @@ class ServiceManager:
                 await self._ready.wait()
         while self._watchdog_s is not None:
             if not self._hangs():
-                self._tell("WATCHDOG=1")
+                self._tell("WATCHDOG=1", patience_s=0)
             await anyio.sleep(self._watchdog_s / 2)
 
-    def _tell(self, *lines: str) -> None:
-        """Never waits, and never fails: a service manager that does not listen is its own trouble."""
+    def _tell(self, *lines: str, patience_s: float = PATIENCE_FOR_ROOM_S) -> None:
+        """Never fails: a service manager that does not listen is its own trouble."""
         if not self._address:
             return
         message = "\n".join(lines).encode()
         try:
             with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
-                sender.setblocking(False)
+                sender.settimeout(patience_s)
                 sender.sendto(message, self._address)
         except OSError as error:
             if not self._failing:

@@ -305,9 +305,12 @@ async def test_metrics_that_nobody_stops_are_an_error(bench: Bench) -> None:
 async def test_churn_makes_objects_again_and_again(bench: Bench) -> None:
     paths = ("service.yaml", "node.yaml")
     churn = w.Churn(mode="recreate", number=1, template_paths=paths, interval_milliseconds=10)
-    await bench.run(NODES, churn, w.Sleep(duration="300ms"), w.CreatePods(count=3))
-    for resource in ("services", "nodes"):
-        assert bench.changes.count((resource, "DELETED")) >= 2
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(bench.run, NODES, churn, w.Sleep(duration="600s"))
+        with anyio.fail_after(PATIENCE_S):
+            while any(bench.changes.count((kind, "DELETED")) < 2 for kind in ("services", "nodes")):
+                await anyio.lowlevel.checkpoint()
+        tasks.cancel_scope.cancel()
     assert len(bench.objects("services")) <= 1
     assert len(bench.objects("nodes")) <= 4
 
@@ -316,7 +319,14 @@ async def test_churn_that_only_creates_ends_with_its_number(bench: Bench) -> Non
     churn = w.Churn(
         mode="create", number=4, template_paths=("service.yaml",), interval_milliseconds=1
     )
-    await bench.run(NODES, churn, w.Sleep(duration="400ms"))
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(bench.run, NODES, churn, w.Sleep(duration="600s"))
+        with anyio.fail_after(PATIENCE_S):
+            while len(bench.objects("services", "namespace-1")) < 4:
+                await anyio.lowlevel.checkpoint()
+        # A hundred times as long as one takes that would be too many.
+        await anyio.sleep(0.1)
+        tasks.cancel_scope.cancel()
     assert len(bench.objects("services", "namespace-1")) == 4
 
 

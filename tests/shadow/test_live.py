@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import anyio
+import anyio.lowlevel
 import pytest
 
 from asched.daemon.config_file import parse
@@ -109,6 +110,10 @@ async def test_a_worse_choice_is_reported_with_its_cause(tmp_path: Path) -> None
         shadow_of(w, Window(back_s=0.05, ahead_s=0.05)) as watcher,
     ):
         w.add_node("big", "8")
+        assert watcher.shadow is not None
+        with anyio.fail_after(PATIENCE_S):
+            while watcher.shadow.cluster.nodes.row_of("big") is None:
+                await anyio.lowlevel.checkpoint()
         w.add_pod("p")
         w.cluster.bind("default", "p", "n1")
         difference = await watcher.explained()

@@ -5,14 +5,17 @@ from __future__ import annotations
 import json
 import signal
 import socket
+import time
 from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 import anyio
+import anyio.to_thread
 import pytest
 from anyio.lowlevel import checkpoint
 
-from asched.daemon.notify import START_EXTENSION_S, ServiceManager
+from asched.daemon.notify import PATIENCE_FOR_ROOM_S, START_EXTENSION_S, ServiceManager
 from asched.journal.opening import shown
 from asched.journal.sql import SqlStore
 from asched.journal.sqlite import SqliteDatabase
@@ -74,6 +77,28 @@ def test_each_message_is_lines_of_one_datagram(manager: Manager) -> None:
         {"READY": "1", "STATUS": "scheduling"},
         {"STOPPING": "1", "STATUS": "finishing what is under way"},
     ]
+
+
+def fill(address: str) -> None:
+    """Put words into the manager's queue until there is no room."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender, suppress(BlockingIOError):
+        sender.setblocking(False)
+        while True:
+            sender.sendto(b"WATCHDOG=1", address)
+
+
+async def test_a_word_waits_for_room(manager: Manager) -> None:
+    service = ServiceManager(manager.address)
+    fill(manager.address)
+    begin_s = time.monotonic()
+    service.stopping()
+    # Nobody reads: it went all the way.
+    assert time.monotonic() - begin_s >= PATIENCE_FOR_ROOM_S
+    assert not [message for message in manager.received() if "STOPPING" in message]
+    fill(manager.address)
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(anyio.to_thread.run_sync, service.stopping)
+        await manager.until("STOPPING")
 
 
 def test_an_abstract_socket(tmp_path: Path) -> None:
