@@ -1,8 +1,8 @@
 """Checkpoints written by the daemon, beside its work.
 
 A turn of the engine only takes a picture of the state (some milliseconds for ten thousand pods).
-Encoding it and writing it down happen while the engine goes on. A checkpoint is worth time, not
-truth: one that cannot be written is told of in the log and given up.
+Encoding it, a little at a time, and writing it down happen while the engine goes on. A checkpoint is
+worth time, not truth: one that cannot be written is told of in the log and given up.
 """
 
 from __future__ import annotations
@@ -14,13 +14,17 @@ from typing import NamedTuple
 import anyio
 import structlog
 
-from asched.daemon.machine import Aside
+from asched.daemon.machine import Machine
 from asched.journal.checkpoints import prune_checkpoints
 from asched.journal.errors import JournalError
 from asched.journal.store import JournalStore
 from asched.state.absent import why_incomplete
-from asched.state.checkpoint import Image, encode, image_of_state
+from asched.state.checkpoint_encoding import encode, encoding, sealed
+from asched.state.checkpoint_image import Image, image_of_state
 from asched.state.cluster import ClusterState
+
+_BETWEEN_STEPS_S = 0.001
+"""Of a step's length, so that a checkpoint takes half of an event loop that has nothing else to do."""
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
@@ -40,16 +44,16 @@ class Checkpoints:
         self,
         journal: JournalStore,
         cluster: ClusterState,
-        aside: Aside,
+        machine: Machine,
         *,
         every: int,
         last_seq: int,
     ) -> None:
-        """``aside`` encodes. ``every`` is the number of records between two checkpoints, 0 for none at all;
+        """``every`` is the number of records between two checkpoints, 0 for none at all;
         ``last_seq`` is where the state was kept last."""
         self._journal = journal
         self._cluster = cluster
-        self._aside = aside
+        self._machine = machine
         self._every = every
         self._last_seq = last_seq
         self._seq = last_seq
@@ -75,7 +79,7 @@ class Checkpoints:
             await self._woken.wait()
             self._woken = anyio.Event()
             if self._due is not None:
-                await self._write(self._due)
+                await self._save(self._due.seq, await self._encoded(self._due.image))
                 self._due = None
 
     async def write_last(self) -> None:
@@ -83,7 +87,7 @@ class Checkpoints:
         if self._every and self._seq > self._last_seq:
             due = self._picture()
             if due is not None:
-                await self._write(due)
+                await self._save(due.seq, await self._machine.aside(partial(encode, due.image)))
 
     def _picture(self) -> _Due | None:
         """The state as it is; None where a plugin is missing, because who has it makes another one
@@ -94,12 +98,20 @@ class Checkpoints:
             return None
         return _Due(self._seq, image_of_state(self._cluster))
 
-    async def _write(self, due: _Due) -> None:
-        blob = await self._aside(partial(encode, due.image))
+    async def _encoded(self, image: Image) -> bytes:
+        steps = encoding(image)
+        while True:
+            try:
+                next(steps)
+            except StopIteration as end:
+                return await self._machine.aside(partial(sealed, end.value))
+            await self._machine.clock.sleep(_BETWEEN_STEPS_S)
+
+    async def _save(self, seq: int, blob: bytes) -> None:
         try:
-            await self._journal.save_checkpoint(due.seq, blob)
+            await self._journal.save_checkpoint(seq, blob)
             await prune_checkpoints(self._journal)
         except JournalError as error:
-            log.warning("no checkpoint could be written", record=due.seq, error=str(error))
+            log.warning("no checkpoint could be written", record=seq, error=str(error))
         else:
-            log.debug("checkpoint written", record=due.seq, bytes=len(blob))
+            log.debug("checkpoint written", record=seq, bytes=len(blob))

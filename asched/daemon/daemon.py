@@ -141,7 +141,7 @@ async def running_daemon(
         start = await _start(journal, registry, machine, patient=leadership is not None)
     every = configuration.settings.journal.checkpoint_every
     checkpoints = Checkpoints(
-        journal, start.fold.state, machine.aside, every=every, last_seq=start.kept_seq
+        journal, start.fold.state, machine, every=every, last_seq=start.kept_seq
     )
     limits = PluginLimits(configuration.settings.plugins)
     plugins = OutsidePlugins(start.fold.state, registry.load, limits)

@@ -11,8 +11,6 @@ A checkpoint is no history: one that this code cannot read is worth nothing and 
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterable
-from typing import NamedTuple, cast
 
 import msgspec
 import numpy as np
@@ -23,36 +21,18 @@ from asched.framework.profile import PluginLoader
 from asched.model.custom import CustomObject
 from asched.model.meta import Object, ObjectMeta
 from asched.model.node import Node
-from asched.model.pod import Pod
-from asched.model.resources import AnyObject
-from asched.state.checkpoint_form import (
-    FORMAT,
-    AnswerForm,
-    CircuitForm,
-    EntryForm,
-    EvictionForm,
-    FilterAnswersForm,
-    GroupWriteForm,
-    InquiryForm,
-    PlaceForm,
-    RowForm,
-    SessionForm,
-    StateForm,
-    TemplateForm,
-    WaitingForm,
-)
-from asched.state.checkpoint_queue import QueueImage, encoded, image_of, refill
+from asched.state.checkpoint_encoding import MAGIC, encode, templates_of
+from asched.state.checkpoint_form import FORMAT, InquiryForm, StateForm
+from asched.state.checkpoint_image import image_of_state
+from asched.state.checkpoint_queue import refill
 from asched.state.cluster import ClusterState, PodEntry, PodPhase
 from asched.state.fold import Fold
 from asched.state.inquiries import FilterAnswers, Inquiry
 from asched.state.permits import PermitAnswer, WaitingPod
 from asched.state.pod_fold import PodFold
-from asched.state.records import Lottery, PodSeen, ProfilesLoaded
-from asched.state.rules import Rules
 from asched.state.sessions import GroupWrite, RefusedBinding
 from asched.state.templates import Templates
 
-_MAGIC = b"asched-checkpoint "
 SIZE_LIMIT_BYTES = 4 * 1024**3
 """Of a checkpoint unpacked; a tenth of that holds 100,000 pods."""
 _FREE_ROW = "\0free row "
@@ -63,199 +43,9 @@ class CheckpointError(Exception):
     """A checkpoint cannot be used: another format, or damaged. The text says which."""
 
 
-class Image(NamedTuple):
-    """A state at one moment. It refers to what never changes, and does not change with the state,
-    so it can be encoded later, and elsewhere."""
-
-    scalars: tuple[int, int, Lottery, Rules, int, int]
-    loaded: ProfilesLoaded
-    templates: tuple[TemplateForm, ...]
-    last_template: int
-    objects: tuple[AnyObject, ...]
-    resources: tuple[tuple[str, ...], tuple[str, ...]]
-    rows: list[tuple[str, list[PodInfo]]]
-    strays: list[tuple[str, list[PodInfo]]]
-    entries: list[tuple[PodInfo, EntryForm]]
-    nominated: list[tuple[str, list[PodInfo]]]
-    waiting: list[tuple[PodInfo, WaitingForm]]
-    answers: tuple[AnswerForm, ...]
-    evictions: tuple[EvictionForm, ...]
-    room_made: tuple[tuple[str, str], ...]
-    useless: tuple[str, ...]
-    inquiries: tuple[InquiryForm, ...]
-    queue: QueueImage
-    sessions: tuple[SessionForm, ...]
-    finished: list[PodInfo]
-    group_writes: tuple[GroupWriteForm, ...]
-    circuits: tuple[CircuitForm, ...]
-
-
-def image_of_state(state: ClusterState) -> Image:
-    """A picture of the state: a few microseconds a pod."""
-    table = state.nodes
-    profiles = tuple(profile.spec for profile in state.profiles.values())
-    templates = state.templates
-    return Image(
-        (state.now_ns, state.seed, state.lottery, state.rules, state.epoch, state.next_start_row),
-        ProfilesLoaded(profiles, state.queue._settings, state.extenders),
-        tuple(
-            TemplateForm(number, kept.pod, kept.users, templates._numbers.get(kept.key) == number)
-            for number, kept in templates._by_number.items()
-        ),
-        templates._last,
-        tuple(
-            cast(AnyObject, kept)
-            for of_kind in state.objects_of.values()
-            for kept in of_kind.values()
-        ),
-        ((*table._allocatable,), (*table._requested,)),
-        [(name, [*table.pods(row)]) for row, name in enumerate(table.names)],
-        [(name, [*pods.values()]) for name, pods in table._strays.items()],
-        [(entry.info, _entry_form(entry)) for entry in state.pods.values()],
-        [(node, [*pods.values()]) for node, pods in state.nominator.by_node.items()],
-        [
-            (held.info, WaitingForm(-1, held.node_name, held.since_ns, {**held.pending_until_ns}))
-            for held in state.waiting.values()
-        ],
-        tuple(AnswerForm(*answer) for answer in state.permits.answers),
-        tuple(EvictionForm(*eviction) for eviction in state.evictions.values()),
-        (*state.evictions.done_for.items(),),
-        (*sorted(state.evictions.useless),),
-        tuple(_inquiry_form(key, inquiry) for key, inquiry in state.inquiries.items()),
-        image_of(state.queue),
-        tuple(
-            SessionForm(p.spec, p.number, p.held_ns, p.changes, (*p.pending,), {**p.refused})
-            for p in state.sessions
-        ),
-        [*state.sessions.finished.values()],
-        tuple(
-            GroupWriteForm(write.decision, write.under_way)
-            for write in state.sessions.writes.values()
-        ),
-        tuple(
-            CircuitForm(
-                scheduler_name, plugin, (*c.failed_at_ns,), c.until_ns, c.on_trial, (*c.held,)
-            )
-            for scheduler_name, plugin, c in state.circuits
-        ),
-    )
-
-
-def _entry_form(entry: PodEntry) -> EntryForm:
-    return EntryForm(
-        -1, entry.template, entry.phase.value, entry.node, entry.rejection, entry.assignment,
-        entry.reserved,
-    )  # fmt: skip
-
-
-def _inquiry_form(key: str, inquiry: Inquiry) -> InquiryForm:
-    return InquiryForm(
-        key,
-        inquiry.uid,
-        inquiry.attempt,
-        inquiry.verb,
-        tuple(sorted(inquiry.pending)),
-        tuple(inquiry.rows.tolist()),
-        inquiry.candidates,
-        {
-            index: FilterAnswersForm(
-                tuple(given.rows.tolist()), tuple(given.codes.tolist()), tuple(given.statuses)
-            )
-            for index, given in inquiry.filters.items()
-        },
-        tuple(inquiry.compared.tolist()),
-        {index: tuple(scores.tolist()) for index, scores in inquiry.scores.items()},
-        {**inquiry.reviews},
-        tuple((verb, index, text) for (verb, index), text in inquiry.failures.items()),
-    )
-
-
-# -- to bytes -------------------------------------------------------------------------------------
-
-
-class _PodNumbers:
-    """Gives pods their numbers, and keeps them in their stored form."""
-
-    def __init__(self, templates: Templates) -> None:
-        self.whole: list[Pod] = []
-        self.copies: list[PodSeen] = []
-        self._templates = templates
-        self._numbers: dict[int, int] = {}
-
-    def add(self, pod: Pod, template: int) -> int:
-        record = _copy_of(self._templates, pod, template) if template else None
-        if record is None:
-            number = 2 * len(self.whole)
-            self.whole.append(pod)
-        else:
-            number = 2 * len(self.copies) + 1
-            self.copies.append(record)
-        self._numbers[id(pod)] = number
-        return number
-
-    def of(self, pod: Pod) -> int:
-        number = self._numbers.get(id(pod))
-        return self.add(pod, 0) if number is None else number
-
-    def all(self, infos: Iterable[PodInfo]) -> tuple[int, ...]:
-        return tuple(self.of(info.pod) for info in infos)
-
-
-def _copy_of(templates: Templates, pod: Pod, template: int) -> PodSeen | None:
-    """The pod as a copy of its template; None where it differs by more than a record can say."""
-    record = templates.copy_of(template, pod)
-    return record if templates.instance(record).pod == pod else None
-
-
-def encode(image: Image) -> bytes:
-    """The image as bytes that :func:`restore` reads."""
-    pods = _PodNumbers(_templates(image.templates, image.last_template))
-    replace = msgspec.structs.replace
-    entries = tuple(
-        replace(form, pod=pods.add(info.pod, form.template)) for info, form in image.entries
-    )
-    rows = tuple(RowForm(name, pods.all(infos)) for name, infos in image.rows)
-    strays = tuple(PlaceForm(node, pods.all(infos)) for node, infos in image.strays)
-    nominated = tuple(PlaceForm(node, pods.all(infos)) for node, infos in image.nominated)
-    waiting = tuple(replace(form, pod=pods.of(info.pod)) for info, form in image.waiting)
-    queue = encoded(image.queue, pods.of)
-    # The last that adds pods: all there are is told before them.
-    finished = pods.all(image.finished)
-    form = StateForm(
-        *image.scalars,
-        image.loaded,
-        image.templates,
-        image.last_template,
-        tuple(pods.whole),
-        tuple(pods.copies),
-        image.objects,
-        image.resources,
-        rows,
-        strays,
-        entries,
-        nominated,
-        waiting,
-        image.answers,
-        image.evictions,
-        image.room_made,
-        image.useless,
-        image.inquiries,
-        queue,
-        image.sessions,
-        finished,
-        image.group_writes,
-        image.circuits,
-    )
-    # The first level of compression: what it leaves is small, and it is the fastest.
-    return _MAGIC + b"%d\n" % FORMAT + zlib.compress(msgspec.msgpack.encode(form), 1)
-
-
 def checkpoint_of(state: ClusterState) -> bytes:
     """The state as bytes that :func:`restore` reads."""
     return encode(image_of_state(state))
-
-
-# -- and back -------------------------------------------------------------------------------------
 
 
 def restore(blob: bytes, load: PluginLoader) -> Fold:
@@ -269,7 +59,7 @@ def restore(blob: bytes, load: PluginLoader) -> Fold:
     state.now_ns, state.epoch = form.now_ns, form.epoch
     state.seed, state.lottery = form.seed, form.lottery
     state.follow(form.rules)
-    state.templates = _templates(form.templates, form.last_template)
+    state.templates = templates_of(form.templates, form.last_template)
     # Makes the profiles and configures the queue, while there is nothing yet to sort in.
     fold.apply(form.loaded)
     try:
@@ -304,11 +94,11 @@ _decode = msgspec.msgpack.Decoder(StateForm).decode
 
 
 def _decoded(blob: bytes) -> StateForm:
-    header = blob[: len(_MAGIC) + 20].partition(b"\n")[0]
-    if not header.startswith(_MAGIC):
+    header = blob[: len(MAGIC) + 20].partition(b"\n")[0]
+    if not header.startswith(MAGIC):
         raise CheckpointError("it is no checkpoint of asched")
-    if header != _MAGIC + b"%d" % FORMAT:
-        there = header.removeprefix(_MAGIC).decode(errors="replace")
+    if header != MAGIC + b"%d" % FORMAT:
+        there = header.removeprefix(MAGIC).decode(errors="replace")
         raise CheckpointError(f"it has format {there}, this asched reads {FORMAT}")
     unpacking = zlib.decompressobj()
     try:
@@ -320,22 +110,6 @@ def _decoded(blob: bytes) -> StateForm:
         return _decode(content)
     except (zlib.error, msgspec.MsgspecError) as error:
         raise CheckpointError(f"it is damaged: {error}") from None
-
-
-def _templates(forms: Iterable[TemplateForm], last: int) -> Templates:
-    templates = Templates()
-    for form in forms:
-        templates.keep(form.number, PodInfo(form.pod))
-        kept = templates._by_number[form.number]
-        kept.users = form.users
-        if not form.current:
-            del templates._numbers[kept.key]
-    # A later one of equal content may have taken the place of the current one.
-    for form in forms:
-        if form.current:
-            templates._numbers[templates._by_number[form.number].key] = form.number
-    templates._last = last
-    return templates
 
 
 class _Pods:

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import NamedTuple, cast
 
+import msgspec
+
 from asched.framework.events import ActionType, ClusterEvent, EventResource
 from asched.framework.pod_info import PodInfo, QueuedPod
 from asched.model.meta import Object
@@ -17,6 +19,7 @@ from asched.model.resources import AnyObject
 from asched.state.checkpoint_form import HappenedForm, QueuedForm, QueueForm
 from asched.state.queue import SchedulingQueue
 from asched.state.sort_keys import FIRST_OF_ALL, from_stored, sort_key, stored
+from asched.state.steps import Steps, all_of
 from asched.state.waking import Happened
 
 PodNumber = Callable[[Pod], int]
@@ -26,7 +29,9 @@ PodNumber = Callable[[Pod], int]
 class QueueImage(NamedTuple):
     """A queue as it is at one moment; it does not change with the queue."""
 
-    pods: list[tuple[PodInfo, QueuedForm]]
+    pods: list[PodInfo]
+    queued: list[QueuedForm]
+    """Of :attr:`pods`, but for their numbers."""
     form: QueueForm
     """But for ``pods`` and ``events``."""
     events: list[Happened]
@@ -57,8 +62,8 @@ def image_of(queue: SchedulingQueue) -> QueueImage:
         events_start=queue._events_start,
         drifted=queue.drifted,
     )
-    pods = [(pod.info, _queued_form(pod)) for pod in unique.values()]
-    return QueueImage(pods, form, [*queue._events])
+    pods = [pod.info for pod in unique.values()]
+    return QueueImage(pods, [*map(_queued_form, unique.values())], form, [*queue._events])
 
 
 def _queued_form(pod: QueuedPod) -> QueuedForm:
@@ -77,20 +82,19 @@ def _queued_form(pod: QueuedPod) -> QueuedForm:
     )
 
 
-def encoded(image: QueueImage, number: PodNumber) -> QueueForm:
+def encoded(image: QueueImage, number: PodNumber) -> Steps[QueueForm]:
     """The stored form."""
 
     def reference(thing: Object | None) -> AnyObject | int | None:
         return number(thing) if isinstance(thing, Pod) else cast("AnyObject | None", thing)
 
-    form = image.form
+    form, replace = image.form, msgspec.structs.replace
+    pods = yield from all_of(
+        replace(queued, pod=number(info.pod))
+        for info, queued in zip(image.pods, image.queued, strict=True)
+    )
     return QueueForm(
-        tuple(
-            QueuedForm(
-                number(info.pod), *(getattr(pod, f) for f in QueuedForm.__struct_fields__[1:])
-            )
-            for info, pod in image.pods
-        ),
+        pods,
         form.active,
         form.active_order,
         form.backoff,

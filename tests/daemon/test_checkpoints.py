@@ -13,6 +13,7 @@ from structlog.testing import capture_logs
 
 from asched.audit.replay import replay
 from asched.daemon.checkpoints import Checkpoints
+from asched.daemon.machine import Machine
 from asched.framework.profile import PluginWeight, ProfileSpec
 from asched.framework.registry import Registry
 from asched.journal import open_journal
@@ -146,7 +147,7 @@ async def test_none_of_a_state_that_misses_a_plugin() -> None:
     await store.claim("test", claimed_at_ns=0)
     await store.append(records, written_at_ns=1)
     for every in (1, 1000):  # by the way, and at the end
-        checkpoints = Checkpoints(store, fold.state, at_once, every=every, last_seq=0)
+        checkpoints = Checkpoints(store, fold.state, MACHINE, every=every, last_seq=0)
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(checkpoints.run)
             checkpoints.committed(2)
@@ -165,3 +166,6 @@ async def test_none_of_a_state_that_misses_a_plugin() -> None:
 
 async def at_once(compute: Callable[[], T]) -> T:
     return compute()
+
+
+MACHINE = Machine.of_this_process()._replace(aside=at_once)

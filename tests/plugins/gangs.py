@@ -26,7 +26,9 @@ from asched.plugins.gang_sort import GangSort
 from asched.plugins.node_resources_fit import NodeResourcesFit
 from asched.plugins.scheduling_gates import SchedulingGates
 from asched.state import records as r
-from asched.state.checkpoint import encode, image_of_state, restore
+from asched.state.checkpoint import restore
+from asched.state.checkpoint_encoding import encode
+from asched.state.checkpoint_image import image_of_state
 from asched.state.cluster import ClusterState, PodPhase
 from asched.state.fold import Fold
 from asched.state.session_records import PodGroupDecided, SessionHeld

@@ -16,10 +16,13 @@ from asched.cycle.decide import Decider
 from asched.framework.interface import Eviction, Victim
 from asched.state import records as r
 from asched.state.checkpoint import CheckpointError, checkpoint_of, restore
+from asched.state.checkpoint_encoding import encoding, packed, sealed
 from asched.state.checkpoint_form import FORMAT, Form, StateForm
+from asched.state.checkpoint_image import image_of_state
 from asched.state.cluster import ClusterState
 from asched.state.fold import Fold
 from asched.state.invariants import check
+from asched.state.steps import STEP, Steps, in_one_go
 from tests.state.description import describe
 from tests.state.objects import a_node, a_pod
 from tests.state.profiles import DEFAULT, Ledger, loader
@@ -34,6 +37,7 @@ class CheckpointMachine(FoldMachine):
     def __init__(self) -> None:
         super().__init__()
         self.kept: list[tuple[int, bytes, dict[str, Any]]] = []
+        self.pictures: list[tuple[Steps[bytes], bytes]] = []
 
     @rule(keep=st.booleans())
     def checkpoint(self, keep: bool) -> None:
@@ -43,10 +47,14 @@ class CheckpointMachine(FoldMachine):
         assert describe(restored) == describe(self.state)
         assert checkpoint_of(restored) == blob
         assert books(restored) == books(self.state)
+        self.pictures.append((encoding(image_of_state(self.state)), blob))
         if keep:
             self.kept.append((len(self.records), blob, describe(restored)))
 
     def teardown(self) -> None:
+        for steps, blob in self.pictures:
+            # What happened since is not in the picture.
+            assert sealed(in_one_go(steps)) == blob
         for place, blob, description in self.kept:
             fold = restore(blob, loader(*DEFAULT))
             assert describe(fold.state) == description
@@ -75,6 +83,38 @@ def decisions(fold: Fold) -> list[r.Decision]:
         fold.apply_all(found)
         made += found
     return made
+
+
+class Things(Form):
+    """With lists of all lengths, and others inside."""
+
+    name: str
+    numbers: tuple[int, ...]
+    rows: tuple[tuple[str, tuple[int, ...]], ...]
+    inner: InnerThings
+
+
+class InnerThings(Form):
+    words: tuple[str | None, ...]
+
+
+@pytest.mark.parametrize("length", [0, 1, STEP - 1, STEP, STEP + 1, 15, 16, 70_000])
+def test_packed_in_steps_as_in_one_go(length: int) -> None:
+    numbers = tuple(range(length))
+    things = Things(
+        "x",
+        numbers,
+        tuple((str(n), numbers[: n % 20]) for n in numbers),
+        InnerThings(tuple(None if n % 3 else str(n) for n in numbers)),
+    )
+    assert bytes(in_one_go(packed(things))) == msgspec.msgpack.encode(things)
+
+
+def test_a_long_one_takes_many_steps() -> None:
+    fold = Fold(ClusterState(), loader(*DEFAULT))
+    fold.apply_all(r.ObjectSeen(a_node(f"n{i}")) for i in range(10 * STEP))
+    # Rows, and nodes: to their forms, and to bytes.
+    assert len([*encoding(image_of_state(fold.state))]) >= 3 * 10
 
 
 CheckpointMachine.TestCase.settings = settings(stateful_step_count=50, deadline=None)
