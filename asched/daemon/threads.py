@@ -1,8 +1,8 @@
 """How the daemon's threads share the interpreter.
 
 The event loop gives the interpreter away at each system call, and gets it back from a thread that
-computes (the one that encodes a checkpoint) only when that thread's interval is over. At the 5 ms which
-are usual every message to the API server would wait that long while a checkpoint is encoded.
+computes (say the last checkpoint of a stop, or a plugin that was given one) only when that thread's interval is
+over. At the 5 ms which are usual every message to the API server would wait that long.
 """
 
 from __future__ import annotations
