@@ -8,12 +8,17 @@ from pathlib import Path
 
 import pytest
 import structlog
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
-# The same examples every time: a change is to blame for a failure, not the day. ``make fuzz`` looks for
-# new ones.
-# The same examples at each run, so more of them would find no more the next day: `make fuzz` looks further.
-settings.register_profile("deterministic", derandomize=True, deadline=None, max_examples=60)
+# The same examples every time: a change is to blame for a failure, not the day, nor a machine that is slow.
+# More of them would find no more the next day; `make fuzz` looks for new ones, and further.
+settings.register_profile(
+    "deterministic",
+    derandomize=True,
+    deadline=None,
+    max_examples=60,
+    suppress_health_check=[HealthCheck.too_slow],
+)
 settings.register_profile("fuzz", deadline=None, max_examples=300, print_blob=True)
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "deterministic"))
 

@@ -180,7 +180,7 @@ async def office(
 
 async def settled(o: Office) -> None:
     """All effects have ended."""
-    with anyio.fail_after(30):
+    with anyio.fail_after(60):
         while o.effects.under_way:
             await anyio.lowlevel.checkpoint()
 

@@ -183,7 +183,7 @@ async def test_a_doubt_ends_though_every_try_is_put_off(code: int) -> None:
     """A webhook for bindings is down, or the server is too busy, for good."""
     network = NodeThatStays(reads=UNBOUND, writes=status(code))
     binder = network.binder(AN_EARLIER_PROCESS)
-    with anyio.fail_after(20):
+    with anyio.fail_after(60):
         answer = await binder.bind(POD, "n")
     assert answer.code is Code.ERROR
     assert network.asked.count("POST") > 5
@@ -317,7 +317,7 @@ class Start:
 
     async def outcomes(self) -> list[Outcome | Reconfiguration]:
         """What comes of it in the end."""
-        with anyio.fail_after(30):
+        with anyio.fail_after(60):
             while self.effects.under_way:
                 await anyio.lowlevel.checkpoint()
         found = []

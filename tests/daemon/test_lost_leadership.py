@@ -81,7 +81,7 @@ async def test_what_plugins_do_for_a_deposed_leader_is_cancelled(tmp_path: Path)
         w.add_pod("p")
         with (
             pytest.RaisesGroup(LeadershipLostError, flatten_subgroups=True),
-            anyio.fail_after(30),
+            anyio.fail_after(60),
         ):
             async with leader(w):
                 await Obstinate.begun.wait()

@@ -131,7 +131,7 @@ class Term:
 
     async def settled(self) -> None:
         self.api.open_now.set()
-        with anyio.fail_after(30):
+        with anyio.fail_after(60):
             while self.effects.under_way:
                 await anyio.lowlevel.checkpoint()
 

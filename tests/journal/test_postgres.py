@@ -144,7 +144,7 @@ async def test_a_writer_that_sleeps_in_a_transaction_does_not_keep_its_successor
         )
         # So long nobody holds it who is awake; the server's own clock decides.
         await sleeper.execute(text("SELECT pg_sleep(1.1)"))
-        with anyio.fail_after(10):
+        with anyio.fail_after(60):
             assert await store.claim("successor", claimed_at_ns=1) == 1
         with pytest.raises(DBAPIError):
             await sleeper.execute(text("SELECT 1"))

@@ -21,7 +21,7 @@ from asched.kube.timing import RequestBudget, RetryPolicy
 from asched.model.resources import AnyObject, Resource, WatchedResource
 
 BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
-PATIENCE_S = 20.0
+PATIENCE_S = 60.0
 """How long a test waits for what must come; only a failing test ever waits that long."""
 
 

@@ -191,7 +191,7 @@ async def test_over_http_a_released_lease_is_taken_without_waiting(tmp_path: Pat
         a = LeaderElector(client, LEASE, "a", LeaseTiming())
         # Without the watch it would look again after ten minutes.
         b = LeaderElector(other, LEASE, "b", LeaseTiming(3600, 1800, 600))
-        with anyio.fail_after(20):
+        with anyio.fail_after(60):
             await a.acquire()
             watched = anyio.Event()
             async with anyio.create_task_group() as tasks:
@@ -257,7 +257,7 @@ async def test_requests_and_answers_are_those_of_a_real_server(shared_dir: Path)
     # The recorded holder is called so.
     async with elector(script, "a") as (ours, _):
         await ours.acquire()
-        with anyio.fail_after(10):
+        with anyio.fail_after(60):
             await ours.keep()
     for request, exchange in zip(asked, in_turn, strict=False):
         real = exchange["request"]

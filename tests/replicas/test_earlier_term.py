@@ -81,7 +81,7 @@ async def left_behind(w: World) -> None:
     w.faults.answer(503, count=1_000, resource="pods", verb="get")
     w.add_pod("old", "3")
     async with replica(w):
-        with anyio.fail_after(30):
+        with anyio.fail_after(60):
             await tried.wait()
     w.faults.clear()
     assert w.node_of("old") == ""

@@ -165,7 +165,7 @@ async def test_a_watch_shows_changes_as_rows(kubectl: Kubectl) -> None:
     ) as process:  # fmt: skip
         assert process.stdout is not None
         seen = ""
-        with anyio.fail_after(20):
+        with anyio.fail_after(60):
             while "Pending" not in seen:
                 seen += (await process.stdout.receive()).decode()
             cluster.bind("default", "p", "n0")

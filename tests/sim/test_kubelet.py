@@ -156,7 +156,7 @@ async def test_as_a_task_it_wakes_for_what_arrives() -> None:
     cluster = Cluster()
     cluster.create("nodes", node("n"))
     kubelets = Kubelets(cluster, KubeletTimings(start_s=0.0))
-    with anyio.fail_after(5), cluster.watch("pods") as watcher:
+    with anyio.fail_after(60), cluster.watch("pods") as watcher:
         async with anyio.create_task_group() as group:
             group.start_soon(kubelets.run)
             cluster.create("pods", pod("p"))

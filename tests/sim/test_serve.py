@@ -31,7 +31,7 @@ async def test_it_serves_nodes_and_runs_pods_until_cancelled(tmp_path: Path) -> 
     async def serve() -> None:
         await serve_forever(options, on_ready=on_ready)
 
-    with anyio.fail_after(10):
+    with anyio.fail_after(60):
         async with anyio.create_task_group() as group:
             group.start_soon(serve)
             await ready.wait()
@@ -69,7 +69,7 @@ async def test_over_https_the_kubeconfig_trusts_its_certificate(tmp_path: Path) 
     async def serve() -> None:
         await serve_forever(options, on_ready=lambda server: ready.set())
 
-    with anyio.fail_after(10):
+    with anyio.fail_after(60):
         async with anyio.create_task_group() as group:
             group.start_soon(serve)
             await ready.wait()
