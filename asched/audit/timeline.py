@@ -282,6 +282,10 @@ class PodTimelines:
                 return f"pod {record.key} changed"
             case r.Bound():
                 return f"pod {record.key} was bound to {record.node}"
+            case r.VictimEvicted():
+                return f"pod {record.key} was evicted"
+            case r.EvictionFailed():
+                return f"pod {record.key} could not be evicted"
             case r.ProfilesLoaded():
                 return "profiles were loaded"
             case _:
