@@ -28,7 +28,7 @@ from asched.model.groups import (
 )
 from asched.model.meta import Object
 from asched.model.node import Node
-from asched.model.pod import Pod
+from asched.model.pod import Pod, Volume
 from asched.model.quantity import QuantityError, milli_value, value
 from asched.model.storage import (
     CSIDriver,
@@ -272,6 +272,8 @@ def decode(resource: WatchedResource, raw: bytes | msgspec.Raw) -> Object:
         _check_quantities(decoded.key, "status.allocatable", decoded.status.allocatable)
     elif isinstance(decoded, Pod):
         _check_pod(decoded)
+        if decoded.spec.volumes:
+            decoded = _with_volumes_that_count(decoded)
     else:
         _check_other(decoded)
     return decoded
@@ -325,6 +327,16 @@ def _check_pod(pod: Pod) -> None:
         _check_quantities(pod.key, "spec.resources.requests", spec.resources.requests)
     if spec.overhead:
         _check_quantities(pod.key, "spec.overhead", spec.overhead)
+
+
+def _with_volumes_that_count(pod: Pod) -> Pod:
+    """Without volumes of which nothing but a name is read. The API server gives each pod one of a name of its
+    own, for the token of its service account, and copies of one template would all differ."""
+    counting = tuple(volume for volume in pod.spec.volumes if volume != Volume(name=volume.name))
+    if len(counting) == len(pod.spec.volumes):
+        return pod
+    replace = msgspec.structs.replace
+    return replace(pod, spec=replace(pod.spec, volumes=counting))
 
 
 def _check_other(decoded: Object) -> None:

@@ -60,8 +60,8 @@ def test_only_what_scheduling_reads_survives() -> None:
     assert pod.metadata.annotations.group_name == "gang"
     assert pod.spec.containers[0].resources.requests == {"cpu": "100m"}
     assert pod.spec.containers[0].ports[0].host_ip == "10.0.0.1"
-    assert pod.spec.volumes[1].image is not None
-    assert pod.spec.volumes[1].image.reference == "model:v1"
+    assert pod.spec.volumes[0].image is not None
+    assert pod.spec.volumes[0].image.reference == "model:v1"
 
 
 def test_an_encoded_object_decodes_to_itself() -> None:
@@ -172,3 +172,26 @@ def test_names_of_253_characters(resource: Resource) -> None:
     name = "x" * 253
     found = decoded(resource, {"metadata": {"name": name, "namespace": name}})
     assert found.key == f"{name}/{name}"
+
+
+def test_volumes_of_which_nothing_is_read_are_left_out() -> None:
+    """What the API server's admission gives each pod: a token under a name of its own."""
+
+    def copy(number: int, *volumes: dict[str, Any]) -> Pod:
+        token = {"serviceAccountToken": {"path": "token", "expirationSeconds": 3607}}
+        admitted = {"name": f"kube-api-access-{number:05}", "projected": {"sources": [token]}}
+        raw = {
+            "metadata": {"name": "p"},
+            "spec": {"volumes": [{"name": "cache", "emptyDir": {}}, *volumes, admitted]},
+        }
+        decoded = decode(Resource.PODS, msgspec.json.encode(raw))
+        assert isinstance(decoded, Pod)
+        return decoded
+
+    assert copy(1) == copy(2)
+    assert copy(1).spec.volumes == ()
+    claim = {"name": "data", "persistentVolumeClaim": {"claimName": "c"}}
+    scratch = {"name": "scratch", "ephemeral": {"volumeClaimTemplate": {"spec": {}}}}
+    kept = copy(1, claim, scratch)
+    assert [volume.name for volume in kept.spec.volumes] == ["data", "scratch"]
+    assert kept == copy(2, claim, scratch)
