@@ -103,7 +103,9 @@ class ServiceManager:
         try:
             with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
                 sender.settimeout(patience_s)
-                sender.sendto(message, self._address)
+                # Only a connected socket waits for the room of the other end; any other has room of its own.
+                sender.connect(self._address)
+                sender.send(message)
         except OSError as error:
             if not self._failing:
                 log.warning("the service manager cannot be told", error=str(error))

@@ -31,6 +31,7 @@ from asched.state.inquiries import FilterAnswers, Inquiry
 from asched.state.permits import PermitAnswer, WaitingPod
 from asched.state.pod_fold import PodFold
 from asched.state.sessions import GroupWrite, RefusedBinding
+from asched.state.steps import in_one_go
 from asched.state.templates import Templates
 
 SIZE_LIMIT_BYTES = 4 * 1024**3
@@ -59,7 +60,7 @@ def restore(blob: bytes, load: PluginLoader) -> Fold:
     state.now_ns, state.epoch = form.now_ns, form.epoch
     state.seed, state.lottery = form.seed, form.lottery
     state.follow(form.rules)
-    state.templates = templates_of(form.templates, form.last_template)
+    state.templates = in_one_go(templates_of(form.templates, form.last_template))
     # Makes the profiles and configures the queue, while there is nothing yet to sort in.
     fold.apply(form.loaded)
     try:

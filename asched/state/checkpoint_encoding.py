@@ -63,7 +63,7 @@ def _copy_of(templates: Templates, pod: Pod, template: int) -> PodSeen | None:
 
 def encoding(image: Image) -> Steps[bytes]:
     """What :func:`sealed` makes a checkpoint of."""
-    pods = _PodNumbers(templates_of(image.templates, image.last_template))
+    pods = _PodNumbers((yield from templates_of(image.templates, image.last_template)))
     replace = msgspec.structs.replace
     entries = yield from all_of(
         replace(form, pod=pods.add(info.pod, form.template))
@@ -149,15 +149,17 @@ def encode(image: Image) -> bytes:
     return sealed(in_one_go(encoding(image)))
 
 
-def templates_of(forms: Iterable[TemplateForm], last: int) -> Templates:
+def templates_of(forms: Iterable[TemplateForm], last: int) -> Steps[Templates]:
     """The templates of a checkpoint, under their numbers."""
     templates = Templates()
-    for form in forms:
+    for index, form in enumerate(forms):
         templates.keep(form.number, PodInfo(form.pod))
         kept = templates._by_number[form.number]
         kept.users = form.users
         if not form.current:
             del templates._numbers[kept.key]
+        if index % STEP == 0:
+            yield
     # A later one of equal content may have taken the place of the current one.
     for form in forms:
         if form.current:
