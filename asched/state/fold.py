@@ -468,7 +468,7 @@ class Fold:
         if eviction is None or eviction.reason:
             # A session's goes on until the victim is seen to go: meanwhile no other is to be chosen.
             return
-        self._pods.evicted(record.uid)
+        state.evictions.end(record.uid)
         preemptor = eviction.preemptor
         waits = state.entry(*_ref(preemptor)) is not None
         if record.roomless and waits and not state.evictions.make_room_for(preemptor.uid):

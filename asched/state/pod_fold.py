@@ -8,7 +8,6 @@ from __future__ import annotations
 import msgspec
 
 from asched.framework.events import ActionType, ClusterEvent, EventResource
-from asched.framework.interface import Eviction
 from asched.framework.pod_groups import REFUSED, Standing, group_of
 from asched.framework.pod_info import PodInfo
 from asched.framework.profile import Profile
@@ -140,7 +139,7 @@ class PodFold:
             return
         if info.pod.terminating:
             # Whoever deleted it: there is nothing left to evict.
-            self.evicted(info.uid)
+            self._state.evictions.end(info.uid)
         self._leave_group_unless(entry, info)
         if info.pod.node_name:
             self._bound_updated(entry, info)
@@ -225,17 +224,6 @@ class PodFold:
         group = group_of(entry.info.pod)
         if group is not None:
             state.groups.leave(group, key)
-
-    def evicted(self, victim_uid: str) -> Eviction | None:
-        """The victim is told to go; None where that was not asked for. A pod that was held back meanwhile
-        (PreEnqueue) had been woken by something else: that may be all it needs."""
-        state = self._state
-        eviction = state.evictions.end(victim_uid)
-        if eviction is not None and state.rules >= Rules.HELD_PREEMPTORS_GO_ON:
-            preemptor = eviction.preemptor
-            if not state.evictions.make_room_for(preemptor.uid):
-                state.queue.reconsider(preemptor.key, state.now_ns)
-        return eviction
 
     def place(self, entry: PodEntry, node_name: str, phase: PodPhase) -> None:
         self._state.nodes.add_pod(node_name, entry.info)

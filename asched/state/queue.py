@@ -288,11 +288,6 @@ class SchedulingQueue:
             self._forget(key)
             self._activate_or_gate(pod, now_ns, arrivals.FORCE_ACTIVATE)
 
-    def reconsider(self, key: str, now_ns: int) -> None:
-        """What held a gated pod back may be over; nothing to do for any other."""
-        if key in self._gated:
-            self.activate(key, now_ns)
-
     def sort_in_again(self, key: str, now_ns: int) -> None:
         """What PreEnqueue and QueueSort say of an active pod may be another thing now."""
         pod = self._active.pods.get(key)

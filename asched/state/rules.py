@@ -53,10 +53,6 @@ class Rules(IntEnum):
     complete when the process before ended is let go. Before, all of its pods were turned away, and as none
     was left that would wake them they slept until the flush."""
 
-    HELD_PREEMPTORS_GO_ON = 12
-    """A preemptor that was about to be tried while its victims were being evicted is tried once they are told
-    to go. Before, it waited until the last was gone, though what had woken it, say another node, may do."""
-
 
 LATEST_RULES = max(Rules)
 """What a daemon of this release follows and records."""

@@ -354,49 +354,23 @@ def test_every_plugin_that_can_reject_is_here() -> None:
     assert {case.plugin for case in CASES} == extending - {"NodeName", "DefaultPreemption"}
 
 
-def leaving(victim: Pod) -> Pod:
-    told = datetime(2026, 1, 1, tzinfo=UTC)
-    metadata = msgspec.structs.replace(victim.metadata, deletion_timestamp=told)
-    return msgspec.structs.replace(victim, metadata=metadata)
-
-
-def preempting(s: Scheduling, victim: Pod) -> None:
-    """The waiting pod is to get the victim's room."""
+def test_a_preemptor_waits_until_its_victims_are_evicted() -> None:
+    s = default_scheduling()
+    victim = holder("3", priority=0)
     s.see(busy_node(), a_node())
     s.see(victim, waiting("2", priority=10))
     rejection = the_one(s.decide())
     assert isinstance(rejection, Rejected)
     assert [v.key for v in rejection.victims] == [victim.key]
-
-
-def test_a_preemptor_waits_until_its_victims_are_evicted() -> None:
-    s = default_scheduling()
-    victim = holder("3", priority=0)
-    preempting(s, victim)
     for number in range(ROUNDS):
         for flood in FLOODS.values():
             flood(s, number)
         s.pass_time(MAX_BACKOFF_S)
         assert s.decide() == []
-    s.see(leaving(victim))
+    leaving = datetime(2026, 1, 1, tzinfo=UTC)
+    metadata = msgspec.structs.replace(victim.metadata, deletion_timestamp=leaving)
+    s.see(msgspec.structs.replace(victim, metadata=metadata))
     s.apply(VictimEvicted(victim.key, victim.uid))
     gone(s, victim)
     s.pass_time(MAX_BACKOFF_S)
     assert nodes_of(s.decide()) == {KEY: "n"}
-
-
-@pytest.mark.parametrize("answered_first", [True, False])
-def test_a_node_that_comes_while_victims_are_evicted_is_not_forgotten(answered_first: bool) -> None:
-    s = default_scheduling()
-    victim = holder("3", priority=0)
-    preempting(s, victim)
-    s.see(a_node("other"))
-    # It was on its way to be tried again, and is held back.
-    s.pass_time(MAX_BACKOFF_S)
-    assert s.decide() == []
-    # The victim takes its time to go, and is not waited for.
-    if answered_first:
-        s.apply(VictimEvicted(victim.key, victim.uid))
-    else:
-        s.see(leaving(victim))
-    assert nodes_of(s.decide()) == {KEY: "other"}

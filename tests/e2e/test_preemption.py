@@ -5,8 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
+import anyio
+import anyio.lowlevel
+
 from asched.model.resources import Resource
 from asched.sim.store import Change
+from tests.daemon.world import PATIENCE_S
 from tests.e2e.suite import (
     CONTROL_PLANE,
     HOSTNAME,
@@ -245,6 +249,11 @@ async def test_another_node_becomes_free_while_victims_go(tmp_path: Path) -> Non
         await _run_a_victim_that_stays(s)
         s.create(pause_pod("preemptor", {FOO: "1"}, priorityClassName="high-priority"))
         await s.until(lambda: s.pod("preemptor")["status"].get("nominatedNodeName") == WORKERS[0])
+        # Before that the preemptor would be held back, as by kube-scheduler, until the victim is gone.
+        await s.until(lambda: s.is_leaving_or_gone("victim"))
+        with anyio.fail_after(PATIENCE_S):
+            while s.daemon.cluster.evictions:
+                await anyio.lowlevel.checkpoint()
         await s.offer(WORKERS[1], FOO, "1")
         assert await s.running("preemptor") == WORKERS[1]
         assert s.pod("victim")["metadata"]["deletionTimestamp"]
