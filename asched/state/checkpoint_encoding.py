@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Final, TypeVar
+from typing import Final
 
 import msgspec
 
@@ -23,7 +23,6 @@ from asched.state.steps import STEP, Steps, all_of, in_one_go
 from asched.state.templates import Templates
 
 MAGIC: Final = b"asched-checkpoint "
-_T = TypeVar("_T")
 _encode = msgspec.msgpack.encode
 
 
@@ -149,7 +148,7 @@ def encode(image: Image) -> bytes:
     return sealed(in_one_go(encoding(image)))
 
 
-def templates_of(forms: Iterable[TemplateForm], last: int) -> Steps[Templates]:
+def templates_of(forms: Sequence[TemplateForm], last: int) -> Steps[Templates]:
     """The templates of a checkpoint, under their numbers."""
     templates = Templates()
     for index, form in enumerate(forms):

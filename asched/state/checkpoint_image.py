@@ -58,8 +58,8 @@ class Image(NamedTuple):
 
 
 def image_of_state(state: ClusterState) -> Image:
-    """A picture of the state: a microsecond a pod. What it makes is nothing that the garbage collector
-    follows, which would otherwise have to look for garbage amid."""
+    """A picture of the state: a microsecond a pod. For pods and rows it makes nothing that the garbage
+    collector follows, which would otherwise look for garbage amid."""
     table = state.nodes
     profiles = tuple(profile.spec for profile in state.profiles.values())
     templates = state.templates

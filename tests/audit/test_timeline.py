@@ -221,7 +221,8 @@ async def test_json_of_entries_is_tagged_and_read_back() -> None:
     }  # fmt: skip
 
 
-async def test_a_preemptor_goes_on_when_its_victim_cannot_be_told_to_go() -> None:
+@pytest.mark.parametrize("failed", [False, True])
+async def test_a_preemptor_goes_on_when_no_room_comes_of_an_eviction(failed: bool) -> None:
     recording = Recording()
     victim = pod("victim", "3", nodeName="n", priority=0)
     recording.see(node("n"), victim, pod("web", "3", priority=10))
@@ -229,14 +230,17 @@ async def test_a_preemptor_goes_on_when_its_victim_cannot_be_told_to_go() -> Non
     recording.turn(0.5)
     recording.see(node("late"))
     recording.turn(1.5)
-    recording.add(EvictionFailed(victim.key, victim.uid, "too many requests"))
+    if failed:
+        recording.add(EvictionFailed(victim.key, victim.uid, "too many requests"))
+    else:
+        recording.add(VictimEvicted(victim.key, victim.uid, roomless=True))
     recording.decide()
     (web,) = await told(recording, "web")
     moves = [(e.queue, e.cause) for e in web.entries if isinstance(e, QueueMove)]
     assert moves[2:] == [
         ("backoff", "node late was seen"),
         ("gated", "its time was up"),
-        ("active", f"pod {victim.key} could not be evicted"),
+        ("active", f"pod {victim.key} " + ("could not be evicted" if failed else "was evicted")),
     ]
     assert isinstance(web.entries[-1], Assignment)
     assert web.entries[-1].node == "late"
