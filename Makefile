@@ -41,7 +41,7 @@ fuzz: $(STAMP)  ## the property tests with new random examples each time
 	@HYPOTHESIS_PROFILE=fuzz $(BIN)/python -m pytest -c plugins/asched-gpu/pyproject.toml plugins/asched-gpu/tests
 
 simulate: $(STAMP)  ## the daemon through SEEDS seeds of drawn faults, on a virtual clock (FIRST, PROCESSES)
-	@$(BIN)/python -m tests.simulation --seeds $(SEEDS) --first $(FIRST) --processes $(PROCESSES)
+	@$(BIN)/python -m tests.fault_simulation --seeds $(SEEDS) --first $(FIRST) --processes $(PROCESSES)
 
 takeover: $(STAMP)  ## kill the leader of two replicas KILLS times under load, with either kind of journal
 	@$(BIN)/python -m tests.replicas --kills $(KILLS)

@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 import msgspec
 
+from asched.apiserver.cluster import Cluster
 from asched.framework.interface import Victim
-from asched.sim.cluster import Cluster
 from benchmarks.kinds import HOSTNAME, NAMED_NODE, ZONE, Json, Kind, PodKind
 
 _NAME, _UID, _NODE, _MESSAGE = "@name@", "@uid@", "@node@", "@message@"

@@ -22,7 +22,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from asched.daemon import garbage
+from asched.daemon.engine import runtime as garbage
 from benchmarks.engine_run import Costs, Run, Workload, pods_of
 from benchmarks.kinds import KINDS
 
@@ -84,7 +84,7 @@ def measure(
     watched: bool = False,
 ) -> Row:
     """The medians of ``runs`` runs. A profiler sees the measured part only, and slows it. Garbage is
-    looked for as seldom as by the daemon (:mod:`asched.daemon.garbage`)."""
+    looked for as seldom as by the daemon (:mod:`asched.daemon.engine.runtime`)."""
     measured = []
     garbage.look_seldom()
     for _ in range(runs):

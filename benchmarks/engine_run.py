@@ -16,14 +16,14 @@ from typing import NamedTuple
 import msgspec
 from prometheus_client import CollectorRegistry
 
+from asched.config.kube_scheduler import KubeSchedulerConfiguration
+from asched.config.registry import Registry
+from asched.config.resolve import resolve
 from asched.cycle.decide import Decider
-from asched.daemon.telemetry.cycle_metrics import CycleMetrics
+from asched.daemon.engine.confirmations import UnshownBindings
+from asched.daemon.telemetry.scheduler_metrics import CycleMetrics
 from asched.daemon.telemetry.stopwatch import CycleStopwatch
-from asched.daemon.unshown import UnshownBindings
-from asched.framework.config import KubeSchedulerConfiguration
-from asched.framework.profile import ProfileSpec
-from asched.framework.registry import Registry
-from asched.framework.resolve import resolve
+from asched.framework.runtime.profile import ProfileSpec
 from asched.model.resources import AnyObject, Resource, decode
 from asched.state.cluster import ClusterState
 from asched.state.fold import Fold

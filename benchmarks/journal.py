@@ -24,9 +24,10 @@ import anyio
 import msgspec
 import typer
 
+from asched.apiserver.kubelet import ZONES, simulated_node
+from asched.config.file import load
+from asched.config.registry import Registry
 from asched.cycle.decide import Decider
-from asched.daemon.config_file import load
-from asched.framework.registry import Registry
 from asched.journal.chain import GENESIS, enrol, seal
 from asched.journal.checkpoints import write_checkpoints
 from asched.journal.codec import CODEC
@@ -34,7 +35,6 @@ from asched.journal.opening import open_journal
 from asched.model.node import Node
 from asched.model.pod import Pod
 from asched.model.resources import Resource, decode
-from asched.sim.nodes import ZONES, simulated_node
 from asched.state.cluster import ClusterState
 from asched.state.fold import Fold
 from asched.state.observe import observe_object

@@ -18,9 +18,9 @@ from asched.audit.travel import (
 from asched.audit.unblock import Prospect, prospects
 from asched.cycle.decide import Decider
 from asched.cycle.inspect import AttemptOutcome, Inspection, inspect
-from asched.framework.profile import PluginLoader
+from asched.framework.runtime.profile import PluginLoader
 from asched.framework.status import Status
-from asched.journal.moments import last_seq_at
+from asched.journal.statistics import last_seq_at
 from asched.journal.store import JournalStore
 from asched.state.cluster import ClusterState, PodEntry
 from asched.state.records import Assigned, AttemptFailed, Rejected

@@ -14,11 +14,11 @@ from asched.audit.travel import state_before
 from asched.batch.decide import decisions_of
 from asched.batch.inspect import JobInspection, QueueStanding, inspect_job, jobs_of
 from asched.batch.registry import SessionRegistry
-from asched.framework.profile import PluginLoader
+from asched.framework.runtime.profile import PluginLoader
+from asched.framework.runtime.strict import nearest
 from asched.framework.session_objects import Job, TaskStatus
-from asched.framework.strict import nearest
 from asched.journal.codec import CODEC, session_subject
-from asched.journal.moments import last_seq_at
+from asched.journal.statistics import last_seq_at
 from asched.journal.store import JournalStore
 from asched.state.cluster import ClusterState
 from asched.state.session_records import SessionHeld

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from asched.framework.strict import nearest
+from asched.framework.runtime.strict import nearest
 from asched.journal.codec import object_subject
 from asched.journal.store import JournalStore
 

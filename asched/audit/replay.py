@@ -14,11 +14,10 @@ from typing import Final
 import msgspec
 
 from asched.audit.travel import fold_before
+from asched.config.registry import Registry
+from asched.core.deciders import AllDeciders
 from asched.cycle.shadow import Answering
-from asched.deciders import AllDeciders
-from asched.framework.errors import ProfileError
-from asched.framework.profile import PluginOrigin
-from asched.framework.registry import Registry
+from asched.framework.runtime.profile import PluginOrigin, ProfileError
 from asched.journal.store import JournalStore
 from asched.state.fold import Fold, FoldError
 from asched.state.records import (

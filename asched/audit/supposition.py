@@ -13,8 +13,8 @@ import msgspec
 
 from asched.cycle.attempt import Attempt
 from asched.cycle.shape_cache import ShapeCache
-from asched.framework.plugin_calls import PluginFailure, held_back
-from asched.framework.profile import PluginLoader
+from asched.framework.runtime.plugin_calls import PluginFailure, held_back
+from asched.framework.runtime.profile import PluginLoader
 from asched.model.node import Node
 from asched.model.pod import Pod
 from asched.state.checkpoint import checkpoint_of, restore

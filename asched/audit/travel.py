@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from asched.audit.pods import AuditError
-from asched.framework.profile import PluginLoader
+from asched.framework.runtime.profile import PluginLoader
 from asched.journal.checkpoints import nearest
 from asched.journal.codec import object_subject
 from asched.journal.store import JournalStore

@@ -20,7 +20,7 @@ from asched.model.node import NO_EXECUTE, NO_SCHEDULE, UNSCHEDULABLE_TAINT, Node
 from asched.model.pod import Affinity, Pod, Toleration
 from asched.model.requests import CPU, PODS
 from asched.model.selectors import NodeSelectorRequirement
-from asched.plugins.inter_pod_affinity import InterPodAffinity
+from asched.plugins.inter_pod_affinity.plugin import InterPodAffinity
 from asched.state.cluster import PodEntry
 
 NEAREST: Final = 5

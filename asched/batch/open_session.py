@@ -7,13 +7,12 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-from asched.batch.books import Books
 from asched.batch.corrections import Correction, corrections_of
-from asched.batch.lines import Line, line
 from asched.batch.nodes import FloatColumn
+from asched.batch.priority_queue import Line, line
 from asched.batch.session_handle import SessionHandle
 from asched.batch.snapshot import Snapshot
-from asched.batch.statement import BatchStatement
+from asched.batch.statement import BatchStatement, Books
 from asched.batch.tiers import Tiers
 from asched.batch.trace import SessionTrace
 from asched.framework.cluster import Cluster
@@ -185,13 +184,13 @@ class OpenSession:
 
     def allocate_at_once(self, task: Task, row: int) -> None:
         """Allocate outside of any statement, and bind the job's allocated tasks if it is ready now.
-        Raises :class:`asched.batch.books.Misplaced`."""
+        Raises :class:`asched.batch.statement.Misplaced`."""
         self.trace.line("allocate", task.key, self.node_books.names[row])
         self.books.place(task, row, TaskStatus.ALLOCATED)
         self._bind_if_ready(task.job)
 
     def pipeline_at_once(self, task: Task, row: int) -> None:
-        """Raises :class:`asched.batch.books.Misplaced`."""
+        """Raises :class:`asched.batch.statement.Misplaced`."""
         self.trace.line("pipeline", task.key, self.node_books.names[row])
         self.books.place(task, row, TaskStatus.PIPELINED)
 

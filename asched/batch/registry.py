@@ -7,9 +7,9 @@ from collections.abc import Iterable, Mapping
 from functools import cache
 from typing import Generic, TypeVar
 
-from asched.framework.profile import PluginOrigin
+from asched.framework.runtime.profile import PluginOrigin
+from asched.framework.runtime.strict import nearest
 from asched.framework.session_plugins import ACTION_GROUP, PLUGIN_GROUP, Action, SessionPlugin
-from asched.framework.strict import nearest
 
 T = TypeVar("T", bound=SessionPlugin | Action)
 

@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections import Counter
 
-from asched.batch.books import Books
 from asched.batch.closing import SessionClosing
 from asched.batch.corrections import Correction, corrections_of
 from asched.batch.open_session import OpenSession
 from asched.batch.registry import SessionRegistry
 from asched.batch.session_handle import SessionHandle
+from asched.batch.session_volumes import NoVolumes, VolumeClaims
 from asched.batch.snapshot import Cache, Snapshot
 from asched.batch.stage import SessionStage
+from asched.batch.statement import Books
 from asched.batch.tiers import Seat, Tiers
 from asched.batch.trace import NoTrace, SessionTrace
-from asched.batch.volumes import NoVolumes, VolumeClaims
 from asched.framework.session_objects import Job, TaskStatus
 from asched.framework.session_plugins import Invalid, SessionPlugin
 from asched.framework.sessions import (

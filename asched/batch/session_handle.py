@@ -6,9 +6,9 @@ from collections.abc import Collection, Mapping, Sequence
 
 from asched.framework.cluster import Cluster
 from asched.framework.cycle_state import CycleState
-from asched.framework.draw import draw
 from asched.framework.interface import Eviction, Waiting
 from asched.framework.pod_info import PodInfo
+from asched.framework.scoring import draw
 from asched.framework.trial import Fit
 from asched.state.cluster import ClusterState
 

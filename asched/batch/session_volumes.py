@@ -1,9 +1,12 @@
-"""Volumes for the tasks of one session: set aside as the session goes, by the built-in VolumeBinding."""
+"""Volumes for the tasks of one session: set aside as the session goes, by the built-in VolumeBinding.
+
+What a session asks of volumes before it places a pod.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 import msgspec
 import numpy as np
@@ -17,9 +20,9 @@ from asched.framework.interface import (
 from asched.framework.pod_info import PodInfo
 from asched.framework.session_objects import Task
 from asched.framework.volumes import mounts_claims
-from asched.state.binding_profile import VOLUME_BINDING
 from asched.state.cluster import ClusterState
 from asched.state.records import Reservation
+from asched.state.sessions import VOLUME_BINDING
 
 
 class _Reserved(NamedTuple):
@@ -29,7 +32,7 @@ class _Reserved(NamedTuple):
 
 
 class SessionVolumes:
-    """The :class:`asched.batch.volumes.VolumeClaims` of a session on the state.
+    """The :class:`asched.batch.session_volumes.VolumeClaims` of a session on the state.
 
     What is set aside is in the plugin's books until :meth:`undo`, so that no two tasks get the same
     volume; the fold enters it again for those that are bound.
@@ -96,3 +99,23 @@ class SessionVolumes:
             raise LookupError(f"volumes cannot be bound: {profile.missing}")
         [plugin] = profile.reserve
         return plugin
+
+
+class VolumeClaims(Protocol):
+    """Both answer why it cannot be done, or nothing."""
+
+    def reserve(self, task: Task, node: str) -> str:
+        """Set the task's volumes aside on the node."""
+
+    def bind(self, task: Task) -> str:
+        """Bind what was set aside."""
+
+
+class NoVolumes:
+    """Whatever is asked can be had."""
+
+    def reserve(self, task: Task, node: str) -> str:
+        return ""
+
+    def bind(self, task: Task) -> str:
+        return ""

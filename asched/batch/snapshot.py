@@ -8,9 +8,18 @@ from typing import NamedTuple
 import numpy as np
 
 from asched.batch.corrections import Correction, corrections_of
-from asched.batch.node_conditions import READY, condition, where
-from asched.batch.nodes import Absence, FloatColumn, SessionNodes
-from asched.batch.requests import SCALAR_UNIT, RequestMemo, is_counted, scalar_amount
+from asched.batch.nodes import (
+    READY,
+    SCALAR_UNIT,
+    Absence,
+    FloatColumn,
+    RequestMemo,
+    SessionNodes,
+    condition,
+    is_counted,
+    scalar_amount,
+    where,
+)
 from asched.framework.nodes import Int64Column
 from asched.framework.pod_groups import AnyPodGroup, PodGroupKey, group_of, key_of, min_count
 from asched.framework.pod_info import PodInfo

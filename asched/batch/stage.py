@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import TypeVar
 
+from asched.framework.change_log import RowCounts
 from asched.framework.nodes import Int64Column, RowArray
 from asched.framework.pod_groups import GroupMembers, PodGroupKey
 from asched.framework.pod_info import PodInfo
 from asched.framework.pod_queries import PodQuery, TermHolders, TermKind
-from asched.framework.row_counts import RowCounts
 from asched.model.meta import Object
 from asched.state.cluster import ClusterState
 from asched.state.node_rows import NodeRows

@@ -11,11 +11,11 @@ from typing import Annotated, Final
 import anyio
 import typer
 
+from asched.apiserver.http import HOST, ApiServer, TlsFiles
+from asched.apiserver.kubelet import RUN_SECONDS, KubeletTimings
+from asched.apiserver.serve import ServeOptions, serve_forever
 from asched.cli.errors import BadInput, CommandError
-from asched.cli.root import command_app
-from asched.sim.http import HOST, ApiServer, TlsFiles
-from asched.sim.kubelet import RUN_SECONDS, KubeletTimings
-from asched.sim.serve import ServeOptions, serve_forever
+from asched.cli.main import command_app
 
 app = command_app("Serve an embedded cluster: a Kubernetes API in memory, with simulated kubelets.")
 

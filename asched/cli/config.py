@@ -7,8 +7,9 @@ from typing import Annotated, Any
 
 import typer
 
-from asched.cli.configurations import read_configuration
 from asched.cli.errors import BadInput, CommandError
+from asched.cli.main import command_app
+from asched.cli.options import read_configuration
 from asched.cli.output import (
     DocumentFormat,
     TableOrDocument,
@@ -17,13 +18,12 @@ from asched.cli.output import (
     print_yaml,
     to_plain,
 )
-from asched.cli.root import command_app
-from asched.daemon.config_file import ConfigFileError, Configuration
-from asched.daemon.policy_file import convert_policy
+from asched.config.file import ConfigFileError, Configuration
+from asched.config.policy_file import convert_policy
+from asched.config.registry import Registry
+from asched.config.resolve import default_plugins
 from asched.framework.interface import ExtensionPoint
-from asched.framework.profile import ProfileSpec
-from asched.framework.registry import Registry
-from asched.framework.resolve import default_plugins
+from asched.framework.runtime.profile import ProfileSpec
 from asched.framework.sessions import SessionSpec
 
 app = command_app("Check a configuration, or print the defaults.")

@@ -8,7 +8,7 @@ from typing import Annotated, Final
 import typer
 
 from asched.cli.errors import BadInput
-from asched.cli.root import command_app
+from asched.cli.main import command_app
 
 app = command_app("Print the CustomResourceDefinitions of PodGroups and Queues.")
 

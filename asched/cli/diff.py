@@ -11,16 +11,22 @@ from typing import Annotated, Final, NamedTuple
 import typer
 
 from asched.audit.pods import AuditError
-from asched.audit.whatif.candidate import candidate_scheduler
-from asched.audit.whatif.comparison import Comparison, NamedRun, PlacedOnce, compare
+from asched.audit.whatif.candidate import PluginChange, candidate_scheduler, parse_changes
+from asched.audit.whatif.comparison import Comparison, NamedRun, PlacedOnce, compare, figure_rows
 from asched.audit.whatif.extraction import RecordedHistory, recorded_history
 from asched.audit.whatif.page.document import comparison_page
-from asched.audit.whatif.plugin_changes import PluginChange, parse_changes
-from asched.audit.whatif.rows import figure_rows
-from asched.cli.configurations import read_configuration
 from asched.cli.errors import BadInput, CommandError
 from asched.cli.garbage import rare_collections
-from asched.cli.journals import DEFAULT_URL, JournalOption, ask_journal
+from asched.cli.main import command_app
+from asched.cli.options import (
+    DEFAULT_URL,
+    JournalOption,
+    SinceOption,
+    UntilOption,
+    ask_journal,
+    period,
+    read_configuration,
+)
 from asched.cli.output import (
     HtmlOption,
     OutputOption,
@@ -29,15 +35,13 @@ from asched.cli.output import (
     print_table,
     write_page,
 )
-from asched.cli.root import command_app
-from asched.cli.times import SinceOption, UntilOption, period
-from asched.daemon.config_file import Configuration
-from asched.daemon.simulated import scheduler_of
-from asched.daemon.terminal import visible
-from asched.framework.registry import Registry
+from asched.config.file import Configuration
+from asched.config.registry import Registry
+from asched.daemon.telemetry.logs import visible
 from asched.journal.store import JournalStore
-from asched.sim.virtual.loop import Pace, Scheduler, SimulationStuckError, simulate
-from asched.sim.virtual.outcome import Run
+from asched.simulator.history import Run
+from asched.simulator.loop import Pace, Scheduler, SimulationStuckError, simulate
+from asched.simulator.settings import scheduler_of
 from asched.state.fold import FoldError
 
 app = command_app("Simulate a recorded history under another configuration, and compare.")

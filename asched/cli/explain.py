@@ -1,4 +1,7 @@
-"""``asched explain``: which plugins said what on which nodes, recomputed from the journal."""
+"""``asched explain``: which plugins said what on which nodes, recomputed from the journal.
+
+What ``asched explain`` prints of a job of batch sessions.
+"""
 
 from __future__ import annotations
 
@@ -18,14 +21,62 @@ from asched.audit.explain import (
 from asched.audit.explain_job import JobExplanation, explain_job
 from asched.audit.pods import PodName
 from asched.cli.errors import BadInput
-from asched.cli.explain_job import show_job
-from asched.cli.journals import DEFAULT_URL, JournalOption, ask
+from asched.cli.main import command_app
+from asched.cli.options import DEFAULT_URL, JournalOption, ask, time_ns
 from asched.cli.output import OutputOption, TableOrData, print_json, print_table
-from asched.cli.root import command_app
-from asched.cli.times import time_ns
-from asched.framework.registry import Registry
-from asched.framework.strict import nearest
+from asched.config.registry import Registry
+from asched.framework.runtime.strict import nearest
 from asched.journal.store import JournalStore
+
+
+def show_job(found: JobExplanation, output: TableOrData) -> None:
+    """Print it. Exits with 1 where the session, held once more, came to something else."""
+    if output is TableOrData.JSON:
+        print_json(found)
+    else:
+        _print_job(found)
+    if found.reproduced is False:
+        typer.echo("asched: held once more, the session did not come to what is recorded", err=True)
+        raise typer.Exit(1)
+
+
+def _print_job(found: JobExplanation) -> None:
+    print(f"job {found.job} of {found.scheduler_name}")
+    if found.reproduced is None:
+        print("no session looked at it so far; if one were held now:")
+    else:
+        print(
+            f"session {found.session} at {found.at:%Y-%m-%d %H:%M:%S} UTC, record {found.seq},"
+            f" held once more from the journal: {'the same' if found.reproduced else 'NOT'}"
+        )
+    print(f"  {'admitted' if found.admitted else 'not admitted'}")
+    for reason in found.reasons:
+        print(f"  - {reason}")
+    if not found.phase:
+        return
+    print(
+        f"  queue {found.queue}, priority {found.priority}, needs {found.min_available} pods,"
+        f" phase {found.phase}"
+    )
+    print(f"  pods before: {_counts(found.pods_before)}; after: {_counts(found.pods_after)}")
+    standing = found.queue_standing
+    if standing is not None:
+        print_table(
+            ("RESOURCE", "ALLOCATED", "DESERVED", "REQUESTED"),
+            [
+                (r.resource, f"{r.allocated:.0f}", f"{r.deserved:.0f}", f"{r.requested:.0f}")
+                for r in standing.resources
+            ],
+            title=f"queue {standing.name}, weight {standing.weight}: has {standing.share:.0%} of"
+            " what it deserves",
+        )
+    for steps in found.steps:
+        print_table((f"WHAT {steps.action.upper()} DID",), [(line,) for line in steps.lines])
+
+
+def _counts(pods: dict[str, int]) -> str:
+    return ", ".join(f"{count} {status}" for status, count in pods.items()) or "none"
+
 
 app = command_app("Explain a pod's scheduling attempt: what each plugin said of each node.")
 

@@ -26,22 +26,29 @@ from asched.audit.entries import (
     Rejection,
 )
 from asched.audit.history import (
+    NodeTimeline,
     Owner,
     Period,
+    node_timeline,
     timelines,
     timelines_of_owner,
     timelines_of_preempted,
     timelines_of_unschedulable,
 )
-from asched.audit.node_history import NodeTimeline, node_timeline
 from asched.audit.pods import AuditError, PodName
 from asched.cli.errors import BadInput
-from asched.cli.journals import DEFAULT_URL, JournalOption, ask_journal
+from asched.cli.main import command_app
+from asched.cli.options import (
+    DEFAULT_URL,
+    JournalOption,
+    SinceOption,
+    UntilOption,
+    ask_journal,
+    period,
+)
 from asched.cli.output import OutputOption, TableOrData, print_json, print_table
-from asched.cli.root import command_app
-from asched.cli.times import SinceOption, UntilOption, period
-from asched.framework.profile import PluginLoader
-from asched.framework.registry import Registry
+from asched.config.registry import Registry
+from asched.framework.runtime.profile import PluginLoader
 from asched.journal.store import JournalStore
 
 app = command_app("Tell what happened to pods or to a node, from the journal alone.")

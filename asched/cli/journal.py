@@ -1,4 +1,7 @@
-"""``asched journal``: proof, figures, archive and export of a journal."""
+"""``asched journal``: proof, figures, archive and export of a journal.
+
+``asched checkpoint``: keep the state in a journal, for quick starts and time travel.
+"""
 
 from __future__ import annotations
 
@@ -13,24 +16,65 @@ from typing import Annotated, TypeVar
 import anyio
 import typer
 
-from asched.cli.checkpoint import checkpoint
-from asched.cli.errors import BadInput, CommandError
-from asched.cli.failures import as_command_error
-from asched.cli.journals import DEFAULT_URL, JournalOption, keep_stdout_for_answers
+from asched.cli.errors import BadInput, CommandError, as_command_error
+from asched.cli.main import command_app
+from asched.cli.options import DEFAULT_URL, JournalOption, keep_stdout_for_answers
 from asched.cli.output import OutputOption, TableOrData, print_json, print_table
-from asched.cli.root import command_app
-from asched.framework.registry import Registry
-from asched.journal import archiving
+from asched.config.registry import Registry
+from asched.journal import archive as archiving
 from asched.journal import export as exporting
-from asched.journal.backup import back_up
 from asched.journal.chain import Head, Segment
-from asched.journal.checkpoints import keep_boundary
+from asched.journal.checkpoints import keep_boundary, write_checkpoints
 from asched.journal.errors import JournalError
+from asched.journal.export import back_up
 from asched.journal.opening import journal_file, open_journal
 from asched.journal.statistics import JournalStatistics, statistics
 from asched.journal.store import JournalStore
 from asched.journal.verification import KeptHead, Progress, Verified, verify_journal
 from asched.state.fold import FoldError
+
+checkpoint_app = command_app("Keep the state in the journal, so that it is opened quickly.")
+
+
+@checkpoint_app.command(name="checkpoint")
+def checkpoint(
+    journal: JournalOption = DEFAULT_URL,
+    every: Annotated[
+        int | None,
+        typer.Option(
+            help="Keep it also after every so many records since the last checkpoint.", min=1
+        ),
+    ] = None,
+    archive: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="DIR", help="The archive's files: to be folded where no checkpoint is readable."
+        ),
+    ] = None,
+) -> None:
+    """Keep the state in the journal, so that it is opened quickly.
+
+    The daemon does so itself (journal.checkpointEvery); this is for journals that it wrote without,
+    or with another format of checkpoints. Records are not touched. It may run beside the daemon.
+    """
+
+    async def write() -> list[int]:
+        async with open_journal(journal, must_exist=True) as store:
+            load = Registry.discover().load
+            return await write_checkpoints(store, load, every=every, archive=archive)
+
+    keep_stdout_for_answers()
+    try:
+        kept = anyio.run(write)
+    except FoldError as error:
+        raise CommandError(f"asched: the journal contradicts itself: {error}") from None
+    except Exception as error:  # noqa: BLE001  whatever it is is raised again
+        raise as_command_error(error) from None
+    if kept:
+        print(f"{len(kept)} checkpoint(s) written, the last one at record {kept[-1]}")
+    else:
+        print("the journal's end is kept already")
+
 
 app = command_app("Prove, measure, archive and export a journal.")
 

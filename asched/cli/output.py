@@ -13,8 +13,8 @@ import msgspec
 import typer
 
 from asched.cli.errors import BadInput
-from asched.daemon.terminal import visible
-from asched.framework.duration import format_duration
+from asched.daemon.telemetry.logs import visible
+from asched.model.quantity import format_duration
 
 PIPE_WIDTH = 160
 """Columns of a table that goes into a file or pipe, where there is no terminal to ask."""

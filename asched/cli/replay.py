@@ -11,13 +11,12 @@ import anyio
 import typer
 
 from asched.audit.replay import ReplayReport, first_replayable, replay
-from asched.cli.errors import BadInput, CommandError
-from asched.cli.failures import as_command_error
+from asched.cli.errors import BadInput, CommandError, as_command_error
 from asched.cli.garbage import rare_collections
-from asched.cli.journals import DEFAULT_URL, JournalOption, keep_stdout_for_answers
+from asched.cli.main import command_app
+from asched.cli.options import DEFAULT_URL, JournalOption, keep_stdout_for_answers
 from asched.cli.output import OutputOption, TableOrData, print_json
-from asched.cli.root import command_app
-from asched.framework.registry import Registry
+from asched.config.registry import Registry
 from asched.journal.opening import open_journal
 from asched.state.fold import FoldError
 

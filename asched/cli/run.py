@@ -12,7 +12,7 @@ import anyio
 import structlog
 import typer
 
-from asched.cli.root import JOURNAL_ENV, command_app
+from asched.cli.main import JOURNAL_ENV, command_app
 from asched.cli.service import (
     ConfigOption,
     ContextOption,
@@ -22,24 +22,23 @@ from asched.cli.service import (
     connected,
     run_until_signal,
 )
-from asched.daemon import garbage, threads
-from asched.daemon.checks import Check
-from asched.daemon.config_file import Configuration, load
+from asched.config.file import Configuration, load
+from asched.config.registry import Registry
 from asched.daemon.daemon import running_daemon
-from asched.daemon.elections import election_of, taking_part
-from asched.daemon.health import Health
-from asched.daemon.journal_wait import journal_when_reachable
-from asched.daemon.leadership import Leadership
-from asched.daemon.machine import Machine
-from asched.daemon.metrics import Metrics
-from asched.daemon.notify import ServiceManager
-from asched.daemon.reconfiguring import TakenUp
-from asched.daemon.reloads import ConfigFile, ReloadRequests, Reloads
-from asched.daemon.replica import ReplicaParts, running_replica
+from asched.daemon.engine import runtime as garbage
+from asched.daemon.engine import runtime as threads
+from asched.daemon.engine.commits import journal_when_reachable
+from asched.daemon.engine.runtime import Machine
+from asched.daemon.ha.leadership import Leadership, election_of, taking_part
+from asched.daemon.ha.replica import ReplicaParts, running_replica
+from asched.daemon.plugin_host.watchdog import OverrunMetrics, Watchdog, limits_of, watched
+from asched.daemon.reload.reconfiguring import TakenUp
+from asched.daemon.reload.reloads import ConfigFile, ReloadRequests, Reloads
 from asched.daemon.shadow.daemon import require_kind
+from asched.daemon.telemetry.health import Check, Health
+from asched.daemon.telemetry.metrics import Metrics
+from asched.daemon.telemetry.systemd import ServiceManager
 from asched.daemon.telemetry.tracing import traced
-from asched.daemon.watchdog import OverrunMetrics, Watchdog, limits_of, watched
-from asched.framework.registry import Registry
 from asched.journal.opening import is_shared, journal_file, shown
 from asched.journal.store import JournalStore
 from asched.kube.client import ApiClient

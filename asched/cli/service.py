@@ -12,20 +12,20 @@ import anyio
 import structlog
 import typer
 
-from asched.cli.configurations import read_configuration
 from asched.cli.errors import BadInput, CommandError
-from asched.daemon.config_file import Configuration
-from asched.daemon.guarded_loop import guarded_loop
-from asched.daemon.health import HealthAddressError
-from asched.daemon.leadership import LeadershipLostError
-from asched.daemon.logs import configure_logs
-from asched.daemon.metrics import Metrics
-from asched.daemon.notify import ServiceManager
-from asched.daemon.reloads import ConfigFile, ReloadRequests
+from asched.cli.options import read_configuration
+from asched.config.file import Configuration
+from asched.config.registry import Registry
+from asched.daemon.ha.leadership import LeadershipLostError
+from asched.daemon.plugin_host.guarded_loop import guarded_loop
+from asched.daemon.reload.reloads import ConfigFile, ReloadRequests
 from asched.daemon.shadow.daemon import JournalKindError
+from asched.daemon.telemetry.health import HealthAddressError
+from asched.daemon.telemetry.logs import configure_logs
+from asched.daemon.telemetry.metrics import Metrics
+from asched.daemon.telemetry.systemd import ServiceManager
 from asched.daemon.telemetry.tracing import TracingUnavailableError
-from asched.framework.errors import ProfileError
-from asched.framework.registry import Registry
+from asched.framework.runtime.profile import ProfileError
 from asched.journal.errors import (
     JournalError,
     JournalOpenError,

@@ -11,8 +11,8 @@ import structlog
 import typer
 
 from asched.cli.errors import BadInput
+from asched.cli.main import command_app
 from asched.cli.output import OutputOption, TableOrData, print_json, print_table
-from asched.cli.root import command_app
 from asched.cli.service import (
     ConfigOption,
     ContextOption,
@@ -22,17 +22,16 @@ from asched.cli.service import (
     connected,
     run_until_signal,
 )
-from asched.daemon.config_file import Configuration
-from asched.daemon.config_settings import JournalSettings
-from asched.daemon.health import Health
-from asched.daemon.journal_wait import journal_when_reachable
-from asched.daemon.metrics import Metrics
-from asched.daemon.notify import ServiceManager
-from asched.daemon.reloads import ReloadRequests
-from asched.daemon.shadow.daemon import running_shadow
-from asched.daemon.shadow.recording import compare_recording
+from asched.config.file import Configuration
+from asched.config.registry import Registry
+from asched.config.settings import JournalSettings
+from asched.daemon.engine.commits import journal_when_reachable
+from asched.daemon.reload.reloads import ReloadRequests
+from asched.daemon.shadow.daemon import compare_recording, running_shadow
 from asched.daemon.shadow.report import Difference, NodeOpinion, Report, Tally
-from asched.framework.registry import Registry
+from asched.daemon.telemetry.health import Health
+from asched.daemon.telemetry.metrics import Metrics
+from asched.daemon.telemetry.systemd import ServiceManager
 from asched.journal.opening import shown
 from asched.kube.tape import Tape, TapeError
 

@@ -12,17 +12,18 @@ from typing import NamedTuple
 
 import numpy as np
 
-from asched.cycle.crowding import Crowding
-from asched.cycle.leaders import highest
 from asched.cycle.lottery import Best
+from asched.cycle.row_caches import Crowding
 from asched.cycle.shape_answers import ShapeAnswers
 from asched.cycle.shape_cache import ShapeCache
 from asched.cycle.shape_scores import INFEASIBLE, ShapeScores
+from asched.cycle.top_scores import highest
 from asched.framework.cycle_state import CycleState
-from asched.framework.findings import FILTER_CODES, CountedStatus, Findings
 from asched.framework.interface import PreFilterResult
 from asched.framework.nodes import BoolColumn, Int64Column, Nodes, RowArray, Verdicts
-from asched.framework.plugin_calls import (
+from asched.framework.pod_info import PodInfo
+from asched.framework.runtime.findings import FILTER_CODES, CountedStatus, Findings
+from asched.framework.runtime.plugin_calls import (
     answered_error,
     ask,
     check_status,
@@ -31,8 +32,7 @@ from asched.framework.plugin_calls import (
     score_nodes,
     unusable,
 )
-from asched.framework.pod_info import PodInfo
-from asched.framework.profile import Profile, Weighted
+from asched.framework.runtime.profile import Profile, Weighted
 from asched.framework.status import Code, Status
 from asched.framework.trial import Fit
 from asched.state.cluster import ClusterState

@@ -12,27 +12,31 @@ from typing import Protocol
 import msgspec
 import numpy as np
 
-from asched.cycle.answers import as_recorded, check_keys, permit_timeout_s
 from asched.cycle.attempt import Attempt, Screening
 from asched.cycle.extenders import Consultation, NobodyToConsult, consult
 from asched.cycle.group_conditions import group_decisions
 from asched.cycle.lottery import Best, choose
-from asched.cycle.post_filter import narrowed_status, post_filter
+from asched.cycle.post_filter import (
+    as_recorded,
+    check_keys,
+    narrowed_status,
+    permit_timeout_s,
+    post_filter,
+)
 from asched.cycle.shape_cache import ShapeCache
-from asched.framework.duration import format_duration
-from asched.framework.extenders import AttemptPausedError, ExtenderFailureError
-from asched.framework.failures import printable
-from asched.framework.findings import histogram, rejecting_plugins
 from asched.framework.interface import (
     PermitResult,
     ReserveResult,
 )
-from asched.framework.observation import OBSERVATION, CallObserver
-from asched.framework.plugin_calls import PluginFailure, answered_error, ask, check_status
 from asched.framework.pod_groups import GANG_ROOM
 from asched.framework.pod_info import PodInfo, QueuedPod
-from asched.framework.profile import Profile
+from asched.framework.runtime.extenders import AttemptPausedError, ExtenderFailureError
+from asched.framework.runtime.findings import histogram, rejecting_plugins
+from asched.framework.runtime.observation import OBSERVATION, CallObserver, printable
+from asched.framework.runtime.plugin_calls import PluginFailure, answered_error, ask, check_status
+from asched.framework.runtime.profile import Profile
 from asched.framework.status import Code, Status
+from asched.model.quantity import format_duration
 from asched.state.circuits import Circuit
 from asched.state.cluster import ClusterState
 from asched.state.queue import NS_PER_S

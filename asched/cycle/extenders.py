@@ -14,7 +14,9 @@ import msgspec
 import numpy as np
 
 from asched.cycle.attempt import Screening
-from asched.framework.extenders import (
+from asched.framework.nodes import BoolColumn, Int64Column, Verdicts
+from asched.framework.pod_info import PodInfo
+from asched.framework.runtime.extenders import (
     CANDIDATE_REVIEW,
     AttemptPausedError,
     ExtenderFailureError,
@@ -22,9 +24,7 @@ from asched.framework.extenders import (
     Outsider,
     PreemptionCandidate,
 )
-from asched.framework.nodes import BoolColumn, Int64Column, Verdicts
-from asched.framework.pod_info import PodInfo
-from asched.framework.profile import Profile
+from asched.framework.runtime.profile import Profile
 from asched.state.cluster import ClusterState
 from asched.state.inquiries import FilterAnswers, Inquiry, mask_of, packed
 from asched.state.records import ExtenderAsked
@@ -194,7 +194,7 @@ def _restrict(screening: Screening, left: BoolColumn) -> None:
 
 
 class _Review:
-    """The :class:`~asched.framework.extenders.CandidateReview` of one attempt."""
+    """The :class:`~asched.framework.runtime.extenders.CandidateReview` of one attempt."""
 
     def __init__(
         self, cluster: ClusterState, answers: Inquiry, reviewers: Sequence[tuple[int, Outsider]]

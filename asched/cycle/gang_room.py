@@ -15,7 +15,6 @@ import numpy as np
 
 from asched.cycle.attempt import Attempt, Screening
 from asched.cycle.shape_cache import ShapeCache
-from asched.framework.dry_run import less_important
 from asched.framework.nodes import BoolColumn, RowArray
 from asched.framework.pod_groups import (
     GANG_SCHEDULING,
@@ -29,9 +28,10 @@ from asched.framework.pod_groups import (
     siblings,
 )
 from asched.framework.pod_info import PodInfo, PodShape
-from asched.framework.profile import Profile
+from asched.framework.runtime.profile import Profile
 from asched.framework.status import Code
 from asched.framework.trial import Fit, Placed
+from asched.plugins.default_preemption.dry_run import less_important
 from asched.state.cluster import ClusterState
 from asched.state.rules import Rules
 
@@ -48,7 +48,7 @@ def preempts_in_vain(
     """Why the pod, for which no node would do and which found victims, shall evict nobody: it is of a
     gang that would not be complete even if all pods were gone that are less important than some member
     without a place. Empty for any other pod, and where no other member lacks a place. Raises
-    :class:`~asched.framework.plugin_calls.PluginFailure`.
+    :class:`~asched.framework.runtime.plugin_calls.PluginFailure`.
     """
     if cluster.rules < Rules.GANGS_EVICT_TOGETHER or GANG_SCHEDULING not in profile.plugins:
         return ""

@@ -17,10 +17,10 @@ from asched.cycle.decide import NO_NODES, fit_message, left_alone
 from asched.cycle.extenders import Consultation
 from asched.cycle.post_filter import post_filter
 from asched.cycle.shape_cache import ShapeCache
-from asched.framework.extenders import EXTENDER, AttemptPausedError, ExtenderFailureError
-from asched.framework.plugin_calls import PluginFailure, filter_nodes, held_back
 from asched.framework.pod_info import PodInfo
-from asched.framework.profile import Profile
+from asched.framework.runtime.extenders import EXTENDER, AttemptPausedError, ExtenderFailureError
+from asched.framework.runtime.plugin_calls import PluginFailure, filter_nodes, held_back
+from asched.framework.runtime.profile import Profile
 from asched.framework.status import Status
 from asched.state.cluster import ClusterState
 from asched.state.records import ExtenderAsked

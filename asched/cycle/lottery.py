@@ -12,8 +12,8 @@ from typing import Protocol
 
 import numpy as np
 
-from asched.framework.draw import draw
 from asched.framework.nodes import BoolColumn, RowArray, TicketColumn
+from asched.framework.scoring import draw
 from asched.state.records import Lottery
 
 

@@ -13,9 +13,9 @@ from asched.cycle.decide import NO_NODES, fit_message
 from asched.cycle.lottery import Best
 from asched.cycle.post_filter import post_filter
 from asched.cycle.shape_cache import ShapeCache
-from asched.framework.extenders import AttemptPausedError
-from asched.framework.plugin_calls import PluginFailure
 from asched.framework.pod_info import PodInfo
+from asched.framework.runtime.extenders import AttemptPausedError
+from asched.framework.runtime.plugin_calls import PluginFailure
 from asched.state.cluster import ClusterState
 from asched.state.records import ShadowCompared
 

@@ -13,12 +13,9 @@ from typing import cast
 
 import numpy as np
 
-from asched.cycle.crowding import Crowding
-from asched.cycle.judgements import Judgements, Refusal
+from asched.cycle.row_caches import Crowding, Judgements, Refusal, WatchedNodes
 from asched.cycle.shape_scores import FEW_ROWS, PATCH_SHARE, ShapeScores
-from asched.cycle.watched_nodes import WatchedNodes
 from asched.framework.cycle_state import CycleState
-from asched.framework.findings import PASSES, CountedStatus, Findings, StatusNumbers
 from asched.framework.interface import (
     FilterAllPlugin,
     FilterPlugin,
@@ -26,15 +23,16 @@ from asched.framework.interface import (
     Scope,
 )
 from asched.framework.nodes import BoolColumn, Nodes, RowArray
-from asched.framework.plugin_calls import (
+from asched.framework.pod_info import PodInfo
+from asched.framework.runtime.findings import PASSES, CountedStatus, Findings, StatusNumbers
+from asched.framework.runtime.plugin_calls import (
     PluginFailure,
     ask,
     check_status,
     filter_node,
     filter_nodes,
 )
-from asched.framework.pod_info import PodInfo
-from asched.framework.profile import Profile
+from asched.framework.runtime.profile import Profile
 from asched.framework.status import Status
 from asched.state.node_table import NodeTable
 

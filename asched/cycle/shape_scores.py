@@ -12,15 +12,14 @@ from typing import cast
 
 import numpy as np
 
-from asched.cycle.judgements import Judgement, Judgements
-from asched.cycle.leaders import Leaders
 from asched.cycle.lottery import Best
-from asched.cycle.standings import Standings
-from asched.cycle.watched_nodes import WatchedNodes
+from asched.cycle.row_caches import Judgement, Judgements, WatchedNodes
+from asched.cycle.top_scores import Leaders, Standings
 from asched.framework.cycle_state import CycleState
 from asched.framework.interface import Scope, ScoreAllPlugin, ScorePlugin
 from asched.framework.nodes import MAX_NODE_SCORE, BoolColumn, Int64Column, Nodes, RowArray
-from asched.framework.plugin_calls import (
+from asched.framework.pod_info import PodInfo
+from asched.framework.runtime.plugin_calls import (
     PluginFailure,
     answered_error,
     ask,
@@ -33,8 +32,7 @@ from asched.framework.plugin_calls import (
     score_nodes,
     within_range,
 )
-from asched.framework.pod_info import PodInfo
-from asched.framework.profile import Profile, Weighted
+from asched.framework.runtime.profile import Profile, Weighted
 from asched.framework.status import Status
 from asched.state.node_table import NodeTable
 

@@ -13,30 +13,35 @@ from anyio.abc import TaskGroup
 
 from asched import __version__
 from asched.batch.registry import SessionRegistry
-from asched.daemon.checkpoints import Checkpoints
-from asched.daemon.checks import Check, troubles
-from asched.daemon.commits import Commits
-from asched.daemon.config_file import Configuration
-from asched.daemon.effects import Effects
-from asched.daemon.engine import Engine, EngineLimits
-from asched.daemon.extender_pool import ExtenderPool
-from asched.daemon.following import HeldWatch, Start
-from asched.daemon.inbox import Inbox
-from asched.daemon.leadership import Leadership
-from asched.daemon.leading import Office
-from asched.daemon.machine import Machine
-from asched.daemon.metrics import Metrics
-from asched.daemon.outside.plugins import OutsidePlugins
-from asched.daemon.plugin_settings import PluginLimits
-from asched.daemon.reconfiguring import Reconfigurer, Running, TakenUp, profiles_record
-from asched.daemon.session_files import SessionFiles
-from asched.daemon.session_metrics import TimedRegistry
-from asched.daemon.telemetry.engine_metrics import CountedBackoff
-from asched.daemon.telemetry.present import Backlog
+from asched.config.file import Configuration
+from asched.config.registry import Registry
+from asched.config.settings import PluginLimits
+from asched.daemon.effects.dispatcher import Effects
+from asched.daemon.effects.extenders import ExtenderPool
+from asched.daemon.engine.checkpoints import Checkpoints
+from asched.daemon.engine.commits import Commits
+from asched.daemon.engine.engine import Engine, EngineLimits
+from asched.daemon.engine.inbox import Inbox
+from asched.daemon.engine.runtime import Machine
+from asched.daemon.ha.follower import HeldWatch, Start
+from asched.daemon.ha.leadership import Leadership, Office
+from asched.daemon.plugin_host.evaluator import OutsidePlugins
+from asched.daemon.reload.reconfiguring import (
+    Reconfigurer,
+    Running,
+    TakenUp,
+    annotations_read,
+    profiles_record,
+    watched_for,
+)
+from asched.daemon.reload.session_files import SessionFiles
+from asched.daemon.telemetry.batch_metrics import TimedRegistry
+from asched.daemon.telemetry.collectors import Backlog
+from asched.daemon.telemetry.health import Check, troubles
+from asched.daemon.telemetry.metrics import Metrics
+from asched.daemon.telemetry.scheduler_metrics import CountedBackoff
 from asched.daemon.telemetry.stopwatch import CycleStopwatch
-from asched.daemon.watched import annotations_read, watched_for
-from asched.framework.profile import PluginLoader
-from asched.framework.registry import Registry
+from asched.framework.runtime.profile import PluginLoader
 from asched.journal.checkpoints import nearest
 from asched.journal.errors import (
     JournalBusyError,

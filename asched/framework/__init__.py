@@ -10,13 +10,16 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Final
 
-from asched.framework.binding_client import BindingClient, Unavailable
+from asched.framework.binding import (
+    BindingClient,
+    BindingContext,
+    Isolation,
+    NotPermitted,
+    Permission,
+    Unavailable,
+)
 from asched.framework.cluster import (
     Cluster,
-)
-from asched.framework.custom_events import (
-    CustomHint,
-    custom_event,
 )
 from asched.framework.cycle_state import (
     Cloneable,
@@ -28,9 +31,11 @@ from asched.framework.events import (
     ActionType,
     ClusterEvent,
     ClusterEventWithHint,
+    CustomHint,
     EventResource,
     QueueingHint,
     QueueingHintFn,
+    custom_event,
 )
 from asched.framework.interface import (
     API_VERSION,
@@ -66,11 +71,9 @@ from asched.framework.interface import (
     Victim,
     Waiting,
 )
-from asched.framework.labels import (
-    LabelSet,
-)
 from asched.framework.memo import (
     Memo,
+    RowMemo,
 )
 from asched.framework.nodes import (
     MAX_NODE_SCORE,
@@ -86,10 +89,6 @@ from asched.framework.nodes import (
     TaintColumn,
     Verdicts,
 )
-from asched.framework.normalize import (
-    normalize_to_highest,
-    truncated_quotient,
-)
 from asched.framework.pod_groups import (
     AnyPodGroup,
     GroupMembers,
@@ -101,6 +100,7 @@ from asched.framework.pod_groups import (
 )
 from asched.framework.pod_info import (
     HostPort,
+    LabelSet,
     PodInfo,
     PodShape,
     QueuedPod,
@@ -112,14 +112,9 @@ from asched.framework.pod_queries import (
     TermHolders,
     TermKind,
 )
-from asched.framework.row_memo import (
-    RowMemo,
-)
-from asched.framework.safety import (
-    BindingContext,
-    Isolation,
-    NotPermitted,
-    Permission,
+from asched.framework.scoring import (
+    normalize_to_highest,
+    truncated_quotient,
 )
 from asched.framework.session_objects import (
     Job,
@@ -160,7 +155,7 @@ from asched.framework.trial import (
     Fit,
     Trial,
 )
-from asched.framework.volume_books import (
+from asched.framework.volume_assumptions import (
     ClaimRef,
 )
 from asched.framework.volumes import (

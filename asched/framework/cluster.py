@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 from typing import Protocol, TypeVar
 
+from asched.framework.change_log import RowCounts
 from asched.framework.nodes import Int64Column, Nodes, RowArray, SupposedNodes
 from asched.framework.pod_groups import GroupMembers, PodGroupKey
 from asched.framework.pod_queries import PodQuery, TermHolders, TermKind
-from asched.framework.row_counts import RowCounts
 from asched.framework.volumes import MountedVolumes
 from asched.model.meta import Object
 

@@ -2,6 +2,8 @@
 
 A plugin registers the events that could lift its own rejections; a pod waits until one of the
 plugins that rejected it says ``QUEUE`` to an event. The vocabulary is kube-scheduler's.
+
+Events of custom resources, for plugins that a change of one may help to place a pod.
 """
 
 from __future__ import annotations
@@ -10,6 +12,7 @@ from collections.abc import Callable, Collection
 from enum import Enum, IntFlag
 from typing import NamedTuple
 
+from asched.model.custom import CustomObject, CustomT
 from asched.model.meta import Object
 from asched.model.pod import Pod
 
@@ -75,7 +78,7 @@ class EventResource(Enum):
     POD_DISRUPTION_BUDGET = "policy/PodDisruptionBudget"
     POD_GROUP = "scheduling.k8s.io/PodGroup"
     CUSTOM = "CustomObject"
-    """A custom resource that a plugin declared: :func:`asched.framework.custom_events.custom_event`."""
+    """A custom resource that a plugin declared: :func:`asched.framework.events.custom_event`."""
 
 
 _POD_EVENTS = frozenset(
@@ -139,3 +142,25 @@ class ClusterEventWithHint(NamedTuple):
     only_for: Callable[[], Collection[str]] | None = None
     """Asked once for an event: keys of pods, among them all that wait for the plugin and of which the
     hint could say Queue. For plugins that hold back many pods, few of which an event can concern."""
+
+
+CustomHint = Callable[[Pod, CustomT | None, CustomT | None], QueueingHint]
+"""As :data:`asched.framework.events.QueueingHintFn`, with the plugin's own struct."""
+
+
+def custom_event(
+    kind: type[CustomT], action: ActionType, hint: CustomHint[CustomT] | None = None
+) -> ClusterEventWithHint:
+    """That something happened to a custom resource of this kind: ADD, DELETE or UPDATE_OTHER."""
+    resource = kind.definition.name
+
+    def of_kind(item: Object | None) -> CustomT | None:
+        return item.typed(kind) if isinstance(item, CustomObject) else None
+
+    def of_this_kind(pod: Pod, old: Object | None, new: Object | None) -> QueueingHint:
+        item = old if new is None else new
+        if not isinstance(item, CustomObject) or item.resource != resource:
+            return QueueingHint.SKIP
+        return QueueingHint.QUEUE if hint is None else hint(pod, of_kind(old), of_kind(new))
+
+    return ClusterEventWithHint(ClusterEvent(EventResource.CUSTOM, action), of_this_kind)

@@ -16,13 +16,12 @@ from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Protocol
 
 import msgspec
 
-from asched.framework.binding_client import BindingClient
+from asched.framework.binding import BindingClient, Isolation, Permission
 from asched.framework.cluster import Cluster
 from asched.framework.cycle_state import CycleState
 from asched.framework.events import ClusterEventWithHint
 from asched.framework.nodes import Int64Column, NodeInfo, Nodes, RowArray, Verdicts
 from asched.framework.pod_info import PodInfo, QueuedPod
-from asched.framework.safety import Isolation, Permission
 from asched.framework.status import SUCCESS, Code, Status
 from asched.model.custom import CustomResource
 

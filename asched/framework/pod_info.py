@@ -1,13 +1,17 @@
-"""Pods with what is derived from them, computed once per distinct pod template."""
+"""Pods with what is derived from them, computed once per distinct pod template.
+
+Label sets, interned, so that what a selector says of one is remembered.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from itertools import count
 from typing import NamedTuple
 from weakref import WeakValueDictionary
 
 import msgspec
 
-from asched.framework.labels import LabelSet, label_set_of
 from asched.model.pod import Affinity, Pod, Toleration
 from asched.model.requests import (
     Amounts,
@@ -16,6 +20,35 @@ from asched.model.requests import (
     pod_scoring_asks,
     pod_scoring_requests,
 )
+
+
+class LabelSet:
+    """A namespace with a set of labels: all that selecting a pod depends on. Interned."""
+
+    __slots__ = ("__weakref__", "labels", "namespace", "number")
+
+    def __init__(self, namespace: str, labels: Mapping[str, str], number: int) -> None:
+        self.namespace = namespace
+        self.labels = labels
+        self.number = number
+        """Unique for the life of the process: what answers are remembered by."""
+
+
+_label_sets: WeakValueDictionary[tuple[str, frozenset[tuple[str, str]]], LabelSet] = (
+    WeakValueDictionary()
+)
+_numbers = count(1)
+
+
+def label_set_of(pod: Pod) -> LabelSet:
+    """The interned label set of a pod."""
+    labels = pod.metadata.labels
+    key = (pod.metadata.namespace, frozenset(labels.items()))
+    known = _label_sets.get(key)
+    if known is None:
+        known = LabelSet(pod.metadata.namespace, labels, next(_numbers))
+        _label_sets[key] = known
+    return known
 
 
 class HostPort(NamedTuple):

@@ -14,10 +14,9 @@ from typing import NamedTuple
 
 import msgspec
 
-from asched.framework.labels import LabelSet
+from asched.framework.change_log import RowCounts
 from asched.framework.nodes import Int64Column
-from asched.framework.pod_info import PodShape
-from asched.framework.row_counts import RowCounts
+from asched.framework.pod_info import LabelSet, PodShape
 from asched.model.pod import Affinity, PodAffinityTerm
 from asched.model.selectors import LabelSelector
 

@@ -9,9 +9,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from asched.framework.change_log import ChangeLog
+from asched.framework.change_log import ChangeLog, RowCounts
 from asched.framework.nodes import BoolColumn, Int64Column, LabelColumn, Nodes, RowArray
-from asched.framework.row_counts import RowCounts
 
 
 class Domains:

@@ -13,10 +13,11 @@ import numpy as np
 
 from asched.framework.cluster import Cluster
 from asched.framework.cycle_state import CycleState
-from asched.framework.findings import Findings, StatusNumbers
 from asched.framework.interface import FilterAllPlugin, FilterPlugin, PreFilterExtensions, Scope
 from asched.framework.nodes import Int64Column, RowArray, SupposedNodes
-from asched.framework.plugin_calls import (
+from asched.framework.pod_info import PodInfo
+from asched.framework.runtime.findings import Findings, StatusNumbers
+from asched.framework.runtime.plugin_calls import (
     PluginFailure,
     answered_error,
     ask,
@@ -25,8 +26,7 @@ from asched.framework.plugin_calls import (
     filters_one,
     minds_suppositions,
 )
-from asched.framework.pod_info import PodInfo
-from asched.framework.profile import Profile
+from asched.framework.runtime.profile import Profile
 from asched.framework.status import Status
 
 Placed = tuple[int, PodInfo]
@@ -191,7 +191,7 @@ class Trial:
 
         The pods nominated to a node count first as there, then as not there: it must have room
         either way (``RunFilterPluginsWithNominatedPods`` of kube-scheduler). Raises
-        :class:`~asched.framework.plugin_calls.PluginFailure`.
+        :class:`~asched.framework.runtime.plugin_calls.PluginFailure`.
         """
         found = self._bare.refusals()
         if self._with_guests is not None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from asched.framework.cluster import Cluster
-from asched.framework.labels import LabelSet
 from asched.framework.memo import Memo
+from asched.framework.pod_info import LabelSet
 from asched.framework.pod_queries import Selector
 from asched.model.meta import OwnerReference
 from asched.model.selectors import LabelSelector

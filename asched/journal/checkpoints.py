@@ -9,15 +9,15 @@ from typing import Final, NamedTuple
 
 import structlog
 
-from asched.framework.profile import PluginLoader
-from asched.journal.archiving import archived_records
+from asched.framework.runtime.profile import PluginLoader
+from asched.journal.archive import archived_records
 from asched.journal.errors import (
     ArchivedError,
     IncompleteStateError,
     archived_message,
     incomplete_message,
 )
-from asched.journal.moments import last_seq_at
+from asched.journal.statistics import last_seq_at
 from asched.journal.store import JournalStore
 from asched.state.absent import why_incomplete
 from asched.state.checkpoint import CheckpointError, checkpoint_of, restore

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from asched.journal.archiving import whole_chain
+from asched.journal.archive import whole_chain
 from asched.journal.chain import GENESIS, Batch, Head, Stretch, verify_stretch, verify_writers
 from asched.journal.errors import JournalCorruptError
 from asched.journal.store import CheckpointMark, JournalStore

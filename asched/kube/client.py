@@ -12,7 +12,7 @@ import structlog
 from asched.kube.credentials import Credentials, CredentialSource
 from asched.kube.errors import ApiError, KubeConfigError, NoAnswerError
 from asched.kube.http1 import HttpAnswer
-from asched.kube.permit import Permit, PermittedTransport
+from asched.kube.lease_guard import Permit, PermittedTransport
 from asched.kube.timing import Backoff, Clock, RequestBudget, RetryPolicy
 from asched.kube.transport import ApiRequest, OpenAnswer, Transport
 

@@ -19,7 +19,7 @@ from urllib.parse import unquote, urlsplit, urlunsplit
 import msgspec
 import yaml
 
-from asched.framework.limited_file import read_limited
+from asched.config.yaml import read_limited
 from asched.kube.errors import CredentialPluginError, KubeConfigError
 
 TOKEN_FILE_REREAD = timedelta(minutes=1)

@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from asched.framework.volume_books import ClaimRef
+from asched.framework.volume_assumptions import ClaimRef
 from asched.kube.client import MERGE_PATCH, ApiClient
 from asched.kube.errors import ApiError, NoAnswerError
 from asched.kube.writers import Done, Refused, Unknown

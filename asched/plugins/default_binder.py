@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import inf
 from typing import ClassVar
 
-from asched.framework.binding_client import BindingClient
+from asched.framework.binding import BindingClient
 from asched.framework.interface import BindPlugin
 from asched.framework.pod_info import PodInfo
 from asched.framework.status import Status

@@ -35,8 +35,8 @@ from asched.framework.node_matching import (
     term_matches,
 )
 from asched.framework.nodes import Int64Column, Nodes, Verdicts
-from asched.framework.normalize import normalize_to_highest
 from asched.framework.pod_info import PodInfo
+from asched.framework.scoring import normalize_to_highest
 from asched.framework.status import SUCCESS, Status
 from asched.model.meta import Object
 from asched.model.node import Node

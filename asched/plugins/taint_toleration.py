@@ -25,8 +25,8 @@ from asched.framework.interface import (
     ScoreAllPlugin,
 )
 from asched.framework.nodes import Int64Column, Nodes, TaintColumn, Verdicts
-from asched.framework.normalize import normalize_to_highest
 from asched.framework.pod_info import PodInfo
+from asched.framework.scoring import normalize_to_highest
 from asched.framework.status import SUCCESS, Status
 from asched.model.meta import Object
 from asched.model.node import NO_EXECUTE, NO_SCHEDULE, PREFER_NO_SCHEDULE, Node, Taint

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, ClassVar
 
-from asched.framework.binding_client import BindingClient
+from asched.framework.binding import BindingClient
 from asched.framework.interface import BindPlugin, ExtensionPoint, QueueSortPlugin
 from asched.framework.pod_info import PodInfo, QueuedPod
-from asched.framework.profile import OwnHandle, PluginWeight, Profile, ProfileSpec
+from asched.framework.runtime.profile import OwnHandle, PluginWeight, Profile, ProfileSpec
 from asched.framework.status import Status
 
 

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
-from asched.framework.failures import FAILURES, printable, reason_of
 from asched.framework.interface import ReservePlugin
 from asched.framework.pod_info import PodInfo
-from asched.framework.profile import Profile
+from asched.framework.runtime.observation import FAILURES, printable, reason_of
+from asched.framework.runtime.profile import Profile
 from asched.state.records import Assigned
 
 _MOST_FAULTS = 100

@@ -17,7 +17,7 @@ import numpy as np
 
 from asched.framework.interface import Eviction
 from asched.framework.pod_info import PodInfo
-from asched.framework.profile import PluginLoader
+from asched.framework.runtime.profile import PluginLoader
 from asched.model.custom import CustomObject
 from asched.model.meta import Object, ObjectMeta
 from asched.model.node import Node

@@ -10,8 +10,8 @@ from typing import Any, dataclass_transform
 
 import msgspec
 
-from asched.framework.extenders import ExtenderVerb, PreemptionCandidate
 from asched.framework.interface import Victim
+from asched.framework.runtime.extenders import ExtenderVerb, PreemptionCandidate
 from asched.framework.sessions import SessionSpec
 from asched.framework.status import Status
 from asched.model.pod import Pod

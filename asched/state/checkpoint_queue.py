@@ -17,10 +17,10 @@ from asched.model.meta import Object
 from asched.model.pod import Pod
 from asched.model.resources import AnyObject
 from asched.state.checkpoint_form import HappenedForm, QueuedForm, QueueForm
+from asched.state.pod_heap import FIRST_OF_ALL, from_stored, sort_key, stored
 from asched.state.queue import SchedulingQueue
-from asched.state.sort_keys import FIRST_OF_ALL, from_stored, sort_key, stored
+from asched.state.queue_events import Happened
 from asched.state.steps import Steps, all_of
-from asched.state.waking import Happened
 
 PodNumber = Callable[[Pod], int]
 """The number under which a checkpoint holds a pod."""

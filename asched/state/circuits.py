@@ -10,8 +10,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Iterator
 
-from asched.framework.plugin_policy import BreakerSpec
-from asched.framework.profile import Profile
+from asched.framework.runtime.profile import BreakerSpec, Profile
 
 NS_PER_S = 1_000_000_000
 

@@ -7,16 +7,16 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from enum import Enum
 from typing import TypeVar, cast
 
+from asched.framework.change_log import RowCounts
 from asched.framework.cycle_state import CycleState
-from asched.framework.draw import draw
-from asched.framework.extenders import ExtenderSpec, Outsider
 from asched.framework.interface import Eviction, Waiting
 from asched.framework.nodes import Int64Column, RowArray
 from asched.framework.pod_groups import GroupMembers, PodGroupKey
 from asched.framework.pod_info import PodInfo
 from asched.framework.pod_queries import PodQuery, TermHolders, TermKind
-from asched.framework.profile import Profile
-from asched.framework.row_counts import RowCounts
+from asched.framework.runtime.extenders import ExtenderSpec, Outsider
+from asched.framework.runtime.profile import Profile
+from asched.framework.scoring import draw
 from asched.framework.trial import Fit
 from asched.model.custom import CustomObject, CustomResource
 from asched.model.meta import Object

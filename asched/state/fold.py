@@ -9,12 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from asched.framework.errors import ProfileError
 from asched.framework.events import ActionType, ClusterEvent, EventResource
 from asched.framework.interface import Eviction, ExtensionPoint, Victim
 from asched.framework.pod_groups import group_of, key_of, only_status_changed
 from asched.framework.pod_info import PodInfo
-from asched.framework.profile import PluginLoader, Profile, ProfileSpec
+from asched.framework.runtime.profile import PluginLoader, Profile, ProfileError, ProfileSpec
 from asched.framework.status import REJECTIONS, Code
 from asched.model.custom import CustomObject
 from asched.model.groups import CustomPodGroup, PodGroup
@@ -25,8 +24,6 @@ from asched.model.resources import KINDS
 from asched.state import records as r
 from asched.state import session_records as sr
 from asched.state.absent import incomplete_profile
-from asched.state.binding_profile import binding_spec
-from asched.state.changes import EVENT_RESOURCES, node_changes
 from asched.state.circuits import waits_for_circuit
 from asched.state.cluster import (
     ClusterState,
@@ -34,11 +31,13 @@ from asched.state.cluster import (
     PodPhase,
     ProfileHandle,
 )
+from asched.state.cluster_events import EVENT_RESOURCES, node_changes
 from asched.state.inquiries import Inquiry
 from asched.state.permits import WaitingPod
 from asched.state.pod_fold import FoldError, PodFold
+from asched.state.queue_events import Happened
 from asched.state.rules import Rules
-from asched.state.waking import Happened
+from asched.state.sessions import binding_spec
 
 __all__ = ["Fold", "FoldError"]
 

@@ -10,8 +10,8 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from asched.framework.extenders import EXTENDER, ExtenderVerb, PreemptionCandidate, refusal
 from asched.framework.nodes import BoolColumn, Int64Column, RowArray
+from asched.framework.runtime.extenders import EXTENDER, ExtenderVerb, PreemptionCandidate, refusal
 from asched.framework.status import Status
 from asched.state import records as r
 

@@ -30,13 +30,18 @@ from asched.framework.nodes import (
 from asched.framework.pod_info import HostPort, PodInfo
 from asched.model.node import Node
 from asched.model.requests import PODS, amounts
-from asched.state.fullness import FullnessNumbers
-from asched.state.images import ImageIndex
-from asched.state.node_marks import LabelIndex, TaintNumbers
-from asched.state.node_rows import NodeRows
-from asched.state.node_sweep import NodeSweep
-from asched.state.ports import PortIndex
-from asched.state.sums import requests_of, scoring_cpu_of, scoring_memory_of, shift
+from asched.state.node_columns import (
+    FullnessNumbers,
+    ImageIndex,
+    LabelIndex,
+    PortIndex,
+    TaintNumbers,
+    requests_of,
+    scoring_cpu_of,
+    scoring_memory_of,
+    shift,
+)
+from asched.state.node_rows import NodeRows, NodeSweep
 
 S = TypeVar("S", bound=np.generic)
 

@@ -10,17 +10,17 @@ import msgspec
 from asched.framework.events import ActionType, ClusterEvent, EventResource
 from asched.framework.pod_groups import REFUSED, Standing, group_of
 from asched.framework.pod_info import PodInfo
-from asched.framework.profile import Profile
+from asched.framework.runtime.profile import Profile
 from asched.model.meta import Object
 from asched.model.pod import Pod
 from asched.state.binding_echo import picture
-from asched.state.changes import pod_changes
 from asched.state.cluster import ClusterState, PodEntry, PodPhase
+from asched.state.cluster_events import pod_changes
 from asched.state.pod_groups import standing_of_pending
+from asched.state.queue_events import Happened
 from asched.state.records import Bound, PodChanged, PodSeen
 from asched.state.rules import Rules
 from asched.state.templates import reports_resources
-from asched.state.waking import Happened
 
 _ASSIGNED_ADD = ClusterEvent(EventResource.ASSIGNED_POD, ActionType.ADD)
 _ASSIGNED_DELETE = ClusterEvent(EventResource.ASSIGNED_POD, ActionType.DELETE)

@@ -12,6 +12,7 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
+from asched.framework.change_log import RowCounts
 from asched.framework.nodes import Int64Column
 from asched.framework.pod_info import PodInfo
 from asched.framework.pod_queries import (
@@ -22,7 +23,6 @@ from asched.framework.pod_queries import (
     WeightedTerm,
     terms_of,
 )
-from asched.framework.row_counts import RowCounts
 from asched.state.node_table import NodeTable
 
 Change = tuple[int, PodInfo, int]

@@ -25,18 +25,16 @@ from collections import deque
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 
-from asched.framework.plugin_calls import held_back
 from asched.framework.pod_info import PodInfo, QueuedPod
-from asched.framework.profile import Profile
-from asched.state import arrivals
-from asched.state.arrivals import Arrivals
-from asched.state.listeners import Listeners, Wake
+from asched.framework.runtime.plugin_calls import held_back
+from asched.framework.runtime.profile import Profile
+from asched.state import queue_events as arrivals
+from asched.state.cluster_events import Listeners, Wake
 from asched.state.pod_groups import PodGroups
-from asched.state.pod_heap import PodHeap
+from asched.state.pod_heap import FIRST_OF_ALL, PodHeap, sort_key
+from asched.state.queue_events import Arrivals, Happened
 from asched.state.records import QueueSettings
 from asched.state.rules import Rules
-from asched.state.sort_keys import FIRST_OF_ALL, sort_key
-from asched.state.waking import Happened
 
 NS_PER_S = 1_000_000_000
 

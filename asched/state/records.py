@@ -15,9 +15,9 @@ from typing import Any
 
 import msgspec
 
-from asched.framework.extenders import ExtenderSpec, ExtenderVerb, PreemptionCandidate
 from asched.framework.interface import Victim
-from asched.framework.profile import ProfileSpec
+from asched.framework.runtime.extenders import ExtenderSpec, ExtenderVerb, PreemptionCandidate
+from asched.framework.runtime.profile import ProfileSpec
 from asched.framework.status import Code
 from asched.model.meta import OwnerReference
 from asched.model.pod import PodCondition

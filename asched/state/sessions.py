@@ -3,16 +3,24 @@
 A profile that is served by sessions has no queue in the :class:`SchedulingQueue`: its pending pods
 wait for the next session together. A session is held every period, but only where it could come to
 something: an idle cluster leaves nothing in the journal.
+
+What sees to the volumes of pods that sessions place.
+
+A session has plugins of its own kind, which know nothing of claims that wait for their consumer. The
+built-in VolumeBinding sets volumes aside for such pods, and has them bound before the pod is, just as in
+a profile that schedules pod by pod.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 import msgspec
 
+from asched.framework.interface import ExtensionPoint
 from asched.framework.pod_info import PodInfo
+from asched.framework.runtime.profile import PluginWeight, ProfileSpec
 from asched.framework.sessions import SessionSpec
 from asched.model.groups import (
     CustomPodGroup,
@@ -291,3 +299,22 @@ def _counts(status: CustomPodGroupStatus | PodGroupDecided) -> tuple[str, int, i
 
 def _names_group(pod: Pod) -> bool:
     return bool(pod.metadata.annotations.group_name) or pod.spec.scheduling_group is not None
+
+
+VOLUME_BINDING: Final = "VolumeBinding"
+
+
+def binding_spec(scheduler_name: str) -> ProfileSpec:
+    """The profile under which a pod of that scheduler is bound."""
+    volumes, points = (PluginWeight(VOLUME_BINDING),), ExtensionPoint
+    return ProfileSpec(
+        scheduler_name,
+        {
+            points.QUEUE_SORT.field: (PluginWeight("PrioritySort"),),
+            points.PRE_FILTER.field: volumes,
+            points.FILTER.field: volumes,
+            points.RESERVE.field: volumes,
+            points.PRE_BIND.field: volumes,
+            points.BIND.field: (PluginWeight("DefaultBinder"),),
+        },
+    )

@@ -7,7 +7,7 @@ import copy
 import numpy as np
 
 from asched.framework.change_log import ChangeLog
-from asched.state.fullness import FullnessNumbers
+from asched.state.node_columns import FullnessNumbers
 from asched.state.node_table import LOGGED, NodeTable
 
 

@@ -13,8 +13,7 @@ from __future__ import annotations
 
 import msgspec
 
-from asched.framework.labels import label_set_of
-from asched.framework.pod_info import PodInfo, PodShape
+from asched.framework.pod_info import PodInfo, PodShape, label_set_of
 from asched.model.meta import ObjectMeta
 from asched.model.pod import Pod, PodStatus
 from asched.state.records import PodSeen

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import NamedTuple
 
+from asched.framework.binding import BindingContext, NoLimit, NotPermitted, Permission
 from asched.framework.interface import Plugin
 from asched.framework.pod_info import PodInfo
-from asched.framework.safety import BindingContext, NoLimit, NotPermitted, Permission
 from asched.framework.status import SUCCESS, Status
-from asched.framework.volume_books import ClaimRef
+from asched.framework.volume_assumptions import ClaimRef
 from asched.model.meta import Object
 from asched.model.storage import PersistentVolume, PersistentVolumeClaim
 

@@ -28,17 +28,17 @@ from asched.framework.interface import (
     ScorePlugin,
 )
 from asched.framework.nodes import Nodes
-from asched.framework.plugin_calls import (
+from asched.framework.pod_info import PodInfo
+from asched.framework.runtime.plugin_calls import (
     PluginFailure,
     filter_node,
     filter_nodes,
     score_node,
     score_nodes,
 )
-from asched.framework.pod_info import PodInfo
-from asched.framework.profile import Profile, parse_arguments
+from asched.framework.runtime.profile import Profile, parse_arguments
+from asched.framework.runtime.strict import ConfigurationError
 from asched.framework.status import Status
-from asched.framework.strict import ConfigurationError
 from asched.model.requests import pod_requests
 from asched.state.cluster import ClusterState
 from asched.state.records import AttemptFailed

@@ -12,12 +12,11 @@ import msgspec
 
 from asched.cycle.attempt import Attempt, Screening
 from asched.cycle.shape_cache import ShapeCache
-from asched.daemon.watched import annotations_read
-from asched.framework.errors import ProfileError
-from asched.framework.findings import Findings
+from asched.daemon.reload.reconfiguring import annotations_read
 from asched.framework.interface import ExtensionPoint, Plugin
 from asched.framework.pod_info import PodInfo
-from asched.framework.profile import Profile
+from asched.framework.runtime.findings import Findings
+from asched.framework.runtime.profile import Profile, ProfileError
 from asched.framework.status import SUCCESS, Status
 from asched.model.meta import Object
 from asched.model.pod import DEFAULT_SCHEDULER_NAME, Pod
@@ -40,7 +39,7 @@ def run_filter(
     """What a plugin says of each node by name, :data:`~asched.framework.SUCCESS` where the pod may go.
 
     Its PreFilter is run first where it has one. Raises
-    :class:`~asched.framework.plugin_calls.PluginFailure`, with what the plugin raised as its cause.
+    :class:`~asched.framework.runtime.plugin_calls.PluginFailure`, with what the plugin raised as its cause.
     """
     _demand(plugin, ExtensionPoint.FILTER, ExtensionPoint.PRE_FILTER)
     lone = _Lone(plugin, pod, cluster, args)
@@ -73,7 +72,7 @@ def scores(
     """A plugin's score of each node by name, of those that its own filter leaves; 0 to 100, or as
     ``score`` gives them where ``raw``. Empty where its PreScore answers Skip.
 
-    Raises :class:`~asched.framework.plugin_calls.PluginFailure`.
+    Raises :class:`~asched.framework.runtime.plugin_calls.PluginFailure`.
     """
     _demand(plugin, ExtensionPoint.SCORE)
     lone = _Lone(plugin, pod, cluster, args)
@@ -93,7 +92,7 @@ def instance(
     """A plugin as a profile has it, for calling what has no function of its own here: ``pre_enqueue``,
     ``events_to_register``, a hint. Pending pods of ``cluster`` are in its queue.
 
-    Raises :class:`~asched.framework.strict.ConfigurationError` where it refuses its arguments.
+    Raises :class:`~asched.framework.runtime.strict.ConfigurationError` where it refuses its arguments.
     """
     setup = _alone(plugin, args)
     _, built = folded(setup, cluster)

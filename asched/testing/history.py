@@ -14,13 +14,12 @@ from typing import Final
 import anyio
 
 from asched.audit.history import Period
-from asched.audit.whatif.candidate import candidate_scheduler
+from asched.audit.whatif.candidate import Action, PluginChange, candidate_scheduler, parse_changes
 from asched.audit.whatif.comparison import Comparison, NamedRun, compare
 from asched.audit.whatif.extraction import recorded_history
-from asched.audit.whatif.plugin_changes import Action, PluginChange, parse_changes
-from asched.framework.registry import Registry
+from asched.config.registry import Registry
 from asched.journal.opening import open_journal
-from asched.sim.virtual.loop import Scheduler, simulate
+from asched.simulator.loop import Scheduler, simulate
 from asched.testing.placements import Setup
 from asched.testing.profiles import ProfileSetup, configured, installed
 

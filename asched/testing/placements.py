@@ -13,9 +13,8 @@ from asched.framework.interface import Plugin
 from asched.framework.status import Status
 from asched.model.meta import Object
 from asched.model.pod import Pod
-from asched.sim.virtual.exogenous import Event, Exogenous, ObjectSet, PodCreated
-from asched.sim.virtual.loop import Simulation
-from asched.sim.virtual.outcome import End, PodRun
+from asched.simulator.history import End, Event, Exogenous, ObjectSet, PodCreated, PodRun
+from asched.simulator.loop import Simulation
 from asched.state.cluster import ClusterState
 from asched.state.fold import Fold
 from asched.state.invariants import check
@@ -138,7 +137,7 @@ def schedule(
     tried again after their backoff, until nothing happens any more, or for ``at_most_s`` virtual
     seconds (a gang that lacks a member is tried for ever). A victim does not come back. PreBind, Bind and PostBind are not run: a binding succeeds. ``seed`` draws among equal nodes.
 
-    Raises :class:`~asched.framework.strict.ConfigurationError` or ConfigFileError for a setup that
+    Raises :class:`~asched.framework.runtime.strict.ConfigurationError` or ConfigFileError for a setup that
     cannot be, and ProfileError for a missing plugin.
     """
     found = _setup(setup)

@@ -9,9 +9,8 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from asched.daemon.config_file import load, parse
-from asched.daemon.simulated import scheduler_of
-from asched.framework.config import (
+from asched.config.file import load, parse
+from asched.config.kube_scheduler import (
     KubeSchedulerConfiguration,
     PluginConfig,
     PluginRef,
@@ -19,12 +18,13 @@ from asched.framework.config import (
     PluginSet,
     ProfileConfig,
 )
+from asched.config.registry import Registry
+from asched.config.resolve import resolve
 from asched.framework.interface import ExtensionPoint, Plugin
-from asched.framework.profile import ProfileSpec, all_within
-from asched.framework.registry import Registry
-from asched.framework.resolve import resolve
+from asched.framework.runtime.profile import ProfileSpec, all_within
 from asched.framework.sessions import SessionSpec
-from asched.sim.virtual.loop import Pace, Scheduler
+from asched.simulator.loop import Pace, Scheduler
+from asched.simulator.settings import scheduler_of
 from asched.state.records import QueueSettings
 
 Arguments = Mapping[str, Any] | msgspec.Struct
@@ -90,7 +90,7 @@ def profile(
     A plugin that a daemon asks outside decisions, in a worker or to record its answers, is asked here
     as part of them.
 
-    Raises :class:`~asched.framework.strict.ConfigurationError` with all that is wrong, as a daemon with
+    Raises :class:`~asched.framework.runtime.strict.ConfigurationError` with all that is wrong, as a daemon with
     that configuration would refuse to start.
     """
     classes = [plugin for plugin in plugins if not isinstance(plugin, str)]
@@ -118,7 +118,7 @@ def configured(config: Path | str, *plugins: type[Plugin]) -> ProfileSetup:
     """What a configuration makes: a file's, or that of YAML text, as for ``asched run --config``.
 
     ``plugins`` are classes that it may name beside the installed ones. Extenders are left out: nobody
-    would answer. Raises :class:`~asched.daemon.config_file.ConfigFileError` with a line for each mistake.
+    would answer. Raises :class:`~asched.config.file.ConfigFileError` with a line for each mistake.
     """
     registry = installed().including(*plugins)
     if isinstance(config, Path):

@@ -12,9 +12,9 @@ from typing import Any, cast
 import msgspec
 import numpy as np
 
+from asched.config.file import parse
 from asched.cycle.decide import Decider
-from asched.daemon.config_file import parse
-from asched.framework.extenders import ExtenderSpec, ExtenderVerb
+from asched.framework.runtime.extenders import ExtenderSpec, ExtenderVerb
 from asched.framework.status import Code
 from asched.journal.store import JournalStore
 from asched.model.resources import AnyObject, Resource, decode

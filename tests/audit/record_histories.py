@@ -19,10 +19,10 @@ import anyio
 import structlog
 
 from asched import __version__
-from asched.daemon.config_file import parse
+from asched.config.file import parse
+from asched.config.registry import Registry
+from asched.daemon.shadow.daemon import records_of
 from asched.daemon.shadow.follower import Follower
-from asched.daemon.shadow.recording import records_of
-from asched.framework.registry import Registry
 from asched.journal.opening import open_journal
 from asched.kube.tape import Tape
 from asched.state.records import AnyRecord, TurnStarted

@@ -9,10 +9,10 @@ from typing import Any
 
 import msgspec
 
+from asched.config.file import load
+from asched.config.registry import Registry
 from asched.cycle.decide import Decider
-from asched.daemon.config_file import load
-from asched.framework.extenders import ExtenderSpec
-from asched.framework.registry import Registry
+from asched.framework.runtime.extenders import ExtenderSpec
 from asched.journal.memory import MemoryStore
 from asched.journal.store import JournalStore
 from asched.model.node import Node

@@ -12,8 +12,8 @@ import pytest
 from asched.audit.explain import Explanation, explain
 from asched.audit.pods import AuditError, PodName
 from asched.audit.travel import attempts_of, state_before
-from asched.framework.registry import Registry
-from asched.journal.archiving import archive
+from asched.config.registry import Registry
+from asched.journal.archive import archive
 from asched.journal.checkpoints import keep_boundary
 from asched.journal.opening import open_journal
 from asched.state.records import Assigned, ObjectSeen, PodSeen

@@ -9,7 +9,7 @@ from asched.audit.entries import Assignment, ExtenderInquiry, ExtenderReply, Que
 from asched.audit.explain import explain
 from asched.audit.history import timelines
 from asched.audit.pods import PodName
-from asched.framework.extenders import EXTENDER, ExtenderSpec, ExtenderVerb
+from asched.framework.runtime.extenders import EXTENDER, ExtenderSpec, ExtenderVerb
 from asched.state.inquiries import packed
 from asched.state.records import (
     Assigned,

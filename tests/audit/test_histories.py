@@ -13,8 +13,8 @@ import pytest
 
 from asched import __version__
 from asched.audit.replay import replay
-from asched.framework.registry import Registry
-from asched.journal.archiving import whole_journal
+from asched.config.registry import Registry
+from asched.journal.archive import whole_journal
 from asched.journal.codec import KINDS
 from asched.journal.opening import open_journal
 from asched.journal.sql import SqlStore

@@ -17,16 +17,15 @@ from asched.audit.history import (
     ALWAYS,
     Owner,
     Period,
+    node_timeline,
     timelines,
     timelines_of_owner,
     timelines_of_preempted,
     timelines_of_unschedulable,
 )
-from asched.audit.node_history import node_timeline
 from asched.audit.pods import AuditError, PodName
 from asched.cli.main import app
-from asched.journal.archive import write_segment
-from asched.journal.archiving import archive
+from asched.journal.archive import archive, write_segment
 from asched.journal.chain import GENESIS
 from asched.journal.checkpoints import keep_boundary, write_checkpoints
 from asched.journal.memory import MemoryStore

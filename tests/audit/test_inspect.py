@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 import yaml
 
+from asched.config.file import parse
+from asched.config.kube_scheduler import API_VERSION, KIND
 from asched.cycle.inspect import AttemptOutcome, Inspection, inspect
-from asched.daemon.config_file import parse
-from asched.framework.config import API_VERSION, KIND
 from asched.framework.pod_info import PodInfo
 from asched.framework.status import Status
 from asched.model.pod import Pod

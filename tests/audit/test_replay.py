@@ -16,9 +16,8 @@ from typer.testing import CliRunner
 
 from asched.audit.replay import ReplayReport, replay
 from asched.cli.main import app
-from asched.framework.errors import ProfileError
-from asched.framework.profile import PluginOrigin
-from asched.framework.registry import Registry
+from asched.config.registry import Registry
+from asched.framework.runtime.profile import PluginOrigin, ProfileError
 from asched.journal.memory import MemoryStore
 from asched.journal.opening import open_journal
 from asched.state.records import (

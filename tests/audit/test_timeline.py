@@ -20,8 +20,7 @@ from asched.audit.entries import (
     QueueMove,
     Rejection,
 )
-from asched.audit.history import timelines
-from asched.audit.node_history import node_timeline
+from asched.audit.history import node_timeline, timelines
 from asched.audit.pods import AuditError, PodName
 from asched.framework.status import Code
 from asched.state.records import (

@@ -5,7 +5,12 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asched.batch.deserved import Claim, capability_of, deserved_as_kube_batch, deserved_by_resource
+from asched.batch.plugins.proportion import (
+    Claim,
+    capability_of,
+    deserved_as_kube_batch,
+    deserved_by_resource,
+)
 from asched.framework.resource_vector import ResourceVector
 
 

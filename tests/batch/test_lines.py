@@ -6,8 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asched.batch.binary_heap import BinaryHeap
-from asched.batch.lines import line
+from asched.batch.priority_queue import BinaryHeap, line
 
 
 @given(st.lists(st.integers()), st.booleans())

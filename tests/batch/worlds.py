@@ -11,9 +11,9 @@ import msgspec
 from asched.batch.nodes import SessionNodes
 from asched.batch.registry import SessionRegistry
 from asched.batch.session import SessionRun, hold_session
+from asched.batch.session_volumes import NoVolumes
 from asched.batch.snapshot import Cache
 from asched.batch.trace import NoTrace
-from asched.batch.volumes import NoVolumes
 from asched.framework.session_objects import Job, TaskStatus
 from asched.framework.sessions import (
     Compatibility,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from asched.audit.replay import replay
-from asched.framework.registry import Registry
+from asched.config.registry import Registry
 from asched.journal import open_journal
 from asched.state.records import AnyRecord
 from tests.batch_world.manifests import install_crds

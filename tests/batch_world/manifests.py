@@ -6,8 +6,8 @@ from typing import Any
 
 import yaml
 
+from asched.apiserver.cluster import Cluster
 from asched.cli.crds import GROUPS, manifest
-from asched.sim.cluster import Cluster
 
 
 def install_crds(cluster: Cluster, *groups: str) -> None:

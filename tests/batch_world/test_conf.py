@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from asched.batch.conf import (
+from asched.config.batch import (
     DEFAULT_CONF,
     ConfError,
     ConfSyntaxError,

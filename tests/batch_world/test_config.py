@@ -9,10 +9,10 @@ from typer.testing import CliRunner
 
 from asched.batch.registry import SessionRegistry
 from asched.cli.main import app
-from asched.daemon.config_file import ConfigFileError, Configuration, parse
-from asched.daemon.config_settings import BatchSettings
-from asched.daemon.session_files import SessionFiles, read_conf
-from asched.framework.registry import Registry
+from asched.config.file import ConfigFileError, Configuration, parse
+from asched.config.registry import Registry
+from asched.config.settings import BatchSettings
+from asched.daemon.reload.session_files import SessionFiles, read_conf
 from asched.framework.sessions import Compatibility
 from asched.state.session_records import SessionsLoaded
 from tests.batch_world.jobs import add_gang, bound, check_replay, prepare

@@ -8,13 +8,13 @@ from pathlib import Path
 import yaml
 from typer.testing import CliRunner
 
+from asched.apiserver.cluster import Cluster
+from asched.apiserver.http import ApiServer, tokens_for_two
 from asched.cli.crds import GROUPS
 from asched.cli.main import app
 from asched.model.resources import GroupResource
-from asched.sim.cluster import Cluster
-from asched.sim.http import ApiServer, tokens_for_two
+from tests.apiserver.kubectl import Kubectl, needs_kubectl
 from tests.batch_world.manifests import definitions, install_crds
-from tests.sim.kubectl import Kubectl, needs_kubectl
 
 runner = CliRunner()
 

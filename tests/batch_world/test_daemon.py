@@ -10,21 +10,21 @@ import anyio
 import anyio.lowlevel
 import pytest
 
+from asched.apiserver.faults import Fault, FaultKind
 from asched.audit.travel import state_before
 from asched.batch.registry import SessionRegistry
-from asched.daemon.clock import SystemEngineClock
-from asched.daemon.config_file import parse
+from asched.config.file import parse
+from asched.config.registry import Registry
 from asched.daemon.daemon import Daemon, running_daemon
-from asched.daemon.machine import Machine
-from asched.daemon.metrics import Metrics
-from asched.framework.registry import Registry
+from asched.daemon.engine.clock import SystemEngineClock
+from asched.daemon.engine.runtime import Machine
+from asched.daemon.telemetry.metrics import Metrics
 from asched.framework.session_plugins import Action, Session
 from asched.framework.sessions import EvictionReason
 from asched.journal import open_journal
 from asched.kube.connection import connect
 from asched.model.groups import IncubatorPodGroup
 from asched.model.resources import GroupResource, Resource
-from asched.sim.faults import Fault, FaultKind
 from asched.state.checkpoint import checkpoint_of, restore
 from asched.state.invariants import check
 from asched.state.records import (

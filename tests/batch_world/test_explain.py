@@ -12,7 +12,7 @@ from typer.testing import CliRunner, Result
 from asched.audit.explain_job import JobExplanation, explain_job
 from asched.audit.pods import AuditError, PodName
 from asched.cli.main import app
-from asched.framework.registry import Registry
+from asched.config.registry import Registry
 from asched.journal import open_journal
 from asched.state.records import Assigned
 from asched.state.session_records import SessionHeld

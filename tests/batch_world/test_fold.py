@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from asched.batch.conf import DEFAULT_CONF, parse_conf
 from asched.batch.registry import SessionRegistry
-from asched.deciders import AllDeciders
+from asched.config.batch import DEFAULT_CONF, parse_conf
+from asched.core.deciders import AllDeciders
 from asched.framework.sessions import SessionSpec
 from asched.framework.status import Code
 from asched.journal.codec import CODEC

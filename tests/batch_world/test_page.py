@@ -8,11 +8,11 @@ from typing import Any
 
 import yaml
 
+from asched.apiserver.auth import Rule
 from asched.batch.registry import SessionRegistry
-from asched.daemon.config_file import parse
-from asched.framework.registry import Registry
+from asched.config.file import parse
+from asched.config.registry import Registry
 from asched.kube.permissions import SESSIONS
-from asched.sim.auth import Rule
 from tests.batch_world.jobs import GROUP, POD_GROUPS, status
 from tests.batch_world.manifests import install_crds
 from tests.daemon.world import world

@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 import anyio
 
+from asched.apiserver.cluster import Cluster
+from asched.apiserver.http import ApiServer
 from asched.kube.changes import Change, Listed, Upserted
 from asched.kube.reflector import ClusterWatch
 from asched.model.resources import GroupResource, Resource, in_order_of_listing
-from asched.sim.cluster import Cluster
-from asched.sim.http import ApiServer
 from tests.batch_world.jobs import QUEUES
 from tests.batch_world.manifests import install_crds
 from tests.daemon.world import PATIENCE_S

@@ -12,9 +12,9 @@ import anyio
 import anyio.lowlevel
 import pytest
 
+from asched.apiserver.cluster import Cluster
+from asched.apiserver.store import Change
 from asched.kube.connection import connect
-from asched.sim.cluster import Cluster
-from asched.sim.store import Change
 from benchmarks import workload_files as w
 from benchmarks.api import Api
 from benchmarks.kinds import HOSTNAME, Json

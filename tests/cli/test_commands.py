@@ -15,9 +15,8 @@ import yaml
 from typer.testing import CliRunner
 
 from asched import __version__
-from asched.cli import root
-from asched.cli.main import COMMANDS, app
-from asched.cli.root import CommandSource
+from asched.cli import main as root
+from asched.cli.main import COMMANDS, CommandSource, app
 
 KUBE = "apiVersion: kubescheduler.config.k8s.io/v1\nkind: KubeSchedulerConfiguration\n"
 runner = CliRunner()

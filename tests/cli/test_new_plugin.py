@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from asched.cli.plugins.new import Names, write_distribution
-from asched.framework.registry import Registry
+from asched.config.registry import Registry
 from tests.docs.command_lines import parsed
 
 ROOT = Path(__file__).parents[2]

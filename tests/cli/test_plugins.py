@@ -14,9 +14,9 @@ from typer.testing import CliRunner
 
 from asched.batch.registry import SessionRegistry, SessionRegistryError
 from asched.cli.main import app
+from asched.cli.plugins.description import describe_all, describe_named
 from asched.cli.plugins.new import Names, template_files, template_folder, write_distribution
-from asched.cli.plugins.session_parts import describe_all, describe_named
-from asched.framework.registry import Registry
+from asched.config.registry import Registry
 from asched.framework.session_plugins import ACTION_GROUP, PLUGIN_GROUP
 
 HEAD = """
@@ -161,7 +161,7 @@ def test_a_plugin_is_shown_with_all_it_declares(tmp_path: Path) -> None:
     file.write_text(CONFIG)
     fit = shown("show", "NodeResourcesFit", "--config", str(file))
     assert (fit["pure"], fit["scope"], fit["apiVersion"]) == (True, "amounts", 1)
-    assert fit["source"] == "asched.plugins.node_resources_fit:NodeResourcesFit"
+    assert fit["source"] == "asched.plugins.node_resources.fit:NodeResourcesFit"
     schema = fit["argumentsSchema"]["$defs"]["NodeResourcesFitArgs"]
     assert schema["properties"].keys() >= {"scoringStrategy", "ignoredResources"}
     assert {"profile": "default-scheduler", "extensionPoint": "score", "weight": 4} in fit[

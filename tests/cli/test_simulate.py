@@ -12,7 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from asched.cli.main import app
-from tests.sim.virtual.test_openb import NODES, PODS
+from tests.simulator.test_openb import NODES, PODS
 
 SCENARIO = Path(__file__).parents[2] / "docs" / "examples" / "scenario.yaml"
 KUBE = "apiVersion: kubescheduler.config.k8s.io/v1\nkind: KubeSchedulerConfiguration\n"

@@ -6,7 +6,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from asched.framework.registry import Registry
+from asched.config.registry import Registry
 from tests.conformance.batch_modes import compare_modes, table
 from tests.conformance.runner import results, topics_in
 

@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from asched.config.kube_scheduler import KubeSchedulerConfiguration, decode_configuration
+from asched.config.registry import Registry
+from asched.config.resolve import resolve
 from asched.cycle.attempt import Attempt, Screening
 from asched.cycle.inspect import AttemptOutcome, Inspection, inspect
 from asched.cycle.post_filter import RefusedNodes
 from asched.cycle.shape_cache import ShapeCache
-from asched.framework.config import KubeSchedulerConfiguration, decode_configuration
 from asched.framework.pod_info import PodInfo
-from asched.framework.profile import Profile
-from asched.framework.registry import Registry
-from asched.framework.resolve import resolve
+from asched.framework.runtime.profile import Profile
 from asched.framework.status import Code, Status
 from asched.model.pod import DEFAULT_SCHEDULER_NAME
 from asched.model.resources import Resource
-from asched.plugins.default_preemption import DefaultPreemption
+from asched.plugins.default_preemption.plugin import DefaultPreemption
 from asched.state.cluster import ClusterState
 from asched.state.fold import Fold
 from asched.state.records import ObjectGone, ObjectSeen, ProfilesLoaded

@@ -7,7 +7,6 @@ from collections.abc import Iterator, Mapping
 from typing import Any, TypeVar
 
 from asched.batch.closing import SessionClosing
-from asched.batch.conf import ConfError, SessionConf, parse_conf
 from asched.batch.nodes import FloatColumn
 from asched.batch.plugins.drf import Drf
 from asched.batch.plugins.proportion import Proportion
@@ -15,6 +14,7 @@ from asched.batch.registry import SessionRegistry
 from asched.batch.session import SessionRun
 from asched.batch.snapshot import Cache
 from asched.batch.trace import ActionTrace, Backfilling, Decision, Placement, Preemption, Trace
+from asched.config.batch import ConfError, SessionConf, parse_conf
 from asched.framework.interface import Eviction, Victim
 from asched.framework.resource_vector import ResourceVector
 from asched.framework.session_objects import Job, Task, TaskStatus

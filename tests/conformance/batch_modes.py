@@ -6,9 +6,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from asched.batch.conf import ConfError, parse_conf
 from asched.batch.registry import SessionRegistry
 from asched.batch.session import SessionRun
+from asched.config.batch import ConfError, parse_conf
 from asched.framework.session_objects import TaskStatus
 from asched.framework.sessions import Compatibility, SessionOutcome
 from tests.conformance.batch_answers import BatchLaboratory

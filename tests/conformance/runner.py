@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import NamedTuple
 
 from asched.batch.registry import SessionRegistry
-from asched.framework.registry import Registry
-from asched.framework.strict import ConfigurationError
+from asched.config.registry import Registry
+from asched.framework.runtime.strict import ConfigurationError
 from asched.model.resources import DecodeError
 from tests.conformance.answers import Laboratory
 from tests.conformance.batch_documents import is_batch_document

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from asched.framework.registry import Registry
+from asched.config.registry import Registry
 from tests.conformance.__main__ import main
 from tests.conformance.runner import CaseResult, results, topics_in
 

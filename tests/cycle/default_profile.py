@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from functools import cache
 
-from asched.framework.config import KubeSchedulerConfiguration
-from asched.framework.profile import ProfileSpec
-from asched.framework.registry import Registry
-from asched.framework.resolve import resolve
+from asched.config.kube_scheduler import KubeSchedulerConfiguration
+from asched.config.registry import Registry
+from asched.config.resolve import resolve
+from asched.framework.runtime.profile import ProfileSpec
 from asched.state.cluster import ClusterState
 from asched.state.fold import Fold
 from asched.state.records import ProfilesLoaded

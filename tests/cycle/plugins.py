@@ -26,8 +26,8 @@ from asched.framework.interface import (
     ScorePlugin,
 )
 from asched.framework.nodes import Int64Column, NodeInfo, Nodes, Verdicts
-from asched.framework.normalize import normalize_to_highest
 from asched.framework.pod_info import PodInfo
+from asched.framework.scoring import normalize_to_highest
 from asched.framework.status import SUCCESS, Code, Status
 
 NO_CPU = Status.unschedulable("Insufficient cpu")

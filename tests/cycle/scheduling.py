@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from asched.cycle.decide import Decider
 from asched.framework.interface import Plugin
-from asched.framework.profile import ProfileSpec
+from asched.framework.runtime.profile import ProfileSpec
 from asched.model.resources import AnyObject
 from asched.state import records as r
 from asched.state.cluster import ClusterState

@@ -8,15 +8,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from asched.cycle.attempt import Attempt
-from asched.cycle.leaders import highest
 from asched.cycle.shape_cache import ShapeCache
+from asched.cycle.top_scores import highest
 from asched.framework.interface import Plugin
 from asched.framework.pod_info import PodInfo
-from asched.framework.profile import Profile, ProfileSpec
+from asched.framework.runtime.profile import Profile, ProfileSpec
 from asched.model.node import Node, Taint
 from asched.model.pod import Affinity, Pod, PodAffinity, PodAffinityTerm, WeightedPodAffinityTerm
 from asched.model.selectors import LabelSelector
-from asched.plugins.inter_pod_affinity import InterPodAffinity
+from asched.plugins.inter_pod_affinity.plugin import InterPodAffinity
 from asched.plugins.taint_toleration import TaintToleration
 from asched.state import records as r
 from asched.state.cluster import ClusterState

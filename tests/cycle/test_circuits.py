@@ -6,13 +6,13 @@ from typing import ClassVar
 
 import msgspec
 
+from asched.core.deciders import AllDeciders
 from asched.cycle.decide import Decider
-from asched.deciders import AllDeciders
 from asched.framework.cycle_state import CycleState
 from asched.framework.interface import FilterPlugin, ScorePlugin
 from asched.framework.nodes import NodeInfo
-from asched.framework.plugin_policy import BreakerSpec, PluginPolicy
 from asched.framework.pod_info import PodInfo
+from asched.framework.runtime.profile import BreakerSpec, PluginPolicy
 from asched.framework.status import SUCCESS, Status
 from asched.state import records as r
 from asched.state.checkpoint import checkpoint_of, restore

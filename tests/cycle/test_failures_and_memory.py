@@ -16,7 +16,7 @@ from asched.framework.interface import FilterAllPlugin, FilterPlugin, Plugin, Sc
 from asched.framework.nodes import NodeInfo, Nodes, Verdicts
 from asched.framework.pod_info import PodInfo
 from asched.framework.status import SUCCESS, Status
-from asched.plugins.default_preemption import DefaultPreemption
+from asched.plugins.default_preemption.plugin import DefaultPreemption
 from asched.state import records as r
 from asched.state.cluster import ClusterState
 from asched.state.fold import Fold

@@ -9,10 +9,9 @@ from types import BuiltinFunctionType, FunctionType, ModuleType
 
 import msgspec
 
-from asched.cycle.concerns import Concerns
 from asched.cycle.decide import Decider
+from asched.cycle.shape_cache import Concerns
 from asched.framework.change_log import ChangeLog
-from asched.framework.dry_run import Budgets
 from asched.framework.pod_info import PodInfo
 from asched.model.meta import ObjectMeta
 from asched.model.pod import (
@@ -28,6 +27,7 @@ from asched.model.pod import (
 from asched.model.resources import AnyObject
 from asched.model.selectors import LabelSelector
 from asched.model.workloads import PodDisruptionBudget, PodDisruptionBudgetSpec
+from asched.plugins.default_preemption.dry_run import Budgets
 from asched.state import records as r
 from asched.state.fold import Fold
 from asched.state.observe import observe_deletion, observe_object

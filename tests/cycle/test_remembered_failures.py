@@ -10,11 +10,11 @@ from asched.cycle.decide import Decider
 from asched.framework.cycle_state import CycleState
 from asched.framework.interface import FilterPlugin, Scope
 from asched.framework.nodes import NodeInfo
-from asched.framework.plugin_policy import BreakerSpec, PluginPolicy
 from asched.framework.pod_info import PodInfo
+from asched.framework.runtime.profile import BreakerSpec, PluginPolicy
 from asched.framework.status import SUCCESS, Status
-from asched.plugins.default_preemption import DefaultPreemption
-from asched.plugins.node_resources_fit import NodeResourcesFit
+from asched.plugins.default_preemption.plugin import DefaultPreemption
+from asched.plugins.node_resources.fit import NodeResourcesFit
 from asched.state import records as r
 from asched.state.checkpoint import checkpoint_of, restore
 from tests.cycle.scheduling import Scheduling, nodes_of, the_one

@@ -9,12 +9,12 @@ import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from asched.batch.conf import DEFAULT_CONF, parse_conf
 from asched.batch.registry import SessionRegistry
-from asched.deciders import AllDeciders
-from asched.framework.config import API_VERSION, KIND, decode_configuration
-from asched.framework.profile import ProfileSpec
-from asched.framework.resolve import resolve
+from asched.config.batch import DEFAULT_CONF, parse_conf
+from asched.config.kube_scheduler import API_VERSION, KIND, decode_configuration
+from asched.config.resolve import resolve
+from asched.core.deciders import AllDeciders
+from asched.framework.runtime.profile import ProfileSpec
 from asched.framework.sessions import SessionSpec
 from asched.state import records as r
 from asched.state.checkpoint import checkpoint_of, restore

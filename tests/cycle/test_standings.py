@@ -6,8 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asched.cycle.leaders import Leaders, highest
-from asched.cycle.standings import Groups
+from asched.cycle.top_scores import Groups, Leaders, highest
 from asched.framework.change_log import ChangeLog
 from asched.framework.nodes import Int64Column
 

@@ -15,7 +15,7 @@ from collections.abc import Sequence
 
 import asched.cli.run  # noqa: F401  the imports that a command would make
 from asched.cli.main import app
-from asched.framework.registry import Registry
+from asched.config.registry import Registry
 from asched.journal import migrate
 
 

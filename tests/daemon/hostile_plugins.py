@@ -9,7 +9,7 @@ from typing import ClassVar, cast
 
 import numpy as np
 
-from asched.framework.binding_client import BindingClient
+from asched.framework.binding import BindingClient, Isolation
 from asched.framework.cycle_state import CycleState
 from asched.framework.interface import (
     FilterAllPlugin,
@@ -24,9 +24,8 @@ from asched.framework.interface import (
 )
 from asched.framework.nodes import Int64Column, NodeInfo, Nodes, Verdicts
 from asched.framework.pod_info import PodInfo
-from asched.framework.safety import Isolation
 from asched.framework.status import SUCCESS, Status
-from asched.framework.volume_books import ClaimRef
+from asched.framework.volume_assumptions import ClaimRef
 
 
 class Raises(FilterPlugin):

@@ -9,6 +9,7 @@ from typing import ClassVar
 
 import msgspec
 
+from asched.framework.binding import Isolation
 from asched.framework.cycle_state import CycleState, StateKey
 from asched.framework.interface import (
     Arguments,
@@ -21,7 +22,6 @@ from asched.framework.interface import (
 )
 from asched.framework.nodes import NodeInfo, Nodes
 from asched.framework.pod_info import PodInfo
-from asched.framework.safety import Isolation
 from asched.framework.status import SUCCESS, Status
 
 WANTED: StateKey[str] = StateKey("Wishes/wanted")

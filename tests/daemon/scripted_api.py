@@ -7,8 +7,8 @@ from random import Random
 
 import msgspec
 
-from asched.daemon.patient_binder import PatientBinder
-from asched.daemon.pauses import Pauses
+from asched.daemon.effects.binder import PatientBinder
+from asched.daemon.engine.runtime import Pauses
 from asched.framework.pod_info import PodInfo
 from asched.kube.client import ApiClient
 from asched.kube.credentials import Credentials, FixedCredentials

@@ -3,7 +3,7 @@ may yet be, keeps its place."""
 
 from __future__ import annotations
 
-from asched.daemon.patient_binder import LATEST_ARRIVAL_S
+from asched.daemon.effects.binder import LATEST_ARRIVAL_S
 from asched.framework.status import Code
 from tests.daemon.scripted_api import POD, NodeThatGoes, NodeThatStays, pod_on, silence, status
 

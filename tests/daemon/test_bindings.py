@@ -12,16 +12,16 @@ import aiohttp
 import anyio
 import pytest
 
-from asched.daemon.effects import Effects
-from asched.daemon.inbox import Inbox, Outcome, Reconfiguration
-from asched.daemon.metrics import Metrics
-from asched.daemon.outside.plugins import OutsidePlugins
-from asched.daemon.plugin_settings import PluginLimits
-from asched.framework.binding_client import BindingClient
-from asched.framework.config import Extender
-from asched.framework.extenders import ExtenderSpec
+from asched.config.kube_scheduler import Extender
+from asched.config.settings import PluginLimits
+from asched.daemon.effects.dispatcher import Effects
+from asched.daemon.engine.inbox import Inbox, Outcome, Reconfiguration
+from asched.daemon.plugin_host.evaluator import OutsidePlugins
+from asched.daemon.telemetry.metrics import Metrics
+from asched.framework.binding import BindingClient
 from asched.framework.interface import Plugin, PostBindPlugin, PreBindPlugin
 from asched.framework.pod_info import PodInfo
+from asched.framework.runtime.extenders import ExtenderSpec
 from asched.framework.status import SUCCESS, Status
 from asched.kube.client import ApiClient
 from asched.kube.credentials import Credentials, FixedCredentials
@@ -29,7 +29,7 @@ from asched.kube.extenders import HttpExtender
 from asched.kube.http1 import HttpAnswer
 from asched.kube.timing import Backoff, RetryPolicy
 from asched.kube.transport import ApiRequest, OpenAnswer, one_by_one
-from asched.plugins.node_resources_fit import NodeResourcesFit
+from asched.plugins.node_resources.fit import NodeResourcesFit
 from asched.state.records import Bound, ObjectGone, ProfilesLoaded
 from tests.cycle.scheduling import Scheduling
 from tests.extenders.service import serving

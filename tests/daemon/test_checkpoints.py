@@ -12,10 +12,10 @@ import pytest
 from structlog.testing import capture_logs
 
 from asched.audit.replay import replay
-from asched.daemon.checkpoints import Checkpoints
-from asched.daemon.machine import Machine
-from asched.framework.profile import PluginWeight, ProfileSpec
-from asched.framework.registry import Registry
+from asched.config.registry import Registry
+from asched.daemon.engine.checkpoints import Checkpoints
+from asched.daemon.engine.runtime import Machine
+from asched.framework.runtime.profile import PluginWeight, ProfileSpec
 from asched.journal import open_journal
 from asched.journal.checkpoints import nearest
 from asched.journal.memory import MemoryJournal, MemoryStore

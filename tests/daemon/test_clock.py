@@ -8,7 +8,7 @@ import anyio
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asched.daemon.clock import SteadyTime
+from asched.daemon.engine.clock import SteadyTime
 from asched.journal import open_journal
 from tests.daemon.test_third_party_plugins import Never, enabled
 from tests.daemon.world import world

@@ -9,11 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asched.daemon.config_file import ConfigFileError, load, parse
-from asched.daemon.config_settings import AschedConfiguration, HealthSettings, LogLevel
-from asched.daemon.config_yaml import YamlError, parse_documents
-from asched.framework.config import KubeSchedulerConfiguration
-from asched.framework.registry import Registry
+from asched.config.file import ConfigFileError, load, parse
+from asched.config.kube_scheduler import KubeSchedulerConfiguration
+from asched.config.registry import Registry
+from asched.config.settings import AschedConfiguration, HealthSettings, LogLevel
+from asched.config.yaml import YamlError, parse_documents
 from tests.framework.sample_plugins import SAMPLES
 
 REGISTRY = Registry.of(*SAMPLES)

@@ -11,8 +11,9 @@ import anyio.lowlevel
 import pytest
 
 from asched.audit.replay import replay
-from asched.daemon.config_file import parse
-from asched.daemon.reconfiguring import ReconfigurationError
+from asched.config.file import parse
+from asched.config.registry import Registry
+from asched.daemon.reload.reconfiguring import ReconfigurationError
 from asched.framework import (
     SUCCESS,
     ActionType,
@@ -29,7 +30,6 @@ from asched.framework import (
     Status,
     custom_event,
 )
-from asched.framework.registry import Registry
 from asched.journal import open_journal
 from asched.model import CustomDefinition, CustomObject, CustomResource, Pod
 from asched.state.cluster import ClusterState

@@ -14,15 +14,15 @@ import anyio
 import pytest
 from aiohttp import web
 
-from asched.daemon.binding import binding_cycle
-from asched.daemon.effects import Effects
-from asched.daemon.inbox import Inbox, Outcome, Reconfiguration
-from asched.daemon.metrics import Metrics
-from asched.daemon.outside.plugins import OutsidePlugins
-from asched.daemon.patient_binder import LATEST_ARRIVAL_S, PatientBinder
-from asched.daemon.plugin_settings import PluginLimits
-from asched.framework.binding_client import BindingClient
-from asched.framework.config import Extender
+from asched.config.kube_scheduler import Extender
+from asched.config.settings import PluginLimits
+from asched.daemon.effects.binder import LATEST_ARRIVAL_S, PatientBinder
+from asched.daemon.effects.binding_cycle import binding_cycle
+from asched.daemon.effects.dispatcher import Effects
+from asched.daemon.engine.inbox import Inbox, Outcome, Reconfiguration
+from asched.daemon.plugin_host.evaluator import OutsidePlugins
+from asched.daemon.telemetry.metrics import Metrics
+from asched.framework.binding import BindingClient
 from asched.framework.cycle_state import CycleState
 from asched.framework.interface import (
     BindPlugin,
@@ -32,7 +32,7 @@ from asched.framework.interface import (
     PreBindPlugin,
 )
 from asched.framework.pod_info import PodInfo
-from asched.framework.profile import Profile
+from asched.framework.runtime.profile import Profile
 from asched.framework.status import SUCCESS, Code, Status
 from asched.kube.extenders import ExtenderError, HttpExtender
 from asched.kube.timing import Backoff, RetryPolicy

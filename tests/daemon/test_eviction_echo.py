@@ -7,12 +7,12 @@ from datetime import UTC, datetime
 import msgspec
 import pytest
 
-from asched.daemon.eviction_echo import EvictionEcho
+from asched.daemon.engine.confirmations import EvictionEcho
 from asched.framework.interface import Victim
 from asched.framework.sessions import SessionSpec
 from asched.framework.status import Code
 from asched.model.pod import ContainerStatus, Pod, ResourceRequirements
-from asched.plugins.default_preemption import DefaultPreemption
+from asched.plugins.default_preemption.plugin import DefaultPreemption
 from asched.state.fold import Fold
 from asched.state.observe import News, observe_deletion, observe_object
 from asched.state.records import (

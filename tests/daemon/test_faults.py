@@ -9,8 +9,8 @@ from pathlib import Path
 import anyio
 import pytest
 
+from asched.apiserver.faults import Faults
 from asched.journal import open_journal
-from asched.sim.faults import Faults
 from asched.state.records import Assigned, BindFailed
 from tests.daemon.world import World, world
 

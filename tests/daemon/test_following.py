@@ -5,7 +5,7 @@ from __future__ import annotations
 import anyio
 import pytest
 
-from asched.daemon.following import WaitingRoom
+from asched.daemon.ha.follower import WaitingRoom
 from asched.kube.changes import Batch, Change, Deleted, Listed, Upserted
 from asched.model.meta import ObjectMeta
 from asched.model.node import Node

@@ -12,8 +12,8 @@ import pytest
 import yaml
 
 from asched.audit.replay import replay
+from asched.config.registry import Registry
 from asched.cycle.group_conditions import UNSCHEDULABLE
-from asched.framework.registry import Registry
 from asched.journal import open_journal
 from asched.model.groups import CUSTOM_POD_GROUPS
 from asched.model.resources import GroupResource

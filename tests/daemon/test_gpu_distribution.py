@@ -7,7 +7,7 @@ from typing import Any
 
 import yaml
 
-from asched.sim.nodes import simulated_node
+from asched.apiserver.kubelet import simulated_node
 from tests.daemon.test_third_party_plugins import enabled
 from tests.daemon.world import KUBE, World, world
 

@@ -12,10 +12,9 @@ import pytest
 from prometheus_client import CollectorRegistry
 from prometheus_client.parser import text_string_to_metric_families
 
-from asched.daemon.checks import Check
-from asched.daemon.config_settings import HealthSettings
-from asched.daemon.health import Health, HealthAddressError
-from asched.daemon.metrics import Metrics
+from asched.config.settings import HealthSettings
+from asched.daemon.telemetry.health import Check, Health, HealthAddressError
+from asched.daemon.telemetry.metrics import Metrics
 from tests.daemon.world import world
 
 ANY_PORT = HealthSettings("127.0.0.1:0")

@@ -11,11 +11,11 @@ from typing import Any
 import anyio
 import pytest
 
+from asched.apiserver.store import Change
 from asched.journal import open_journal
 from asched.journal.errors import FencedError
 from asched.journal.sql import SqlStore
 from asched.journal.sqlite import SqliteDatabase
-from asched.sim.store import Change
 from tests.daemon.world import World, world
 
 

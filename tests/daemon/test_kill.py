@@ -7,12 +7,12 @@ import signal
 from collections.abc import Callable
 from pathlib import Path
 
+from asched.apiserver.store import Change
 from asched.audit.replay import replay
+from asched.config.registry import Registry
 from asched.daemon.daemon import fold_journal
-from asched.framework.registry import Registry
 from asched.journal import open_journal
 from asched.journal.chain import GENESIS, verify
-from asched.sim.store import Change
 from asched.state.cluster import ClusterState, PodPhase
 from asched.state.fold import Fold
 from tests.daemon.processes import NO_HEALTH, Command, commands, running

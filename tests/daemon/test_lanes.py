@@ -8,9 +8,9 @@ from functools import partial
 import anyio
 import anyio.lowlevel
 
-from asched.daemon.inbox import Inbox
-from asched.daemon.lanes import REVIEWED_AFTER, Job, Lanes
-from asched.daemon.pauses import Pauses
+from asched.daemon.effects.queue import REVIEWED_AFTER, Job, Lanes
+from asched.daemon.engine.inbox import Inbox
+from asched.daemon.engine.runtime import Pauses
 from asched.kube.changes import Listed
 from asched.kube.timing import SystemClock
 from asched.model.resources import Resource

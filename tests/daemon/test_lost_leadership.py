@@ -10,18 +10,17 @@ from typing import ClassVar
 import anyio
 import pytest
 
-from asched.daemon.config_file import parse
+from asched.config.file import parse
 from asched.daemon.daemon import Daemon, running_daemon
-from asched.daemon.leadership import LeadershipLostError, candidate
-from asched.framework.binding_client import BindingClient
+from asched.daemon.ha.election import LeaseTiming
+from asched.daemon.ha.leadership import LeadershipLostError, candidate
+from asched.daemon.ha.lease import LeaderElector, LeaseName
+from asched.framework.binding import BindingClient, Permission
 from asched.framework.interface import PreBindPlugin
 from asched.framework.pod_info import PodInfo
-from asched.framework.safety import Permission
 from asched.framework.status import SUCCESS, Status
 from asched.journal import open_journal
 from asched.kube.connection import connect
-from asched.kube.election import LeaseTiming
-from asched.kube.lease import LeaderElector, LeaseName
 from tests.daemon.world import KUBE, World, registry_with, world
 
 LEASE = LeaseName("kube-system", "asched")

@@ -14,13 +14,13 @@ from prometheus_client import CollectorRegistry
 from prometheus_client.metrics_core import Metric
 from prometheus_client.parser import text_string_to_metric_families
 
-from asched.daemon.config_file import parse
-from asched.daemon.config_settings import HealthSettings
-from asched.daemon.health import Health
-from asched.daemon.inbox import Inbox
-from asched.daemon.metrics import Metrics
-from asched.daemon.telemetry.buckets import exponential
-from asched.daemon.telemetry.process_metrics import ProcessMetrics
+from asched.config.file import parse
+from asched.config.settings import HealthSettings
+from asched.daemon.engine.inbox import Inbox
+from asched.daemon.telemetry.collectors import ProcessMetrics
+from asched.daemon.telemetry.health import Health
+from asched.daemon.telemetry.instruments import exponential
+from asched.daemon.telemetry.metrics import Metrics
 from asched.framework.cycle_state import CycleState
 from asched.framework.interface import FilterPlugin, PermitPlugin, PermitResult
 from asched.framework.nodes import NodeInfo
@@ -313,7 +313,7 @@ def test_process_metrics_need_no_proc_stat(monkeypatch: pytest.MonkeyPatch, tmp_
     assert cpu_s is not None
     assert cpu_s > 0
     assert value("asched_tasks") is None  # there is no event loop here
-    monkeypatch.setattr("asched.daemon.telemetry.process_metrics._PROC", tmp_path / "none")
+    monkeypatch.setattr("asched.daemon.telemetry.collectors._PROC", tmp_path / "none")
     assert value("process_cpu_seconds_total") is not None
     assert value("process_resident_memory_bytes") is None
 

@@ -11,11 +11,11 @@ import anyio.lowlevel
 import msgspec
 import pytest
 
-from asched.daemon.effects import Effects
-from asched.daemon.inbox import Inbox
-from asched.daemon.metrics import Metrics
-from asched.daemon.outside.plugins import OutsidePlugins
-from asched.daemon.plugin_settings import PluginLimits
+from asched.config.settings import PluginLimits
+from asched.daemon.effects.dispatcher import Effects
+from asched.daemon.engine.inbox import Inbox
+from asched.daemon.plugin_host.evaluator import OutsidePlugins
+from asched.daemon.telemetry.metrics import Metrics
 from asched.framework.interface import Victim
 from asched.framework.status import Code
 from asched.kube.client import ApiClient
@@ -24,7 +24,7 @@ from asched.kube.http1 import HttpAnswer
 from asched.kube.timing import Backoff, RetryPolicy
 from asched.kube.transport import ApiRequest, OpenAnswer, one_by_one
 from asched.model.pod import PodCondition
-from asched.plugins.node_resources_fit import NodeResourcesFit
+from asched.plugins.node_resources.fit import NodeResourcesFit
 from asched.state.records import (
     Assigned,
     BindFailed,

@@ -7,8 +7,8 @@ from typing import Any
 
 import pytest
 
-from asched.daemon.config_file import ConfigFileError, parse
-from asched.framework.failures import FAILURES, Failure, FailureReason
+from asched.config.file import ConfigFileError, parse
+from asched.framework.runtime.observation import FAILURES, Failure, FailureReason
 from asched.state.records import (
     Assigned,
     AttemptFailed,

@@ -7,13 +7,13 @@ from typing import ClassVar
 
 import pytest
 
-from asched.daemon.config_file import ConfigFileError, parse
+from asched.config.file import ConfigFileError, parse
+from asched.config.registry import Registry
 from asched.framework.cycle_state import CycleState
-from asched.framework.errors import ProfileError
 from asched.framework.interface import FilterPlugin, Handle
 from asched.framework.nodes import NodeInfo
 from asched.framework.pod_info import PodInfo
-from asched.framework.registry import Registry
+from asched.framework.runtime.profile import ProfileError
 from asched.framework.status import SUCCESS, Status
 from asched.state.cluster import ClusterState
 from asched.state.fold import Fold

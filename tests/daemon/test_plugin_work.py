@@ -8,8 +8,8 @@ from typing import ClassVar
 import anyio
 import pytest
 
-from asched.daemon import patient_binder
-from asched.framework.binding_client import BindingClient
+from asched.daemon.effects import binder as patient_binder
+from asched.framework.binding import BindingClient
 from asched.framework.interface import BindPlugin, PostBindPlugin, PreBindPlugin
 from asched.framework.pod_info import PodInfo
 from asched.framework.status import SUCCESS, Status

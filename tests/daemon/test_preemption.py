@@ -6,7 +6,7 @@ from pathlib import Path
 
 import anyio
 
-from asched.sim.kubelet import Kubelets, KubeletTimings
+from asched.apiserver.kubelet import Kubelets, KubeletTimings
 from tests.daemon.world import World, world
 
 NEVER_S = 3600.0

@@ -11,11 +11,16 @@ import msgspec
 import pytest
 
 from asched.audit.replay import replay
-from asched.daemon.config_file import parse
-from asched.daemon.config_settings import AschedConfiguration, EngineSettings
+from asched.config.file import parse
+from asched.config.kube_scheduler import KubeSchedulerConfiguration
+from asched.config.settings import AschedConfiguration, EngineSettings
 from asched.daemon.daemon import Daemon
-from asched.daemon.reconfiguring import TAKEN_UP, WITHOUT_EFFECT, ReconfigurationError, TakenUp
-from asched.framework.config import KubeSchedulerConfiguration
+from asched.daemon.reload.reconfiguring import (
+    TAKEN_UP,
+    WITHOUT_EFFECT,
+    ReconfigurationError,
+    TakenUp,
+)
 from asched.framework.cycle_state import CycleState
 from asched.framework.interface import (
     FilterPlugin,

@@ -15,12 +15,12 @@ import structlog
 from prometheus_client import CollectorRegistry
 from structlog.typing import EventDict
 
-from asched.daemon.config_file import Configuration, load
-from asched.daemon.notify import ServiceManager
-from asched.daemon.reconfiguring import ReconfigurationError, TakenUp
-from asched.daemon.reload_metrics import ReloadMetrics
-from asched.daemon.reloads import ConfigFile, ReloadRequests, Reloads
-from asched.framework.registry import Registry
+from asched.config.file import Configuration, load
+from asched.config.registry import Registry
+from asched.daemon.reload.reconfiguring import ReconfigurationError, TakenUp
+from asched.daemon.reload.reloads import ConfigFile, ReloadRequests, Reloads
+from asched.daemon.telemetry.scheduler_metrics import ReloadMetrics
+from asched.daemon.telemetry.systemd import ServiceManager
 from tests.daemon.processes import Command, Commands, commands, running
 from tests.daemon.test_run_command import logged, stopped, until_logged
 from tests.daemon.world import KUBE, OWN, PATIENCE_S, World, world

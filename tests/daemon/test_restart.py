@@ -9,8 +9,8 @@ from typing import ClassVar
 import anyio
 import pytest
 
-from asched.daemon import patient_binder
 from asched.daemon.daemon import Daemon
+from asched.daemon.effects import binder as patient_binder
 from asched.framework.cycle_state import CycleState
 from asched.framework.interface import NodeStatuses, PostFilterPlugin, PostFilterResult, Victim
 from asched.framework.pod_info import PodInfo

@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 import pytest
 
-from asched.daemon.metrics import Metrics
+from asched.daemon.telemetry.metrics import Metrics
 from asched.daemon.telemetry.stopwatch import (
     LOTS,
     CycleStopwatch,

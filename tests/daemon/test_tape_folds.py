@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 from typing import cast
 
-from asched.framework.config import KubeSchedulerConfiguration
-from asched.framework.registry import Registry
-from asched.framework.resolve import resolve
+from asched.config.kube_scheduler import KubeSchedulerConfiguration
+from asched.config.registry import Registry
+from asched.config.resolve import resolve
 from asched.kube.changes import Deleted, Listed
 from asched.kube.tape import Tape
 from asched.model.pod import Pod

@@ -10,7 +10,7 @@ from typing import ClassVar
 import anyio
 import pytest
 
-from asched.framework.binding_client import BindingClient
+from asched.framework.binding import BindingClient
 from asched.framework.cycle_state import CycleState
 from asched.framework.interface import (
     BindPlugin,

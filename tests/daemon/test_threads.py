@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from asched.daemon.threads import give_way_soon
+from asched.daemon.engine.runtime import give_way_soon
 
 
 def test_who_computes_aside_hands_over_sooner_than_is_usual() -> None:

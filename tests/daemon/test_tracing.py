@@ -11,7 +11,7 @@ from opentelemetry.sdk.trace import ReadableSpan, SpanProcessor
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from asched.daemon.metrics import Metrics
+from asched.daemon.telemetry.metrics import Metrics
 from asched.daemon.telemetry.tracing import AttemptTracer, TracingUnavailableError, closed, traced
 from asched.journal import open_journal
 from tests.daemon.world import world

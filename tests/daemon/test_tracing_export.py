@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from asched.daemon.metrics import Metrics
+from asched.daemon.telemetry.metrics import Metrics
 from asched.daemon.telemetry.tracing import traced
 from tests.daemon.world import world
 

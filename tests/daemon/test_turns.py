@@ -10,18 +10,18 @@ from typing import ClassVar
 import anyio
 
 from asched.audit.replay import replay
-from asched.daemon.clock import EngineClock
-from asched.daemon.commits import Commits
-from asched.daemon.effects import Effects
-from asched.daemon.engine import Engine, EngineLimits
-from asched.daemon.inbox import Inbox, Reconfiguration
-from asched.daemon.metrics import Metrics
-from asched.daemon.outside.plugins import OutsidePlugins
-from asched.daemon.plugin_settings import PluginLimits
+from asched.config.registry import Registry
+from asched.config.settings import PluginLimits
+from asched.daemon.effects.dispatcher import Effects
+from asched.daemon.engine.clock import EngineClock
+from asched.daemon.engine.commits import Commits
+from asched.daemon.engine.engine import Engine, EngineLimits
+from asched.daemon.engine.inbox import Inbox, Reconfiguration
+from asched.daemon.plugin_host.evaluator import OutsidePlugins
+from asched.daemon.telemetry.metrics import Metrics
 from asched.framework.cycle_state import CycleState
 from asched.framework.interface import PermitResult, PermitReview, Plugin
 from asched.framework.pod_info import PodInfo
-from asched.framework.registry import Registry
 from asched.framework.status import Code, Status
 from asched.journal.memory import MemoryStore
 from asched.kube.changes import Listed, Upserted
@@ -30,7 +30,7 @@ from asched.kube.credentials import Credentials, FixedCredentials
 from asched.kube.timing import Backoff, RetryPolicy
 from asched.model.pod import Pod
 from asched.model.resources import AnyObject, Resource
-from asched.plugins.node_resources_fit import NodeResourcesFit
+from asched.plugins.node_resources.fit import NodeResourcesFit
 from asched.state.cluster import ClusterState
 from asched.state.fold import Fold
 from asched.state.records import (

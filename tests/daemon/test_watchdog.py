@@ -6,7 +6,7 @@ import sys
 import weakref
 from types import FrameType
 
-from asched.daemon.watchdog import visited
+from asched.daemon.plugin_host.watchdog import visited
 
 
 def test_classes_that_are_seen_on_a_stack_are_not_remembered() -> None:

@@ -9,20 +9,20 @@ from typing import Any
 
 import anyio
 
-from asched.daemon.config_file import parse
+from asched.apiserver.cluster import Cluster
+from asched.apiserver.faults import Fault, Faults
+from asched.apiserver.http import ApiServer
+from asched.apiserver.kubelet import simulated_node
+from asched.apiserver.store import DELETED, Change
+from asched.config.file import parse
+from asched.config.registry import Registry
 from asched.daemon.daemon import Daemon, running_daemon
-from asched.daemon.metrics import Metrics
+from asched.daemon.telemetry.metrics import Metrics
 from asched.framework.interface import Plugin
-from asched.framework.registry import Registry
 from asched.journal import open_journal
 from asched.journal.store import JournalStore
 from asched.kube.connection import connect
 from asched.model.quantity import milli_value
-from asched.sim.cluster import Cluster
-from asched.sim.faults import Fault, Faults
-from asched.sim.http import ApiServer
-from asched.sim.nodes import simulated_node
-from asched.sim.store import DELETED, Change
 
 Object = dict[str, Any]
 

@@ -13,8 +13,8 @@ import pytest
 from typer.testing import CliRunner
 
 from asched.cli.main import app
+from asched.config.registry import Registry
 from asched.cycle.decide import Decider
-from asched.framework.registry import Registry
 from asched.journal.opening import open_journal
 from asched.state.cluster import ClusterState
 from asched.state.fold import Fold

@@ -7,7 +7,7 @@ import io
 import pytest
 from rich.console import Console
 
-from asched.cli.demo.standing import Reason, Standing, Use
+from asched.cli.demo.progress import Reason, Standing, Use
 from asched.cli.demo.view import LineView, picture
 
 STANDING = Standing(

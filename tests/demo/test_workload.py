@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from asched.cli.demo.tally import percentile
+from asched.cli.demo.progress import percentile
 from asched.cli.demo.workload import GPU, MIN_NODES, Pool, Workload, build, most_pods, pools
 from asched.model.quantity import milli_value, value
 

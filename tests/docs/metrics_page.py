@@ -13,12 +13,12 @@ from typing import Any, NamedTuple
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
-from asched.daemon.leadership import LeaderMetrics
-from asched.daemon.metrics import Metrics
-from asched.daemon.telemetry.present import Backlog, EventMetrics, JournalFileMetrics
-from asched.daemon.watchdog import OverrunMetrics, Watchdog
+from asched.daemon.ha.leadership import LeaderMetrics
+from asched.daemon.ha.lease import LeaseName
+from asched.daemon.plugin_host.watchdog import OverrunMetrics, Watchdog
+from asched.daemon.telemetry.collectors import Backlog, EventMetrics, JournalFileMetrics
+from asched.daemon.telemetry.metrics import Metrics
 from asched.kube.events import EventCounts
-from asched.kube.lease import LeaseName
 from asched.kube.reflector import Reflector
 from asched.state.cluster import ClusterState
 

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
+from asched.config.registry import Registry
 from asched.framework.interface import Plugin
-from asched.framework.registry import Registry
 from tests.daemon.world import KUBE, World, world
 
 DOCS = Path(__file__).parents[2] / "docs"

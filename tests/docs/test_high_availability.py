@@ -7,9 +7,9 @@ import re
 import pytest
 import yaml
 
-from asched.daemon.config_file import parse
-from asched.daemon.elections import election_of
-from asched.framework.registry import Registry
+from asched.config.file import parse
+from asched.config.registry import Registry
+from asched.daemon.ha.leadership import election_of
 from tests.helm.chart import ROOT, only, rendered
 
 PAGE = (ROOT / "docs" / "high-availability.md").read_text()

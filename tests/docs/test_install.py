@@ -13,11 +13,11 @@ import pytest
 import yaml
 
 from asched.cli.crds import GROUPS
-from asched.daemon.config_file import load
-from asched.framework.registry import Registry
+from asched.config.file import load
+from asched.config.registry import Registry
+from tests.apiserver.kubectl import needs_kubectl
 from tests.docs.command_lines import parsed
 from tests.helm.chart import CHART, NAMESPACE, ROOT, Values, only
-from tests.sim.kubectl import needs_kubectl
 from tests.systemd.unit import directives, one
 
 PAGE = (ROOT / "docs" / "install.md").read_text()

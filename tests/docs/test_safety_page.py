@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from asched.daemon.config_file import parse
-from asched.framework.failures import FailureReason
+from asched.config.file import parse
+from asched.config.registry import Registry
+from asched.framework.binding import Permission
 from asched.framework.interface import Plugin
-from asched.framework.plugin_policy import BreakerSpec, PluginPolicy
-from asched.framework.registry import Registry
-from asched.framework.safety import Permission
+from asched.framework.runtime.observation import FailureReason
+from asched.framework.runtime.profile import BreakerSpec, PluginPolicy
 from tests.daemon.world import KUBE, registry_with
 
 PAGE = (Path(__file__).parents[2] / "docs" / "plugins" / "safety.md").read_text()

@@ -6,8 +6,8 @@ from typing import Any
 
 import anyio
 
-from asched.sim.cluster import Cluster
-from asched.sim.store import Change
+from asched.apiserver.cluster import Cluster
+from asched.apiserver.store import Change
 
 Object = dict[str, Any]
 

@@ -11,10 +11,10 @@ import anyio
 import anyio.lowlevel
 import msgspec
 
+from asched.apiserver.kubelet import Kubelets, KubeletTimings
+from asched.apiserver.store import ADDED, Change
 from asched.daemon.daemon import Daemon
 from asched.model.resources import Resource, decode
-from asched.sim.kubelet import Kubelets, KubeletTimings
-from asched.sim.store import ADDED, Change
 from tests.daemon.world import PATIENCE_S, World, world
 from tests.e2e.replicas import ReplicaControllers, owned_pods
 

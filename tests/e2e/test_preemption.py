@@ -8,8 +8,8 @@ from typing import Any
 import anyio
 import anyio.lowlevel
 
+from asched.apiserver.store import Change
 from asched.model.resources import Resource
-from asched.sim.store import Change
 from tests.daemon.world import PATIENCE_S
 from tests.e2e.suite import (
     CONTROL_PLANE,

@@ -7,11 +7,12 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asched.framework.config import Extender, ManagedResource
-from asched.framework.extenders import ExtenderSpec, ExtenderVerb, spec_of
+from asched.config.extenders import spec_of
+from asched.config.kube_scheduler import Extender, ManagedResource
 from asched.framework.pod_info import PodInfo
+from asched.framework.runtime.extenders import ExtenderSpec, ExtenderVerb
 from asched.model.pod import Container, ResourceRequirements
-from asched.plugins.node_resources_fit import NodeResourcesFit
+from asched.plugins.node_resources.fit import NodeResourcesFit
 from asched.state import records as r
 from asched.state.inquiries import FilterAnswers, Inquiry, mask_of, packed, unpacked
 from asched.state.records import (

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from asched.framework.config import Extender, ExtenderTLS
+from asched.config.kube_scheduler import Extender, ExtenderTLS
 from asched.kube.errors import KubeConfigError
 from asched.kube.extenders import AskedNodes, ExtenderError, open_extenders
 from asched.model.meta import ObjectMeta

@@ -9,7 +9,7 @@ from typing import ClassVar
 import msgspec
 import numpy as np
 
-from asched.framework.binding_client import BindingClient
+from asched.framework.binding import BindingClient
 from asched.framework.cycle_state import CycleState
 from asched.framework.interface import (
     Arguments,

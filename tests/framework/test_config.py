@@ -7,14 +7,14 @@ from typing import Any
 
 import pytest
 
-from asched.framework.config import (
+from asched.config.kube_scheduler import (
     Extender,
     KubeSchedulerConfiguration,
     LeaderElection,
     ManagedResource,
     decode_configuration,
 )
-from asched.framework.strict import ConfigurationError
+from asched.framework.runtime.strict import ConfigurationError
 
 HEAD = {"apiVersion": "kubescheduler.config.k8s.io/v1", "kind": "KubeSchedulerConfiguration"}
 

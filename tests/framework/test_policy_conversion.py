@@ -11,10 +11,10 @@ import yaml
 from typer.testing import CliRunner
 
 from asched.cli.main import app
-from asched.daemon.config_file import ConfigFileError, Configuration, parse
-from asched.daemon.policy_file import ConvertedPolicy, convert_policy_text
+from asched.config.file import ConfigFileError, Configuration, parse
+from asched.config.policy_file import ConvertedPolicy, convert_policy_text
+from asched.config.registry import Registry
 from asched.framework.interface import ExtensionPoint
-from asched.framework.registry import Registry
 
 REGISTRY = Registry.discover()
 MANDATORY = ["NodeUnschedulable", "TaintToleration"]

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from asched.framework.profile import PluginOrigin
-from asched.framework.registry import Registry, RegistryError
+from asched.config.registry import Registry, RegistryError
+from asched.framework.runtime.profile import PluginOrigin
 from tests.framework.sample_plugins import SAMPLES, NodeName
 
 GOOD = """

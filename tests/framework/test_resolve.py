@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asched.framework.config import (
+from asched.config.kube_scheduler import (
     KubeSchedulerConfiguration,
     PluginRef,
     Plugins,
@@ -18,11 +18,11 @@ from asched.framework.config import (
     ProfileConfig,
     decode_configuration,
 )
+from asched.config.registry import Registry
+from asched.config.resolve import DEFAULT_PLUGINS, resolve, without_effect
 from asched.framework.interface import ExtensionPoint
-from asched.framework.profile import PluginOrigin, ProfileSpec
-from asched.framework.registry import Registry
-from asched.framework.resolve import DEFAULT_PLUGINS, resolve, without_effect
-from asched.framework.strict import ConfigurationError
+from asched.framework.runtime.profile import PluginOrigin, ProfileSpec
+from asched.framework.runtime.strict import ConfigurationError
 from tests.framework.sample_plugins import SAMPLES
 
 REGISTRY = Registry.of(*SAMPLES)

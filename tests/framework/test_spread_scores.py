@@ -6,13 +6,13 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
+from asched.framework.change_log import RowCounts
 from asched.framework.pod_queries import PodQuery, Selector
-from asched.framework.row_counts import RowCounts
-from asched.framework.spread_scores import SpreadClasses, score_of
-from asched.framework.spreading import Constraint, Spread
 from asched.framework.topology import Domains
 from asched.model.node import HOSTNAME_LABEL, ZONE_LABEL
 from asched.model.selectors import LabelSelector
+from asched.plugins.pod_topology_spread.constraints import Constraint, Spread
+from asched.plugins.pod_topology_spread.scores import SpreadClasses, score_of
 from tests.framework.test_topology import label_column
 
 ROWS = 30

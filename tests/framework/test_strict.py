@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asched.framework.duration import format_duration, parse_duration
-from asched.framework.strict import StrictDecoder, format_path
+from asched.framework.runtime.strict import StrictDecoder, format_path
+from asched.model.quantity import format_duration, parse_duration
 
 
 class Colour(Enum):

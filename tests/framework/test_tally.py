@@ -6,10 +6,10 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
+from asched.framework.change_log import RowCounts
 from asched.framework.nodes import Int64Column
-from asched.framework.row_counts import RowCounts
-from asched.framework.tally import Tally, Worth
 from asched.framework.topology import DomainCounts, Domains
+from asched.plugins.inter_pod_affinity.preferred import Tally, Worth
 from tests.framework.test_topology import label_column
 
 ROWS = 64

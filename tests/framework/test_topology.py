@@ -6,9 +6,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asched.framework.change_log import ChangeLog
+from asched.framework.change_log import ChangeLog, RowCounts
 from asched.framework.nodes import LabelColumn, Vocabulary
-from asched.framework.row_counts import RowCounts
 from asched.framework.topology import DomainCounts, Domains
 
 ROWS = 60

@@ -13,10 +13,10 @@ import pytest
 import yaml
 
 from asched.cli.crds import GROUPS, manifest
-from asched.cli.root import JOURNAL_ENV
-from asched.daemon.config_file import load
+from asched.cli.main import JOURNAL_ENV
+from asched.config.file import load
+from asched.config.registry import Registry
 from asched.daemon.daemon import DRAIN_S, EVENT_FLUSH_S
-from asched.framework.registry import Registry
 from tests.docs.command_lines import parsed
 from tests.helm.chart import (
     CHART,

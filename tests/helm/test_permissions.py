@@ -9,15 +9,15 @@ from typing import Any
 import anyio
 import pytest
 
-from asched.daemon.config_file import parse
+from asched.apiserver.auth import Rule, User
+from asched.apiserver.http import ApiServer
+from asched.config.file import parse
+from asched.config.registry import Registry
 from asched.daemon.daemon import running_daemon
-from asched.framework.registry import Registry
 from asched.journal import open_journal
 from asched.kube.connection import connect
 from asched.kube.permissions import GANGS, REQUIRED, SESSIONS
 from asched.model.resources import Resource
-from asched.sim.auth import Rule, User
-from asched.sim.http import ApiServer
 from tests.daemon.world import KUBE, World, world
 from tests.helm.chart import VALUE_SETS, Values, permissions, rendered, templates
 

@@ -7,16 +7,16 @@ from pathlib import Path
 import anyio
 import pytest
 
-from asched.daemon.config_file import parse
-from asched.daemon.elections import election_of
-from asched.framework.config import LeaderElection
-from asched.framework.registry import Registry
+from asched.apiserver.auth import Rule, User
+from asched.apiserver.cluster import Cluster
+from asched.apiserver.http import ApiServer
+from asched.config.file import parse
+from asched.config.kube_scheduler import LeaderElection
+from asched.config.registry import Registry
+from asched.daemon.ha.election import LeaseTiming
+from asched.daemon.ha.leadership import election_of
+from asched.daemon.ha.lease import LeaderElector, LeaseName
 from asched.kube.connection import connect
-from asched.kube.election import LeaseTiming
-from asched.kube.lease import LeaderElector, LeaseName
-from asched.sim.auth import Rule, User
-from asched.sim.cluster import Cluster
-from asched.sim.http import ApiServer
 from tests.daemon.world import ObservedFaults
 from tests.helm.chart import FULL_NAME, NAMESPACE, VALUE_SETS, config_of, only, rendered, workload
 

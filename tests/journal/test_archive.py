@@ -10,9 +10,10 @@ from pathlib import Path
 import anyio
 import pytest
 
+from asched.journal import archive as archiving
 from asched.journal import archive as files
-from asched.journal import archiving, open_journal
-from asched.journal.archiving import archive, restore, whole_journal
+from asched.journal import open_journal
+from asched.journal.archive import archive, restore, whole_journal
 from asched.journal.chain import GENESIS, Segment
 from asched.journal.errors import (
     ArchivedError,

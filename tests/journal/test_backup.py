@@ -8,7 +8,7 @@ from pathlib import Path
 import anyio
 
 from asched.journal import open_journal
-from asched.journal.backup import back_up
+from asched.journal.export import back_up
 from asched.journal.verification import verify_journal
 from tests.daemon.world import world
 from tests.journal.samples import turn

@@ -15,11 +15,11 @@ from asched.audit.explain import explain
 from asched.audit.pods import PodName
 from asched.audit.replay import replay
 from asched.audit.travel import fold_before
+from asched.config.registry import Registry
 from asched.framework.interface import PreEnqueuePlugin
 from asched.framework.pod_info import PodInfo
-from asched.framework.registry import Registry
 from asched.framework.status import SUCCESS, Status
-from asched.journal.archiving import archive
+from asched.journal.archive import archive
 from asched.journal.checkpoints import (
     SPACING,
     keep_boundary,

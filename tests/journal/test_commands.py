@@ -14,7 +14,7 @@ import pytest
 from typer.testing import CliRunner
 
 from asched.cli.main import app
-from asched.framework.profile import PluginWeight, ProfileSpec
+from asched.framework.runtime.profile import PluginWeight, ProfileSpec
 from asched.journal import open_journal
 from asched.state.records import AnyRecord, ProfilesLoaded, TurnStarted
 from tests.journal.samples import mixed, turn

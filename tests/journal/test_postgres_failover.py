@@ -10,10 +10,9 @@ import asyncpg
 import pytest
 from sqlalchemy import make_url
 
-from asched.daemon.clock import SystemEngineClock
-from asched.daemon.commits import Commits
-from asched.daemon.journal_wait import journal_when_reachable
-from asched.daemon.metrics import Metrics
+from asched.daemon.engine.clock import SystemEngineClock
+from asched.daemon.engine.commits import Commits, journal_when_reachable
+from asched.daemon.telemetry.metrics import Metrics
 from asched.journal.errors import JournalOpenError, JournalUnreachableError
 from asched.journal.opening import open_journal
 from asched.kube.timing import SystemClock

@@ -17,9 +17,9 @@ import pytest
 from sqlalchemy import NullPool, insert, make_url, text
 from sqlalchemy.ext.asyncio import create_async_engine
 
-from asched.daemon.clock import SystemEngineClock
-from asched.daemon.commits import Commits
-from asched.daemon.metrics import Metrics
+from asched.daemon.engine.clock import SystemEngineClock
+from asched.daemon.engine.commits import Commits
+from asched.daemon.telemetry.metrics import Metrics
 from asched.journal import postgres
 from asched.journal.chain import seal
 from asched.journal.codec import CODEC

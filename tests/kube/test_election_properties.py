@@ -14,7 +14,7 @@ from typing import NamedTuple
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asched.kube.election import (
+from asched.daemon.ha.election import (
     Conflict,
     Create,
     Election,

@@ -13,12 +13,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
+from asched.apiserver.auth import SCHEDULER
+from asched.apiserver.cluster import Cluster
+from asched.apiserver.http import ApiServer
 from asched.kube.events import NOTE_LIMIT_BYTES, EventRecorder, EventSettings, cut_note
 from asched.kube.timing import RetryPolicy
 from asched.kube.writers import PodRef
-from asched.sim.auth import SCHEDULER
-from asched.sim.cluster import Cluster
-from asched.sim.http import ApiServer
 from tests.kube.harness import (
     PATIENCE_S,
     Answer,

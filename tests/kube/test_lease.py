@@ -12,13 +12,13 @@ import anyio
 import msgspec
 import pytest
 
+from asched.apiserver.cluster import Cluster
+from asched.apiserver.http import ApiServer
+from asched.apiserver.store import Change
+from asched.daemon.ha.election import LeaseTiming
+from asched.daemon.ha.lease import LeaderElector, LeaseName
 from asched.kube.connection import connect
-from asched.kube.election import LeaseTiming
 from asched.kube.errors import NoAnswerError
-from asched.kube.lease import LeaderElector, LeaseName
-from asched.sim.cluster import Cluster
-from asched.sim.http import ApiServer
-from asched.sim.store import Change
 from tests.daemon.world import ObservedFaults, world
 from tests.kube.harness import Answer, Asked, Script, json_bytes, refusal
 from tests.kube.virtual_time import HANGS, VirtualClock, scripted_client, virtual_clock

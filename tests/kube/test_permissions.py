@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
+from asched.apiserver.auth import KUBE_SCHEDULER_RULES, SCHEDULER
+from asched.apiserver.cluster import Cluster
+from asched.apiserver.http import ApiServer
 from asched.kube.permissions import OPTIONAL, REQUIRED
 from asched.kube.reflector import ClusterWatch
 from asched.kube.writers import PodRef, PodWriter
 from asched.model.resources import Resource
-from asched.sim.auth import KUBE_SCHEDULER_RULES, SCHEDULER
-from asched.sim.cluster import Cluster
-from asched.sim.http import ApiServer
 from tests.kube.harness import BEGIN, ManualClock, View, client_for, running
 
 

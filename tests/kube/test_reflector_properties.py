@@ -8,10 +8,10 @@ from typing import Any, NamedTuple
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from asched.apiserver.cluster import Cluster
+from asched.apiserver.http import ApiServer
 from asched.kube.reflector import UNFINISHED, Reflector, ReflectorSettings
 from asched.model.resources import Resource, decode
-from asched.sim.cluster import Cluster
-from asched.sim.http import ApiServer
 from tests.kube.harness import ManualClock, View, client_for, running
 
 NAMES = ("a", "b", "c", "d", ".".join(["e" * 62] * 4)[:253])

@@ -8,10 +8,10 @@ from contextlib import asynccontextmanager
 import anyio
 import pytest
 
+from asched.apiserver.cluster import Cluster
+from asched.apiserver.http import ApiServer
 from asched.kube.reflector import ClusterWatch, Reflector, ReflectorSettings
 from asched.model.resources import Resource
-from asched.sim.cluster import Cluster
-from asched.sim.http import ApiServer
 from tests.kube.harness import PATIENCE_S, ManualClock, View, client_for, running
 
 

@@ -6,13 +6,13 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
-from asched.framework.volume_books import ClaimRef
+from asched.apiserver.auth import SCHEDULER
+from asched.apiserver.cluster import Cluster
+from asched.apiserver.faults import Fault, Faults
+from asched.apiserver.http import ApiServer
+from asched.framework.volume_assumptions import ClaimRef
 from asched.kube.volume_writers import BOUND_BY_CONTROLLER, SELECTED_NODE, VolumeWriter
 from asched.kube.writers import Done, Refused, Unknown
-from asched.sim.auth import SCHEDULER
-from asched.sim.cluster import Cluster
-from asched.sim.faults import Fault, Faults
-from asched.sim.http import ApiServer
 from tests.kube.harness import ManualClock, client_for
 
 Object = dict[str, Any]

@@ -9,6 +9,9 @@ from typing import Any
 
 import pytest
 
+from asched.apiserver.auth import SCHEDULER
+from asched.apiserver.cluster import Cluster
+from asched.apiserver.http import ApiServer
 from asched.kube.client import ApiClient
 from asched.kube.timing import RetryPolicy
 from asched.kube.writers import (
@@ -20,9 +23,6 @@ from asched.kube.writers import (
     Refused,
     Unknown,
 )
-from asched.sim.auth import SCHEDULER
-from asched.sim.cluster import Cluster
-from asched.sim.http import ApiServer
 from tests.kube.harness import (
     Answer,
     ManualClock,

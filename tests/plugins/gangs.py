@@ -21,9 +21,8 @@ from asched.model.groups import (
 )
 from asched.model.meta import Annotations, ObjectMeta
 from asched.model.pod import Pod, PodSchedulingGroup
-from asched.plugins.gang_scheduling import GangScheduling
-from asched.plugins.gang_sort import GangSort
-from asched.plugins.node_resources_fit import NodeResourcesFit
+from asched.plugins.gang_scheduling import GangScheduling, GangSort
+from asched.plugins.node_resources.fit import NodeResourcesFit
 from asched.plugins.scheduling_gates import SchedulingGates
 from asched.state import records as r
 from asched.state.checkpoint import restore

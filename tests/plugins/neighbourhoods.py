@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from asched.framework.interface import Plugin
 from asched.framework.pod_info import PodInfo
-from asched.framework.profile import parse_arguments
+from asched.framework.runtime.profile import parse_arguments
 from asched.model.meta import Object, ObjectMeta
 from asched.model.node import Node, NodeSpec, Taint
 from asched.model.pod import (

@@ -21,7 +21,7 @@ from asched.framework.interface import (
 )
 from asched.framework.nodes import Nodes
 from asched.framework.pod_info import PodInfo
-from asched.framework.profile import parse_arguments
+from asched.framework.runtime.profile import parse_arguments
 from asched.framework.status import SUCCESS, Status
 from asched.model.node import Node
 from asched.model.pod import Pod

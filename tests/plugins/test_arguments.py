@@ -10,12 +10,12 @@ import pytest
 
 from asched.framework.interface import API_VERSION, ENTRY_POINT_GROUP, Plugin
 from asched.framework.pod_info import PodInfo
-from asched.framework.profile import parse_arguments
+from asched.framework.runtime.profile import parse_arguments
 from asched.model.node import Node
 from asched.model.pod import Pod
 from asched.plugins.node_affinity import NodeAffinity
-from asched.plugins.node_resources_balanced_allocation import NodeResourcesBalancedAllocation
-from asched.plugins.node_resources_fit import NodeResourcesFit
+from asched.plugins.node_resources.balanced_allocation import NodeResourcesBalancedAllocation
+from asched.plugins.node_resources.fit import NodeResourcesFit
 from tests.plugins.single_plugin import build, scores, table_of
 
 RATIO = "RequestedToCapacityRatio"

@@ -20,7 +20,7 @@ from asched.framework.interface import (
     Victim,
 )
 from asched.framework.pod_info import PodInfo
-from asched.framework.profile import parse_arguments
+from asched.framework.runtime.profile import parse_arguments
 from asched.framework.status import Code, Status
 from asched.model.meta import ObjectMeta
 from asched.model.pod import (
@@ -36,10 +36,10 @@ from asched.model.workloads import (
     PodDisruptionBudgetSpec,
     PodDisruptionBudgetStatus,
 )
-from asched.plugins.default_preemption import DefaultPreemption, DefaultPreemptionArgs
+from asched.plugins.default_preemption.plugin import DefaultPreemption, DefaultPreemptionArgs
 from asched.plugins.dynamic_resources import DynamicResources
-from asched.plugins.inter_pod_affinity import InterPodAffinity
-from asched.plugins.node_resources_fit import NodeResourcesFit
+from asched.plugins.inter_pod_affinity.plugin import InterPodAffinity
+from asched.plugins.node_resources.fit import NodeResourcesFit
 from asched.plugins.node_unschedulable import NodeUnschedulable
 from asched.state import records as r
 from asched.state.checkpoint import checkpoint_of, restore

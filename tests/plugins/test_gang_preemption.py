@@ -14,11 +14,11 @@ from asched.framework.pod_groups import GANG_ROOM, PodGroupKey, Standing
 from asched.model.node import Node
 from asched.model.pod import Affinity, Pod, PodAffinity, PodAffinityTerm, TopologySpreadConstraint
 from asched.model.selectors import LabelSelector
-from asched.plugins.default_preemption import DefaultPreemption
+from asched.plugins.default_preemption.plugin import DefaultPreemption
 from asched.plugins.gang_scheduling import GangScheduling
-from asched.plugins.inter_pod_affinity import InterPodAffinity
+from asched.plugins.inter_pod_affinity.plugin import InterPodAffinity
 from asched.plugins.node_unschedulable import NodeUnschedulable
-from asched.plugins.pod_topology_spread import PodTopologySpread
+from asched.plugins.pod_topology_spread.plugin import PodTopologySpread
 from asched.plugins.volume_restrictions import VolumeRestrictions
 from asched.state import records as r
 from asched.state.rules import LATEST_RULES, Rules

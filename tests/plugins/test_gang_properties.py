@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from asched.framework.interface import Plugin
 from asched.framework.status import Code
 from asched.model.pod import Pod
-from asched.plugins.default_preemption import DefaultPreemption
+from asched.plugins.default_preemption.plugin import DefaultPreemption
 from asched.state import records as r
 from asched.state.cluster import PodPhase
 from tests.cycle.scheduling import Scheduling, nodes_of

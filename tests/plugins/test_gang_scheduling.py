@@ -16,10 +16,10 @@ from asched.framework.interface import (
 )
 from asched.framework.pod_groups import POD_GROUP_SCHEDULED, PodGroupKey, Standing
 from asched.framework.pod_info import PodInfo
-from asched.framework.profile import ProfileSpec
+from asched.framework.runtime.profile import ProfileSpec
 from asched.framework.status import Code, Status
 from asched.model.groups import IncubatorPodGroup, PodGroup, PodGroupCondition, PodGroupStatus
-from asched.plugins.default_preemption import DefaultPreemption
+from asched.plugins.default_preemption.plugin import DefaultPreemption
 from asched.plugins.gang_scheduling import INCOMPLETE, Gang, GangScheduling
 from asched.state import records as r
 from asched.state.queue import NS_PER_S

@@ -21,7 +21,7 @@ from asched.model.meta import Object, ObjectMeta
 from asched.model.node import Node
 from asched.model.pod import Pod, PodAffinity, PodAffinityTerm
 from asched.model.workloads import Namespace
-from asched.plugins.inter_pod_affinity import InterPodAffinity
+from asched.plugins.inter_pod_affinity.plugin import InterPodAffinity
 from tests.plugins.neighbourhoods import HOST, ZONE, Happening, Stage, World, worlds
 from tests.plugins.single_plugin import rows_of, scores
 

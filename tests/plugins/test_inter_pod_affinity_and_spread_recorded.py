@@ -11,11 +11,11 @@ import pytest
 from asched.framework.cycle_state import CycleState
 from asched.framework.interface import Plugin
 from asched.framework.pod_info import PodInfo
-from asched.framework.profile import parse_arguments
+from asched.framework.runtime.profile import parse_arguments
 from asched.framework.status import Status
 from asched.model.resources import Resource
-from asched.plugins.inter_pod_affinity import InterPodAffinity
-from asched.plugins.pod_topology_spread import PodTopologySpread
+from asched.plugins.inter_pod_affinity.plugin import InterPodAffinity
+from asched.plugins.pod_topology_spread.plugin import PodTopologySpread
 from asched.state.cluster import ClusterState, ProfileHandle
 from tests.conformance.documents import Case, Document
 from tests.plugins.recorded_documents import TOPICS, assert_as_recorded

@@ -28,7 +28,7 @@ from asched.model.workloads import (
     ServiceSpec,
     StatefulSet,
 )
-from asched.plugins.pod_topology_spread import PodTopologySpread
+from asched.plugins.pod_topology_spread.plugin import PodTopologySpread
 from tests.plugins.neighbourhoods import HOST, ZONE, Happening, Stage, World, worlds
 from tests.plugins.single_plugin import Scores, rows_of, scores
 

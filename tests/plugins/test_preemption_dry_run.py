@@ -26,8 +26,8 @@ from asched.model.workloads import (
     PodDisruptionBudgetSpec,
     PodDisruptionBudgetStatus,
 )
-from asched.plugins.default_preemption import DefaultPreemption
-from asched.plugins.node_resources_fit import NodeResourcesFit
+from asched.plugins.default_preemption.plugin import DefaultPreemption
+from asched.plugins.node_resources.fit import NodeResourcesFit
 from asched.plugins.node_unschedulable import NodeUnschedulable
 from tests.cycle.scheduling import Scheduling
 from tests.plugins.preemption_reference import Choice, Room, choice

@@ -16,7 +16,7 @@ from asched.model.pod import Pod
 from asched.plugins.node_affinity import NodeAffinity
 from asched.plugins.node_name import NodeName
 from asched.plugins.node_ports import NodePorts
-from asched.plugins.node_resources_fit import NodeResourcesFit
+from asched.plugins.node_resources.fit import NodeResourcesFit
 from asched.plugins.node_unschedulable import NodeUnschedulable
 from asched.plugins.scheduling_gates import SchedulingGates
 from asched.plugins.taint_toleration import TaintToleration

@@ -14,7 +14,7 @@ from asched.framework.interface import (
 )
 from asched.framework.pod_info import PodInfo
 from asched.framework.status import Status
-from asched.plugins.default_preemption import DefaultPreemption
+from asched.plugins.default_preemption.plugin import DefaultPreemption
 from asched.plugins.gang_scheduling import Gang, GangScheduling
 from asched.state import records as r
 from tests.cycle.scheduling import Scheduling

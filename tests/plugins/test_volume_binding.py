@@ -12,7 +12,7 @@ from asched.framework.nodes import Nodes
 from asched.framework.pod_info import PodInfo
 from asched.framework.status import Code, Status
 from asched.model.meta import Object
-from asched.plugins.volume_binding import VolumeBinding
+from asched.plugins.volume_binding.plugin import VolumeBinding
 from asched.state.cluster import ClusterState
 from tests.plugins.volume_clusters import (
     a_claim,

@@ -10,7 +10,7 @@ from typing import Any
 import anyio
 import pytest
 
-from asched.sim.cluster import Cluster
+from asched.apiserver.cluster import Cluster
 from tests.daemon.world import KUBE, World, world
 
 Object = dict[str, Any]

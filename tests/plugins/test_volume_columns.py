@@ -12,7 +12,7 @@ from asched.framework.cycle_state import CycleState
 from asched.framework.interface import FilterAllPlugin
 from asched.framework.pod_info import PodInfo
 from asched.framework.status import Status
-from asched.framework.volume_books import VolumeChoice
+from asched.framework.volume_assumptions import VolumeChoice
 from asched.model.meta import Object
 from asched.model.node import Node
 from asched.model.pod import Pod
@@ -26,7 +26,7 @@ from asched.model.storage import (
     VolumeAttachment,
 )
 from asched.plugins.node_volume_limits import NodeVolumeLimits
-from asched.plugins.volume_binding import VolumeBinding
+from asched.plugins.volume_binding.plugin import VolumeBinding
 from asched.plugins.volume_restrictions import VolumeRestrictions
 from asched.plugins.volume_zone import VolumeZone
 from asched.state.cluster import ClusterState

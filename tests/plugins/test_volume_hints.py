@@ -13,7 +13,7 @@ from asched.model.pod import Pod
 from asched.plugins.dynamic_resources import DynamicResources
 from asched.plugins.node_declared_features import NodeDeclaredFeatures
 from asched.plugins.node_volume_limits import NodeVolumeLimits
-from asched.plugins.volume_binding import VolumeBinding
+from asched.plugins.volume_binding.plugin import VolumeBinding
 from asched.plugins.volume_restrictions import VolumeRestrictions
 from asched.plugins.volume_zone import VolumeZone
 from tests.plugins.volume_clusters import (

@@ -16,7 +16,7 @@ from asched.model.resources import Resource
 from asched.plugins.dynamic_resources import DynamicResources
 from asched.plugins.node_declared_features import NodeDeclaredFeatures
 from asched.plugins.node_volume_limits import NodeVolumeLimits
-from asched.plugins.volume_binding import VolumeBinding
+from asched.plugins.volume_binding.plugin import VolumeBinding
 from asched.plugins.volume_restrictions import VolumeRestrictions
 from asched.plugins.volume_zone import VolumeZone
 from asched.state.cluster import ClusterState

@@ -11,7 +11,7 @@ from asched.framework.cycle_state import CycleState
 from asched.framework.interface import FilterAllPlugin, Plugin, PreFilterPlugin
 from asched.framework.nodes import Nodes
 from asched.framework.pod_info import PodInfo
-from asched.framework.profile import parse_arguments
+from asched.framework.runtime.profile import parse_arguments
 from asched.framework.status import Status
 from asched.model.meta import Object
 from asched.model.node import Node

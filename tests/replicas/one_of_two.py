@@ -6,16 +6,16 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import NamedTuple
 
-from asched.daemon.config_file import parse
-from asched.daemon.leadership import Leadership, candidate
-from asched.daemon.machine import Machine
-from asched.daemon.metrics import Metrics
-from asched.daemon.replica import Replica, ReplicaParts, running_replica
-from asched.framework.registry import Registry
+from asched.config.file import parse
+from asched.config.registry import Registry
+from asched.daemon.engine.runtime import Machine
+from asched.daemon.ha.election import LeaseTiming
+from asched.daemon.ha.leadership import Leadership, candidate
+from asched.daemon.ha.lease import LeaderElector, LeaseName
+from asched.daemon.ha.replica import Replica, ReplicaParts, running_replica
+from asched.daemon.telemetry.metrics import Metrics
 from asched.journal.store import JournalStore
 from asched.kube.connection import connect
-from asched.kube.election import LeaseTiming
-from asched.kube.lease import LeaderElector, LeaseName
 from tests.daemon.world import World
 
 LEASE = LeaseName("kube-system", "asched")

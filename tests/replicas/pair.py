@@ -14,7 +14,7 @@ import aiohttp
 import anyio
 from prometheus_client.parser import text_string_to_metric_families
 
-from asched.sim.store import Change
+from asched.apiserver.store import Change
 from tests.daemon.processes import Command, Commands, commands
 from tests.daemon.world import OWN, World
 

@@ -10,18 +10,18 @@ from typing import ClassVar
 import anyio
 import pytest
 
-from asched.daemon import patient_binder
-from asched.daemon.config_file import parse
+from asched.config.file import parse
 from asched.daemon.daemon import Daemon, running_daemon
-from asched.daemon.leadership import candidate
+from asched.daemon.effects import binder as patient_binder
+from asched.daemon.ha.election import LeaseTiming
+from asched.daemon.ha.leadership import candidate
+from asched.daemon.ha.lease import LeaderElector, LeaseName
 from asched.framework.cycle_state import CycleState
 from asched.framework.interface import PermitResult, PermitReview, Plugin
 from asched.framework.pod_info import PodInfo
 from asched.framework.status import Code, Status
 from asched.journal import open_journal
 from asched.kube.connection import connect
-from asched.kube.election import LeaseTiming
-from asched.kube.lease import LeaderElector, LeaseName
 from asched.state.records import BindFailed, LeadershipGained, LeadershipLost
 from tests.daemon.world import KUBE, World, registry_with, world
 

@@ -9,16 +9,16 @@ from pathlib import Path
 import anyio
 import pytest
 
-from asched.daemon.config_file import parse
+from asched.config.file import parse
+from asched.config.registry import Registry
 from asched.daemon.daemon import Daemon, running_daemon
-from asched.daemon.leadership import candidate
-from asched.framework.registry import Registry
+from asched.daemon.ha.election import LeaseTiming
+from asched.daemon.ha.leadership import candidate
+from asched.daemon.ha.lease import LeaderElector, LeaseName
 from asched.journal.errors import JournalFullError
 from asched.journal.memory import MemoryStore
 from asched.journal.store import Appended, JournalStore
 from asched.kube.connection import connect
-from asched.kube.election import LeaseTiming
-from asched.kube.lease import LeaderElector, LeaseName
 from asched.state.records import AnyRecord
 from tests.daemon.world import PATIENCE_S, World, world
 

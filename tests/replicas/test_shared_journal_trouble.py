@@ -11,7 +11,7 @@ import asyncpg
 import pytest
 from sqlalchemy import make_url
 
-from asched.daemon.replica import Replica
+from asched.daemon.ha.replica import Replica
 from asched.journal.errors import JournalCorruptError, JournalError, JournalIOError
 from asched.journal.memory import MemoryStore
 from asched.journal.opening import open_journal

@@ -9,9 +9,9 @@ import anyio
 import msgspec
 import pytest
 
-from asched.daemon.config_file import Configuration, parse
-from asched.daemon.reconfiguring import ReconfigurationError, TakenUp
-from asched.framework.registry import Registry
+from asched.config.file import Configuration, parse
+from asched.config.registry import Registry
+from asched.daemon.reload.reconfiguring import ReconfigurationError, TakenUp
 from asched.journal.memory import MemoryStore
 from asched.journal.store import StoredRecord
 from tests.cycle.plugins import RoomForAll

@@ -6,8 +6,8 @@ import signal
 from pathlib import Path
 from time import monotonic
 
+from asched.config.registry import Registry
 from asched.daemon.daemon import fold_journal
-from asched.framework.registry import Registry
 from asched.journal import open_journal
 from asched.state.cluster import ClusterState, PodPhase
 from asched.state.fold import Fold

@@ -13,14 +13,14 @@ from aiohttp import web
 from prometheus_client import CollectorRegistry
 
 from asched.batch.registry import SessionRegistry
-from asched.daemon import config_yaml
-from asched.daemon.config_file import ConfigFileError, load
-from asched.daemon.config_settings import BatchSettings, HealthSettings
-from asched.daemon.health import Health
-from asched.daemon.session_files import read_conf
-from asched.framework.config import Extender
-from asched.framework.limited_file import CONFIG_LIMIT_BYTES, read_limited
-from asched.framework.registry import Registry
+from asched.config import yaml as config_yaml
+from asched.config.batch import read_conf
+from asched.config.file import ConfigFileError, load
+from asched.config.kube_scheduler import Extender
+from asched.config.registry import Registry
+from asched.config.settings import BatchSettings, HealthSettings
+from asched.config.yaml import CONFIG_LIMIT_BYTES, read_limited
+from asched.daemon.telemetry.health import Health
 from asched.journal import archive, codec
 from asched.journal.archive import read_segment
 from asched.journal.chain import Segment

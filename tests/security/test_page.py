@@ -9,15 +9,15 @@ from pathlib import Path
 import pytest
 from sqlalchemy import make_url
 
-from asched.daemon.config_settings import AschedConfiguration
-from asched.framework.config import Extender, ExtenderTLS
-from asched.framework.limited_file import CONFIG_LIMIT_BYTES
+from asched.config.kube_scheduler import Extender, ExtenderTLS
+from asched.config.settings import AschedConfiguration
+from asched.config.yaml import CONFIG_LIMIT_BYTES
 from asched.journal.archive import LINE_LIMIT_BYTES as ARCHIVE_LIMIT
 from asched.journal.codec import RECORD_LIMIT_CHARACTERS
 from asched.journal.postgres import tls_arguments
 from asched.kube import decoding, extenders, http1, tape
 from asched.kube.credentials import find_credentials
-from asched.kube.extender_tls import tls_settings
+from asched.kube.extenders import tls_settings
 from asched.kube.timing import SystemClock
 from asched.state.checkpoint import SIZE_LIMIT_BYTES
 from tests.daemon.processes import commands, running

@@ -19,9 +19,8 @@ from typer.testing import CliRunner
 from asched.audit.whatif.page import markup
 from asched.cli.main import app
 from asched.cli.output import print_json, print_table
-from asched.daemon.config_settings import LogFormat, LogSettings
-from asched.daemon.logs import configure_logs
-from asched.daemon.terminal import VisibleStream, own_stream, visible
+from asched.config.settings import LogFormat, LogSettings
+from asched.daemon.telemetry.logs import VisibleStream, configure_logs, own_stream, visible
 from tests.daemon.world import world
 from tests.extenders.service import names_of, serving
 

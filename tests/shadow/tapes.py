@@ -7,12 +7,12 @@ import json
 from pathlib import Path
 from typing import Any
 
-from asched.daemon.config_file import parse
+from asched.config.file import parse
+from asched.config.registry import Registry
+from asched.daemon.shadow.daemon import records_of
 from asched.daemon.shadow.explaining import Window
 from asched.daemon.shadow.follower import Follower
-from asched.daemon.shadow.recording import records_of
 from asched.daemon.shadow.report import Report
-from asched.framework.registry import Registry
 from asched.kube.tape import Tape
 from asched.state.records import AnyRecord
 

@@ -12,14 +12,14 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from asched.daemon.config_file import parse
+from asched.apiserver.http import ApiServer
+from asched.config.file import parse
+from asched.config.registry import Registry
 from asched.daemon.shadow.daemon import JournalKindError, Shadow, require_kind, running_shadow
 from asched.daemon.shadow.explaining import Window
 from asched.daemon.shadow.report import Difference
-from asched.framework.registry import Registry
 from asched.journal import open_journal
 from asched.kube.connection import connect
-from asched.sim.http import ApiServer
 from asched.state.records import DisagreementCause, ShadowCompared, ShadowExplained
 from tests.daemon.processes import NO_HEALTH, commands
 from tests.daemon.world import PATIENCE_S, ObservedFaults, World, world

@@ -10,11 +10,11 @@ import pytest
 from typer.testing import CliRunner
 
 from asched.cli.main import app
+from asched.config.registry import Registry
 from asched.cycle.shadow import Answering
-from asched.daemon.shadow.comparing import Missed
 from asched.daemon.shadow.explaining import Window
+from asched.daemon.shadow.follower import Missed
 from asched.daemon.shadow.report import Report
-from asched.framework.registry import Registry
 from asched.state.cluster import ClusterState
 from asched.state.fold import Fold
 from asched.state.records import DisagreementCause, ShadowCompared, ShadowExplained

@@ -24,7 +24,7 @@ from asched.framework.interface import (
 )
 from asched.framework.nodes import Nodes, Verdicts
 from asched.framework.pod_info import PodInfo
-from asched.framework.profile import PluginLoader, PluginWeight, ProfileSpec
+from asched.framework.runtime.profile import PluginLoader, PluginWeight, ProfileSpec
 from asched.model.meta import Object
 from asched.model.pod import Pod
 from asched.plugins.default_binder import DefaultBinder

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from asched.framework.interface import Victim
-from asched.framework.profile import ProfileSpec
+from asched.framework.runtime.profile import ProfileSpec
 from asched.framework.status import Code
 from asched.model.meta import Object
 from asched.model.node import Node

@@ -73,7 +73,7 @@ def test_a_hint_that_changed_does_not_make_a_journal_unreadable() -> None:
 def test_a_plugin_that_is_gone_does_not_make_a_journal_unreadable() -> None:
     def load(name: str) -> type[Picky]:
         if name == "Picky":
-            from asched.framework.errors import ProfileError
+            from asched.framework.runtime.profile import ProfileError
 
             raise ProfileError('unknown plugin "Picky"')
         return loader()(name)  # type: ignore[return-value]

@@ -7,9 +7,9 @@ from typing import Any, ClassVar
 
 import pytest
 
-from asched.batch.conf import DEFAULT_CONF, parse_conf
 from asched.batch.registry import SessionRegistry
-from asched.deciders import AllDeciders
+from asched.config.batch import DEFAULT_CONF, parse_conf
+from asched.core.deciders import AllDeciders
 from asched.framework.cycle_state import CycleState
 from asched.framework.interface import FilterPlugin, Handle, QueueSortPlugin
 from asched.framework.nodes import NodeInfo
@@ -21,7 +21,7 @@ from asched.model.meta import ObjectMeta
 from asched.model.pod import Pod
 from asched.model.resources import AnyObject
 from asched.plugins.node_affinity import NodeAffinity
-from asched.plugins.volume_binding import VolumeBinding
+from asched.plugins.volume_binding.plugin import VolumeBinding
 from asched.state import records as r
 from asched.state.checkpoint import checkpoint_of, restore
 from asched.state.fold import Fold

@@ -15,7 +15,7 @@ import anyio.to_thread
 import pytest
 from anyio.lowlevel import checkpoint
 
-from asched.daemon.notify import PATIENCE_FOR_ROOM_S, START_EXTENSION_S, ServiceManager
+from asched.daemon.telemetry.systemd import PATIENCE_FOR_ROOM_S, START_EXTENSION_S, ServiceManager
 from asched.journal.opening import shown
 from asched.journal.sql import SqlStore
 from asched.journal.sqlite import SqliteDatabase

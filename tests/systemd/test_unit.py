@@ -15,11 +15,11 @@ import anyio
 import pytest
 
 from asched.cli.errors import BadInput
-from asched.cli.root import JOURNAL_ENV
-from asched.daemon.config_file import load
+from asched.cli.main import JOURNAL_ENV
+from asched.config.file import load
+from asched.config.registry import Registry
 from asched.daemon.daemon import DRAIN_S, EVENT_FLUSH_S, SLOW_TURN_S
-from asched.daemon.notify import START_EXTENSION_S
-from asched.framework.registry import Registry
+from asched.daemon.telemetry.systemd import START_EXTENSION_S
 from tests.daemon.processes import NO_HEALTH
 from tests.daemon.world import world
 from tests.docs.command_lines import parsed

@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from asched.daemon.config_file import ConfigFileError
+from asched.config.file import ConfigFileError
 from asched.framework import SUCCESS, Code
-from asched.framework.plugin_calls import PluginFailure
-from asched.framework.strict import ConfigurationError
+from asched.framework.runtime.plugin_calls import PluginFailure
+from asched.framework.runtime.strict import ConfigurationError
 from asched.testing import (
     configured,
     instance,

@@ -10,13 +10,12 @@ from asched.audit.pods import AuditError
 from asched.audit.timeline import time_of
 from asched.audit.travel import fold_before
 from asched.audit.whatif.following import HistoryFollower
-from asched.audit.whatif.steps import percentile
-from asched.framework.profile import PluginLoader, all_within
-from asched.journal.moments import last_seq_at
+from asched.audit.whatif.occupancy import percentile
+from asched.framework.runtime.profile import PluginLoader, all_within
+from asched.journal.statistics import last_seq_at
 from asched.journal.store import JournalStore
-from asched.sim.virtual.exogenous import Exogenous
-from asched.sim.virtual.loop import Pace, Scheduler
-from asched.sim.virtual.outcome import Run
+from asched.simulator.history import Exogenous, Run
+from asched.simulator.loop import Pace, Scheduler
 from asched.state.cluster import ClusterState
 from asched.state.records import EngineStarted, TurnStarted
 

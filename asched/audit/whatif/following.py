@@ -19,8 +19,7 @@ from asched.model.meta import Object
 from asched.model.node import REGION_LABEL, ZONE_LABEL, Node
 from asched.model.pod import Pod
 from asched.model.resources import AnyObject, GroupResource, in_order_of_listing
-from asched.sim.virtual.exogenous import Event, Exogenous, ObjectRemoved, ObjectSet
-from asched.sim.virtual.outcome import End, NodeSpan, Run
+from asched.simulator.history import End, Event, Exogenous, NodeSpan, ObjectRemoved, ObjectSet, Run
 from asched.state import records as r
 from asched.state.cluster import PodEntry, PodPhase
 from asched.state.fold import Fold

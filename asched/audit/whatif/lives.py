@@ -5,8 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from asched.model.pod import POD_SCHEDULED, Pod, PodStatus
-from asched.sim.virtual.exogenous import PodCreated, PodDeleted
-from asched.sim.virtual.outcome import End, PodRun, Stint
+from asched.simulator.history import End, PodCreated, PodDeleted, PodRun, Stint
 
 DAEMON_SET = "DaemonSet"
 """Its pods belong to their node: none is made elsewhere when that goes."""

@@ -1,4 +1,4 @@
-"""What a run was like, in figures. Pure functions of a :class:`~asched.sim.virtual.outcome.Run`."""
+"""What a run was like, in figures. Pure functions of a :class:`~asched.simulator.history.Run`."""
 
 from __future__ import annotations
 
@@ -9,10 +9,9 @@ from typing import Final, NamedTuple
 import msgspec
 import numpy as np
 
-from asched.audit.whatif.occupancy import Workload, occupancy
+from asched.audit.whatif.occupancy import Steps, Workload, mean, occupancy, percentile
 from asched.audit.whatif.spread import SpreadViolations, spread_violations
-from asched.audit.whatif.steps import Steps, mean, percentile
-from asched.sim.virtual.outcome import End, PodRun, Run, Stint
+from asched.simulator.history import End, PodRun, Run, Stint
 
 NS_PER_S: Final = 1_000_000_000
 

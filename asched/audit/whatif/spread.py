@@ -17,9 +17,9 @@ import msgspec
 
 from asched.framework.pod_info import PodInfo
 from asched.framework.pod_queries import PodQuery, Selector
-from asched.framework.spreading import Constraint, Plan, Spread
 from asched.model.pod import Pod, TopologySpreadConstraint
-from asched.sim.virtual.outcome import PodRun, Run
+from asched.plugins.pod_topology_spread.constraints import Constraint, Plan, Spread
+from asched.simulator.history import PodRun, Run
 from asched.state.cluster import ClusterState
 from asched.state.fold import Fold
 from asched.state.records import AnyRecord, ObjectGone, ObjectSeen

@@ -6,12 +6,11 @@ from typing import ClassVar
 
 import numpy as np
 
-from asched.batch.books import Misplaced
 from asched.batch.corrections import Correction
-from asched.batch.lines import Line
 from asched.batch.open_session import OpenSession
+from asched.batch.priority_queue import Line
 from asched.batch.refusals import capability_message, refusal_message
-from asched.batch.statement import BatchStatement
+from asched.batch.statement import BatchStatement, Misplaced
 from asched.batch.trace import Placement
 from asched.framework.resource_vector import EXACT, TOLERANT, ResourceVector
 from asched.framework.session_objects import Job, Queue, Task, TaskStatus

@@ -7,9 +7,9 @@ from typing import ClassVar
 
 import numpy as np
 
-from asched.batch.books import Misplaced
 from asched.batch.corrections import Correction
 from asched.batch.open_session import OpenSession
+from asched.batch.statement import Misplaced
 from asched.batch.trace import Backfilling
 from asched.framework.session_objects import Job, Task, TaskStatus
 from asched.framework.session_plugins import Action, Session

@@ -8,11 +8,10 @@ from typing import ClassVar
 import numpy as np
 
 from asched.batch.actions.victims import Hunt, VictimSearcher, anyone
-from asched.batch.books import Misplaced
 from asched.batch.corrections import Correction
-from asched.batch.lines import Line
 from asched.batch.open_session import OpenSession
-from asched.batch.statement import BatchStatement
+from asched.batch.priority_queue import Line
+from asched.batch.statement import BatchStatement, Misplaced
 from asched.batch.trace import Preemption, VictimSearch
 from asched.framework.session_objects import Job, Queue, Task, TaskStatus
 from asched.framework.session_plugins import Action, Session

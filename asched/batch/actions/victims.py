@@ -7,10 +7,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from asched.batch.books import Misplaced
 from asched.batch.corrections import Correction
 from asched.batch.open_session import OpenSession
-from asched.batch.statement import BatchStatement
+from asched.batch.statement import BatchStatement, Misplaced
 from asched.batch.trace import Preemption, VictimSearch, keys
 from asched.framework.nodes import Int64Column, RowArray
 from asched.framework.pod_info import PodInfo

@@ -11,8 +11,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 import numpy as np
 
 from asched.batch.kubernetes_1_16.neighbours import Neighbours
-from asched.batch.node_conditions import condition, is_usable, where
-from asched.batch.nodes import SessionNodes
+from asched.batch.nodes import SessionNodes, condition, is_usable, where
 from asched.batch.session_handle import SessionHandle
 from asched.framework.cycle_state import CycleState
 from asched.framework.interface import FilterAllPlugin
@@ -21,7 +20,7 @@ from asched.framework.pod_info import PodInfo, PodShape
 from asched.framework.session_objects import Job, Task
 from asched.plugins.node_affinity import NodeAffinity, NodeAffinityArgs
 from asched.plugins.taint_toleration import TaintToleration
-from asched.state.ports import ports_collide
+from asched.state.node_columns import ports_collide
 
 _PRESSURES = {
     "predicate.DiskPressureEnable": "DiskPressure",

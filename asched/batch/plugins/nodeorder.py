@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar, Protocol
 
-from asched.batch.built_in_scores import BuiltInScores, Weights
+from asched.batch.built_in_plugins import BuiltInScores, Weights
 from asched.batch.corrections import Correction
 from asched.batch.kubernetes_1_16.priorities import Priorities
 from asched.batch.open_session import OpenSession

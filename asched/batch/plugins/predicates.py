@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import ClassVar, Protocol
 
-from asched.batch.built_in_predicates import BuiltInPredicates
+from asched.batch.built_in_plugins import BuiltInPredicates
 from asched.batch.corrections import Correction
 from asched.batch.kubernetes_1_16.predicates import Predicates as Predicates116
 from asched.batch.open_session import OpenSession

@@ -1,38 +1,102 @@
-"""The command itself: options, and the order in which things happen."""
+"""The command itself: options, and the order in which things happen.
+
+The demo's API server: ``asched apiserver`` in a process of its own.
+"""
 
 from __future__ import annotations
 
 import signal
+import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Annotated, Final, NamedTuple
 
 import anyio
 import structlog
 import typer
+from anyio.abc import Process
+from anyio.streams.text import TextReceiveStream
 
-from asched.cli.configurations import read_configuration
-from asched.cli.demo.loading import Loader
-from asched.cli.demo.server import Kubeconfigs, api_server
-from asched.cli.demo.standing import standing, utilisation
-from asched.cli.demo.summary import Outcome, next_commands, print_summary
-from asched.cli.demo.tally import Tally
-from asched.cli.demo.view import View, open_view
-from asched.cli.demo.workload import MIN_NODES, Workload, build, most_pods
-from asched.cli.errors import BadInput
-from asched.cli.failures import as_command_error
-from asched.cli.root import command_app
-from asched.daemon.config_file import Configuration
-from asched.daemon.config_settings import LogLevel, LogSettings
+from asched.cli.demo.progress import Tally, standing, utilisation
+from asched.cli.demo.view import Outcome, View, next_commands, open_view, print_summary
+from asched.cli.demo.workload import MIN_NODES, Loader, Workload, build, most_pods
+from asched.cli.errors import BadInput, CommandError, as_command_error
+from asched.cli.main import command_app
+from asched.cli.options import read_configuration
+from asched.config.file import Configuration
+from asched.config.registry import Registry
+from asched.config.settings import LogLevel, LogSettings
 from asched.daemon.daemon import Daemon, running_daemon
-from asched.daemon.logs import configure_logs
-from asched.framework.registry import Registry
+from asched.daemon.telemetry.logs import configure_logs
 from asched.journal.opening import open_journal
 from asched.journal.store import JournalStore
 from asched.kube.connection import connect
 from asched.state.cluster import ClusterState
+
+START_TIMEOUT_S: Final = 30.0
+STOP_TIMEOUT_S: Final = 10.0
+
+
+class Kubeconfigs(NamedTuple):
+    """How to reach the cluster as one user or another."""
+
+    admin: Path
+    scheduler: Path
+    """With the permissions of ``system:kube-scheduler`` alone."""
+
+
+@asynccontextmanager
+async def api_server(folder: Path, pod_start_s: float) -> AsyncIterator[Kubeconfigs]:
+    """Serve an empty cluster until the block ends; kubeconfigs are written into ``folder``.
+
+    Raises CommandError if the server does not come up.
+    """
+    files = Kubeconfigs(folder / "kubeconfig.yaml", folder / "kubeconfig-scheduler.yaml")
+    command = [
+        sys.executable, "-m", "asched", "apiserver", "--until-stdin-closes",
+        "--kubeconfig", str(files.admin), "--scheduler-kubeconfig", str(files.scheduler),
+        "--pod-start", str(pod_start_s),
+    ]  # fmt: skip
+    # In a session of its own, so that Ctrl-C reaches us alone and the daemon can finish first. If
+    # we are killed, the end of its input stops it.
+    process = await anyio.open_process(
+        command, stdin=subprocess.PIPE, stderr=None, start_new_session=True
+    )
+    try:
+        await _ready(process)
+        yield files
+    finally:
+        with anyio.CancelScope(shield=True):
+            await _stop(process)
+        for file in files:
+            file.unlink(missing_ok=True)  # nobody answers there any more
+
+
+async def _ready(process: Process) -> None:
+    """Until the server says that it listens: it prints a line then and not before."""
+    assert process.stdout is not None
+    with anyio.move_on_after(START_TIMEOUT_S):
+        async for text in TextReceiveStream(process.stdout):
+            if "\n" in text:
+                return
+        raise CommandError("asched: the demo's API server ended before it listened")
+    raise CommandError(f"asched: the demo's API server did not listen in {START_TIMEOUT_S:.0f} s")
+
+
+async def _stop(process: Process) -> None:
+    assert process.stdin is not None
+    await process.stdin.aclose()
+    with anyio.move_on_after(STOP_TIMEOUT_S):
+        await process.wait()
+    if process.returncode is None:
+        process.kill()
+        await process.wait()
+    await process.aclose()
+
 
 app = command_app("Schedule a simulated cluster, live: API server, kubelets, workload and daemon.")
 

@@ -11,19 +11,21 @@ from typing import Annotated, NamedTuple, TypeVar
 import typer
 
 from asched.batch.registry import SessionRegistry, SessionRegistryError
-from asched.cli.configurations import read_configuration
 from asched.cli.errors import EXIT_FAILURE, BadInput, CommandError
+from asched.cli.main import command_app
+from asched.cli.options import read_configuration
 from asched.cli.output import OutputOption, TableOrData, print_json, print_table, to_plain
-from asched.cli.plugins.description import PluginDescription, Use, describe
-from asched.cli.plugins.session_parts import (
+from asched.cli.plugins.description import (
     PartKind,
+    PluginDescription,
     SessionPartDescription,
+    Use,
+    describe,
     describe_all,
     describe_named,
 )
-from asched.cli.root import command_app
-from asched.framework.profile import ProfileSpec
-from asched.framework.registry import Registry, RegistryError
+from asched.config.registry import Registry, RegistryError
+from asched.framework.runtime.profile import ProfileSpec
 from asched.framework.sessions import SessionSpec
 
 D = TypeVar("D", PluginDescription, SessionPartDescription)

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 import asched.framework
-from asched.framework.registry import Registry
+from asched.config.registry import Registry
 
 MAX_LENGTH: Final = 30
 """Of a name, so that what is written with it stays within lines of 100 characters."""

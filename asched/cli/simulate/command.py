@@ -17,24 +17,26 @@ import typer
 from asched.audit.whatif.measures import measured
 from asched.audit.whatif.occupancy import workload_of
 from asched.audit.whatif.page.document import run_page
-from asched.cli.configurations import read_configuration
-from asched.cli.errors import BadInput, CommandError
-from asched.cli.failures import as_command_error
+from asched.cli.errors import BadInput, CommandError, as_command_error
 from asched.cli.garbage import rare_collections
+from asched.cli.main import command_app
+from asched.cli.options import read_configuration
 from asched.cli.output import HtmlOption, OutputOption, TableOrData, print_json, write_page
-from asched.cli.root import command_app
-from asched.cli.simulate.reading import openb_history, scenario_history
-from asched.cli.simulate.recording import JournalWriter
-from asched.cli.simulate.summary import SimulationReport, print_summary
-from asched.daemon.config_file import Configuration
-from asched.daemon.simulated import scheduler_of
-from asched.framework.duration import parse_duration
-from asched.framework.profile import PluginLoader
-from asched.framework.registry import Registry
+from asched.cli.simulate.output import (
+    JournalWriter,
+    SimulationReport,
+    openb_history,
+    print_summary,
+    scenario_history,
+)
+from asched.config.file import Configuration
+from asched.config.registry import Registry
+from asched.framework.runtime.profile import PluginLoader
 from asched.journal.opening import open_journal
-from asched.sim.virtual.exogenous import Exogenous
-from asched.sim.virtual.loop import Pace, Scheduler, Simulation, SimulationStuckError
-from asched.sim.virtual.outcome import Run
+from asched.model.quantity import parse_duration
+from asched.simulator.history import Exogenous, Run
+from asched.simulator.loop import Pace, Scheduler, Simulation, SimulationStuckError
+from asched.simulator.settings import scheduler_of
 
 app = command_app("Schedule a scenario or a trace on a virtual clock.")
 

@@ -1,8 +1,11 @@
-"""The composition root of shadow mode: watches, journal and the comparing engine. No writer."""
+"""The composition root of shadow mode: watches, journal and the comparing engine. No writer.
+
+Shadow mode on a recording.
+"""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager
 from typing import NamedTuple
 
@@ -10,23 +13,30 @@ import anyio
 import structlog
 
 from asched import __version__
-from asched.daemon.commits import Commits
-from asched.daemon.config_file import Configuration
-from asched.daemon.inbox import Inbox
-from asched.daemon.machine import Machine
-from asched.daemon.metrics import Metrics
+from asched.config.file import Configuration
+from asched.config.registry import Registry
+from asched.daemon.engine.commits import Commits
+from asched.daemon.engine.inbox import Inbox
+from asched.daemon.engine.runtime import Machine
+from asched.daemon.reload.reconfiguring import annotations_read, custom_resources_read
 from asched.daemon.shadow.engine import Listener, ShadowEngine
 from asched.daemon.shadow.explaining import Window
 from asched.daemon.shadow.follower import Follower, profiles_record, start_notes
 from asched.daemon.shadow.report import Difference, Report
-from asched.daemon.watched import annotations_read, custom_resources_read
-from asched.framework.registry import Registry
+from asched.daemon.telemetry.metrics import Metrics
 from asched.journal.store import JournalStore
 from asched.kube.client import ApiClient
 from asched.kube.reflector import ClusterWatch
+from asched.kube.tape import Tape
 from asched.model.resources import in_order_of_listing
 from asched.state.cluster import ClusterState
-from asched.state.records import EngineStarted, LeadershipGained, ShadowCompared
+from asched.state.records import (
+    AnyRecord,
+    EngineStarted,
+    LeadershipGained,
+    ShadowCompared,
+    TurnStarted,
+)
 from asched.state.rules import LATEST_RULES
 
 STOP_LIMIT_S = 20.0
@@ -138,3 +148,41 @@ def log_finding(finding: ShadowCompared | Difference) -> None:
             "disagreement", pod=finding.key, number=finding.number, node=finding.node,
             message=finding.message, best=finding.best, own_message=finding.own_message,
         )  # fmt: skip
+
+
+_NS_PER_S = 1_000_000_000
+
+
+def records_of(tape: Tape, follower: Follower, configuration: Configuration) -> Iterator[AnyRecord]:
+    """All records of a run over the tape, each folded already. Raises TapeError."""
+
+    def applied(record: AnyRecord) -> AnyRecord:
+        follower.apply(record)
+        return record
+
+    seed = configuration.settings.engine.seed
+    yield applied(EngineStarted(__version__, seed, shadow=True, rules=LATEST_RULES))
+    yield applied(profiles_record(configuration))
+    for recorded in tape:
+        # The tape's clock begins with 0; a tape whose lines are out of order keeps their order.
+        now_ns = max(follower.state.now_ns, round(recorded.at_s * _NS_PER_S))
+        if now_ns != follower.state.now_ns:
+            yield applied(TurnStarted(now_ns))
+        for record in follower.observe(recorded.change):
+            yield applied(record)
+        for explained in follower.explained():
+            yield applied(explained)
+    for explained in follower.explained_at_the_end():
+        yield applied(explained)
+
+
+def compare_recording(
+    tape: Tape, configuration: Configuration, registry: Registry, window: Window | None = None
+) -> Report:
+    """Compare every decision on the tape. Raises TapeError."""
+    follower = Follower(registry.load, window)
+    for note in start_notes(configuration):
+        follower.note(note)
+    for _ in records_of(tape, follower, configuration):
+        pass
+    return follower.report()

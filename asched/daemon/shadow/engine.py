@@ -11,12 +11,12 @@ import anyio
 import anyio.lowlevel
 import structlog
 
-from asched.daemon.checks import Check, troubles
-from asched.daemon.clock import EngineClock, SteadyTime
-from asched.daemon.commits import Commits
-from asched.daemon.inbox import Inbox
+from asched.daemon.engine.clock import EngineClock, SteadyTime
+from asched.daemon.engine.commits import Commits
+from asched.daemon.engine.inbox import Inbox
 from asched.daemon.shadow.follower import Follower
 from asched.daemon.shadow.report import Difference
+from asched.daemon.telemetry.health import Check, troubles
 from asched.state.records import AnyRecord, ShadowCompared, TurnStarted
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)

@@ -5,15 +5,14 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from asched.daemon.telemetry.cycle_metrics import CycleMetrics
-from asched.daemon.telemetry.scheduling_metrics import SchedulingMetrics
+from asched.daemon.telemetry.scheduler_metrics import CycleMetrics, SchedulingMetrics
 from asched.daemon.telemetry.stopwatch import HintStopwatch, MonotonicNs
-from asched.framework.observation import OBSERVATION
+from asched.framework.runtime.observation import OBSERVATION
 from asched.framework.status import Code
 from asched.kube.changes import Change, Deleted, Listed
 from asched.model.pod import Pod
-from asched.state.changes import EVENT_RESOURCES
 from asched.state.cluster import ClusterState
+from asched.state.cluster_events import EVENT_RESOURCES
 from asched.state.queue import NS_PER_S
 from asched.state.records import Decision, PermitAllowed, PermitRejected, Rejected
 

@@ -280,7 +280,7 @@ class BindingStopwatch:
 
 
 class HintStopwatch:
-    """A :class:`~asched.framework.observation.HintObserver`."""
+    """A :class:`~asched.framework.runtime.observation.HintObserver`."""
 
     def __init__(self, now_ns: MonotonicNs, sink: HintSink) -> None:
         self._now_ns = now_ns

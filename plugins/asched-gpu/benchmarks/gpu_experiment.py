@@ -30,15 +30,15 @@ from asched_gpu.expected import expected_workload
 from asched_gpu.gpu_share import PolicyName
 from asched_gpu.workload import TaskClass
 
-from asched.daemon.config_file import parse
-from asched.framework.profile import ProfileSpec
-from asched.framework.registry import Registry
+from asched.config.file import parse
+from asched.config.registry import Registry
+from asched.framework.runtime.profile import ProfileSpec
 from asched.model.node import Node
 from asched.model.pod import Pod
 from asched.model.quantity import value
-from asched.sim.virtual.exogenous import Event, Exogenous, ObjectSet, PodCreated
-from asched.sim.virtual.loop import Scheduler, Simulation
-from asched.sim.virtual.openb import BEGIN_NS, Table, history_of
+from asched.simulator.history import Event, Exogenous, ObjectSet, PodCreated
+from asched.simulator.loop import Scheduler, Simulation
+from asched.simulator.openb import BEGIN_NS, Table, history_of
 from asched.state.records import Assigned
 
 SCHEDULER: str = "gpu"

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from asched.framework.registry import Registry
+from asched.config.registry import Registry
 
 ROOT = Path(__file__).parents[1]
 TIMEOUT_S = 100

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 from asched.framework import SUCCESS, Code
-from asched.framework.strict import ConfigurationError
+from asched.framework.runtime.strict import ConfigurationError
 from asched.testing import instance, node, nodes, pod, pods, profile, run_filter, schedule, scores
 from asched.testing.fixtures import Schedules
 

@@ -12,8 +12,8 @@ from asched.journal.memory import MemoryStore
 from asched.journal.store import JournalStore
 from asched.model.meta import OwnerReference
 from asched.model.pod import Pod
-from asched.sim.virtual.loop import simulate
-from asched.sim.virtual.outcome import PodRun, Run
+from asched.simulator.history import PodRun, Run
+from asched.simulator.loop import simulate
 from asched.state.records import AnyRecord, TurnStarted
 from tests.audit.recording import BEGIN_NS, REGISTRY, Recording
 

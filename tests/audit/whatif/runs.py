@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from asched.model.node import Node
-from asched.sim.virtual.outcome import End, NodeSpan, PodRun, Run, Stint
+from asched.simulator.history import End, NodeSpan, PodRun, Run, Stint
 from tests.audit.recording import node, pod
 
 S = 1_000_000_000

@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
-from asched.audit.whatif.comparison import NamedRun, PlacedElsewhere, PlacedOnce, compare
-from asched.audit.whatif.rows import duration, figure_rows
-from asched.sim.virtual.outcome import PodRun, Run
+from asched.audit.whatif.comparison import (
+    NamedRun,
+    PlacedElsewhere,
+    PlacedOnce,
+    compare,
+    duration,
+    figure_rows,
+)
+from asched.simulator.history import PodRun, Run
 from tests.audit.recording import pod
 from tests.audit.whatif.runs import pod_run, run_of, span, stint
 

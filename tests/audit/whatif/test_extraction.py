@@ -15,14 +15,16 @@ from asched.audit.whatif.extraction import recorded_history
 from asched.framework.status import Code
 from asched.journal.checkpoints import write_checkpoints
 from asched.journal.memory import MemoryStore
-from asched.sim.virtual.exogenous import (
+from asched.simulator.history import (
+    End,
     Event,
     ObjectRemoved,
     ObjectSet,
     PodCreated,
     PodDeleted,
+    PodRun,
+    Run,
 )
-from asched.sim.virtual.outcome import End, PodRun, Run
 from asched.state.records import (
     BindFailed,
     Bound,

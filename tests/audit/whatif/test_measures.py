@@ -7,10 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from asched.audit.whatif.measures import measured, node_of, pending_spans
-from asched.audit.whatif.occupancy import Workload, occupancy, workload_of
-from asched.audit.whatif.steps import Steps
+from asched.audit.whatif.occupancy import Steps, Workload, occupancy, workload_of
 from asched.model.requests import pod_requests
-from asched.sim.virtual.outcome import End, NodeSpan, PodRun, Run, Stint
+from asched.simulator.history import End, NodeSpan, PodRun, Run, Stint
 from tests.audit.recording import node
 from tests.audit.whatif.runs import S, pod_run, run_of, span, stint
 

@@ -13,11 +13,10 @@ from hypothesis import strategies as st
 from asched.audit.whatif.comparison import NamedRun, compare
 from asched.audit.whatif.measures import measured
 from asched.audit.whatif.occupancy import workload_of
-from asched.audit.whatif.page.axes import Mark, span_label, time_marks, upper_bound
-from asched.audit.whatif.page.charts import HEIGHT, WIDTH
+from asched.audit.whatif.page.charts import HEIGHT, WIDTH, Mark, span_label, time_marks, upper_bound
 from asched.audit.whatif.page.document import MOST_PODS, comparison_page, run_page
 from asched.audit.whatif.page.markup import tag, text
-from asched.sim.virtual.outcome import Run
+from asched.simulator.history import Run
 from tests.audit.recording import node
 from tests.audit.whatif.runs import pod_run, run_of, span, stint
 

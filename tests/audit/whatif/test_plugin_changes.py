@@ -7,13 +7,14 @@ from typing import Any, ClassVar
 import pytest
 
 from asched.audit.pods import AuditError
-from asched.audit.whatif.plugin_changes import (
+from asched.audit.whatif.candidate import (
     Action,
     PluginChange,
     parse_changes,
     with_changes,
 )
-from asched.daemon.config_file import load
+from asched.config.file import load
+from asched.config.registry import Registry
 from asched.framework.cycle_state import CycleState
 from asched.framework.interface import (
     Arguments,
@@ -24,8 +25,7 @@ from asched.framework.interface import (
 )
 from asched.framework.nodes import NodeInfo, Nodes
 from asched.framework.pod_info import PodInfo, QueuedPod
-from asched.framework.profile import PluginWeight, ProfileSpec
-from asched.framework.registry import Registry
+from asched.framework.runtime.profile import PluginWeight, ProfileSpec
 from asched.framework.status import SUCCESS, Status
 
 

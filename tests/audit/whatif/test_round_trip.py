@@ -10,14 +10,13 @@ from hypothesis import strategies as st
 from asched.audit.history import ALWAYS, Period
 from asched.audit.whatif.extraction import RecordedHistory, recorded_history
 from asched.journal.memory import MemoryStore
-from asched.sim.virtual.exogenous import Event, ObjectRemoved
-from asched.sim.virtual.outcome import Run
+from asched.simulator.history import Event, ObjectRemoved, Run
 from asched.state.records import AnyRecord
 from tests.audit.recording import REGISTRY
 from tests.audit.whatif.histories import owned, period, simulated, store_by_turns
-from tests.sim.virtual.simulating import at, comes, has, node, pod
-from tests.sim.virtual.simulating import simulated as simulated_from
-from tests.sim.virtual.test_sessions import Held, pods
+from tests.simulator.simulating import at, comes, has, node, pod
+from tests.simulator.simulating import simulated as simulated_from
+from tests.simulator.test_sessions import Held, pods
 
 SECONDS = st.integers(0, 400)
 END_S = 600

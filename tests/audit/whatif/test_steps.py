@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asched.audit.whatif.steps import Steps, mean, percentile
+from asched.audit.whatif.occupancy import Steps, mean, percentile
 
 NUMBERS = st.integers(0, 50)
 

@@ -1,0 +1,31 @@
+"""An embedded Kubernetes cluster: the API server's semantics in memory, over HTTP if wanted."""
+
+from asched.apiserver.cluster import Cluster
+from asched.apiserver.errors import ApiError
+from asched.apiserver.faults import Fault, FaultKind, Faults
+from asched.apiserver.http import ApiServer, tokens_for_two
+from asched.apiserver.kubelet import (
+    RUN_SECONDS,
+    Kubelets,
+    KubeletTimings,
+    simulated_node,
+    simulated_nodes,
+)
+from asched.apiserver.serve import ServeOptions, serve_forever
+
+__all__ = [
+    "RUN_SECONDS",
+    "ApiError",
+    "ApiServer",
+    "Cluster",
+    "Fault",
+    "FaultKind",
+    "Faults",
+    "KubeletTimings",
+    "Kubelets",
+    "ServeOptions",
+    "serve_forever",
+    "simulated_node",
+    "simulated_nodes",
+    "tokens_for_two",
+]

@@ -1,0 +1,257 @@
+"""What admission adds to or refuses of an object on its way into the store.
+
+The plugins modelled are those on by default that a scheduler can see: NamespaceLifecycle,
+Priority, DefaultTolerationSeconds, RuntimeClass, PodTopologyLabels (at binding).
+"""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+
+from asched.apiserver.defaults import (
+    add_default_tolerations,
+    apply_defaults,
+    complete_status,
+    qos_class,
+)
+from asched.apiserver.errors import ApiError, Cause, forbidden, invalid, not_found
+from asched.apiserver.resources import ResourceType
+from asched.apiserver.store import Stored
+
+Object = dict[str, Any]
+
+TOPOLOGY_LABELS = ("topology.kubernetes.io/zone", "topology.kubernetes.io/region")
+GATED_MESSAGE = "Scheduling is blocked due to non-empty scheduling gates"
+
+
+class Lookup(Protocol):
+    """Reads other objects by storage key."""
+
+    def find(self, storage_key: str, namespace: str, name: str) -> Stored | None: ...
+
+    def all_of(self, storage_key: str) -> list[Stored]: ...
+
+
+def check_namespace(lookup: Lookup, resource: ResourceType, namespace: str, name: str) -> None:
+    """NamespaceLifecycle: create only in a namespace that exists and stays.
+
+    Raises ApiError 404 or 403.
+    """
+    if not resource.namespaced:
+        return
+    found = lookup.find("namespaces", "", namespace)
+    if found is None:
+        raise not_found("namespaces", "", namespace)
+    if found.obj["metadata"].get("deletionTimestamp"):
+        raise forbidden(
+            resource.plural,
+            resource.group,
+            name,
+            f"unable to create new content in namespace {namespace} because it is being terminated",
+        )
+
+
+def admit_new(lookup: Lookup, resource: ResourceType, obj: Object, now: str) -> None:
+    """Reset, default and admit a new object in place. Raises ApiError 403 when refused."""
+    key = resource.storage_key
+    if key == "pods":
+        _admit_pod(lookup, obj, now)
+    else:
+        if resource.status and key not in _STATUS_KEPT:
+            obj.pop("status", None)
+        apply_defaults(key, obj)
+        complete_status(key, obj)
+
+
+# Kubelets register their nodes with a status; a definition's status is set by defaulting.
+_STATUS_KEPT = frozenset({"nodes"})
+
+
+def _admit_pod(lookup: Lookup, pod: Object, now: str) -> None:
+    spec = pod.setdefault("spec", {})
+    _admit_priority(lookup, pod, spec)
+    _admit_runtime_class(lookup, pod, spec)
+    add_default_tolerations(spec)
+    apply_defaults("pods", pod)
+    status: Object = {"phase": "Pending"}
+    if spec.get("schedulingGates"):
+        status["conditions"] = [
+            {
+                "type": "PodScheduled",
+                "status": "False",
+                "lastProbeTime": None,
+                "lastTransitionTime": now,
+                "reason": "SchedulingGated",
+                "message": GATED_MESSAGE,
+            }
+        ]
+    status["qosClass"] = qos_class(spec)
+    pod["status"] = status
+
+
+def _default_priority_class(lookup: Lookup) -> Object | None:
+    candidates = [
+        stored.obj
+        for stored in lookup.all_of("priorityclasses.scheduling.k8s.io")
+        if stored.obj.get("globalDefault")
+    ]
+    # Of several global defaults the lowest counts (plugin/pkg/admission/priority).
+    return min(candidates, key=lambda found: int(found["value"]), default=None)
+
+
+def _admit_priority(lookup: Lookup, pod: Object, spec: Object) -> None:
+    name = spec.get("priorityClassName") or ""
+    if name:
+        stored = lookup.find("priorityclasses.scheduling.k8s.io", "", name)
+        if stored is None:
+            raise forbidden(
+                "pods",
+                "",
+                pod["metadata"].get("name") or pod["metadata"].get("generateName") or "",
+                f"no PriorityClass with name {name} was found",
+            )
+        chosen: Object | None = stored.obj
+    else:
+        chosen = _default_priority_class(lookup)
+        if chosen is not None:
+            spec["priorityClassName"] = chosen["metadata"]["name"]
+    priority = int(chosen["value"]) if chosen else 0
+    policy = (chosen or {}).get("preemptionPolicy") or "PreemptLowerPriority"
+    given = spec.get("priority")
+    if given is not None and given != priority:
+        raise forbidden(
+            "pods",
+            "",
+            pod["metadata"].get("name") or "",
+            f"the integer value of priority ({given}) must not be provided in pod spec; priority "
+            f"admission controller computed {priority} from the given PriorityClass name",
+        )
+    spec["priority"] = priority
+    spec["preemptionPolicy"] = policy
+
+
+def _admit_runtime_class(lookup: Lookup, pod: Object, spec: Object) -> None:
+    name = spec.get("runtimeClassName")
+    if not name:
+        return
+    stored = lookup.find("runtimeclasses.node.k8s.io", "", name)
+    if stored is None:
+        raise forbidden(
+            "pods",
+            "",
+            pod["metadata"].get("name") or "",
+            f'pod rejected: RuntimeClass "{name}" not found',
+        )
+    overhead = (stored.obj.get("overhead") or {}).get("podFixed")
+    if overhead:
+        spec["overhead"] = dict(overhead)
+    scheduling = stored.obj.get("scheduling") or {}
+    if scheduling.get("nodeSelector"):
+        spec["nodeSelector"] = {**(spec.get("nodeSelector") or {}), **scheduling["nodeSelector"]}
+    if scheduling.get("tolerations"):
+        known = spec.get("tolerations") or []
+        spec["tolerations"] = [
+            *known,
+            *(added for added in scheduling["tolerations"] if added not in known),
+        ]
+
+
+_MUTABLE_POD_FIELDS = (
+    "`spec.containers[*].image`,`spec.initContainers[*].image`,`spec.activeDeadlineSeconds`,"
+    "`spec.tolerations` (only additions to existing tolerations),"
+    "`spec.terminationGracePeriodSeconds` (allow it to be set to 1 if it was previously negative)"
+)
+
+
+def _without_mutable(spec: Object) -> Object:
+    """A pod spec without the fields that an update may change."""
+    kept = {
+        key: value
+        for key, value in spec.items()
+        if key not in ("activeDeadlineSeconds", "tolerations", "schedulingGates")
+    }
+    for field in ("containers", "initContainers"):
+        if field in kept:
+            kept[field] = [{**container, "image": ""} for container in kept[field]]
+    return kept
+
+
+def check_update(storage_key: str, new: Object, old: Object) -> None:
+    """What an update may not change. Raises ApiError 422."""
+    if storage_key == "pods":
+        _check_pod_update(new, old)
+    elif storage_key == "priorityclasses.scheduling.k8s.io":
+        _check_priority_class_update(new, old)
+
+
+def _check_priority_class_update(new: Object, old: Object) -> None:
+    """``ValidatePriorityClassUpdate``: pods have taken over the value already."""
+    causes = []
+    if new.get("value") != old.get("value"):
+        message = "Forbidden: may not be changed in an update."
+        causes.append(Cause("FieldValueForbidden", message, "value"))
+    if new.get("preemptionPolicy") != old.get("preemptionPolicy"):
+        given = new.get("preemptionPolicy")
+        message = f'Invalid value: "{given}": field is immutable'
+        causes.append(Cause("FieldValueInvalid", message, "preemptionPolicy"))
+    if causes:
+        name = new["metadata"]["name"]
+        raise invalid("PriorityClass", "scheduling.k8s.io", name, causes)
+
+
+def _check_pod_update(new: Object, old: Object) -> None:
+    """Most of a pod's spec is immutable. Raises ApiError 422.
+
+    A gated pod may also narrow its node selector and affinity (KEP-3838), which is not checked
+    further here. The API server appends a diff of its internal structs to the message; we do not.
+    """
+    new_spec, old_spec = new.get("spec") or {}, old.get("spec") or {}
+    if new_spec == old_spec:
+        return
+    name = new["metadata"]["name"]
+    known_gates = {gate["name"] for gate in old_spec.get("schedulingGates") or ()}
+    for index, gate in enumerate(new_spec.get("schedulingGates") or ()):
+        gate_name = gate.get("name") or ""
+        if gate_name not in known_gates:
+            message = "Forbidden: only deletion is allowed, but found new scheduling gate "
+            cause = Cause("FieldValueForbidden", f"{message}'{gate_name}'",
+                          f"spec.schedulingGates[{index}].name")  # fmt: skip
+            raise invalid("Pod", "", name, [cause])
+    comparable_new, comparable_old = _without_mutable(new_spec), _without_mutable(old_spec)
+    if known_gates:
+        for field in ("nodeSelector", "affinity"):
+            comparable_new.pop(field, None)
+            comparable_old.pop(field, None)
+    old_tolerations = old_spec.get("tolerations") or []
+    kept = all(toleration in (new_spec.get("tolerations") or []) for toleration in old_tolerations)
+    if comparable_new != comparable_old or not kept:
+        message = f"Forbidden: pod updates may not change fields other than {_MUTABLE_POD_FIELDS}\n"
+        raise invalid("Pod", "", name, [Cause("FieldValueForbidden", message, "spec")])
+
+
+def check_budget(lookup: Lookup, pod: Object) -> None:
+    """The eviction API honours PodDisruptionBudgets. Raises ApiError 429."""
+    labels = pod["metadata"].get("labels") or {}
+    namespace = pod["metadata"]["namespace"]
+    for stored in lookup.all_of("poddisruptionbudgets.policy"):
+        budget = stored.obj
+        wanted = ((budget.get("spec") or {}).get("selector") or {}).get("matchLabels") or {}
+        if budget["metadata"]["namespace"] != namespace or not wanted:
+            continue
+        if any(labels.get(key) != value for key, value in wanted.items()):
+            continue
+        if (budget.get("status") or {}).get("disruptionsAllowed", 0) <= 0:
+            raise ApiError(
+                429,
+                "TooManyRequests",
+                "Cannot evict pod as it would violate the pod's disruption budget.",
+                details={
+                    "causes": [
+                        {
+                            "reason": "DisruptionBudget",
+                            "message": f"The disruption budget {budget['metadata']['name']} needs "
+                            "more healthy pods",
+                        }
+                    ]
+                },
+            )

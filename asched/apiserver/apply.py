@@ -1,0 +1,235 @@
+"""Server-side apply: who owns which field, and what follows from it.
+
+``metadata.managedFields`` records, for each manager that applies, the fields that it set. A field
+that its last applier leaves out goes away; a field that another applier holds with another value
+is a conflict unless forced (kubernetes.io/docs, "Server-Side Apply"). Ownership by plain updates
+is not tracked, so those never conflict.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from asched.apiserver.errors import ApiError, bad_request
+from asched.apiserver.patches import merge_key_of, strategic_merge
+from asched.apiserver.requests import RequestInfo
+from asched.apiserver.store import Stored, encode
+
+if TYPE_CHECKING:
+    from asched.apiserver.api import ObjectApi
+
+Object = dict[str, Any]
+Path = tuple[str, ...]
+FieldSet = dict[str, Any]
+
+_NOT_OWNED = frozenset({"apiVersion", "kind"})
+_NOT_OWNED_METADATA = frozenset({"name", "namespace", "managedFields", "resourceVersion", "uid"})
+
+
+@dataclass(frozen=True, slots=True)
+class Manager:
+    """Who applies, and whether conflicts are to be won."""
+
+    name: str
+    force: bool
+
+
+def server_side(
+    api: ObjectApi, info: RequestInfo, applied: Object, manager: Manager
+) -> tuple[Stored, bool]:
+    """Apply a configuration; the answer is the object and whether it was created.
+
+    Raises ApiError 400 without a manager, 409 for a conflict, and what create and update raise.
+    """
+    if not manager.name:
+        raise bad_request(
+            'PatchOptions.meta.k8s.io "" is invalid: fieldManager: Required value: '
+            "is required for apply patch"
+        )
+    fields = _fields_of(applied)
+    storage = api.storage(info.resource)
+    old = storage.get(info.namespace, info.name)
+    entry = {
+        "manager": manager.name,
+        "operation": "Apply",
+        "apiVersion": info.resource.group_version,
+        "time": api.now_text(),
+        "fieldsType": "FieldsV1",
+        "fieldsV1": fields,
+    }
+    if old is None:
+        metadata = {**(applied.get("metadata") or {}), "name": info.name, "managedFields": [entry]}
+        created = api.create(
+            info.resource, info.namespace, {**applied, "metadata": metadata}, dry_run=info.dry_run
+        )
+        return created, True
+
+    def change(current: Object) -> Object:
+        return _applied_to(current, applied, entry, manager)
+
+    updated = api.update(
+        info.resource,
+        info.namespace,
+        info.name,
+        change,
+        subresource=info.subresource,
+        dry_run=info.dry_run,
+    )
+    return updated, False
+
+
+def _applied_to(current: Object, applied: Object, entry: Object, manager: Manager) -> Object:
+    entries = list(current["metadata"].get("managedFields") or ())
+    mine = next((e for e in entries if _same(e, entry)), None)
+    others = [e for e in entries if not _same(e, entry)]
+    _check_conflicts(current, applied, others, manager)
+    result = current
+    if mine is not None:
+        owned_by_others = [e["fieldsV1"] for e in others if e.get("operation") == "Apply"]
+        result = _without(result, mine["fieldsV1"], entry["fieldsV1"], owned_by_others)
+    patch = {
+        **applied,
+        "metadata": {
+            key: value
+            for key, value in (applied.get("metadata") or {}).items()
+            if key not in ("managedFields", "creationTimestamp")
+        },
+    }
+    merged: Object = strategic_merge(result, patch)
+    if mine is not None and mine["fieldsV1"] == entry["fieldsV1"]:
+        entry = mine
+    merged["metadata"] = {**merged["metadata"], "managedFields": [*others, entry]}
+    return merged
+
+
+def _same(left: Object, right: Object) -> bool:
+    return bool(left["manager"] == right["manager"] and left["operation"] == right["operation"])
+
+
+def _key_text(merge_key: str, item: Object) -> str:
+    return f"k:{encode({merge_key: item[merge_key]}).decode()}"
+
+
+def _children(value: Any, parent: str, field: str) -> dict[str, tuple[str, Any]]:
+    """The parts of a value that are owned on their own: FieldsV1 key -> (field, part)."""
+    if isinstance(value, dict):
+        return {f"f:{key}": (key, part) for key, part in value.items()}
+    merge_key = merge_key_of(parent, field)
+    if (
+        isinstance(value, list)
+        and merge_key
+        and all(isinstance(item, dict) and merge_key in item for item in value)
+    ):
+        return {_key_text(merge_key, item): (field, item) for item in value}
+    return {}
+
+
+def _owned(value: Any, parent: str, field: str) -> FieldSet:
+    children = _children(value, parent, field)
+    if not children:
+        return {}
+    owned: FieldSet = {key: _owned(part, field, name) for key, (name, part) in children.items()}
+    return owned
+
+
+def _fields_of(applied: Object) -> FieldSet:
+    """The FieldsV1 set of everything that a configuration states."""
+    fields: FieldSet = {}
+    for key, value in applied.items():
+        if key in _NOT_OWNED:
+            continue
+        if key == "metadata":
+            value = {k: v for k, v in value.items() if k not in _NOT_OWNED_METADATA}
+            if not value:
+                continue
+        fields[f"f:{key}"] = _owned(value, "", key)
+    return fields
+
+
+def _without(obj: Any, before: FieldSet, now: FieldSet, others: list[FieldSet]) -> Any:
+    """``obj`` without the fields that were owned before and are no longer."""
+    if isinstance(obj, dict):
+        result = dict(obj)
+        for key, below in before.items():
+            name = key.removeprefix("f:")
+            if not key.startswith("f:") or name not in result:
+                continue
+            held = [other[key] for other in others if key in other]
+            if key in now:
+                result[name] = _without(result[name], below, now[key], held)
+            elif not held:
+                del result[name]
+        return result
+    if isinstance(obj, list):
+        return _list_without(obj, before, now, others)
+    return obj
+
+
+def _list_without(
+    items: list[Any], before: FieldSet, now: FieldSet, others: list[FieldSet]
+) -> list[Any]:
+    result = []
+    for item in items:
+        key = next((k for k in before if k.startswith("k:") and _is_keyed(item, k)), None)
+        if key is None:
+            result.append(item)
+        elif key in now:
+            held = [other[key] for other in others if key in other]
+            result.append(_without(item, before[key], now[key], held))
+        elif any(key in other for other in others):
+            result.append(item)
+    return result
+
+
+def _is_keyed(item: Any, key: str) -> bool:
+    if not isinstance(item, dict):
+        return False
+    return any(_key_text(name, item) == key for name in item)
+
+
+def _check_conflicts(
+    current: Object, applied: Object, others: list[Object], manager: Manager
+) -> None:
+    if manager.force:
+        return
+    causes: list[Object] = []
+    for entry in others:
+        if entry.get("operation") != "Apply":
+            continue
+        causes.extend(
+            {
+                "reason": "FieldManagerConflict",
+                "message": f'conflict with "{entry["manager"]}"',
+                "field": path,
+            }
+            for path in _conflicting(current, applied, entry["fieldsV1"], "", "", "")
+        )
+    if causes:
+        listed = "\n".join(f"- {cause['field']}" for cause in causes)
+        who = causes[0]["message"]
+        count = "1 conflict" if len(causes) == 1 else f"{len(causes)} conflicts"
+        text = f": {causes[0]['field']}" if len(causes) == 1 else f":\n{listed}"
+        raise ApiError(
+            409,
+            "Conflict",
+            f"Apply failed with {count}: {who}{text}",
+            details={"causes": causes},
+        )
+
+
+def _conflicting(
+    current: Any, applied: Any, owned: FieldSet, parent: str, field: str, path: str
+) -> list[str]:
+    """Paths that ``applied`` would change although another manager owns them."""
+    if not owned:
+        return [path] if current != applied else []
+    here = _children(current, parent, field)
+    wanted = _children(applied, parent, field)
+    found: list[str] = []
+    for key, below in owned.items():
+        if key in here and key in wanted:
+            name = wanted[key][0]
+            step = f".{key[2:]}" if key.startswith("f:") else f"[{key[2:]}]"
+            found += _conflicting(here[key][1], wanted[key][1], below, field, name, path + step)
+    return found

@@ -1,0 +1,155 @@
+"""Who asks, and whether they may: bearer tokens and two fixed sets of permissions."""
+
+from __future__ import annotations
+
+import base64
+import binascii
+from dataclasses import dataclass
+
+from asched.apiserver.errors import ApiError, qualified, unauthorized
+from asched.apiserver.requests import RequestInfo
+
+ADMIN_USER = "kubernetes-admin"
+SCHEDULER_USER = "system:kube-scheduler"
+ANONYMOUS_USER = "system:anonymous"
+
+_READ = frozenset({"get", "list", "watch"})
+_PUBLIC_PATHS = frozenset({"/healthz", "/livez", "/readyz", "/version"})
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """A PolicyRule of RBAC; ``names`` empty means every name."""
+
+    verbs: frozenset[str]
+    group: str
+    resources: frozenset[str]
+    names: frozenset[str] = frozenset()
+
+    def allows(self, verb: str, group: str, resource: str, name: str) -> bool:
+        return (
+            verb in self.verbs
+            and group == self.group
+            and resource in self.resources
+            and (not self.names or name in self.names)
+        )
+
+
+def _rule(verbs: str, group: str, resources: str, names: str = "") -> Rule:
+    wanted = _READ if verbs == "read" else frozenset(verbs.split())
+    return Rule(wanted, group, frozenset(resources.split()), frozenset(names.split()))
+
+
+KUBE_SCHEDULER_RULES: tuple[Rule, ...] = (
+    # ClusterRole system:kube-scheduler (plugin/pkg/auth/authorizer/rbac/bootstrappolicy).
+    _rule("create patch update", "", "events"),
+    _rule("create patch update", "events.k8s.io", "events"),
+    _rule("create", "coordination.k8s.io", "leases"),
+    # A 1.36 server answers "not found", not "forbidden", to a get of any other lease.
+    _rule("read", "coordination.k8s.io", "leases"),
+    _rule("update", "coordination.k8s.io", "leases", "kube-scheduler"),
+    _rule("create", "", "endpoints"),
+    _rule("get update", "", "endpoints", "kube-scheduler"),
+    _rule("read", "", "nodes"),
+    _rule("get list watch delete", "", "pods"),
+    _rule("create", "", "pods/binding bindings"),
+    _rule("patch update", "", "pods/status"),
+    _rule("read", "", "services replicationcontrollers"),
+    _rule("read", "apps", "replicasets statefulsets"),
+    _rule("read", "policy", "poddisruptionbudgets"),
+    _rule("read", "", "persistentvolumeclaims persistentvolumes"),
+    _rule("create", "authentication.k8s.io", "tokenreviews"),
+    _rule("create", "authorization.k8s.io", "subjectaccessreviews"),
+    _rule("read", "storage.k8s.io", "csinodes csidrivers csistoragecapacities"),
+    _rule("read", "", "namespaces"),
+    _rule("read", "storage.k8s.io", "volumeattachments"),
+    _rule("read", "resource.k8s.io", "deviceclasses resourceclaims resourceslices"),
+    _rule("patch update", "resource.k8s.io", "resourceclaims/status"),
+    # ClusterRole system:volume-scheduler, bound to the same user by default.
+    _rule("get list patch update watch", "", "persistentvolumes persistentvolumeclaims"),
+    _rule("read", "storage.k8s.io", "storageclasses"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class User:
+    """An authenticated user; ``rules`` None means that everything is allowed."""
+
+    name: str
+    rules: tuple[Rule, ...] | None
+
+
+ADMIN = User(ADMIN_USER, None)
+SCHEDULER = User(SCHEDULER_USER, KUBE_SCHEDULER_RULES)
+ANONYMOUS = User(ANONYMOUS_USER, ())
+
+
+class Auth:
+    """Bearer tokens of an API server. Without any, everybody is the administrator."""
+
+    def __init__(self, tokens: dict[str, User] | None = None) -> None:
+        self._tokens = dict(tokens or {})
+
+    @property
+    def enabled(self) -> bool:
+        return bool(self._tokens)
+
+    def authenticate(self, authorization: str) -> User:
+        """The user of an Authorization header. Raises ApiError 401 for a token not known."""
+        if not self._tokens:
+            return ADMIN
+        if not authorization:
+            return ANONYMOUS
+        user = self._tokens.get(_token_in(authorization))
+        if user is None:
+            raise unauthorized()
+        return user
+
+    @staticmethod
+    def authorize(user: User, request: RequestInfo) -> None:
+        """Raises ApiError 403 with the API server's sentence."""
+        if user.rules is None:
+            return
+        resource, group = request.resource, request.resource.group
+        full = request.full_resource
+        name = "" if request.verb == "create" else request.name or request.selected_name
+        if any(rule.allows(request.verb, group, full, name) for rule in user.rules):
+            return
+        where = "at the cluster scope"
+        if request.namespace:
+            where = f'in the namespace "{request.namespace}"'
+        shown_name = f' "{request.name}"' if request.name else ""
+        message = (
+            f'{qualified(resource.plural, group)}{shown_name} is forbidden: User "{user.name}" '
+            f'cannot {request.verb} resource "{full}" in API group "{group}" {where}'
+        )
+        details = {"kind": resource.plural}
+        if group:
+            details = {"group": group, **details}
+        if request.name:
+            details = {"name": request.name, **details}
+        raise ApiError(403, "Forbidden", message, details=details)
+
+    @staticmethod
+    def authorize_path(user: User, verb: str, path: str) -> None:
+        """Health and version are public; discovery is for whoever has authenticated."""
+        if user is not ANONYMOUS or path in _PUBLIC_PATHS:
+            return
+        message = f'forbidden: User "{user.name}" cannot {verb} path "{path}"'
+        raise ApiError(403, "Forbidden", message, details={})
+
+
+def _token_in(authorization: str) -> str:
+    """The token of a bearer header, or the password of a basic one.
+
+    client-go sends no bearer token over plain HTTP, but credentials of the URL it does send.
+    """
+    scheme, _, value = authorization.partition(" ")
+    if scheme.lower() == "bearer":
+        return value.strip()
+    if scheme.lower() == "basic":
+        try:
+            return base64.b64decode(value).decode().rpartition(":")[2]
+        except (binascii.Error, UnicodeDecodeError):
+            return ""
+    return ""

@@ -1,0 +1,153 @@
+"""The embedded cluster: an API server's state and rules in one Python object.
+
+>>> cluster = Cluster()
+>>> pod = {"metadata": {"name": "p"}, "spec": {"containers": [{"name": "c", "image": "x"}]}}
+>>> created = cluster.create("pods", pod, namespace="default")
+>>> cluster.bind("default", "p", "node-1")
+>>> cluster.get("pods", "p", namespace="default")["spec"]["nodeName"]
+'node-1'
+
+Objects that it hands out are shared with its store: read them, do not change them.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+from asched.apiserver import binding
+from asched.apiserver.api import HISTORY_LIMIT, DeleteOptions, ObjectApi, fresh
+from asched.apiserver.listing import ListOptions
+from asched.apiserver.patches import merge_patch
+from asched.apiserver.resources import ResourceType
+from asched.apiserver.selectors import both, field_selector, label_selector
+from asched.apiserver.store import Change, Stored
+from asched.apiserver.watch import Watcher
+
+Object = dict[str, Any]
+Objects = list[Object]
+StoredObjects = list[Stored]
+
+SYSTEM_NAMESPACES = ("default", "kube-system", "kube-public", "kube-node-lease")
+SYSTEM_PRIORITY_CLASSES = {
+    "system-cluster-critical": 2_000_000_000,
+    "system-node-critical": 2_000_001_000,
+}
+
+
+class Cluster:
+    """A Kubernetes cluster's API in memory. Resources go by plural name, with the group where
+    two share it: ``pods``, ``leases``, ``events.events.k8s.io``.
+
+    :param clock: seconds since the epoch.
+    :param seed: fixes uids and generated names.
+    :param history_limit: changes a resource keeps for watches to resume from.
+    """
+
+    def __init__(
+        self,
+        *,
+        clock: Callable[[], float] = time.time,
+        seed: int | None = None,
+        history_limit: int = HISTORY_LIMIT,
+    ) -> None:
+        self.api = ObjectApi(clock=clock, seed=seed, history_limit=history_limit)
+        for name in SYSTEM_NAMESPACES:
+            self.create("namespaces", {"metadata": {"name": name}})
+        for name, value in SYSTEM_PRIORITY_CLASSES.items():
+            self.create("priorityclasses", {"metadata": {"name": name}, "value": value})
+
+    @property
+    def revision(self) -> int:
+        """The resourceVersion of the latest write anywhere."""
+        return self.api.revisions.current
+
+    def resource(self, name: str) -> ResourceType:
+        """Raises KeyError for a resource that is not served."""
+        return self.api.registry.named(name)
+
+    def create(self, resource: str, obj: Object, *, namespace: str = "") -> Object:
+        """Create an object; ``namespace`` may be left out where the object names its own.
+
+        Raises ApiError (see :meth:`ObjectApi.create`).
+        """
+        found = self.resource(resource)
+        if found.namespaced and not namespace:
+            namespace = (obj.get("metadata") or {}).get("namespace") or "default"
+        return self.api.create(found, namespace, fresh(obj)).obj
+
+    def get(self, resource: str, name: str, *, namespace: str = "") -> Object:
+        """Raises ApiError 404."""
+        return self.api.get(self.resource(resource), namespace, name).obj
+
+    def list(
+        self, resource: str, *, namespace: str = "", labels: str = "", fields: str = ""
+    ) -> Objects:
+        """The objects now, in key order, that match the selectors."""
+        found = self.resource(resource)
+        predicate = both(label_selector(labels), field_selector(found, fields))
+        page = self.api.list(found, ListOptions(namespace=namespace, predicate=predicate))
+        return [stored.obj for stored in page.items]
+
+    def count(self, resource: str) -> int:
+        """How many objects of the resource exist."""
+        return len(self.api.storage(self.resource(resource)))
+
+    def patch(
+        self, resource: str, name: str, patch: Object, *, namespace: str = "",
+        subresource: str = "",
+    ) -> Object:  # fmt: skip
+        """Apply a JSON merge patch. Raises ApiError 404, 409 or 422."""
+        own = fresh(patch)
+        return self.api.update(
+            self.resource(resource),
+            namespace,
+            name,
+            lambda current: merge_patch(current, own),
+            subresource=subresource,
+        ).obj
+
+    def delete(
+        self, resource: str, name: str, *, namespace: str = "", grace_period_s: int | None = None
+    ) -> Object:
+        """Delete (a bound pod: gracefully); the answer is the object's last state.
+
+        Raises ApiError 404 or 409.
+        """
+        options = DeleteOptions(grace_period_s=grace_period_s)
+        return self.api.delete(self.resource(resource), namespace, name, options)[0].obj
+
+    def bind(self, namespace: str, name: str, node_name: str, *, uid: str = "") -> None:
+        """Assign a pod to a node as the binding subresource does. Raises ApiError 404 or 409."""
+        target = {"metadata": {"uid": uid}, "target": {"kind": "Node", "name": node_name}}
+        binding.bind(self.api, self.resource("pods"), namespace, name, target)
+
+    def watch(
+        self, resource: str, *, namespace: str = "", labels: str = "", fields: str = "",
+        from_revision: int | None = None,
+    ) -> Watcher:  # fmt: skip
+        """Subscribe to changes after ``from_revision``, or to everything there is and then on.
+
+        Use the answer as a context manager and iterate over it. Raises ApiError 410.
+        """
+        found = self.resource(resource)
+        predicate = both(label_selector(labels), field_selector(found, fields))
+        watcher = self.api.watcher(found, namespace, predicate)
+        if from_revision is None:
+            watcher.begin_with_state()
+        else:
+            watcher.begin_from(from_revision)
+        return watcher
+
+    def listen(self, resource: str, listener: Callable[[Change], None]) -> Callable[[], None]:
+        """Call ``listener`` inside every later write of the resource; the answer ends that."""
+        return self.api.storage(self.resource(resource)).listen(listener)
+
+    def stored(self, resource: str) -> StoredObjects:
+        """All objects of a resource with their encoded bytes, in key order."""
+        return self.api.storage(self.resource(resource)).ordered()
+
+    def expire_history(self) -> None:
+        """Forget all watch history: watches and pages from before now get 410."""
+        self.api.expire_history()

@@ -1,0 +1,344 @@
+"""Discovery documents: which groups, versions and resources are served.
+
+Both forms: one document a group version, and the aggregated one (apidiscovery.k8s.io) that newer
+clients ask for.
+
+OpenAPI documents, as little as kubectl needs to trust the server's own validation.
+
+kubectl looks in ``/openapi/v3`` whether PATCH of a kind takes ``fieldValidation``; if so it leaves
+validation to the server. Schemas are not published: kubectl then computes patches from its own
+types, and ``kubectl explain`` has nothing to show.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from typing import Any
+
+from aiohttp import web
+
+from asched.apiserver.errors import unknown_path
+from asched.apiserver.requests import PathNotServedError
+from asched.apiserver.resources import Registry, ResourceType
+from asched.apiserver.store import encode
+
+Object = dict[str, Any]
+
+_VERBS = ["create", "delete", "deletecollection", "get", "list", "patch", "update", "watch"]
+_STATUS_VERBS = ["get", "patch", "update"]
+
+
+def wants_aggregated(accept: str) -> str:
+    """The aggregated discovery media type that the client takes first, or nothing."""
+    for choice in accept.split(","):
+        if "g=apidiscovery.k8s.io" in choice and "as=APIGroupDiscoveryList" in choice:
+            for version in ("v2", "v2beta1"):
+                if f"v={version};" in f"{choice};":
+                    return (
+                        f"application/json;g=apidiscovery.k8s.io;v={version};"
+                        "as=APIGroupDiscoveryList"
+                    )
+    return ""
+
+
+def storage_version_hash(resource: ResourceType) -> str:
+    """``discovery.StorageVersionHash``: clients compare it to learn of storage migrations."""
+    group, version = resource.group, resource.version
+    if resource.storage_key == "events":
+        group, version = "", "v1"
+    digest = hashlib.sha256(f"{group}/{version}/{resource.kind}".encode()).digest()
+    return base64.b64encode(digest[:8]).decode()
+
+
+def _verbs(resource: ResourceType) -> list[str]:
+    if resource.plural == "namespaces":
+        return [verb for verb in _VERBS if verb != "deletecollection"]
+    return list(_VERBS)
+
+
+def _subresources(resource: ResourceType) -> list[tuple[str, Object]]:
+    """(name, what it takes) of each subresource."""
+    found: list[tuple[str, Object]] = []
+    if resource.storage_key == "pods":
+        found.append(("binding", {"kind": "Binding", "verbs": ["create"]}))
+        found.append(
+            ("eviction", {"group": "policy", "version": "v1", "kind": "Eviction",
+                          "verbs": ["create"]})
+        )  # fmt: skip
+        found.append(("resize", {"kind": resource.kind, "verbs": _STATUS_VERBS}))
+    if resource.plural == "namespaces":
+        found.append(("finalize", {"kind": resource.kind, "verbs": ["update"]}))
+    if resource.status:
+        found.append(("status", {"kind": resource.kind, "verbs": _STATUS_VERBS}))
+    return found
+
+
+def _entries(resource: ResourceType) -> list[Object]:
+    main: Object = {
+        "name": resource.plural,
+        "singularName": resource.singular_name,
+        "namespaced": resource.namespaced,
+        "kind": resource.kind,
+        "verbs": _verbs(resource),
+    }
+    if resource.short_names:
+        main["shortNames"] = list(resource.short_names)
+    if resource.categories:
+        main["categories"] = list(resource.categories)
+    main["storageVersionHash"] = storage_version_hash(resource)
+    entries = [main]
+    for name, takes in _subresources(resource):
+        entries.append(
+            {
+                "name": f"{resource.plural}/{name}",
+                "singularName": "",
+                "namespaced": resource.namespaced,
+                **takes,
+            }
+        )
+    return entries
+
+
+_BINDINGS: Object = {
+    "name": "bindings",
+    "singularName": "binding",
+    "namespaced": True,
+    "kind": "Binding",
+    "verbs": ["create"],
+}
+
+
+def _aggregated_resource(resource: ResourceType) -> Object:
+    def kind(group: str, version: str, name: str) -> Object:
+        return {"group": group, "version": version, "kind": name}
+
+    entry: Object = {
+        "resource": resource.plural,
+        "responseKind": kind(resource.group, resource.version, resource.kind),
+        "scope": "Namespaced" if resource.namespaced else "Cluster",
+        "singularResource": resource.singular_name,
+        "verbs": _verbs(resource),
+    }
+    if resource.short_names:
+        entry["shortNames"] = list(resource.short_names)
+    if resource.categories:
+        entry["categories"] = list(resource.categories)
+    subresources = [
+        {
+            "subresource": name,
+            "responseKind": kind(
+                takes.get("group", resource.group),
+                takes.get("version", resource.version),
+                takes["kind"],
+            ),
+            "verbs": takes["verbs"],
+        }
+        for name, takes in _subresources(resource)
+    ]
+    if subresources:
+        entry["subresources"] = subresources
+    return entry
+
+
+class Discovery:
+    """Writes the discovery documents of a registry as it is now."""
+
+    def __init__(self, registry: Registry) -> None:
+        self._registry = registry
+
+    def _groups(self) -> dict[str, list[str]]:
+        groups: dict[str, list[str]] = {}
+        for group, version in self._registry.group_versions():
+            groups.setdefault(group, []).append(version)
+        return groups
+
+    def root(self, path: str, media_type: str) -> bytes:
+        """``/api`` or ``/apis``; aggregated when ``media_type`` says so."""
+        if media_type:
+            return self._aggregated(path, "v2" if "v=v2;" in media_type else "v2beta1")
+        if path == "/api":
+            addresses = [{"clientCIDR": "0.0.0.0/0", "serverAddress": ""}]
+            return encode(
+                {
+                    "kind": "APIVersions",
+                    "versions": ["v1"],
+                    "serverAddressByClientCIDRs": addresses,
+                }
+            )
+        groups = [
+            _api_group(group, versions) for group, versions in self._groups().items() if group
+        ]
+        return encode({"kind": "APIGroupList", "apiVersion": "v1", "groups": groups})
+
+    def _aggregated(self, path: str, version: str) -> bytes:
+        items = []
+        for group, versions in self._groups().items():
+            if bool(group) is (path == "/api"):
+                continue
+            items.append(
+                {
+                    "metadata": {"name": group} if group else {},
+                    "versions": [
+                        {
+                            "version": found,
+                            "resources": self._aggregated_resources(group, found),
+                            "freshness": "Current",
+                        }
+                        for found in versions
+                    ],
+                }
+            )
+        return encode(
+            {
+                "kind": "APIGroupDiscoveryList",
+                "apiVersion": f"apidiscovery.k8s.io/{version}",
+                "metadata": {},
+                "items": items,
+            }
+        )
+
+    def _aggregated_resources(self, group: str, version: str) -> list[Object]:
+        return [
+            _aggregated_resource(resource)
+            for resource in self._registry.in_group_version(group, version)
+        ]
+
+    def group(self, path: str) -> bytes:
+        """``/api/v1``, ``/apis/GROUP`` or ``/apis/GROUP/VERSION``. Raises PathNotServedError."""
+        parts = path.strip("/").split("/")
+        if parts[0] == "apis" and len(parts) == 2:
+            versions = self._groups().get(parts[1])
+            if versions is None:
+                raise PathNotServedError
+            return encode(
+                {"kind": "APIGroup", "apiVersion": "v1", **_api_group(parts[1], versions)}
+            )
+        group, version = ("", parts[1]) if parts[0] == "api" else (parts[1], parts[2])
+        resources = self._registry.in_group_version(group, version)
+        if not resources:
+            raise PathNotServedError
+        entries = [entry for resource in resources for entry in _entries(resource)]
+        if not group:
+            entries.append(_BINDINGS)
+        entries.sort(key=lambda entry: str(entry["name"]))
+        document: Object = {"kind": "APIResourceList"}
+        if group:
+            document["apiVersion"] = "v1"
+        document["groupVersion"] = f"{group}/{version}" if group else version
+        document["resources"] = entries
+        return encode(document)
+
+    def paths(self) -> bytes:
+        """``/``: every path that answers."""
+        found = ["/api", "/api/v1", "/apis"]
+        for group, version in self._registry.group_versions():
+            if group:
+                found += [f"/apis/{group}", f"/apis/{group}/{version}"]
+        found += ["/healthz", "/livez", "/openapi/v2", "/openapi/v3", "/readyz", "/version"]
+        return encode({"paths": list(dict.fromkeys(found))})
+
+
+def _api_group(group: str, versions: list[str]) -> Object:
+    entries = [{"groupVersion": f"{group}/{found}", "version": found} for found in versions]
+    return {"name": group, "versions": entries, "preferredVersion": entries[0]}
+
+
+_INFO = {"title": "Kubernetes", "version": "v1.36.2+asched"}
+_QUERY_PARAMETERS = [
+    {"name": name, "in": "query", "schema": {"type": "string", "uniqueItems": True}}
+    for name in ("dryRun", "fieldManager", "fieldValidation")
+]
+_PROTOBUF_V2 = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf"
+
+
+def _length_delimited(field: int, payload: bytes) -> bytes:
+    """One field of a protobuf message (payloads here are shorter than 128 bytes)."""
+    return bytes([field << 3 | 2, len(payload)]) + payload
+
+
+def _v2_document() -> bytes:
+    """An openapi.v2.Document with nothing but its mandatory fields: swagger=1, info=2."""
+    info = _length_delimited(1, b"Kubernetes") + _length_delimited(2, _INFO["version"].encode())
+    return _length_delimited(1, b"2.0") + _length_delimited(2, info)
+
+
+class OpenApi:
+    """Writes the OpenAPI documents of a registry as it is now."""
+
+    def __init__(self, registry: Registry) -> None:
+        self._registry = registry
+
+    @staticmethod
+    def v2_response() -> web.Response:
+        """The v2 document, in protobuf: the one form in which kubectl reads it."""
+        return web.Response(body=_v2_document(), headers={"Content-Type": _PROTOBUF_V2})
+
+    def v3(self, path: str) -> bytes:
+        """The index at ``/openapi/v3`` or the document of one group version below it.
+
+        Raises ApiError 404 for a group version that is not served.
+        """
+        wanted = path.removeprefix("/openapi/v3").strip("/")
+        if not wanted:
+            return encode({"paths": self._index()})
+        for group, version in self._registry.group_versions():
+            if _location(group, version) == wanted:
+                return encode(self._document(group, version))
+        raise unknown_path()
+
+    def _index(self) -> Object:
+        index = {}
+        for group, version in self._registry.group_versions():
+            location = _location(group, version)
+            document = encode(self._document(group, version))
+            digest = hashlib.sha256(document).hexdigest().upper()
+            index[location] = {"serverRelativeURL": f"/openapi/v3/{location}?hash={digest}"}
+        return index
+
+    def _document(self, group: str, version: str) -> Object:
+        resources = self._registry.in_group_version(group, version)
+        return {
+            "openapi": "3.0.0",
+            "info": _INFO,
+            "paths": {
+                f"/{_location(group, version)}{_object_path(resource)}": _operations(resource)
+                for resource in resources
+            },
+            "components": {"schemas": {}},
+        }
+
+
+def _location(group: str, version: str) -> str:
+    return f"apis/{group}/{version}" if group else f"api/{version}"
+
+
+def _object_path(resource: ResourceType) -> str:
+    scope = "/namespaces/{namespace}" if resource.namespaced else ""
+    return f"{scope}/{resource.plural}/{{name}}"
+
+
+def _operations(resource: ResourceType) -> Object:
+    kind = {"group": resource.group, "kind": resource.kind, "version": resource.version}
+    name = [{"name": "name", "in": "path", "required": True, "schema": {"type": "string"}}]
+    if resource.namespaced:
+        name.append(
+            {"name": "namespace", "in": "path", "required": True, "schema": {"type": "string"}}
+        )
+
+    def operation(action: str, operation_id: str, parameters: list[Any]) -> Object:
+        return {
+            "operationId": f"{operation_id}{resource.kind}",
+            "parameters": parameters,
+            "responses": {"200": {"description": "OK"}},
+            "x-kubernetes-action": action,
+            "x-kubernetes-group-version-kind": kind,
+        }
+
+    return {
+        "parameters": name,
+        "get": operation("get", "read", []),
+        "put": operation("put", "replace", _QUERY_PARAMETERS),
+        "patch": operation("patch", "patch", _QUERY_PARAMETERS),
+        "delete": operation("delete", "delete", _QUERY_PARAMETERS[:1]),
+    }

@@ -1,0 +1,403 @@
+"""Simulated kubelets: bound pods run, finish and go, on every node at once.
+
+All timers live in one heap and one task serves them. What a timer does is decided when it fires,
+from the pod as it is then, so late or superseded timers do nothing.
+
+Simulated nodes: what a kubelet registers, without the machine.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import itertools
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from asched.apiserver.api import DeleteOptions
+from asched.apiserver.cluster import Cluster
+from asched.apiserver.errors import ApiError
+from asched.apiserver.store import ADDED, DELETED, Change
+
+Object = dict[str, Any]
+
+ZONES = ("zone-a", "zone-b", "zone-c")
+REGION = "region-1"
+KUBELET_VERSION = "v1.36.2-asched"
+_SUBNET = 10 << 24
+_READY = {
+    "type": "Ready",
+    "status": "True",
+    "reason": "KubeletReady",
+    "message": "kubelet is posting ready status",
+}
+
+
+def dotted(address: int) -> str:
+    """An IPv4 address from its number."""
+    return ".".join(str(address >> shift & 255) for shift in (24, 16, 8, 0))
+
+
+def simulated_node(
+    name: str,
+    *,
+    capacity: Mapping[str, str],
+    labels: Mapping[str, str] | None = None,
+    index: int = 0,
+    ready_since: str | None = None,
+) -> Object:
+    """A node object that is Ready.
+
+    :param capacity: quantities by resource, ``pods`` among them; all of it is allocatable.
+    :param index: number of the node, from which its address follows.
+    :param ready_since: time of the Ready condition. Heartbeats are in the nodes' leases; the
+        condition's own time stands still.
+    """
+    own = {
+        "kubernetes.io/hostname": name,
+        "kubernetes.io/os": "linux",
+        "kubernetes.io/arch": "amd64",
+        **(labels or {}),
+    }
+    return {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "metadata": {"name": name, "labels": own},
+        "spec": {},
+        "status": {
+            "capacity": dict(capacity),
+            "allocatable": dict(capacity),
+            "conditions": [
+                {**_READY, "lastHeartbeatTime": ready_since, "lastTransitionTime": ready_since}
+            ],
+            "addresses": [
+                {"type": "InternalIP", "address": dotted(_SUBNET + (255 << 16) + index + 1)},
+                {"type": "Hostname", "address": name},
+            ],
+            "nodeInfo": {
+                "kubeletVersion": KUBELET_VERSION,
+                "containerRuntimeVersion": "simulated://1",
+                "osImage": "simulated",
+                "kernelVersion": "simulated",
+                "operatingSystem": "linux",
+                "architecture": "amd64",
+            },
+        },
+    }
+
+
+DEFAULT_CAPACITY = {
+    "cpu": "16",
+    "memory": "64Gi",
+    "ephemeral-storage": "200Gi",
+    "pods": "110",
+}
+
+
+def simulated_nodes(
+    count: int, *, prefix: str = "node-", ready_since: str | None = None
+) -> Iterator[Object]:
+    """``count`` like nodes, spread over three zones."""
+    width = max(4, len(str(max(0, count - 1))))
+    for index in range(count):
+        labels = {
+            "topology.kubernetes.io/zone": ZONES[index % len(ZONES)],
+            "topology.kubernetes.io/region": REGION,
+        }
+        yield simulated_node(
+            f"{prefix}{index:0{width}d}",
+            capacity=DEFAULT_CAPACITY,
+            labels=labels,
+            index=index,
+            ready_since=ready_since,
+        )
+
+
+RUN_SECONDS = "asched.dev/run-seconds"
+"""Annotation: seconds that the pod runs before it has succeeded; without it, it runs on."""
+LEASE_NAMESPACE = "kube-node-lease"
+LEASE_DURATION_S = 40
+_POD_NETWORK = (10 << 24) + (64 << 16)
+_POD_NETWORK_SIZE = 1 << 22
+_FINISHED = frozenset({"Succeeded", "Failed"})
+
+
+@dataclass(frozen=True, slots=True)
+class KubeletTimings:
+    """How long simulated kubelets take for things."""
+
+    start_s: float = 0.5
+    """From binding to Running."""
+    terminate_s: float = 0.2
+    """From the deletion request to the pod's end; never more than its grace period."""
+    heartbeat_s: float | None = None
+    """Between renewals of the nodes' leases; None for no leases."""
+
+
+class Kubelets:
+    """The kubelets of all nodes of a cluster.
+
+    :param cluster: whose pods to run; its clock is theirs.
+
+    Run :meth:`run` as a task, or call :meth:`step` when the clock has moved.
+    """
+
+    def __init__(self, cluster: Cluster, timings: KubeletTimings | None = None) -> None:
+        self._cluster = cluster
+        self._api = cluster.api
+        self._pods = cluster.resource("pods")
+        self._timings = timings or KubeletTimings()
+        self._timers: list[tuple[float, int, Callable[[str, str], None], str, str]] = []
+        self._sequence = itertools.count()
+        self._addresses = itertools.count()
+        self._wake = asyncio.Event()
+        self._stops: list[Callable[[], None]] = []
+        self.started_pods = 0
+        self.finished_pods = 0
+
+    def attach(self) -> None:
+        """Begin to look after the pods there are and all later ones."""
+        self._stops = [
+            self._cluster.listen("pods", self._on_pod),
+            self._cluster.listen("nodes", self._on_node),
+        ]
+        for stored in self._cluster.stored("pods"):
+            self._consider(stored.obj)
+        nodes = self._cluster.stored("nodes")
+        for index, stored in enumerate(nodes):
+            self._begin_heartbeats(stored.obj, index / len(nodes))
+
+    def detach(self) -> None:
+        """Look after nothing any more."""
+        for stop in self._stops:
+            stop()
+        self._stops = []
+        self._timers.clear()
+
+    async def run(self) -> None:
+        """Serve until cancelled."""
+        self.attach()
+        try:
+            while True:
+                self._wake.clear()
+                wait_s = self.step()
+                try:
+                    async with asyncio.timeout(wait_s):
+                        await self._wake.wait()
+                except TimeoutError:
+                    continue
+        finally:
+            self.detach()
+
+    def step(self) -> float | None:
+        """Do everything that is due; the answer is seconds until the next thing, None for none."""
+        while self._timers:
+            due_s = self._timers[0][0]
+            left_s = due_s - self._api.clock()
+            if left_s > 0:
+                return left_s
+            _, _, action, key, uid = heapq.heappop(self._timers)
+            action(key, uid)
+        return None
+
+    def _later(
+        self, delay_s: float, action: Callable[[str, str], None], key: str, uid: str
+    ) -> None:
+        due_s = self._api.clock() + delay_s
+        timer = (due_s, next(self._sequence), action, key, uid)
+        heapq.heappush(self._timers, timer)
+        if self._timers[0] is timer:
+            self._wake.set()
+
+    # --- what happens in the cluster -----------------------------------------------------------
+
+    def _on_pod(self, change: Change) -> None:
+        if change.type != DELETED:
+            before = change.old.obj if change.old is not None else None
+            self._consider(change.new.obj, before)
+
+    def _on_node(self, change: Change) -> None:
+        if change.type != ADDED:
+            return
+        self._begin_heartbeats(change.new.obj, 0.0)
+        name = change.new.obj["metadata"]["name"]
+        for stored in self._cluster.stored("pods"):
+            if stored.obj["spec"].get("nodeName") == name:
+                self._consider(stored.obj)
+
+    def _begin_heartbeats(self, node: Object, phase: float) -> None:
+        """``phase``: which part of the interval to wait first, so that nodes take turns."""
+        if self._timings.heartbeat_s:
+            metadata = node["metadata"]
+            delay_s = phase * self._timings.heartbeat_s
+            self._later(delay_s, self._heartbeat, metadata["name"], metadata["uid"])
+
+    def _consider(self, pod: Object, before: Object | None = None) -> None:
+        metadata, spec = pod["metadata"], pod["spec"]
+        node_name = spec.get("nodeName")
+        if not node_name or self._api.find("nodes", "", node_name) is None:
+            return
+        key, uid = f"{metadata['namespace']}/{metadata['name']}", metadata["uid"]
+        if metadata.get("deletionTimestamp"):
+            if before is None or not before["metadata"].get("deletionTimestamp"):
+                grace_s = metadata.get("deletionGracePeriodSeconds") or 0
+                self._later(min(grace_s, self._timings.terminate_s), self._remove, key, uid)
+        elif before is None or not before["spec"].get("nodeName"):
+            self._begin(pod, key, uid)
+
+    def _begin(self, pod: Object, key: str, uid: str) -> None:
+        phase = pod["status"].get("phase")
+        if phase == "Pending":
+            self._later(self._timings.start_s, self._start, key, uid)
+        elif phase == "Running":
+            self._schedule_finish(pod, key, uid)
+
+    def _schedule_finish(self, pod: Object, key: str, uid: str) -> None:
+        text = (pod["metadata"].get("annotations") or {}).get(RUN_SECONDS)
+        if text is None:
+            return
+        try:
+            run_s = float(text)
+        except ValueError:
+            # A user's slip in an annotation: the pod runs on, as without it.
+            return
+        self._later(run_s, self._finish, key, uid)
+
+    # --- what kubelets do ----------------------------------------------------------------------
+
+    def _current(self, key: str, uid: str) -> Object | None:
+        namespace, _, name = key.partition("/")
+        stored = self._api.find("pods", namespace, name)
+        if stored is None or stored.obj["metadata"]["uid"] != uid:
+            return None
+        return stored.obj
+
+    def _write_status(self, pod: Object, status: Object) -> Object:
+        metadata = pod["metadata"]
+        return self._api.update(
+            self._pods,
+            metadata["namespace"],
+            metadata["name"],
+            lambda current: {**current, "status": {**current["status"], **status}},
+            subresource="status",
+        ).obj
+
+    def _start(self, key: str, uid: str) -> None:
+        pod = self._current(key, uid)
+        if pod is None or pod["metadata"].get("deletionTimestamp"):
+            return
+        if pod["status"].get("phase") != "Pending":
+            return
+        now = self._api.now_text()
+        address = dotted(_POD_NETWORK + 1 + next(self._addresses) % _POD_NETWORK_SIZE)
+        running = {"running": {"startedAt": now}}
+        status = {
+            "phase": "Running",
+            "conditions": _conditions(pod, now, ready=True),
+            "hostIP": self._host_address(pod),
+            "podIP": address,
+            "podIPs": [{"ip": address}],
+            "startTime": now,
+            "containerStatuses": _container_statuses(pod, running, ready=True),
+        }
+        self.started_pods += 1
+        self._schedule_finish(self._write_status(pod, status), key, uid)
+
+    def _finish(self, key: str, uid: str) -> None:
+        pod = self._current(key, uid)
+        if pod is None or pod["status"].get("phase") in _FINISHED:
+            return
+        now = self._api.now_text()
+        began = pod["status"].get("startTime") or now
+        ended = {
+            "terminated": {
+                "exitCode": 0,
+                "reason": "Completed",
+                "startedAt": began,
+                "finishedAt": now,
+            }
+        }
+        status = {
+            "phase": "Succeeded",
+            "conditions": _conditions(pod, now, ready=False),
+            "containerStatuses": _container_statuses(pod, ended, ready=False),
+        }
+        self.finished_pods += 1
+        self._write_status(pod, status)
+
+    def _remove(self, key: str, uid: str) -> None:
+        pod = self._current(key, uid)
+        if pod is None:
+            return
+        metadata = pod["metadata"]
+        options = DeleteOptions(grace_period_s=0, uid=uid)
+        self._api.delete(self._pods, metadata["namespace"], metadata["name"], options)
+
+    def _host_address(self, pod: Object) -> str:
+        node = self._api.find("nodes", "", pod["spec"]["nodeName"])
+        addresses = (node.obj.get("status") or {}).get("addresses") or () if node else ()
+        return next((a.get("address", "") for a in addresses if a.get("type") == "InternalIP"), "")
+
+    def _heartbeat(self, name: str, uid: str) -> None:
+        """Renew a node's lease, as long as there is the node."""
+        node = self._api.find("nodes", "", name)
+        if node is None or node.obj["metadata"]["uid"] != uid or not self._timings.heartbeat_s:
+            return
+        self._renew(name, f"{self._api.now_text()[:-1]}.000000Z")
+        self._later(self._timings.heartbeat_s, self._heartbeat, name, uid)
+
+    def _renew(self, name: str, renewed: str) -> None:
+        leases = self._cluster.resource("leases")
+        spec = {
+            "holderIdentity": name,
+            "leaseDurationSeconds": LEASE_DURATION_S,
+            "renewTime": renewed,
+        }
+        try:
+            self._api.update(leases, LEASE_NAMESPACE, name, lambda lease: {**lease, "spec": spec})
+        except ApiError as error:
+            if error.code != 404:
+                raise
+            self._api.create(leases, LEASE_NAMESPACE, {"metadata": {"name": name}, "spec": spec})
+
+
+_POD_CONDITIONS = ("PodReadyToStartContainers", "Initialized", "Ready", "ContainersReady")
+
+
+def _conditions(pod: Object, now: str, *, ready: bool) -> list[Object]:
+    """The kubelet's conditions of a pod; others (PodScheduled, DisruptionTarget) stay."""
+    kept = [
+        condition
+        for condition in pod["status"].get("conditions") or ()
+        if condition.get("type") not in _POD_CONDITIONS
+    ]
+    made = []
+    for kind in _POD_CONDITIONS:
+        holds = ready or kind == "Initialized"
+        condition = {
+            "type": kind,
+            "status": "True" if holds else "False",
+            "lastProbeTime": None,
+            "lastTransitionTime": now,
+        }
+        if not ready and kind != "PodReadyToStartContainers":
+            condition["reason"] = "PodCompleted"
+        made.append(condition)
+    return [*made, *kept]
+
+
+def _container_statuses(pod: Object, state: Object, *, ready: bool) -> list[Object]:
+    return [
+        {
+            "name": container["name"],
+            "image": container.get("image", ""),
+            "imageID": "",
+            "lastState": {},
+            "ready": ready,
+            "restartCount": 0,
+            "started": ready,
+            "state": state,
+        }
+        for container in pod["spec"].get("containers") or ()
+    ]

@@ -1,0 +1,160 @@
+"""How objects are written into answers: whole, as metadata only, or as tables.
+
+Server-side tables: the columns that ``kubectl get`` shows.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Protocol
+
+from asched.apiserver.cells import Column, row_cells
+from asched.apiserver.columns import columns_for, custom_columns
+from asched.apiserver.listing import Page
+from asched.apiserver.resources import ResourceType
+from asched.apiserver.store import Stored, View, encode, watch_line
+from asched.apiserver.watch import WatchEvent
+
+if TYPE_CHECKING:
+    from asched.apiserver.api import ObjectApi
+
+
+Object = dict[str, Any]
+
+
+class Rendering(Protocol):
+    """Writes objects, lists and watch events in the form a client asked for."""
+
+    def one(self, stored: Stored) -> bytes: ...
+
+    def many(self, page: Page) -> bytes: ...
+
+    def event(self, event: WatchEvent) -> bytes: ...
+
+
+def list_meta(page: Page) -> Object:
+    meta: Object = {"resourceVersion": str(page.rv)}
+    if page.continue_token:
+        meta["continue"] = page.continue_token
+    if page.remaining is not None:
+        meta["remainingItemCount"] = page.remaining
+    return meta
+
+
+class WholeObjects:
+    """Objects as they are: bytes that were encoded when they were written."""
+
+    def __init__(self, resource: ResourceType, view: View | None) -> None:
+        self._resource = resource
+        self._view = view
+        # Items of a built-in type's list bear no kind and apiVersion; custom resources' do.
+        prefix = encode({"kind": resource.kind, "apiVersion": resource.group_version})
+        self._skipped = 0 if resource.custom else len(prefix)
+
+    def one(self, stored: Stored) -> bytes:
+        return stored.encoded_as(self._view)
+
+    def many(self, page: Page) -> bytes:
+        head = encode(
+            {
+                "kind": self._resource.kind_of_list,
+                "apiVersion": self._resource.group_version,
+                "metadata": list_meta(page),
+            }
+        )
+        view, skipped = self._view, self._skipped
+        if skipped:
+            items = b",".join([b"{" + item.encoded_as(view)[skipped:] for item in page.items])
+        else:
+            items = b",".join([item.encoded_as(view) for item in page.items])
+        return b'%b,"items":[%b]}\n' % (head[:-1], items)
+
+    def event(self, event: WatchEvent) -> bytes:
+        return event.line(self._view)
+
+
+def partial_metadata(stored: Stored) -> Object:
+    return {
+        "kind": "PartialObjectMetadata",
+        "apiVersion": "meta.k8s.io/v1",
+        "metadata": stored.obj["metadata"],
+    }
+
+
+class MetadataOnly:
+    """PartialObjectMetadata: what garbage collectors and metadata informers ask for."""
+
+    def one(self, stored: Stored) -> bytes:
+        return encode(partial_metadata(stored))
+
+    def many(self, page: Page) -> bytes:
+        return encode(
+            {
+                "kind": "PartialObjectMetadataList",
+                "apiVersion": "meta.k8s.io/v1",
+                "metadata": list_meta(page),
+                "items": [partial_metadata(stored) for stored in page.items],
+            }
+        )
+
+    def event(self, event: WatchEvent) -> bytes:
+        return watch_line(event.type, encode(partial_metadata(event.stored)))
+
+
+class TableRendering:
+    """Writes objects as rows of a meta.k8s.io/v1 Table.
+
+    :param include_object: ``None``, ``Metadata`` or ``Object``: what each row carries along.
+    """
+
+    def __init__(self, resource: ResourceType, api: ObjectApi, include_object: str) -> None:
+        self._api = api
+        self._include = include_object
+        self._columns: tuple[Column, ...] = columns_for(resource.storage_key) or _custom(
+            api, resource
+        )
+        self._definitions_sent = False
+
+    def _row(self, stored: Stored) -> Object:
+        row: Object = {"cells": row_cells(self._columns, stored.obj, self._api.clock())}
+        if self._include == "Object":
+            row["object"] = stored.obj
+        elif self._include != "None":
+            row["object"] = partial_metadata(stored)
+        return row
+
+    def _table(self, metadata: Object, items: list[Stored], *, definitions: bool) -> bytes:
+        columns = [column.definition() for column in self._columns] if definitions else None
+        return encode(
+            {
+                "kind": "Table",
+                "apiVersion": "meta.k8s.io/v1",
+                "metadata": metadata,
+                "columnDefinitions": columns,
+                "rows": [self._row(stored) for stored in items],
+            }
+        )
+
+    def one(self, stored: Stored) -> bytes:
+        metadata = {"resourceVersion": str(stored.rv)}
+        return self._table(metadata, [stored], definitions=True)
+
+    def many(self, page: Page) -> bytes:
+        return self._table(list_meta(page), page.items, definitions=True)
+
+    def event(self, event: WatchEvent) -> bytes:
+        # Only the first event of a watch carries the column definitions.
+        first, self._definitions_sent = not self._definitions_sent, True
+        metadata = {"resourceVersion": str(event.stored.rv)}
+        table = self._table(metadata, [event.stored], definitions=first)
+        return watch_line(event.type, table)
+
+
+def _custom(api: ObjectApi, resource: ResourceType) -> tuple[Column, ...]:
+    if not resource.custom:
+        return custom_columns([])
+    definition = api.find("customresourcedefinitions.apiextensions.k8s.io", "", resource.qualified)
+    versions = definition.obj["spec"].get("versions") or [] if definition else []
+    for version in versions:
+        if version["name"] == resource.version:
+            return custom_columns(version.get("additionalPrinterColumns") or [])
+    return custom_columns([])

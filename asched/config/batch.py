@@ -1,0 +1,246 @@
+"""kube-batch's own configuration: which actions run, and which plugins take part.
+
+    actions: "reclaim, allocate, backfill, preempt"
+    tiers:
+    - plugins:
+      - name: gang
+        enablePreemptable: false
+
+It is read as kube-batch reads it: what it does not know is ignored, every callback is enabled unless
+switched off, a number or a boolean is taken for text where text belongs, and booleans are YAML 1.1's
+(``yes``, ``on``).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import msgspec
+import yaml
+
+from asched.batch.registry import SessionRegistry
+from asched.config.settings import BatchSettings
+from asched.config.yaml import read_limited
+from asched.framework.runtime.strict import nearest
+from asched.framework.sessions import Callback, Compatibility, PluginOption, SessionSpec, Tier
+
+DEFAULT_CONF: Final = """\
+actions: "allocate, backfill"
+tiers:
+- plugins:
+  - name: priority
+  - name: gang
+- plugins:
+  - name: drf
+  - name: predicates
+  - name: proportion
+  - name: nodeorder
+"""
+"""What kube-batch does where it is given no configuration."""
+
+_PREFIX: Final = "tag:yaml.org,2002:"
+_BOOLEANS: Final = {
+    **dict.fromkeys(("y", "yes", "true", "on"), True),
+    **dict.fromkeys(("n", "no", "false", "off"), False),
+}
+_TEXT_TAGS: Final = frozenset(
+    f"{_PREFIX}{kind}" for kind in ("str", "int", "float", "bool", "timestamp", "value")
+)
+
+
+class ConfError(ValueError):
+    """The configuration cannot be used."""
+
+
+class ConfSyntaxError(ConfError):
+    """The text is not YAML, or not of the form that a configuration has."""
+
+
+class UnknownActionError(ConfError):
+    """An action that nobody offers. The text is kube-batch's."""
+
+    def __init__(self, written: str) -> None:
+        super().__init__(f"failed to found Action {written}, ignore it")
+        self.name = written.strip()
+
+
+class SessionConf(msgspec.Struct, frozen=True):
+    """What such a file says, names resolved."""
+
+    actions: tuple[str, ...]
+    tiers: tuple[Tier, ...] = ()
+
+    @property
+    def plugin_names(self) -> tuple[str, ...]:
+        """Every plugin, each once, in order of first mention."""
+        return tuple(dict.fromkeys(option.name for tier in self.tiers for option in tier))
+
+
+def parse_conf(text: str, known_actions: Collection[str]) -> SessionConf:
+    """Read a configuration.
+
+    Raises :class:`ConfSyntaxError`, and :class:`UnknownActionError` for an action that is not among
+    ``known_actions``. Unknown plugins are left to the caller.
+    """
+    try:
+        root = next(iter(yaml.compose_all(text, Loader=yaml.SafeLoader)), None)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        where = f"line {mark.line + 1}: " if mark else ""
+        raise ConfSyntaxError(f"yaml: {where}{error.problem or error.context}") from None
+    except (yaml.YAMLError, RecursionError) as error:
+        raise ConfSyntaxError(f"yaml: {' '.join(str(error).split())}") from None
+    fields = _mapping(root)
+    # kube-batch splits first and trims while it looks up, so an error shows what is between commas.
+    written = _text(fields.get("actions")).split(",")
+    for action in written:
+        if action.strip() not in known_actions:
+            raise UnknownActionError(action)
+    actions = tuple(action.strip() for action in written)
+    return SessionConf(actions, tuple(_tier(node) for node in _sequence(fields.get("tiers"))))
+
+
+def _tier(node: yaml.Node) -> Tier:
+    return tuple(_plugin(option) for option in _sequence(_mapping(node).get("plugins")))
+
+
+def _plugin(node: yaml.Node) -> PluginOption:
+    fields = _mapping(node)
+    flags = {callback: fields.get(callback.value) for callback in Callback}
+    disabled = [callback for callback, flag in flags.items() if not _flag(flag)]
+    arguments = _mapping(fields.get("arguments"))
+    return PluginOption(
+        _text(fields.get("name")),
+        tuple(sorted(disabled)),
+        {key: _text(value) for key, value in arguments.items()},
+    )
+
+
+# -- YAML as Go reads it into typed fields --------------------------------------------------------
+
+
+def _mapping(node: yaml.Node | None) -> dict[str, yaml.Node]:
+    """The fields by name; of one given twice the last counts."""
+    if node is None or _is_null(node):
+        return {}
+    if not isinstance(node, yaml.MappingNode):
+        raise _mismatch(node, "a mapping")
+    return dict(_fields(node))
+
+
+def _fields(node: yaml.MappingNode) -> Iterator[tuple[str, yaml.Node]]:
+    for key, value in node.value:
+        if key.tag == f"{_PREFIX}merge":
+            merged = value.value if isinstance(value, yaml.SequenceNode) else [value]
+            for mapping in reversed(merged):
+                yield from _mapping(mapping).items()
+    for key, value in node.value:
+        if isinstance(key, yaml.ScalarNode) and key.tag != f"{_PREFIX}merge":
+            yield str(key.value), value
+
+
+def _sequence(node: yaml.Node | None) -> list[yaml.Node]:
+    if node is None or _is_null(node):
+        return []
+    if not isinstance(node, yaml.SequenceNode):
+        raise _mismatch(node, "a list")
+    return list(node.value)
+
+
+def _text(node: yaml.Node | None) -> str:
+    if node is None or _is_null(node):
+        return ""
+    if not isinstance(node, yaml.ScalarNode) or node.tag not in _TEXT_TAGS:
+        raise _mismatch(node, "a text")
+    return str(node.value)
+
+
+def _flag(node: yaml.Node | None) -> bool:
+    """Absent is on."""
+    if node is None or _is_null(node):
+        return True
+    plain = isinstance(node, yaml.ScalarNode) and node.style is None
+    value = _BOOLEANS.get(str(node.value).lower()) if plain else None
+    if value is None:
+        raise _mismatch(node, "a boolean")
+    return value
+
+
+def _is_null(node: yaml.Node) -> bool:
+    return bool(node.tag == f"{_PREFIX}null")
+
+
+def _mismatch(node: yaml.Node, wanted: str) -> ConfSyntaxError:
+    line = node.start_mark.line + 1
+    if isinstance(node, yaml.ScalarNode):
+        found = f'"{node.value}"'
+    else:
+        found = "a mapping" if isinstance(node, yaml.MappingNode) else "a list"
+    return ConfSyntaxError(f"yaml: line {line}: expected {wanted}, found {found}")
+
+
+class ReadConf(NamedTuple):
+    """A session's configuration as it is to be used."""
+
+    spec: SessionSpec
+    fault: str = ""
+    """Why it is the default and not what the file says; empty where it is what the file says."""
+    notes: tuple[str, ...] = ()
+    """What the file says in vain, a line each."""
+
+
+def read_conf(settings: BatchSettings, registry: SessionRegistry) -> ReadConf:
+    """Read the file and resolve its names. One that is not to be read, or is no configuration, is
+    replaced by kube-batch's default.
+
+    Raises :class:`ConfError`, in one line with the file's name, for an action or a plugin that is not
+    installed. In compatibility mode an unknown plugin is passed over, as kube-batch does.
+    """
+    fault = ""
+    try:
+        text = DEFAULT_CONF
+        if settings.conf:
+            text = read_limited(Path(settings.conf)).decode("utf-8-sig")
+        conf = parse_conf(text, registry.action_names)
+    except (OSError, UnicodeDecodeError) as error:
+        fault, conf = f"cannot be read: {error}", _default(registry)
+    except ConfSyntaxError as error:
+        fault, conf = str(error), _default(registry)
+    except UnknownActionError as error:
+        known = registry.action_names
+        raise ConfError(
+            f'{settings.conf}: unknown action "{error.name}"; {_hint(error.name, known)}'
+        ) from None
+    notes = _unknown_plugins(settings, conf, registry)
+    spec = SessionSpec(
+        settings.scheduler_name,
+        conf.actions,
+        conf.tiers,
+        settings.default_queue,
+        settings.compatibility,
+        settings.period.total_seconds(),
+    )
+    where = f"{settings.conf}: {fault}; kube-batch's default configuration is used"
+    return ReadConf(spec, where if fault else "", notes)
+
+
+def _default(registry: SessionRegistry) -> SessionConf:
+    return parse_conf(DEFAULT_CONF, registry.action_names)
+
+
+def _unknown_plugins(
+    settings: BatchSettings, conf: SessionConf, registry: SessionRegistry
+) -> tuple[str, ...]:
+    known = registry.plugin_names
+    unknown = [name for name in conf.plugin_names if name not in known]
+    if unknown and settings.compatibility is not Compatibility.KUBE_BATCH:
+        name = unknown[0]
+        raise ConfError(f'{settings.conf}: unknown plugin "{name}"; {_hint(name, known)}')
+    return tuple(f'{settings.conf}: plugin "{name}" is not known and left out' for name in unknown)
+
+
+def _hint(name: str, known: Sequence[str]) -> str:
+    guess = nearest(name, known)
+    return f"did you mean {guess}?" if guess else f"expected one of {', '.join(known)}"

@@ -1,0 +1,242 @@
+"""The configuration file: a KubeSchedulerConfiguration, asched's own settings, or both.
+
+The documents may come in either order; what is left out has its defaults. Reading finds every
+mistake of the file, and each is one line: file, line, document, path inside it, what would be right.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path as FilePath
+
+import msgspec
+
+from asched.batch.registry import SessionRegistry
+from asched.config import kube_scheduler as kube_config
+from asched.config import settings as config_settings
+from asched.config.batch import ConfError, read_conf
+from asched.config.kube_scheduler import KubeSchedulerConfiguration, decode_with_problems
+from asched.config.plugin_start import prepared
+from asched.config.registry import Registry
+from asched.config.resolve import OptionalPlugins, resolve_with_problems, without_effect
+from asched.config.settings import AschedConfiguration
+from asched.config.yaml import Document, YamlError, parse_documents, read_limited
+from asched.framework.runtime.profile import ProfileSpec
+from asched.framework.runtime.strict import Problem, StrictDecoder, nearest, quote
+from asched.framework.sessions import SessionSpec
+
+_API_VERSIONS = {
+    kube_config.KIND: kube_config.API_VERSION,
+    config_settings.KIND: config_settings.API_VERSION,
+}
+
+_ENTRY_DEPTH = 5
+"""Length of the shortest path to a single entry of a profile, ``profiles[0].pluginConfig[0].args``."""
+
+
+class ConfigFileError(ValueError):
+    """The file cannot be used; ``lines`` says why, one mistake a line."""
+
+    def __init__(self, lines: Iterable[str]) -> None:
+        self.lines = tuple(lines)
+        super().__init__("\n".join(self.lines))
+
+
+class Configuration(msgspec.Struct, frozen=True):
+    """All that configures the daemon."""
+
+    scheduler: KubeSchedulerConfiguration
+    settings: AschedConfiguration
+    profiles: tuple[ProfileSpec, ...]
+    warnings: tuple[str, ...] = ()
+    """What the file says in vain, a line each."""
+    sessions: tuple[SessionSpec, ...] = ()
+    """What batch sessions do, in the order of ``batch``."""
+    faults: tuple[str, ...] = ()
+    """What cannot be used and was replaced by defaults, a line each."""
+
+
+def load(path: FilePath | None, registry: Registry) -> Configuration:
+    """Read and resolve the file; all defaults where there is none.
+
+    Raises :class:`ConfigFileError` with every mistake found.
+    """
+    if path is None:
+        return parse("", "(defaults)", registry, empty_is_defaults=True)
+    return parse(read_text(path), str(path), registry)
+
+
+def read_text(path: FilePath) -> str:
+    """The text of a file. Raises :class:`ConfigFileError` where it cannot be had."""
+    try:
+        return read_limited(path).decode("utf-8-sig")
+    except OSError as error:
+        raise ConfigFileError([f"{path}: cannot be read: {error.strerror or error}"]) from None
+    except UnicodeDecodeError as error:
+        raise ConfigFileError(
+            [f"{path}: not UTF-8 text: {error.reason} at byte {error.start}"]
+        ) from None
+
+
+def parse(
+    text: str, name: str, registry: Registry, *, empty_is_defaults: bool = False
+) -> Configuration:
+    """As :func:`load`, from text; ``name`` stands for the file in messages."""
+    try:
+        documents = parse_documents(text)
+    except YamlError as error:
+        place = f"{name}:{error.line}" if error.line else name
+        raise ConfigFileError([f"{place}: not valid YAML: {error}"]) from None
+    if not documents and not empty_is_defaults:
+        raise ConfigFileError(
+            [f"{name}: holds no document; expected kind {' or '.join(_API_VERSIONS)}"]
+        )
+    reader = _Reader(name, registry)
+    numbered = [*enumerate(documents, 1)]
+    # First asched's own settings: they say which plugins profiles may do without.
+    for number, document in sorted(numbered, key=lambda entry: not _is_own(entry[1].value)):
+        reader.read(number, document)
+    return reader.configuration()
+
+
+class _Reader:
+    """Takes the documents of one file and gathers what is wrong with them."""
+
+    def __init__(self, name: str, registry: Registry) -> None:
+        self._name = name
+        self._registry = registry
+        self._errors: list[str] = []
+        self._errors_in: dict[int, list[str]] = {}
+        """By document."""
+        self._optional = OptionalPlugins()
+        self._warnings: list[str] = []
+        self._numbers: dict[str, int] = {}
+        self._scheduler = KubeSchedulerConfiguration()
+        self._profiles: tuple[ProfileSpec, ...] | None = None
+        self._settings = AschedConfiguration()
+        self._sessions: tuple[SessionSpec, ...] = ()
+        self._faults: tuple[str, ...] = ()
+
+    def read(self, number: int, document: Document) -> None:
+        kind, problem = _kind(document.value)
+        problems = [*document.problems, *([problem] if problem else [])]
+        if kind in self._numbers:
+            first = self._numbers[kind]
+            problems.append(Problem(("kind",), f"document {first} is of kind {kind} already"))
+        elif kind:
+            self._numbers[kind] = number
+            problems += self._decode(kind, number, document)
+        self._errors_in[number] = self._lines(number, document, problems)
+
+    def configuration(self) -> Configuration:
+        for number in sorted(self._errors_in):
+            self._errors += self._errors_in[number]
+        if self._settings.batch and self._profiles is None:
+            # Who only asks for sessions has another scheduler for all other pods.
+            self._profiles = ()
+        if self._profiles is None and not self._errors:
+            self._profiles, problems = resolve_with_problems(
+                self._scheduler, self._registry, self._optional
+            )
+            self._errors += [f"{self._name}: default configuration: {p}" for p in problems]
+        if self._profiles is not None and not self._errors:
+            self._prepare(self._profiles)
+        self._read_sessions()
+        if self._errors or self._profiles is None:
+            raise ConfigFileError(self._errors)
+        return Configuration(
+            self._scheduler,
+            self._settings,
+            self._profiles,
+            tuple(self._warnings),
+            self._sessions,
+            self._faults,
+        )
+
+    def _prepare(self, profiles: tuple[ProfileSpec, ...]) -> None:
+        """Join to the profiles what the settings say of plugins."""
+        settings = self._settings.plugins
+        found = prepared(profiles, self._registry, settings)
+        self._profiles = found.profiles
+        self._errors += [f"{self._name}: {error}" for error in found.errors]
+        missing = self._optional.missing
+        self._warnings += [
+            f"{self._name}: without optional plugin {name}: {why}" for name, why in missing.items()
+        ]
+        self._warnings += [f"{self._name}: {warning}" for warning in found.warnings]
+        enabled = {name for profile in profiles for name in profile.plugin_names}
+        self._warnings += [
+            f"{self._name}: plugins: no effect: plugin {plugin.name} is enabled in no profile"
+            for plugin in settings
+            if plugin.name not in enabled and plugin.name not in missing
+        ]
+
+    def _read_sessions(self) -> None:
+        """Read kube-batch's own files, which the settings name."""
+        if not self._settings.batch:
+            return
+        registry, found = SessionRegistry.discover(), []
+        taken = {profile.scheduler_name for profile in self._profiles or ()}
+        for settings in self._settings.batch:
+            name = settings.scheduler_name
+            if name in taken:
+                self._errors.append(f'{self._name}: batch: "{name}" is a profile already')
+            try:
+                found.append(read_conf(settings, registry))
+            except ConfError as error:
+                self._errors.append(f"{self._name}: batch: {error}")
+        self._sessions = tuple(conf.spec for conf in found)
+        self._faults = tuple(conf.fault for conf in found if conf.fault)
+        self._warnings += [note for conf in found for note in conf.notes]
+
+    def _decode(self, kind: str, number: int, document: Document) -> list[Problem]:
+        if kind == config_settings.KIND:
+            decoder = StrictDecoder()
+            self._settings = (
+                decoder.decode(document.value, AschedConfiguration) or AschedConfiguration()
+            )
+            self._optional = OptionalPlugins(p.name for p in self._settings.plugins if p.optional)
+            return decoder.problems
+        config, problems = decode_with_problems(document.value)
+        if config is None:
+            return problems
+        self._scheduler = config
+        self._profiles, found = resolve_with_problems(config, self._registry, self._optional)
+        if problems:
+            # What was dropped for being wrong must not be blamed for being absent.
+            seen = {problem.path for problem in problems}
+            found = [p for p in found if len(p.path) >= _ENTRY_DEPTH and p.path not in seen]
+        if not problems and not found:
+            in_vain = without_effect(config, self._registry)
+            self._warnings += self._lines(number, document, in_vain)
+        return problems + found
+
+    def _lines(self, number: int, document: Document, problems: Iterable[Problem]) -> list[str]:
+        """The problems as lines, in the order of the file."""
+        placed = sorted((document.line(p.path), index, p) for index, p in enumerate(problems))
+        return [f"{self._name}:{line}: document {number}: {problem}" for line, _, problem in placed]
+
+
+def _is_own(value: object) -> bool:
+    return isinstance(value, dict) and value.get("kind") == config_settings.KIND
+
+
+def _kind(value: object) -> tuple[str | None, Problem | None]:
+    """Which of the known documents this is; None with the reason where it is none."""
+    listed = " or ".join(_API_VERSIONS)
+    if not isinstance(value, dict):
+        return None, Problem((), f"expected a mapping with apiVersion and kind {listed}")
+    kind, version = value.get("kind"), value.get("apiVersion")
+    if kind is None:
+        return None, Problem(("kind",), f"required; expected {listed}")
+    if not isinstance(kind, str) or kind not in _API_VERSIONS:
+        guess = nearest(str(kind), _API_VERSIONS)
+        hint = f"did you mean {guess}?" if guess else f"expected {listed}"
+        return None, Problem(("kind",), f"unknown value {quote(kind)}; {hint}")
+    wanted = _API_VERSIONS[kind]
+    if version is None:
+        return kind, Problem(("apiVersion",), f"required; expected {wanted}")
+    # The decoders say so of anything but a string, and KubeSchedulerConfiguration's of that too.
+    if isinstance(version, str) and version != wanted and kind == config_settings.KIND:
+        return kind, Problem(("apiVersion",), f"expected {wanted}, got {quote(version)}")
+    return kind, None

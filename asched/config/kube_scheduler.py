@@ -1,0 +1,298 @@
+"""KubeSchedulerConfiguration (kubescheduler.config.k8s.io/v1): its shape, defaults and validation.
+
+An unmodified file of kube-scheduler 1.36 decodes into :class:`KubeSchedulerConfiguration`; defaults
+and the rules of validation are that version's. What depends on plugins (merging, arguments) is in
+:mod:`asched.config.resolve`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Annotated, Any, Final
+from urllib.parse import urlsplit
+
+import msgspec
+
+from asched.framework.interface import ExtensionPoint
+from asched.framework.runtime.strict import ConfigurationError, Path, Problem, StrictDecoder, quote
+
+API_VERSION: Final = "kubescheduler.config.k8s.io/v1"
+KIND: Final = "KubeSchedulerConfiguration"
+DEFAULT_SCHEDULER_NAME: Final = "default-scheduler"
+
+Percentage = Annotated[int, msgspec.Meta(ge=0, le=100)]
+Weight = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
+
+
+class Section(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
+    """Base of all that is written in configuration files."""
+
+
+class PluginRef(Section, frozen=True):
+    """A plugin in a list; ``weight`` counts at Score, where 0 or none means 1."""
+
+    name: str
+    weight: Weight = 0
+
+
+class PluginSet(Section, frozen=True):
+    """What to enable and disable at an extension point; ``*`` disables all defaults."""
+
+    enabled: tuple[PluginRef, ...] = ()
+    disabled: tuple[PluginRef, ...] = ()
+
+
+class Plugins(Section, frozen=True):
+    """Plugins by extension point; ``multi_point`` means every point that a plugin serves."""
+
+    pre_enqueue: PluginSet = PluginSet()
+    queue_sort: PluginSet = PluginSet()
+    pre_filter: PluginSet = PluginSet()
+    filter: PluginSet = PluginSet()
+    post_filter: PluginSet = PluginSet()
+    pre_score: PluginSet = PluginSet()
+    score: PluginSet = PluginSet()
+    reserve: PluginSet = PluginSet()
+    permit: PluginSet = PluginSet()
+    pre_bind: PluginSet = PluginSet()
+    bind: PluginSet = PluginSet()
+    post_bind: PluginSet = PluginSet()
+    multi_point: PluginSet = PluginSet()
+
+    def at(self, point: ExtensionPoint) -> PluginSet:
+        found: PluginSet = getattr(self, point.name.lower())
+        return found
+
+
+class PluginConfig(Section, frozen=True):
+    """The arguments of a plugin, checked when the profile is resolved."""
+
+    name: str
+    args: dict[str, Any] = {}
+
+
+class ProfileConfig(Section, frozen=True):
+    """A profile as written. ``scheduler_name`` may be left out where there is one profile only."""
+
+    scheduler_name: str | None = None
+    percentage_of_nodes_to_score: Percentage | None = None
+    """Overrides the configuration's where given."""
+    plugins: Plugins = Plugins()
+    plugin_config: tuple[PluginConfig, ...] = ()
+
+
+class ZeroMeansDefault(Section, frozen=True):
+    """A section in which an empty string, a zero number or a zero duration stands for the default,
+    as in Kubernetes' component configuration."""
+
+    def __post_init__(self) -> None:
+        for field in msgspec.structs.fields(self):
+            value = getattr(self, field.name)
+            if not value and not isinstance(value, bool):
+                msgspec.structs.force_setattr(self, field.name, field.default)
+
+
+class ClientConnection(ZeroMeansDefault, frozen=True):
+    """How to reach the API server."""
+
+    kubeconfig: str = ""
+    accept_content_types: str = ""
+    content_type: str = "application/vnd.kubernetes.protobuf"
+    """Accepted and ignored: asched speaks JSON."""
+    qps: Annotated[float, msgspec.Meta(ge=0)] = 0.0
+    """Requests a second that may be kept up; 0 sets no limit. kube-scheduler's default of 50 would
+    be the limit of its throughput: API servers protect themselves by priority and fairness."""
+    burst: Annotated[int, msgspec.Meta(ge=0)] = 100
+
+
+class LeaderElection(ZeroMeansDefault, frozen=True):
+    """Which lease makes one of several schedulers the active one, and how it is kept."""
+
+    leader_elect: bool | None = None
+    """kube-scheduler takes part in an election unless told not to; asched only where told to: most run
+    as a single replica, and would wait for the lease of the kube-scheduler that they run beside."""
+    lease_duration: timedelta = timedelta(seconds=15)
+    renew_deadline: timedelta = timedelta(seconds=10)
+    retry_period: timedelta = timedelta(seconds=2)
+    resource_lock: str = "leases"
+    resource_name: str = "kube-scheduler"
+    resource_namespace: str = "kube-system"
+
+
+class ExtenderTLS(Section, frozen=True):
+    insecure: bool = False
+    server_name: str = ""
+    cert_file: str = ""
+    key_file: str = ""
+    ca_file: str = ""
+    cert_data: bytes = b""
+    key_data: bytes = b""
+    ca_data: bytes = b""
+
+
+class ManagedResource(Section, frozen=True):
+    name: str
+    ignored_by_scheduler: bool = False
+
+
+class Extender(Section, frozen=True):
+    """An HTTP service that takes part in filtering, scoring, preempting or binding."""
+
+    url_prefix: str
+    filter_verb: str = ""
+    preempt_verb: str = ""
+    prioritize_verb: str = ""
+    weight: int = 0
+    bind_verb: str = ""
+    enable_https: bool = msgspec.field(default=False, name="enableHTTPS")
+    tls_config: ExtenderTLS | None = None
+    http_timeout: timedelta = timedelta(seconds=5)
+    node_cache_capable: bool = False
+    managed_resources: tuple[ManagedResource, ...] = ()
+    ignorable: bool = False
+
+
+class KubeSchedulerConfiguration(Section, frozen=True):
+    """The whole document."""
+
+    api_version: str = API_VERSION
+    kind: str = KIND
+    parallelism: int = 16
+    """Accepted for compatibility: plugins answer for all nodes at once, there are no workers."""
+    leader_election: LeaderElection = LeaderElection()
+    client_connection: ClientConnection = ClientConnection()
+    enable_profiling: bool = True
+    enable_contention_profiling: bool = True
+    percentage_of_nodes_to_score: Percentage = 0
+    """0 looks at all nodes, where kube-scheduler takes a share that falls with the cluster's size."""
+    pod_initial_backoff_seconds: int = 1
+    pod_max_backoff_seconds: int = 10
+    profiles: tuple[ProfileConfig, ...] = ()
+    extenders: tuple[Extender, ...] = ()
+    delay_cache_until_active: bool = False
+
+    @property
+    def effective_profiles(self) -> tuple[ProfileConfig, ...]:
+        """The profiles, with the default for none and the default name for a single one."""
+        profiles = self.profiles or (ProfileConfig(),)
+        if len(profiles) == 1 and profiles[0].scheduler_name is None:
+            named = msgspec.structs.replace(profiles[0], scheduler_name=DEFAULT_SCHEDULER_NAME)
+            return (named,)
+        return profiles
+
+
+def decode_configuration(document: object) -> KubeSchedulerConfiguration:
+    """A parsed document (as from YAML or JSON) as a configuration, defaults filled in.
+
+    Raises :class:`ConfigurationError` with everything that is wrong in shape or value.
+    """
+    config, problems = decode_with_problems(document)
+    if config is None or problems:
+        raise ConfigurationError(problems)
+    return config
+
+
+def decode_with_problems(
+    document: object,
+) -> tuple[KubeSchedulerConfiguration | None, list[Problem]]:
+    """As :func:`decode_configuration`, but whatever is usable comes back beside the problems.
+
+    With problems the configuration serves to look for further ones, never to run.
+    """
+    decoder = StrictDecoder()
+    config = decoder.decode(document, KubeSchedulerConfiguration)
+    problems = decoder.problems
+    if config is not None:
+        seen = {problem.path for problem in problems}
+        problems += [problem for problem in _problems(config) if problem.path not in seen]
+    return config, problems
+
+
+def _problems(config: KubeSchedulerConfiguration) -> Iterator[Problem]:
+    """The rules that concern more than the type of one value."""
+    for field, given, wanted in (
+        ("apiVersion", config.api_version, API_VERSION),
+        ("kind", config.kind, KIND),
+    ):
+        if given != wanted:
+            yield Problem((field,), f"expected {wanted}, got {quote(given)}")
+    if config.parallelism <= 0:
+        yield _not_positive("parallelism", config.parallelism)
+    initial_s, max_s = config.pod_initial_backoff_seconds, config.pod_max_backoff_seconds
+    if initial_s <= 0:
+        yield _not_positive("podInitialBackoffSeconds", initial_s)
+    if max_s < initial_s:
+        yield Problem(
+            ("podMaxBackoffSeconds",),
+            f"must be at least podInitialBackoffSeconds ({initial_s}), got {max_s}",
+        )
+    if config.leader_election.leader_elect is not False:
+        for problem in leader_election_problems(config.leader_election):
+            yield Problem(("leaderElection", *problem.path), problem.message)
+    yield from _extender_problems(config.extenders)
+
+
+def _not_positive(field: str, value: int) -> Problem:
+    return Problem((field,), f"must be greater than 0, got {value}")
+
+
+_RENEW_JITTER: Final = 1.2
+"""client-go stretches the retry period by up to this factor."""
+
+
+def leader_election_problems(election: LeaderElection) -> Iterator[Problem]:
+    """kube-scheduler's rules for an election that is held; paths are within the section."""
+    for field, duration in (
+        ("leaseDuration", election.lease_duration),
+        ("renewDeadline", election.renew_deadline),
+        ("retryPeriod", election.retry_period),
+    ):
+        if duration <= timedelta():
+            yield Problem((field,), "must be greater than 0")
+    if election.lease_duration <= election.renew_deadline:
+        yield Problem(("leaseDuration",), "must be greater than renewDeadline")
+    if election.renew_deadline <= election.retry_period * _RENEW_JITTER:
+        yield Problem(("renewDeadline",), f"must be greater than {_RENEW_JITTER} times retryPeriod")
+    if election.resource_lock != "leases":
+        got = quote(election.resource_lock)
+        yield Problem(("resourceLock",), f"expected leases, got {got}")
+
+
+_MAX_EXTENDER_WEIGHT: Final = 2**31 - 1
+"""That of a plugin. Scores of 10 stay within 64 bits with it."""
+
+
+def _is_web_url(text: str) -> bool:
+    try:
+        parts = urlsplit(text)
+        return parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        return False
+
+
+def _extender_problems(extenders: tuple[Extender, ...]) -> Iterator[Problem]:
+    managed: set[str] = set()
+    for index, extender in enumerate(extenders):
+        path: Path = ("extenders", index)
+        if not _is_web_url(extender.url_prefix):
+            given = quote(extender.url_prefix)
+            yield Problem((*path, "urlPrefix"), f"expected an http or https URL, got {given}")
+        if extender.weight > _MAX_EXTENDER_WEIGHT:
+            got = quote(extender.weight)
+            yield Problem((*path, "weight"), f"must be at most {_MAX_EXTENDER_WEIGHT}, got {got}")
+        if extender.prioritize_verb and extender.weight <= 0:
+            yield Problem((*path, "weight"), "must be greater than 0 where prioritizeVerb is given")
+        for position, resource in enumerate(extender.managed_resources):
+            where = (*path, "managedResources", position, "name")
+            if resource.name in managed:
+                yield Problem(where, f"{quote(resource.name)} is managed by an extender already")
+            if "/" not in resource.name or "kubernetes.io/" in resource.name:
+                yield Problem(where, f"{quote(resource.name)} is not an extended resource's name")
+            managed.add(resource.name)
+    binders = [index for index, extender in enumerate(extenders) if extender.bind_verb]
+    for index in binders[1:]:
+        yield Problem(
+            ("extenders", index, "bindVerb"),
+            f"only one extender can bind, and extenders[{binders[0]}] does",
+        )

@@ -1,0 +1,416 @@
+"""A legacy Policy as a KubeSchedulerConfiguration.
+
+Predicates and priorities become plugins as the legacy registry of kube-scheduler 1.22 mapped them,
+in its order. What came after policies (scheduling gates, resource claims ...) keeps its defaults.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from datetime import timedelta
+from typing import Any, Final, NamedTuple
+
+import msgspec
+
+from asched.config.kube_scheduler import (
+    API_VERSION,
+    KIND,
+    Extender,
+    ExtenderTLS,
+    decode_with_problems,
+)
+from asched.config.policy import LegacyExtender, Policy, PredicatePolicy, PriorityPolicy
+from asched.config.registry import Registry
+from asched.config.resolve import default_plugins
+from asched.framework.interface import ExtensionPoint
+from asched.framework.runtime.strict import Path, Problem, nearest, quote
+from asched.model.quantity import format_duration
+
+_FIT: Final = "NodeResourcesFit"
+_LABELS: Final = "CheckNodeLabelPresence"
+
+_PREDICATES: Final[Mapping[str, tuple[str, ...]]] = {
+    "CheckNodeUnschedulable": ("NodeUnschedulable",),
+    "GeneralPredicates": (_FIT, "NodeName", "NodePorts", "NodeAffinity"),
+    "HostName": ("NodeName",),
+    "PodFitsHostPorts": ("NodePorts",),
+    "MatchNodeSelector": ("NodeAffinity",),
+    "PodFitsResources": (_FIT,),
+    "NoDiskConflict": ("VolumeRestrictions",),
+    "PodToleratesNodeTaints": ("TaintToleration",),
+    _LABELS: (),
+    "CheckServiceAffinity": (),
+    "MaxEBSVolumeCount": ("NodeVolumeLimits",),
+    "MaxGCEPDVolumeCount": ("NodeVolumeLimits",),
+    "MaxCSIVolumeCountPred": ("NodeVolumeLimits",),
+    "MaxAzureDiskVolumeCount": ("NodeVolumeLimits",),
+    "MaxCinderVolumeCount": ("NodeVolumeLimits",),
+    "CheckVolumeBinding": ("VolumeBinding",),
+    "NoVolumeZoneConflict": ("VolumeZone",),
+    "EvenPodsSpread": ("PodTopologySpread",),
+    "MatchInterPodAffinity": ("InterPodAffinity",),
+}
+"""Predicate to plugins, in the order in which predicates ran."""
+
+_OTHER_NAMES: Final = {
+    "PodFitsPorts": "PodFitsHostPorts",
+    "ServiceSpreadingPriority": "SelectorSpreadPriority",
+}
+
+_MANDATORY: Final = ("CheckNodeUnschedulable", "PodToleratesNodeTaints")
+_DEFAULT_PREDICATES: Final = (
+    "CheckNodeUnschedulable",
+    "GeneralPredicates",
+    "NoDiskConflict",
+    "PodToleratesNodeTaints",
+    "MaxEBSVolumeCount",
+    "MaxGCEPDVolumeCount",
+    "MaxCSIVolumeCountPred",
+    "MaxAzureDiskVolumeCount",
+    "CheckVolumeBinding",
+    "NoVolumeZoneConflict",
+    "EvenPodsSpread",
+    "MatchInterPodAffinity",
+)
+
+_RATIO: Final = "RequestedToCapacityRatio"
+_SPREADING: Final = ("EvenPodsSpreadPriority", "SelectorSpreadPriority")
+_PRIORITIES: Final[Mapping[str, str]] = {
+    "BalancedResourceAllocation": "NodeResourcesBalancedAllocation",
+    "EvenPodsSpreadPriority": "PodTopologySpread",
+    "ImageLocalityPriority": "ImageLocality",
+    "InterPodAffinityPriority": "InterPodAffinity",
+    "LeastRequestedPriority": _FIT,
+    "MostRequestedPriority": _FIT,
+    "NodeAffinityPriority": "NodeAffinity",
+    _RATIO: _FIT,
+    "SelectorSpreadPriority": "PodTopologySpread",
+    "TaintTolerationPriority": "TaintToleration",
+}
+"""Priority to plugin, in the order in which the legacy registry went through them."""
+
+_DEFAULT_PRIORITIES: Final[Mapping[str, int]] = {
+    "BalancedResourceAllocation": 1,
+    "EvenPodsSpreadPriority": 2,
+    "ImageLocalityPriority": 1,
+    "InterPodAffinityPriority": 1,
+    "LeastRequestedPriority": 1,
+    "NodeAffinityPriority": 1,
+    "NodePreferAvoidPodsPriority": 10000,
+    "SelectorSpreadPriority": 1,
+    "TaintTolerationPriority": 1,
+}
+
+_STRATEGIES: Final = {
+    "LeastRequestedPriority": "LeastAllocated",
+    "MostRequestedPriority": "MostAllocated",
+    _RATIO: _RATIO,
+}
+
+_EXAMPLES: Final = "docs/map-reduce-priorities.md shows it as a plugin"
+_NO_COUNTERPART: Final[Mapping[str, str]] = {
+    "CheckServiceAffinity": f"no counterpart; {_EXAMPLES}",
+    "NodePreferAvoidPodsPriority": (
+        "no counterpart: the annotation scheduler.alpha.kubernetes.io/preferAvoidPods is not read"
+        " any more; taint such nodes with the effect PreferNoSchedule"
+    ),
+    "EqualPriority": "left out: it made no difference",
+}
+
+_ALWAYS: Final = (
+    "SchedulingGates",
+    "PrioritySort",
+    "DynamicResources",
+    "DefaultPreemption",
+    "DefaultBinder",
+    "NodeDeclaredFeatures",
+)
+"""Neither predicates nor priorities."""
+
+_FILTERING: Final = (
+    ExtensionPoint.PRE_FILTER,
+    ExtensionPoint.FILTER,
+    ExtensionPoint.RESERVE,
+    ExtensionPoint.PRE_BIND,
+)
+_SCORING: Final = (ExtensionPoint.PRE_SCORE, ExtensionPoint.SCORE)
+
+
+class Conversion(NamedTuple):
+    """A configuration as plain values, and what of the policy is not or not quite in it."""
+
+    document: dict[str, Any]
+    notices: list[Problem]
+
+
+def convert(policy: Policy, registry: Registry) -> tuple[Conversion, list[Problem]]:
+    """The policy in today's terms. With problems (unknown names, impossible extenders) the
+    conversion does not count."""
+    converter = _Converter(policy, registry)
+    document = converter.document()
+    # Extenders have the same fields at the same places.
+    _, found = decode_with_problems(document)
+    problems = [problem for problem in found if problem.path[:1] == ("extenders",)]
+    return Conversion(document, converter.notices), [*converter.problems, *problems]
+
+
+class _Converter:
+    def __init__(self, policy: Policy, registry: Registry) -> None:
+        self._policy = policy
+        self._registry = registry
+        self.notices: list[Problem] = []
+        self.problems: list[Problem] = []
+        self._points: dict[ExtensionPoint, dict[str, int]] = {}
+        self._arguments: dict[str, dict[str, Any]] = {}
+
+    def document(self) -> dict[str, Any]:
+        policy = self._policy
+        self._predicates()
+        self._priorities()
+        if policy.hard_pod_affinity_symmetric_weight:
+            weight = policy.hard_pod_affinity_symmetric_weight
+            self._arguments["InterPodAffinity"] = {"hardPodAffinityWeight": weight}
+        if policy.always_check_all_predicates:
+            where: Path = ("alwaysCheckAllPredicates",)
+            self._tell(where, "no counterpart: the first filter that refuses a node is the last")
+        profile: dict[str, Any] = {"schedulerName": "default-scheduler", "plugins": self._plugins()}
+        enabled = {name for plugins in self._points.values() for name in plugins}
+        arguments = [
+            {"name": name, "args": args}
+            for name, args in sorted(self._arguments.items())
+            if name in enabled
+        ]
+        if arguments:
+            profile["pluginConfig"] = arguments
+        document: dict[str, Any] = {"apiVersion": API_VERSION, "kind": KIND, "profiles": [profile]}
+        if policy.extenders:
+            document["extenders"] = [_extender(extender) for extender in policy.extenders]
+        return document
+
+    def _tell(self, path: Path, message: str) -> None:
+        self.notices.append(Problem(path, message))
+
+    # -- predicates ---------------------------------------------------------------------------
+
+    def _predicates(self) -> None:
+        given = self._policy.predicates
+        places: dict[str, Path] = {}
+        if given is None:
+            places = dict.fromkeys(_DEFAULT_PREDICATES, ("predicates",))
+        for index, predicate in enumerate(given or ()):
+            path: Path = ("predicates", index)
+            name = self._predicate_name(predicate, path)
+            if name in _NO_COUNTERPART:
+                self._tell((*path, "name"), f"{quote(predicate.name)}: {_NO_COUNTERPART[name]}")
+            elif name:
+                places.setdefault(name, path)
+        for name in _MANDATORY:
+            places.setdefault(name, ("predicates",))
+        for name, plugins in _PREDICATES.items():
+            if name in places:
+                for plugin in plugins:
+                    self._enable(plugin, _FILTERING, places[name])
+        self._required_labels()
+
+    def _predicate_name(self, predicate: PredicatePolicy, path: Path) -> str:
+        """The name that the legacy registry knew it by; empty (a problem) for none."""
+        name = _old_name(predicate.name)
+        if name in _PREDICATES:
+            return name
+        if predicate.argument is None:
+            return self._unknown(predicate.name, "predicate", _PREDICATES, path)
+        return "CheckServiceAffinity" if predicate.argument.service_affinity else _LABELS
+
+    def _required_labels(self) -> None:
+        """``labelsPresence`` as an affinity that is added to every pod's own."""
+        expressions = []
+        for index, predicate in enumerate(self._policy.predicates or ()):
+            presence = predicate.argument.labels_presence if predicate.argument else None
+            path: Path = ("predicates", index)
+            if predicate.argument is not None and _old_name(predicate.name) in _PREDICATES:
+                self._tell((*path, "argument"), "left out: it had no effect under this name")
+                continue
+            if presence is None:
+                continue
+            self._enable("NodeAffinity", _FILTERING, path)
+            operator = "Exists" if presence.presence else "DoesNotExist"
+            expressions += [{"key": label, "operator": operator} for label in presence.labels]
+            self._tell(
+                path,
+                f"{quote(predicate.name)} became the addedAffinity of NodeAffinity, which also"
+                " honours the node selectors and affinities of pods",
+            )
+        if expressions:
+            terms = {"nodeSelectorTerms": [{"matchExpressions": expressions}]}
+            required = {"requiredDuringSchedulingIgnoredDuringExecution": terms}
+            self._arguments["NodeAffinity"] = {"addedAffinity": required}
+
+    # -- priorities ---------------------------------------------------------------------------
+
+    def _priorities(self) -> None:
+        given = self._policy.priorities
+        places: dict[str, tuple[Path, int]] = {}
+        if given is None:
+            places = {
+                name: (("priorities",), weight) for name, weight in _DEFAULT_PRIORITIES.items()
+            }
+        for index, priority in enumerate(given or ()):
+            path: Path = ("priorities", index)
+            name = self._priority_name(priority, path)
+            if name in places:
+                self._tell(path, f"{quote(priority.name)} is given twice: the last one counts")
+            if name:
+                places[name] = path, priority.weight
+        for name, (path, _) in places.items():
+            if name in _NO_COUNTERPART:
+                where = path if given is None else (*path, "name")
+                self._tell(where, f"{name}: {_NO_COUNTERPART[name]}")
+        self._spreading(places)
+        strategy = ""
+        for name, plugin in _PRIORITIES.items():
+            if name not in places:
+                continue
+            path, weight = places[name]
+            if name in _STRATEGIES:
+                if strategy:
+                    self._tell(
+                        path,
+                        f"{name} has no counterpart beside {strategy}: {_FIT} has one strategy",
+                    )
+                    continue
+                strategy = name
+            self._enable(plugin, _SCORING, path, weight)
+        self._strategy(strategy)
+
+    def _priority_name(self, priority: PriorityPolicy, path: Path) -> str:
+        """The name that the legacy registry knew it by; empty for none."""
+        name = _old_name(priority.name)
+        argument = priority.argument
+        if name != _RATIO and (name in _PRIORITIES or name in _NO_COUNTERPART):
+            return name
+        if argument is None and name == _RATIO:
+            missing = "required: requestedToCapacityRatioArguments"
+            self.problems.append(Problem((*path, "argument"), missing))
+            return ""
+        if argument is None:
+            return self._unknown(priority.name, "priority", _PRIORITIES, path)
+        if argument.requested_to_capacity_ratio_arguments is not None:
+            return _RATIO
+        kind = "serviceAntiAffinity" if argument.service_anti_affinity else "labelPreference"
+        what = {
+            "serviceAntiAffinity": f"no counterpart; {_EXAMPLES}, and PodTopologySpread with"
+            " defaultConstraints spreads over any label",
+            "labelPreference": "no counterpart; a preferred addedAffinity of NodeAffinity comes near,"
+            " under the weight of NodeAffinity",
+        }
+        self._tell((*path, "argument", kind), f"{quote(priority.name)}: {what[kind]}")
+        return ""
+
+    def _spreading(self, places: Mapping[str, tuple[Path, int]]) -> None:
+        """Two priorities became one plugin: it has the weight of the first, and spreads pods without
+        constraints of their own only with the second."""
+        even, selector = (places.get(name) for name in _SPREADING)
+        if selector is not None:
+            self._arguments["PodTopologySpread"] = {"defaultingType": "System"}
+        elif even is not None:
+            self._arguments["PodTopologySpread"] = {"defaultingType": "List"}
+        if even is not None and selector is not None and even[1] != selector[1]:
+            self._tell(
+                selector[0],
+                f"SelectorSpreadPriority is part of PodTopologySpread, with the weight {even[1]} of"
+                f" EvenPodsSpreadPriority in place of {selector[1]}",
+            )
+
+    def _strategy(self, priority: str) -> None:
+        if priority not in _STRATEGIES:
+            return
+        cpu_and_memory = [{"name": "cpu", "weight": 1}, {"name": "memory", "weight": 1}]
+        strategy: dict[str, Any] = {"type": _STRATEGIES[priority], "resources": cpu_and_memory}
+        ratio = self._ratio_arguments() if priority == _RATIO else None
+        if ratio is not None:
+            shape = msgspec.to_builtins(ratio.shape)
+            strategy["requestedToCapacityRatio"] = {"shape": shape}
+            if ratio.resources:
+                strategy["resources"] = [
+                    {"name": resource.name, "weight": resource.weight or 1}
+                    for resource in ratio.resources
+                ]
+        self._arguments[_FIT] = {"scoringStrategy": strategy}
+
+    def _ratio_arguments(self) -> Any:
+        found = None
+        for priority in self._policy.priorities or ():
+            if priority.argument is not None:
+                own = priority.argument.requested_to_capacity_ratio_arguments
+                found = own or found
+        return found
+
+    # -- both ---------------------------------------------------------------------------------
+
+    def _unknown(self, name: str, kind: str, known: Iterable[str], path: Path) -> str:
+        guess = nearest(name, (*known, *_OTHER_NAMES))
+        hint = f"; did you mean {guess}?" if guess else ""
+        self.problems.append(Problem((*path, "name"), f"unknown {kind} {quote(name)}{hint}"))
+        return ""
+
+    def _enable(
+        self, plugin: str, points: Iterable[ExtensionPoint], path: Path, weight: int = 0
+    ) -> None:
+        if plugin not in self._registry:
+            self._tell(path, f"plugin {plugin} is not provided by this installation")
+            return
+        served = self._registry.load(plugin)
+        for point in points:
+            if point.served_by(served):
+                own = weight if point is ExtensionPoint.SCORE else 0
+                self._points.setdefault(point, {}).setdefault(plugin, own)
+
+    def _plugins(self) -> dict[str, Any]:
+        always = [ref for ref in default_plugins(self._registry) if ref.name in _ALWAYS]
+        multi_point = [_reference(ref.name, ref.weight) for ref in always]
+        plugins: dict[str, Any] = {
+            "multiPoint": {"enabled": multi_point, "disabled": [{"name": "*"}]}
+        }
+        for point in ExtensionPoint:
+            if point in self._points:
+                enabled = [_reference(*entry) for entry in self._points[point].items()]
+                plugins[point.field] = {"enabled": enabled}
+        return plugins
+
+
+def _old_name(name: str) -> str:
+    return _OTHER_NAMES.get(name, name)
+
+
+def _reference(name: str, weight: int) -> dict[str, Any]:
+    return {"name": name, **({"weight": weight} if weight else {})}
+
+
+def _extender(legacy: LegacyExtender) -> dict[str, Any]:
+    """Only what is said: the defaults are the same."""
+    names = {field.name: field.encode_name for field in msgspec.structs.fields(Extender)}
+    defaults = {field.name: field.default for field in msgspec.structs.fields(LegacyExtender)}
+    return {
+        names[name]: value for name, value in _extender_values(legacy) if value != defaults[name]
+    }
+
+
+def _extender_values(legacy: LegacyExtender) -> Iterator[tuple[str, Any]]:
+    for field in msgspec.structs.fields(legacy):
+        value = getattr(legacy, field.name)
+        match value:
+            case ExtenderTLS():
+                yield field.name, _said(value)
+            case tuple() if value:
+                yield field.name, [_said(item) for item in value]
+            case int() if field.name == "http_timeout" and value:
+                timeout = timedelta(microseconds=value // 1000)
+                yield field.name, format_duration(timeout)
+            case _:
+                yield field.name, value
+
+
+def _said(section: msgspec.Struct) -> dict[str, Any]:
+    plain: dict[str, Any] = msgspec.to_builtins(section)
+    defaults = {f.encode_name: f.default for f in msgspec.structs.fields(section)}
+    return {name: value for name, value in plain.items() if value != defaults[name] and value}

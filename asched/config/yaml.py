@@ -1,0 +1,178 @@
+"""YAML as data with line numbers.
+
+Only plain data: mappings, lists, strings, numbers, booleans and null, with the meaning that
+Kubernetes gives them (a timestamp is a string, a key given twice is a mistake). Tags that build
+objects are refused.
+
+Files that somebody else wrote, read up to a size: what is larger is a mistake, or meant to be one.
+"""
+
+from __future__ import annotations
+
+import errno
+import math
+from collections.abc import Iterator
+from pathlib import Path as FilePath
+from typing import Any, Final
+
+import msgspec
+import yaml
+
+from asched.framework.runtime.strict import Path, Problem
+
+MAX_NODES: Final = 200_000
+"""Values a file may hold once aliases are expanded; far beyond any configuration."""
+
+_PREFIX: Final = "tag:yaml.org,2002:"
+
+
+class YamlError(ValueError):
+    """The text is not YAML; ``line`` counts from 1, 0 where it is unknown."""
+
+    def __init__(self, message: str, line: int = 0) -> None:
+        super().__init__(message)
+        self.line = line
+
+
+class Document(msgspec.Struct):
+    """One document: its value, the line on which each path starts, and what was wrong already."""
+
+    value: Any
+    lines: dict[Path, int]
+    problems: list[Problem]
+
+    def line(self, path: Path) -> int:
+        """The line of the path, or of the nearest thing around it."""
+        while path not in self.lines and path:
+            path = path[:-1]
+        return self.lines.get(path, 1)
+
+
+def parse_documents(text: str) -> list[Document]:
+    """All documents of a text, empty ones left out.
+
+    Raises :class:`YamlError` where the text is not YAML.
+    """
+    try:
+        nodes = list(yaml.compose_all(text, Loader=yaml.SafeLoader))
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark or error.context_mark
+        what = " ".join(part for part in (error.context, error.problem) if part)
+        raise YamlError(what, mark.line + 1 if mark else 0) from None
+    except RecursionError:
+        raise YamlError("nested too deeply") from None
+    except yaml.YAMLError as error:
+        raise YamlError(" ".join(str(error).split())) from None
+    documents = [_Builder().document(node) for node in nodes if node is not None]
+    return [document for document in documents if document.value is not None]
+
+
+class _Builder:
+    """Turns one document's nodes into values."""
+
+    def __init__(self) -> None:
+        self._document = Document(None, {}, [])
+        self._open: set[int] = set()
+        self._count = 0
+
+    def document(self, node: yaml.Node) -> Document:
+        self._document.value = self._value(node, ())
+        return self._document
+
+    def _value(self, node: yaml.Node, path: Path) -> Any:
+        line = node.start_mark.line + 1
+        self._document.lines.setdefault(path, line)
+        self._count += 1
+        if self._count > MAX_NODES or len(path) > 100:
+            raise YamlError("too large or too deep once its aliases are expanded", line)
+        if id(node) in self._open:
+            raise YamlError("an alias contains itself", line)
+        self._open.add(id(node))
+        try:
+            match node:
+                case yaml.MappingNode():
+                    return self._mapping(node, path)
+                case yaml.SequenceNode():
+                    return [self._value(item, (*path, i)) for i, item in enumerate(node.value)]
+                case yaml.ScalarNode():
+                    return self._scalar(node, path)
+                case _:
+                    raise AssertionError(f"no such kind of node: {node!r}")
+        finally:
+            self._open.remove(id(node))
+
+    def _mapping(self, node: yaml.MappingNode, path: Path) -> dict[str, Any]:
+        value: dict[str, Any] = {}
+        merged: list[yaml.Node] = []
+        for key_node, value_node in node.value:
+            if key_node.tag == f"{_PREFIX}merge":
+                merged += _merged_mappings(value_node)
+                continue
+            line = key_node.start_mark.line + 1
+            if not isinstance(key_node, yaml.ScalarNode):
+                raise YamlError("a key must be a plain value", line)
+            key = str(key_node.value)
+            where = (*path, key)
+            if key in value:
+                first = self._document.lines[where]
+                self._note(where, f"given twice, on lines {first} and {line}")
+                continue
+            self._document.lines[where] = line
+            value[key] = self._value(value_node, where)
+        for mapping in merged:
+            if not isinstance(mapping, yaml.MappingNode):
+                raise YamlError("only a mapping can be merged", mapping.start_mark.line + 1)
+            value = {**self._mapping(mapping, path), **value}
+        return value
+
+    def _scalar(self, node: yaml.ScalarNode, path: Path) -> Any:
+        text = str(node.value)
+        kind = node.tag.removeprefix(_PREFIX)
+        try:
+            match kind:
+                case "null":
+                    return None
+                case "bool":
+                    return yaml.SafeLoader.bool_values[text.lower()]
+                case "int" if ":" not in text:
+                    return _constructor.construct_yaml_int(node)
+                case "float" if ":" not in text:
+                    number = _constructor.construct_yaml_float(node)
+                    if math.isfinite(number):
+                        return number
+                    self._note(path, f"{text} is not a number that can be used here")
+                    return None
+                case "str" | "timestamp" | "int" | "float" | "value":
+                    return text
+        except (ValueError, KeyError):
+            self._note(path, f'"{text}" is not a value of the type !!{kind}')
+            return None
+        raise YamlError(f"the tag {node.tag} is not allowed", node.start_mark.line + 1)
+
+    def _note(self, path: Path, message: str) -> None:
+        self._document.problems.append(Problem(path, message))
+
+
+_constructor: Final = yaml.constructor.SafeConstructor()
+
+
+def _merged_mappings(node: yaml.Node) -> Iterator[yaml.Node]:
+    """What a merge key (``<<``) brings in; of several mappings the first wins."""
+    if isinstance(node, yaml.SequenceNode):
+        yield from node.value
+    else:
+        yield node
+
+
+CONFIG_LIMIT_BYTES: Final = 8 * 1024 * 1024
+"""Of configurations, kubeconfigs and certificates. Kubernetes itself allows a ConfigMap 1 MiB."""
+
+
+def read_limited(path: FilePath, limit_bytes: int = CONFIG_LIMIT_BYTES) -> bytes:
+    """The content of a file. Raises OSError, with EFBIG for one of more than ``limit_bytes``."""
+    with path.open("rb") as file:
+        # Not the size that the file system tells: a device or a pipe has none.
+        content = file.read(limit_bytes + 1)
+    if len(content) > limit_bytes:
+        raise OSError(errno.EFBIG, f"larger than {limit_bytes} bytes", str(path))
+    return content

@@ -1,0 +1,257 @@
+"""Takes part in a leader election over the API server; :mod:`asched.daemon.ha.election` has the rules."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple
+
+import anyio
+import msgspec
+import structlog
+
+from asched.daemon.ha.election import (
+    Conflict,
+    Create,
+    Election,
+    Failed,
+    LeaseAnswer,
+    LeaseRecord,
+    LeaseRequest,
+    LeaseTiming,
+    Missing,
+    Read,
+    Replace,
+    StoredLease,
+)
+from asched.kube.client import NO_RETRY, ApiClient
+from asched.kube.errors import ApiError, NoAnswerError
+from asched.kube.timing import Backoff, RetryPolicy
+
+JITTER_FACTOR = 1.2
+"""A candidate pauses up to so many times the retry period longer than that (client-go)."""
+_WATCH_S = 300
+_WATCH_GRACE_S = 30.0
+_WATCH_RETRY = RetryPolicy(initial_s=1.0, max_s=30.0)
+
+log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
+
+
+class LeaseName(NamedTuple):
+    namespace: str
+    name: str
+
+    def __str__(self) -> str:
+        return f"{self.namespace}/{self.name}"
+
+    @property
+    def collection(self) -> str:
+        return f"/apis/coordination.k8s.io/v1/namespaces/{self.namespace}/leases"
+
+    @property
+    def path(self) -> str:
+        return f"{self.collection}/{self.name}"
+
+
+class _Named(msgspec.Struct, frozen=True):
+    name: str
+    namespace: str
+
+
+class _Versioned(msgspec.Struct, frozen=True, rename="camel"):
+    resource_version: str = ""
+
+
+class _Lease(msgspec.Struct, frozen=True, rename="camel"):
+    metadata: msgspec.Raw
+    spec: LeaseRecord = LeaseRecord()
+    api_version: str = "coordination.k8s.io/v1"
+    kind: str = "Lease"
+
+
+_encode = msgspec.json.encode
+_lease_decoder = msgspec.json.Decoder(_Lease)
+_version_decoder = msgspec.json.Decoder(_Versioned)
+
+
+class LeaderElector:
+    """One candidate for one lease.
+
+    A watch of the lease wakes it whenever that changes, so that it knows at once that the leader
+    renewed or released it; without the permission to watch it looks every retry period, with
+    client-go's jitter.
+    """
+
+    def __init__(
+        self, client: ApiClient, lease: LeaseName, identity: str, timing: LeaseTiming
+    ) -> None:
+        """``client`` should share no connections and no request budget with what a scheduler sends
+        by the thousand: a renewal must not wait its turn behind bindings."""
+        self.lease = lease
+        self.timing = timing
+        self.election = Election(identity, timing, client.clock.utc)
+        self.slow_renewals = 0
+        """Renewals that had to read the lease first."""
+        self._client = client
+        self._clock = client.clock
+        self._changed = anyio.Event()
+        self._complaint = ""
+
+    def leads(self) -> bool:
+        """Whether to decide and to send may begin now."""
+        return self.election.leads(self._clock.monotonic_s())
+
+    def lease_left_s(self) -> float:
+        """Seconds until somebody else may lead; 0 or less for who does not."""
+        return self.election.lease_ends_s - self._clock.monotonic_s()
+
+    # -- taking it --------------------------------------------------------------------------------
+
+    async def acquire(self, fit: Callable[[], bool] = lambda: True) -> None:
+        """Wait until the lease is ours. It is tried for only while ``fit`` says that we could do what
+        a leader does."""
+        told = None
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self._watch)
+            while True:
+                able = fit()
+                if able:
+                    await self._try(self.timing.renew_deadline_s)
+                if self.leads():
+                    break
+                if able and self.election.holder != told:
+                    told = self.election.holder
+                    log.info("waiting for leadership", lease=str(self.lease), holder=told)
+                await self._until_worth_a_try()
+            tasks.cancel_scope.cancel()
+        log.info("became the leader", lease=str(self.lease), identity=self.election.identity)
+
+    async def _until_worth_a_try(self) -> None:
+        """Until the lease changes or may be taken, at most a jittered retry period."""
+        period_s = self.timing.retry_period_s
+        pause_s = period_s * (1 + JITTER_FACTOR * self._client.random.random())
+        left_s = self.election.free_at_s - self._clock.monotonic_s()
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self._wake_after, min(pause_s, left_s) if left_s > 0 else pause_s)
+            await self._changed.wait()
+            tasks.cancel_scope.cancel()
+        self._changed = anyio.Event()
+
+    async def _wake_after(self, delay_s: float) -> None:
+        await self._clock.sleep(delay_s)
+        self._changed.set()
+
+    async def _watch(self) -> None:
+        """Wake whoever waits with every sign of life of a watch on the lease. What it says is not
+        looked at: the lease is read again."""
+        backoff = Backoff(_WATCH_RETRY, self._client.random)
+        params = {
+            "watch": "1",
+            "fieldSelector": f"metadata.name={self.lease.name}",
+            "timeoutSeconds": str(_WATCH_S),
+        }
+        while True:
+            try:
+                async with self._client.stream(
+                    self.lease.collection, params, timeout_s=_WATCH_S + _WATCH_GRACE_S
+                ) as stream:
+                    while await stream.read():
+                        backoff.reset()
+                        self._changed.set()
+            except (ApiError, NoAnswerError) as error:
+                self._complain(f"cannot be watched: {error}")
+            await self._clock.sleep(backoff.next_s())
+
+    # -- keeping it -------------------------------------------------------------------------------
+
+    async def keep(self) -> None:
+        """Renew the lease for as long as that succeeds. Returns when we do not lead any more."""
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self._renew, tasks.cancel_scope)
+            # Whatever a renewal waits for: at the deadline it is over.
+            while (left_s := self.election.leads_until_s - self._clock.monotonic_s()) > 0:
+                await self._clock.sleep(left_s)
+            tasks.cancel_scope.cancel()
+
+    async def _renew(self, keeping: anyio.CancelScope) -> None:
+        while True:
+            await self._clock.sleep(self.timing.retry_period_s)
+            await self._try(self.election.leads_until_s - self._clock.monotonic_s())
+            if not self.leads():
+                keeping.cancel()
+                return
+
+    async def release(self) -> bool:
+        """Stop leading, and let the others know. Whether they do."""
+        await self._carry_out(self.election.release(), self._timeout_s)
+        free = not self.election.holder
+        if free:
+            log.info("released leadership", lease=str(self.lease))
+        return free
+
+    # -- requests ---------------------------------------------------------------------------------
+
+    @property
+    def _timeout_s(self) -> float:
+        """client-go's limit for a request about a lease."""
+        return max(1.0, self.timing.renew_deadline_s / 2)
+
+    async def _try(self, limit_s: float) -> None:
+        """One try to take or renew the lease. ``limit_s`` bounds each of its requests."""
+        renewing = self.leads()
+        request = self.election.begin(self._clock.monotonic_s())
+        self.slow_renewals += renewing and isinstance(request, Read)
+        await self._carry_out(request, max(0.0, min(self._timeout_s, limit_s)))
+
+    async def _carry_out(self, request: LeaseRequest | None, timeout_s: float) -> None:
+        while request is not None:
+            sent_at_s = self._clock.monotonic_s()
+            answer = await self._send(request, timeout_s)
+            now_s = self._clock.monotonic_s()
+            request = self.election.answered(request, answer, sent_at_s, now_s)
+
+    async def _send(self, request: LeaseRequest, timeout_s: float) -> LeaseAnswer:
+        ask = partial(self._client.request, retry=NO_RETRY, timeout_s=timeout_s)
+        try:
+            match request:
+                case Read():
+                    body = await ask("GET", self.lease.path)
+                case Create(record):
+                    metadata = msgspec.Raw(_encode(_Named(self.lease.name, self.lease.namespace)))
+                    lease = _encode(_Lease(metadata, record))
+                    body = await ask("POST", self.lease.collection, body=lease)
+                case Replace(record, stored):
+                    lease = _encode(_Lease(msgspec.Raw(stored.metadata), record))
+                    body = await ask("PUT", self.lease.path, body=lease)
+            answer = _stored(body)
+        except ApiError as error:
+            return self._after_refusal(request, error)
+        except (NoAnswerError, msgspec.DecodeError) as error:
+            self._complain(str(error))
+            return Failed()
+        self._complaint = ""
+        return answer
+
+    def _after_refusal(self, request: LeaseRequest, error: ApiError) -> LeaseAnswer:
+        if error.status == 404:
+            # A namespace that does not exist is another 404: the lease cannot be made in it.
+            if isinstance(request, Read):
+                return Missing()
+            self._complain(str(error))
+            return Conflict()
+        if error.status == 409:
+            return Conflict()
+        self._complain(str(error))
+        return Failed()
+
+    def _complain(self, error: str) -> None:
+        """Of what keeps the lease from being read or written: once for each new reason."""
+        if error != self._complaint:
+            self._complaint = error
+            log.warning("leader election", lease=str(self.lease), error=error)
+
+
+def _stored(body: bytes) -> StoredLease:
+    lease = _lease_decoder.decode(body)
+    metadata = bytes(lease.metadata)
+    return StoredLease(lease.spec, _version_decoder.decode(metadata).resource_version, metadata)

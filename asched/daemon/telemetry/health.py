@@ -1,0 +1,142 @@
+"""The health endpoint over HTTP: /livez, /readyz, /healthz and /metrics.
+
+The first three answer as those of Kubernetes' components do: ``ok``; with ``?verbose``, or where
+something is wrong, a line for each check; ``?exclude=NAME`` leaves one out, and ``/readyz/NAME`` asks for
+one alone.
+
+What /livez and /readyz ask, by name.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import NamedTuple
+
+import structlog
+from aiohttp import web
+from prometheus_client import CollectorRegistry
+from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+
+from asched.config.settings import HealthSettings
+
+
+class Check(NamedTuple):
+    """One thing that has to be so."""
+
+    name: str
+    """As Kubernetes names its own: words in lower case, with hyphens between."""
+    trouble: Callable[[], str]
+    """Says what is wrong now, in one line; empty while all is well. Must be quick."""
+
+
+PING = Check("ping", lambda: "")
+"""That somebody answers at all: an event loop that hangs would not."""
+
+
+def troubles(checks: Sequence[Check]) -> list[str]:
+    """What is wrong now, a line each."""
+    return [trouble for check in checks if (trouble := check.trouble())]
+
+
+log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
+
+
+class HealthAddressError(Exception):
+    """The health endpoint's address cannot be had; the text is one line for the user."""
+
+
+class Health:
+    """What the endpoint shows. It exists before the daemon does, which takes a while to start."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        """``registry`` is what /metrics shows."""
+        self.address = ""
+        """``host:port`` that is served; empty while none is."""
+        self._registry = registry
+        self._alive: tuple[Check, ...] = (PING,)
+        self._ready: tuple[Check, ...] = (PING, _STARTING)
+
+    def attach(self, ready: Sequence[Check], *, alive: Sequence[Check] = ()) -> None:
+        """From now on these are asked: ``ready`` by /readyz, ``alive`` by all three."""
+        self._alive = (PING, *alive)
+        self._ready = (PING, *alive, *ready)
+
+    @asynccontextmanager
+    async def serving(self, settings: HealthSettings) -> AsyncIterator[None]:
+        """Serve as long as the block runs; nothing where the settings name no address.
+
+        Raises :class:`HealthAddressError`.
+        """
+        if not settings.address:
+            yield
+            return
+        app = web.Application()
+        for name in ("livez", "healthz", "readyz"):
+            app.router.add_get(f"/{name}", partial(self._check, name))
+            app.router.add_get(f"/{name}/{{check}}", partial(self._check, name))
+        app.router.add_get("/metrics", self._metrics)
+        runner = web.AppRunner(app, access_log=None, handle_signals=False, shutdown_timeout=1.0)
+        await runner.setup()
+        try:
+            await self._listen(runner, settings)
+            yield
+        finally:
+            self.address = ""
+            await runner.cleanup()
+
+    async def _listen(self, runner: web.AppRunner, settings: HealthSettings) -> None:
+        try:
+            await web.TCPSite(runner, settings.host, settings.port).start()
+        except OSError as error:
+            if error.errno == errno.EADDRINUSE and settings == HealthSettings():
+                # Nobody asked for this very port, and a second daemon on a machine is no mistake.
+                await web.TCPSite(runner, settings.host, 0).start()
+                self.address = _address(runner)
+                log.warning(
+                    "the default health address is taken", wanted=settings.address,
+                    serving=self.address,
+                )  # fmt: skip
+                return
+            # asyncio puts its own words around the system's; the number says which it was.
+            why = os.strerror(error.errno) if error.errno and error.errno > 0 else str(error)
+            raise HealthAddressError(
+                f"cannot serve health on {settings.address}: {why}; health.address in the"
+                " configuration names another, or none"
+            ) from None
+        self.address = _address(runner)
+
+    async def _check(self, endpoint: str, request: web.Request) -> web.Response:
+        checks = self._ready if endpoint == "readyz" else self._alive
+        only, excluded = request.match_info.get("check"), request.query.getall("exclude", [])
+        if only is not None:
+            checks = tuple(check for check in checks if check.name == only)
+            if not checks:
+                raise web.HTTPNotFound
+        lines, failed = [], False
+        for check in checks:
+            if check.name in excluded:
+                lines.append(f"[+]{check.name} excluded: ok")
+                continue
+            trouble = check.trouble()
+            failed |= bool(trouble)
+            lines.append(f"[-]{check.name} failed: {trouble}" if trouble else f"[+]{check.name} ok")
+        if not failed and "verbose" not in request.query:
+            return web.Response(text="ok")
+        lines.append(f"{endpoint} check {'failed' if failed else 'passed'}")
+        return web.Response(status=503 if failed else 200, text="\n".join(lines) + "\n")
+
+    async def _metrics(self, _: web.Request) -> web.Response:
+        body = generate_latest(self._registry)
+        return web.Response(body=body, headers={"Content-Type": CONTENT_TYPE_LATEST})
+
+
+def _address(runner: web.AppRunner) -> str:
+    host, port = runner.addresses[0][:2]
+    return f"{host}:{port}"
+
+
+_STARTING = Check("started", lambda: "the journal is being folded")

@@ -1,0 +1,82 @@
+"""A histogram for hot paths.
+
+Looking up the child of some labels and observing there takes the Prometheus client some four
+microseconds, and a watched cycle has a dozen observations. This takes a tenth of that. It is for one
+thread: that of the event loop, which also answers /metrics.
+
+Bounds of histograms.
+
+Counters for what happens several times for each pod.
+
+A counter of prometheus_client takes a lock each time, which costs more than what is counted here. All
+that is counted here is counted in the event loop's thread.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
+from itertools import accumulate
+
+from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.registry import Collector
+from prometheus_client.utils import floatToGoString
+
+_NS_PER_S = 1e9
+
+
+class Latencies(Collector):
+    """Durations by labels."""
+
+    def __init__(
+        self, name: str, text: str, labels: Sequence[str], buckets_s: Sequence[float]
+    ) -> None:
+        self._name = name
+        self._text = text
+        self._labels = labels
+        self._bounds_ns = [bound * _NS_PER_S for bound in buckets_s]
+        self._shown_bounds = [*map(floatToGoString, buckets_s), "+Inf"]
+        self._counts: dict[tuple[str, ...], list[int]] = {}
+        self._sums_ns: dict[tuple[str, ...], int] = {}
+
+    def observe(self, labels: tuple[str, ...], duration_ns: int) -> None:
+        """``labels`` are values in the order of the names."""
+        counts = self._counts.get(labels)
+        if counts is None:
+            counts = self._counts[labels] = [0] * len(self._shown_bounds)
+            self._sums_ns[labels] = 0
+        counts[bisect_left(self._bounds_ns, duration_ns)] += 1
+        self._sums_ns[labels] += duration_ns
+
+    def collect(self) -> Iterator[Metric]:
+        family = HistogramMetricFamily(self._name, self._text, labels=self._labels)
+        for labels, counts in sorted(self._counts.items()):
+            buckets = [*zip(self._shown_bounds, accumulate(counts), strict=True)]
+            family.add_metric(labels, buckets, self._sums_ns[labels] / _NS_PER_S)
+        yield family
+
+
+def exponential(start: float, factor: float, count: int) -> tuple[float, ...]:
+    """As ``ExponentialBuckets`` of Prometheus' Go client, in numbers that are short to read."""
+    return tuple(float(f"{start * factor**n:.9g}") for n in range(count))
+
+
+class Tally(Collector):
+    """Counts by labels."""
+
+    def __init__(self, name: str, text: str, labels: Sequence[str]) -> None:
+        """``name`` without the ending ``_total``."""
+        self._name = name
+        self._text = text
+        self._labels = labels
+        self._counts: dict[tuple[str, ...], int] = {}
+
+    def inc(self, labels: tuple[str, ...]) -> None:
+        """``labels`` are values in the order of the names."""
+        self._counts[labels] = self._counts.get(labels, 0) + 1
+
+    def collect(self) -> Iterator[Metric]:
+        family = CounterMetricFamily(self._name, self._text, labels=self._labels)
+        for labels, count in sorted(self._counts.items()):
+            family.add_metric(labels, count)
+        yield family

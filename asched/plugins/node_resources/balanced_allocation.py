@@ -1,0 +1,159 @@
+"""NodeResourcesBalancedAllocation: prefer nodes whose resources the pod brings into balance."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from asched.framework.cycle_state import CycleState, StateKey
+from asched.framework.interface import (
+    Arguments,
+    Handle,
+    PreScorePlugin,
+    Scope,
+    ScoreAllPlugin,
+    ScorePlugin,
+)
+from asched.framework.nodes import MAX_NODE_SCORE, BoolColumn, Int64Column, NodeInfo, Nodes
+from asched.framework.pod_info import PodInfo
+from asched.framework.scoring import wrapped
+from asched.framework.status import SUCCESS, Status
+from asched.plugins.node_resources.scoring import (
+    ResourceWeight,
+    ScoredResource,
+    scored_resources,
+    with_defaults,
+)
+
+Fractions = Sequence[NDArray[np.float64]]
+
+_HALF = MAX_NODE_SCORE // 2
+
+
+class NodeResourcesBalancedAllocationArgs(Arguments, frozen=True):
+    """The resources to keep in balance: cpu and memory where none is named."""
+
+    resources: tuple[ResourceWeight, ...] = ()
+
+    def __post_init__(self) -> None:
+        names: set[str] = set()
+        for index, resource in enumerate(self.resources):
+            if resource.name in names:
+                raise ValueError(f"resources[{index}].name: {resource.name} is named twice")
+            names.add(resource.name)
+            if resource.weight not in (0, 1):
+                raise ValueError(f"resources[{index}].weight: must be 1")
+
+
+_SCORED: StateKey[tuple[ScoredResource, ...]] = StateKey("NodeResourcesBalancedAllocation/score")
+
+
+class NodeResourcesBalancedAllocation(PreScorePlugin, ScoreAllPlugin, ScorePlugin):
+    """Balance is 100 less the standard deviation (in percent) of the used fractions of a node's
+    resources. The score is half of 100, and half again of how much the pod improves the balance;
+    so it stays within 50 to 100. Skipped for pods that request none of the resources."""
+
+    name: ClassVar[str] = "NodeResourcesBalancedAllocation"
+    api_version: ClassVar[int] = 1
+    arguments: ClassVar[type[NodeResourcesBalancedAllocationArgs]] = (
+        NodeResourcesBalancedAllocationArgs
+    )
+    scope: ClassVar[Scope] = Scope.AMOUNTS
+
+    def __init__(self, args: NodeResourcesBalancedAllocationArgs, handle: Handle) -> None:
+        super().__init__(args, handle)
+        self._resources = with_defaults(args.resources)
+
+    def pre_score(self, state: CycleState, pod: PodInfo, nodes: Nodes) -> Status:
+        scored = scored_resources(self._resources, pod.shape, assume_defaults=False)
+        if not any(resource.asked for resource in scored):
+            return Status.skip()
+        state.write(_SCORED, scored)
+        return SUCCESS
+
+    def score_all(self, state: CycleState, pod: PodInfo, nodes: Nodes) -> Int64Column:
+        offered: list[BoolColumn] = []
+        without: list[NDArray[np.float64]] = []
+        including: list[NDArray[np.float64]] = []
+        for name, _, asked in state.read(_SCORED):
+            capacity, used = nodes.capacity(name), nodes.requested(name)
+            present = capacity != 0
+            everywhere = bool(present.all())
+            if not everywhere:
+                capacity = np.where(present, capacity, 1)
+            offered.append(present)
+            for fractions, amount in ((without, used), (including, used + asked)):
+                fraction = np.minimum(amount / capacity, 1.0)
+                fractions.append(fraction if everywhere else fraction * present)
+        gain = _balance(including, offered) - _balance(without, offered)
+        score: Int64Column = _HALF + (_HALF + gain) // 2
+        return score
+
+    def score(self, state: CycleState, pod: PodInfo, node: NodeInfo) -> int:
+        without: list[float] = []
+        including: list[float] = []
+        for name, _, asked in state.read(_SCORED):
+            # To floats before dividing, as the columns do: it tells beyond 53 bits.
+            capacity = float(node.allocatable(name))
+            if capacity:
+                used = node.requested(name)
+                without.append(min(float(used) / capacity, 1.0))
+                including.append(min(float(wrapped(used + asked)) / capacity, 1.0))
+        return _HALF + (_HALF + _balance_of(including) - _balance_of(without)) // 2
+
+
+def _balance_of(fractions: Sequence[float]) -> int:
+    """:func:`_balance` for one node: the fractions of the resources that it offers."""
+    count = len(fractions)
+    if count < 2:
+        deviation = 0.0
+    elif count == 2:
+        deviation = abs(fractions[0] - fractions[1]) / 2
+    else:
+        # Plain additions in order: sum() rounds differently from one Python to the next.
+        total = squares = 0.0
+        for fraction in fractions:
+            total += fraction
+        mean = total / count
+        for fraction in fractions:
+            squares += (fraction - mean) * (fraction - mean)
+        deviation = math.sqrt(squares / count)
+    return int((1 - deviation) * MAX_NODE_SCORE)
+
+
+def _balance(fractions: Fractions, offered: Sequence[BoolColumn]) -> Int64Column:
+    """0 to 100, per node over the resources it offers; the fractions of others must be zero."""
+    if len(fractions) == 2:
+        deviation = np.abs(fractions[0] - fractions[1])
+        deviation /= 2
+        # One resource alone is in balance, and then the other fraction says nothing.
+        deviation *= offered[0] & offered[1]
+    elif len(fractions) < 2:
+        deviation = np.zeros(len(fractions[0]))
+    else:
+        deviation = _deviation(fractions, offered)
+    balance: Int64Column = ((1 - deviation) * MAX_NODE_SCORE).astype(np.int64)
+    return balance
+
+
+def _deviation(fractions: Fractions, offered: Sequence[BoolColumn]) -> NDArray[np.float64]:
+    """The standard deviation, summed in the order of the resources as kube-scheduler sums it."""
+    size = len(fractions[0])
+    count = np.zeros(size, np.int64)
+    total = np.zeros(size)
+    difference = np.zeros(size)
+    for fraction, present in zip(fractions, offered, strict=True):
+        # The first counts positive and the second negative: their difference, exact for a pair.
+        difference += np.where(count == 0, fraction, -fraction)
+        total += fraction
+        count += present
+    mean = total / np.maximum(count, 1)
+    squares = np.zeros(size)
+    for fraction, present in zip(fractions, offered, strict=True):
+        squares += (fraction - mean) * (fraction - mean) * present
+    spread = np.sqrt(squares / np.maximum(count, 1))
+    return np.where(count > 2, spread, np.where(count == 2, np.abs(difference) / 2, 0.0))

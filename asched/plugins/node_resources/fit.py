@@ -1,0 +1,428 @@
+"""NodeResourcesFit: the node must have room for what the pod requests; and how full it should be."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import ClassVar, Literal, NamedTuple, Protocol
+
+import numpy as np
+
+from asched.framework.cycle_state import CycleState, StateKey
+from asched.framework.events import (
+    ActionType,
+    ClusterEvent,
+    ClusterEventWithHint,
+    EventResource,
+    QueueingHint,
+)
+from asched.framework.interface import (
+    Arguments,
+    EnqueueExtensions,
+    FilterAllPlugin,
+    FilterPlugin,
+    Handle,
+    PreFilterPlugin,
+    PreFilterResult,
+    PreScorePlugin,
+    Scope,
+    ScoreAllPlugin,
+    ScorePlugin,
+)
+from asched.framework.node_matching import is_qualified_name
+from asched.framework.nodes import (
+    MAX_NODE_SCORE,
+    BoolColumn,
+    Int64Column,
+    NodeInfo,
+    Nodes,
+    Verdicts,
+)
+from asched.framework.pod_info import PodInfo, PodShape, shape_of
+from asched.framework.scoring import quotient, truncated_quotient, wrapped
+from asched.framework.status import SUCCESS, Status
+from asched.model.meta import Object
+from asched.model.node import Node
+from asched.model.pod import Pod
+from asched.model.requests import (
+    CPU,
+    EPHEMERAL_STORAGE,
+    MEMORY,
+    PODS,
+    amount,
+    is_extended_resource,
+)
+from asched.plugins.node_resources.scoring import (
+    ResourceWeight,
+    ScoredResource,
+    in_use,
+    in_use_on,
+    scored_resources,
+    with_defaults,
+)
+
+TOO_MANY_PODS = "Too many pods"
+
+_MAX_SHAPE_SCORE = 10
+_MAX_UTILIZATION = 100
+
+
+class UtilizationShapePoint(Arguments, frozen=True):
+    """At this utilization (percent) a resource scores this much (0 to 10)."""
+
+    utilization: int
+    score: int
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.utilization <= _MAX_UTILIZATION:
+            raise ValueError(f"utilization: {self.utilization} is not in the range 0 to 100")
+        if not 0 <= self.score <= _MAX_SHAPE_SCORE:
+            raise ValueError(f"score: {self.score} is not in the range 0 to {_MAX_SHAPE_SCORE}")
+
+
+class RequestedToCapacityRatioParam(Arguments, frozen=True):
+    """The line through these points says what a utilization is worth."""
+
+    shape: tuple[UtilizationShapePoint, ...] = ()
+
+    def __post_init__(self) -> None:
+        if not self.shape:
+            raise ValueError("shape: at least one point must be specified")
+        for index in range(1, len(self.shape)):
+            if self.shape[index - 1].utilization >= self.shape[index].utilization:
+                raise ValueError(
+                    f"shape[{index}].utilization: values must be sorted in increasing order"
+                )
+
+
+class ScoringStrategy(Arguments, frozen=True):
+    """How full a node should be, and which resources count."""
+
+    type: Literal["LeastAllocated", "MostAllocated", "RequestedToCapacityRatio"] = "LeastAllocated"
+    resources: tuple[ResourceWeight, ...] = ()
+    requested_to_capacity_ratio: RequestedToCapacityRatioParam | None = None
+
+    def __post_init__(self) -> None:
+        if self.type == "RequestedToCapacityRatio" and self.requested_to_capacity_ratio is None:
+            raise ValueError(
+                "requestedToCapacityRatio: required with type RequestedToCapacityRatio"
+            )
+
+
+class NodeResourcesFitArgs(Arguments, frozen=True):
+    """Extended resources that the filter passes over, by name or by the group before the slash,
+    and the strategy of the score."""
+
+    ignored_resources: tuple[str, ...] = ()
+    ignored_resource_groups: tuple[str, ...] = ()
+    scoring_strategy: ScoringStrategy | None = None
+
+    def __post_init__(self) -> None:
+        for index, name in enumerate(self.ignored_resources):
+            if not is_qualified_name(name):
+                raise ValueError(f"ignoredResources[{index}]: {name!r} is not a resource name")
+        for index, group in enumerate(self.ignored_resource_groups):
+            if "/" in group:
+                raise ValueError(
+                    f"ignoredResourceGroups[{index}]: resource group name can't contain '/'"
+                )
+            if not is_qualified_name(group):
+                raise ValueError(f"ignoredResourceGroups[{index}]: {group!r} is not a group name")
+
+
+class Need(NamedTuple):
+    """A resource that the filter checks: how much the pod asks, and the reason it may fail for."""
+
+    resource: str
+    asked: int
+    reason: str
+
+
+_NEEDS: StateKey[tuple[Need, ...]] = StateKey("NodeResourcesFit/filter")
+_SCORED: StateKey[tuple[ScoredResource, ...]] = StateKey("NodeResourcesFit/score")
+_PROCEED = PreFilterResult(SUCCESS)
+
+
+class NodeResourcesFit(
+    PreFilterPlugin,
+    FilterAllPlugin,
+    FilterPlugin,
+    PreScorePlugin,
+    ScoreAllPlugin,
+    ScorePlugin,
+    EnqueueExtensions,
+):
+    """Rejects nodes without room. A request above all that the node offers is unresolvable:
+    evicting pods would not help. Scores by the configured strategy, default LeastAllocated."""
+
+    name: ClassVar[str] = "NodeResourcesFit"
+    api_version: ClassVar[int] = 1
+    arguments: ClassVar[type[NodeResourcesFitArgs]] = NodeResourcesFitArgs
+    scope: ClassVar[Scope] = Scope.AMOUNTS
+
+    def __init__(self, args: NodeResourcesFitArgs, handle: Handle) -> None:
+        super().__init__(args, handle)
+        strategy = args.scoring_strategy or ScoringStrategy()
+        self._ignored = frozenset(args.ignored_resources)
+        self._ignored_groups = frozenset(args.ignored_resource_groups)
+        self._resources = with_defaults(strategy.resources)
+        self._scorer = _scorer(strategy)
+        self._weighs_only_positive = strategy.type == "RequestedToCapacityRatio"
+
+    # -- filter -------------------------------------------------------------------------------
+
+    def pre_filter(self, state: CycleState, pod: PodInfo, nodes: Nodes) -> PreFilterResult:
+        state.write(_NEEDS, self._needs(pod.shape))
+        return _PROCEED
+
+    def filter_all(self, state: CycleState, pod: PodInfo, nodes: Nodes) -> Verdicts:
+        needs = state.get(_NEEDS)
+        if needs is None:
+            needs = self._needs(pod.shape)
+        failures = _Failures(nodes.size)
+        failures.add(nodes.pod_count >= nodes.allowed_pods, TOO_MANY_PODS)
+        for resource, asked, reason in needs:
+            allocatable = nodes.allocatable(resource)
+            lacking = allocatable - nodes.requested(resource) < asked
+            if lacking.any():
+                failures.add(lacking, reason)
+                failures.add(allocatable < asked, None)
+        return failures.verdicts()
+
+    def filter(self, state: CycleState, pod: PodInfo, node: NodeInfo) -> Status:
+        needs = state.get(_NEEDS)
+        if needs is None:
+            needs = self._needs(pod.shape)
+        reasons: list[str | None] = []
+        if node.pod_count >= node.allowed_pods:
+            reasons.append(TOO_MANY_PODS)
+        for resource, asked, reason in needs:
+            allocatable = node.allocatable(resource)
+            if allocatable - node.requested(resource) < asked:
+                reasons.append(reason)
+                if allocatable < asked:
+                    reasons.append(None)
+        return _status(tuple(reasons)) if reasons else SUCCESS
+
+    def _needs(self, shape: PodShape) -> tuple[Need, ...]:
+        """In kube-scheduler's order, which leaves that of extended resources open: by name."""
+        native = (CPU, MEMORY, EPHEMERAL_STORAGE)
+        others = sorted(name for name in shape.requests if name not in native)
+        return tuple(
+            Need(name, shape.requests[name], f"Insufficient {name}")
+            for name in (*native, *others)
+            if shape.requests.get(name, 0) > 0 and not self._ignores(name)
+        )
+
+    def _ignores(self, name: str) -> bool:
+        return is_extended_resource(name) and (
+            name in self._ignored or name.partition("/")[0] in self._ignored_groups
+        )
+
+    # -- score --------------------------------------------------------------------------------
+
+    def pre_score(self, state: CycleState, pod: PodInfo, nodes: Nodes) -> Status:
+        state.write(_SCORED, scored_resources(self._resources, pod.shape, assume_defaults=True))
+        return SUCCESS
+
+    def score_all(self, state: CycleState, pod: PodInfo, nodes: Nodes) -> Int64Column:
+        total = np.zeros(nodes.size, np.int64)
+        # Of one entry as long as all that counts is the same for all nodes.
+        weights = np.zeros(1, np.int64)
+        for name, weight, asked in state.read(_SCORED):
+            capacity = nodes.capacity(name)
+            requested = in_use(name, nodes, assume_defaults=True) + asked
+            score = self._scorer.of_all(requested, capacity)
+            total += score if weight == 1 else score * weight
+            counts = capacity > 0
+            if self._weighs_only_positive:
+                counts = counts & (score > 0)
+            weights = weights + (counts if weight == 1 else counts * np.int64(weight))
+        weights = np.maximum(weights, 1)
+        if self._weighs_only_positive:
+            rounded: Int64Column = np.floor(total / weights + 0.5).astype(np.int64)
+            return rounded
+        return truncated_quotient(total, weights)
+
+    def score(self, state: CycleState, pod: PodInfo, node: NodeInfo) -> int:
+        total = weights = 0
+        for name, weight, asked in state.read(_SCORED):
+            capacity = node.allocatable(name)
+            requested = wrapped(in_use_on(name, node, assume_defaults=True) + asked)
+            score = self._scorer.of_node(requested, capacity)
+            total += score * weight
+            if capacity > 0 and (score > 0 or not self._weighs_only_positive):
+                weights += weight
+        weights = max(weights, 1)
+        if self._weighs_only_positive:
+            return math.floor(total / weights + 0.5)
+        return quotient(total, weights)
+
+    # -- queueing hints -----------------------------------------------------------------------
+
+    def events_to_register(self) -> Sequence[ClusterEventWithHint]:
+        return (
+            ClusterEventWithHint(
+                ClusterEvent(
+                    EventResource.POD, ActionType.DELETE | ActionType.UPDATE_POD_SCALE_DOWN
+                ),
+                self._freed_resources,
+            ),
+            ClusterEventWithHint(
+                ClusterEvent(
+                    EventResource.NODE, ActionType.ADD | ActionType.UPDATE_NODE_ALLOCATABLE
+                ),
+                self._node_grew_enough,
+            ),
+        )
+
+    def _freed_resources(self, pod: Pod, old: Object | None, new: Object | None) -> QueueingHint:
+        """A pod left its node, or this pod or one on a node asks for less of what it needs."""
+        if not isinstance(old, Pod):
+            return QueueingHint.SKIP
+        if not isinstance(new, Pod):
+            return QueueingHint.QUEUE if old.spec.node_name else QueueingHint.SKIP
+        if new.uid == pod.uid:
+            return QueueingHint.QUEUE
+        if not new.spec.node_name:
+            return QueueingHint.SKIP
+        before, after = shape_of(old).requests, shape_of(new).requests
+        freed = any(
+            before.get(need.resource, 0) > after.get(need.resource, 0)
+            for need in self._needs(shape_of(pod))
+        )
+        return QueueingHint.QUEUE if freed else QueueingHint.SKIP
+
+    def _node_grew_enough(self, pod: Pod, old: Object | None, new: Object | None) -> QueueingHint:
+        """The pod would fit the node were it empty, and something it needs there has grown."""
+        if not isinstance(new, Node):
+            return QueueingHint.SKIP
+        needs = (Need(PODS, 1, TOO_MANY_PODS), *self._needs(shape_of(pod)))
+        if any(need.asked > _offered(new, need.resource) for need in needs):
+            return QueueingHint.SKIP
+        grew = not isinstance(old, Node) or any(
+            _offered(new, need.resource) > _offered(old, need.resource) for need in needs
+        )
+        return QueueingHint.QUEUE if grew else QueueingHint.SKIP
+
+
+def _offered(node: Node, resource: str) -> int:
+    quantity = node.status.allocatable.get(resource)
+    return 0 if quantity is None else amount(resource, quantity)
+
+
+class _Failures:
+    """Which reasons hold on which rows, gathered one reason at a time.
+
+    ``None`` among the reasons of a row says that evicting pods would not help there.
+    """
+
+    __slots__ = ("_codes", "_combinations")
+
+    _COMPRESS_ABOVE = 256
+
+    def __init__(self, size: int) -> None:
+        self._codes = np.zeros(size, np.int64)
+        self._combinations: list[tuple[str | None, ...]] = [()]
+
+    def add(self, where: BoolColumn, reason: str | None) -> None:
+        if not where.any():
+            return
+        self._codes += where * np.int64(len(self._combinations))
+        self._combinations += [(*combination, reason) for combination in self._combinations]
+        if len(self._combinations) > self._COMPRESS_ABOVE:
+            self._compress()
+
+    def _compress(self) -> None:
+        """Drop combinations that no row has; the first, of no reasons at all, stays."""
+        held = np.bincount(self._codes, minlength=len(self._combinations)) > 0
+        held[0] = True
+        self._codes = (np.cumsum(held) - 1)[self._codes]
+        self._combinations = [self._combinations[i] for i in np.flatnonzero(held).tolist()]
+
+    def verdicts(self) -> Verdicts:
+        if len(self._combinations) == 1:
+            return Verdicts.passing(len(self._codes))
+        self._compress()
+        statuses = [_status(combination) for combination in self._combinations[1:]]
+        return Verdicts(self._codes.astype(np.int16), statuses)
+
+
+def _status(combination: tuple[str | None, ...]) -> Status:
+    reasons = tuple(reason for reason in combination if reason is not None)
+    if None in combination:
+        return Status.unresolvable(*reasons)
+    return Status.unschedulable(*reasons)
+
+
+# -- strategies -----------------------------------------------------------------------------------
+# Products are 64-bit and wrap as kube-scheduler's do (a node with 8Ei of memory scores 0 for it).
+
+
+def _scorer(strategy: ScoringStrategy) -> ResourceScorer:
+    ratio = strategy.requested_to_capacity_ratio
+    if strategy.type == "RequestedToCapacityRatio" and ratio is not None:
+        return _ByUtilization(ratio.shape)
+    return _MostAllocated() if strategy.type == "MostAllocated" else _LeastAllocated()
+
+
+class ResourceScorer(Protocol):
+    """Requested with the pod, and capacity, to a score of 0 to 100; 0 where capacity is 0."""
+
+    def of_all(self, requested: Int64Column, capacity: Int64Column) -> Int64Column: ...
+
+    def of_node(self, requested: int, capacity: int) -> int: ...
+
+
+class _LeastAllocated:
+    def of_all(self, requested: Int64Column, capacity: Int64Column) -> Int64Column:
+        free = np.maximum(capacity - requested, 0)
+        return truncated_quotient(free * MAX_NODE_SCORE, np.maximum(capacity, 1))
+
+    def of_node(self, requested: int, capacity: int) -> int:
+        free = max(wrapped(capacity - requested), 0)
+        return quotient(wrapped(free * MAX_NODE_SCORE), max(capacity, 1))
+
+
+class _MostAllocated:
+    def of_all(self, requested: Int64Column, capacity: Int64Column) -> Int64Column:
+        used = np.minimum(requested, capacity)
+        return truncated_quotient(used * MAX_NODE_SCORE, np.maximum(capacity, 1))
+
+    def of_node(self, requested: int, capacity: int) -> int:
+        used = min(requested, capacity)
+        return quotient(wrapped(used * MAX_NODE_SCORE), max(capacity, 1))
+
+
+class _ByUtilization:
+    def __init__(self, shape: Sequence[UtilizationShapePoint]) -> None:
+        percents = range(_MAX_UTILIZATION + 1)
+        self._worth = np.array([_worth(shape, percent) for percent in percents], np.int64)
+
+    def of_all(self, requested: Int64Column, capacity: Int64Column) -> Int64Column:
+        percent = truncated_quotient(requested * _MAX_UTILIZATION, np.maximum(capacity, 1))
+        percent[requested > capacity] = _MAX_UTILIZATION
+        scores: Int64Column = self._worth[np.clip(percent, 0, _MAX_UTILIZATION)]
+        return scores * (capacity > 0)
+
+    def of_node(self, requested: int, capacity: int) -> int:
+        if capacity <= 0:
+            return 0
+        percent = quotient(wrapped(requested * _MAX_UTILIZATION), capacity)
+        if requested > capacity:
+            percent = _MAX_UTILIZATION
+        return int(self._worth[min(max(percent, 0), _MAX_UTILIZATION)])
+
+
+def _worth(shape: Sequence[UtilizationShapePoint], percent: int) -> int:
+    """The broken line at a utilization, in the integer arithmetic of ``BuildBrokenLinearFunction``."""
+    scale = MAX_NODE_SCORE // _MAX_SHAPE_SCORE
+    for index, point in enumerate(shape):
+        if percent <= point.utilization:
+            if index == 0:
+                return point.score * scale
+            before = shape[index - 1]
+            rise = (point.score - before.score) * scale * (percent - before.utilization)
+            run = point.utilization - before.utilization
+            return before.score * scale + (rise // run if rise >= 0 else -(-rise // run))
+    return shape[-1].score * scale

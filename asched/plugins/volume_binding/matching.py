@@ -1,0 +1,278 @@
+"""Which volumes the claims of a pod can have on each node: for all nodes at once.
+
+Source: ``FindPodVolumes`` of kube-scheduler's volume binder, 1.36.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import lru_cache
+from typing import NamedTuple
+
+import numpy as np
+
+from asched.framework.cluster import Cluster
+from asched.framework.csi_migration import in_tree_persistent_volume, translated
+from asched.framework.csi_nodes import CsiNodes
+from asched.framework.node_matching import matchable, selector_matches, term_matches
+from asched.framework.nodes import BoolColumn, Int32Column, Nodes, RowArray
+from asched.framework.volume_assumptions import ClaimRef, VolumeBinding, VolumeBooks, VolumeChoice
+from asched.framework.volumes import STORAGE
+from asched.model.quantity import value
+from asched.model.selectors import (
+    LabelSelector,
+    NodeSelector,
+    NodeSelectorRequirement,
+    NodeSelectorTerm,
+)
+from asched.model.storage import (
+    CSIDriver,
+    CSIStorageCapacity,
+    PersistentVolume,
+    PersistentVolumeClaim,
+    StorageClass,
+    TopologySelectorTerm,
+)
+from asched.plugins.volume_binding.pool import VolumePool, storage_request
+
+NODE_CONFLICT = 1
+NO_MATCH = 2
+NO_SPACE = 4
+NO_VOLUME = 8
+
+NO_PROVISIONER = "kubernetes.io/no-provisioner"
+
+
+class Match(NamedTuple):
+    """A claim's volume on each node."""
+
+    claim: PersistentVolumeClaim
+    volumes: Sequence[PersistentVolume]
+    chosen: Int32Column
+    """Index into :attr:`volumes` by row, -1 for none."""
+
+
+class PodVolumes(NamedTuple):
+    """What a pod's claims find on each node."""
+
+    conflicts: Int32Column
+    """By row, what stands against it: NODE_CONFLICT, NO_MATCH, NO_SPACE, NO_VOLUME, added up."""
+    matches: Sequence[Match]
+    provisions: Sequence[tuple[PersistentVolumeClaim, BoolColumn]]
+    """Claims whose volume is to be made, and on which rows."""
+
+    def choice(self, row: int) -> VolumeChoice:
+        return VolumeChoice(
+            tuple(
+                VolumeBinding(ClaimRef.of(match.claim), match.volumes[match.chosen[row]].name)
+                for match in self.matches
+                if match.chosen[row] >= 0
+            ),
+            tuple(ClaimRef.of(claim) for claim, where in self.provisions if where[row]),
+        )
+
+
+def labels_allow(volume: PersistentVolume, labels: dict[str, str]) -> bool:
+    """Whether the volume can be reached from a node with these labels (``CheckNodeAffinity``)."""
+    affinity = volume.spec.node_affinity
+    if affinity is None or affinity.required is None:
+        return True
+    return _reachable(affinity.required).matches(labels, "")
+
+
+@lru_cache(maxsize=4096)
+def _reachable(selector: NodeSelector) -> NodeSelector:
+    """The selector as Kubernetes applies it to volumes: it shows it a node without a name, so what
+    demands one never matches."""
+    terms = matchable(selector).node_selector_terms
+    if any(term.match_fields for term in terms):
+        terms = tuple(
+            NodeSelectorTerm(match_expressions=term.match_expressions)
+            for term in terms
+            if all(requirement.operator == "NotIn" for requirement in term.match_fields)
+        )
+    return NodeSelector(node_selector_terms=terms)
+
+
+class VolumeFinder:
+    """Finds volumes for the claims of one pod, on some nodes."""
+
+    def __init__(
+        self, cluster: Cluster, books: VolumeBooks, pool: VolumePool, csi: CsiNodes, nodes: Nodes
+    ) -> None:
+        self._cluster = cluster
+        self._books = books
+        self._pool = pool
+        self._csi = csi
+        self._nodes = nodes
+
+    def find(
+        self, bound: Sequence[PersistentVolumeClaim], unbound: Sequence[PersistentVolumeClaim]
+    ) -> PodVolumes:
+        """``unbound`` are the claims that wait for their first consumer."""
+        conflicts = np.zeros(self._nodes.size, np.int32)
+        self._check_bound(bound, conflicts)
+        open_rows, assigned, rest = self._follow_chosen_nodes(unbound, conflicts)
+        rest.sort(key=lambda claim: (storage_request(claim), claim.name))
+        matches: list[Match] = []
+        taken: dict[str, list[Int32Column]] = {}
+        provisions = [(claim, open_rows) for claim in assigned]
+        for claim in rest:
+            match = self._match(claim, taken)
+            matches.append(match)
+            without = open_rows & (match.chosen < 0)
+            if without.any():
+                provisions.append((claim, without))
+        self._check_provisions(provisions, conflicts, open_rows)
+        return PodVolumes(conflicts, matches, provisions)
+
+    # -- bound claims -------------------------------------------------------------------------
+
+    def _check_bound(self, claims: Sequence[PersistentVolumeClaim], conflicts: Int32Column) -> None:
+        """The first claim that fails decides."""
+        volumes = self._cluster.objects(PersistentVolume)
+        still_good = np.ones(self._nodes.size, np.bool_)
+        for claim in claims:
+            volume = volumes.get(claim.spec.volume_name)
+            if volume is None:
+                conflicts[still_good] |= NO_VOLUME
+                return
+            bad = still_good & ~self._reaches(volume)
+            conflicts[bad] |= NODE_CONFLICT
+            still_good &= ~bad
+
+    def _reaches(self, volume: PersistentVolume) -> BoolColumn:
+        """Where a bound volume can be reached, in the terms of its CSI driver where migrated."""
+        reaches = self._mask(volume)
+        in_tree = in_tree_persistent_volume(volume)
+        if in_tree is None:
+            return reaches
+        migrated = self._csi.migrated(in_tree.plugin.name, self._nodes)
+        if not migrated.any():
+            return reaches
+        return np.where(migrated, self._mask(translated(volume, in_tree.plugin)), reaches)
+
+    def _mask(self, volume: PersistentVolume) -> BoolColumn:
+        """The rows from which a volume can be reached."""
+        affinity = volume.spec.node_affinity
+        if affinity is None or affinity.required is None:
+            return np.ones(self._nodes.size, np.bool_)
+        return selector_matches(_reachable(affinity.required), self._nodes)
+
+    def _rows_of(self, volume: PersistentVolume) -> RowArray:
+        return np.flatnonzero(self._mask(volume))
+
+    # -- claims to bind -----------------------------------------------------------------------
+
+    def _follow_chosen_nodes(
+        self, claims: Sequence[PersistentVolumeClaim], conflicts: Int32Column
+    ) -> tuple[BoolColumn, list[PersistentVolumeClaim], list[PersistentVolumeClaim]]:
+        """(rows that no earlier choice of a node rules out, claims with such a choice, the rest)."""
+        open_rows = np.ones(self._nodes.size, np.bool_)
+        assigned, rest = [], []
+        for claim in claims:
+            node = self._books.chosen_node(claim) or claim.metadata.annotations.selected_node
+            if node is None:
+                rest.append(claim)
+                continue
+            assigned.append(claim)
+            row = self._nodes.row_of(node)
+            here = np.zeros(self._nodes.size, np.bool_)
+            if row is not None:
+                here[row] = True
+            open_rows &= here
+        conflicts[~open_rows] |= NO_MATCH
+        return open_rows, assigned, rest
+
+    def _match(self, claim: PersistentVolumeClaim, taken: dict[str, list[Int32Column]]) -> Match:
+        """The smallest volume that fits, on each row, but none ``taken`` there by a claim before."""
+        prebound = self._pool.prebound(claim)
+        if prebound is not None:
+            return Match(claim, (prebound,), self._mask(prebound).astype(np.int32) - 1)
+        free = self._pool.free(claim.storage_class)
+        if free is None:
+            return Match(claim, (), np.full(self._nodes.size, -1, np.int32))
+        of_class = taken.setdefault(claim.storage_class, [])
+        promised = self._books.promised
+        chosen = free.smallest(claim, self._nodes, promised, of_class, self._rows_of)
+        of_class.append(chosen)
+        return Match(claim, free.volumes, chosen)
+
+    # -- claims to provision ------------------------------------------------------------------
+
+    def _check_provisions(
+        self,
+        provisions: Sequence[tuple[PersistentVolumeClaim, BoolColumn]],
+        conflicts: Int32Column,
+        open_rows: BoolColumn,
+    ) -> None:
+        """On each row the first claim that fails decides."""
+        still_good = open_rows.copy()
+        for claim, where in provisions:
+            storage_class = self._cluster.objects(StorageClass)[claim.storage_class]
+            asked = still_good & where
+            can_make = asked & self._can_provision(storage_class)
+            conflicts[asked & ~can_make] |= NO_MATCH
+            has_room = can_make & self._has_capacity(storage_class, claim)
+            conflicts[can_make & ~has_room] |= NO_SPACE
+            still_good &= ~asked | has_room
+
+    def _can_provision(self, storage_class: StorageClass) -> BoolColumn:
+        if storage_class.provisioner in ("", NO_PROVISIONER):
+            return np.zeros(self._nodes.size, np.bool_)
+        terms = storage_class.allowed_topologies
+        matched = np.full(self._nodes.size, not terms, np.bool_)
+        for term in terms:
+            matched |= self._in_topology(term)
+        return matched
+
+    def _in_topology(self, term: TopologySelectorTerm) -> BoolColumn:
+        """An empty term matches no node."""
+        matched = np.full(self._nodes.size, bool(term.match_label_expressions), np.bool_)
+        for requirement in term.match_label_expressions:
+            matched &= self._nodes.label(requirement.key).is_in(requirement.values)
+        return matched
+
+    def _has_capacity(
+        self, storage_class: StorageClass, claim: PersistentVolumeClaim
+    ) -> BoolColumn:
+        """Where the driver reports room; everywhere for a driver that reports none."""
+        size = self._nodes.size
+        driver = self._cluster.objects(CSIDriver).get(storage_class.provisioner)
+        asked = claim.spec.resources.requests.get(STORAGE)
+        if asked is None or driver is None or not driver.spec.storage_capacity:
+            return np.ones(size, np.bool_)
+        needed = value(asked)
+        room = np.zeros(size, np.bool_)
+        for capacity in self._cluster.objects(CSIStorageCapacity).values():
+            limit = volume_limit(capacity)
+            if capacity.storage_class_name != storage_class.name or capacity.node_topology is None:
+                continue
+            if limit is not None and limit >= needed:
+                room |= labels_select(capacity.node_topology, self._nodes)
+        return room
+
+
+def volume_limit(capacity: CSIStorageCapacity) -> int | None:
+    """The largest volume that a storage pool can make, bytes; None where it does not say."""
+    limit = capacity.maximum_volume_size
+    if limit is None:
+        limit = capacity.capacity
+    return None if limit is None else value(limit)
+
+
+def labels_select(selector: LabelSelector, nodes: Nodes) -> BoolColumn:
+    """Where a label selector matches the node's labels."""
+    requirements = (
+        *(
+            NodeSelectorRequirement(key=key, operator="In", values=(text,))
+            for key, text in selector.match_labels.items()
+        ),
+        *(
+            NodeSelectorRequirement(key=r.key, operator=r.operator, values=r.values)
+            for r in selector.match_expressions
+        ),
+    )
+    if not requirements:
+        return np.ones(nodes.size, np.bool_)
+    return term_matches(NodeSelectorTerm(match_expressions=requirements), nodes)

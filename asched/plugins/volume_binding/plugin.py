@@ -1,0 +1,420 @@
+"""VolumeBinding: nodes must reach the pod's volumes; claims that wait for a pod get theirs now.
+
+Filter finds for every node what the claims can have there. Reserve notes the choice for the node
+that was taken; the books (:mod:`asched.framework.volume_assumptions`) keep it from others. PreBind tells
+the API server and waits until the volume controller and the provisioners have done their part.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any, ClassVar, NamedTuple
+
+import numpy as np
+
+from asched.framework.binding import BindingClient, Permission, Unavailable
+from asched.framework.csi_nodes import CsiNodes
+from asched.framework.cycle_state import CycleState, StateKey
+from asched.framework.events import (
+    ActionType,
+    ClusterEvent,
+    ClusterEventWithHint,
+    EventResource,
+    QueueingHint,
+)
+from asched.framework.interface import (
+    Arguments,
+    EnqueueExtensions,
+    FilterAllPlugin,
+    Handle,
+    PreBindPlugin,
+    PreFilterPlugin,
+    PreFilterResult,
+    PreScorePlugin,
+    ReservePlugin,
+    ReserveResult,
+    ScoreAllPlugin,
+)
+from asched.framework.nodes import Int64Column, Nodes, Verdicts
+from asched.framework.pod_info import PodInfo
+from asched.framework.status import SUCCESS, Status
+from asched.framework.volume_assumptions import ClaimRef, VolumeBooks, VolumeChoice
+from asched.framework.volumes import (
+    WAIT_FOR_FIRST_CONSUMER,
+    PodClaim,
+    claim_not_found,
+    claims_of,
+    is_owned_by,
+    mounts_claim,
+    mounts_claims,
+    not_owner,
+)
+from asched.model.meta import Object
+from asched.model.pod import Pod
+from asched.model.storage import (
+    CSIDriver,
+    CSINode,
+    CSIStorageCapacity,
+    PersistentVolume,
+    PersistentVolumeClaim,
+    StorageClass,
+)
+from asched.plugins.volume_binding.matching import (
+    NO_MATCH,
+    NO_SPACE,
+    NO_VOLUME,
+    NODE_CONFLICT,
+    PodVolumes,
+    VolumeFinder,
+    labels_allow,
+    volume_limit,
+)
+from asched.plugins.volume_binding.pool import VolumePool
+
+_REASONS = {
+    NODE_CONFLICT: "node(s) didn't match PersistentVolume's node affinity",
+    NO_MATCH: "node(s) didn't find available persistent volumes to bind",
+    NO_SPACE: "node(s) did not have enough free storage",
+    NO_VOLUME: "node(s) unavailable due to one or more pvc(s) bound to non-existent pv(s)",
+}
+_STATUSES = tuple(
+    Status.unresolvable(*(reason for bit, reason in _REASONS.items() if conflicts & bit))
+    for conflicts in range(1, 2 * NO_VOLUME)
+)
+"""By the conflicts added up, less one."""
+
+UNBOUND_IMMEDIATE = PreFilterResult(
+    Status.unresolvable("pod has unbound immediate PersistentVolumeClaims")
+)
+DEFAULT_BIND_TIMEOUT_S = 600
+
+_PROCEED = PreFilterResult(SUCCESS)
+_SKIP = PreFilterResult(Status.skip())
+
+
+class UtilizationShapePoint(Arguments, frozen=True):
+    utilization: int
+    score: int
+
+
+class VolumeBindingArgs(Arguments, frozen=True):
+    """How long PreBind waits; 0 not at all. ``shape`` belongs to scoring by storage capacity, a
+    feature that is off in 1.36 and not implemented."""
+
+    bind_timeout_seconds: int | None = None
+    shape: tuple[UtilizationShapePoint, ...] | None = None
+
+    def __post_init__(self) -> None:
+        if self.bind_timeout_seconds is not None and self.bind_timeout_seconds < 0:
+            raise ValueError(
+                f"bindTimeoutSeconds: {self.bind_timeout_seconds} is negative;"
+                " expected a number of seconds, 0 or more"
+            )
+        if self.shape is not None:
+            raise ValueError("shape: not allowed while the feature StorageCapacityScoring is off")
+
+
+class PodClaims(NamedTuple):
+    """The claims of a pod that Filter looks at."""
+
+    bound: Sequence[PersistentVolumeClaim]
+    unbound: Sequence[PersistentVolumeClaim]
+    """Those that wait for their first consumer."""
+
+
+_CLAIMS: StateKey[PodClaims] = StateKey("VolumeBinding/prefilter")
+
+
+class VolumeBinding(
+    PreFilterPlugin,
+    FilterAllPlugin,
+    PreScorePlugin,
+    ScoreAllPlugin,
+    ReservePlugin,
+    PreBindPlugin,
+    EnqueueExtensions,
+):
+    """Binds claims to volumes, or has volumes made for them, on the node where the pod goes."""
+
+    name: ClassVar[str] = "VolumeBinding"
+    api_version: ClassVar[int] = 1
+    arguments: ClassVar[type[VolumeBindingArgs]] = VolumeBindingArgs
+    needs: ClassVar[frozenset[Permission]] = frozenset(
+        {
+            Permission.CLAIM_VOLUME,
+            Permission.SELECT_NODE,
+            Permission.READ_VOLUME,
+            Permission.READ_CLAIM,
+        }
+    )
+    concerns_templates: ClassVar[bool] = True
+
+    def __init__(self, args: VolumeBindingArgs, handle: Handle) -> None:
+        super().__init__(args, handle)
+        timeout_s = args.bind_timeout_seconds
+        self._timeout_s = float(DEFAULT_BIND_TIMEOUT_S if timeout_s is None else timeout_s)
+        self._books = VolumeBooks()
+        self._pool = VolumePool(handle.cluster, self._books)
+        self._csi_nodes = CsiNodes(handle.cluster)
+
+    # -- filter -------------------------------------------------------------------------------
+
+    def concerns(self, pod: PodInfo) -> bool:
+        return mounts_claims(pod.pod)
+
+    def pre_filter(self, state: CycleState, pod: PodInfo, nodes: Nodes) -> PreFilterResult:
+        mounted = dict.fromkeys(claims_of(pod.pod))
+        if not mounted:
+            return _SKIP
+        claims: list[PersistentVolumeClaim] = []
+        for reference in mounted:
+            claim = self._claims.get(f"{pod.namespace}/{reference.name}")
+            problem = _problem(pod.pod, reference, claim)
+            if problem:
+                return PreFilterResult(Status.unresolvable(problem))
+            if claim is not None:
+                claims.append(claim)
+        unbound = [claim for claim in claims if not claim.fully_bound]
+        if not all(map(self._waits_for_consumer, unbound)):
+            return UNBOUND_IMMEDIATE
+        state.write(_CLAIMS, PodClaims([c for c in claims if c.fully_bound], unbound))
+        return _PROCEED
+
+    @property
+    def _claims(self) -> Mapping[str, PersistentVolumeClaim]:
+        return self.handle.cluster.objects(PersistentVolumeClaim)
+
+    def _waits_for_consumer(self, claim: PersistentVolumeClaim) -> bool:
+        """Not bound before a pod needs it; one that names its volume is bound at once."""
+        storage_class = self.handle.cluster.objects(StorageClass).get(claim.storage_class)
+        return (
+            storage_class is not None
+            and storage_class.volume_binding_mode == WAIT_FOR_FIRST_CONSUMER
+            and not claim.spec.volume_name
+        )
+
+    def filter_all(self, state: CycleState, pod: PodInfo, nodes: Nodes) -> Verdicts:
+        conflicts = self._find(state.read(_CLAIMS), nodes).conflicts
+        return Verdicts(conflicts.astype(np.int16), _STATUSES)
+
+    def _find(self, claims: PodClaims, nodes: Nodes) -> PodVolumes:
+        cluster = self.handle.cluster
+        finder = VolumeFinder(cluster, self._books, self._pool, self._csi_nodes, nodes)
+        return finder.find(claims.bound, claims.unbound)
+
+    # -- score: nothing, while StorageCapacityScoring is off --------------------------------------
+
+    def pre_score(self, state: CycleState, pod: PodInfo, nodes: Nodes) -> Status:
+        return Status.skip()
+
+    def score_all(self, state: CycleState, pod: PodInfo, nodes: Nodes) -> Int64Column:
+        return np.zeros(nodes.size, np.int64)
+
+    # -- reserve ------------------------------------------------------------------------------
+
+    def reserve(self, state: CycleState, pod: PodInfo, node_name: str) -> ReserveResult:
+        claims = state.get(_CLAIMS)
+        if claims is None or not claims.unbound:
+            return ReserveResult()
+        nodes = self.handle.cluster.nodes
+        row = nodes.row_of(node_name)
+        if row is None:
+            return ReserveResult(Status.error(f'node "{node_name}" not found'))
+        found = self._find(claims, nodes.take(np.array([row], np.intp)))
+        return ReserveResult(note=found.choice(0).note())
+
+    def reserved(self, pod: PodInfo, node_name: str, note: dict[str, Any] | None) -> None:
+        if note is not None:
+            self._books.enter(pod.uid, node_name, VolumeChoice.from_note(note))
+
+    def unreserve(self, pod: PodInfo, node_name: str, note: dict[str, Any] | None) -> None:
+        self._books.strike(pod.uid)
+
+    def settled(self, pod: PodInfo, node_name: str, note: dict[str, Any] | None) -> None:
+        # Claims and volumes show it themselves by now.
+        self._books.strike(pod.uid)
+
+    # -- bind ---------------------------------------------------------------------------------
+
+    @property
+    def time_limit_s(self) -> float:
+        return self._timeout_s + super().time_limit_s
+
+    def pre_bind_pre_flight(self, pod: PodInfo, node_name: str) -> bool:
+        return self._books.choice(pod.uid) is not None
+
+    async def pre_bind(self, client: BindingClient, pod: PodInfo, node_name: str) -> Status:
+        choice = self._books.choice(pod.uid)
+        if choice is None:
+            return SUCCESS
+        for binding in choice.bindings:
+            status = await client.claim_volume(binding.volume, binding.claim)
+            if not status.is_success:
+                return status
+        for claim in choice.provisions:
+            status = await client.select_node(claim, node_name)
+            if not status.is_success:
+                return status
+        progress = partial(self._progress, client, pod, choice, node_name)
+        ended = await client.wait_until(progress, self._timeout_s)
+        return ended or Status.error("binding volumes: timed out waiting for the condition")
+
+    async def _progress(
+        self, client: BindingClient, pod: PodInfo, choice: VolumeChoice, node_name: str
+    ) -> Status | None:
+        """Success once all is bound, an error where it cannot come to that, None while it may
+        (``checkBindings``)."""
+        if self._books.choice(pod.uid) is None:
+            return _failed("pod does not exist any more")
+        nodes = self.handle.cluster.nodes
+        row = nodes.row_of(node_name)
+        if row is None:
+            return _failed(f'failed to get node "{node_name}"')
+        labels = nodes.node(row).labels
+        try:
+            for claim, volume in choice.bindings:
+                status = await self._volume_progress(client, volume, claim, labels)
+                if not status or not status.is_success:
+                    return status
+            for claim in choice.provisions:
+                status = await self._provision_progress(client, claim, node_name, labels)
+                if not status or not status.is_success:
+                    return status
+        except Unavailable:
+            return None
+        return SUCCESS
+
+    async def _volume_progress(
+        self, client: BindingClient, name: str, claim: ClaimRef, labels: dict[str, str]
+    ) -> Status | None:
+        # What was watched may be older than what we wrote: then the API server is asked.
+        volume = self.handle.cluster.objects(PersistentVolume).get(name)
+        if volume is None or not _has_claimant(volume):
+            volume = await client.read_volume(name)
+        if volume is None:
+            return _failed(f'failed to check binding: persistentvolume "{name}" not found')
+        if not labels_allow(volume, labels):
+            return _failed(f'pv "{name}" node affinity doesn\'t match the node')
+        if not _has_claimant(volume):
+            return _failed(f'ClaimRef got reset for pv "{name}"')
+        bound = self._claims.get(claim.key)
+        if bound is None:
+            return _failed(f"failed to check binding: {claim_not_found(claim.name)}")
+        return SUCCESS if bound.fully_bound else None
+
+    async def _provision_progress(
+        self, client: BindingClient, ref: ClaimRef, node_name: str, labels: dict[str, str]
+    ) -> Status | None:
+        claim = self._claims.get(ref.key)
+        if claim is None or claim.metadata.annotations.selected_node != node_name:
+            claim = await client.read_claim(ref)
+        if claim is None:
+            return _failed(f"failed to check provisioning pvc: {claim_not_found(ref.name)}")
+        if claim.metadata.annotations.selected_node != node_name:
+            # The provisioner takes the annotation away where it fails: choose another node.
+            return _failed(f'provisioning failed for PVC "{ref.name}"')
+        if claim.spec.volume_name:
+            volume = self.handle.cluster.objects(PersistentVolume).get(claim.spec.volume_name)
+            if volume is None:
+                return None
+            if not labels_allow(volume, labels):
+                return _failed(f'pv "{volume.name}" node affinity doesn\'t match the node')
+        return SUCCESS if claim.fully_bound else None
+
+    # -- queueing hints -----------------------------------------------------------------------
+
+    def events_to_register(self) -> Sequence[ClusterEventWithHint]:
+        return tuple(_events())
+
+
+def _problem(pod: Pod, reference: PodClaim, claim: PersistentVolumeClaim | None) -> str:
+    """Why the pod cannot have the claim at all, in kube-scheduler's words; empty if it can."""
+    name = reference.name
+    if claim is None:
+        if reference.ephemeral:
+            waiting = "waiting for ephemeral volume controller to create the"
+            return f'{waiting} persistentvolumeclaim "{name}"'
+        return claim_not_found(name)
+    if claim.status.phase == "Lost":
+        volume = claim.spec.volume_name
+        lost = f'bound to non-existent persistentvolume "{volume}"'
+        return f'persistentvolumeclaim "{name}" {lost}'
+    if claim.metadata.deletion_timestamp is not None:
+        return f'persistentvolumeclaim "{name}" is being deleted'
+    if reference.ephemeral and not is_owned_by(claim, pod):
+        return not_owner(claim, pod)
+    return ""
+
+
+def _has_claimant(volume: PersistentVolume) -> bool:
+    reference = volume.spec.claim_ref
+    return reference is not None and bool(reference.uid)
+
+
+def _failed(reason: str) -> Status:
+    return Status.error(f"binding volumes: {reason}")
+
+
+def _events() -> Iterator[ClusterEventWithHint]:
+    kinds, came, changed = EventResource, ActionType.ADD, ActionType.ADD | ActionType.UPDATE
+    yield ClusterEventWithHint(ClusterEvent(kinds.STORAGE_CLASS, changed), topologies_changed)
+    yield ClusterEventWithHint(
+        ClusterEvent(kinds.PERSISTENT_VOLUME_CLAIM, changed), own_claim_changed
+    )
+    yield ClusterEventWithHint(ClusterEvent(kinds.PERSISTENT_VOLUME, changed))
+    yield ClusterEventWithHint(ClusterEvent(kinds.NODE, came | ActionType.UPDATE_NODE_LABEL))
+    yield ClusterEventWithHint(ClusterEvent(kinds.CSI_NODE, changed), migration_changed)
+    yield ClusterEventWithHint(
+        ClusterEvent(kinds.CSI_DRIVER, ActionType.UPDATE), capacity_no_longer_counts
+    )
+    yield ClusterEventWithHint(ClusterEvent(kinds.CSI_STORAGE_CAPACITY, changed), capacity_grew)
+
+
+def _queue(helps: bool) -> QueueingHint:
+    return QueueingHint.QUEUE if helps else QueueingHint.SKIP
+
+
+def topologies_changed(pod: Pod, old: Object | None, new: Object | None) -> QueueingHint:
+    """A class came, or makes volumes elsewhere than before."""
+    if not isinstance(new, StorageClass):
+        return QueueingHint.SKIP
+    same = isinstance(old, StorageClass) and old.allowed_topologies == new.allowed_topologies
+    return _queue(not same)
+
+
+def own_claim_changed(pod: Pod, old: Object | None, new: Object | None) -> QueueingHint:
+    """A claim that the pod mounts came or changed."""
+    return _queue(isinstance(new, PersistentVolumeClaim) and mounts_claim(pod, new))
+
+
+def migration_changed(pod: Pod, old: Object | None, new: Object | None) -> QueueingHint:
+    """A CSINode came, or lists other migrated plugins than before."""
+    if not isinstance(new, CSINode):
+        return QueueingHint.SKIP
+    if not isinstance(old, CSINode):
+        return QueueingHint.QUEUE
+    before, after = old.metadata.annotations, new.metadata.annotations
+    return _queue(before.migrated_plugins != after.migrated_plugins)
+
+
+def capacity_no_longer_counts(pod: Pod, old: Object | None, new: Object | None) -> QueueingHint:
+    """The driver of one of the pod's own CSI volumes stopped reporting capacity."""
+    if not isinstance(old, CSIDriver) or not isinstance(new, CSIDriver):
+        return QueueingHint.SKIP
+    stopped = old.spec.storage_capacity and not new.spec.storage_capacity
+    return _queue(stopped and new.name in _inline_drivers(pod))
+
+
+def _inline_drivers(pod: Pod) -> Iterable[str]:
+    return {volume.csi.driver for volume in pod.spec.volumes if volume.csi is not None}
+
+
+def capacity_grew(pod: Pod, old: Object | None, new: Object | None) -> QueueingHint:
+    """A storage pool came, or makes larger volumes than before."""
+    if not isinstance(new, CSIStorageCapacity):
+        return QueueingHint.SKIP
+    if not isinstance(old, CSIStorageCapacity):
+        return QueueingHint.QUEUE
+    before, after = volume_limit(old), volume_limit(new)
+    return _queue(after is not None and (before is None or after > before))

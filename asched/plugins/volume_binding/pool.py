@@ -1,0 +1,279 @@
+"""The volumes that claims may be bound to, laid out for matching against all nodes at once.
+
+Source: ``FindMatchingVolume`` of component-helpers, 1.36. Where Kubernetes leaves the choice between
+volumes of one size to chance, the name decides.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from asched.framework.cluster import Cluster
+from asched.framework.nodes import BoolColumn, Int32Column, Nodes, RowArray, Vocabulary
+from asched.framework.volume_assumptions import VolumeBooks
+from asched.framework.volumes import STORAGE
+from asched.model.quantity import thousandths
+from asched.model.selectors import NodeSelector
+from asched.model.storage import ObjectReference, PersistentVolume, PersistentVolumeClaim
+
+AVAILABLE = "Available"
+
+
+def storage_request(claim: PersistentVolumeClaim) -> int:
+    """How much the claim asks for, in thousandths of a byte."""
+    return thousandths(claim.spec.resources.requests.get(STORAGE, 0))
+
+
+def refers_to(reference: ObjectReference | None, claim: PersistentVolumeClaim) -> bool:
+    """Whether a volume's claimRef means the claim; one without UID was written by a user."""
+    return (
+        reference is not None
+        and (reference.namespace, reference.name) == (claim.namespace, claim.name)
+        and reference.uid in ("", claim.uid)
+    )
+
+
+def only_label(selector: NodeSelector) -> tuple[str, str] | None:
+    """The one label value that a selector asks for, if that is all it asks."""
+    if len(selector.node_selector_terms) != 1:
+        return None
+    term = selector.node_selector_terms[0]
+    if term.match_fields or len(term.match_expressions) != 1:
+        return None
+    requirement = term.match_expressions[0]
+    if requirement.operator != "In" or len(requirement.values) != 1:
+        return None
+    return requirement.key, requirement.values[0]
+
+
+class _Group(NamedTuple):
+    """Volumes that go by one value of one node label each (local volumes by the host name), or, with
+    an empty key, by none."""
+
+    key: str
+    members: RowArray
+    """Indices into the volumes, ascending."""
+    values: Sequence[str]
+
+
+RowsOf = Callable[[PersistentVolume], RowArray]
+
+
+class FreeVolumes:
+    """The volumes of one class that no claim has, by increasing size.
+
+    Volumes mostly come by the thousand and each for one node. So they are not tried one by one:
+    a table says which volume is the smallest for a value of the label, and every node looks it up.
+    """
+
+    def __init__(self, volumes: Iterable[PersistentVolume]) -> None:
+        ordered = sorted((_size(volume), volume.name, volume) for volume in volumes)
+        self.volumes = [volume for _, _, volume in ordered]
+        self._sizes = [size for size, _, _ in ordered]
+        self._index = {volume.name: index for index, volume in enumerate(self.volumes)}
+        words = self._words = Vocabulary()
+        self._modes = np.array([words.intern(v.spec.volume_mode) for v in self.volumes], np.int32)
+        self._access = [frozenset(volume.spec.access_modes) for volume in self.volumes]
+        self._by_access: dict[frozenset[str], list[int]] = {}
+        for index, modes in enumerate(self._access):
+            self._by_access.setdefault(modes, []).append(index)
+        self._groups: list[_Group] = []
+        self._others: list[int] = []
+        """Volumes whose node affinity asks for more than one value."""
+        self._group()
+        self._numbers: dict[str, tuple[int, Int32Column]] = {}
+
+    def _group(self) -> None:
+        found: dict[str, tuple[list[int], list[str]]] = {}
+        for index, volume in enumerate(self.volumes):
+            affinity = volume.spec.node_affinity
+            label: tuple[str, str] | None = ("", "")
+            if affinity is not None and affinity.required is not None:
+                label = only_label(affinity.required)
+            if label is None:
+                self._others.append(index)
+                continue
+            members, values = found.setdefault(label[0], ([], []))
+            members.append(index)
+            values.append(label[1])
+        for key, (members, values) in found.items():
+            self._groups.append(_Group(key, np.array(members, np.intp), values))
+
+    def smallest(
+        self,
+        claim: PersistentVolumeClaim,
+        nodes: Nodes,
+        promised: Iterable[str],
+        taken: Sequence[Int32Column],
+        rows_of: RowsOf,
+    ) -> Int32Column:
+        """By row, the smallest volume that fits, as an index into :attr:`volumes`; -1 for none.
+
+        ``promised`` volumes are out of the question everywhere, ``taken`` ones (as answered for
+        other claims of the pod) on their own rows. ``rows_of`` says whence a volume is reached.
+        """
+        none = len(self.volumes)
+        fits = self._fitting(claim, promised)
+        best = np.full(nodes.size, none, np.int32)
+        for group in self._groups:
+            best = np.minimum(best, self._of_group(group, fits, nodes, taken))
+        for index in self._others:
+            if fits[index]:
+                rows = rows_of(self.volumes[index])
+                rows = rows[best[rows] > index]
+                for column in taken:
+                    rows = rows[column[rows] != index]
+                best[rows] = index
+        best[best == none] = -1
+        return best
+
+    def _fitting(self, claim: PersistentVolumeClaim, promised: Iterable[str]) -> BoolColumn:
+        spec = claim.spec
+        fits: BoolColumn = self._modes == self._words.find(spec.volume_mode)
+        fits[: bisect_left(self._sizes, storage_request(claim))] = False
+        wanted = set(spec.access_modes)
+        for modes, members in self._by_access.items():
+            if not wanted <= modes:
+                fits[members] = False
+        for name in promised:
+            index = self._index.get(name)
+            if index is not None:
+                fits[index] = False
+        if spec.selector is not None:
+            for index in np.flatnonzero(fits).tolist():
+                fits[index] = spec.selector.matches(self.volumes[index].labels)
+        return fits
+
+    def _of_group(
+        self, group: _Group, fits: BoolColumn, nodes: Nodes, taken: Sequence[Int32Column]
+    ) -> Int32Column:
+        none = len(self.volumes)
+        row_numbers, numbers = self._label_numbers(group, nodes)
+        possible = fits[group.members] & (numbers >= 0)
+        members, numbers = group.members[possible], numbers[possible]
+        if not len(members):
+            return np.full(nodes.size, none, np.int32)
+        # One entry more than there are numbers, so that -1 (no such label) finds none at the end.
+        highest = max(int(numbers.max()), int(row_numbers.max(initial=-1)))
+        table = np.full(highest + 2, none, np.int32)
+        # Of several volumes with one value the last to be written stays: the smallest.
+        table[numbers[::-1]] = members[::-1]
+        chosen: Int32Column = table[row_numbers]
+        clash = self._clashes(chosen, taken)
+        if clash.any():
+            following = self._following(members, numbers)
+            while clash.any():
+                chosen[clash] = following[chosen[clash]]
+                clash = self._clashes(chosen, taken)
+        return chosen
+
+    def _label_numbers(self, group: _Group, nodes: Nodes) -> tuple[Int32Column, Int32Column]:
+        """(the label's value on each row, the value that each member asks for), as numbers."""
+        if not group.key:
+            return np.zeros(nodes.size, np.int32), np.zeros(len(group.members), np.int32)
+        column = nodes.label(group.key)
+        known = self._numbers.get(group.key)
+        if known is None or known[0] != nodes.version:
+            numbers = np.array([column.number(value) for value in group.values], np.int32)
+            known = self._numbers[group.key] = nodes.version, numbers
+        return column.ids, known[1]
+
+    def _clashes(self, chosen: Int32Column, taken: Sequence[Int32Column]) -> BoolColumn:
+        clash = np.zeros(len(chosen), np.bool_)
+        for column in taken:
+            clash |= (column == chosen) & (chosen < len(self.volumes))
+        return clash
+
+    def _following(self, members: RowArray, numbers: Int32Column) -> Int32Column:
+        """For each volume the next larger one with the same value."""
+        following = np.full(len(self.volumes) + 1, len(self.volumes), np.int32)
+        order = np.lexsort((members, numbers))
+        members, numbers = members[order], numbers[order]
+        same = numbers[1:] == numbers[:-1]
+        following[members[:-1][same]] = members[1:][same]
+        return following
+
+
+class VolumePool:
+    """The volumes of a cluster, by what they are good for. Only those that changed are sorted anew."""
+
+    def __init__(self, cluster: Cluster, books: VolumeBooks) -> None:
+        self._cluster = cluster
+        self._books = books
+        self._version = -1
+        self._known: dict[str, PersistentVolume] = {}
+        self._unclaimed: dict[str, dict[str, PersistentVolume]] = {}
+        self._claimed: dict[str, dict[str, PersistentVolume]] = {}
+        self._free: dict[str, FreeVolumes] = {}
+
+    def free(self, storage_class: str) -> FreeVolumes | None:
+        """The volumes of a class that no claim has; None where there are none."""
+        self._catch_up()
+        unclaimed = self._unclaimed.get(storage_class)
+        if not unclaimed:
+            return None
+        found = self._free.get(storage_class)
+        if found is None:
+            found = self._free[storage_class] = FreeVolumes(unclaimed.values())
+        return found
+
+    def prebound(self, claim: PersistentVolumeClaim) -> PersistentVolume | None:
+        """The volume that is meant for the claim, by its claimRef or by our own promise."""
+        self._catch_up()
+        named = self._claimed.get(claim.key, {}).values()
+        found = [volume for volume in named if refers_to(volume.spec.claim_ref, claim)]
+        promised = (self._known.get(name) for name in self._books.promised_to(claim))
+        found.extend(volume for volume in promised if volume is not None)
+        fitting = [
+            volume
+            for volume in found
+            if volume.storage_class == claim.storage_class
+            and _size(volume) >= storage_request(claim)
+            and volume.spec.volume_mode == claim.spec.volume_mode
+            and volume.metadata.deletion_timestamp is None
+        ]
+        return min(fitting, key=lambda volume: volume.name, default=None)
+
+    def _catch_up(self) -> None:
+        version = self._cluster.objects_version(PersistentVolume)
+        if version == self._version:
+            return
+        self._version = version
+        volumes, known = self._cluster.objects(PersistentVolume), self._known
+        for name in known.keys() - volumes.keys():
+            self._forget(known.pop(name))
+        for name, volume in volumes.items():
+            before = known.get(name)
+            if before is volume:
+                continue
+            if before is not None:
+                self._forget(before)
+            known[name] = volume
+            self._learn(volume)
+
+    def _learn(self, volume: PersistentVolume) -> None:
+        reference = volume.spec.claim_ref
+        if reference is not None:
+            key = f"{reference.namespace}/{reference.name}"
+            self._claimed.setdefault(key, {})[volume.name] = volume
+        elif volume.status.phase == AVAILABLE and volume.metadata.deletion_timestamp is None:
+            self._unclaimed.setdefault(volume.storage_class, {})[volume.name] = volume
+            self._free.pop(volume.storage_class, None)
+
+    def _forget(self, volume: PersistentVolume) -> None:
+        reference = volume.spec.claim_ref
+        if reference is not None:
+            key = f"{reference.namespace}/{reference.name}"
+            self._claimed[key].pop(volume.name)
+            if not self._claimed[key]:
+                del self._claimed[key]
+        elif self._unclaimed.get(volume.storage_class, {}).pop(volume.name, None) is not None:
+            self._free.pop(volume.storage_class, None)
+
+
+def _size(volume: PersistentVolume) -> int:
+    return thousandths(volume.spec.capacity.get(STORAGE, 0))

@@ -1,0 +1,326 @@
+"""From a scenario to the history of what happens in it.
+
+Nodes, pods and objects go through the admission of the embedded API server, so they get its defaults
+and are refused in its words. Everything is drawn from the scenario's seed.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from datetime import timedelta
+from random import Random
+from typing import Any, Final, cast
+
+import msgspec
+
+from asched.apiserver.cluster import SYSTEM_NAMESPACES, SYSTEM_PRIORITY_CLASSES, Cluster
+from asched.apiserver.errors import ApiError
+from asched.apiserver.kubelet import simulated_node
+from asched.apiserver.resources import ResourceType as ServedType
+from asched.apiserver.strictness import check_fields
+from asched.framework.runtime.strict import Path, Problem, quote
+from asched.model.meta import Object
+from asched.model.node import ZONE_LABEL, Node
+from asched.model.pod import DEFAULT_SCHEDULER_NAME, Pod
+from asched.model.resources import (
+    AnyObject,
+    DecodeError,
+    GroupResource,
+    Resource,
+    WatchedResource,
+    decode,
+)
+from asched.simulator.history import (
+    Event,
+    Exogenous,
+    NodeDrained,
+    ObjectRemoved,
+    ObjectSet,
+    PodCreated,
+    PodDeleted,
+)
+from asched.simulator.lives import NS_PER_S, moment
+from asched.simulator.scenario import (
+    Arrival,
+    Lifetime,
+    NodeGroup,
+    PodGroup,
+    Scenario,
+    ScenarioError,
+    ScenarioEvent,
+)
+
+MAX_RUN_NS: Final = 100 * 365 * 86_400 * NS_PER_S
+"""A century. A longer draw counts as this, so that times stay within 64 bits."""
+_US: Final = timedelta(microseconds=1)
+
+
+def expand(scenario: Scenario, scheduler_name: str = DEFAULT_SCHEDULER_NAME) -> Exogenous:
+    """All that happens in the scenario. Pods that name no scheduler are for ``scheduler_name``.
+
+    Raises :class:`ScenarioError` with every object that the API server would refuse.
+    """
+    return _Expansion(scenario, scheduler_name).history()
+
+
+class _RefusedError(Exception):
+    """An object that cannot be used; the problem is noted already."""
+
+
+class _Expansion:
+    def __init__(self, scenario: Scenario, scheduler_name: str) -> None:
+        self._scenario = scenario
+        self._scheduler_name = scheduler_name
+        self._begin_ns = round(scenario.start.timestamp()) * NS_PER_S
+        begin_s = self._begin_ns // NS_PER_S
+        self._cluster = Cluster(clock=lambda: begin_s, seed=scenario.seed)
+        self._problems: list[Problem] = []
+        self._nodes: dict[str, Node] = {}
+        self._created: dict[str, list[PodCreated]] = {}
+
+    def history(self) -> Exogenous:
+        scenario = self._scenario
+        events = [*self._objects()]
+        for index, nodes in enumerate(scenario.nodes):
+            events += self._joining(nodes, ("nodes", index))
+        for index, pods in enumerate(scenario.pods):
+            try:
+                template = self._template(pods, ("pods", index, "template"))
+            except _RefusedError:
+                continue
+            self._created.setdefault(pods.name, []).extend(self._arriving(pods, template))
+        if self._problems:
+            raise ScenarioError(self._problems)
+        events += [created for group in self._created.values() for created in group]
+        for event in scenario.events:
+            events += self._happening(event)
+        # Of what happens at the same time, the order is that of the file: objects, nodes, pods, events.
+        events.sort(key=lambda event: event.at_ns)
+        duration = scenario.duration
+        end_ns = None if duration is None else self._begin_ns + _ns(duration)
+        return Exogenous(tuple(events), self._begin_ns, end_ns)
+
+    # -- admission ------------------------------------------------------------------------------
+
+    def _admitted(
+        self, resource: WatchedResource, raw: dict[str, Any], path: Path, *, keep: bool = False
+    ) -> Object:
+        """The object as the API server would store it; with ``keep`` it is there for others."""
+        name = resource.value.plural
+        if resource.value.group:
+            name = f"{name}.{resource.value.group}"
+        try:
+            served = self._served(name)
+            if served is None:
+                return decode(resource, msgspec.json.encode(_identified(resource, raw)))
+            namespace = str(_mapping(raw, "metadata").get("namespace") or "default")
+            check_fields(served, raw, "Strict")
+            if keep:
+                stored = self._cluster.create(name, raw, namespace=namespace)
+            else:
+                namespace = namespace if served.namespaced else ""
+                copy = msgspec.json.decode(msgspec.json.encode(raw))
+                stored = self._cluster.api.create(served, namespace, copy, dry_run=True).obj
+            return decode(resource, msgspec.json.encode(stored))
+        except ApiError as error:
+            message = error.message
+        except DecodeError as error:
+            message = str(error)
+        self._problems.append(Problem(path, message))
+        raise _RefusedError
+
+    def _served(self, name: str) -> ServedType | None:
+        """None for a custom resource: nobody has installed its definition here."""
+        try:
+            return self._cluster.resource(name)
+        except KeyError:
+            return None
+
+    def _objects(self) -> Iterator[Event]:
+        """What is there from the start besides nodes and pods; what others refer to comes first."""
+        scenario = self._scenario
+        for name in SYSTEM_NAMESPACES:
+            yield self._there(Resource.NAMESPACES, name)
+        for name in SYSTEM_PRIORITY_CLASSES:
+            yield self._there(Resource.PRIORITY_CLASSES, name)
+        for name, value in scenario.priority_classes.items():
+            raw = {"metadata": {"name": name}, "value": value}
+            yield from self._added(Resource.PRIORITY_CLASSES, raw, ("priorityClasses", name))
+        for index, raw in enumerate(scenario.objects):
+            if raw.get("kind") == "Namespace":
+                yield from self._given(index, raw)
+        for number, group in enumerate(scenario.pods):
+            if self._cluster.api.find("namespaces", "", group.namespace) is None:
+                raw = {"metadata": {"name": group.namespace}}
+                yield from self._added(Resource.NAMESPACES, raw, ("pods", number, "namespace"))
+        for index, raw in enumerate(scenario.objects):
+            if raw.get("kind") != "Namespace":
+                yield from self._given(index, raw)
+
+    def _given(self, index: int, raw: dict[str, Any]) -> Iterator[Event]:
+        kind, version = raw.get("kind"), raw.get("apiVersion")
+        for resource in (*Resource, *GroupResource):
+            found = resource.value
+            group_version = f"{found.group}/{found.version}" if found.group else found.version
+            if (kind, version) == (found.kind, group_version) and kind not in ("Pod", "Node"):
+                yield from self._added(resource, raw, ("objects", index))
+                return
+        what = f"{quote(version)} {quote(kind)} is no kind that scheduling reads"
+        if kind in ("Pod", "Node"):
+            what = f"a {kind} belongs to a group under {kind.lower()}s"
+        self._problems.append(Problem(("objects", index, "kind"), what))
+
+    def _added(self, resource: WatchedResource, raw: dict[str, Any], path: Path) -> Iterator[Event]:
+        try:
+            yield self._set(self._admitted(resource, raw, path, keep=True))
+        except _RefusedError:
+            return
+
+    def _there(self, resource: WatchedResource, name: str) -> Event:
+        raw = self._cluster.get(resource.value.plural, name)
+        return self._set(decode(resource, msgspec.json.encode(raw)))
+
+    def _set(self, item: Object, at_ns: int | None = None) -> Event:
+        return ObjectSet(self._begin_ns if at_ns is None else at_ns, cast("AnyObject", item))
+
+    # -- nodes ------------------------------------------------------------------------------------
+
+    def _joining(self, group: NodeGroup, path: Path) -> Iterator[Event]:
+        joins_ns = self._begin_ns + _ns(group.joins)
+        for index in range(group.count):
+            name = f"{group.name}-{index}"
+            labels = dict(group.labels)
+            if group.zones:
+                labels[ZONE_LABEL] = group.zones[index % len(group.zones)]
+            allocatable = {k: str(v) for k, v in group.allocatable.items()}
+            raw = simulated_node(name, capacity=allocatable, labels=labels, index=index)
+            if group.taints:
+                raw["spec"]["taints"] = [msgspec.to_builtins(taint) for taint in group.taints]
+            try:
+                node = self._admitted(Resource.NODES, raw, path)
+            except _RefusedError:
+                return
+            assert isinstance(node, Node)
+            metadata = msgspec.structs.replace(
+                node.metadata, uid=f"node-{name}", creation_timestamp=moment(joins_ns)
+            )
+            node = msgspec.structs.replace(node, metadata=metadata)
+            self._nodes[name] = node
+            yield self._set(node, joins_ns)
+
+    # -- pods -------------------------------------------------------------------------------------
+
+    def _template(self, group: PodGroup, path: Path) -> Pod:
+        """The first pod of the group."""
+        known = {"metadata", "spec"}
+        unknown = [key for key in group.template if key not in known]
+        for key in unknown:
+            message = "unknown field; expected one of metadata, spec"
+            self._problems.append(Problem((*path, key), message))
+        metadata = {
+            **_mapping(group.template, "metadata"),
+            "name": f"{group.name}-0",
+            "namespace": group.namespace,
+        }
+        spec = {"schedulerName": self._scheduler_name, **_mapping(group.template, "spec")}
+        raw = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
+        pod = self._admitted(Resource.PODS, raw, path)
+        if unknown:
+            raise _RefusedError
+        assert isinstance(pod, Pod)
+        return pod
+
+    def _arriving(self, group: PodGroup, template: Pod) -> Iterator[PodCreated]:
+        # Each group draws from a generator of its own: to change one leaves the others as they are.
+        random = Random(f"{self._scenario.seed}/{group.namespace}/{group.name}")
+        times = _arrivals(group.arrival, group.count, random)
+        for index, after_ns in enumerate(times):
+            name, at_ns = f"{group.name}-{index}", self._begin_ns + after_ns
+            metadata = msgspec.structs.replace(
+                template.metadata,
+                name=name,
+                uid=f"pod-{group.namespace}-{name}",
+                creation_timestamp=moment(at_ns),
+            )
+            pod = msgspec.structs.replace(template, metadata=metadata)
+            run_ns = None if group.lifetime is None else _draw(group.lifetime, random)
+            yield PodCreated(at_ns, pod, run_ns, group.restarts)
+
+    # -- events -----------------------------------------------------------------------------------
+
+    def _happening(self, event: ScenarioEvent) -> Iterator[Event]:
+        at_ns, (what, name) = self._begin_ns + _ns(event.at), event.what
+        match what:
+            case "drain":
+                yield NodeDrained(at_ns, name)
+            case "remove":
+                yield ObjectRemoved(at_ns, "Node", name)
+            case "cordon" | "uncordon":
+                node = self._nodes[name]
+                spec = msgspec.structs.replace(node.spec, unschedulable=what == "cordon")
+                yield self._set(msgspec.structs.replace(node, spec=spec), at_ns)
+            case "deletePods":
+                for created in self._created[name]:
+                    if created.at_ns <= at_ns:
+                        yield PodDeleted(at_ns, created.pod.key, created.pod.metadata.uid)
+
+
+def _identified(resource: WatchedResource, raw: dict[str, Any]) -> dict[str, Any]:
+    """A custom resource as it would be stored."""
+    metadata = _mapping(raw, "metadata")
+    found = resource.value
+    namespace = {"namespace": metadata.get("namespace") or "default"} if found.namespaced else {}
+    uid = "-".join((found.plural, *namespace.values(), str(metadata.get("name"))))
+    return {**raw, "metadata": {**metadata, **namespace, "uid": uid}}
+
+
+def _arrivals(arrival: Arrival, count: int, random: Random) -> Iterator[int]:
+    """When each of the pods comes, in nanoseconds from the start."""
+    at_ns = _ns(arrival.after)
+    if arrival.poisson is not None:
+        at_ns += _exponential(_ns(arrival.poisson), random)
+    for number in range(1, count + 1):
+        yield at_ns
+        if number % arrival.together:
+            continue
+        if arrival.every is not None:
+            at_ns += _ns(arrival.every)
+        elif arrival.poisson is not None:
+            at_ns += _exponential(_ns(arrival.poisson), random)
+
+
+def _draw(lifetime: Lifetime, random: Random) -> int:
+    """How long one pod runs, in nanoseconds."""
+    if lifetime.uniform is not None:
+        low_ns, high_ns = _ns(lifetime.uniform.low), _ns(lifetime.uniform.high)
+        return low_ns + _whole_ms(random.random() * (high_ns - low_ns))
+    if lifetime.lognormal is not None:
+        # Box and Muller: of the generator only random() is the same in every version of Python.
+        radius = math.sqrt(-2 * math.log(1 - random.random()))
+        normal = radius * math.cos(2 * math.pi * random.random())
+        factor = math.exp(lifetime.lognormal.sigma * normal)
+        return _whole_ms(_ns(lifetime.lognormal.median) * factor)
+    if lifetime.exponential is not None:
+        return _exponential(_ns(lifetime.exponential), random)
+    assert lifetime.fixed is not None
+    return _ns(lifetime.fixed)
+
+
+def _exponential(mean_ns: int, random: Random) -> int:
+    return _whole_ms(-math.log(1 - random.random()) * mean_ns)
+
+
+def _whole_ms(duration_ns: float) -> int:
+    """Whole milliseconds: what the last digit of a logarithm is differs between machines."""
+    return min(MAX_RUN_NS, round(duration_ns / 1_000_000) * 1_000_000)
+
+
+def _ns(duration: timedelta) -> int:
+    return duration // _US * 1000
+
+
+def _mapping(raw: dict[str, Any], field: str) -> dict[str, Any]:
+    """A field that has to be a mapping; what is not is left to the API server's validation."""
+    value = raw.get(field)
+    return value if isinstance(value, dict) else {}

@@ -1,0 +1,25 @@
+"""A configuration as the scheduler of a simulation."""
+
+from __future__ import annotations
+
+from asched.config.extenders import without_ignored_resources
+from asched.config.file import Configuration
+from asched.framework.runtime.profile import all_within
+from asched.simulator.loop import Pace, Scheduler
+from asched.state.records import QueueSettings
+
+
+def scheduler_of(configuration: Configuration, pace: Pace) -> Scheduler:
+    """What a daemon with that configuration would decide with; extenders are left out."""
+    scheduler, engine = configuration.scheduler, configuration.settings.engine
+    return Scheduler(
+        profiles=all_within(without_ignored_resources(configuration.profiles, scheduler.extenders)),
+        sessions=configuration.sessions,
+        queue=QueueSettings(
+            scheduler.pod_initial_backoff_seconds,
+            scheduler.pod_max_backoff_seconds,
+            engine.unschedulable_flush_interval.total_seconds(),
+        ),
+        seed=engine.seed,
+        pace=pace,
+    )

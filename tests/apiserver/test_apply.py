@@ -1,0 +1,92 @@
+"""Server-side apply: ownership of fields, removal, conflicts."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from asched.apiserver.apply import Manager, server_side
+from asched.apiserver.cluster import Cluster
+from asched.apiserver.errors import ApiError
+from asched.apiserver.requests import RequestInfo
+from tests.apiserver.objects import FakeClock, pod
+
+Object = dict[str, Any]
+
+
+class Applier:
+    """Applies configurations of the pod ``p``."""
+
+    def __init__(self) -> None:
+        self.cluster = Cluster(clock=FakeClock(), seed=1)
+        self.info = RequestInfo("patch", self.cluster.resource("pods"), "default", "p")
+
+    def apply(self, manager: str, *, labels: Object, force: bool = False, **spec: Any) -> Object:
+        applied = pod("p", **spec)
+        applied["metadata"]["labels"] = labels
+        return self.send(manager, applied, force=force)
+
+    def label(self, manager: str, labels: Object, *, force: bool = False) -> Object:
+        """Apply nothing but labels."""
+        return self.send(manager, {"metadata": {"name": "p", "labels": labels}}, force=force)
+
+    def send(self, manager: str, applied: Object, *, force: bool) -> Object:
+        who = Manager(manager, force)
+        return server_side(self.cluster.api, self.info, applied, who)[0].obj
+
+
+@pytest.fixture
+def applier() -> Applier:
+    return Applier()
+
+
+def test_the_first_apply_creates_and_records_the_owner(applier: Applier) -> None:
+    made = applier.apply("a", labels={"x": "1"})
+    (entry,) = made["metadata"]["managedFields"]
+    assert (entry["manager"], entry["operation"]) == ("a", "Apply")
+    assert entry["fieldsV1"]["f:metadata"] == {"f:labels": {"f:x": {}}}
+    assert 'k:{"name":"c"}' in entry["fieldsV1"]["f:spec"]["f:containers"]
+
+
+def test_applying_the_same_again_writes_nothing(applier: Applier) -> None:
+    first = applier.apply("a", labels={"x": "1"})
+    assert applier.apply("a", labels={"x": "1"}) == first
+    assert applier.cluster.revision == int(first["metadata"]["resourceVersion"])
+
+
+def test_what_its_owner_leaves_out_goes_away(applier: Applier) -> None:
+    applier.apply("a", labels={"x": "1", "y": "1"})
+    assert applier.apply("a", labels={"y": "1"})["metadata"]["labels"] == {"y": "1"}
+
+
+def test_what_somebody_else_applied_too_stays(applier: Applier) -> None:
+    applier.apply("a", labels={"x": "1", "y": "1"})
+    applier.label("b", {"x": "1", "z": "1"})
+    after = applier.apply("a", labels={"y": "1"})
+    assert after["metadata"]["labels"] == {"x": "1", "y": "1", "z": "1"}
+
+
+def test_another_value_for_anothers_field_is_a_conflict_unless_forced(applier: Applier) -> None:
+    applier.apply("a", labels={"x": "1"})
+    with pytest.raises(ApiError) as error:
+        applier.label("b", {"x": "2"})
+    assert error.value.code == 409
+    assert error.value.message == (
+        'Apply failed with 1 conflict: conflict with "a": .metadata.labels.x'
+    )
+    forced = applier.label("b", {"x": "2"}, force=True)
+    assert forced["metadata"]["labels"] == {"x": "2"}
+
+
+def test_elements_of_keyed_lists_have_their_own_owners(applier: Applier) -> None:
+    applier.apply("a", labels={}, schedulingGates=[{"name": "g1"}, {"name": "g2"}])
+    after = applier.apply("a", labels={}, schedulingGates=[{"name": "g2"}])
+    assert after["spec"]["schedulingGates"] == [{"name": "g2"}]
+    assert after["spec"]["containers"][0]["name"] == "c"
+
+
+def test_an_apply_without_a_manager_is_refused(applier: Applier) -> None:
+    with pytest.raises(ApiError, match="fieldManager: Required value") as error:
+        applier.apply("", labels={})
+    assert error.value.code == 400

@@ -1,0 +1,154 @@
+"""Whatever is sent, the answer is a Status and the store is as it was or holds a sane object."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from asched.apiserver import protobuf
+from asched.apiserver.cluster import Cluster
+from asched.apiserver.errors import ApiError
+from asched.apiserver.handlers import Answer, Request, answer
+from asched.apiserver.requests import RequestInfo, parse_request
+from asched.apiserver.store import encode
+from tests.apiserver.objects import FakeClock, node, pod
+
+JUNK: st.SearchStrategy[Any] = st.sampled_from(
+    [None, True, 0, -1, 1.5, 10**30, "", "x", "1e999", [], [None], {}, {"a": []}]
+)
+
+FULL_POD = pod(
+    "p",
+    nodeSelector={"a": "b"},
+    tolerations=[{"key": "k", "operator": "Exists"}],
+    schedulingGates=[{"name": "g"}],
+    affinity={"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [
+        {"topologyKey": "z", "labelSelector": {"matchLabels": {"a": "b"}}, "matchLabelKeys": ["a"]}]}},
+    topologySpreadConstraints=[{"maxSkew": 1, "topologyKey": "z", "whenUnsatisfiable": "DoNotSchedule",
+                                "labelSelector": {}, "matchLabelKeys": ["a"]}],
+    volumes=[{"name": "v"}],
+    initContainers=[{"name": "i", "image": "x", "ports": [{"containerPort": 1}]}],
+)  # fmt: skip
+FULL_NODE = node("n", a="b") | {"spec": {"taints": [{"key": "k", "effect": "NoSchedule"}]}}
+
+
+def places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    """The path of every part of a JSON value."""
+    found = [path] if path else []
+    if isinstance(value, dict):
+        for key, below in value.items():
+            found += places(below, (*path, key))
+    elif isinstance(value, list):
+        for index, below in enumerate(value):
+            found += places(below, (*path, index))
+    return found
+
+
+def put(value: Any, path: tuple[Any, ...], replacement: Any) -> Any:
+    changed = copy.deepcopy(value)
+    holder = changed
+    for part in path[:-1]:
+        holder = holder[part]
+    holder[path[-1]] = replacement
+    return changed
+
+
+def attempt(cluster: Cluster, method: str, path: str, body: Any, content_type: str) -> Answer | int:
+    """The answer, or the code of the refusal; anything else is a failure of the server."""
+    info: RequestInfo = parse_request(cluster.api.registry, method, path, {})
+    raw = body if isinstance(body, bytes) else encode(body)
+    try:
+        return answer(cluster.api, Request(info, raw, content_type, ""))
+    except ApiError as error:
+        return error.code
+
+
+@given(st.data())
+def test_a_pod_or_node_with_junk_in_one_place_is_refused_or_can_be_listed(data: Any) -> None:
+    cluster = Cluster(clock=FakeClock(), seed=1)
+    plural, full = data.draw(st.sampled_from([("pods", FULL_POD), ("nodes", FULL_NODE)]))
+    where = data.draw(st.sampled_from(places(full)))
+    broken = put(full, where, data.draw(JUNK))
+    path = "/api/v1/namespaces/default/pods" if plural == "pods" else "/api/v1/nodes"
+    result = attempt(cluster, "POST", path, broken, "application/json")
+    if isinstance(result, Answer):
+        info = parse_request(cluster.api.registry, "GET", path, {})
+        table = "application/json;as=Table;v=v1;g=meta.k8s.io"
+        assert answer(cluster.api, Request(info, b"", "application/json", table)).code == 200
+        assert len(cluster.list(plural)) == 1
+    else:
+        assert result in (400, 403, 404, 409, 422)
+        assert cluster.list(plural) == []
+
+
+PATCH_TYPES = ["merge-patch", "strategic-merge-patch"]
+
+
+@given(st.data())
+def test_junk_in_a_patch_is_refused_or_leaves_a_sane_object(data: Any) -> None:
+    cluster = Cluster(clock=FakeClock(), seed=1)
+    cluster.create("pods", FULL_POD)
+    where = data.draw(st.sampled_from(places(FULL_POD)))
+    patch = put(FULL_POD, where, data.draw(JUNK))
+    kind = f"application/{data.draw(st.sampled_from(PATCH_TYPES))}+json"
+    subresource = data.draw(st.sampled_from(["", "/status"]))
+    if subresource:
+        patch = {"status": {"conditions": data.draw(JUNK), "phase": data.draw(JUNK)}}
+    result = attempt(
+        cluster, "PATCH", f"/api/v1/namespaces/default/pods/p{subresource}", patch, kind
+    )
+    assert isinstance(result, Answer) or result in (400, 409, 422)
+    cluster.delete("pods", "p", namespace="default")
+    assert cluster.count("pods") == 0
+
+
+@given(st.binary(max_size=60))
+@example(b"\x08" + b"\0" * 15)  # a number where a message belongs
+def test_bytes_that_are_no_protobuf_message_are_a_bad_request(junk: bytes) -> None:
+    for body in (junk, b"k8s\0" + junk):
+        try:
+            protobuf.decode(body)
+        except ApiError as error:
+            assert error.code in (400, 415)  # noqa: PT017 - any decoded kind is fine as well
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b"", b"{", b"nonsense", b"[]", b"null", b'"x"', b"\xff", b"[" * 100_000],
+)
+@pytest.mark.parametrize(
+    ("method", "path", "content_type"),
+    [
+        ("POST", "/api/v1/nodes", "application/json"),
+        ("POST", "/api/v1/namespaces/default/pods/p/binding", "application/json"),
+        ("POST", "/api/v1/namespaces/default/pods/p/eviction", "application/json"),
+        ("PUT", "/api/v1/namespaces/default/pods/p", "application/json"),
+        ("PATCH", "/api/v1/namespaces/default/pods/p", "application/merge-patch+json"),
+        ("PATCH", "/api/v1/namespaces/default/pods/p", "application/json-patch+json"),
+        ("PATCH", "/api/v1/namespaces/default/pods/p", "application/apply-patch+yaml"),
+    ],
+)
+def test_bodies_that_are_nothing(method: str, path: str, content_type: str, body: bytes) -> None:
+    cluster = Cluster(clock=FakeClock(), seed=1)
+    cluster.create("pods", pod("p"))
+    before = cluster.revision
+    result = attempt(cluster, method, path, body, content_type)
+    if isinstance(result, Answer):
+        assert (method, body) == ("PATCH", b"[]"), "an empty JSON patch changes nothing"
+    else:
+        assert result in (400, 415, 422)
+    assert cluster.revision == before
+
+
+@pytest.mark.parametrize("target", [None, "n", [], {"name": 5}, {"name": ["n"]}])
+def test_a_binding_to_nonsense_binds_nothing(target: Any) -> None:
+    cluster = Cluster(clock=FakeClock(), seed=1)
+    cluster.create("pods", pod("p"))
+    path = "/api/v1/namespaces/default/pods/p/binding"
+    result = attempt(cluster, "POST", path, {"target": target}, "application/json")
+    assert result in (400, 500)
+    assert "nodeName" not in cluster.get("pods", "p", namespace="default")["spec"]

@@ -1,0 +1,3 @@
+from tests.fault_simulation.campaign import main
+
+main()

@@ -1,0 +1,297 @@
+"""The cluster's own life: controllers, kubelets, node trouble, people.
+
+Everything here acts on the API server directly and at once; only the daemon is at a distance.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+from typing import Any
+
+from asched.apiserver.cluster import Cluster
+from asched.apiserver.errors import ApiError
+from asched.apiserver.kubelet import simulated_node
+from tests.fault_simulation.apps import GROUPS, URGENT, ZONES, App, drawn_app
+from tests.fault_simulation.mixes import Workload
+from tests.fault_simulation.trace import Trace
+from tests.fault_simulation.virtual_time import VirtualLoop
+
+Object = dict[str, Any]
+
+NAMESPACE = "default"
+_NOT_READY = {"key": "node.kubernetes.io/not-ready", "effect": "NoSchedule"}
+_MOST_APPS = 7
+_MOST_NODES = 5
+_MOST_REPLICAS = 6
+
+
+class Churn:
+    """Makes things happen. :meth:`tick` is what controllers and kubelets do all the time,
+    :meth:`disturb` one more thing that somebody or something does to the cluster."""
+
+    def __init__(
+        self, loop: VirtualLoop, cluster: Cluster, chance: Random, load: Workload, trace: Trace,
+        *, shaky: bool,
+    ) -> None:  # fmt: skip
+        """``shaky``: some pods are such that plugins trip over them."""
+        self._loop = loop
+        self._cluster = cluster
+        self._chance = chance
+        self._load = load
+        self._trace = trace
+        self._shaky = shaky
+        self.apps: dict[str, App] = {}
+        self.foreign_nodes: set[str] = set()
+        """Nodes on which somebody else placed pods, without asking whether there is room."""
+        self.calm = False
+        """Nothing new goes wrong: what is gated, cordoned or not ready is so no more."""
+        self._apps_made = 0
+        self._nodes_made = 0
+        self._lost: list[tuple[float, Object]] = []
+        """Nodes that come back, and when."""
+        self._unready_until: dict[str, float] = {}
+        self._things: list[tuple[int, Callable[[], None]]] = [
+            (load.scale, self._scale),
+            (load.new_app, self._new_app),
+            (load.drop_app, self._drop_app),
+            (load.delete_pod, self._delete_pod),
+            (load.relabel, self._relabel),
+            (load.node_flap, self._node_flap),
+            (load.cordon, self._cordon),
+            (load.node_lost, self._node_lost),
+            (load.node_added, self._add_node),
+            (load.mass_deletion, self._mass_deletion),
+            (load.foreign, self._foreign),
+            (load.gate, self._gate),
+        ]
+
+    def begin(self) -> None:
+        """The cluster as it is when the daemon first sees it."""
+        self._cluster.create("priorityclasses", {"metadata": {"name": URGENT}, "value": 1000})
+        for _ in range(self._chance.randint(1, 4)):
+            self._add_node()
+        for _ in range(self._load.apps):
+            self._new_app()
+        self.tick()
+
+    # -- what goes on all the time ----------------------------------------------------------------
+
+    def tick(self) -> None:
+        """Controllers and kubelets look at everything once."""
+        now_s = self._loop.time()
+        self._nodes_come_back(now_s)
+        nodes = {node["metadata"]["name"] for node in self._cluster.list("nodes")}
+        of_app: dict[str, list[Object]] = {name: [] for name in self.apps}
+        for pod in self._cluster.list("pods"):
+            if self._kubelet(pod, nodes):
+                of_app.setdefault(pod["metadata"]["labels"].get("app", ""), []).append(pod)
+        for name, pods in of_app.items():
+            app = self.apps.get(name)
+            if app is not None:
+                self._replicate(app, pods)
+            elif name:
+                for pod in pods:
+                    self._delete(pod)
+
+    def _kubelet(self, pod: Object, nodes: set[str]) -> bool:
+        """What becomes of a pod by itself. False where it is gone."""
+        node, metadata = pod["spec"].get("nodeName", ""), pod["metadata"]
+        terminating = bool(metadata.get("deletionTimestamp"))
+        if (node and node not in nodes) or (
+            terminating and self._chance.random() < self._load.ending
+        ):
+            self._delete(pod, grace_period_s=0)
+            return False
+        if node and pod["status"].get("phase") == "Pending" and self._chance.random() < 0.5:
+            self._patch_status("pods", pod, {"phase": "Running"})
+        if self.calm and pod["spec"].get("schedulingGates"):
+            self._ungate(pod)
+        return True
+
+    def _replicate(self, app: App, pods: list[Object]) -> None:
+        taken = {pod["metadata"]["name"] for pod in pods}
+        alive = [pod for pod in pods if not pod["metadata"].get("deletionTimestamp")]
+        for pod in alive[app.replicas :]:
+            self._delete(pod)
+        for _ in range(app.replicas - len(alive)):
+            name = app.next_name(taken)
+            if name is None:
+                return
+            taken.add(name)
+            gated = not self.calm and self._chance.random() < 0.03
+            shaky = self._shaky and self._chance.random() < 0.3
+            self._cluster.create("pods", app.pod(name, gated=gated, shaky=shaky))
+
+    def _nodes_come_back(self, now_s: float) -> None:
+        waiting, self._lost = self._lost, []
+        for due_s, node in waiting:
+            if now_s >= due_s or self.calm:
+                self._trace("churn", f"node {node['metadata']['name']} is back")
+                self._cluster.create("nodes", node)
+            else:
+                self._lost.append((due_s, node))
+        for name, until_s in [*self._unready_until.items()]:
+            if now_s >= until_s or self.calm:
+                del self._unready_until[name]
+                self._set_ready(name, ready=True)
+
+    # -- what happens now and then ----------------------------------------------------------------
+
+    def disturb(self) -> None:
+        """One thing, drawn by the weights of the workload."""
+        weights = [weight for weight, _ in self._things]
+        _, happen = self._chance.choices(self._things, weights)[0]
+        happen()
+
+    def settle(self) -> None:
+        """From now on the cluster wants what it wants, and everything works again."""
+        self.calm = True
+        for node in self._cluster.list("nodes"):
+            if node["spec"].get("unschedulable"):
+                self._cluster.patch(
+                    "nodes", node["metadata"]["name"], {"spec": {"unschedulable": None}}
+                )
+        for pod in self._cluster.list("pods", labels="shaky=yes"):
+            patch = {"metadata": {"labels": {"shaky": None}}}
+            self._cluster.patch("pods", pod["metadata"]["name"], patch, namespace=NAMESPACE)
+        self._shaky = False
+
+    def _new_app(self) -> None:
+        if len(self.apps) >= _MOST_APPS:
+            self._drop_app()
+            return
+        self._apps_made += 1
+        app = drawn_app(f"app{self._apps_made}", self._chance, self._load)
+        self.apps[app.name] = app
+        self._trace("churn", f"new {app.name} x {app.replicas}, gang of {app.gang}: {app.spec}")
+        if app.gang:
+            self._cluster.create(GROUPS, app.group(), namespace=NAMESPACE)
+
+    def _drop_app(self) -> None:
+        if not self.apps:
+            return
+        app = self.apps.pop(self._chance.choice([*self.apps]))
+        self._trace("churn", f"{app.name} is dropped")
+        if app.gang and self._chance.random() < 0.5:
+            self._cluster.delete(GROUPS, app.name, namespace=NAMESPACE)
+
+    def _scale(self) -> None:
+        if not self.apps:
+            return
+        app = self.apps[self._chance.choice([*self.apps])]
+        app.replicas = self._chance.randint(app.gang, _MOST_REPLICAS)
+        self._trace("churn", f"{app.name} is scaled to {app.replicas}")
+
+    def _delete_pod(self) -> None:
+        pods = self._cluster.list("pods")
+        if pods:
+            pod = self._chance.choice(pods)
+            self._trace("churn", f"pod {pod['metadata']['name']} is deleted")
+            self._delete(pod)
+
+    def _mass_deletion(self) -> None:
+        self._trace("churn", "most pods are deleted")
+        for pod in self._cluster.list("pods"):
+            if self._chance.random() < 0.8:
+                self._delete(pod)
+
+    def _relabel(self) -> None:
+        pods = self._cluster.list("pods")
+        if pods:
+            pod = self._chance.choice(pods)
+            patch = {"metadata": {"labels": {"version": str(self._chance.randint(1, 3))}}}
+            self._cluster.patch("pods", pod["metadata"]["name"], patch, namespace=NAMESPACE)
+
+    def _gate(self) -> None:
+        """The gates of all pods that have some are opened."""
+        for pod in self._cluster.list("pods"):
+            if pod["spec"].get("schedulingGates"):
+                self._ungate(pod)
+
+    def _ungate(self, pod: Object) -> None:
+        patch = {"spec": {"schedulingGates": None}}
+        self._cluster.patch("pods", pod["metadata"]["name"], patch, namespace=NAMESPACE)
+
+    def _foreign(self) -> None:
+        """Somebody binds a pod by hand, or runs one past the scheduler."""
+        nodes = [node["metadata"]["name"] for node in self._cluster.list("nodes")]
+        pods = self._cluster.list("pods", fields="spec.nodeName=")
+        if not nodes or not pods:
+            return
+        node, pod = self._chance.choice(nodes), self._chance.choice(pods)
+        self.foreign_nodes.add(node)
+        self._trace("churn", f"somebody binds {pod['metadata']['name']} to {node}")
+        try:
+            self._cluster.bind(NAMESPACE, pod["metadata"]["name"], node)
+        except ApiError as error:
+            self._trace("churn", f"refused: {error.message}")
+
+    # -- nodes ------------------------------------------------------------------------------------
+
+    def _add_node(self) -> None:
+        if self._cluster.count("nodes") >= _MOST_NODES:
+            return
+        self._nodes_made += 1
+        name = f"n{self._nodes_made}"
+        cpu = self._chance.choice((2, 4, 4, 6))
+        capacity = {"cpu": str(cpu), "memory": f"{4 * cpu}Gi", "pods": "12"}
+        labels = {"topology.kubernetes.io/zone": self._chance.choice(ZONES)}
+        self._trace("churn", f"node {name} with {cpu} CPUs")
+        self._cluster.create("nodes", simulated_node(name, capacity=capacity, labels=labels))
+
+    def _some_node(self) -> Object | None:
+        nodes = self._cluster.list("nodes")
+        return self._chance.choice(nodes) if nodes else None
+
+    def _node_lost(self) -> None:
+        node = self._some_node()
+        if node is None:
+            return
+        name = node["metadata"]["name"]
+        self._cluster.delete("nodes", name)
+        self._unready_until.pop(name, None)
+        again = {
+            "metadata": {"name": name, "labels": node["metadata"]["labels"]},
+            "spec": {},
+            "status": node["status"],
+        }
+        if self._chance.random() < 0.85:
+            due_s = self._loop.time() + self._chance.uniform(0.0, 40.0)
+            self._lost.append((due_s, again))
+        self._trace("churn", f"node {name} is lost")
+
+    def _node_flap(self) -> None:
+        node = self._some_node()
+        if node is not None and node["metadata"]["name"] not in self._unready_until:
+            name = node["metadata"]["name"]
+            self._unready_until[name] = self._loop.time() + self._chance.uniform(1.0, 60.0)
+            self._set_ready(name, ready=False)
+
+    def _set_ready(self, name: str, *, ready: bool) -> None:
+        self._trace("churn", f"node {name} is {'ready' if ready else 'not ready'}")
+        condition = {"type": "Ready", "status": "True" if ready else "False", "reason": "Kubelet"}
+        self._cluster.patch(
+            "nodes", name, {"status": {"conditions": [condition]}}, subresource="status"
+        )
+        taints = None if ready else [_NOT_READY]
+        self._cluster.patch("nodes", name, {"spec": {"taints": taints}})
+
+    def _cordon(self) -> None:
+        node = self._some_node()
+        if node is not None:
+            on = None if node["spec"].get("unschedulable") else True
+            self._trace("churn", f"node {node['metadata']['name']} is cordoned: {on}")
+            self._cluster.patch("nodes", node["metadata"]["name"], {"spec": {"unschedulable": on}})
+
+    # -- requests ---------------------------------------------------------------------------------
+
+    def _delete(self, pod: Object, grace_period_s: int | None = None) -> None:
+        name = pod["metadata"]["name"]
+        self._cluster.delete("pods", name, namespace=NAMESPACE, grace_period_s=grace_period_s)
+
+    def _patch_status(self, resource: str, obj: Object, status: Object) -> None:
+        self._cluster.patch(
+            resource, obj["metadata"]["name"], {"status": status}, namespace=NAMESPACE,
+            subresource="status",
+        )  # fmt: skip

@@ -1,0 +1,88 @@
+"""The configurations that simulated daemons run with, and their plugins."""
+
+from __future__ import annotations
+
+from functools import cache
+from random import Random
+
+from asched.config.file import Configuration, parse
+from asched.config.registry import Registry
+from tests.fault_simulation.apps import SESSIONS
+from tests.fault_simulation.mixes import Mix
+from tests.fault_simulation.plugins import Shaky
+
+_PROFILE = """\
+apiVersion: kubescheduler.config.k8s.io/v1
+kind: KubeSchedulerConfiguration
+podInitialBackoffSeconds: {backoff}
+podMaxBackoffSeconds: 10
+profiles:
+  - schedulerName: default-scheduler
+    plugins:
+      multiPoint:
+        enabled: [{plugins}]
+      queueSort:
+        disabled: [{{name: "*"}}]
+        enabled: [{{name: {sort}}}]
+    pluginConfig:
+      - name: GangScheduling
+        args: {{permitWaitingTimeSeconds: {permit}}}
+"""
+_OWN = """\
+---
+apiVersion: asched.dev/v1
+kind: AschedConfiguration
+journal: {{checkpointEvery: {every}}}
+engine: {{seed: {seed}, unschedulableFlushInterval: 24h}}
+events: {{enabled: {events}}}
+"""
+_BATCH = """\
+batch:
+  - schedulerName: {name}
+    period: {period}
+"""
+
+
+_VARIANTS = 24
+
+
+@cache
+def installed() -> Registry:
+    """What is installed, and the plugin that misbehaves where a configuration asks for it."""
+    return Registry.discover().including(Shaky)
+
+
+def drawn_configuration(chance: Random, mix: Mix) -> Configuration:
+    """What a seed's daemons run with: one of some variants, because to parse one takes a while.
+
+    Pods are never tried again without a reason, so that a wake-up that was lost shows.
+    """
+    may_do_without_gangs = not mix.workload.gangs
+    return _variant(
+        chance.randrange(_VARIANTS),
+        gangs=not (may_do_without_gangs and chance.random() < 0.5),
+        shaky=mix.plugins.enabled,
+        sessions=bool(mix.workload.sessions),
+    )
+
+
+@cache
+def _variant(number: int, *, gangs: bool, shaky: bool, sessions: bool) -> Configuration:
+    chance = Random(number)
+    plugins = [
+        f"{{name: {name}}}" for name, on in (("GangScheduling", gangs), ("Shaky", shaky)) if on
+    ]
+    text = _PROFILE.format(
+        backoff=chance.choice((1, 2)),
+        plugins=", ".join(plugins),
+        sort=chance.choice(("GangSort", "PrioritySort")),
+        permit=chance.choice((5, 60)),
+    )
+    text += _OWN.format(
+        every=chance.choice((0, 20, 100, 500)),
+        seed=chance.randint(0, 3),
+        events="true" if chance.random() < 0.2 else "false",
+    )
+    if sessions:
+        text += _BATCH.format(name=SESSIONS, period=chance.choice(("1s", "5s")))
+    return parse(text, "simulated", installed())

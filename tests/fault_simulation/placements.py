@@ -1,0 +1,63 @@
+"""What the API server's own history says about placements, whatever anybody believes."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from asched.apiserver.cluster import Cluster
+from asched.apiserver.store import DELETED, Change
+from asched.model.quantity import milli_value
+from tests.fault_simulation.breach import BreachError, Referee
+
+Object = dict[str, Any]
+
+
+class Placements:
+    """Listens to every write of a pod."""
+
+    def __init__(self, cluster: Cluster, referee: Referee) -> None:
+        self._cluster = cluster
+        self._referee = referee
+        self.bindings: dict[str, list[str]] = {}
+        """The nodes that each uid was ever bound to."""
+        self.lawless: set[str] = set()
+        """Nodes on which others place pods, or that shrank: there may be less room than anybody knew."""
+        self.bound = 0
+        self._holding: dict[str, tuple[str, int]] = {}
+        self._used_millis: dict[str, int] = {}
+        cluster.listen("pods", self._on_pod)
+
+    def _on_pod(self, change: Change) -> None:
+        pod = change.new.obj
+        uid, node = pod["metadata"]["uid"], pod["spec"].get("nodeName", "")
+        if change.type == DELETED or pod["status"].get("phase") in ("Succeeded", "Failed"):
+            on, millis = self._holding.pop(uid, ("", 0))
+            self._used_millis[on] = self._used_millis.get(on, 0) - millis
+            return
+        nodes = self.bindings.setdefault(uid, [])
+        if not node or (nodes and nodes[-1] == node):
+            return
+        nodes.append(node)
+        self.bound += 1
+        if len(nodes) > 1:
+            self._referee.call(
+                BreachError(f"pod {pod['metadata']['name']} was bound to {' and '.join(nodes)}")
+            )
+        self._hold(uid, pod["metadata"]["name"], node, cpu_millis(pod))
+
+    def _hold(self, uid: str, name: str, node: str, millis: int) -> None:
+        self._holding[uid] = node, millis
+        used = self._used_millis[node] = self._used_millis.get(node, 0) + millis
+        known = self._cluster.api.find("nodes", "", node)
+        if known is None or node in self.lawless:
+            return  # a binding may be under way when a node goes: nobody can know
+        offered = milli_value(known.obj["status"]["allocatable"]["cpu"])
+        if used > offered:
+            self._referee.call(
+                BreachError(f"node {node} is overcommitted by {name}: {used}m of {offered}m CPU")
+            )
+
+
+def cpu_millis(pod: Object) -> int:
+    asked = [c.get("resources", {}).get("requests", {}) for c in pod["spec"]["containers"]]
+    return sum(milli_value(requests.get("cpu", "0")) for requests in asked)

@@ -1,0 +1,232 @@
+"""Daemons as processes: started, stopped, crashed, frozen, deposed."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import contextmanager
+from random import Random
+from typing import Any, NamedTuple, TypeVar
+
+import anyio
+import msgspec
+
+from asched.config.file import Configuration
+from asched.config.registry import Registry
+from asched.daemon.daemon import Daemon, running_daemon
+from asched.daemon.engine.runtime import Machine
+from asched.daemon.ha.election import LeaseTiming
+from asched.daemon.ha.leadership import LeadershipLostError, candidate
+from asched.daemon.ha.lease import LeaderElector, LeaseName
+from asched.daemon.ha.replica import ReplicaParts, running_replica
+from asched.daemon.reload.reconfiguring import TakenUp
+from asched.daemon.telemetry.metrics import Metrics
+from asched.journal.errors import FencedError, JournalBusyError
+from asched.kube.client import ApiClient
+from asched.kube.credentials import Credentials, FixedCredentials
+from asched.kube.timing import RetryPolicy
+from asched.kube.transport import ApiRequest
+from asched.model.node import Node
+from asched.state.cluster import ClusterState
+from asched.state.records import AnyRecord
+from tests.fault_simulation.auditor import Auditor
+from tests.fault_simulation.breach import BreachError, Referee, demand
+from tests.fault_simulation.mixes import Election
+from tests.fault_simulation.network import Network, Wire
+from tests.fault_simulation.ports import Ports
+from tests.fault_simulation.stores import Disk, FaultyStore
+from tests.fault_simulation.trace import Trace
+from tests.fault_simulation.virtual_time import VirtualClock, VirtualLoop
+
+T = TypeVar("T")
+
+_SERVER = Credentials("http://127.0.0.1")
+_LEASE = LeaseName("kube-system", "asched")
+
+
+class Configured:
+    """The file that configures the daemons: whoever starts reads it, who runs may be told to."""
+
+    def __init__(self, now: Configuration) -> None:
+        self.now = now
+
+
+class Surroundings(NamedTuple):
+    """What all processes of a simulation have in common."""
+
+    loop: VirtualLoop
+    network: Network
+    disk: Disk
+    auditor: Auditor
+    trace: Trace
+    configured: Configured
+    registry: Registry
+    referee: Referee
+    election: Election
+
+
+class Process:
+    """One life of a daemon."""
+
+    def __init__(self, name: str, around: Surroundings, seed: str) -> None:
+        self.name = name
+        self._daemon: Callable[[], Daemon | None] = lambda: None
+        self.over = False
+        self.deposed = False
+        self._around = around
+        self._chance = Random(f"{seed}/{name}")
+        self.ports = Ports()
+        self._thinks_s = self._chance.choice((0.0, 1e-5, 1e-3, 0.01))
+        self.clock = VirtualClock(around.loop, self._thinking_s)
+        self._stop = anyio.Event()
+        self._reloads = anyio.Event()
+        self._scope = anyio.CancelScope()
+
+    def _thinking_s(self) -> float:
+        return self._chance.uniform(0.0, self._thinks_s) if self._thinks_s else 0.0
+
+    async def run(self) -> None:
+        """Until it is stopped, crashes, or ends as a daemon may end. Any other end is a breach."""
+        trace = self._around.trace
+        trace(self.name, "starts")
+        try:
+            with self._scope:
+                await self._live()
+                trace(self.name, "ended in order")
+        except* FencedError:
+            trace(self.name, "was deposed")
+            self.deposed = True
+        except* LeadershipLostError as group:
+            trace(self.name, str(_first(group)))
+        except* JournalBusyError:
+            trace(self.name, "could not claim the journal")
+        except* Exception as group:  # noqa: BLE001  whatever it is, a daemon may not die of it
+            self._around.referee.call(self._as_breach(_first(group)))
+        finally:
+            self.over = True
+
+    async def _live(self) -> None:
+        around, configuration = self._around, self._around.configured.now
+        client = self._client(self.name)
+        store = FaultyStore(self.name, around.disk, self.ports, around.trace, self._stored)
+        machine = Machine(self.clock, self._aside, self.name)
+        if around.election is Election.NONE:
+            async with running_daemon(
+                configuration, around.registry, client, store, machine=machine
+            ) as daemon:
+                self._daemon = lambda: daemon
+                await self._serve(daemon.take_up)
+            return
+        lease_client = self._client(f"{self.name} lease")
+        elector = LeaderElector(lease_client, _LEASE, self.name, LeaseTiming())
+        async with (
+            candidate(elector) as leadership,
+            running_replica(
+                ReplicaParts(
+                    configuration, around.registry, client, store, leadership, Metrics(),
+                    machine,
+                ),
+                shared=around.election is Election.SHARED,
+            ) as replica,
+        ):  # fmt: skip
+            self._daemon = lambda: replica.daemon
+            await self._serve(replica.take_up)
+
+    async def _serve(self, take_up: Callable[[Configuration], Awaitable[TakenUp]]) -> None:
+        """Until it is stopped, and take up what it is configured with meanwhile."""
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(self._reload, take_up)
+            await self._stop.wait()
+            self._around.trace(self.name, "stops")
+            tasks.cancel_scope.cancel()
+
+    async def _reload(self, take_up: Callable[[Configuration], Awaitable[TakenUp]]) -> None:
+        while True:
+            await self._reloads.wait()
+            self._reloads = anyio.Event()
+            taken = await take_up(self._around.configured.now)
+            self._around.trace(self.name, f"has taken up a configuration: {taken}")
+
+    def _client(self, name: str) -> ApiClient:
+        """One with connections of its own."""
+        around = self._around
+        wire = Wire(name, around.network, self.ports, around.trace, self._outgoing)
+        source = FixedCredentials(_SERVER)
+        return ApiClient(
+            wire, source, _SERVER, clock=self.clock, random=self._chance, budget=None,
+            retry=RetryPolicy(),
+        )  # fmt: skip
+
+    async def _aside(self, compute: Callable[[], T], /) -> T:
+        """Beside the event loop, as far as anybody in it can tell."""
+        await anyio.sleep(self._chance.uniform(0.0, 0.5))
+        return compute()
+
+    def _as_breach(self, cause: BaseException) -> BreachError:
+        if isinstance(cause, BreachError):
+            return cause
+        breach = BreachError(f"{self.name} died of {type(cause).__name__}: {cause}")
+        breach.__cause__ = cause
+        return breach
+
+    def _stored(self, first_seq: int, records: Sequence[AnyRecord]) -> None:
+        auditor = self._around.auditor
+        auditor.live = self._state
+        with self._told():
+            auditor.stored(first_seq, records)
+
+    def _state(self) -> ClusterState | None:
+        daemon = self._daemon()
+        return None if daemon is None else daemon.cluster
+
+    def _outgoing(self, request: ApiRequest) -> None:
+        """Nothing is done to the cluster whose decision is not durable, or that is known to be in
+        vain."""
+        if request.body is None or "/pods/" not in request.path:
+            return
+        with self._told():
+            if request.path.endswith("/binding"):
+                self._check_binding(msgspec.json.decode(request.body))
+            elif request.method == "DELETE":
+                uid = msgspec.json.decode(request.body)["preconditions"]["uid"]
+                known = uid in self._around.auditor.evicted
+                demand(known, f"{self.name} evicts {request.path}, which is not in the journal")
+
+    def _check_binding(self, binding: dict[str, Any]) -> None:
+        name, uid = binding["metadata"]["name"], binding["metadata"]["uid"]
+        node, state = binding["target"]["name"], self._state()
+        what = f"{self.name} binds {name} to {node}, which"
+        demand((uid, node) in self._around.auditor.assigned, f"{what} is not in the journal")
+        assert state is not None
+        demand(node in state.objects(Node), f"{what} it knows to be gone")
+
+    @contextmanager
+    def _told(self) -> Iterator[None]:
+        """What is found goes to the referee, too."""
+        try:
+            yield
+        except BreachError as breach:
+            self._around.referee.call(breach)
+            raise
+
+    # -- what befalls it ----------------------------------------------------------------------
+
+    def crash(self) -> None:
+        """From this moment on nobody hears of it again."""
+        if not self.over and not self.ports.cut:
+            self._around.trace(self.name, "crashes")
+            self.ports.cut = True
+            self._around.loop.call_soon(self._scope.cancel)
+
+    def reload(self) -> None:
+        """SIGHUP."""
+        self._reloads.set()
+
+    def stop(self) -> None:
+        """SIGTERM."""
+        self._stop.set()
+
+
+def _first(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    for error in group.exceptions:
+        return _first(error) if isinstance(error, BaseExceptionGroup) else error
+    raise AssertionError("a group holds an exception")

@@ -1,0 +1,51 @@
+"""The page of the documentation says what there is, and its commands run."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.fault_simulation.campaign import parsed
+from tests.fault_simulation.mixes import CLASSES
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "simulation-testing.md").read_text()
+
+
+def test_every_class_has_its_row() -> None:
+    classes = PAGE.partition("## What may happen")[2].partition("## What must hold")[0]
+    assert re.findall(r"^\| (\w+) \|", classes, re.MULTILINE)[1:] == [*CLASSES]
+
+
+def test_its_commands_are_understood() -> None:
+    commands = re.findall(r"python -m tests\.simulation (.*)", PAGE)
+    assert len(commands) >= 3
+    for command in commands:
+        assert parsed(command.partition("#")[0].split()).seeds
+
+
+_OWN_MAKE = {name: value for name, value in os.environ.items() if not name.startswith("MAKE")}
+"""``make test`` hands its own options down."""
+
+
+def test_make_simulate_runs_seeds() -> None:
+    for line in re.findall(r"^make simulate.*", PAGE, re.MULTILINE):
+        told = line.partition("#")[0].split()[2:]
+        dry = subprocess.run(
+            ["make", "--no-print-directory", "--dry-run", "--always-make", "simulate", *told],
+            cwd=ROOT, capture_output=True, text=True, timeout=60, check=True, env=_OWN_MAKE,
+        )  # fmt: skip
+        command = dry.stdout.strip().splitlines()[-1]
+        assert parsed(command.partition("tests.fault_simulation")[2].split()).seeds >= 1000
+
+
+def test_a_seed_by_the_command() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.fault_simulation", "--seed", "12", "--trace"],
+        cwd=ROOT, capture_output=True, text=True, timeout=100, check=True,
+    )  # fmt: skip
+    assert "seed 12 (" in done.stdout
+    assert "asched-1: starts" in done.stdout

@@ -1,3 +1,0 @@
-from tests.simulation.campaign import main
-
-main()

@@ -1,0 +1,180 @@
+"""Small histories, simulated; the state is checked after each turn, and the result accounted for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any, NamedTuple
+
+import msgspec
+
+from asched.framework.interface import Plugin
+from asched.framework.runtime.profile import ProfileSpec
+from asched.model.node import Node
+from asched.model.pod import Pod
+from asched.model.requests import amounts, pod_requests
+from asched.model.resources import Resource, decode
+from asched.simulator.history import Event, Exogenous, ObjectSet, PodCreated, PodRun, Run, Stint
+from asched.simulator.loop import Pace, Scheduler, Simulation
+from asched.state.invariants import check
+from asched.state.records import AnyRecord, QueueSettings
+from tests.cycle.default_profile import default_profiles, installed
+from tests.state.profiles import loader, profile_of
+
+S = 1_000_000_000
+BEGIN_NS = 1_767_225_600 * S
+"""2026-01-01."""
+
+
+def at(seconds: float) -> int:
+    return BEGIN_NS + round(seconds * S)
+
+
+def node(name: str, cpu: str = "4", **labels: str) -> Node:
+    raw = {
+        "metadata": {"name": name, "uid": f"uid-{name}", "labels": labels},
+        "status": {"allocatable": {"cpu": cpu, "memory": "16Gi", "pods": "110"}},
+    }
+    decoded = decode(Resource.NODES, msgspec.json.encode(raw))
+    assert isinstance(decoded, Node)
+    return decoded
+
+
+def pod(name: str, cpu: str = "1", *, owner: str = "", grace_s: int = 30, **spec: Any) -> Pod:
+    owners = [{"kind": owner, "name": "own", "uid": "o", "controller": True}] if owner else []
+    raw = {
+        "metadata": {
+            "name": name,
+            "namespace": "default",
+            "uid": f"uid-{name}",
+            "ownerReferences": owners,
+        },
+        "spec": {
+            "schedulerName": "default-scheduler",
+            "terminationGracePeriodSeconds": grace_s,
+            "containers": [{"name": "c", "resources": {"requests": {"cpu": cpu}}}],
+            **spec,
+        },
+    }
+    decoded = decode(Resource.PODS, msgspec.json.encode(raw))
+    assert isinstance(decoded, Pod)
+    return decoded
+
+
+def has(*nodes: Node, seconds: float = 0) -> list[Event]:
+    """The nodes join."""
+    return [ObjectSet(at(seconds), item) for item in nodes]
+
+
+def comes(
+    created: Pod, seconds: float = 0, runs_s: float | None = None, *, returns: bool = True
+) -> PodCreated:
+    run_ns = None if runs_s is None else round(runs_s * S)
+    return PodCreated(at(seconds), created, run_ns, returns)
+
+
+class Simulated(NamedTuple):
+    """A run, with all that was recorded of it."""
+
+    run: Run
+    records: list[AnyRecord]
+
+    def pod(self, name: str, number: int = 0) -> PodRun:
+        """The pod of that name; ``number`` counts where there were several."""
+        return [found for found in self.run.pods if found.pod.name == name][number]
+
+    def stints(self, name: str, number: int = 0) -> list[tuple[str, float, float | None, str]]:
+        """Node, when it was taken, when it was left and why, in seconds."""
+        return [
+            (
+                stint.node,
+                seconds(stint.assigned_ns),
+                None if stint.ended_ns is None else seconds(stint.ended_ns),
+                "" if stint.end is None else stint.end.value,
+            )
+            for stint in self.pod(name, number).stints
+        ]
+
+
+def seconds(at_ns: int) -> float:
+    return (at_ns - BEGIN_NS) / S
+
+
+def simulated(
+    events: Iterable[Event],
+    *plugins: type[Plugin],
+    profiles: Sequence[ProfileSpec] = (),
+    pace: Pace | None = None,
+    queue: QueueSettings | None = None,
+    end_s: float | None = None,
+    seed: int = 0,
+) -> Simulated:
+    """Simulate the default profile, or one of these plugins alone."""
+    chosen = profiles or ((profile_of(*plugins),) if plugins else default_profiles())
+    load = loader(*plugins) if plugins else installed().load
+    history = Exogenous(
+        tuple(sorted(events, key=lambda e: e.at_ns)), BEGIN_NS, None if end_s is None else at(end_s)
+    )
+    scheduler = Scheduler(tuple(chosen), queue or QueueSettings(), seed, pace or Pace())
+    simulation = Simulation(history, scheduler, load)
+    records: list[AnyRecord] = []
+    for turn in simulation.turns():
+        records += turn.records
+        check(simulation.cluster)
+    result = Simulated(simulation.result(), records)
+    account(result.run)
+    return result
+
+
+def account(run: Run) -> None:
+    """Whatever was simulated: every pod is accounted for, and no node gave more than it has."""
+    for found in run.pods:
+        _account_for(found, run)
+    changes: dict[str, list[tuple[int, int, int]]] = {}
+    for found in run.pods:
+        if not found.pod.spec.node_name:
+            asked = pod_requests(found.pod).get("cpu", 0)
+            for stint in found.stints:
+                changes.setdefault(stint.node, []).extend(_of_stint(stint, asked))
+    offered: dict[str, int] = {}
+    for span in run.nodes:
+        name, cpu = span.node.name, amounts(span.node.status.allocatable)["cpu"]
+        offered[name] = max(cpu, offered.get(name, 0))
+    for name, of_node in changes.items():
+        _check_room(name, of_node, offered[name])
+
+
+def _account_for(found: PodRun, run: Run) -> None:
+    assert run.begin_ns <= found.created_ns <= run.end_ns
+    assert (found.end is None) == (found.ended_ns is None)
+    since_ns = found.created_ns
+    for number, stint in enumerate(found.stints, 1):
+        assert (stint.end is None) == (stint.ended_ns is None)
+        assert stint.assigned_ns >= since_ns
+        assert stint.bound_ns is None or stint.bound_ns >= stint.assigned_ns
+        if stint.ended_ns is None:
+            assert number == len(found.stints)
+            assert found.ended_ns is None
+        else:
+            assert stint.ended_ns >= max(stint.assigned_ns, stint.bound_ns or 0)
+            since_ns = stint.ended_ns
+    if found.ended_ns is not None:
+        assert since_ns <= found.ended_ns <= run.end_ns
+        assert not found.message
+    if not found.pod.spec.node_name:
+        assert found.attempts >= len(found.stints)
+        assert found.rejections <= found.attempts
+
+
+def _check_room(name: str, changes: list[tuple[int, int, int]], offered: int) -> None:
+    """What we placed there never added up to more than the node had."""
+    taken = 0
+    # Of what happens at the same time, pods go first.
+    for _, _, change in sorted(changes):
+        taken += change
+        assert taken <= offered, f"{name} gives {taken} of {offered}"
+
+
+def _of_stint(stint: Stint, asked: int) -> Iterable[tuple[int, int, int]]:
+    yield (stint.assigned_ns, 1, asked)
+    if stint.ended_ns is not None:
+        yield (stint.ended_ns, 0, -asked)

@@ -1,0 +1,365 @@
+"""Small histories with every second of their outcome."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import msgspec
+import pytest
+
+from asched.audit.replay import replay
+from asched.framework.cycle_state import CycleState
+from asched.framework.interface import (
+    PermitPlugin,
+    PermitResult,
+    ReservePlugin,
+    ReserveResult,
+)
+from asched.framework.pod_info import PodInfo
+from asched.framework.status import Code, Status
+from asched.journal.memory import MemoryStore
+from asched.simulator.history import (
+    End,
+    Event,
+    Exogenous,
+    NodeDrained,
+    ObjectRemoved,
+    ObjectSet,
+    PodDeleted,
+)
+from asched.simulator.loop import Pace, Scheduler, Simulation, SimulationStuckError
+from asched.state.records import BindFailed, Bound, QueueSettings, Rejected, TurnStarted
+from tests.cycle.default_profile import default_profiles, installed
+from tests.cycle.plugins import RoomForAll
+from tests.simulator.simulating import (
+    BEGIN_NS,
+    S,
+    at,
+    comes,
+    has,
+    node,
+    pod,
+    seconds,
+    simulated,
+)
+
+
+def test_a_pod_is_bound_at_once_runs_and_ends() -> None:
+    found = simulated([*has(node("n")), comes(pod("a"), 5, runs_s=60)])
+    assert found.stints("a") == [("n", 5, 65, "finished")]
+    a = found.pod("a")
+    assert (a.attempts, a.rejections, a.end) == (1, 0, End.FINISHED)
+    assert (a.node, a.bound_ns, a.ended_ns) == ("n", at(5), at(65))
+    assert found.run.end_ns == at(65)
+
+
+def test_a_pod_waits_until_there_is_room() -> None:
+    found = simulated(
+        [*has(node("n", "1")), comes(pod("a"), 0, runs_s=60), comes(pod("b"), 1, runs_s=60)]
+    )
+    assert found.stints("b") == [("n", 60, 120, "finished")]
+    assert found.pod("b").rejections == 1
+    assert found.pod("b").pending_ns(found.run.end_ns) == 59 * S
+
+
+def test_what_nothing_ends_is_there_at_the_end_and_says_why_it_waits() -> None:
+    found = simulated([*has(node("n", "1")), comes(pod("a")), comes(pod("b"), 1)], end_s=3600)
+    assert found.stints("a") == [("n", 0, None, "")]
+    b = found.pod("b")
+    assert (b.stints, b.end) == ((), None)
+    assert b.message.startswith("0/1 nodes are available: 1 Insufficient cpu.")
+    assert found.run.end_ns == at(3600)
+
+
+def test_a_pod_is_not_tried_again_while_nothing_changes() -> None:
+    days = 86_400.0
+    history = [*has(node("n", "1")), comes(pod("big", "2")), comes(pod("late"), 100 * days, 1)]
+    found = simulated(history)
+    # When it came; after a hundred days, long overdue, when the clock moved on; and when the other
+    # one left, after its backoff of 2 s from the attempt before.
+    assert found.pod("big").attempts == 3
+    assert found.run.end_ns == at(100 * days + 2)
+
+
+def test_a_backoff_that_something_began_is_waited_for() -> None:
+    found = simulated([*has(node("n", "1")), comes(pod("big", "2")), *has(node("m"), seconds=0.5)])
+    # It was woken while it backed off from its first attempt, which took until the first second.
+    assert found.stints("big") == [("m", 1, None, "")]
+
+
+# -- eviction -------------------------------------------------------------------------------------
+
+
+def low_and_high(*, returns: bool = True, runs_s: float = 600) -> list[Event]:
+    return [
+        *has(node("n", "1")),
+        comes(pod("low"), 0, runs_s=runs_s, returns=returns),
+        comes(pod("high", priority=10), 100, runs_s=50),
+    ]
+
+
+def test_a_victim_ends_after_its_grace_period_and_returns_with_the_time_that_is_left() -> None:
+    found = simulated(low_and_high())
+    assert found.stints("high") == [("n", 130, 180, "finished")]
+    # 130 of 600 s are run already.
+    assert found.stints("low") == [("n", 0, 130, "preempted"), ("n", 180, 650, "finished")]
+    first = found.pod("low").stints[0]
+    assert (first.by, first.evicted_ns) == ("default/high", at(100))
+    assert found.pod("low").pending_ns(found.run.end_ns) == 50 * S
+
+
+def test_a_victim_without_a_controller_is_lost() -> None:
+    found = simulated(low_and_high(returns=False))
+    assert found.stints("low") == [("n", 0, 130, "preempted")]
+    assert (found.pod("low").end, found.pod("low").ended_ns) == (End.PREEMPTED, at(130))
+
+
+def test_a_victim_may_finish_within_its_grace_period() -> None:
+    found = simulated(low_and_high(runs_s=110))
+    assert found.stints("low") == [("n", 0, 110, "finished")]
+    assert found.stints("low")[0][3] == "finished"
+    assert found.pod("low").stints[0].by == "default/high"
+    assert found.stints("high") == [("n", 110, 160, "finished")]
+
+
+def test_without_a_grace_period_a_victim_goes_at_once() -> None:
+    history = [
+        *has(node("n", "1")),
+        comes(pod("low", grace_s=0)),
+        comes(pod("high", priority=10), 100),
+    ]
+    found = simulated(history)
+    # The preemptor backs off from the attempt that made room.
+    assert found.stints("low") == [("n", 0, 100, "preempted")]
+    assert found.stints("high") == [("n", 101, None, "")]
+
+
+def test_a_drained_node_loses_its_pods_but_for_those_of_daemon_sets() -> None:
+    history = [
+        *has(node("n"), node("m")),
+        comes(pod("a", nodeSelector={}), 0, runs_s=100),
+        comes(pod("d", owner="DaemonSet", nodeName="n")),
+        comes(pod("b", nodeName="n"), 0, runs_s=100),
+        NodeDrained(at(10), "n"),
+    ]
+    found = simulated(history)
+    assert found.stints("d") == [("n", 0, None, "")]
+    # Pods that came with a node come back as pods to be placed.
+    assert found.stints("b") == [("n", 0, 40, "drained"), ("m", 40, 100, "finished")]
+    assert [span.node.spec.unschedulable for span in found.run.nodes if span.node.name == "n"] == [
+        False,
+        True,
+    ]
+
+
+def test_the_pods_of_a_node_that_goes_come_back_elsewhere() -> None:
+    history = [
+        *has(node("n", "2")),
+        comes(pod("a", "2"), 0, runs_s=100),
+        *has(node("m", "2"), seconds=1),
+        ObjectRemoved(at(10), "Node", "n"),
+    ]
+    found = simulated(history)
+    assert found.stints("a") == [("n", 0, 10, "node-gone"), ("m", 10, 100, "finished")]
+    assert [(span.node.name, span.to_ns) for span in found.run.nodes] == [
+        ("n", at(10)),
+        ("m", None),
+    ]
+
+
+def test_a_binding_fails_where_the_node_went_first() -> None:
+    history = [
+        *has(node("n", "2")),
+        comes(pod("a"), 5),
+        ObjectRemoved(at(6), "Node", "n"),
+        *has(node("m"), seconds=20),
+    ]
+    found = simulated(history, pace=Pace(bind_ns=2 * S))
+    assert found.stints("a") == [("n", 5, 7, "bind-failed"), ("m", 20, None, "")]
+    assert found.pod("a").node == "m"
+    assert [type(record) for record in found.records if isinstance(record, Bound | BindFailed)] == [
+        BindFailed,
+        Bound,
+    ]
+
+
+# -- what others do ---------------------------------------------------------------------------------
+
+
+def test_pods_are_deleted_pending_and_running() -> None:
+    history = [
+        *has(node("n", "1")),
+        comes(pod("a")),
+        comes(pod("b"), 1),
+        PodDeleted(at(5), "default/b", "uid-b"),
+        PodDeleted(at(9), "default/a", "uid-a"),
+    ]
+    found = simulated(history)
+    assert found.stints("a") == [("n", 0, 9, "deleted")]
+    assert (found.pod("b").stints, found.pod("b").end, found.pod("b").ended_ns) == (
+        (),
+        End.DELETED,
+        at(5),
+    )
+
+
+def test_a_deletion_finds_a_pod_that_has_come_back_under_another_uid() -> None:
+    history = [
+        *has(node("n"), node("m")),
+        comes(pod("a")),
+        NodeDrained(at(10), "n"),
+        NodeDrained(at(10), "m"),
+        PodDeleted(at(60), "default/a", "uid-a"),
+    ]
+    found = simulated(history)
+    assert len(found.pod("a").stints) == 1
+    assert found.pod("a").ended_ns == at(60)
+
+
+def test_a_name_is_free_only_when_its_pod_is_gone() -> None:
+    second = pod("web")
+    second = msgspec.structs.replace(
+        second, metadata=msgspec.structs.replace(second.metadata, uid="second")
+    )
+    third = msgspec.structs.replace(
+        second, metadata=msgspec.structs.replace(second.metadata, uid="third")
+    )
+    history = [
+        *has(node("n")),
+        comes(pod("web"), 0, runs_s=100),
+        comes(second, 50, runs_s=100),
+        comes(third, 60),
+        PodDeleted(at(70), "default/web", "third"),
+    ]
+    found = simulated(history)
+    created = {found.uid: seconds(found.created_ns) for found in found.run.pods}
+    assert created == {"uid-web": 0, "second": 100, "third": 60}
+    assert [p.uid for p in found.run.pods if not p.stints] == ["third"]
+
+
+def test_a_pod_that_is_on_a_node_already_takes_its_room_for_so_long() -> None:
+    history = [
+        *has(node("n", "1")),
+        comes(pod("old", nodeName="n"), 0, runs_s=30),
+        comes(pod("new"), 1),
+    ]
+    found = simulated(history)
+    assert found.stints("old") == [("n", 0, 30, "finished")]
+    assert found.stints("new") == [("n", 30, None, "")]
+    assert found.pod("old").attempts == 0
+
+
+def test_a_gate_is_lifted() -> None:
+    gated = pod("a", schedulingGates=[{"name": "wait"}])
+    history = [*has(node("n")), comes(gated), ObjectSet(at(30), pod("a"))]
+    found = simulated(history)
+    assert found.stints("a") == [("n", 30, None, "")]
+    assert found.pod("a").rejections == 0
+
+
+# -- pace -------------------------------------------------------------------------------------------
+
+
+def test_a_slow_scheduler_decides_one_pod_after_the_other() -> None:
+    history = [*has(node("n")), *(comes(pod(name), 1) for name in "abc")]
+    found = simulated(history, pace=Pace(decision_ns=2 * S, bind_ns=S))
+    assert [seconds(found.pod(name).bound_ns or 0) for name in "abc"] == [4, 6, 8]
+    assert [found.stints(name)[0][1] for name in "abc"] == [1, 3, 5]
+
+
+def test_time_never_runs_backwards() -> None:
+    history = [*has(node("n")), *(comes(pod(f"p{i}", "2"), i, runs_s=3) for i in range(6))]
+    found = simulated(history, pace=Pace(decision_ns=S // 2, bind_ns=S))
+    times = [record.now_ns for record in found.records if isinstance(record, TurnStarted)]
+    assert times == sorted(times)
+    assert all(p.end is End.FINISHED for p in found.run.pods)
+
+
+# -- plugins ----------------------------------------------------------------------------------------
+
+
+class Holding(PermitPlugin):
+    """Holds every pod until the next one comes, for 10 s at most. The one called last goes on."""
+
+    name: ClassVar[str] = "Holding"
+    api_version: ClassVar[int] = 1
+
+    def permit(self, state: CycleState, pod: PodInfo, node_name: str) -> PermitResult:
+        for held in self.handle.waiting_pods():
+            held.allow(self.name)
+        if pod.name == "last":
+            return PermitResult()
+        return PermitResult(Status(Code.WAIT), timeout_s=10)
+
+
+class Refusing(ReservePlugin):
+    """Fails whatever it is asked."""
+
+    name: ClassVar[str] = "Refusing"
+    api_version: ClassVar[int] = 1
+
+    def reserve(self, state: CycleState, pod: PodInfo, node_name: str) -> ReserveResult:
+        raise RuntimeError("no")
+
+
+def test_a_held_pod_that_nobody_lets_go_is_turned_away_when_its_time_is_up() -> None:
+    found = simulated([*has(node("n")), comes(pod("a"), 1)], RoomForAll, Holding, end_s=11.5)
+    assert found.stints("a") == [("n", 1, 11, "bind-failed")]
+    assert found.pod("a").bound_ns is None
+    assert "rejected due to timeout after waiting 10s" in found.pod("a").message
+
+
+def test_a_pod_that_is_let_go_is_bound_where_it_was_assigned() -> None:
+    history = [*has(node("n")), comes(pod("a"), 1), comes(pod("last"), 5)]
+    found = simulated(history, RoomForAll, Holding, pace=Pace(bind_ns=S))
+    assert found.stints("a") == [("n", 1, None, "")]
+    assert [found.pod(name).bound_ns for name in ("a", "last")] == [at(6), at(6)]
+    assert found.pod("a").attempts == 1
+
+
+def test_going_round_in_circles_is_an_error_with_a_name_on_it() -> None:
+    no_backoff = QueueSettings(initial_backoff_s=0, max_backoff_s=0)
+    with pytest.raises(SimulationStuckError, match="pod default/a is tried again and again"):
+        simulated([*has(node("n")), comes(pod("a"), 1)], RoomForAll, Refusing, queue=no_backoff)
+
+
+def test_an_attempt_that_fails_again_and_again_comes_to_an_end() -> None:
+    found = simulated([*has(node("n")), comes(pod("a"), 1)], RoomForAll, Refusing)
+    assert found.pod("a").attempts == 1
+    assert "RuntimeError: no" in found.pod("a").message
+
+
+# -- what it is made of -----------------------------------------------------------------------------
+
+
+async def test_its_records_are_a_journal_that_replays() -> None:
+    found = simulated(low_and_high())
+    store = MemoryStore()
+    await store.claim("test", claimed_at_ns=BEGIN_NS)
+    await store.append(found.records, written_at_ns=BEGIN_NS)
+    report = await replay(store, installed())
+    assert report.equal, report
+    assert report.decisions == sum(p.attempts for p in found.run.pods)
+    assert any(isinstance(record, Rejected) and record.victims for record in found.records)
+
+
+def test_a_history_is_in_order_and_creates_each_pod_once() -> None:
+    with pytest.raises(ValueError, match="an event at"):
+        Exogenous((comes(pod("a"), 5), comes(pod("b"), 4)), BEGIN_NS)
+    with pytest.raises(ValueError, match="an event at"):
+        Exogenous((comes(pod("a"), 5),), at(6))
+    with pytest.raises(ValueError, match=r"pod default/a \(uid-a\) is created twice"):
+        Exogenous((comes(pod("a"), 5), comes(pod("a"), 6)), BEGIN_NS)
+    with pytest.raises(ValueError, match="before it begins"):
+        Exogenous((), BEGIN_NS, BEGIN_NS - 1)
+
+
+def test_nothing_happens_after_the_end() -> None:
+    history = Exogenous(
+        (*has(node("n")), comes(pod("a"), 5, 10), comes(pod("b"), 50)), BEGIN_NS, at(10)
+    )
+    simulation = Simulation(history, Scheduler(default_profiles()), installed().load)
+    last = [turn.now_ns for turn in simulation.turns()][-1]
+    assert last == at(5)
+    assert [p.key for p in simulation.result().pods] == ["default/a"]
+    assert simulation.events_happened == 2

@@ -1,0 +1,170 @@
+"""The importer of the openb trace, on tables of our own; and the trace itself, where it is."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from asched.cli.garbage import rare_collections
+from asched.model.node import Node
+from asched.simulator.history import End, Exogenous, ObjectSet, PodCreated, PodDeleted, PodRun, Run
+from asched.simulator.loop import Scheduler, simulate
+from asched.simulator.openb import (
+    BEGIN_NS,
+    GPU_COUNT,
+    GPU_MILLI,
+    Table,
+    TraceError,
+    history_of,
+)
+from tests.cycle.default_profile import default_profiles, installed
+from tests.simulator.simulating import S, account
+
+NODES = """\
+sn,cpu_milli,memory_mib,gpu,model
+cpu-only,32000,262144,0,
+two-t4,32000,131072,2,T4
+one-v100,64000,262144,1,V100M32
+"""
+PODS = """\
+name,cpu_milli,memory_mib,num_gpu,gpu_milli,gpu_spec,qos,pod_phase,creation_time,deletion_time,scheduled_time
+whole,12000,16384,1,1000,,LS,Running,0,1000,10
+half-a,6000,12288,1,500,T4,LS,Running,5,1000,5
+half-b,6000,12288,1,500,T4,BE,Running,6,1000,6.0
+two,6000,12288,2,1000,T4|P100,LS,Succeeded,7,500,300
+v,1000,1024,1,1000,V100M16|V100M32,LS,Running,8,1000,8
+batch,4000,8192,0,0,,BE,Failed,20,30,20
+hopeless,1000,1024,1,1000,A10,LS,Pending,40,90,
+"""
+MOST_CPU_S = 60.0
+"""What the whole trace may take (CPU time, as the machine may be busy)."""
+
+
+def trace(nodes: str = NODES, pods: str = PODS) -> Exogenous:
+    return history_of(
+        Table("nodes.csv", nodes.splitlines()), Table("pods.csv", pods.splitlines()), "sched"
+    )
+
+
+def test_what_a_trace_becomes() -> None:
+    history = trace()
+    nodes = [event.object for event in history.events if isinstance(event, ObjectSet)]
+    gpus = [(n.name, n.status.allocatable.get(GPU_MILLI)) for n in nodes if isinstance(n, Node)]
+    assert gpus == [
+        ("cpu-only", None),
+        ("two-t4", "2000"),
+        ("one-v100", "1000"),
+    ]
+    pods = {e.pod.name: e for e in history.events if isinstance(e, PodCreated)}
+    assert {name: e.run_ns and e.run_ns // S for name, e in pods.items()} == {
+        "whole": 990,
+        "half-a": 995,
+        "half-b": 994,
+        "two": 200,
+        "v": 992,
+        "batch": 10,
+        "hopeless": None,
+    }
+    requests = {name: e.pod.spec.containers[0].resources.requests for name, e in pods.items()}
+    assert requests["half-a"] == {"cpu": "6000m", "memory": "12288Mi", GPU_MILLI: "500"}
+    assert requests["two"][GPU_MILLI] == "2000"
+    assert GPU_MILLI not in requests["batch"]
+    assert {e.pod.spec.scheduler_name for e in pods.values()} == {"sched"}
+    assert [(e.key, e.at_ns) for e in history.events if isinstance(e, PodDeleted)] == [
+        ("openb/hopeless", BEGIN_NS + 90 * S)
+    ]
+
+
+def test_pods_share_gpus_and_go_to_the_models_that_they_ask_for() -> None:
+    run = _simulated(trace(), "sched")
+    pods = {found.pod.name: found for found in run.pods}
+    assert pods["v"].node == "one-v100" or pods["whole"].node == "one-v100"
+    assert {pods[name].node for name in ("half-a", "half-b", "two")} == {"two-t4"}
+    assert pods["two"].bound_ns == max(pods[n].ended_ns or 0 for n in _before_two(pods))
+    assert (pods["hopeless"].node, pods["hopeless"].end) == ("", End.DELETED)
+
+
+def test_shares_of_several_gpus_say_of_how_many() -> None:
+    head, _, row = PODS.partition("whole")
+    several = history_of(
+        Table("nodes.csv", NODES.splitlines()),
+        Table("pods.csv", (head + "several" + row.replace(",1,1000,", ",3,400,", 1)).splitlines()),
+        "sched",
+    )
+    pods = {e.pod.name: e.pod for e in several.events if isinstance(e, PodCreated)}
+    assert pods["several"].spec.containers[0].resources.requests[GPU_MILLI] == "1200"
+    assert pods["several"].metadata.declared_annotations == {GPU_COUNT: "3"}
+    assert not pods["two"].metadata.declared_annotations
+
+
+def _before_two(pods: dict[str, PodRun]) -> list[str]:
+    """Who holds a part of the two GPUs before the pod that wants both."""
+    return [n for n in ("whole", "half-a", "half-b") if pods[n].node == "two-t4"]
+
+
+@pytest.mark.parametrize(
+    ("nodes", "pods", "message"),
+    [
+        (
+            NODES.replace("cpu_milli", "cpus"),
+            PODS,
+            "nodes.csv:1: no column cpu_milli; expected sn, cpu_milli, memory_mib, gpu, model",
+        ),
+        (
+            NODES,
+            PODS.replace("6000,12288,2", "6k,12288,2"),
+            "pods.csv:5: cpu_milli: expected a whole number, 0 or more, got '6k'",
+        ),
+        (
+            NODES,
+            PODS.replace("5,1000,5", "5,4,5"),
+            "pods.csv:3: deletion_time: expected no less than creation_time",
+        ),
+        (NODES, PODS.replace("half-b", "half-a"), "pods.csv:4: name: 'half-a' is listed twice"),
+        (NODES + ",1,1,0,\n", PODS, "nodes.csv:5: sn: expected a name, got nothing"),
+        (NODES, PODS.replace(",,LS", ',"",L"S'), ""),
+        (NODES, PODS + 'x,"1\n', "pods.csv:8: not CSV: unexpected end of data"),
+        ("", PODS, "nodes.csv:1: no column sn, cpu_milli, memory_mib, gpu, model; expected sn, "),
+    ],
+)
+def test_a_table_that_cannot_be_used_says_where_and_why(
+    nodes: str, pods: str, message: str
+) -> None:
+    if not message:
+        assert trace(nodes, pods).events
+        return
+    with pytest.raises(TraceError) as caught:
+        trace(nodes, pods)
+    assert str(caught.value).startswith(message)
+
+
+@pytest.mark.shared
+@pytest.mark.timeout(400)
+def test_the_whole_trace_comes_out_the_same_twice(shared_dir: Path) -> None:
+    folder = shared_dir / "data" / "openb"
+    nodes, pods = (
+        Table(name, (folder / name).read_text().splitlines())
+        for name in ("openb_node_list_all_node.csv", "openb_pod_list_default.csv")
+    )
+    history = history_of(nodes, pods, "default-scheduler")
+    with rare_collections():
+        began_s = time.process_time()
+        run = _simulated(history)
+        took_s = time.process_time() - began_s
+        again = _simulated(history)
+    assert took_s < MOST_CPU_S
+    assert len(run.nodes) == 1523
+    assert len(run.pods) == 8152
+    account(run)
+    assert sum(found.bound_ns is not None for found in run.pods) == 8151
+    assert msgspec.json.encode(again) == msgspec.json.encode(run)
+
+
+def _simulated(history: Exogenous, name: str = "default-scheduler") -> Run:
+    profiles = tuple(
+        msgspec.structs.replace(profile, scheduler_name=name) for profile in default_profiles()
+    )
+    return simulate(history, Scheduler(profiles), installed().load)

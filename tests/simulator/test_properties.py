@@ -1,0 +1,87 @@
+"""Random histories: whatever happens, every pod is accounted for, and the same happens again."""
+
+from __future__ import annotations
+
+import msgspec
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from asched.audit.replay import Judge
+from asched.simulator.history import Event, NodeDrained, ObjectRemoved, PodCreated, PodDeleted
+from asched.simulator.loop import Pace
+from asched.state.cluster import ClusterState
+from asched.state.fold import Fold
+from tests.cycle.default_profile import installed
+from tests.simulator.simulating import S, Simulated, at, comes, has, node, pod, simulated
+
+SECONDS = st.integers(0, 400)
+NODES = 4
+PODS = 24
+
+
+@st.composite
+def events(draw: st.DrawFn) -> list[Event]:
+    """A few nodes, some of which are drained, go, or come late; pods of all sizes and priorities."""
+    found: list[Event] = []
+    for index in range(draw(st.integers(1, NODES))):
+        name, joins_s = f"n{index}", draw(st.sampled_from([0, 0, 60]))
+        found += has(node(name, draw(st.sampled_from(["1", "2", "4"]))), seconds=joins_s)
+        match draw(st.sampled_from(["stays", "stays", "drained", "goes", "goes and returns"])):
+            case "drained":
+                found.append(NodeDrained(at(draw(SECONDS)), name))
+            case "goes":
+                found.append(ObjectRemoved(at(draw(SECONDS)), "Node", name))
+            case "goes and returns":
+                gone_s = joins_s + draw(SECONDS) + 1
+                found.append(ObjectRemoved(at(gone_s), "Node", name))
+                found += has(node(name, "4"), seconds=gone_s + draw(st.integers(1, 50)))
+    for index in range(draw(st.integers(1, PODS))):
+        created = pod(
+            f"p{index}",
+            draw(st.sampled_from(["500m", "1", "2", "3"])),
+            grace_s=draw(st.sampled_from([0, 1, 30])),
+            priority=draw(st.sampled_from([0, 0, 5, 10])),
+        )
+        comes_s = draw(SECONDS)
+        runs_s = draw(st.none() | st.integers(0, 200))
+        found.append(comes(created, comes_s, runs_s, returns=draw(st.booleans())))
+        if draw(st.integers(0, 5)) == 0:
+            gone_s = comes_s + draw(SECONDS)
+            found.append(PodDeleted(at(gone_s), created.key, created.metadata.uid))
+    return found
+
+
+paces = st.builds(
+    Pace,
+    decision_ns=st.sampled_from([0, 0, S // 10, 3 * S]),
+    bind_ns=st.sampled_from([0, S // 2, 40 * S]),
+    evict_ns=st.sampled_from([0, S]),
+)
+
+
+@settings(max_examples=60)
+@given(events(), paces, st.none() | st.integers(1, 600), st.integers(0, 3))
+def test_every_pod_is_accounted_for_and_no_node_gives_more_than_it_has(
+    history: list[Event], pace: Pace, end_s: int | None, seed: int
+) -> None:
+    found = simulated(history, pace=pace, end_s=end_s, seed=seed)
+    last_s = 10**9 if end_s is None else end_s
+    created = {
+        e.pod.metadata.uid for e in history if isinstance(e, PodCreated) and e.at_ns <= at(last_s)
+    }
+    assert {p.uid for p in found.run.pods} == created
+    again = simulated(history, pace=pace, end_s=end_s, seed=seed)
+    assert _bytes(again) == _bytes(found)
+    _replay(found)
+
+
+def _bytes(found: Simulated) -> bytes:
+    return msgspec.json.encode((found.run, found.records))
+
+
+def _replay(found: Simulated) -> None:
+    """Its records are those of a scheduler that decided by them alone."""
+    judge = Judge(Fold(ClusterState(), installed().load), from_the_start=True)
+    for seq, record in enumerate(found.records, 1):
+        assert judge.follow(seq, record) is None
+    assert judge.end(len(found.records) + 1) is None
