@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from asched.apiserver.cluster import Cluster
+from asched.apiserver.cluster import EmbeddedCluster
 from asched.framework.interface import Victim
 from benchmarks.kinds import HOSTNAME, NAMED_NODE, ZONE, Json, Kind, PodKind
 
@@ -79,7 +79,7 @@ def pods(
 
 def nodes(kind: Kind, count: int) -> Iterator[bytes]:
     """``count`` nodes of 4 cores, and the named one where the workload has it."""
-    cluster = Cluster()
+    cluster = EmbeddedCluster()
     if kind.named_node:
         yield _text(cluster.create("nodes", _node(NAMED_NODE, "90000", ""))).encode()
     zones = kind.zones or ("",)
@@ -96,7 +96,7 @@ def nodes(kind: Kind, count: int) -> Iterator[bytes]:
 
 def others(kind: Kind) -> Iterator[tuple[str, bytes]]:
     """Namespaces and services: the plural of the resource, and the object."""
-    cluster = Cluster()
+    cluster = EmbeddedCluster()
     for name, labels in kind.namespaces.items():
         created = cluster.create("namespaces", {"metadata": {"name": name, "labels": labels}})
         yield "namespaces", _text(created).encode()
@@ -120,7 +120,7 @@ def _condition(status: str) -> Json:
 
 def _as_stored(kind: PodKind) -> Json:
     """A pod of the template as the API server keeps it, with places for what differs."""
-    cluster = Cluster()
+    cluster = EmbeddedCluster()
     if kind.namespace != "default":
         cluster.create("namespaces", {"metadata": {"name": kind.namespace}})
     spec = dict(kind.spec)

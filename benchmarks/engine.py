@@ -86,10 +86,10 @@ def measure(
     """The medians of ``runs`` runs. A profiler sees the measured part only, and slows it. Garbage is
     looked for as seldom as by the daemon (:mod:`asched.daemon.engine.runtime`)."""
     measured = []
-    garbage.look_seldom()
+    garbage.tune_gc()
     for _ in range(runs):
         run = Run(workload, watched=watched)
-        garbage.keep_what_is_here()
+        garbage.freeze_gc()
         if profile is not None:
             profile.enable()
         measured.append(run.measure())

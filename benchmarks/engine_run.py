@@ -17,10 +17,10 @@ import msgspec
 from prometheus_client import CollectorRegistry
 
 from asched.config.kube_scheduler import KubeSchedulerConfiguration
-from asched.config.registry import Registry
+from asched.config.registry import PluginRegistry
 from asched.config.resolve import resolve
 from asched.cycle.decide import Decider
-from asched.daemon.engine.confirmations import UnshownBindings
+from asched.daemon.engine.confirmations import UnconfirmedBindings
 from asched.daemon.telemetry.scheduler_metrics import CycleMetrics
 from asched.daemon.telemetry.stopwatch import CycleStopwatch
 from asched.framework.runtime.profile import ProfileSpec
@@ -106,7 +106,7 @@ class Run:
         self._pods: dict[str, Pod] = {}
         self._changes: deque[tuple[Resource, bytes]] = deque()
         self._outcomes: deque[AnyRecord] = deque()
-        self._unshown = UnshownBindings(self._state)
+        self._unshown = UnconfirmedBindings(self._state)
         self._deleted: deque[AnyObject] = deque()
         self._left: set[str] = set()
         self._fold.apply(EngineStarted("benchmark", 0, Lottery.SAMPLE, rules=LATEST_RULES))
@@ -279,8 +279,8 @@ _PLURALS = {resource.plural: resource for resource in Resource}
 
 
 @cache
-def _installed() -> Registry:
-    return Registry.discover()
+def _installed() -> PluginRegistry:
+    return PluginRegistry.discover()
 
 
 @cache

@@ -26,7 +26,7 @@ import typer
 
 from asched.apiserver.kubelet import ZONES, simulated_node
 from asched.config.file import load
-from asched.config.registry import Registry
+from asched.config.registry import PluginRegistry
 from asched.cycle.decide import Decider
 from asched.journal.chain import GENESIS, enrol, seal
 from asched.journal.checkpoints import write_checkpoints
@@ -95,7 +95,7 @@ class _Cluster:
     """What a daemon would have recorded, turn by turn."""
 
     def __init__(self, nodes: int, pods_at_once: int) -> None:
-        registry = Registry.discover()
+        registry = PluginRegistry.discover()
         self._fold = Fold(ClusterState(), registry.load)
         self._decider = Decider(self._fold.state)
         self._running: deque[Pod] = deque()
@@ -220,7 +220,7 @@ def make(
 
     async def keep() -> None:
         async with open_journal(str(path)) as journal:
-            await write_checkpoints(journal, Registry.discover().load, every=checkpoint_every)
+            await write_checkpoints(journal, PluginRegistry.discover().load, every=checkpoint_every)
 
     if checkpoint_every:
         anyio.run(keep)

@@ -18,7 +18,7 @@ import anyio
 import msgspec
 import typer
 
-from asched.kube.errors import ApiError, KubeConfigError, NoAnswerError
+from asched.kube.errors import ApiError, KubeConfigError, NoResponseError
 from benchmarks import workload_files, workload_run
 from benchmarks.measurement import Report
 from benchmarks.processes import ProcessEndedError, SchedulerOptions
@@ -26,7 +26,7 @@ from benchmarks.workload_files import Workload, WorkloadError
 from benchmarks.workload_run import Setting
 
 _EXPECTED = (
-    WorkloadError, ApiError, NoAnswerError, KubeConfigError, ProcessEndedError, TimeoutError,
+    WorkloadError, ApiError, NoResponseError, KubeConfigError, ProcessEndedError, TimeoutError,
 )  # fmt: skip
 
 

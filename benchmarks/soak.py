@@ -30,7 +30,7 @@ from rich.console import Console
 from rich.table import Table
 
 from asched.kube.connection import connect
-from asched.kube.errors import ApiError, NoAnswerError
+from asched.kube.errors import ApiError, NoResponseError
 from benchmarks import processes
 from benchmarks.api import Api, in_parallel
 from benchmarks.kinds import HOSTNAME, Json
@@ -105,7 +105,7 @@ class Churn:
     async def _create(self, number: int) -> None:
         try:
             name = await self._api.create(_pod(number), _NAMESPACE)
-        except (ApiError, NoAnswerError):
+        except (ApiError, NoResponseError):
             self.failures += 1
             return
         finally:
@@ -115,7 +115,7 @@ class Churn:
     async def _delete(self, name: str) -> None:
         try:
             await self._api.delete("Pod", name, _NAMESPACE, grace_s=0)
-        except (ApiError, NoAnswerError):
+        except (ApiError, NoResponseError):
             self.failures += 1
 
     async def _change_nodes(self, ends_s: float) -> None:
@@ -125,7 +125,7 @@ class Churn:
             node["metadata"]["labels"]["soak/round"] = str(number // _NODES)
             try:
                 await self._api.update(node, "", ())
-            except (ApiError, NoAnswerError):
+            except (ApiError, NoResponseError):
                 self.failures += 1
             number += 1
             await anyio.sleep(_NODE_CHANGE_S)

@@ -1,7 +1,7 @@
 """An embedded Kubernetes cluster: the API server's semantics in memory, over HTTP if wanted."""
 
-from asched.apiserver.cluster import Cluster
-from asched.apiserver.errors import ApiError
+from asched.apiserver.cluster import EmbeddedCluster
+from asched.apiserver.errors import StatusError
 from asched.apiserver.faults import Fault, FaultKind, Faults
 from asched.apiserver.http import ApiServer, tokens_for_two
 from asched.apiserver.kubelet import (
@@ -15,9 +15,9 @@ from asched.apiserver.serve import ServeOptions, serve_forever
 
 __all__ = [
     "RUN_SECONDS",
-    "ApiError",
+    "StatusError",
     "ApiServer",
-    "Cluster",
+    "EmbeddedCluster",
     "Fault",
     "FaultKind",
     "Faults",

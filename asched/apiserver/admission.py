@@ -14,8 +14,8 @@ from asched.apiserver.defaults import (
     complete_status,
     qos_class,
 )
-from asched.apiserver.errors import ApiError, Cause, forbidden, invalid, not_found
-from asched.apiserver.resources import ResourceType
+from asched.apiserver.errors import Cause, StatusError, forbidden, invalid, not_found
+from asched.apiserver.resources import ServedResource
 from asched.apiserver.store import Stored
 
 Object = dict[str, Any]
@@ -32,7 +32,7 @@ class Lookup(Protocol):
     def all_of(self, storage_key: str) -> list[Stored]: ...
 
 
-def check_namespace(lookup: Lookup, resource: ResourceType, namespace: str, name: str) -> None:
+def check_namespace(lookup: Lookup, resource: ServedResource, namespace: str, name: str) -> None:
     """NamespaceLifecycle: create only in a namespace that exists and stays.
 
     Raises ApiError 404 or 403.
@@ -51,7 +51,7 @@ def check_namespace(lookup: Lookup, resource: ResourceType, namespace: str, name
         )
 
 
-def admit_new(lookup: Lookup, resource: ResourceType, obj: Object, now: str) -> None:
+def admit_new(lookup: Lookup, resource: ServedResource, obj: Object, now: str) -> None:
     """Reset, default and admit a new object in place. Raises ApiError 403 when refused."""
     key = resource.storage_key
     if key == "pods":
@@ -241,7 +241,7 @@ def check_budget(lookup: Lookup, pod: Object) -> None:
         if any(labels.get(key) != value for key, value in wanted.items()):
             continue
         if (budget.get("status") or {}).get("disruptionsAllowed", 0) <= 0:
-            raise ApiError(
+            raise StatusError(
                 429,
                 "TooManyRequests",
                 "Cannot evict pod as it would violate the pod's disruption budget.",

@@ -21,7 +21,7 @@ from asched.apiserver.admission import admit_new, check_namespace, check_update
 from asched.apiserver.defaults import apply_defaults, complete_status, drop_empty
 from asched.apiserver.errors import (
     MODIFIED,
-    ApiError,
+    StatusError,
     already_exists,
     bad_request,
     conflict,
@@ -29,9 +29,9 @@ from asched.apiserver.errors import (
     not_found,
 )
 from asched.apiserver.events import complete_core, to_core, to_events
-from asched.apiserver.listing import ListOptions, Page, list_page
+from asched.apiserver.listing import ListOptions, ServedPage, list_page
 from asched.apiserver.resizing import resized
-from asched.apiserver.resources import Registry, ResourceType
+from asched.apiserver.resources import ResourceRegistry, ServedResource
 from asched.apiserver.selectors import Predicate
 from asched.apiserver.shapes import check_shape
 from asched.apiserver.store import Object, Revisions, Storage, Stored, View, encode
@@ -81,7 +81,7 @@ class ObjectApi:
         history_limit: int = HISTORY_LIMIT,
     ) -> None:
         self.clock = clock
-        self.registry = Registry()
+        self.registry = ResourceRegistry()
         self.revisions = Revisions()
         self._history_limit = history_limit
         self._random = random.Random(seed)
@@ -90,7 +90,7 @@ class ObjectApi:
 
     # --- reading -------------------------------------------------------------------------------
 
-    def storage(self, resource: ResourceType) -> Storage:
+    def storage(self, resource: ServedResource) -> Storage:
         key = resource.storage_key
         found = self._storages.get(key)
         if found is None:
@@ -109,25 +109,25 @@ class ObjectApi:
         storage = self._storages.get(storage_key)
         return [] if storage is None else storage.ordered()
 
-    def get(self, resource: ResourceType, namespace: str, name: str) -> Stored:
+    def get(self, resource: ServedResource, namespace: str, name: str) -> Stored:
         """Raises ApiError 404."""
         found = self.storage(resource).get(namespace, name)
         if found is None:
             raise not_found(resource.plural, resource.group, name)
         return found
 
-    def list(self, resource: ResourceType, options: ListOptions) -> Page:
+    def list(self, resource: ServedResource, options: ListOptions) -> ServedPage:
         """Raises ApiError 400, 410, 422 or 504 (see :func:`asched.apiserver.listing.list_page`)."""
         return list_page(self.storage(resource), self.revisions.current, options)
 
     def watcher(
-        self, resource: ResourceType, namespace: str = "", predicate: Predicate | None = None
+        self, resource: ServedResource, namespace: str = "", predicate: Predicate | None = None
     ) -> Watcher:
         """A watch that has not begun; say where with one of its ``begin`` methods."""
         return Watcher(self.storage(resource), namespace=namespace, predicate=predicate)
 
     @staticmethod
-    def view(resource: ResourceType) -> View | None:
+    def view(resource: ServedResource) -> View | None:
         """How this resource shows the stored objects, where not as they are stored."""
         return to_events if resource.group == "events.k8s.io" else None
 
@@ -148,7 +148,7 @@ class ObjectApi:
         suffix = "".join(self._random.choices(_NAME_ALPHABET, k=_GENERATED_LENGTH))
         return prefix[:_MAX_GENERATED_PREFIX] + suffix
 
-    def _typed(self, resource: ResourceType, obj: Object, namespace: str) -> Object:
+    def _typed(self, resource: ServedResource, obj: Object, namespace: str) -> Object:
         """The object under its own kind, in storage form, with metadata of its own."""
         if not isinstance(obj, dict):
             raise bad_request("the request body is not an object")
@@ -187,7 +187,7 @@ class ObjectApi:
         return typed
 
     def create(
-        self, resource: ResourceType, namespace: str, obj: Object, *, dry_run: bool = False
+        self, resource: ServedResource, namespace: str, obj: Object, *, dry_run: bool = False
     ) -> Stored:
         """Raises ApiError 400, 403, 404 (namespace), 409 or 422."""
         obj = self._typed(resource, obj, namespace)
@@ -220,7 +220,7 @@ class ObjectApi:
 
     def update(
         self,
-        resource: ResourceType,
+        resource: ServedResource,
         namespace: str,
         name: str,
         change: Change,
@@ -258,7 +258,7 @@ class ObjectApi:
         return stored
 
     def _check_preconditions(
-        self, resource: ResourceType, old: Stored, new: Object, unconditional: bool
+        self, resource: ServedResource, old: Stored, new: Object, unconditional: bool
     ) -> None:
         metadata, name = new["metadata"], old.obj["metadata"]["name"]
         named = metadata.get("name")
@@ -279,7 +279,9 @@ class ObjectApi:
         elif version != old.obj["metadata"]["resourceVersion"]:
             raise conflict(resource.plural, resource.group, name, MODIFIED)
 
-    def _merged(self, resource: ResourceType, old: Object, new: Object, subresource: str) -> Object:
+    def _merged(
+        self, resource: ServedResource, old: Object, new: Object, subresource: str
+    ) -> Object:
         """Keep what this request may not change; count the generation."""
         metadata, old_metadata = dict(new["metadata"]), old["metadata"]
         for field in _SYSTEM_METADATA:
@@ -315,7 +317,7 @@ class ObjectApi:
         return new
 
     def delete(
-        self, resource: ResourceType, namespace: str, name: str, options: DeleteOptions
+        self, resource: ServedResource, namespace: str, name: str, options: DeleteOptions
     ) -> tuple[Stored, bool]:
         """Delete, gracefully where the resource does so.
 
@@ -345,7 +347,7 @@ class ObjectApi:
         return deletion.delete(self, resource, old, options.grace_period_s, options.propagation)
 
     def delete_collection(
-        self, resource: ResourceType, options: ListOptions, how: DeleteOptions
+        self, resource: ServedResource, options: ListOptions, how: DeleteOptions
     ) -> Iterable[Stored]:
         """Delete everything that matches; the answer is each object's last state."""
         page = self.list(resource, options)
@@ -379,7 +381,7 @@ def _body(obj: Object) -> Object:
     return {key: value for key, value in obj.items() if key not in ("metadata", "status")}
 
 
-def uid_conflict(resource: ResourceType, old: Stored, uid: str) -> ApiError:
+def uid_conflict(resource: ServedResource, old: Stored, uid: str) -> StatusError:
     """The storage layer's answer to a uid that is not the object's."""
     metadata = old.obj["metadata"]
     key = f"/registry/{resource.plural}/{old.key}"

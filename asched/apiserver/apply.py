@@ -11,7 +11,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from asched.apiserver.errors import ApiError, bad_request
+from asched.apiserver.errors import StatusError, bad_request
 from asched.apiserver.patches import merge_key_of, strategic_merge
 from asched.apiserver.requests import RequestInfo
 from asched.apiserver.store import Stored, encode
@@ -210,7 +210,7 @@ def _check_conflicts(
         who = causes[0]["message"]
         count = "1 conflict" if len(causes) == 1 else f"{len(causes)} conflicts"
         text = f": {causes[0]['field']}" if len(causes) == 1 else f":\n{listed}"
-        raise ApiError(
+        raise StatusError(
             409,
             "Conflict",
             f"Apply failed with {count}: {who}{text}",

@@ -6,7 +6,7 @@ import base64
 import binascii
 from dataclasses import dataclass
 
-from asched.apiserver.errors import ApiError, qualified, unauthorized
+from asched.apiserver.errors import StatusError, qualified, unauthorized
 from asched.apiserver.requests import RequestInfo
 
 ADMIN_USER = "kubernetes-admin"
@@ -18,7 +18,7 @@ _PUBLIC_PATHS = frozenset({"/healthz", "/livez", "/readyz", "/version"})
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class AuthRule:
     """A PolicyRule of RBAC; ``names`` empty means every name."""
 
     verbs: frozenset[str]
@@ -35,12 +35,12 @@ class Rule:
         )
 
 
-def _rule(verbs: str, group: str, resources: str, names: str = "") -> Rule:
+def _rule(verbs: str, group: str, resources: str, names: str = "") -> AuthRule:
     wanted = _READ if verbs == "read" else frozenset(verbs.split())
-    return Rule(wanted, group, frozenset(resources.split()), frozenset(names.split()))
+    return AuthRule(wanted, group, frozenset(resources.split()), frozenset(names.split()))
 
 
-KUBE_SCHEDULER_RULES: tuple[Rule, ...] = (
+KUBE_SCHEDULER_RULES: tuple[AuthRule, ...] = (
     # ClusterRole system:kube-scheduler (plugin/pkg/auth/authorizer/rbac/bootstrappolicy).
     _rule("create patch update", "", "events"),
     _rule("create patch update", "events.k8s.io", "events"),
@@ -76,7 +76,7 @@ class User:
     """An authenticated user; ``rules`` None means that everything is allowed."""
 
     name: str
-    rules: tuple[Rule, ...] | None
+    rules: tuple[AuthRule, ...] | None
 
 
 ADMIN = User(ADMIN_USER, None)
@@ -128,7 +128,7 @@ class Auth:
             details = {"group": group, **details}
         if request.name:
             details = {"name": request.name, **details}
-        raise ApiError(403, "Forbidden", message, details=details)
+        raise StatusError(403, "Forbidden", message, details=details)
 
     @staticmethod
     def authorize_path(user: User, verb: str, path: str) -> None:
@@ -136,7 +136,7 @@ class Auth:
         if user is not ANONYMOUS or path in _PUBLIC_PATHS:
             return
         message = f'forbidden: User "{user.name}" cannot {verb} path "{path}"'
-        raise ApiError(403, "Forbidden", message, details={})
+        raise StatusError(403, "Forbidden", message, details={})
 
 
 def _token_in(authorization: str) -> str:

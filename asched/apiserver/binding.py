@@ -10,13 +10,15 @@ from typing import Any
 from asched.apiserver.admission import TOPOLOGY_LABELS, check_budget
 from asched.apiserver.api import DeleteOptions, ObjectApi, uid_conflict
 from asched.apiserver.errors import conflict, internal
-from asched.apiserver.resources import ResourceType
+from asched.apiserver.resources import ServedResource
 from asched.apiserver.store import Stored
 
 Object = dict[str, Any]
 
 
-def bind(api: ObjectApi, pods: ResourceType, namespace: str, name: str, binding: Object) -> Stored:
+def bind(
+    api: ObjectApi, pods: ServedResource, namespace: str, name: str, binding: Object
+) -> Stored:
     """Assign a pod to a node. The node is not checked for existence, as in the real server.
 
     Raises ApiError 404 for no such pod; 409 for one that is bound, gated, being deleted or of
@@ -90,7 +92,7 @@ def scheduled_conditions(conditions: Any, now: str) -> list[Object]:
 
 
 def evict(
-    api: ObjectApi, pods: ResourceType, namespace: str, name: str, options: DeleteOptions
+    api: ObjectApi, pods: ServedResource, namespace: str, name: str, options: DeleteOptions
 ) -> None:
     """Delete a pod if its disruption budgets allow it. Raises ApiError 404, 409 or 429."""
     check_budget(api, api.get(pods, namespace, name).obj)

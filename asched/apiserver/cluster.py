@@ -20,9 +20,9 @@ from asched.apiserver import binding
 from asched.apiserver.api import HISTORY_LIMIT, DeleteOptions, ObjectApi, fresh
 from asched.apiserver.listing import ListOptions
 from asched.apiserver.patches import merge_patch
-from asched.apiserver.resources import ResourceType
+from asched.apiserver.resources import ServedResource
 from asched.apiserver.selectors import both, field_selector, label_selector
-from asched.apiserver.store import Change, Stored
+from asched.apiserver.store import StoreChange, Stored
 from asched.apiserver.watch import Watcher
 
 Object = dict[str, Any]
@@ -36,7 +36,7 @@ SYSTEM_PRIORITY_CLASSES = {
 }
 
 
-class Cluster:
+class EmbeddedCluster:
     """A Kubernetes cluster's API in memory. Resources go by plural name, with the group where
     two share it: ``pods``, ``leases``, ``events.events.k8s.io``.
 
@@ -63,7 +63,7 @@ class Cluster:
         """The resourceVersion of the latest write anywhere."""
         return self.api.revisions.current
 
-    def resource(self, name: str) -> ResourceType:
+    def resource(self, name: str) -> ServedResource:
         """Raises KeyError for a resource that is not served."""
         return self.api.registry.named(name)
 
@@ -140,7 +140,7 @@ class Cluster:
             watcher.begin_from(from_revision)
         return watcher
 
-    def listen(self, resource: str, listener: Callable[[Change], None]) -> Callable[[], None]:
+    def listen(self, resource: str, listener: Callable[[StoreChange], None]) -> Callable[[], None]:
         """Call ``listener`` inside every later write of the resource; the answer ends that."""
         return self.api.storage(self.resource(resource)).listen(listener)
 

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from asched.apiserver import resources as crds
-from asched.apiserver.resources import ResourceType
+from asched.apiserver.resources import ServedResource
 from asched.apiserver.store import Stored
 
 if TYPE_CHECKING:
@@ -21,7 +21,7 @@ Object = dict[str, Any]
 DEFAULT_GRACE_S = 30
 
 
-def is_finished(resource: ResourceType, obj: Object) -> bool:
+def is_finished(resource: ServedResource, obj: Object) -> bool:
     """Whether nothing keeps an object any longer whose deletion was asked for."""
     metadata = obj["metadata"]
     if metadata.get("finalizers"):
@@ -33,7 +33,7 @@ def is_finished(resource: ResourceType, obj: Object) -> bool:
 
 def delete(
     api: ObjectApi,
-    resource: ResourceType,
+    resource: ServedResource,
     old: Stored,
     grace_period_s: int | None,
     propagation: str = "",
@@ -56,7 +56,7 @@ def delete(
     return storage.remove(old.key), True
 
 
-def _mark(api: ObjectApi, resource: ResourceType, old: Stored, grace_period_s: int) -> Stored:
+def _mark(api: ObjectApi, resource: ServedResource, old: Stored, grace_period_s: int) -> Stored:
     """Set the time at which the object is to be gone."""
     metadata = dict(old.obj["metadata"])
     metadata["deletionTimestamp"] = api.now_text(grace_period_s)
@@ -78,7 +78,7 @@ def _grace_period_s(pod: Object, asked_s: int | None) -> int:
 
 
 def _delete_pod(
-    api: ObjectApi, resource: ResourceType, old: Stored, asked_s: int | None
+    api: ObjectApi, resource: ServedResource, old: Stored, asked_s: int | None
 ) -> tuple[Stored, bool]:
     metadata = old.obj["metadata"]
     storage = api.storage(resource)
@@ -96,7 +96,7 @@ def _delete_pod(
     return marked, False
 
 
-def _shorten(api: ObjectApi, resource: ResourceType, old: Stored, grace_period_s: int) -> Stored:
+def _shorten(api: ObjectApi, resource: ServedResource, old: Stored, grace_period_s: int) -> Stored:
     """Only a shorter grace period may follow the first one."""
     metadata = dict(old.obj["metadata"])
     before_s = metadata.get("deletionGracePeriodSeconds") or 0
@@ -109,7 +109,7 @@ def _shorten(api: ObjectApi, resource: ResourceType, old: Stored, grace_period_s
     return api.storage(resource).write(old.key, {**old.obj, "metadata": metadata})
 
 
-def _delete_namespace(api: ObjectApi, resource: ResourceType, old: Stored) -> Stored:
+def _delete_namespace(api: ObjectApi, resource: ServedResource, old: Stored) -> Stored:
     """Terminate a namespace and all that is in it.
 
     The namespace controller does this over some seconds; here it is one step, so that nothing

@@ -20,7 +20,7 @@ from aiohttp import web
 
 from asched.apiserver.errors import unknown_path
 from asched.apiserver.requests import PathNotServedError
-from asched.apiserver.resources import Registry, ResourceType
+from asched.apiserver.resources import ResourceRegistry, ServedResource
 from asched.apiserver.store import encode
 
 Object = dict[str, Any]
@@ -42,7 +42,7 @@ def wants_aggregated(accept: str) -> str:
     return ""
 
 
-def storage_version_hash(resource: ResourceType) -> str:
+def storage_version_hash(resource: ServedResource) -> str:
     """``discovery.StorageVersionHash``: clients compare it to learn of storage migrations."""
     group, version = resource.group, resource.version
     if resource.storage_key == "events":
@@ -51,13 +51,13 @@ def storage_version_hash(resource: ResourceType) -> str:
     return base64.b64encode(digest[:8]).decode()
 
 
-def _verbs(resource: ResourceType) -> list[str]:
+def _verbs(resource: ServedResource) -> list[str]:
     if resource.plural == "namespaces":
         return [verb for verb in _VERBS if verb != "deletecollection"]
     return list(_VERBS)
 
 
-def _subresources(resource: ResourceType) -> list[tuple[str, Object]]:
+def _subresources(resource: ServedResource) -> list[tuple[str, Object]]:
     """(name, what it takes) of each subresource."""
     found: list[tuple[str, Object]] = []
     if resource.storage_key == "pods":
@@ -74,7 +74,7 @@ def _subresources(resource: ResourceType) -> list[tuple[str, Object]]:
     return found
 
 
-def _entries(resource: ResourceType) -> list[Object]:
+def _entries(resource: ServedResource) -> list[Object]:
     main: Object = {
         "name": resource.plural,
         "singularName": resource.singular_name,
@@ -109,7 +109,7 @@ _BINDINGS: Object = {
 }
 
 
-def _aggregated_resource(resource: ResourceType) -> Object:
+def _aggregated_resource(resource: ServedResource) -> Object:
     def kind(group: str, version: str, name: str) -> Object:
         return {"group": group, "version": version, "kind": name}
 
@@ -144,7 +144,7 @@ def _aggregated_resource(resource: ResourceType) -> Object:
 class Discovery:
     """Writes the discovery documents of a registry as it is now."""
 
-    def __init__(self, registry: Registry) -> None:
+    def __init__(self, registry: ResourceRegistry) -> None:
         self._registry = registry
 
     def _groups(self) -> dict[str, list[str]]:
@@ -266,7 +266,7 @@ def _v2_document() -> bytes:
 class OpenApi:
     """Writes the OpenAPI documents of a registry as it is now."""
 
-    def __init__(self, registry: Registry) -> None:
+    def __init__(self, registry: ResourceRegistry) -> None:
         self._registry = registry
 
     @staticmethod
@@ -313,12 +313,12 @@ def _location(group: str, version: str) -> str:
     return f"apis/{group}/{version}" if group else f"api/{version}"
 
 
-def _object_path(resource: ResourceType) -> str:
+def _object_path(resource: ServedResource) -> str:
     scope = "/namespaces/{namespace}" if resource.namespaced else ""
     return f"{scope}/{resource.plural}/{{name}}"
 
 
-def _operations(resource: ResourceType) -> Object:
+def _operations(resource: ServedResource) -> Object:
     kind = {"group": resource.group, "kind": resource.kind, "version": resource.version}
     name = [{"name": "name", "in": "path", "required": True, "schema": {"type": "string"}}]
     if resource.namespaced:

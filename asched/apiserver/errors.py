@@ -20,7 +20,7 @@ class Cause(NamedTuple):
         return {"reason": self.reason, "message": self.message, "field": self.field}
 
 
-class ApiError(Exception):
+class StatusError(Exception):
     """A request that the API server refuses; carries everything its Status body says."""
 
     def __init__(
@@ -74,25 +74,25 @@ def _details(name: str, group: str, kind: str) -> dict[str, Any]:
     return details
 
 
-def not_found(resource: str, group: str, name: str) -> ApiError:
+def not_found(resource: str, group: str, name: str) -> StatusError:
     message = f'{qualified(resource, group)} "{name}" not found'
-    return ApiError(404, "NotFound", message, details=_details(name, group, resource))
+    return StatusError(404, "NotFound", message, details=_details(name, group, resource))
 
 
-def unknown_path() -> ApiError:
+def unknown_path() -> StatusError:
     """No such resource in a group version that exists."""
     message = "the server could not find the requested resource"
-    return ApiError(404, "NotFound", message, details={})
+    return StatusError(404, "NotFound", message, details={})
 
 
-def already_exists(resource: str, group: str, name: str) -> ApiError:
+def already_exists(resource: str, group: str, name: str) -> StatusError:
     message = f'{qualified(resource, group)} "{name}" already exists'
-    return ApiError(409, "AlreadyExists", message, details=_details(name, group, resource))
+    return StatusError(409, "AlreadyExists", message, details=_details(name, group, resource))
 
 
-def conflict(resource: str, group: str, name: str, why: str) -> ApiError:
+def conflict(resource: str, group: str, name: str, why: str) -> StatusError:
     message = f'Operation cannot be fulfilled on {qualified(resource, group)} "{name}": {why}'
-    return ApiError(409, "Conflict", message, details=_details(name, group, resource))
+    return StatusError(409, "Conflict", message, details=_details(name, group, resource))
 
 
 MODIFIED = (
@@ -100,49 +100,49 @@ MODIFIED = (
 )
 
 
-def forbidden(resource: str, group: str, name: str, why: str) -> ApiError:
+def forbidden(resource: str, group: str, name: str, why: str) -> StatusError:
     message = f'{qualified(resource, group)} "{name}" is forbidden: {why}'
-    return ApiError(403, "Forbidden", message, details=_details(name, group, resource))
+    return StatusError(403, "Forbidden", message, details=_details(name, group, resource))
 
 
-def invalid(kind: str, group: str, name: str, causes: list[Cause]) -> ApiError:
+def invalid(kind: str, group: str, name: str, causes: list[Cause]) -> StatusError:
     """422 with one cause a field; several are listed in brackets as the server lists them."""
     listed = [f"{cause.field}: {cause.message}" for cause in causes]
     text = listed[0] if len(listed) == 1 else f"[{', '.join(listed)}]"
     details = _details(name, group, kind)
     details["causes"] = [cause.as_object() for cause in causes]
     message = f'{qualified(kind, group)} "{name}" is invalid: {text}'
-    return ApiError(422, "Invalid", message, details=details)
+    return StatusError(422, "Invalid", message, details=details)
 
 
-def bad_request(message: str) -> ApiError:
-    return ApiError(400, "BadRequest", message)
+def bad_request(message: str) -> StatusError:
+    return StatusError(400, "BadRequest", message)
 
 
-def internal(message: str) -> ApiError:
+def internal(message: str) -> StatusError:
     """A failure the real server reports as 500 without a reason."""
-    return ApiError(500, "", message)
+    return StatusError(500, "", message)
 
 
-def method_not_allowed() -> ApiError:
+def method_not_allowed() -> StatusError:
     message = "the server does not allow this method on the requested resource"
-    return ApiError(405, "MethodNotAllowed", message, details={})
+    return StatusError(405, "MethodNotAllowed", message, details={})
 
 
-def unauthorized() -> ApiError:
-    return ApiError(401, "Unauthorized", "Unauthorized")
+def unauthorized() -> StatusError:
+    return StatusError(401, "Unauthorized", "Unauthorized")
 
 
-def expired(message: str, metadata: dict[str, Any] | None = None) -> ApiError:
-    return ApiError(410, "Expired", message, metadata=metadata)
+def expired(message: str, metadata: dict[str, Any] | None = None) -> StatusError:
+    return StatusError(410, "Expired", message, metadata=metadata)
 
 
-def too_old(requested_rv: int, oldest_rv: int) -> ApiError:
+def too_old(requested_rv: int, oldest_rv: int) -> StatusError:
     """A watch from before the history that is kept."""
     return expired(f"too old resource version: {requested_rv} ({oldest_rv})")
 
 
-def too_large(requested_rv: int, current_rv: int) -> ApiError:
+def too_large(requested_rv: int, current_rv: int) -> StatusError:
     """A list at a resourceVersion that the server has not reached."""
     details = {
         "causes": [
@@ -151,11 +151,11 @@ def too_large(requested_rv: int, current_rv: int) -> ApiError:
         "retryAfterSeconds": 1,
     }
     message = f"Timeout: Too large resource version: {requested_rv}, current: {current_rv}"
-    return ApiError(504, "Timeout", message, details=details, retry_after_s=1)
+    return StatusError(504, "Timeout", message, details=details, retry_after_s=1)
 
 
-def too_many_requests(retry_after_s: int) -> ApiError:
-    return ApiError(
+def too_many_requests(retry_after_s: int) -> StatusError:
+    return StatusError(
         429,
         "TooManyRequests",
         "Too many requests, please try again later.",
@@ -164,14 +164,14 @@ def too_many_requests(retry_after_s: int) -> ApiError:
     )
 
 
-def unsupported_route_media_type() -> ApiError:
+def unsupported_route_media_type() -> StatusError:
     """A patch type that the route of a built-in resource does not consume."""
-    return ApiError(415, "UnsupportedMediaType", "415: Unsupported Media Type", details={})
+    return StatusError(415, "UnsupportedMediaType", "415: Unsupported Media Type", details={})
 
 
-def unsupported_media_type(accepted: list[str]) -> ApiError:
+def unsupported_media_type(accepted: list[str]) -> StatusError:
     message = (
         "the body of the request was in an unknown format - "
         f"accepted media types include: {', '.join(accepted)}"
     )
-    return ApiError(415, "UnsupportedMediaType", message)
+    return StatusError(415, "UnsupportedMediaType", message)

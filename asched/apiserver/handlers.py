@@ -11,7 +11,7 @@ import yaml
 from asched.apiserver import apply, binding, protobuf
 from asched.apiserver.api import Change, DeleteOptions, ObjectApi
 from asched.apiserver.errors import (
-    ApiError,
+    StatusError,
     bad_request,
     method_not_allowed,
     unsupported_media_type,
@@ -41,7 +41,7 @@ _BOUND = encode(
 )
 
 
-class Answer(NamedTuple):
+class Response(NamedTuple):
     """Status code and JSON body."""
 
     code: int
@@ -126,7 +126,7 @@ def _decode_yaml(body: bytes) -> Any:
         raise bad_request(f"error decoding YAML: {error}") from error
 
 
-def answer(api: ObjectApi, request: Request) -> Answer:
+def answer(api: ObjectApi, request: Request) -> Response:
     """Do what the request asks and write the answer. Raises ApiError."""
     handler = _HANDLERS.get(request.info.verb)
     if handler is None:
@@ -134,22 +134,22 @@ def answer(api: ObjectApi, request: Request) -> Answer:
     return handler(api, request)
 
 
-def _one(api: ObjectApi, request: Request, code: int, stored: Stored) -> Answer:
+def _one(api: ObjectApi, request: Request, code: int, stored: Stored) -> Response:
     rendering = rendering_for(api, request.info, request.accept)
-    return Answer(code, rendering.one(stored))
+    return Response(code, rendering.one(stored))
 
 
-def _get(api: ObjectApi, request: Request) -> Answer:
+def _get(api: ObjectApi, request: Request) -> Response:
     info = request.info
     return _one(api, request, 200, api.get(info.resource, info.namespace, info.name))
 
 
-def _list(api: ObjectApi, request: Request) -> Answer:
+def _list(api: ObjectApi, request: Request) -> Response:
     page = api.list(request.info.resource, list_options(request.info))
-    return Answer(200, rendering_for(api, request.info, request.accept).many(page))
+    return Response(200, rendering_for(api, request.info, request.accept).many(page))
 
 
-def _create(api: ObjectApi, request: Request) -> Answer:
+def _create(api: ObjectApi, request: Request) -> Response:
     info = request.info
     obj = decode_body(request)
     if not isinstance(obj, dict):
@@ -158,12 +158,12 @@ def _create(api: ObjectApi, request: Request) -> Answer:
         check_request("Binding", obj)
         name = info.name or (obj.get("metadata") or {}).get("name") or ""
         binding.bind(api, info.resource, info.namespace, name, obj)
-        return Answer(201, _BOUND)
+        return Response(201, _BOUND)
     if info.subresource == "eviction":
         check_request("Eviction", obj)
         options = _options_from(obj.get("deleteOptions") or {}, info)
         binding.evict(api, info.resource, info.namespace, info.name, options)
-        return Answer(201, _BOUND)
+        return Response(201, _BOUND)
     if info.name or info.subresource:
         raise method_not_allowed()
     warnings = check_fields(info.resource, obj, info.query.get("fieldValidation", ""))
@@ -171,7 +171,7 @@ def _create(api: ObjectApi, request: Request) -> Answer:
     return _one(api, request, 201, stored)._replace(warnings=warnings)
 
 
-def _update(api: ObjectApi, request: Request) -> Answer:
+def _update(api: ObjectApi, request: Request) -> Response:
     info = request.info
     obj = decode_body(request)
     if not isinstance(obj, dict):
@@ -189,7 +189,7 @@ def _update(api: ObjectApi, request: Request) -> Answer:
     return _one(api, request, 200, stored)._replace(warnings=warnings)
 
 
-def _patch(api: ObjectApi, request: Request) -> Answer:
+def _patch(api: ObjectApi, request: Request) -> Response:
     info = request.info
     content_type = request.content_type
     if info.resource.custom:
@@ -223,11 +223,11 @@ def _patched(content_type: str, patch: Any) -> Change:
 
 def _object(value: Any) -> Object:
     if not isinstance(value, dict) or not isinstance(value.get("metadata"), dict):
-        raise ApiError(422, "Invalid", "the patched object is not an object", details={})
+        raise StatusError(422, "Invalid", "the patched object is not an object", details={})
     return value
 
 
-def _apply(api: ObjectApi, request: Request) -> Answer:
+def _apply(api: ObjectApi, request: Request) -> Response:
     info = request.info
     applied = decode_body(request)
     if not isinstance(applied, dict):
@@ -268,7 +268,7 @@ def _delete_options(request: Request) -> DeleteOptions:
     return _options_from(decode_body(request) if request.body else {}, request.info)
 
 
-def _delete(api: ObjectApi, request: Request) -> Answer:
+def _delete(api: ObjectApi, request: Request) -> Response:
     info = request.info
     if info.subresource:
         raise method_not_allowed()
@@ -288,10 +288,10 @@ def _delete(api: ObjectApi, request: Request) -> Answer:
         "status": "Success",
         "details": details,
     }
-    return Answer(200, encode(status))
+    return Response(200, encode(status))
 
 
-def _delete_collection(api: ObjectApi, request: Request) -> Answer:
+def _delete_collection(api: ObjectApi, request: Request) -> Response:
     info = request.info
     deleted = api.delete_collection(info.resource, list_options(info), _delete_options(request))
     items = [stored.obj for stored in deleted]
@@ -301,10 +301,10 @@ def _delete_collection(api: ObjectApi, request: Request) -> Answer:
         "metadata": {"resourceVersion": str(api.revisions.current)},
         "items": items,
     }
-    return Answer(200, encode(body))
+    return Response(200, encode(body))
 
 
-_HANDLERS: dict[str, Callable[[ObjectApi, Request], Answer]] = {
+_HANDLERS: dict[str, Callable[[ObjectApi, Request], Response]] = {
     "get": _get,
     "list": _list,
     "create": _create,

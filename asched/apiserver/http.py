@@ -15,9 +15,9 @@ import yaml
 from aiohttp import web
 
 from asched.apiserver.auth import ADMIN, SCHEDULER, Auth, User
-from asched.apiserver.cluster import Cluster
+from asched.apiserver.cluster import EmbeddedCluster
 from asched.apiserver.discovery import Discovery, OpenApi, wants_aggregated
-from asched.apiserver.errors import ApiError, too_many_requests, unknown_path
+from asched.apiserver.errors import StatusError, too_many_requests, unknown_path
 from asched.apiserver.faults import Fault, FaultKind, Faults
 from asched.apiserver.handlers import Request, answer
 from asched.apiserver.requests import PathNotServedError, RequestInfo, parse_request
@@ -91,7 +91,7 @@ class ApiServer:
 
     def __init__(
         self,
-        cluster: Cluster,
+        cluster: EmbeddedCluster,
         *,
         faults: Faults | None = None,
         tokens: dict[str, User] | None = None,
@@ -186,14 +186,14 @@ class ApiServer:
             if path.startswith(("/api/", "/apis/")) and path.count("/") > _GROUP_DEPTH[path[4]]:
                 return await self._resources(request, user)
             return self._document(request, user)
-        except ApiError as error:
+        except StatusError as error:
             return failure(error)
         except PathNotServedError:
             return web.Response(status=404, text="404 page not found\n")
         except (TypeError, AttributeError, LookupError, ValueError):
             # What the shape check let through: our own mistake, which must not end a connection.
             logger.exception("request failed: %s %s", request.method, request.path)
-            return failure(ApiError(500, "InternalError", _PANIC, details={}))
+            return failure(StatusError(500, "InternalError", _PANIC, details={}))
 
     # --- resources -----------------------------------------------------------------------------
 
@@ -235,7 +235,7 @@ class ApiServer:
             if fault.code == 429:
                 raise too_many_requests(fault.retry_after_s)
             reason, message = _MESSAGES.get(fault.code, ("", "injected fault"))
-            raise ApiError(fault.code, reason, message, details={})
+            raise StatusError(fault.code, reason, message, details={})
         return None
 
     # --- everything else -----------------------------------------------------------------------
@@ -273,7 +273,7 @@ async def _body_of(request: web.BaseRequest) -> bytes:
         body += chunk
         if len(body) > MAX_BODY_BYTES:
             message = f"Request entity too large: limit is {MAX_BODY_BYTES}"
-            raise ApiError(413, "RequestEntityTooLarge", message)
+            raise StatusError(413, "RequestEntityTooLarge", message)
     return bytes(body)
 
 
@@ -288,7 +288,7 @@ def json_response(code: int, body: bytes) -> web.Response:
 _JSON = {"Content-Type": "application/json"}
 
 
-def failure(error: ApiError) -> web.Response:
+def failure(error: StatusError) -> web.Response:
     """The Status body of an error, with Retry-After where it says when."""
     response = json_response(error.code, encode(error.status()))
     if error.retry_after_s is not None:

@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from asched.apiserver.api import DeleteOptions
-from asched.apiserver.cluster import Cluster
-from asched.apiserver.errors import ApiError
-from asched.apiserver.store import ADDED, DELETED, Change
+from asched.apiserver.cluster import EmbeddedCluster
+from asched.apiserver.errors import StatusError
+from asched.apiserver.store import ADDED, DELETED, StoreChange
 
 Object = dict[str, Any]
 
@@ -143,7 +143,7 @@ class Kubelets:
     Run :meth:`run` as a task, or call :meth:`step` when the clock has moved.
     """
 
-    def __init__(self, cluster: Cluster, timings: KubeletTimings | None = None) -> None:
+    def __init__(self, cluster: EmbeddedCluster, timings: KubeletTimings | None = None) -> None:
         self._cluster = cluster
         self._api = cluster.api
         self._pods = cluster.resource("pods")
@@ -212,12 +212,12 @@ class Kubelets:
 
     # --- what happens in the cluster -----------------------------------------------------------
 
-    def _on_pod(self, change: Change) -> None:
+    def _on_pod(self, change: StoreChange) -> None:
         if change.type != DELETED:
             before = change.old.obj if change.old is not None else None
             self._consider(change.new.obj, before)
 
-    def _on_node(self, change: Change) -> None:
+    def _on_node(self, change: StoreChange) -> None:
         if change.type != ADDED:
             return
         self._begin_heartbeats(change.new.obj, 0.0)
@@ -356,7 +356,7 @@ class Kubelets:
         }
         try:
             self._api.update(leases, LEASE_NAMESPACE, name, lambda lease: {**lease, "spec": spec})
-        except ApiError as error:
+        except StatusError as error:
             if error.code != 404:
                 raise
             self._api.create(leases, LEASE_NAMESPACE, {"metadata": {"name": name}, "spec": spec})

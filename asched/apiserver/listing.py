@@ -9,9 +9,9 @@ from dataclasses import dataclass
 
 import msgspec
 
-from asched.apiserver.errors import ApiError, bad_request, expired, invalid, too_large
+from asched.apiserver.errors import StatusError, bad_request, expired, invalid, too_large
 from asched.apiserver.selectors import Predicate
-from asched.apiserver.store import Storage, Stored, Stretch
+from asched.apiserver.store import HistoryChunk, Storage, Stored
 from asched.apiserver.strictness import json_error
 from asched.apiserver.validation import forbidden_value, invalid_value
 
@@ -39,7 +39,7 @@ class ListOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class Page:
+class ServedPage:
     """One page of a list, with what its ListMeta says."""
 
     items: list[Stored]
@@ -84,7 +84,7 @@ def parse_revision(text: str) -> int:
     if not text:
         return 0
     if not (text.isascii() and text.isdecimal()):
-        raise ApiError(
+        raise StatusError(
             500,
             "",
             f'resourceVersion: Invalid value: "{text}": strconv.ParseUint: parsing "{text}": '
@@ -129,7 +129,7 @@ def check_revision_match(options: ListOptions, kind: str) -> None:
         raise invalid("ListOptions", "meta.k8s.io", "", causes)
 
 
-def list_page(storage: Storage, current_rv: int, options: ListOptions) -> Page:
+def list_page(storage: Storage, current_rv: int, options: ListOptions) -> ServedPage:
     """Answer a list request.
 
     The first page with a limit fixes a revision; the continue token names it, and later pages
@@ -151,7 +151,7 @@ def list_page(storage: Storage, current_rv: int, options: ListOptions) -> Page:
     return _cut(storage.stretch(options.namespace), rv, options, unlimited=unlimited)
 
 
-def _later_page(storage: Storage, current_rv: int, options: ListOptions) -> Page:
+def _later_page(storage: Storage, current_rv: int, options: ListOptions) -> ServedPage:
     token = _parse(options.continue_token)
     start = token.start.removeprefix("/")
     prefix = f"{options.namespace}/" if options.namespace else ""
@@ -159,12 +159,14 @@ def _later_page(storage: Storage, current_rv: int, options: ListOptions) -> Page
         return _cut(storage.stretch(options.namespace, prefix + start), current_rv, options)
     try:
         rest = storage.stretch(options.namespace, prefix + start, token.rv)
-    except ApiError as error:
+    except StatusError as error:
         raise expired(_TOO_OLD, {"continue": _mint(_INCONSISTENT, start)}) from error
     return _cut(rest, token.rv, options)
 
 
-def _cut(stretch: Stretch, rv: int, options: ListOptions, *, unlimited: bool = False) -> Page:
+def _cut(
+    stretch: HistoryChunk, rv: int, options: ListOptions, *, unlimited: bool = False
+) -> ServedPage:
     predicate, limit = options.predicate, 0 if unlimited else options.limit
     objects = stretch.objects
     if predicate is not None:
@@ -172,10 +174,10 @@ def _cut(stretch: Stretch, rv: int, options: ListOptions, *, unlimited: bool = F
     # No further than to know whether there is more: pages of a long list come one after the other.
     items = list(itertools.islice(objects, limit + 1 if limit else None))
     if not limit or len(items) <= limit:
-        return Page(items, rv)
+        return ServedPage(items, rv)
     items.pop()
     prefix = f"{options.namespace}/" if options.namespace else ""
     token = _mint(rv, f"/{items[-1].key.removeprefix(prefix)}\0")
     # With a selector the server cannot know what remains without looking, and does not say.
     remaining = stretch.number - limit if predicate is None else None
-    return Page(items, rv, token, remaining)
+    return ServedPage(items, rv, token, remaining)

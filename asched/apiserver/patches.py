@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from asched.apiserver.errors import ApiError, bad_request
+from asched.apiserver.errors import StatusError, bad_request
 
 
 def merge_patch(target: Any, patch: Any) -> Any:
@@ -144,7 +144,7 @@ def json_patch(document: Any, operations: Any) -> Any:
                 "the server rejected our request due to an error in our request: "
                 f"{operation.get('op')} operation does not apply: doc is {error}"
             )
-            raise ApiError(422, "Invalid", message, details={}) from error
+            raise StatusError(422, "Invalid", message, details={}) from error
     return document
 
 

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from asched.apiserver.cells import Column, row_cells
 from asched.apiserver.columns import columns_for, custom_columns
-from asched.apiserver.listing import Page
-from asched.apiserver.resources import ResourceType
+from asched.apiserver.listing import ServedPage
+from asched.apiserver.resources import ServedResource
 from asched.apiserver.store import Stored, View, encode, watch_line
-from asched.apiserver.watch import WatchEvent
+from asched.apiserver.watch import ServedEvent
 
 if TYPE_CHECKING:
     from asched.apiserver.api import ObjectApi
@@ -26,12 +26,12 @@ class Rendering(Protocol):
 
     def one(self, stored: Stored) -> bytes: ...
 
-    def many(self, page: Page) -> bytes: ...
+    def many(self, page: ServedPage) -> bytes: ...
 
-    def event(self, event: WatchEvent) -> bytes: ...
+    def event(self, event: ServedEvent) -> bytes: ...
 
 
-def list_meta(page: Page) -> Object:
+def list_meta(page: ServedPage) -> Object:
     meta: Object = {"resourceVersion": str(page.rv)}
     if page.continue_token:
         meta["continue"] = page.continue_token
@@ -43,7 +43,7 @@ def list_meta(page: Page) -> Object:
 class WholeObjects:
     """Objects as they are: bytes that were encoded when they were written."""
 
-    def __init__(self, resource: ResourceType, view: View | None) -> None:
+    def __init__(self, resource: ServedResource, view: View | None) -> None:
         self._resource = resource
         self._view = view
         # Items of a built-in type's list bear no kind and apiVersion; custom resources' do.
@@ -53,7 +53,7 @@ class WholeObjects:
     def one(self, stored: Stored) -> bytes:
         return stored.encoded_as(self._view)
 
-    def many(self, page: Page) -> bytes:
+    def many(self, page: ServedPage) -> bytes:
         head = encode(
             {
                 "kind": self._resource.kind_of_list,
@@ -68,7 +68,7 @@ class WholeObjects:
             items = b",".join([item.encoded_as(view) for item in page.items])
         return b'%b,"items":[%b]}\n' % (head[:-1], items)
 
-    def event(self, event: WatchEvent) -> bytes:
+    def event(self, event: ServedEvent) -> bytes:
         return event.line(self._view)
 
 
@@ -86,7 +86,7 @@ class MetadataOnly:
     def one(self, stored: Stored) -> bytes:
         return encode(partial_metadata(stored))
 
-    def many(self, page: Page) -> bytes:
+    def many(self, page: ServedPage) -> bytes:
         return encode(
             {
                 "kind": "PartialObjectMetadataList",
@@ -96,7 +96,7 @@ class MetadataOnly:
             }
         )
 
-    def event(self, event: WatchEvent) -> bytes:
+    def event(self, event: ServedEvent) -> bytes:
         return watch_line(event.type, encode(partial_metadata(event.stored)))
 
 
@@ -106,7 +106,7 @@ class TableRendering:
     :param include_object: ``None``, ``Metadata`` or ``Object``: what each row carries along.
     """
 
-    def __init__(self, resource: ResourceType, api: ObjectApi, include_object: str) -> None:
+    def __init__(self, resource: ServedResource, api: ObjectApi, include_object: str) -> None:
         self._api = api
         self._include = include_object
         self._columns: tuple[Column, ...] = columns_for(resource.storage_key) or _custom(
@@ -138,10 +138,10 @@ class TableRendering:
         metadata = {"resourceVersion": str(stored.rv)}
         return self._table(metadata, [stored], definitions=True)
 
-    def many(self, page: Page) -> bytes:
+    def many(self, page: ServedPage) -> bytes:
         return self._table(list_meta(page), page.items, definitions=True)
 
-    def event(self, event: WatchEvent) -> bytes:
+    def event(self, event: ServedEvent) -> bytes:
         # Only the first event of a watch carries the column definitions.
         first, self._definitions_sent = not self._definitions_sent, True
         metadata = {"resourceVersion": str(event.stored.rv)}
@@ -149,7 +149,7 @@ class TableRendering:
         return watch_line(event.type, table)
 
 
-def _custom(api: ObjectApi, resource: ResourceType) -> tuple[Column, ...]:
+def _custom(api: ObjectApi, resource: ServedResource) -> tuple[Column, ...]:
     if not resource.custom:
         return custom_columns([])
     definition = api.find("customresourcedefinitions.apiextensions.k8s.io", "", resource.qualified)

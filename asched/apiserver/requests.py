@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from asched.apiserver.errors import ApiError, unknown_path
-from asched.apiserver.resources import Registry, ResourceType
+from asched.apiserver.errors import StatusError, unknown_path
+from asched.apiserver.resources import ResourceRegistry, ServedResource
 
 _VERBS = {
     "GET": "get",
@@ -29,7 +29,7 @@ class RequestInfo:
     """A request for resources, taken apart."""
 
     verb: str
-    resource: ResourceType
+    resource: ServedResource
     namespace: str = ""
     name: str = ""
     subresource: str = ""
@@ -63,7 +63,7 @@ class RequestInfo:
 def _verb(method: str, name: str, subresource: str, watching: bool) -> str:
     verb = _VERBS.get(method)
     if verb is None:
-        raise ApiError(405, "MethodNotAllowed", "the server does not allow this method on the "
+        raise StatusError(405, "MethodNotAllowed", "the server does not allow this method on the "
                        "requested resource", details={})  # fmt: skip
     if verb == "get" and (not name or watching) and not subresource:
         return "watch" if watching else "list"
@@ -73,7 +73,7 @@ def _verb(method: str, name: str, subresource: str, watching: bool) -> str:
 
 
 def parse_request(
-    registry: Registry, method: str, path: str, query: Mapping[str, str]
+    registry: ResourceRegistry, method: str, path: str, query: Mapping[str, str]
 ) -> RequestInfo:
     """Take ``/api/v1/...`` or ``/apis/GROUP/VERSION/...`` apart.
 
@@ -111,7 +111,7 @@ def parse_request(
     return RequestInfo(verb, resource, namespace, name, subresource, query)
 
 
-def _has_subresource(resource: ResourceType, subresource: str) -> bool:
+def _has_subresource(resource: ServedResource, subresource: str) -> bool:
     if subresource == "status":
         return resource.status
     if resource.plural == "namespaces":

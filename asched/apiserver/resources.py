@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True, slots=True)
-class ResourceType:
+class ServedResource:
     """One served resource: a row of API discovery plus the rules of its REST strategy."""
 
     group: str
@@ -62,16 +62,16 @@ class ResourceType:
         return self.list_kind or f"{self.kind}List"
 
 
-def _core(plural: str, kind: str, short: str = "", **rules: object) -> ResourceType:
+def _core(plural: str, kind: str, short: str = "", **rules: object) -> ServedResource:
     return _type("", "v1", plural, kind, short, **rules)
 
 
 def _type(
     group: str, version: str, plural: str, kind: str, short: str = "", **rules: object
-) -> ResourceType:
+) -> ServedResource:
     namespaced = bool(rules.pop("namespaced", True))
     short_names = tuple(short.split())
-    return ResourceType(
+    return ServedResource(
         group,
         version,
         plural,
@@ -84,7 +84,7 @@ def _type(
 
 _ALL = ("all",)
 
-BUILT_IN: tuple[ResourceType, ...] = (
+BUILT_IN: tuple[ServedResource, ...] = (
     _core("configmaps", "ConfigMap", "cm"),
     _core("endpoints", "Endpoints", "ep", singular="endpoints"),
     _core("events", "Event", "ev"),
@@ -138,34 +138,34 @@ BUILT_IN: tuple[ResourceType, ...] = (
 )  # fmt: skip
 
 
-class Registry:
+class ResourceRegistry:
     """The resources served now: the built-in ones and those that CRDs added."""
 
     def __init__(self) -> None:
-        self._by_path: dict[tuple[str, str, str], ResourceType] = {}
-        self._by_name: dict[str, ResourceType] = {}
+        self._by_path: dict[tuple[str, str, str], ServedResource] = {}
+        self._by_name: dict[str, ServedResource] = {}
         self.revision = 0
         """Grows with every change, so that discovery documents can be cached."""
         for resource in BUILT_IN:
             self.add(resource)
 
-    def add(self, resource: ResourceType) -> None:
+    def add(self, resource: ServedResource) -> None:
         self._by_path[(resource.group, resource.version, resource.plural)] = resource
         self._by_name.setdefault(resource.qualified, resource)
         self._by_name.setdefault(resource.plural, resource)
         self.revision += 1
 
-    def remove(self, resource: ResourceType) -> None:
+    def remove(self, resource: ServedResource) -> None:
         self._by_path.pop((resource.group, resource.version, resource.plural), None)
         for name, known in list(self._by_name.items()):
             if known == resource:
                 del self._by_name[name]
         self.revision += 1
 
-    def find(self, group: str, version: str, plural: str) -> ResourceType | None:
+    def find(self, group: str, version: str, plural: str) -> ServedResource | None:
         return self._by_path.get((group, version, plural))
 
-    def named(self, name: str) -> ResourceType:
+    def named(self, name: str) -> ServedResource:
         """The resource called ``pods`` or, with its group, ``leases.coordination.k8s.io``.
 
         Raises KeyError for a name that is not served.
@@ -179,23 +179,23 @@ class Registry:
         """Every (group, version) served, in order of first appearance."""
         return list(dict.fromkeys((group, version) for group, version, _ in self._by_path))
 
-    def in_group_version(self, group: str, version: str) -> list[ResourceType]:
+    def in_group_version(self, group: str, version: str) -> list[ServedResource]:
         found = [r for (g, v, _), r in self._by_path.items() if g == group and v == version]
         return sorted(found, key=lambda resource: resource.plural)
 
-    def __iter__(self) -> Iterator[ResourceType]:
+    def __iter__(self) -> Iterator[ServedResource]:
         return iter(self._by_path.values())
 
 
 Object = dict[str, Any]
 
 
-def resources_of(definition: Object) -> list[ResourceType]:
+def resources_of(definition: Object) -> list[ServedResource]:
     """The resource in each version that the definition serves."""
     spec = definition["spec"]
     names, group = spec["names"], spec["group"]
     return [
-        ResourceType(
+        ServedResource(
             group,
             version["name"],
             names["plural"],

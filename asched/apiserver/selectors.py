@@ -6,8 +6,8 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from asched.apiserver.errors import ApiError, bad_request
-from asched.apiserver.resources import ResourceType
+from asched.apiserver.errors import StatusError, bad_request
+from asched.apiserver.resources import ServedResource
 
 Object = dict[str, Any]
 Predicate = Callable[[Object], bool]
@@ -145,7 +145,7 @@ def _lookup(path: tuple[str, ...]) -> Callable[[Object], str]:
     return get
 
 
-def _field_getter(resource: ResourceType, field: str) -> Callable[[Object], str]:
+def _field_getter(resource: ServedResource, field: str) -> Callable[[Object], str]:
     if field in ("metadata.name", "metadata.namespace"):
         return _lookup(tuple(field.split(".")))
     known = _FIELDS.get(resource.storage_key, frozenset())
@@ -154,7 +154,7 @@ def _field_getter(resource: ResourceType, field: str) -> Callable[[Object], str]
         head, dot, tail = field.partition(".")
         name = _EVENT_ALIASES.get(head, head) + dot + tail
     if name not in known:
-        raise ApiError(
+        raise StatusError(
             400,
             "BadRequest",
             f'Unable to find "{resource.group_version}, Resource={resource.plural}" that match '
@@ -166,7 +166,7 @@ def _field_getter(resource: ResourceType, field: str) -> Callable[[Object], str]
     return _lookup(tuple(name.split(".")))
 
 
-def field_selector(resource: ResourceType, text: str) -> Predicate | None:
+def field_selector(resource: ServedResource, text: str) -> Predicate | None:
     """Compile a field selector of ``resource``; None when it selects everything.
 
     Raises ApiError 400 for a field that the API server does not index for this resource.

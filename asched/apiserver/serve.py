@@ -10,7 +10,7 @@ from pathlib import Path
 import anyio
 
 from asched.apiserver.auth import ADMIN, SCHEDULER
-from asched.apiserver.cluster import Cluster
+from asched.apiserver.cluster import EmbeddedCluster
 from asched.apiserver.faults import Faults
 from asched.apiserver.http import HOST, ApiServer, TlsFiles, tokens_for_two
 from asched.apiserver.kubelet import Kubelets, KubeletTimings, simulated_nodes
@@ -46,7 +46,7 @@ async def serve_forever(
     ValueError for faults not understood, an address beyond this machine, or what is no certificate
     with its key.
     """
-    cluster = Cluster()
+    cluster = EmbeddedCluster()
     for node in simulated_nodes(options.nodes, ready_since=cluster.api.now_text()):
         cluster.create("nodes", node)
     tokens = None

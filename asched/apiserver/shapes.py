@@ -8,8 +8,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from asched.apiserver.errors import ApiError, bad_request
-from asched.apiserver.resources import ResourceType
+from asched.apiserver.errors import StatusError, bad_request
+from asched.apiserver.resources import ServedResource
 
 Object = dict[str, Any]
 
@@ -193,7 +193,7 @@ _REQUESTS: dict[str, Object] = {
 }
 
 
-def check_shape(resource: ResourceType, obj: Object) -> None:
+def check_shape(resource: ServedResource, obj: Object) -> None:
     """Refuse values of a wrong JSON type; drop nulls, which mean "not set" to the typed API.
 
     Raises ApiError 400 naming the field.
@@ -248,7 +248,7 @@ class _Check:
             elif self.drop_nulls:
                 del value[field]
 
-    def _wrong(self, value: Any, path: str, wanted: str) -> ApiError:
+    def _wrong(self, value: Any, path: str, wanted: str) -> StatusError:
         return bad_request(
             f'{self.kind} in version "{self.version}" cannot be handled as a {self.kind}: '
             f"json: cannot unmarshal {_json_type(value)} into Go struct field "

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from asched.apiserver.errors import too_old
-from asched.apiserver.resources import ResourceType
+from asched.apiserver.resources import ServedResource
 from asched.apiserver.selectors import Predicate
 
 Object = dict[str, Any]
@@ -57,7 +57,7 @@ class Stored:
         return found
 
 
-class Change:
+class StoreChange:
     """One write: what the watch history holds."""
 
     __slots__ = ("_line", "new", "old", "rv", "type")
@@ -122,9 +122,9 @@ class History:
         self.limit = limit
         self.floor_rv = 0
         """A watch may start from this revision or a later one."""
-        self._changes: list[Change] = []
+        self._changes: list[StoreChange] = []
 
-    def append(self, change: Change) -> None:
+    def append(self, change: StoreChange) -> None:
         self._changes.append(change)
         # Trimmed in blocks, so that the cost of a write stays constant.
         if len(self._changes) >= 2 * self.limit:
@@ -140,7 +140,7 @@ class History:
         self._changes.clear()
         self.floor_rv = current_rv
 
-    def since(self, rv: int) -> list[Change]:
+    def since(self, rv: int) -> list[StoreChange]:
         """The changes after ``rv``. Raises ApiError 410 when some of them are forgotten."""
         if rv < self.floor_rv:
             raise too_old(rv, self.floor_rv)
@@ -148,7 +148,7 @@ class History:
         return self._changes[start:]
 
 
-class Stretch(NamedTuple):
+class HistoryChunk(NamedTuple):
     """Part of a resource's objects, in key order."""
 
     objects: Iterator[Stored]
@@ -167,7 +167,7 @@ class _Snapshot(NamedTuple):
 class Storage:
     """All objects of one resource, ordered by key as etcd orders them."""
 
-    def __init__(self, resource: ResourceType, revisions: Revisions, history_limit: int) -> None:
+    def __init__(self, resource: ServedResource, revisions: Revisions, history_limit: int) -> None:
         self.resource = resource
         self.history = History(history_limit)
         self.last_rv = revisions.current
@@ -176,7 +176,7 @@ class Storage:
         self._objects: dict[str, Stored] = {}
         self._keys: list[str] = []
         self._keys_stale = False
-        self._listeners: list[Callable[[Change], None]] = []
+        self._listeners: list[Callable[[StoreChange], None]] = []
         self._snapshots: dict[int, _Snapshot] = {}
 
     @staticmethod
@@ -192,7 +192,7 @@ class Storage:
     def __iter__(self) -> Iterator[Stored]:
         return iter(self._objects.values())
 
-    def listen(self, listener: Callable[[Change], None]) -> Callable[[], None]:
+    def listen(self, listener: Callable[[StoreChange], None]) -> Callable[[], None]:
         """Call ``listener`` with every later change; the answer ends that."""
         self._listeners.append(listener)
         return lambda: self._listeners.remove(listener)
@@ -211,7 +211,7 @@ class Storage:
         if old is None:
             self._keys_stale = True
         self._objects[key] = new
-        self._publish(Change(rv, ADDED if old is None else MODIFIED, new, old))
+        self._publish(StoreChange(rv, ADDED if old is None else MODIFIED, new, old))
         return new
 
     def remove(self, key: str) -> Stored:
@@ -220,10 +220,10 @@ class Storage:
         rv = self._revisions.take()
         last = at_revision(old, rv)
         self._keys_stale = True
-        self._publish(Change(rv, DELETED, last, old))
+        self._publish(StoreChange(rv, DELETED, last, old))
         return last
 
-    def _publish(self, change: Change) -> None:
+    def _publish(self, change: StoreChange) -> None:
         self.last_rv = change.rv
         self.history.append(change)
         for listener in tuple(self._listeners):
@@ -246,7 +246,7 @@ class Storage:
         """The objects now, in key order; of one namespace or of all."""
         return list(self.stretch(namespace).objects)
 
-    def stretch(self, namespace: str = "", start: str = "", rv: int | None = None) -> Stretch:
+    def stretch(self, namespace: str = "", start: str = "", rv: int | None = None) -> HistoryChunk:
         """The objects of a namespace (or of all) from the key ``start`` on, in key order, as they were
         at revision ``rv``; None is now.
 
@@ -261,9 +261,9 @@ class Storage:
         first = bisect.bisect_left(keys, max(start, f"{namespace}/" if namespace else ""))
         last = bisect.bisect_left(keys, f"{namespace}0") if namespace else len(keys)
         found = itertools.islice(keys, first, last)
-        return Stretch(map(objects.__getitem__, found), max(0, last - first))
+        return HistoryChunk(map(objects.__getitem__, found), max(0, last - first))
 
-    def _as_of(self, rv: int, undo: Sequence[Change]) -> _Snapshot:
+    def _as_of(self, rv: int, undo: Sequence[StoreChange]) -> _Snapshot:
         found = self._snapshots.get(rv)
         if found is None:
             objects = dict(self._objects)

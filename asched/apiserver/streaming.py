@@ -8,14 +8,14 @@ from typing import Any
 from aiohttp import web
 
 from asched.apiserver.api import ObjectApi
-from asched.apiserver.errors import ApiError, bad_request
+from asched.apiserver.errors import StatusError, bad_request
 from asched.apiserver.faults import Faults
 from asched.apiserver.handlers import rendering_for, selected
 from asched.apiserver.listing import parse_revision
 from asched.apiserver.rendering import Rendering
 from asched.apiserver.requests import RequestInfo
 from asched.apiserver.store import encode, watch_line
-from asched.apiserver.watch import Watcher, WatchEvent
+from asched.apiserver.watch import ServedEvent, Watcher
 
 DEFAULT_TIMEOUT_S = 1800.0
 """How long a watch lasts that names no timeoutSeconds (the real server: 30 to 60 minutes)."""
@@ -53,7 +53,7 @@ class WatchStreams:
                     watcher.begin_with_state()
                 else:
                     watcher.begin_from(revision)
-            except ApiError as error:
+            except StatusError as error:
                 await response.prepare(request)
                 await response.write(watch_line("ERROR", encode(error.status())))
                 return response
@@ -130,7 +130,7 @@ class _Stream:
         limit = self._faults.watch_closes_after_events
         return limit is not None and self._sent >= limit
 
-    async def _send(self, events: list[WatchEvent]) -> None:
+    async def _send(self, events: list[ServedEvent]) -> None:
         limit = self._faults.watch_closes_after_events
         if limit is not None:
             events = events[: max(0, limit - self._sent)]

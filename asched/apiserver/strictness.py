@@ -11,8 +11,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from asched.apiserver.errors import ApiError
-from asched.apiserver.resources import ResourceType
+from asched.apiserver.errors import StatusError
+from asched.apiserver.resources import ServedResource
 
 Object = dict[str, Any]
 
@@ -142,7 +142,7 @@ _NODE_SPEC = frozenset(
 )
 
 
-def check_fields(resource: ResourceType, obj: Object, mode: str) -> tuple[str, ...]:
+def check_fields(resource: ServedResource, obj: Object, mode: str) -> tuple[str, ...]:
     """Warnings about unknown fields. Raises ApiError 400 for them when ``mode`` is Strict."""
     if mode not in ("Strict", "Warn"):
         return ()
@@ -151,7 +151,7 @@ def check_fields(resource: ResourceType, obj: Object, mode: str) -> tuple[str, .
         return ()
     if mode == "Warn":
         return tuple(unknown)
-    raise ApiError(
+    raise StatusError(
         400,
         "BadRequest",
         f'{resource.kind} in version "{resource.version}" cannot be handled as a {resource.kind}: '
@@ -159,7 +159,7 @@ def check_fields(resource: ResourceType, obj: Object, mode: str) -> tuple[str, .
     )
 
 
-def _unknown(resource: ResourceType, obj: Object) -> list[str]:
+def _unknown(resource: ServedResource, obj: Object) -> list[str]:
     found = _beyond(obj.get("metadata"), _METADATA, "metadata.")
     top = _TOP_FIELDS.get(resource.kind)
     if top is None or resource.custom:

@@ -10,8 +10,8 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from asched.apiserver.errors import ApiError, Cause, bad_request, invalid
-from asched.apiserver.resources import ResourceType
+from asched.apiserver.errors import Cause, StatusError, bad_request, invalid
+from asched.apiserver.resources import ServedResource
 from asched.model.quantity import QuantityError, milli_value
 
 Object = dict[str, Any]
@@ -68,7 +68,7 @@ def not_supported(field: str, value: str, supported: list[str]) -> Cause:
     return Cause("FieldValueNotSupported", message, field)
 
 
-def _name_causes(resource: ResourceType, name: str) -> list[Cause]:
+def _name_causes(resource: ServedResource, name: str) -> list[Cause]:
     if resource.plural == "namespaces":
         limit, pattern, rule = _MAX_LABEL, _LABEL, _LABEL_RULE
     else:
@@ -109,7 +109,7 @@ def _go_type(value: Any) -> str:
     return "array" if isinstance(value, list) else "object"
 
 
-def check_object(resource: ResourceType, obj: Object) -> None:
+def check_object(resource: ServedResource, obj: Object) -> None:
     """Refuse an object that the API server would refuse.
 
     Raises ApiError 422 with every broken field, or 400 for a value of the wrong JSON type.
@@ -127,7 +127,7 @@ def check_object(resource: ResourceType, obj: Object) -> None:
         raise invalid(resource.kind, resource_group_for_errors(resource), name, causes)
 
 
-def resource_group_for_errors(resource: ResourceType) -> str:
+def resource_group_for_errors(resource: ServedResource) -> str:
     """Events of both groups are validated as the core kind."""
     return "" if resource.storage_key == "events" else resource.group
 
@@ -138,7 +138,7 @@ def check_quantities(kind: str, version: str, quantities: Any) -> None:
         try:
             milli_value(quantity)
         except (QuantityError, TypeError) as error:
-            raise ApiError(
+            raise StatusError(
                 400,
                 "BadRequest",
                 f'{kind} in version "{version}" cannot be handled as a {kind}: {_QUANTITY_RULE}',

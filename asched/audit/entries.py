@@ -7,14 +7,14 @@ from datetime import datetime
 import msgspec
 
 
-class Event(msgspec.Struct, frozen=True, rename="camel", tag_field="event"):
+class TimelineEntry(msgspec.Struct, frozen=True, rename="camel", tag_field="event"):
     """Base of all entries: the record of the journal, and the time of its turn."""
 
     seq: int
     at: datetime
 
 
-class Observed(Event, frozen=True, tag="seen"):
+class ObservedEntry(TimelineEntry, frozen=True, tag="seen"):
     """The pod appeared in a watch or list."""
 
     scheduler_name: str
@@ -24,14 +24,14 @@ class Observed(Event, frozen=True, tag="seen"):
     gates: tuple[str, ...] = ()
 
 
-class Change(Event, frozen=True, tag="changed"):
+class ChangeEntry(TimelineEntry, frozen=True, tag="changed"):
     """The API server showed the pod changed."""
 
     changes: tuple[str, ...]
     """``what old -> new``, of what scheduling reads."""
 
 
-class QueueMove(Event, frozen=True, tag="queued"):
+class QueueMoveEntry(TimelineEntry, frozen=True, tag="queued"):
     """The pod came into another queue."""
 
     queue: str
@@ -41,7 +41,7 @@ class QueueMove(Event, frozen=True, tag="queued"):
     cause: str
 
 
-class Assignment(Event, frozen=True, tag="assigned"):
+class AssignmentEntry(TimelineEntry, frozen=True, tag="assigned"):
     """Decided: the pod goes to this node. The binding follows, unless plugins hold it."""
 
     attempt: int
@@ -53,7 +53,7 @@ class Assignment(Event, frozen=True, tag="assigned"):
     held_by: tuple[str, ...] = ()
 
 
-class Rejection(Event, frozen=True, tag="rejected"):
+class RejectionEntry(TimelineEntry, frozen=True, tag="rejected"):
     """Decided: no node, or a plugin said no. The message is written to the pod's condition."""
 
     attempt: int
@@ -64,7 +64,7 @@ class Rejection(Event, frozen=True, tag="rejected"):
     victims: tuple[str, ...] = ()
 
 
-class Failure(Event, frozen=True, tag="failed"):
+class AttemptFailureEntry(TimelineEntry, frozen=True, tag="failed"):
     """The attempt ended in an error."""
 
     attempt: int
@@ -72,7 +72,7 @@ class Failure(Event, frozen=True, tag="failed"):
     message: str
 
 
-class ExtenderInquiry(Event, frozen=True, tag="extenderAsked"):
+class ExtenderCallEntry(TimelineEntry, frozen=True, tag="extenderAsked"):
     """The attempt waits for the answers of these extenders."""
 
     attempt: int
@@ -81,7 +81,7 @@ class ExtenderInquiry(Event, frozen=True, tag="extenderAsked"):
     extenders: tuple[str, ...]
 
 
-class ExtenderReply(Event, frozen=True, tag="extenderAnswered"):
+class ExtenderReplyEntry(TimelineEntry, frozen=True, tag="extenderAnswered"):
     attempt: int
     verb: str
     extender: str
@@ -89,7 +89,7 @@ class ExtenderReply(Event, frozen=True, tag="extenderAnswered"):
     """Why there was no answer."""
 
 
-class PermitAnswer(Event, frozen=True, tag="permit"):
+class PermitAnswerEntry(TimelineEntry, frozen=True, tag="permit"):
     """A plugin that held the pod let it go, or turned it away."""
 
     plugin: str
@@ -97,54 +97,54 @@ class PermitAnswer(Event, frozen=True, tag="permit"):
     message: str = ""
 
 
-class Binding(Event, frozen=True, tag="bound"):
+class BindingEntry(TimelineEntry, frozen=True, tag="bound"):
     """Effect and outcome: the API server confirmed the binding."""
 
     node: str
 
 
-class BindingFailure(Event, frozen=True, tag="bindFailed"):
+class BindingFailureEntry(TimelineEntry, frozen=True, tag="bindFailed"):
     node: str
     code: str
     plugin: str
     message: str
 
 
-class Preemption(Event, frozen=True, tag="preempted"):
+class PreemptionEntry(TimelineEntry, frozen=True, tag="preempted"):
     """Decided: the pod is to be evicted to make room for another."""
 
     by: str
     node: str
 
 
-class Eviction(Event, frozen=True, tag="evicted"):
+class EvictionEntry(TimelineEntry, frozen=True, tag="evicted"):
     """Effect and outcome: the API server accepted the deletion."""
 
 
-class EvictionFailure(Event, frozen=True, tag="evictionFailed"):
+class EvictionFailureEntry(TimelineEntry, frozen=True, tag="evictionFailed"):
     message: str
 
 
-class Deletion(Event, frozen=True, tag="gone"):
+class DeletionEntry(TimelineEntry, frozen=True, tag="gone"):
     """The pod was deleted, finished, or missing from a list."""
 
 
 Entry = (
-    Observed
-    | Change
-    | QueueMove
-    | Assignment
-    | Rejection
-    | Failure
-    | ExtenderInquiry
-    | ExtenderReply
-    | PermitAnswer
-    | Binding
-    | BindingFailure
-    | Preemption
-    | Eviction
-    | EvictionFailure
-    | Deletion
+    ObservedEntry
+    | ChangeEntry
+    | QueueMoveEntry
+    | AssignmentEntry
+    | RejectionEntry
+    | AttemptFailureEntry
+    | ExtenderCallEntry
+    | ExtenderReplyEntry
+    | PermitAnswerEntry
+    | BindingEntry
+    | BindingFailureEntry
+    | PreemptionEntry
+    | EvictionEntry
+    | EvictionFailureEntry
+    | DeletionEntry
 )
 
 

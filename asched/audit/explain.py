@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 import msgspec
 
 from asched.audit.pods import AuditError, PodName, find_pod
-from asched.audit.supposition import Suppositions
+from asched.audit.supposition import Hypotheticals
 from asched.audit.travel import (
     AttemptRecord,
     attempts_of,
@@ -28,7 +28,7 @@ from asched.state.records import Assigned, AttemptFailed, Rejected
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-class Refusal(msgspec.Struct, frozen=True, rename="camel"):
+class NodeRejection(msgspec.Struct, frozen=True, rename="camel"):
     """A plugin that refuses a node."""
 
     plugin: str
@@ -49,7 +49,7 @@ class NodeExplanation(msgspec.Struct, frozen=True, rename="camel"):
 
     name: str
     feasible: bool
-    refused_by: tuple[Refusal, ...] = ()
+    refused_by: tuple[NodeRejection, ...] = ()
     """Every plugin that refuses the node; the one whose word counted comes first."""
     scores: tuple[NodeScore, ...] = ()
     total: int | None = None
@@ -97,7 +97,7 @@ class Explanation(msgspec.Struct, frozen=True, rename="camel"):
     message: str
     nodes_total: int
     feasible: int
-    pre_filter: tuple[Refusal, ...]
+    pre_filter: tuple[NodeRejection, ...]
     """PreFilter's rejection of the pod as a whole; or what else turned it away before any node was
     looked at."""
     only_nodes: tuple[str, ...] | None
@@ -171,7 +171,7 @@ def _unblocking(
         node.name: tuple(dict.fromkeys(refusal.plugin for refusal in node.refused_by))
         for node in found.nodes
     }
-    return prospects(Suppositions(state, load, key), refusals)
+    return prospects(Hypotheticals(state, load, key), refusals)
 
 
 def _untried(state: ClusterState, key: str, when: str) -> Explanation:
@@ -270,8 +270,8 @@ def _notes(percentage: int, found: Inspection) -> tuple[str, ...]:
     return tuple(notes)
 
 
-def _refusal(status: Status) -> Refusal:
-    return Refusal(status.plugin, status.code.title, status.reasons)
+def _refusal(status: Status) -> NodeRejection:
+    return NodeRejection(status.plugin, status.code.title, status.reasons)
 
 
 def _reasons(nodes: tuple[NodeExplanation, ...]) -> tuple[ReasonCount, ...]:
@@ -325,7 +325,7 @@ def _scores(found: Inspection, index: int) -> tuple[NodeScore, ...]:
     )
 
 
-def _refusals(found: Inspection, node: str) -> tuple[Refusal, ...]:
+def _refusals(found: Inspection, node: str) -> tuple[NodeRejection, ...]:
     assert found.filter is not None, "only called after the filters ran"
     counted = found.filter.nodes.get(node)
     refusals = [] if counted is None else [_refusal(counted)]
@@ -336,5 +336,5 @@ def _refusals(found: Inspection, node: str) -> tuple[Refusal, ...]:
     if only is not None and node not in only and found.pre_filter is not None:
         by = ", ".join(found.pre_filter.restricted_by)
         reason = f"node(s) didn't satisfy plugin(s) [{by}]"
-        refusals.insert(0, Refusal(by, "UnschedulableAndUnresolvable", (reason,)))
+        refusals.insert(0, NodeRejection(by, "UnschedulableAndUnresolvable", (reason,)))
     return tuple(refusals)

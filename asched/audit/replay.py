@@ -14,9 +14,9 @@ from typing import Final
 import msgspec
 
 from asched.audit.travel import fold_before
-from asched.config.registry import Registry
+from asched.config.registry import PluginRegistry
 from asched.core.deciders import AllDeciders
-from asched.cycle.shadow import Answering
+from asched.cycle.shadow import ShadowDecider
 from asched.framework.runtime.profile import PluginOrigin, ProfileError
 from asched.journal.store import JournalStore
 from asched.state.fold import Fold, FoldError
@@ -71,7 +71,7 @@ class ReplayReport(msgspec.Struct, frozen=True, rename="camel"):
     plugins: tuple[PluginDifference, ...] = ()
 
 
-class Judge:
+class ReplayVerifier:
     """Follows a journal record by record and decides along with it."""
 
     def __init__(self, fold: Fold, *, from_the_start: bool) -> None:
@@ -79,7 +79,7 @@ class Judge:
         self.decisions = 0
         self._fold = fold
         self._decider = AllDeciders(fold.state)
-        self._answering = Answering(fold.state)
+        self._answering = ShadowDecider(fold.state)
         self._expected: deque[Decision] = deque()
         # What plugins say of held pods during an attempt follows it as decisions of their own, and
         # so does what comes of a session. Where the replay begins among those, what they belong to
@@ -169,7 +169,7 @@ async def first_replayable(journal: JournalStore) -> int:
 
 async def replay(
     journal: JournalStore,
-    registry: Registry,
+    registry: PluginRegistry,
     *,
     first_seq: int | None = None,
     last_seq: int | None = None,
@@ -190,7 +190,7 @@ async def replay(
     head = await journal.head()
     last = head.seq if last_seq is None else min(last_seq, head.seq)
     fold = await fold_before(journal, registry.load, first_seq)
-    judge = Judge(fold, from_the_start=first_seq <= 1)
+    judge = ReplayVerifier(fold, from_the_start=first_seq <= 1)
     differences: dict[str, PluginDifference] = {}
     _compare(registry, differences, [p.spec.origins for p in fold.state.profiles.values()])
     divergence: Divergence | None = None
@@ -217,7 +217,7 @@ async def replay(
 
 
 def _compare(
-    registry: Registry,
+    registry: PluginRegistry,
     found: dict[str, PluginDifference],
     recorded: list[tuple[PluginOrigin, ...]],
 ) -> None:

@@ -23,7 +23,7 @@ from asched.state.fold import Fold
 from asched.state.records import ObjectGone, ObjectSeen
 
 
-class Suppositions:
+class Hypotheticals:
     """A copy of a state on which things can be tried for one pending pod."""
 
     def __init__(self, state: ClusterState, load: PluginLoader, key: str) -> None:
@@ -94,12 +94,14 @@ class Suppositions:
             self._fold.apply(ObjectSeen(before))
 
     @contextmanager
-    def without(self, keys: Sequence[str]) -> Iterator[Absence]:
+    def without(self, keys: Sequence[str]) -> Iterator[HypotheticalAbsence]:
         """Within the block these placed pods are gone; some may be brought back in it."""
         entries = [self.state.pods[key] for key in keys]
         # Notes of Reserve plugins are not in the API's objects, so they do not come back by these.
         noted = any(entry.assignment or entry.reserved for entry in entries)
-        absence = Absence(self._fold, {entry.info.key: _on_its_node(entry) for entry in entries})
+        absence = HypotheticalAbsence(
+            self._fold, {entry.info.key: _on_its_node(entry) for entry in entries}
+        )
         for key in keys:
             absence.take_away(key)
         try:
@@ -112,7 +114,7 @@ class Suppositions:
                     absence.bring_back(key)
 
 
-class Absence:
+class HypotheticalAbsence:
     """Placed pods that are supposed to be gone."""
 
     def __init__(self, fold: Fold, pods: dict[str, Pod]) -> None:

@@ -11,23 +11,23 @@ from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
 
 from asched.audit.entries import (
-    Assignment,
-    Binding,
-    BindingFailure,
-    Change,
-    Deletion,
+    AssignmentEntry,
+    AttemptFailureEntry,
+    BindingEntry,
+    BindingFailureEntry,
+    ChangeEntry,
+    DeletionEntry,
     Entry,
-    Eviction,
-    EvictionFailure,
-    ExtenderInquiry,
-    ExtenderReply,
-    Failure,
-    Observed,
-    PermitAnswer,
+    EvictionEntry,
+    EvictionFailureEntry,
+    ExtenderCallEntry,
+    ExtenderReplyEntry,
+    ObservedEntry,
+    PermitAnswerEntry,
     PodTimeline,
-    Preemption,
-    QueueMove,
-    Rejection,
+    PreemptionEntry,
+    QueueMoveEntry,
+    RejectionEntry,
 )
 from asched.journal.checkpoints import Opened
 from asched.journal.codec import subject_of
@@ -123,17 +123,17 @@ class PodTimelines:
         followed = self._followed.get(key)
         if followed is not None and followed.timeline.uid == uid:
             before = self._fold.state.pods[key].info.pod
-            self._write(key, uid, Change(self._seq, self._at, changes(before, pod)))
+            self._write(key, uid, ChangeEntry(self._seq, self._at, changes(before, pod)))
             return
         if followed is not None:
             # A new pod of the same name: the one before must have gone unnoticed.
-            self._write(key, followed.timeline.uid, Deletion(self._seq, self._at))
+            self._write(key, followed.timeline.uid, DeletionEntry(self._seq, self._at))
         self._follow(pod, "")
         gates = tuple(gate.name for gate in pod.spec.scheduling_gates)
         self._write(
             key,
             uid,
-            Observed(
+            ObservedEntry(
                 self._seq,
                 self._at,
                 pod.spec.scheduler_name,
@@ -153,20 +153,20 @@ class PodTimelines:
         seq, at = self._seq, self._at
         match record:
             case r.PodChanged() if (record.key, record.uid) in self._told:
-                self._write(record.key, record.uid, Change(seq, at, self._changed(record)))
+                self._write(record.key, record.uid, ChangeEntry(seq, at, self._changed(record)))
                 if self._confirms(record, record.node_name):
-                    self._write(record.key, record.uid, Binding(seq, at, record.node_name))
+                    self._write(record.key, record.uid, BindingEntry(seq, at, record.node_name))
             case r.ObjectGone(kind="Pod"):
                 followed = self._followed.get(record.key)
                 if followed is not None and followed.timeline.uid == record.uid:
-                    self._write(record.key, record.uid, Deletion(seq, at))
+                    self._write(record.key, record.uid, DeletionEntry(seq, at))
             case r.Rejected():
                 self._rejected(record)
             case r.Assigned() | r.AttemptFailed() | r.PermitAllowed() | r.PermitRejected():
                 self._write(record.key, record.uid, _decision(record, seq, at))
             case r.ExtenderAsked():
                 names = tuple(self._extender(index) for index in record.extenders)
-                inquiry = ExtenderInquiry(seq, at, record.attempt, record.verb.value, names)
+                inquiry = ExtenderCallEntry(seq, at, record.attempt, record.verb.value, names)
                 self._write(record.key, record.uid, inquiry)
             case (
                 r.ExtenderFiltered()
@@ -176,27 +176,29 @@ class PodTimelines:
             ):
                 name, verb = self._extender(record.extender), record.verb_answered.value
                 failure = record.message if isinstance(record, r.ExtenderFailed) else ""
-                reply = ExtenderReply(seq, at, record.attempt, verb, name, failure)
+                reply = ExtenderReplyEntry(seq, at, record.attempt, verb, name, failure)
                 self._write(record.key, record.uid, reply)
             case r.Bound():
                 if self._confirms(record, record.node):
-                    self._write(record.key, record.uid, Binding(seq, at, record.node))
+                    self._write(record.key, record.uid, BindingEntry(seq, at, record.node))
             case r.BindFailed():
                 self._write(
                     record.key,
                     record.uid,
-                    BindingFailure(
+                    BindingFailureEntry(
                         seq, at, record.node, record.code.title, record.plugin, record.message
                     ),
                 )
             case EvictionDecided():
                 self._write(
-                    record.key, record.uid, Preemption(seq, at, record.preemptor.key, record.node)
+                    record.key,
+                    record.uid,
+                    PreemptionEntry(seq, at, record.preemptor.key, record.node),
                 )
             case r.VictimEvicted():
-                self._write(record.key, record.uid, Eviction(seq, at))
+                self._write(record.key, record.uid, EvictionEntry(seq, at))
             case r.EvictionFailed():
-                self._write(record.key, record.uid, EvictionFailure(seq, at, record.message))
+                self._write(record.key, record.uid, EvictionFailureEntry(seq, at, record.message))
 
     def _extender(self, index: int) -> str:
         extenders = self._fold.state.outsiders
@@ -207,14 +209,16 @@ class PodTimelines:
         self._write(
             record.key,
             record.uid,
-            Rejection(
+            RejectionEntry(
                 seq, at, record.attempt, record.message, record.plugins, record.pending_plugins,
                 record.nominated_node or "", tuple(victim.key for victim in record.victims),
             ),
         )  # fmt: skip
         for victim in record.victims:
             self._write(
-                victim.key, victim.uid, Preemption(seq, at, record.key, record.nominated_node or "")
+                victim.key,
+                victim.uid,
+                PreemptionEntry(seq, at, record.key, record.nominated_node or ""),
             )
 
     def _confirms(self, record: r.PodChanged | r.Bound, node_name: str) -> bool:
@@ -259,7 +263,9 @@ class PodTimelines:
         self._followed[key] = followed._replace(queue=queue)
         # That a decision takes a pod off the queue goes without saying.
         if queue:
-            move = QueueMove(self._seq, self._at, queue, followed.queue, self._cause(key, record))
+            move = QueueMoveEntry(
+                self._seq, self._at, queue, followed.queue, self._cause(key, record)
+            )
             self._write(key, followed.timeline.uid, move)
 
     def _cause(self, key: str, record: r.AnyRecord) -> str:
@@ -387,16 +393,16 @@ def _decision(
 ) -> Entry:
     match record:
         case r.Assigned():
-            return Assignment(
+            return AssignmentEntry(
                 seq, at, record.attempt, record.node, record.feasible, record.score, record.ties,
                 record.examined, tuple(hold.plugin for hold in record.holds),
             )  # fmt: skip
         case r.AttemptFailed():
-            return Failure(seq, at, record.attempt, record.plugin, record.message)
+            return AttemptFailureEntry(seq, at, record.attempt, record.plugin, record.message)
         case r.PermitAllowed():
-            return PermitAnswer(seq, at, record.plugin, True)
+            return PermitAnswerEntry(seq, at, record.plugin, True)
         case r.PermitRejected():
-            return PermitAnswer(seq, at, record.plugin, False, record.message)
+            return PermitAnswerEntry(seq, at, record.plugin, False, record.message)
 
 
 async def follow(

@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from asched.audit.supposition import Suppositions
+from asched.audit.supposition import Hypotheticals
 from asched.model.node import NO_EXECUTE, NO_SCHEDULE, UNSCHEDULABLE_TAINT, Node
 from asched.model.pod import Affinity, Pod, Toleration
 from asched.model.requests import CPU, PODS
@@ -78,7 +78,7 @@ class _Candidate(NamedTuple):
 
 
 def prospects(
-    supposing: Suppositions, refusals: Mapping[str, Sequence[str]], nearest: int = NEAREST
+    supposing: Hypotheticals, refusals: Mapping[str, Sequence[str]], nearest: int = NEAREST
 ) -> tuple[Prospect, ...]:
     """The nearest nodes with the changes that would help.
 
@@ -105,13 +105,13 @@ def prospects(
     return tuple(found)
 
 
-def _helps(supposing: Suppositions, candidate: _Candidate, node: str) -> bool:
+def _helps(supposing: Hypotheticals, candidate: _Candidate, node: str) -> bool:
     with candidate.supposed:
         return supposing.feasible(node)
 
 
 def _candidates(
-    supposing: Suppositions, name: str, refused_by: Sequence[str]
+    supposing: Hypotheticals, name: str, refused_by: Sequence[str]
 ) -> Iterator[_Candidate]:
     node, pod = supposing.state.objects(Node)[name], supposing.pod
     yield from _more_room(supposing, node)
@@ -126,7 +126,7 @@ def _candidates(
 # -- the pod as a whole ---------------------------------------------------------------------------
 
 
-def _ungated(supposing: Suppositions) -> tuple[Prospect, ...]:
+def _ungated(supposing: Hypotheticals) -> tuple[Prospect, ...]:
     pod = supposing.pod
     names = ", ".join(gate.name for gate in pod.spec.scheduling_gates)
     with supposing.pod_is(_with_spec(pod, scheduling_gates=())):
@@ -141,7 +141,7 @@ def _ungated(supposing: Suppositions) -> tuple[Prospect, ...]:
 # -- the node -------------------------------------------------------------------------------------
 
 
-def _lacking(supposing: Suppositions, name: str) -> dict[str, int]:
+def _lacking(supposing: Hypotheticals, name: str) -> dict[str, int]:
     """By resource, how much more the node would have to offer than it does."""
     state = supposing.state
     table, shape = state.nodes, state.pods[supposing.key].info.shape
@@ -158,7 +158,7 @@ def _lacking(supposing: Suppositions, name: str) -> dict[str, int]:
     return {resource: number for resource, number in lacking.items() if number > 0}
 
 
-def _lacking_share(supposing: Suppositions, name: str) -> float:
+def _lacking_share(supposing: Hypotheticals, name: str) -> float:
     """What the node lacks, in parts of what the pod asks for: of nodes that equally many plugins
     refuse the one that lacks least is nearer."""
     requests = supposing.entry(supposing.key).info.shape.requests
@@ -168,7 +168,7 @@ def _lacking_share(supposing: Suppositions, name: str) -> float:
     )
 
 
-def _more_room(supposing: Suppositions, node: Node) -> Iterator[_Candidate]:
+def _more_room(supposing: Hypotheticals, node: Node) -> Iterator[_Candidate]:
     lacking = _lacking(supposing, node.name)
     if not lacking:
         return
@@ -197,7 +197,7 @@ def _amount(resource: str, number: int) -> str:
     return str(number)
 
 
-def _uncordoned(supposing: Suppositions, node: Node) -> Iterator[_Candidate]:
+def _uncordoned(supposing: Hypotheticals, node: Node) -> Iterator[_Candidate]:
     if not node.spec.unschedulable:
         return
     # The node controller takes the taint off together with the mark.
@@ -207,7 +207,7 @@ def _uncordoned(supposing: Suppositions, node: Node) -> Iterator[_Candidate]:
     yield _Candidate(told, supposing.node_is(msgspec.structs.replace(node, spec=spec)))
 
 
-def _tolerations(supposing: Suppositions, node: Node, pod: Pod) -> Iterator[_Candidate]:
+def _tolerations(supposing: Hypotheticals, node: Node, pod: Pod) -> Iterator[_Candidate]:
     for taint in node.spec.taints:
         if taint.effect not in (NO_SCHEDULE, NO_EXECUTE):
             continue
@@ -223,7 +223,7 @@ def _tolerations(supposing: Suppositions, node: Node, pod: Pod) -> Iterator[_Can
         yield _Candidate(told, supposing.pod_is(tolerant))
 
 
-def _labels(supposing: Suppositions, node: Node, pod: Pod) -> Iterator[_Candidate]:
+def _labels(supposing: Hypotheticals, node: Node, pod: Pod) -> Iterator[_Candidate]:
     tried = dict.fromkeys((*_wanted_labels(pod, node), *_topology_labels(supposing, pod, node)))
     for key, value in tried:
         labels = {**node.metadata.labels}
@@ -265,7 +265,7 @@ def _satisfying(requirement: NodeSelectorRequirement) -> Iterator[tuple[str, str
 
 
 def _topology_labels(
-    supposing: Suppositions, pod: Pod, node: Node
+    supposing: Hypotheticals, pod: Pod, node: Node
 ) -> Iterator[tuple[str, str | None]]:
     """Values that other nodes have of the labels by which the pod spreads or gathers."""
     keys = [constraint.topology_key for constraint in pod.spec.topology_spread_constraints]
@@ -287,7 +287,7 @@ def _with_spec(pod: Pod, **fields: object) -> Pod:
     return msgspec.structs.replace(pod, spec=msgspec.structs.replace(pod.spec, **fields))
 
 
-def _own_constraints(supposing: Suppositions, pod: Pod) -> Iterator[_Candidate]:
+def _own_constraints(supposing: Hypotheticals, pod: Pod) -> Iterator[_Candidate]:
     affinity, replace = pod.spec.affinity, msgspec.structs.replace
     changed: list[tuple[str, str, Pod]] = []
     for what, field in (
@@ -310,7 +310,7 @@ def _own_constraints(supposing: Suppositions, pod: Pod) -> Iterator[_Candidate]:
         yield _Candidate(told, supposing.pod_is(without_it))
 
 
-def _other_anti_affinity(supposing: Suppositions, node: Node) -> Iterator[_Candidate]:
+def _other_anti_affinity(supposing: Hypotheticals, node: Node) -> Iterator[_Candidate]:
     objectors = [entry for entry in supposing.state.pods.values() if _objects_to_some(entry)]
     # Those on the node itself are the likeliest.
     objectors.sort(key=lambda entry: (entry.node != node.name, entry.info.key))
@@ -334,7 +334,7 @@ def _objects_to_some(entry: PodEntry) -> bool:
 # -- evictions ------------------------------------------------------------------------------------
 
 
-def _evictions(supposing: Suppositions, node: str) -> Unblocking | None:
+def _evictions(supposing: Hypotheticals, node: str) -> Unblocking | None:
     """The pods that would have to go, as few and as unimportant as can be."""
     own = supposing.pod.spec.priority
     here = [entry for entry in supposing.state.pods.values() if entry.node == node]
@@ -355,7 +355,7 @@ def _evictions(supposing: Suppositions, node: str) -> Unblocking | None:
     return None
 
 
-def _fewest(supposing: Suppositions, node: str, candidates: Iterable[str]) -> tuple[str, ...]:
+def _fewest(supposing: Hypotheticals, node: str, candidates: Iterable[str]) -> tuple[str, ...]:
     """What is left of the candidates when each that can stay stays; none if all together do not
     suffice."""
     everyone = [*candidates]

@@ -26,7 +26,7 @@ from asched.framework.pod_info import PodInfo, PodShape
 from asched.framework.session_objects import Task
 from asched.plugins.dynamic_resources import DynamicResources
 from asched.plugins.inter_pod_affinity.plugin import InterPodAffinity, InterPodAffinityArgs
-from asched.plugins.node_affinity import NodeAffinity, NodeAffinityArgs
+from asched.plugins.node_affinity import NodeAffinityArgs, NodeAffinityPlugin
 from asched.plugins.node_ports import NodePorts
 from asched.plugins.node_resources.balanced_allocation import (
     NodeResourcesBalancedAllocation,
@@ -75,7 +75,7 @@ class BuiltInPredicates:
         self._cluster = handle.cluster
         self._fixed: tuple[FilterAllPlugin, ...] = (
             NodeUnschedulable(None, handle),
-            NodeAffinity(NodeAffinityArgs(), handle),
+            NodeAffinityPlugin(NodeAffinityArgs(), handle),
             TaintToleration(None, handle),
         )
         self._ports = NodePorts(None, handle)
@@ -162,7 +162,7 @@ _FEW_ROWS = 4
 _RowScorer = NodeResourcesFit | NodeResourcesBalancedAllocation
 
 
-class Weights(NamedTuple):
+class BuiltInWeights(NamedTuple):
     """What each score counts, by kube-batch's argument names."""
 
     least_requested: int = 1
@@ -172,7 +172,7 @@ class Weights(NamedTuple):
     balanced_resource: int = 1
 
     @classmethod
-    def of(cls, arguments: Mapping[str, str]) -> Weights:
+    def of(cls, arguments: Mapping[str, str]) -> BuiltInWeights:
         """What does not read as an integer is the default."""
         given = {}
         for field in cls._fields:
@@ -188,7 +188,7 @@ class Weights(NamedTuple):
 class BuiltInScores:
     """The scores of one session."""
 
-    def __init__(self, handle: SessionHandle, table: NodeTable, weights: Weights) -> None:
+    def __init__(self, handle: SessionHandle, table: NodeTable, weights: BuiltInWeights) -> None:
         self._table = table
         self._cluster = handle.cluster
         self._weights = weights
@@ -200,7 +200,7 @@ class BuiltInScores:
             (NodeResourcesBalancedAllocation(balanced, handle), weights.balanced_resource),
         ]
         self._row_scorers = [(plugin, weight) for plugin, weight in candidates if weight]
-        self._node_affinity = NodeAffinity(NodeAffinityArgs(), handle)
+        self._node_affinity = NodeAffinityPlugin(NodeAffinityArgs(), handle)
         self._neighbours = InterPodAffinity(InterPodAffinityArgs(), handle)
         self._boards: dict[PodShape, _Board] = {}
 

@@ -10,12 +10,12 @@ from asched.framework.resource_vector import ResourceVector
 from asched.framework.session_objects import Job, TaskStatus
 from asched.framework.session_plugins import Invalid
 from asched.framework.sessions import (
-    EventType,
-    PodGroupCondition,
     PodGroupOutcome,
     PodGroupPhase,
     SessionBind,
     SessionEvent,
+    SessionEventType,
+    SessionPodGroupCondition,
     UnschedulablePod,
 )
 from asched.model.groups import CustomPodGroup, PodGroup
@@ -41,12 +41,14 @@ class SessionClosing:
         self._transition_id = transition_id
         self._groups = groups
         self._invalid = invalid
-        self._conditions: dict[str, dict[str, PodGroupCondition]] = {}
+        self._conditions: dict[str, dict[str, SessionPodGroupCondition]] = {}
         for job, found in invalid.values():
             self.set_condition(job, UNSCHEDULABLE, found.reason, found.message)
 
     def set_condition(self, job: Job, condition_type: str, reason: str, message: str) -> None:
-        condition = PodGroupCondition(condition_type, "True", reason, message, self._transition_id)
+        condition = SessionPodGroupCondition(
+            condition_type, "True", reason, message, self._transition_id
+        )
         self._conditions.setdefault(job.id, {})[condition_type] = condition
 
     def fit_message(self, job: Job) -> str:
@@ -73,7 +75,7 @@ class SessionClosing:
         """The status of the job's PodGroup, real or shadow."""
         group = self._groups.get(job.id)
         before = [
-            PodGroupCondition(old.type, old.status, old.reason, old.message)
+            SessionPodGroupCondition(old.type, old.status, old.reason, old.message)
             for old in (group.status.conditions if group is not None else ())
         ]
         fresh = self._conditions.get(job.id, {})
@@ -125,7 +127,7 @@ class SessionClosing:
             job = jobs[eviction.uid]
             if job.group:
                 yield SessionEvent(
-                    "PodGroup", job.group, EventType.NORMAL, EVICT, eviction.reason.value
+                    "PodGroup", job.group, SessionEventType.NORMAL, EVICT, eviction.reason.value
                 )
 
     def _group_events(self) -> Iterator[SessionEvent]:
@@ -136,12 +138,14 @@ class SessionClosing:
                 f"{job.count(TaskStatus.PENDING)}/{len(job.tasks)} tasks in gang unschedulable:"
                 f" {self._pod_message(job)}"
             )
-            yield SessionEvent("PodGroup", job.group, EventType.WARNING, UNSCHEDULABLE, message)
+            yield SessionEvent(
+                "PodGroup", job.group, SessionEventType.WARNING, UNSCHEDULABLE, message
+            )
 
     def _pod_events(self) -> Iterator[SessionEvent]:
         for pod in self.unschedulable_pods():
             yield SessionEvent(
-                "Pod", pod.pod, EventType.WARNING, FAILED_SCHEDULING, pod.message, pod.uid
+                "Pod", pod.pod, SessionEventType.WARNING, FAILED_SCHEDULING, pod.message, pod.uid
             )
 
 

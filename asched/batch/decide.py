@@ -21,9 +21,9 @@ from asched.framework.pod_groups import (
 )
 from asched.framework.sessions import (
     ActionTally,
-    EventType,
     PodGroupOutcome,
     PodGroupPhase,
+    SessionEventType,
     SessionOutcome,
     session_id,
 )
@@ -134,7 +134,7 @@ def _group_decisions(
     events = {
         event.key: event.message
         for event in outcome.events
-        if event.kind == "PodGroup" and event.type is EventType.WARNING
+        if event.kind == "PodGroup" and event.type is SessionEventType.WARNING
     }
     for found in outcome.groups:
         group = find_group(cluster, PodGroupKey(found.group, found.native))

@@ -32,7 +32,7 @@ MANY = 1 << 16
 """As good as any number of tasks on one node."""
 
 
-class Absence(Enum):
+class MissingNode(Enum):
     """Why a node is not in the session, in kube-batch's words."""
 
     UNINITIALIZED = "UnInitialized"

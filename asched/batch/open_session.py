@@ -9,10 +9,10 @@ import numpy as np
 
 from asched.batch.corrections import Correction, corrections_of
 from asched.batch.nodes import FloatColumn
-from asched.batch.priority_queue import Line, line
+from asched.batch.priority_queue import SessionQueue, line
 from asched.batch.session_handle import SessionHandle
 from asched.batch.snapshot import Snapshot
-from asched.batch.statement import BatchStatement, Books
+from asched.batch.statement import BatchStatement, SessionChanges
 from asched.batch.tiers import Tiers
 from asched.batch.trace import SessionTrace
 from asched.framework.cluster import Cluster
@@ -35,7 +35,7 @@ class OpenSession:
         handle: SessionHandle,
         table: NodeTable,
         snapshot: Snapshot,
-        books: Books,
+        books: SessionChanges,
         trace: SessionTrace,
     ) -> None:
         """``number`` counts the profile's sessions. ``table``: the nodes as the session leaves them."""
@@ -143,7 +143,7 @@ class OpenSession:
 
     # -- for actions --------------------------------------------------------------------------
 
-    def line(self, key: Any, items: Iterable[T]) -> Line[T]:
+    def line(self, key: Any, items: Iterable[T]) -> SessionQueue[T]:
         """``items`` in order of ``key``, which is one of the orders above."""
         return line(key, items, live=not self.corrects(Correction.ORDERED_QUEUES))
 

@@ -64,7 +64,7 @@ class BinaryHeap(Generic[T]):
             parent = child
 
 
-class Line(Protocol[T]):
+class SessionQueue(Protocol[T]):
     """Who waits. An element is pushed again to wait again."""
 
     def __len__(self) -> int: ...
@@ -74,7 +74,7 @@ class Line(Protocol[T]):
     def pop(self) -> T: ...
 
 
-class OrderedLine(Generic[T]):
+class OrderedSessionQueue(Generic[T]):
     """The order is that of the keys when the elements were pushed."""
 
     __slots__ = ("_items", "_key", "_tickets")
@@ -94,9 +94,9 @@ class OrderedLine(Generic[T]):
         return heapq.heappop(self._items)[2]
 
 
-def line(key: Callable[[T], Any], items: Iterable[T], *, live: bool) -> Line[T]:
+def line(key: Callable[[T], Any], items: Iterable[T], *, live: bool) -> SessionQueue[T]:
     """``live``: keys are compared as they are at the moment, as kube-batch does."""
-    made: Line[T] = BinaryHeap(key) if live else OrderedLine(key)
+    made: SessionQueue[T] = BinaryHeap(key) if live else OrderedSessionQueue(key)
     for item in items:
         made.push(item)
     return made

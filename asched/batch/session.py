@@ -12,8 +12,8 @@ from asched.batch.session_handle import SessionHandle
 from asched.batch.session_volumes import NoVolumes, VolumeClaims
 from asched.batch.snapshot import Cache, Snapshot
 from asched.batch.stage import SessionStage
-from asched.batch.statement import Books
-from asched.batch.tiers import Seat, Tiers
+from asched.batch.statement import SessionChanges
+from asched.batch.tiers import TierPlugin, Tiers
 from asched.batch.trace import NoTrace, SessionTrace
 from asched.framework.session_objects import Job, TaskStatus
 from asched.framework.session_plugins import Invalid, SessionPlugin
@@ -82,7 +82,7 @@ class SessionRun:
         real_places = Correction.REAL_PLACES in corrections
         stage = SessionStage(cluster) if real_places else None
         seen = cluster if stage is None else stage
-        books = Books(
+        books = SessionChanges(
             snapshot.jobs,
             snapshot.nodes,
             stage,
@@ -151,7 +151,7 @@ class SessionRun:
         )
 
 
-def _seats(spec: SessionSpec, registry: SessionRegistry) -> list[list[Seat]]:
+def _seats(spec: SessionSpec, registry: SessionRegistry) -> list[list[TierPlugin]]:
     """One instance of each plugin, made with the arguments it is given last. kube-batch passes over
     names that nobody offers."""
     instances: dict[str, SessionPlugin] = {}
@@ -164,7 +164,7 @@ def _seats(spec: SessionSpec, registry: SessionRegistry) -> list[list[Seat]]:
         for option in tier:
             instances[option.name] = registry.plugin(option.name)(option.arguments)
     return [
-        [Seat(instances[option.name], frozenset(option.disabled)) for option in tier]
+        [TierPlugin(instances[option.name], frozenset(option.disabled)) for option in tier]
         for tier in tiers
     ]
 

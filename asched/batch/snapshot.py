@@ -11,8 +11,8 @@ from asched.batch.corrections import Correction, corrections_of
 from asched.batch.nodes import (
     READY,
     SCALAR_UNIT,
-    Absence,
     FloatColumn,
+    MissingNode,
     RequestMemo,
     SessionNodes,
     condition,
@@ -53,10 +53,10 @@ class Snapshot(NamedTuple):
     """The real PodGroups of :attr:`jobs`, by job."""
     ignored_jobs: dict[str, str]
     """Why, by job."""
-    ignored_nodes: dict[str, Absence]
+    ignored_nodes: dict[str, MissingNode]
 
 
-class SeenPod(NamedTuple):
+class SnapshotPod(NamedTuple):
     """A pod and where it is."""
 
     info: PodInfo
@@ -111,7 +111,7 @@ class Cache:
 
     # -- pods ---------------------------------------------------------------------------------
 
-    def _seen(self) -> Iterator[SeenPod]:
+    def _seen(self) -> Iterator[SnapshotPod]:
         """The pods that count. kube-batch does not see Pending pods of other schedulers."""
         ours, now_ns = self._spec.scheduler_name, self._cluster.now_ns
         own = self._cluster.sessions.get(ours)
@@ -131,12 +131,12 @@ class Cache:
                 node = refused.put_off(entry.info.key, entry.info.uid, now_ns)
                 if self._cluster.nodes.row_of(node) is not None:
                     # Not yet: in kube-batch it is as if it were still being bound.
-                    yield SeenPod(entry.info, node, TaskStatus.BINDING)
+                    yield SnapshotPod(entry.info, node, TaskStatus.BINDING)
                     continue
-            yield SeenPod(entry.info, entry.node, status)
+            yield SnapshotPod(entry.info, entry.node, status)
         for info in self._cluster.sessions.finished.values():
             done = TaskStatus.SUCCEEDED if info.pod.status.phase == SUCCEEDED else TaskStatus.FAILED
-            yield SeenPod(info, info.pod.node_name, done)
+            yield SnapshotPod(info, info.pod.node_name, done)
 
     @staticmethod
     def _is_beside_the_point(pod: Pod, status: TaskStatus, *, foreign: bool) -> bool:
@@ -145,7 +145,7 @@ class Cache:
             return foreign or bool(pod.spec.scheduling_gates)
         return foreign and status is not TaskStatus.RELEASING and group_of(pod) is None
 
-    def _task(self, seen: SeenPod) -> Task:
+    def _task(self, seen: SnapshotPod) -> Task:
         info = seen.info
         requests = self._requests.of(info)
         tolerance = EXACT if self._exact else TOLERANT
@@ -161,7 +161,7 @@ class Cache:
         task.node = seen.node
         return task
 
-    def _assign(self, seen: SeenPod, task: Task) -> None:
+    def _assign(self, seen: SnapshotPod, task: Task) -> None:
         """Put the task into its job, if it has one."""
         pod = seen.info.pod
         group = group_of(pod)
@@ -258,12 +258,14 @@ class Cache:
     # -- nodes --------------------------------------------------------------------------------
 
     def _nodes_of_table(
-        self, tasks: Iterable[tuple[SeenPod, Task]]
-    ) -> tuple[SessionNodes, dict[str, Absence]]:
+        self, tasks: Iterable[tuple[SnapshotPod, Task]]
+    ) -> tuple[SessionNodes, dict[str, MissingNode]]:
         """Nodes as the cluster counts them: every pod on a node uses it."""
         table = self._cluster.nodes
         unready = where(table, lambda node: condition(node, READY) not in ("", "True"))
-        absent = {table.names[row]: Absence.NOT_READY for row in np.flatnonzero(unready).tolist()}
+        absent = {
+            table.names[row]: MissingNode.NOT_READY for row in np.flatnonzero(unready).tolist()
+        }
         books = SessionNodes(
             [*table.names],
             table.alive & ~unready,
@@ -282,16 +284,16 @@ class Cache:
         return books, absent
 
     def _nodes_of_tasks(
-        self, tasks: Iterable[tuple[SeenPod, Task]], shrunk: frozenset[str]
-    ) -> tuple[SessionNodes, dict[str, Absence]]:
+        self, tasks: Iterable[tuple[SnapshotPod, Task]], shrunk: frozenset[str]
+    ) -> tuple[SessionNodes, dict[str, MissingNode]]:
         """Nodes as kube-batch counts them: pods come one by one, and who does not fit is refused."""
         table = self._cluster.nodes
         present = table.alive.copy()
-        ignored: dict[str, Absence] = {}
+        ignored: dict[str, MissingNode] = {}
         columns = {CPU: np.zeros(table.size), MEMORY: np.zeros(table.size)}
         for row in np.flatnonzero(present).tolist():
             if table.names[row] in shrunk:
-                ignored[table.names[row]] = Absence.OUT_OF_SYNC
+                ignored[table.names[row]] = MissingNode.OUT_OF_SYNC
                 present[row] = False
             for name, quantity in table.node(row).status.allocatable.items():
                 if is_counted(name):
@@ -303,7 +305,7 @@ class Cache:
                 continue
             found = table.row_of(seen.node)
             if found is None:
-                ignored[seen.node] = Absence.UNINITIALIZED
+                ignored[seen.node] = MissingNode.UNINITIALIZED
             elif present[found]:
                 task.row = found
                 if task.request.less_equal(books.at(books.idle, found)):

@@ -23,7 +23,7 @@ from asched.framework.sessions import EvictionReason, SessionBind, SessionEvicti
 REFUSED = "Selected node NotReady"
 
 
-class Stage(Protocol):
+class SessionOperation(Protocol):
     """The cluster as plugins see it, if it is to follow the session."""
 
     def enter(self, row: int, pod: PodInfo) -> None: ...
@@ -35,14 +35,14 @@ class Misplaced(Exception):  # noqa: N818  an expected outcome of a known oddity
     """A task could not be placed; the message says why."""
 
 
-class Books:
+class SessionChanges:
     """Makes changes and remembers what they mean to the outside."""
 
     def __init__(
         self,
         jobs: Mapping[str, Job],
         nodes: SessionNodes,
-        stage: Stage | None,
+        stage: SessionOperation | None,
         volumes: VolumeClaims,
         trace: SessionTrace,
         *,
@@ -176,7 +176,7 @@ class BatchStatement:
 
     def __init__(
         self,
-        books: Books,
+        books: SessionChanges,
         names: Sequence[str],
         trace: SessionTrace,
         bind_if_ready: Callable[[str], None],

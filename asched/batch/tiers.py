@@ -35,7 +35,7 @@ from asched.framework.sessions import Callback
 P = TypeVar("P", bound=SessionPlugin)
 
 
-class Seat(NamedTuple):
+class TierPlugin(NamedTuple):
     """A plugin's place in a tier. A plugin named twice has two places and is one instance."""
 
     plugin: SessionPlugin
@@ -45,7 +45,9 @@ class Seat(NamedTuple):
 class Tiers:
     """Asks the plugins and combines their answers, as kube-batch does."""
 
-    def __init__(self, tiers: Sequence[Sequence[Seat]], corrections: frozenset[Correction]) -> None:
+    def __init__(
+        self, tiers: Sequence[Sequence[TierPlugin]], corrections: frozenset[Correction]
+    ) -> None:
         self._tiers = tiers
         self._all_tiers_consent = Correction.CONSENT_OF_ALL_TIERS in corrections
         self.calls: Counter[tuple[str, str]] = Counter()
@@ -183,7 +185,7 @@ class Tiers:
         return []
 
 
-def _seated(seats: Sequence[Seat], base: type[P], callback: Callback) -> list[P]:
+def _seated(seats: Sequence[TierPlugin], base: type[P], callback: Callback) -> list[P]:
     return [
         seat.plugin
         for seat in seats

@@ -11,7 +11,7 @@ from typing import NamedTuple, Protocol
 from asched.framework.session_objects import Task
 
 
-class Placement(NamedTuple):
+class TracedPlacement(NamedTuple):
     """allocate chose a node."""
 
     scores: Mapping[str, int]
@@ -20,19 +20,19 @@ class Placement(NamedTuple):
     chosen: str
 
 
-class VictimSearch(NamedTuple):
+class TracedVictimSearch(NamedTuple):
     """Who could go on one node, and who of them may."""
 
     candidates: tuple[str, ...]
     victims: tuple[str, ...]
 
 
-class Preemption(NamedTuple):
+class TracedPreemption(NamedTuple):
     """preempt or reclaim looked for victims."""
 
     scores: Mapping[str, int]
     node_order: tuple[str, ...]
-    searches: dict[str, VictimSearch]
+    searches: dict[str, TracedVictimSearch]
     """By node, of those that were looked at."""
 
 
@@ -42,7 +42,7 @@ class Backfilling(NamedTuple):
     feasible: tuple[str, ...]
 
 
-Decision = Placement | Preemption | Backfilling
+Decision = TracedPlacement | TracedPreemption | Backfilling
 
 
 class SessionTrace(Protocol):

@@ -20,7 +20,7 @@ from asched.cli.output import (
 )
 from asched.config.file import ConfigFileError, Configuration
 from asched.config.policy_file import convert_policy
-from asched.config.registry import Registry
+from asched.config.registry import PluginRegistry
 from asched.config.resolve import default_plugins
 from asched.framework.interface import ExtensionPoint
 from asched.framework.runtime.profile import ProfileSpec
@@ -48,7 +48,7 @@ def check(
     Exits with 2 if anything is wrong, after one line for each mistake. What the file says in vain
     is told on stderr and is no mistake.
     """
-    configuration = read_configuration(file, Registry.discover())
+    configuration = read_configuration(file, PluginRegistry.discover())
     if configuration.faults:
         raise BadInput(configuration.faults)
     for line in configuration.warnings:
@@ -72,7 +72,7 @@ def defaults(
     ] = DocumentFormat.YAML,
 ) -> None:
     """Print a complete configuration file that says what holds without one."""
-    registry = Registry.discover()
+    registry = PluginRegistry.discover()
     configuration = read_configuration(None, registry)
     documents = [_default_scheduler(configuration, registry), to_plain(configuration.settings)]
     if output is DocumentFormat.JSON:
@@ -96,7 +96,7 @@ def convert(
     Exits with 2 if the policy cannot be read, after one line for each mistake.
     """
     try:
-        converted = convert_policy(policy_file, Registry.discover())
+        converted = convert_policy(policy_file, PluginRegistry.discover())
     except ConfigFileError as error:
         raise BadInput(error.lines) from None
     for line in converted.notices:
@@ -137,7 +137,7 @@ def _print_session(session: SessionSpec) -> None:
     print_table(("TIER", "PLUGIN", "OFF", "ARGUMENTS"), rows, title=title)
 
 
-def _default_scheduler(configuration: Configuration, registry: Registry) -> dict[str, Any]:
+def _default_scheduler(configuration: Configuration, registry: PluginRegistry) -> dict[str, Any]:
     """The scheduler's document with its one profile written out."""
     (profile,) = configuration.profiles
     document: dict[str, Any] = to_plain(configuration.scheduler)

@@ -36,7 +36,7 @@ from asched.cli.output import (
     write_page,
 )
 from asched.config.file import Configuration
-from asched.config.registry import Registry
+from asched.config.registry import PluginRegistry
 from asched.daemon.telemetry.logs import visible
 from asched.journal.store import JournalStore
 from asched.simulator.history import Run
@@ -88,7 +88,7 @@ def diff(
     asked = period(since, until)
     candidate = _candidate(config, plugins)
 
-    async def question(store: JournalStore, registry: Registry) -> Comparison:
+    async def question(store: JournalStore, registry: PluginRegistry) -> Comparison:
         with _doing() as doing:
             doing("reading the journal")
             history = await recorded_history(store, registry.load, asked)
@@ -127,14 +127,16 @@ def _candidate(config: Path | None, plugins: str | None) -> _Candidate:
         changes = () if plugins is None else parse_changes(plugins)
     except AuditError as error:
         raise BadInput(f"asched: {error}") from None
-    configuration = None if config is None else read_configuration(config, Registry.discover())
+    configuration = (
+        None if config is None else read_configuration(config, PluginRegistry.discover())
+    )
     for line in configuration.warnings if configuration is not None else ():
         typer.echo(line, err=True)
     name = BASELINE if config is None else config.name
     return _Candidate(configuration, changes, f"{name} with {plugins}" if plugins else name)
 
 
-def _simulated(history: RecordedHistory, scheduler: Scheduler, registry: Registry) -> Run:
+def _simulated(history: RecordedHistory, scheduler: Scheduler, registry: PluginRegistry) -> Run:
     try:
         return simulate(history.history, scheduler, registry.load)
     except (SimulationStuckError, FoldError) as error:

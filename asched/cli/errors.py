@@ -14,7 +14,7 @@ from asched.journal.errors import (
     JournalSchemaError,
     JournalUrlError,
 )
-from asched.kube.errors import ApiError, KubeConfigError, NoAnswerError
+from asched.kube.errors import ApiError, KubeConfigError, NoResponseError
 
 EXIT_FAILURE = 1
 EXIT_BAD_INPUT = 2
@@ -38,7 +38,7 @@ class BadInput(CommandError):  # noqa: N818  (reads as what it is: raise BadInpu
 
 
 _WRONG_INPUT = (KubeConfigError, JournalOpenError, JournalSchemaError, JournalUrlError)
-_FAILURES = (JournalError, ApiError, NoAnswerError, ProfileError)
+_FAILURES = (JournalError, ApiError, NoResponseError, ProfileError)
 
 
 def as_command_error(error: BaseException) -> BaseException:

@@ -15,7 +15,7 @@ from asched.audit.explain import (
     Explanation,
     InSessionsError,
     NodeExplanation,
-    Refusal,
+    NodeRejection,
     explain,
 )
 from asched.audit.explain_job import JobExplanation, explain_job
@@ -24,7 +24,7 @@ from asched.cli.errors import BadInput
 from asched.cli.main import command_app
 from asched.cli.options import DEFAULT_URL, JournalOption, ask, time_ns
 from asched.cli.output import OutputOption, TableOrData, print_json, print_table
-from asched.config.registry import Registry
+from asched.config.registry import PluginRegistry
 from asched.framework.runtime.strict import nearest
 from asched.journal.store import JournalStore
 
@@ -155,7 +155,7 @@ class _Asked(NamedTuple):
     unblock: bool
 
     async def answer(
-        self, store: JournalStore, name: PodName, registry: Registry
+        self, store: JournalStore, name: PodName, registry: PluginRegistry
     ) -> Explanation | JobExplanation:
         session = self.attempt
         if not self.job:
@@ -225,7 +225,7 @@ def _decided(found: Explanation) -> str:
     return f"{text}, drawn among {decision.ties} equally good" if decision.ties > 1 else text
 
 
-def _refused(refusal: Refusal) -> str:
+def _refused(refusal: NodeRejection) -> str:
     return f"{refusal.plugin}: {', '.join(refusal.reasons)} ({refusal.code})"
 
 

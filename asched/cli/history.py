@@ -7,23 +7,23 @@ from typing import Annotated
 import typer
 
 from asched.audit.entries import (
-    Assignment,
-    Binding,
-    BindingFailure,
-    Change,
-    Deletion,
+    AssignmentEntry,
+    AttemptFailureEntry,
+    BindingEntry,
+    BindingFailureEntry,
+    ChangeEntry,
+    DeletionEntry,
     Entry,
-    Eviction,
-    EvictionFailure,
-    ExtenderInquiry,
-    ExtenderReply,
-    Failure,
-    Observed,
-    PermitAnswer,
+    EvictionEntry,
+    EvictionFailureEntry,
+    ExtenderCallEntry,
+    ExtenderReplyEntry,
+    ObservedEntry,
+    PermitAnswerEntry,
     PodTimeline,
-    Preemption,
-    QueueMove,
-    Rejection,
+    PreemptionEntry,
+    QueueMoveEntry,
+    RejectionEntry,
 )
 from asched.audit.history import (
     NodeTimeline,
@@ -47,7 +47,7 @@ from asched.cli.options import (
     period,
 )
 from asched.cli.output import OutputOption, TableOrData, print_json, print_table
-from asched.config.registry import Registry
+from asched.config.registry import PluginRegistry
 from asched.framework.runtime.profile import PluginLoader
 from asched.journal.store import JournalStore
 
@@ -91,7 +91,9 @@ def history(
         )
     asked = period(since, until)
 
-    async def question(store: JournalStore, registry: Registry) -> list[PodTimeline] | NodeTimeline:
+    async def question(
+        store: JournalStore, registry: PluginRegistry
+    ) -> list[PodTimeline] | NodeTimeline:
         load = registry.load
         if owner is not None:
             return await timelines_of_owner(store, Owner.parse(owner), load, asked)
@@ -143,7 +145,7 @@ def _print_overview(found: list[PodTimeline]) -> None:
     """A line for each of many pods: what was wrong last, and what became of it."""
     rows = []
     for timeline in found:
-        troubles = [e for e in timeline.entries if isinstance(e, Rejection | Preemption)]
+        troubles = [e for e in timeline.entries if isinstance(e, RejectionEntry | PreemptionEntry)]
         last = troubles[-1]
         rows.append(
             (
@@ -179,34 +181,34 @@ def _print_timeline(timeline: PodTimeline) -> None:
 def described(entry: Entry) -> tuple[str, str]:
     """The kind of an entry, and the rest of it, in words."""
     match entry:
-        case Observed():
+        case ObservedEntry():
             where = f", bound to {entry.node}" if entry.node else ""
             gates = f", gated by {', '.join(entry.gates)}" if entry.gates else ""
             return "seen", f"for {entry.scheduler_name}, priority {entry.priority}{where}{gates}"
-        case Change():
+        case ChangeEntry():
             return "changed", "; ".join(entry.changes) or "nothing that scheduling reads"
-        case QueueMove():
+        case QueueMoveEntry():
             before = f"from {entry.before} " if entry.before else ""
             return "queued", f"{before}to {entry.queue}: {entry.cause}"
-        case Assignment():
+        case AssignmentEntry():
             return "assigned", _assigned(entry)
-        case Rejection():
+        case RejectionEntry():
             return "rejected", _rejected(entry)
-        case Failure():
+        case AttemptFailureEntry():
             return "failed", f"attempt {entry.attempt}: {entry.message}"
-        case ExtenderInquiry():
+        case ExtenderCallEntry():
             return "asked", f"attempt {entry.attempt}: {', '.join(entry.extenders)} to {entry.verb}"
-        case ExtenderReply():
+        case ExtenderReplyEntry():
             failed = f" failed: {entry.failure}" if entry.failure else " answered"
             return "extender", f"attempt {entry.attempt}: {entry.verb} of {entry.extender}{failed}"
-        case PermitAnswer():
+        case PermitAnswerEntry():
             said = "let it go" if entry.allowed else f"turned it away: {entry.message}"
             return "permit", f"{entry.plugin} {said}"
         case _:
             return _effect(entry)
 
 
-def _assigned(entry: Assignment) -> str:
+def _assigned(entry: AssignmentEntry) -> str:
     text = f"attempt {entry.attempt}: to {entry.node}, "
     if entry.feasible == 1:
         text += "the only feasible node"
@@ -219,7 +221,7 @@ def _assigned(entry: Assignment) -> str:
     return text
 
 
-def _rejected(entry: Rejection) -> str:
+def _rejected(entry: RejectionEntry) -> str:
     text = f"attempt {entry.attempt}: {entry.message}"
     if entry.nominated_node:
         text += f"; nominated to {entry.nominated_node}"
@@ -229,18 +231,23 @@ def _rejected(entry: Rejection) -> str:
 
 
 def _effect(
-    entry: Binding | BindingFailure | Preemption | Eviction | EvictionFailure | Deletion,
+    entry: BindingEntry
+    | BindingFailureEntry
+    | PreemptionEntry
+    | EvictionEntry
+    | EvictionFailureEntry
+    | DeletionEntry,
 ) -> tuple[str, str]:
     match entry:
-        case Binding():
+        case BindingEntry():
             return "bound", f"the API server confirmed the binding to {entry.node}"
-        case BindingFailure():
+        case BindingFailureEntry():
             return "binding failed", f"to {entry.node}: {entry.plugin}: {entry.message}"
-        case Preemption():
+        case PreemptionEntry():
             return "preempted", f"to make room for {entry.by} on {entry.node}"
-        case Eviction():
+        case EvictionEntry():
             return "evicted", "the API server accepted the deletion"
-        case EvictionFailure():
+        case EvictionFailureEntry():
             return "eviction failed", entry.message
-        case Deletion():
+        case DeletionEntry():
             return "gone", "deleted, or finished"

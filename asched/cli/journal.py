@@ -20,7 +20,7 @@ from asched.cli.errors import BadInput, CommandError, as_command_error
 from asched.cli.main import command_app
 from asched.cli.options import DEFAULT_URL, JournalOption, keep_stdout_for_answers
 from asched.cli.output import OutputOption, TableOrData, print_json, print_table
-from asched.config.registry import Registry
+from asched.config.registry import PluginRegistry
 from asched.journal import archive as archiving
 from asched.journal import export as exporting
 from asched.journal.chain import Head, Segment
@@ -60,7 +60,7 @@ def checkpoint(
 
     async def write() -> list[int]:
         async with open_journal(journal, must_exist=True) as store:
-            load = Registry.discover().load
+            load = PluginRegistry.discover().load
             return await write_checkpoints(store, load, every=every, archive=archive)
 
     keep_stdout_for_answers()
@@ -207,7 +207,7 @@ def archive(
     async def move(store: JournalStore) -> list[Segment]:
         end = await store.head()
         before_ns = int(before.replace(tzinfo=UTC).timestamp()) * NS_PER_S
-        await keep_boundary(store, Registry.discover().load, before_ns)
+        await keep_boundary(store, PluginRegistry.discover().load, before_ns)
         with progress_to(end.seq, "archiving") as progress:
             return await archiving.archive(
                 store,

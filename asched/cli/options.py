@@ -20,7 +20,7 @@ from asched.audit.pods import AuditError, PodName
 from asched.cli.errors import BadInput, as_command_error
 from asched.cli.main import JOURNAL_ENV
 from asched.config.file import ConfigFileError, Configuration, load
-from asched.config.registry import Registry
+from asched.config.registry import PluginRegistry
 from asched.config.settings import JournalSettings, LogLevel, LogSettings
 from asched.daemon.telemetry.logs import configure_logs
 from asched.journal.opening import open_journal
@@ -38,7 +38,7 @@ JournalOption = Annotated[
     ),
 ]
 
-Question = Callable[[JournalStore, PodName, Registry], Awaitable[T]]
+Question = Callable[[JournalStore, PodName, PluginRegistry], Awaitable[T]]
 
 
 def keep_stdout_for_answers() -> None:
@@ -55,7 +55,7 @@ def ask(url: str, pod: str, question: Question[T]) -> T:
     return ask_journal(url, lambda store, registry: question(store, PodName.parse(pod), registry))
 
 
-def ask_journal(url: str, question: Callable[[JournalStore, Registry], Awaitable[T]]) -> T:
+def ask_journal(url: str, question: Callable[[JournalStore, PluginRegistry], Awaitable[T]]) -> T:
     """Put a question to the journal at ``url``, which is opened for reading only.
 
     Raises CommandError for what cannot be answered.
@@ -63,7 +63,7 @@ def ask_journal(url: str, question: Callable[[JournalStore, Registry], Awaitable
 
     async def answer() -> T:
         async with open_journal(url, read_only=True) as journal:
-            return await question(journal, Registry.discover())
+            return await question(journal, PluginRegistry.discover())
 
     keep_stdout_for_answers()
     try:
@@ -74,7 +74,7 @@ def ask_journal(url: str, question: Callable[[JournalStore, Registry], Awaitable
         raise as_command_error(error) from None
 
 
-def read_configuration(file: Path | None, registry: Registry) -> Configuration:
+def read_configuration(file: Path | None, registry: PluginRegistry) -> Configuration:
     """The configuration in ``file``; for None, what holds without one. Raises BadInput with a line for
     each mistake."""
     try:

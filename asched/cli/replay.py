@@ -16,7 +16,7 @@ from asched.cli.garbage import rare_collections
 from asched.cli.main import command_app
 from asched.cli.options import DEFAULT_URL, JournalOption, keep_stdout_for_answers
 from asched.cli.output import OutputOption, TableOrData, print_json
-from asched.config.registry import Registry
+from asched.config.registry import PluginRegistry
 from asched.journal.opening import open_journal
 from asched.state.fold import FoldError
 
@@ -81,7 +81,11 @@ def _replayed(url: str, wanted: int | None, last: int | None) -> ReplayReport:
             end = head.seq if last is None else min(last, head.seq)
             with _progress(first, end) as progress:
                 return await replay(
-                    store, Registry.discover(), first_seq=first, last_seq=last, progress=progress
+                    store,
+                    PluginRegistry.discover(),
+                    first_seq=first,
+                    last_seq=last,
+                    progress=progress,
                 )
 
     keep_stdout_for_answers()

@@ -23,16 +23,16 @@ from asched.cli.service import (
     run_until_signal,
 )
 from asched.config.file import Configuration, load
-from asched.config.registry import Registry
+from asched.config.registry import PluginRegistry
 from asched.daemon.daemon import running_daemon
 from asched.daemon.engine import runtime as garbage
 from asched.daemon.engine import runtime as threads
 from asched.daemon.engine.commits import journal_when_reachable
-from asched.daemon.engine.runtime import Machine
+from asched.daemon.engine.runtime import Runtime
 from asched.daemon.ha.leadership import Leadership, election_of, taking_part
 from asched.daemon.ha.replica import ReplicaParts, running_replica
 from asched.daemon.plugin_host.watchdog import OverrunMetrics, Watchdog, limits_of, watched
-from asched.daemon.reload.reconfiguring import TakenUp
+from asched.daemon.reload.reconfiguring import ConfigApplied
 from asched.daemon.reload.reloads import ConfigFile, ReloadRequests, Reloads
 from asched.daemon.shadow.daemon import require_kind
 from asched.daemon.telemetry.health import Check, Health
@@ -76,7 +76,7 @@ def run(
 
     With --mode shadow only compare with the scheduler that owns the cluster, and never write.
     """
-    registry = Registry.discover()
+    registry = PluginRegistry.discover()
     file = ConfigFile(config) if config else None
     configuration = configured(config, registry)
     for fault in configuration.faults:
@@ -89,14 +89,16 @@ def run(
         schedule_to_end(configuration, registry, RunOptions(kubeconfig, context, journal, file))
 
 
-def schedule_to_end(configuration: Configuration, registry: Registry, options: RunOptions) -> None:
+def schedule_to_end(
+    configuration: Configuration, registry: PluginRegistry, options: RunOptions
+) -> None:
     """Run the daemon in this process. Raises CommandError for what ends it before its time."""
     run_until_signal(partial(_serve, configuration, registry, options))
 
 
 async def _serve(
     configuration: Configuration,
-    registry: Registry,
+    registry: PluginRegistry,
     options: RunOptions,
     started: anyio.Event,
     stop: anyio.Event,
@@ -115,8 +117,8 @@ async def _serve(
         metrics.watch_journal_file(journal_file(url))
         metrics.show(OverrunMetrics(watchdog))
         await require_kind(store, shadow=False)
-        garbage.look_seldom()
-        threads.give_way_soon()
+        garbage.tune_gc()
+        threads.set_switch_interval()
         place = _Place(configuration, registry, client, store, metrics, url)
         async with _served(place, options) as served, anyio.create_task_group() as tasks:
             shown_checks = _ShownChecks(served, watchdog, health)
@@ -127,7 +129,7 @@ async def _serve(
                      server=client.server, journal=shown(url), health=health.address)  # fmt: skip
             tasks.start_soon(_once_warm, served, manager, shown_checks)
 
-            async def take_up(new: Configuration) -> TakenUp:
+            async def take_up(new: Configuration) -> ConfigApplied:
                 taken = await served.take_up(new)
                 watchdog.limit_by(limits_of(new.settings))
                 return taken
@@ -143,7 +145,7 @@ class _Place(NamedTuple):
     """What is there before a scheduler runs."""
 
     configuration: Configuration
-    registry: Registry
+    registry: PluginRegistry
     client: ApiClient
     store: JournalStore
     metrics: Metrics
@@ -156,7 +158,7 @@ class _Served(NamedTuple):
     checks: Callable[[], list[Check]]
     alive: Callable[[], list[Check]]
     hangs: Callable[[], bool]
-    take_up: Callable[[Configuration], Awaitable[TakenUp]]
+    take_up: Callable[[Configuration], Awaitable[ConfigApplied]]
     warm: anyio.Event
     """Set once everything was listed."""
     leadership: Leadership | None = None
@@ -173,7 +175,7 @@ async def _served(place: _Place, options: RunOptions) -> AsyncIterator[_Served]:
                 daemon.checks, daemon.alive, daemon.hangs, daemon.take_up, daemon.engine.synced
             )
         return
-    machine = Machine.of_this_process()
+    machine = Runtime.of_this_process()
     async with (
         connected(configuration, options, metrics, limited=False) as lease_client,
         taking_part(election, lease_client, metrics, machine.instance) as leadership,
@@ -203,7 +205,7 @@ class _ShownChecks(NamedTuple):
 async def _once_warm(served: _Served, manager: ServiceManager, checks: _ShownChecks) -> None:
     await served.warm.wait()
     manager.ready("scheduling" if served.leadership is None else "standby")
-    garbage.keep_what_is_here()
+    garbage.freeze_gc()
     if served.leadership is not None:
         await served.leadership.won.wait()
         checks.attach()

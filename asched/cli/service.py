@@ -15,7 +15,7 @@ import typer
 from asched.cli.errors import BadInput, CommandError
 from asched.cli.options import read_configuration
 from asched.config.file import Configuration
-from asched.config.registry import Registry
+from asched.config.registry import PluginRegistry
 from asched.daemon.ha.leadership import LeadershipLostError
 from asched.daemon.plugin_host.guarded_loop import guarded_loop
 from asched.daemon.reload.reloads import ConfigFile, ReloadRequests
@@ -72,7 +72,7 @@ class RunOptions(NamedTuple):
     """The configuration's own, where it is to be loaded again when it changes."""
 
 
-def configured(file: Path | None, registry: Registry) -> Configuration:
+def configured(file: Path | None, registry: PluginRegistry) -> Configuration:
     """The configuration in ``file``; from here on there are logs as it says, and what it says in vain
     is the first in them. Raises BadInput with a line for each mistake."""
     configuration = read_configuration(file, registry)

@@ -23,12 +23,12 @@ from asched.cli.service import (
     run_until_signal,
 )
 from asched.config.file import Configuration
-from asched.config.registry import Registry
+from asched.config.registry import PluginRegistry
 from asched.config.settings import JournalSettings
 from asched.daemon.engine.commits import journal_when_reachable
 from asched.daemon.reload.reloads import ReloadRequests
 from asched.daemon.shadow.daemon import compare_recording, running_shadow
-from asched.daemon.shadow.report import Difference, NodeOpinion, Report, Tally
+from asched.daemon.shadow.report import AgreementCounts, Difference, NodeOpinion, Report
 from asched.daemon.telemetry.health import Health
 from asched.daemon.telemetry.metrics import Metrics
 from asched.daemon.telemetry.systemd import ServiceManager
@@ -65,7 +65,7 @@ def shadow(
     agree, and every difference with its cause. The profiles must have the schedulerName of the pods
     in question; by default that is default-scheduler.
     """
-    registry = Registry.discover()
+    registry = PluginRegistry.discover()
     configuration = configured(config, registry)
     if tape is None:
         options = RunOptions(kubeconfig, context, journal)
@@ -81,7 +81,7 @@ def shadow(
 
 def compare_to_end(
     configuration: Configuration,
-    registry: Registry,
+    registry: PluginRegistry,
     options: RunOptions,
     output: TableOrData = TableOrData.TABLE,
 ) -> None:
@@ -97,7 +97,7 @@ def compare_to_end(
 
 async def _serve(
     configuration: Configuration,
-    registry: Registry,
+    registry: PluginRegistry,
     options: RunOptions,
     reports: list[Report],
     started: anyio.Event,
@@ -165,7 +165,7 @@ def print_report(report: Report, output: TableOrData) -> None:
         print(f"and {report.differences_left_out} more differences")
 
 
-def _tally(what: str, tally: Tally) -> tuple[str, ...]:
+def _tally(what: str, tally: AgreementCounts) -> tuple[str, ...]:
     causes = ", ".join(f"{number} {cause}" for cause, number in sorted(tally.causes.items()))
     share = "-" if tally.share is None else f"{100 * tally.share:.2f} %"
     return what, str(tally.compared), str(tally.agreed), share, causes or "none"

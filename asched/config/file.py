@@ -17,7 +17,7 @@ from asched.config import settings as config_settings
 from asched.config.batch import ConfError, read_conf
 from asched.config.kube_scheduler import KubeSchedulerConfiguration, decode_with_problems
 from asched.config.plugin_start import prepared
-from asched.config.registry import Registry
+from asched.config.registry import PluginRegistry
 from asched.config.resolve import OptionalPlugins, resolve_with_problems, without_effect
 from asched.config.settings import AschedConfiguration
 from asched.config.yaml import Document, YamlError, parse_documents, read_limited
@@ -56,7 +56,7 @@ class Configuration(msgspec.Struct, frozen=True):
     """What cannot be used and was replaced by defaults, a line each."""
 
 
-def load(path: FilePath | None, registry: Registry) -> Configuration:
+def load(path: FilePath | None, registry: PluginRegistry) -> Configuration:
     """Read and resolve the file; all defaults where there is none.
 
     Raises :class:`ConfigFileError` with every mistake found.
@@ -79,7 +79,7 @@ def read_text(path: FilePath) -> str:
 
 
 def parse(
-    text: str, name: str, registry: Registry, *, empty_is_defaults: bool = False
+    text: str, name: str, registry: PluginRegistry, *, empty_is_defaults: bool = False
 ) -> Configuration:
     """As :func:`load`, from text; ``name`` stands for the file in messages."""
     try:
@@ -102,7 +102,7 @@ def parse(
 class _Reader:
     """Takes the documents of one file and gathers what is wrong with them."""
 
-    def __init__(self, name: str, registry: Registry) -> None:
+    def __init__(self, name: str, registry: PluginRegistry) -> None:
         self._name = name
         self._registry = registry
         self._errors: list[str] = []

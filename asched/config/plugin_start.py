@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from asched.config.registry import Registry
+from asched.config.registry import PluginRegistry
 from asched.config.settings import PluginSettings
 from asched.framework.binding import Isolation
 from asched.framework.interface import EnqueueExtensions
@@ -36,7 +36,7 @@ class Prepared(NamedTuple):
 
 
 def prepared(
-    profiles: Sequence[ProfileSpec], registry: Registry, settings: Sequence[PluginSettings]
+    profiles: Sequence[ProfileSpec], registry: PluginRegistry, settings: Sequence[PluginSettings]
 ) -> Prepared:
     """The profiles with their plugins' policies, and without the optional ones that cannot be made.
 
@@ -60,7 +60,7 @@ def prepared(
 
 
 def _broken(
-    spec: ProfileSpec, registry: Registry, settings: Mapping[str, PluginSettings]
+    spec: ProfileSpec, registry: PluginRegistry, settings: Mapping[str, PluginSettings]
 ) -> dict[str, str]:
     """Optional plugins that cannot be made, and why."""
     broken: dict[str, str] = {}
@@ -96,7 +96,7 @@ def _without(spec: ProfileSpec, left_out: Collection[str]) -> ProfileSpec:
 
 
 def _policies(
-    spec: ProfileSpec, registry: Registry, settings: Mapping[str, PluginSettings]
+    spec: ProfileSpec, registry: PluginRegistry, settings: Mapping[str, PluginSettings]
 ) -> tuple[PluginPolicy, ...]:
     found = []
     for name in sorted(spec.plugin_names):

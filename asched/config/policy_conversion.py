@@ -20,7 +20,7 @@ from asched.config.kube_scheduler import (
     decode_with_problems,
 )
 from asched.config.policy import LegacyExtender, Policy, PredicatePolicy, PriorityPolicy
-from asched.config.registry import Registry
+from asched.config.registry import PluginRegistry
 from asched.config.resolve import default_plugins
 from asched.framework.interface import ExtensionPoint
 from asched.framework.runtime.strict import Path, Problem, nearest, quote
@@ -143,7 +143,7 @@ class Conversion(NamedTuple):
     notices: list[Problem]
 
 
-def convert(policy: Policy, registry: Registry) -> tuple[Conversion, list[Problem]]:
+def convert(policy: Policy, registry: PluginRegistry) -> tuple[Conversion, list[Problem]]:
     """The policy in today's terms. With problems (unknown names, impossible extenders) the
     conversion does not count."""
     converter = _Converter(policy, registry)
@@ -155,7 +155,7 @@ def convert(policy: Policy, registry: Registry) -> tuple[Conversion, list[Proble
 
 
 class _Converter:
-    def __init__(self, policy: Policy, registry: Registry) -> None:
+    def __init__(self, policy: Policy, registry: PluginRegistry) -> None:
         self._policy = policy
         self._registry = registry
         self.notices: list[Problem] = []

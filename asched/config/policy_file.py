@@ -11,7 +11,7 @@ import yaml
 from asched.config.file import ConfigFileError, parse, read_text
 from asched.config.policy import KIND, decode_policy
 from asched.config.policy_conversion import convert
-from asched.config.registry import Registry
+from asched.config.registry import PluginRegistry
 from asched.config.yaml import Document, YamlError, parse_documents
 from asched.framework.runtime.strict import Problem
 
@@ -25,7 +25,7 @@ class ConvertedPolicy(NamedTuple):
     """What has no counterpart or is not quite the same, a line each."""
 
 
-def convert_policy(path: FilePath, registry: Registry) -> ConvertedPolicy:
+def convert_policy(path: FilePath, registry: PluginRegistry) -> ConvertedPolicy:
     """Read a policy, in JSON or YAML, and convert it.
 
     Raises :class:`ConfigFileError` with every mistake found.
@@ -33,7 +33,7 @@ def convert_policy(path: FilePath, registry: Registry) -> ConvertedPolicy:
     return convert_policy_text(read_text(path), str(path), registry)
 
 
-def convert_policy_text(text: str, name: str, registry: Registry) -> ConvertedPolicy:
+def convert_policy_text(text: str, name: str, registry: PluginRegistry) -> ConvertedPolicy:
     """As :func:`convert_policy`, from text; ``name`` stands for the file in messages."""
     document = _only_document(text, name)
     policy, problems = decode_policy(document.value)

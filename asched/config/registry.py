@@ -35,7 +35,7 @@ class _Offer(NamedTuple):
         return f"{self.distribution} {self.version}"
 
 
-class Registry:
+class PluginRegistry:
     """Plugins by name. :meth:`load` is the ``PluginLoader`` that a ``Profile`` takes."""
 
     def __init__(
@@ -56,12 +56,12 @@ class Registry:
             self._accept(name, plugin, PluginOrigin(name, distribution, version))
 
     @classmethod
-    def of(cls, *plugins: type[Plugin]) -> Registry:
+    def of(cls, *plugins: type[Plugin]) -> PluginRegistry:
         """A registry of these classes under their own names."""
         return cls({plugin.name: plugin for plugin in plugins})
 
     @classmethod
-    def discover(cls, search_path: Sequence[str] | None = None) -> Registry:
+    def discover(cls, search_path: Sequence[str] | None = None) -> PluginRegistry:
         """All plugins of the installed distributions (or of those found on ``search_path``)."""
         registry = cls()
         found: dict[str, list[_Offer]] = {}
@@ -73,12 +73,12 @@ class Registry:
         }
         return registry
 
-    def including(self, *plugins: type[Plugin]) -> Registry:
+    def including(self, *plugins: type[Plugin]) -> PluginRegistry:
         """A registry that has these classes as well, in place of any others of their names.
 
         Raises :class:`RegistryError` for a class that is no usable plugin.
         """
-        registry = Registry()
+        registry = PluginRegistry()
         registry._offers = self._offers
         registry._loaded, registry._origins = dict(self._loaded), dict(self._origins)
         for plugin in plugins:

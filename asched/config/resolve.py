@@ -19,7 +19,7 @@ from asched.config.kube_scheduler import (
     PluginSet,
     ProfileConfig,
 )
-from asched.config.registry import Registry
+from asched.config.registry import PluginRegistry
 from asched.framework.interface import ExtensionPoint, Plugin
 from asched.framework.runtime.profile import (
     PluginOrigin,
@@ -60,7 +60,7 @@ _DEFAULT_NAMES: Final = frozenset(ref.name for ref in DEFAULT_PLUGINS)
 _ALL: Final = "*"
 
 
-def default_plugins(registry: Registry) -> tuple[PluginRef, ...]:
+def default_plugins(registry: PluginRegistry) -> tuple[PluginRef, ...]:
     """What a profile enables at MultiPoint by default: of kube-scheduler's what is there."""
     return tuple(ref for ref in DEFAULT_PLUGINS if ref.name in registry)
 
@@ -78,7 +78,9 @@ class _MergedSet(NamedTuple):
     disabled: frozenset[str]
 
 
-def resolve(config: KubeSchedulerConfiguration, registry: Registry) -> tuple[ProfileSpec, ...]:
+def resolve(
+    config: KubeSchedulerConfiguration, registry: PluginRegistry
+) -> tuple[ProfileSpec, ...]:
     """Every profile with all defaults and merges applied; loads the plugins that are enabled.
 
     Raises :class:`ConfigurationError` with everything that is wrong with any profile.
@@ -100,7 +102,7 @@ class OptionalPlugins:
 
 def resolve_with_problems(
     config: KubeSchedulerConfiguration,
-    registry: Registry,
+    registry: PluginRegistry,
     optional: OptionalPlugins | None = None,
 ) -> tuple[tuple[ProfileSpec, ...], list[Problem]]:
     """As :func:`resolve`, with the problems as a value; the profiles count only without any."""
@@ -123,7 +125,11 @@ class _ProfileResolver:
     """The resolution of one profile; gathers problems on the way."""
 
     def __init__(
-        self, profile: ProfileConfig, registry: Registry, path: Path, optional: OptionalPlugins
+        self,
+        profile: ProfileConfig,
+        registry: PluginRegistry,
+        path: Path,
+        optional: OptionalPlugins,
     ) -> None:
         self._optional = optional
         self._profile = profile
@@ -316,7 +322,7 @@ def _as_json(args: msgspec.Struct) -> Any:
     return msgspec.json.decode(msgspec.json.encode(args, order="deterministic"))
 
 
-def _unavailable(name: str, registry: Registry) -> str | None:
+def _unavailable(name: str, registry: PluginRegistry) -> str | None:
     """What to say of a default plugin of kube-scheduler that this installation lacks."""
     if name in registry or name not in _DEFAULT_NAMES:
         return None
@@ -347,7 +353,7 @@ def _queue_order(spec: ProfileSpec) -> list[tuple[str, Any]]:
     return [(entry.name, spec.arguments.get(entry.name)) for entry in entries]
 
 
-def without_effect(config: KubeSchedulerConfiguration, registry: Registry) -> list[Problem]:
+def without_effect(config: KubeSchedulerConfiguration, registry: PluginRegistry) -> list[Problem]:
     """What is allowed but does nothing, and so is likely a slip.
 
     Disabling a plugin that nobody knows, and arguments for one that no extension point enables.

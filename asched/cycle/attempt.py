@@ -12,8 +12,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from asched.cycle.lottery import Best
-from asched.cycle.row_caches import Crowding
+from asched.cycle.lottery import BestNodes
+from asched.cycle.row_caches import NominatedFilterCache
 from asched.cycle.shape_answers import ShapeAnswers
 from asched.cycle.shape_cache import ShapeCache
 from asched.cycle.shape_scores import INFEASIBLE, ShapeScores
@@ -44,7 +44,7 @@ MIN_FEASIBLE_NODES = 100
 """A share of the nodes is never less than this many (``minFeasibleNodesToFind``)."""
 
 
-class OwnVerdicts(NamedTuple):
+class PodVerdicts(NamedTuple):
     """What a filter said to this pod alone, of every row."""
 
     rank: int
@@ -79,7 +79,7 @@ class Screening:
         self.shared = shared
         """What all like pods are told."""
         self._counted: Sequence[CountedStatus] | None = None
-        self.own: list[OwnVerdicts] = []
+        self.own: list[PodVerdicts] = []
         """What the others say."""
         self._findings: Findings | None = None
         self._feasible = shared.feasible
@@ -284,7 +284,7 @@ class Attempt:
                 continue
             verdicts = filter_nodes(plugin, state, self._pod, self._table)
             if verdicts.statuses:
-                screening.own.append(OwnVerdicts(rank, plugin.name, verdicts))
+                screening.own.append(PodVerdicts(rank, plugin.name, verdicts))
                 screening.feasible = np.greater(screening.feasible, verdicts.codes)
 
     def _may_take(self, nominated: str, screening: Screening) -> bool:
@@ -313,11 +313,13 @@ class Attempt:
         fit = Fit(self._profile, cluster, cluster.nominator, screening.state, self._pod)
         rows = cluster.nominator.rows()
         own = self._table.row_of(cluster.nominator.node_of(self._pod.key))
-        shared = self._answers.crowding(self._pod.priority) if fit.shareable else Crowding()
+        shared = (
+            self._answers.crowding(self._pod.priority) if fit.shareable else NominatedFilterCache()
+        )
         parts = [(shared, rows)]
         if own is not None:
             # Where the pod itself is nominated, a pod like it would find itself beside it.
-            parts = [(shared, rows[rows != own]), (Crowding(), rows[rows == own])]
+            parts = [(shared, rows[rows != own]), (NominatedFilterCache(), rows[rows == own])]
         findings = screening.findings
         for crowding, hosts in parts:
             refused = crowding.refused(fit, hosts, cluster.row_stamps)
@@ -371,7 +373,7 @@ class Attempt:
 
     # -- scoring ------------------------------------------------------------------------------
 
-    def best(self, screening: Screening, bonus: Int64Column | None = None) -> Best:
+    def best(self, screening: Screening, bonus: Int64Column | None = None) -> BestNodes:
         """The nodes with the highest total score. There must be a feasible row.
 
         ``bonus``, by row of the table, is added to the totals.
@@ -401,26 +403,26 @@ class Attempt:
 
     def _best_among(
         self, screening: Screening, shared: ShapeScores, nodes: Nodes, bonus: Int64Column | None
-    ) -> Best:
+    ) -> BestNodes:
         """Where the shared scores have to be normalised among just these nodes."""
         totals = self._score_rows(screening, shared, nodes).total
         if bonus is not None:
             totals = totals + bonus[screening.rows]
         return self._highest_of(screening, totals)
 
-    def _best_of_some(self, screening: Screening, shared: ShapeScores) -> Best:
+    def _best_of_some(self, screening: Screening, shared: ShapeScores) -> BestNodes:
         """Where the shared totals are good among just these nodes too, and nothing is added."""
         # Mostly some of the best of all nodes are among these.
         leading = shared.best(self._pod)
         mask = leading.mask & screening.feasible
         count = int(np.count_nonzero(mask))
         if count:
-            return Best(leading.score, mask, count)
+            return BestNodes(leading.score, mask, count)
         return highest(np.where(screening.feasible, shared.total(self._pod), INFEASIBLE))
 
     def _best_with_own(
         self, screening: Screening, nodes: Nodes, scorers: Sequence[Weighted], total: Int64Column
-    ) -> Best:
+    ) -> BestNodes:
         """Where something is added to the shared totals for this pod alone."""
         every = screening.count == self._table.size
         state, totals = screening.state, total if every else total[screening.rows]
@@ -430,12 +432,12 @@ class Attempt:
             totals = totals + (scores if weight == 1 else scores * weight)
         return highest(totals) if every else self._highest_of(screening, totals)
 
-    def _highest_of(self, screening: Screening, totals: Int64Column) -> Best:
+    def _highest_of(self, screening: Screening, totals: Int64Column) -> BestNodes:
         """The best by totals of the feasible rows alone."""
         rows, among = screening.rows, highest(totals)
         mask = np.zeros(self._table.size, np.bool_)
         mask[rows[among.mask]] = True
-        return Best(among.score, mask, among.count)
+        return BestNodes(among.score, mask, among.count)
 
     def score(self, screening: Screening) -> Scoring:
         """Run PreScore, Score and NormalizeScore for the feasible nodes, and keep it all.

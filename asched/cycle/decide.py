@@ -13,9 +13,9 @@ import msgspec
 import numpy as np
 
 from asched.cycle.attempt import Attempt, Screening
-from asched.cycle.extenders import Consultation, NobodyToConsult, consult
+from asched.cycle.extenders import ExtenderRound, NoExtenders, consult
 from asched.cycle.group_conditions import group_decisions
-from asched.cycle.lottery import Best, choose
+from asched.cycle.lottery import BestNodes, choose
 from asched.cycle.post_filter import (
     as_recorded,
     check_keys,
@@ -165,7 +165,7 @@ class Decider:
         if isinstance(bonus, ExtenderAsked):
             return bonus
         if screening.count == 1:
-            best = Best(0, screening.feasible, 1)
+            best = BestNodes(0, screening.feasible, 1)
         else:
             best = attempt.best(screening, bonus)
         row = choose(best, cluster.nodes, cluster.seed, info.uid, number, cluster.lottery)
@@ -182,7 +182,7 @@ class Decider:
         return self._reserve_and_permit(profile, info, screening, decision)
 
     def _screen(
-        self, attempt: Attempt, consultation: Consultation | NobodyToConsult, info: PodInfo
+        self, attempt: Attempt, consultation: ExtenderRound | NoExtenders, info: PodInfo
     ) -> Screening | ExtenderAsked:
         """What plugins and extenders leave: of the nominated node, or else of all."""
         # What was asked about may be outside the share whose turn it is now.
@@ -255,7 +255,7 @@ class Decider:
         info: PodInfo,
         number: int,
         screening: Screening,
-        consultation: Consultation | NobodyToConsult,
+        consultation: ExtenderRound | NoExtenders,
     ) -> Decision:
         if OBSERVATION.calls is not None:
             OBSERVATION.calls.enter("PostFilter")

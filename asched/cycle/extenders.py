@@ -21,16 +21,16 @@ from asched.framework.runtime.extenders import (
     AttemptPausedError,
     ExtenderFailureError,
     ExtenderVerb,
-    Outsider,
+    ExternalEvaluator,
     PreemptionCandidate,
 )
 from asched.framework.runtime.profile import Profile
 from asched.state.cluster import ClusterState
-from asched.state.inquiries import FilterAnswers, Inquiry, mask_of, packed
+from asched.state.inquiries import FilterAnswers, PendingEvaluation, mask_of, packed
 from asched.state.records import ExtenderAsked
 
 
-class Consultation:
+class ExtenderRound:
     """The extenders that are interested in one attempt's pod, and what they said so far."""
 
     def __init__(self, cluster: ClusterState, profile: Profile, pod: PodInfo, attempt: int) -> None:
@@ -52,8 +52,8 @@ class Consultation:
         """Whether this attempt has asked before."""
         return self._known is not None
 
-    def _answers(self) -> Inquiry:
-        return self._known or Inquiry(self._pod.uid, self._attempt)
+    def _answers(self) -> PendingEvaluation:
+        return self._known or PendingEvaluation(self._pod.uid, self._attempt)
 
     def _ask(
         self, verb: ExtenderVerb, extenders: Sequence[int], nodes: BoolColumn, examined: int = 0
@@ -159,8 +159,8 @@ class Consultation:
         )  # fmt: skip
 
 
-class NobodyToConsult:
-    """The :class:`Consultation` of an attempt where there are no extenders."""
+class NoExtenders:
+    """The :class:`ExtenderRound` of an attempt where there are no extenders."""
 
     begun = False
 
@@ -178,14 +178,14 @@ class NobodyToConsult:
         raise RuntimeError("an attempt is paused for an extender, and there is none") from paused
 
 
-_NOBODY = NobodyToConsult()
+_NOBODY = NoExtenders()
 
 
 def consult(
     cluster: ClusterState, profile: Profile, pod: PodInfo, attempt: int
-) -> Consultation | NobodyToConsult:
+) -> ExtenderRound | NoExtenders:
     """Whoever has a say in the attempt beside the plugins."""
-    return Consultation(cluster, profile, pod, attempt) if cluster.outsiders else _NOBODY
+    return ExtenderRound(cluster, profile, pod, attempt) if cluster.outsiders else _NOBODY
 
 
 def _restrict(screening: Screening, left: BoolColumn) -> None:
@@ -197,7 +197,10 @@ class _Review:
     """The :class:`~asched.framework.runtime.extenders.CandidateReview` of one attempt."""
 
     def __init__(
-        self, cluster: ClusterState, answers: Inquiry, reviewers: Sequence[tuple[int, Outsider]]
+        self,
+        cluster: ClusterState,
+        answers: PendingEvaluation,
+        reviewers: Sequence[tuple[int, ExternalEvaluator]],
     ) -> None:
         self._cluster = cluster
         self._answers = answers

@@ -20,8 +20,8 @@ from asched.framework.pod_groups import (
     GANG_SCHEDULING,
     SETTLED,
     UNSETTLED,
+    MemberStatus,
     PodGroupKey,
-    Standing,
     find_group,
     group_of,
     min_count,
@@ -176,7 +176,7 @@ class _Room:
         standing = self._standings.get(guest.key)
         if standing is None:
             return guest.priority >= self._most_important.priority
-        return standing is Standing.AWAITING_ROOM and guest.uid != self._info.uid
+        return standing is MemberStatus.AWAITING_ROOM and guest.uid != self._info.uid
 
     def _fill(self, rows: RowArray) -> None:
         """Vacate these rows, some at a time, until enough members are placed on them."""

@@ -13,8 +13,8 @@ from asched.framework.pod_groups import (
     GANG_SCHEDULING,
     HOPEFUL,
     POD_GROUP_SCHEDULED,
+    MemberStatus,
     PodGroupKey,
-    Standing,
     group_of,
     siblings,
 )
@@ -72,7 +72,7 @@ def _condition(
         return None
     if isinstance(decision, PermitAllowed):
         return _SCHEDULED
-    placed = members.count(Standing.PLACED)
+    placed = members.count(MemberStatus.PLACED)
     if isinstance(decision, Assigned):
         complete = not decision.holds and placed + 1 >= found.min_count
         return _SCHEDULED if complete else None

@@ -14,7 +14,7 @@ import numpy as np
 
 from asched.cycle.attempt import Attempt, PluginScores, Screening
 from asched.cycle.decide import NO_NODES, fit_message, left_alone
-from asched.cycle.extenders import Consultation
+from asched.cycle.extenders import ExtenderRound
 from asched.cycle.post_filter import post_filter
 from asched.cycle.shape_cache import ShapeCache
 from asched.framework.pod_info import PodInfo
@@ -163,7 +163,7 @@ class _Inspector:
         self._attempt = Attempt(cluster, profile, pod, ShapeCache(cluster.nodes))
         queued = cluster.queue.find(pod.key)
         number = 0 if queued is None else queued.attempts + 1
-        self._consultation = Consultation(cluster, profile, pod, number)
+        self._consultation = ExtenderRound(cluster, profile, pod, number)
         self._awaits_extender = False
 
     def inspection(self) -> Inspection:

@@ -18,7 +18,7 @@ from asched.state.records import Lottery
 
 
 @dataclass(slots=True)
-class Best:
+class BestNodes:
     """The nodes with the highest score."""
 
     score: int
@@ -33,7 +33,7 @@ class Best:
         return np.flatnonzero(self.mask)
 
 
-class Tickets(Protocol):
+class TieBreakKeys(Protocol):
     """The tickets of all nodes."""
 
     @property
@@ -51,7 +51,12 @@ _DRAWS = 64
 
 
 def choose(
-    best: Best, table: Tickets, seed: int, uid: str, attempt: int, how: Lottery = Lottery.SAMPLE
+    best: BestNodes,
+    table: TieBreakKeys,
+    seed: int,
+    uid: str,
+    attempt: int,
+    how: Lottery = Lottery.SAMPLE,
 ) -> int:
     """The row of one of the best nodes."""
     if best.count == 1:
@@ -64,7 +69,7 @@ def choose(
     return _shuffled(best.rows, table.tickets, first)
 
 
-def _sampled(best: Best, order: RowArray, number: int) -> int | None:
+def _sampled(best: BestNodes, order: RowArray, number: int) -> int | None:
     """The first of the best among so many drawn from all; None where there was none.
 
     Each has the same chance, as every draw is from all.

@@ -79,7 +79,7 @@ def check_post_filter(plugin: PostFilterPlugin, answer: PostFilterResult) -> Non
         raise unusable(plugin.name, "PostFilter", error) from error
 
 
-class Outcome(NamedTuple):
+class PostFilterOutcome(NamedTuple):
     """What came of asking PostFilter plugins."""
 
     result: PostFilterResult
@@ -89,7 +89,7 @@ class Outcome(NamedTuple):
 
 def post_filter(
     cluster: ClusterState, profile: Profile, info: PodInfo, screening: Screening
-) -> Outcome:
+) -> PostFilterOutcome:
     """Ask PostFilter plugins in order until one made room, or one answered that nothing will
     (``RunPostFilterPlugins``). Raises :class:`PluginFailure` for a plugin that raises, and
     :class:`AttemptPausedError` where an extender is to be asked about preemption first.
@@ -102,7 +102,7 @@ def post_filter(
         # Preemption tries the pod against all filters of the profile but for those skipped.
         screening.state.skip_filter |= profile.left_out
     for plugin in profile.post_filter:
-        refused = RefusedNodes(cluster, screening)
+        refused = RejectedNodeStatuses(cluster, screening)
         try:
             result = ask(
                 PostFilterResult, plugin, "PostFilter", plugin.post_filter, screening.state, info,
@@ -114,7 +114,7 @@ def post_filter(
         if result.status.is_success:
             why = preempts_in_vain(cluster, profile, info, screening)
             if not why:
-                return Outcome(result)
+                return PostFilterOutcome(result)
             # As in kube-scheduler what one pod of a group found is dropped where the group fails.
             cluster.permits.hear_only(said)
             reasons.append(why)
@@ -122,21 +122,21 @@ def post_filter(
             continue
         if result.status.code is Code.UNSCHEDULABLE_AND_UNRESOLVABLE:
             # The plugin is sure: no other is asked, and its words are what is said.
-            return Outcome(result, in_vain)
+            return PostFilterOutcome(result, in_vain)
         if not result.status.is_rejection:
             # So it is after an error, which does not fail the attempt: the pod is unschedulable as
             # before.
             result = PostFilterResult(Status.unschedulable(*result.status.reasons))
-            return Outcome(result, in_vain)
+            return PostFilterOutcome(result, in_vain)
         reasons.extend(result.status.reasons)
         at_once = at_once or result.at_once
         if result.nominated_node is not None:
             nominated = result.nominated_node
     result = PostFilterResult(Status.unschedulable(*reasons), nominated, at_once=at_once)
-    return Outcome(result, in_vain)
+    return PostFilterOutcome(result, in_vain)
 
 
-class RefusedNodes:
+class RejectedNodeStatuses:
     """Why nodes were refused, for PostFilter plugins."""
 
     def __init__(self, cluster: ClusterState, screening: Screening) -> None:

@@ -27,7 +27,7 @@ Refusal = tuple[int, Status]
 """The first row filter that refuses, by its rank, and its status."""
 
 
-class Judgement:
+class UtilizationEntry:
     """What is said of nodes that are equally full. Filled in as it is asked for."""
 
     __slots__ = ("filtered", "refusal", "scored", "scores", "total")
@@ -44,23 +44,23 @@ class Judgement:
         """The weighted sum of :attr:`scores`, where nobody normalises them and all are in range."""
 
 
-class Judgements:
+class UtilizationCache:
     """By the table's number for how full a node is. Memory, not state."""
 
     __slots__ = ("_known", "_table")
 
     def __init__(self, table: NodeTable) -> None:
         self._table = table
-        self._known: dict[int, Judgement] = {}
+        self._known: dict[int, UtilizationEntry] = {}
 
-    def of(self, row: int) -> Judgement:
+    def of(self, row: int) -> UtilizationEntry:
         """The judgement on nodes as full as that of the row is now."""
         fullness = self._table.fullness_on(row)
         known = self._known.get(fullness)
         if known is None:
             if len(self._known) == _MOST_JUDGEMENTS:
                 self._known.clear()
-            known = self._known[fullness] = Judgement()
+            known = self._known[fullness] = UtilizationEntry()
         return known
 
     def forget(self) -> None:
@@ -71,7 +71,7 @@ class Judgements:
 _MOST_STATUSES = 4096
 
 
-class Crowding:
+class NominatedFilterCache:
     """For pods of one shape and priority. Memory, not state."""
 
     __slots__ = ("_known", "found")

@@ -10,7 +10,7 @@ import msgspec
 
 from asched.cycle.attempt import Attempt
 from asched.cycle.decide import NO_NODES, fit_message
-from asched.cycle.lottery import Best
+from asched.cycle.lottery import BestNodes
 from asched.cycle.post_filter import post_filter
 from asched.cycle.shape_cache import ShapeCache
 from asched.framework.pod_info import PodInfo
@@ -20,7 +20,7 @@ from asched.state.cluster import ClusterState
 from asched.state.records import ShadowCompared
 
 
-class Answer(msgspec.Struct, frozen=True):
+class ShadowDecision(msgspec.Struct, frozen=True):
     """Our own decision, with every node that ties left open."""
 
     best: tuple[str, ...] = ()
@@ -38,18 +38,18 @@ class Answer(msgspec.Struct, frozen=True):
         return not self.best and self.message == other.message
 
 
-class Answering:
+class ShadowDecider:
     """Answers from one state. All nodes are looked at, and extenders are never asked."""
 
     def __init__(self, state: ClusterState) -> None:
         self._state = state
         self._cache = ShapeCache(state.nodes)
 
-    def answer(self, info: PodInfo) -> Answer:
+    def answer(self, info: PodInfo) -> ShadowDecision:
         """What an attempt for the pod would find now. A plugin that fails is the message."""
         state = self._state
         if not state.nodes.cluster_size:
-            return Answer(message=NO_NODES)
+            return ShadowDecision(message=NO_NODES)
         profile = state.profiles[info.pod.spec.scheduler_name]
         try:
             attempt = Attempt(state, profile, info, self._cache)
@@ -58,14 +58,14 @@ class Answering:
             )
             if not screening.count:
                 result, _ = post_filter(state, profile, info, screening)
-                return Answer(message=fit_message(state, screening, result.status.message))
-            best = Best(0, screening.feasible, 1)
+                return ShadowDecision(message=fit_message(state, screening, result.status.message))
+            best = BestNodes(0, screening.feasible, 1)
             if screening.count > 1:
                 best = attempt.best(screening)
         except (PluginFailure, AttemptPausedError) as failure:
-            return Answer(message=str(failure))
+            return ShadowDecision(message=str(failure))
         names = sorted(state.nodes.names[row] for row in best.rows.tolist())
-        return Answer(tuple(names), best.score, screening.count)
+        return ShadowDecision(tuple(names), best.score, screening.count)
 
     def compared(
         self, number: int, info: PodInfo, node: str = "", message: str = ""

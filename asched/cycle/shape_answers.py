@@ -13,7 +13,7 @@ from typing import cast
 
 import numpy as np
 
-from asched.cycle.row_caches import Crowding, Judgements, Refusal, WatchedNodes
+from asched.cycle.row_caches import NominatedFilterCache, Refusal, UtilizationCache, WatchedNodes
 from asched.cycle.shape_scores import FEW_ROWS, PATCH_SHARE, ShapeScores
 from asched.framework.cycle_state import CycleState
 from asched.framework.interface import (
@@ -55,7 +55,7 @@ class ShapeAnswers:
         self.pre_filter: dict[str, PreFilterResult] = {}
         self._set_findings(0)
         self._layout = self._cursor = self._objects_cursor = -1
-        self._judgements = Judgements(table)
+        self._judgements = UtilizationCache(table)
         self._scores = ShapeScores(profile, self.state, table, self._watched, self._judgements)
         self.rejected = False
         """A shared PreFilter turned the shape away (or failed): filters are not run."""
@@ -64,7 +64,7 @@ class ShapeAnswers:
         self.plain = True
         """All shared PreFilters answered Success for all nodes, or Skip."""
         self._counted: Sequence[CountedStatus] | None = None
-        self._crowding: dict[int, Crowding] = {}
+        self._crowding: dict[int, NominatedFilterCache] = {}
         self._run_pre_filters(pod)
 
     def _set_findings(self, size: int) -> None:
@@ -284,12 +284,12 @@ class ShapeAnswers:
             self._counted = [*self.findings.counted(self._table.alive)]
         return self._counted
 
-    def crowding(self, priority: int) -> Crowding:
+    def crowding(self, priority: int) -> NominatedFilterCache:
         """What was found of nodes with nominated pods, for pods of this priority."""
         if priority not in self._crowding:
             if len(self._crowding) == _MOST_PRIORITIES:
                 self._crowding.clear()
-            self._crowding[priority] = Crowding()
+            self._crowding[priority] = NominatedFilterCache()
         return self._crowding[priority]
 
     def scores(self, pod: PodInfo) -> ShapeScores:

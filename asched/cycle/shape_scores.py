@@ -12,9 +12,9 @@ from typing import cast
 
 import numpy as np
 
-from asched.cycle.lottery import Best
-from asched.cycle.row_caches import Judgement, Judgements, WatchedNodes
-from asched.cycle.top_scores import Leaders, Standings
+from asched.cycle.lottery import BestNodes
+from asched.cycle.row_caches import UtilizationCache, UtilizationEntry, WatchedNodes
+from asched.cycle.top_scores import ScoreTable, TopScores
 from asched.framework.cycle_state import CycleState
 from asched.framework.interface import Scope, ScoreAllPlugin, ScorePlugin
 from asched.framework.nodes import MAX_NODE_SCORE, BoolColumn, Int64Column, Nodes, RowArray
@@ -53,7 +53,7 @@ class ShapeScores:
         state: CycleState,
         table: NodeTable,
         watched: WatchedNodes,
-        judgements: Judgements,
+        judgements: UtilizationCache,
     ) -> None:
         """``state`` is what shared PreFilters wrote and shared PreScores will add to; they are shown
         ``watched`` for the nodes."""
@@ -66,9 +66,9 @@ class ShapeScores:
         """Raw scores by plugin, for all rows; empty until asked for."""
         self._feasible: BoolColumn = np.zeros(0, np.bool_)
         self._count = 0
-        self._leaders: Leaders | None = None
+        self._leaders: TopScores | None = None
         """The weighted sums of the scores; None where they are to be summed up anew."""
-        self._standings = Standings()
+        self._standings = ScoreTable()
         self._steady = False
         self._normalized_part = np.zeros(0, np.int64)
         self._fixed_part: Int64Column | None = None
@@ -223,7 +223,7 @@ class ShapeScores:
         else:
             self._leaders.set(row, self._fixed().item(row) + judgement.total)
 
-    def _judged(self, pod: PodInfo, row: int) -> Judgement:
+    def _judged(self, pod: PodInfo, row: int) -> UtilizationEntry:
         """What row scorers that go by amounts say."""
         judgement = self._judgements.of(row)
         if not judgement.scored:
@@ -285,7 +285,7 @@ class ShapeScores:
         self._summed(pod)
         return self._steady
 
-    def _summed(self, pod: PodInfo) -> Leaders:
+    def _summed(self, pod: PodInfo) -> TopScores:
         if self._leaders is None:
             everywhere = self._count == self._table.size
             feasible = slice(None) if everywhere else np.flatnonzero(self._feasible)
@@ -304,17 +304,17 @@ class ShapeScores:
                     part[feasible] += normalized(plugin, self._state, pod, raw) * weight
             self._normalized_part, self._fixed_part = part, None
             total = self._sum(slice(None))
-            self._leaders = Leaders(
+            self._leaders = TopScores(
                 total if everywhere else np.where(self._feasible, total, INFEASIBLE)
             )
         return self._leaders
 
-    def best(self, pod: PodInfo) -> Best:
+    def best(self, pod: PodInfo) -> BestNodes:
         """The feasible nodes with the highest :meth:`total`. Good until the next change. Raises
         :class:`PluginFailure`."""
         return self._summed(pod).best
 
-    def best_with(self, scorer: Weighted, state: CycleState, pod: PodInfo) -> Best | None:
+    def best_with(self, scorer: Weighted, state: CycleState, pod: PodInfo) -> BestNodes | None:
         """As :meth:`best`, with a plugin's scores added; None where there is no quick way to that."""
         return self._standings.best(self._summed(pod), scorer, state, pod)
 

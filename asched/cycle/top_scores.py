@@ -18,7 +18,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from asched.cycle.lottery import Best
+from asched.cycle.lottery import BestNodes
 from asched.framework.change_log import ChangeLog
 from asched.framework.cycle_state import CycleState
 from asched.framework.memo import Memo
@@ -29,15 +29,15 @@ from asched.framework.runtime.plugin_calls import call, normalized, scores_by_cl
 from asched.framework.runtime.profile import Weighted
 
 
-def highest(totals: Int64Column) -> Best:
+def highest(totals: Int64Column) -> BestNodes:
     """The rows with the highest of these totals. There must be one."""
     # Half the time that max() takes.
     score = totals.item(totals.argmax())
     mask = totals == score
-    return Best(score, mask, int(np.count_nonzero(mask)))
+    return BestNodes(score, mask, int(np.count_nonzero(mask)))
 
 
-class Leaders:
+class TopScores:
     """A column of totals and the best of its rows."""
 
     __slots__ = ("_best", "moved", "totals")
@@ -47,7 +47,7 @@ class Leaders:
         """By row. To be changed by :meth:`set` and :meth:`set_many` alone."""
         self.moved: ChangeLog[int] = ChangeLog()
         """Rows whose total became another one."""
-        self._best: Best | None = None
+        self._best: BestNodes | None = None
 
     def set(self, row: int, total: int) -> None:
         """The row's total is another one now."""
@@ -75,7 +75,7 @@ class Leaders:
         self.moved.forget()
 
     @property
-    def best(self) -> Best:
+    def best(self) -> BestNodes:
         """Good until the next change. There must be a row with a total."""
         if self._best is None:
             self._best = highest(self.totals)
@@ -119,7 +119,7 @@ class Groups:
 
     def __init__(self, classes: NodeClasses) -> None:
         self._classes = classes
-        self._leaders: Leaders | None = None
+        self._leaders: TopScores | None = None
         self._cursors = (0, 0)
         self._number: dict[tuple[int, int], int] = {}
         """Groups by class and total; empty where nothing is grouped."""
@@ -130,7 +130,7 @@ class Groups:
         self._total_of: Int64Column = np.zeros(_OUT, np.int64)
         self._count_of: Int64Column = np.zeros(_OUT, np.int64)
 
-    def best(self, leaders: Leaders, scores_of: ScoresOf) -> Best | None:
+    def best(self, leaders: TopScores, scores_of: ScoresOf) -> BestNodes | None:
         """The feasible nodes with the highest sum; there must be one. None where nodes are not grouped:
         too many differ, or these totals are asked about for the first time, and maybe the last."""
         if not self._follow(leaders):
@@ -147,9 +147,9 @@ class Groups:
         mask: BoolColumn = self._group_of == leading[0]
         for group in leading[1:]:
             mask |= self._group_of == group
-        return Best(score, mask, sum([self._count_of.item(group) for group in leading]))
+        return BestNodes(score, mask, sum([self._count_of.item(group) for group in leading]))
 
-    def _follow(self, leaders: Leaders) -> bool:
+    def _follow(self, leaders: TopScores) -> bool:
         """Bring every row into its group, if that can be done."""
         moved = self._moved(leaders)
         self._leaders, cursors = leaders, self._cursors
@@ -165,7 +165,7 @@ class Groups:
                 self._move(row)
         return bool(self._number)
 
-    def _moved(self, leaders: Leaders) -> list[int] | None:
+    def _moved(self, leaders: TopScores) -> list[int] | None:
         """The rows that may belong elsewhere by now; None where nobody can tell."""
         if leaders is not self._leaders:
             return None
@@ -225,7 +225,7 @@ class Groups:
             self._present = None
 
 
-class Standings:
+class ScoreTable:
     """The groups for the classes asked about lately. Memory, not state."""
 
     __slots__ = ("_known",)
@@ -234,8 +234,8 @@ class Standings:
         self._known: Memo[NodeClasses, Groups] = Memo(_MOST_CLASSES)
 
     def best(
-        self, leaders: Leaders, scorer: Weighted, state: CycleState, pod: PodInfo
-    ) -> Best | None:
+        self, leaders: TopScores, scorer: Weighted, state: CycleState, pod: PodInfo
+    ) -> BestNodes | None:
         """The feasible nodes with the highest total, the plugin's scores added; there must be one. None
         where it does not tell nodes by classes, or grouping them does not pay. Raises PluginFailure."""
         plugin, weight = scorer

@@ -14,7 +14,7 @@ from anyio.abc import TaskGroup
 from asched import __version__
 from asched.batch.registry import SessionRegistry
 from asched.config.file import Configuration
-from asched.config.registry import Registry
+from asched.config.registry import PluginRegistry
 from asched.config.settings import PluginLimits
 from asched.daemon.effects.dispatcher import Effects
 from asched.daemon.effects.extenders import ExtenderPool
@@ -22,14 +22,14 @@ from asched.daemon.engine.checkpoints import Checkpoints
 from asched.daemon.engine.commits import Commits
 from asched.daemon.engine.engine import Engine, EngineLimits
 from asched.daemon.engine.inbox import Inbox
-from asched.daemon.engine.runtime import Machine
-from asched.daemon.ha.follower import HeldWatch, Start
-from asched.daemon.ha.leadership import Leadership, Office
-from asched.daemon.plugin_host.evaluator import OutsidePlugins
+from asched.daemon.engine.runtime import Runtime
+from asched.daemon.ha.follower import BufferedWatch, Start
+from asched.daemon.ha.leadership import Leadership, LeadershipController
+from asched.daemon.plugin_host.evaluator import ExternalPlugins
 from asched.daemon.reload.reconfiguring import (
+    ConfigApplied,
     Reconfigurer,
     Running,
-    TakenUp,
     annotations_read,
     profiles_record,
     watched_for,
@@ -50,10 +50,10 @@ from asched.journal.errors import (
     JournalIOError,
 )
 from asched.journal.store import JournalStore
-from asched.kube.changes import Sink
+from asched.kube.changes import ChangeSink
 from asched.kube.client import NO_RETRY, ApiClient
-from asched.kube.errors import ApiError, NoAnswerError
-from asched.kube.events import EventRecorder, EventSettings
+from asched.kube.errors import ApiError, NoResponseError
+from asched.kube.events import EventRecorder, EventRecorderSettings
 from asched.kube.extenders import HttpExtender
 from asched.kube.reflector import ClusterWatch
 from asched.kube.timing import Backoff, RetryPolicy
@@ -98,7 +98,7 @@ class Daemon(NamedTuple):
     events: EventRecorder | None
     watch: ClusterWatch
     inbox: Inbox
-    take_up: Callable[[Configuration], Awaitable[TakenUp]]
+    take_up: Callable[[Configuration], Awaitable[ConfigApplied]]
     """Decides by another configuration from now on: :meth:`Reconfigurer.take_up`."""
 
     def checks(self) -> list[Check]:
@@ -121,11 +121,11 @@ class Daemon(NamedTuple):
 @asynccontextmanager
 async def running_daemon(
     configuration: Configuration,
-    registry: Registry,
+    registry: PluginRegistry,
     client: ApiClient,
     journal: JournalStore,
     metrics: Metrics | None = None,
-    machine: Machine | None = None,
+    machine: Runtime | None = None,
     *,
     leadership: Leadership | None = None,
     start: Start | None = None,
@@ -140,7 +140,7 @@ async def running_daemon(
     With ``leadership`` it is a standby that observes and records, until it leads; with ``start``
     as well it leads already.
     """
-    metrics, machine = metrics or Metrics(), machine or Machine.of_this_process()
+    metrics, machine = metrics or Metrics(), machine or Runtime.of_this_process()
     standby = leadership is not None and start is None
     if start is None:
         start = await _start(journal, registry, machine, patient=leadership is not None)
@@ -149,7 +149,7 @@ async def running_daemon(
         journal, start.fold.state, machine, every=every, last_seq=start.kept_seq
     )
     limits = PluginLimits(configuration.settings.plugins)
-    plugins = OutsidePlugins(start.fold.state, registry.load, limits)
+    plugins = ExternalPlugins(start.fold.state, registry.load, limits)
     async with aclosing(plugins), anyio.create_task_group() as tasks:
         extenders = ExtenderPool(tasks, client.clock)
         parts = _Parts(
@@ -163,7 +163,7 @@ async def running_daemon(
         _record_start(configuration, daemon, None if standby else start.epoch)
         office = None
         if leadership is not None:
-            office = Office(
+            office = LeadershipController(
                 leadership, daemon.engine, daemon.inbox, start.epoch, shared=start.held is not None
             )
         async with anyio.create_task_group() as watching:
@@ -194,7 +194,7 @@ async def _finish(daemon: Daemon, checkpoints: Checkpoints | None) -> None:
 
 
 async def _start(
-    journal: JournalStore, registry: Registry, machine: Machine, *, patient: bool
+    journal: JournalStore, registry: PluginRegistry, machine: Runtime, *, patient: bool
 ) -> Start:
     # First the claim, then the fold: after it nobody else can append.
     epoch = await _claim(journal, machine, patient=patient)
@@ -203,7 +203,7 @@ async def _start(
     return Start(fold, next_seq, kept_seq, epoch)
 
 
-async def _claim(journal: JournalStore, machine: Machine, *, patient: bool) -> int:
+async def _claim(journal: JournalStore, machine: Runtime, *, patient: bool) -> int:
     """The epoch. ``patient``: of several, where one that gave its leadership up because it could not
     write comes back as a standby, and waits until it can."""
     while True:
@@ -216,7 +216,9 @@ async def _claim(journal: JournalStore, machine: Machine, *, patient: bool) -> i
         await machine.clock.sleep(_CLAIM_RETRY_S)
 
 
-async def _run_engine(engine: Engine, watching: anyio.CancelScope, office: Office | None) -> None:
+async def _run_engine(
+    engine: Engine, watching: anyio.CancelScope, office: LeadershipController | None
+) -> None:
     try:
         await engine.run()
     except JournalError as error:
@@ -231,7 +233,7 @@ async def _run_engine(engine: Engine, watching: anyio.CancelScope, office: Offic
     watching.cancel()
 
 
-async def _watch(client: ApiClient, daemon: Daemon, held: HeldWatch | None) -> None:
+async def _watch(client: ApiClient, daemon: Daemon, held: BufferedWatch | None) -> None:
     if held is None:
         await watch_from_first_answer(client, daemon.watch)
     else:
@@ -256,7 +258,7 @@ async def _first_answer(client: ApiClient) -> None:
             )
         except ApiError:
             return
-        except NoAnswerError as error:
+        except NoResponseError as error:
             now_s = client.clock.monotonic_s()
             if now_s - complained_at_s >= _FIRST_ANSWER_COMPLAINT_S:
                 complained_at_s = now_s
@@ -289,15 +291,15 @@ class _Parts(NamedTuple):
     """What a daemon is made from."""
 
     configuration: Configuration
-    registry: Registry
+    registry: PluginRegistry
     client: ApiClient
     journal: JournalStore
     metrics: Metrics
     tasks: TaskGroup
-    machine: Machine
+    machine: Runtime
     extenders: ExtenderPool
     checkpoints: Checkpoints
-    plugins: OutsidePlugins
+    plugins: ExternalPlugins
     leadership: Leadership | None
     standby: bool
 
@@ -381,7 +383,7 @@ def _effects(
 
 
 def cluster_watch(
-    configuration: Configuration, client: ApiClient, sink: Sink, load: PluginLoader
+    configuration: Configuration, client: ApiClient, sink: ChangeSink, load: PluginLoader
 ) -> ClusterWatch:
     """A watch of all that the configuration has a use for."""
     profiles, sessions = configuration.profiles, configuration.sessions
@@ -411,7 +413,7 @@ def _event_recorder(parts: _Parts) -> EventRecorder | None:
         *(profile.scheduler_name for profile in parts.configuration.profiles),
         *(session.scheduler_name for session in parts.configuration.sessions),
     )
-    limit = EventSettings(queue_limit=settings.queue_limit)
+    limit = EventRecorderSettings(queue_limit=settings.queue_limit)
     events = EventRecorder(parts.client, names[0], parts.machine.instance, limit)
     parts.tasks.start_soon(events.run)
     return events

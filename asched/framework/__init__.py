@@ -92,8 +92,8 @@ from asched.framework.nodes import (
 from asched.framework.pod_groups import (
     AnyPodGroup,
     GroupMembers,
+    MemberStatus,
     PodGroupKey,
-    Standing,
     find_group,
     group_of,
     min_count,
@@ -262,7 +262,7 @@ __all__ = [
     "Selector",
     "Session",
     "SessionPlugin",
-    "Standing",
+    "MemberStatus",
     "StateKey",
     "Statement",
     "Status",

@@ -19,7 +19,7 @@ order itself, and is tried again as soon as one of its siblings gets a place."""
 
 GANG_ROOM = "GangRoom"
 """What stands for its siblings among the plugins that rejected a pod that would have preempted for a gang
-that stays incomplete (:attr:`Standing.IN_VAIN`). Anything may help one of them, so every event wakes
+that stays incomplete (:attr:`MemberStatus.IN_VAIN`). Anything may help one of them, so every event wakes
 the pod, after its backoff."""
 
 POD_GROUP_SCHEDULED = "PodGroupScheduled"
@@ -79,7 +79,7 @@ def min_count(group: AnyPodGroup) -> int:
     return group.min_count if isinstance(group, PodGroup) else group.spec.min_member
 
 
-class Standing(Enum):
+class MemberStatus(Enum):
     """Where a member of a group stands."""
 
     READY = "ready"
@@ -102,16 +102,16 @@ class Standing(Enum):
     """Being deleted: it counts for nothing any more."""
 
 
-SETTLED = (Standing.AWAITING_ROOM, Standing.WAITING, Standing.PLACED)
+SETTLED = (MemberStatus.AWAITING_ROOM, MemberStatus.WAITING, MemberStatus.PLACED)
 """Members that have a place, or for which room is being made."""
 
-HOPEFUL = (Standing.READY, Standing.ASLEEP, *SETTLED)
+HOPEFUL = (MemberStatus.READY, MemberStatus.ASLEEP, *SETTLED)
 """Those, and members that may get a place when they are tried."""
 
-REFUSED = (Standing.REFUSED, Standing.IN_VAIN)
+REFUSED = (MemberStatus.REFUSED, MemberStatus.IN_VAIN)
 """Members for whose sake no other is tried: only they themselves, once something changes for them."""
 
-UNSETTLED = (Standing.READY, Standing.ASLEEP, Standing.IN_VAIN)
+UNSETTLED = (MemberStatus.READY, MemberStatus.ASLEEP, MemberStatus.IN_VAIN)
 """Members without a place, of which nothing says that there would be none if room were made."""
 
 
@@ -119,14 +119,14 @@ class GroupMembers(Protocol):
     """The pods of one group that are not finished."""
 
     @property
-    def standings(self) -> Mapping[str, Standing]:
+    def standings(self) -> Mapping[str, MemberStatus]:
         """By the pod's key."""
 
-    def count(self, *standings: Standing) -> int:
+    def count(self, *standings: MemberStatus) -> int:
         """How many members stand so. Takes no longer for more members."""
 
 
-def siblings(members: GroupMembers, key: str, standings: Sequence[Standing]) -> int:
+def siblings(members: GroupMembers, key: str, standings: Sequence[MemberStatus]) -> int:
     """How many members other than the pod of that key stand so. A pod that is being tried is none of
     them, whatever became of it before."""
     return members.count(*standings) - (members.standings.get(key) in standings)

@@ -96,7 +96,7 @@ class PodGroupPhase(StrEnum):
     UNKNOWN = "Unknown"
 
 
-class PodGroupCondition(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
+class SessionPodGroupCondition(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """A condition of a PodGroup as it is to be written."""
 
     type: str
@@ -115,7 +115,7 @@ class PodGroupOutcome(msgspec.Struct, frozen=True, omit_defaults=True, gc=False)
     running: int = 0
     succeeded: int = 0
     failed: int = 0
-    conditions: tuple[PodGroupCondition, ...] = ()
+    conditions: tuple[SessionPodGroupCondition, ...] = ()
     native: bool = False
     """It is Kubernetes' own PodGroup, not a custom resource."""
 
@@ -128,7 +128,7 @@ class UnschedulablePod(msgspec.Struct, frozen=True, gc=False):
     message: str
 
 
-class EventType(StrEnum):
+class SessionEventType(StrEnum):
     NORMAL = "Normal"
     WARNING = "Warning"
 
@@ -139,7 +139,7 @@ class SessionEvent(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     kind: str
     """``Pod`` or ``PodGroup``."""
     key: str
-    type: EventType
+    type: SessionEventType
     reason: str
     message: str
     uid: str = ""

@@ -28,7 +28,7 @@ class ClaimRef(NamedTuple):
         return f"{self.namespace}/{self.name}"
 
 
-class VolumeBinding(NamedTuple):
+class AssumedVolume(NamedTuple):
     """A volume that is there already, promised to a claim."""
 
     claim: ClaimRef
@@ -38,7 +38,7 @@ class VolumeBinding(NamedTuple):
 class VolumeChoice(NamedTuple):
     """How a pod gets its volumes on one node, beyond those that are bound already."""
 
-    bindings: tuple[VolumeBinding, ...] = ()
+    bindings: tuple[AssumedVolume, ...] = ()
     provisions: tuple[ClaimRef, ...] = ()
     """Claims whose volumes are to be made for the node."""
 
@@ -54,12 +54,12 @@ class VolumeChoice(NamedTuple):
     @classmethod
     def from_note(cls, note: dict[str, Any]) -> VolumeChoice:
         return cls(
-            tuple(VolumeBinding(ClaimRef(*b["claim"]), b["volume"]) for b in note["bindings"]),
+            tuple(AssumedVolume(ClaimRef(*b["claim"]), b["volume"]) for b in note["bindings"]),
             tuple(ClaimRef(*claim) for claim in note["provisions"]),
         )
 
 
-class VolumeBooks:
+class AssumedVolumes:
     """The choices of all pods that were placed and are not bound yet."""
 
     def __init__(self) -> None:

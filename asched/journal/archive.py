@@ -2,7 +2,7 @@
 
 A segment's file is gzip over lines of JSON: first ``{"format": "asched-segment-1"}``, then one line a
 batch, ``[batch, rows]``, with the fields in the order of :class:`~asched.journal.chain.Batch` and
-:class:`~asched.journal.chain.Row`. Batches keep their hashes, so the chain goes from the first
+:class:`~asched.journal.chain.JournalRow`. Batches keep their hashes, so the chain goes from the first
 segment through the last into what stays; the database keeps each file's name and SHA-256.
 
 The order of steps makes an interruption harmless: a file is whole, durable and read back before the
@@ -30,11 +30,11 @@ from anyio import to_thread
 from asched.journal.chain import (
     GENESIS,
     Batch,
+    BatchRange,
     Head,
-    Row,
+    JournalRow,
     SealedBatch,
     Segment,
-    Stretch,
     stretch_of,
     verify,
 )
@@ -62,7 +62,7 @@ class _Header(msgspec.Struct, frozen=True):
 
 _encode = msgspec.json.Encoder().encode
 _decode_header = msgspec.json.Decoder(_Header).decode
-_decode_batch = msgspec.json.Decoder(tuple[Batch, list[Row]]).decode
+_decode_batch = msgspec.json.Decoder(tuple[Batch, list[JournalRow]]).decode
 
 
 def write_segment(
@@ -338,7 +338,7 @@ async def whole_journal(store: JournalStore, folder: Path | None) -> AsyncIterat
         yield sealed
 
 
-async def whole_chain(store: JournalStore, folder: Path | None) -> AsyncIterator[Stretch]:
+async def whole_chain(store: JournalStore, folder: Path | None) -> AsyncIterator[BatchRange]:
     """As :func:`whole_journal`, many batches at a time."""
     if folder is not None:
         for sealed in read_archive(folder, await store.segments()):

@@ -49,7 +49,7 @@ class Batch(NamedTuple):
     hash: str
 
 
-class Row(NamedTuple):
+class JournalRow(NamedTuple):
     """A stored record. The fields are the columns, in order."""
 
     seq: int
@@ -95,7 +95,7 @@ class Segment(NamedTuple):
 
 class SealedBatch(NamedTuple):
     batch: Batch
-    rows: Sequence[Row]
+    rows: Sequence[JournalRow]
 
     @property
     def head(self) -> Head:
@@ -103,10 +103,10 @@ class SealedBatch(NamedTuple):
         return Head(self.batch.last_seq, self.batch.batch, self.batch.hash)
 
 
-class Stretch(NamedTuple):
+class BatchRange(NamedTuple):
     """Batches that follow one another, with all their rows, as the database gives them.
 
-    Plain tuples in the order of :class:`Batch` and :class:`Row`: where millions are read, giving
+    Plain tuples in the order of :class:`Batch` and :class:`JournalRow`: where millions are read, giving
     them names would take a third of the time.
     """
 
@@ -123,26 +123,26 @@ class Stretch(NamedTuple):
             # Past the batch only where a record is missing.
             while end > begin and (end > stored or self.rows[end - 1][0] > batch.last_seq):
                 end -= 1
-            yield SealedBatch(batch, list(map(Row._make, self.rows[begin:end])))
+            yield SealedBatch(batch, list(map(JournalRow._make, self.rows[begin:end])))
             begin = end
 
 
-def stretch_of(sealed: SealedBatch) -> Stretch:
+def stretch_of(sealed: SealedBatch) -> BatchRange:
     """A single batch."""
-    return Stretch((sealed.batch,), sealed.rows)
+    return BatchRange((sealed.batch,), sealed.rows)
 
 
 def seal(head: Head, records: Sequence[Encoded], epoch: int, written_at_ns: int) -> SealedBatch:
     """The batch that holds ``records`` and follows ``head``."""
     number, first_seq = head.batch + 1, head.seq + 1
-    rows = [Row(seq, number, *record) for seq, record in enumerate(records, first_seq)]
+    rows = [JournalRow(seq, number, *record) for seq, record in enumerate(records, first_seq)]
     unsealed = Batch(
         number, first_seq, head.seq + len(rows), epoch, written_at_ns, head.hash, hash=""
     )
     return SealedBatch(unsealed._replace(hash=batch_hash(unsealed, rows)), rows)
 
 
-def batch_hash(batch: Batch, rows: Sequence[Row]) -> str:
+def batch_hash(batch: Batch, rows: Sequence[JournalRow]) -> str:
     """The hash over ``rows`` and all of ``batch`` but its own hash, in hex digits."""
     return _form_hash(*batch[:6], rows)
 
@@ -154,7 +154,7 @@ def _form_hash(
     epoch: int,
     written_at_ns: int,
     previous_hash: str,
-    rows: Sequence[Row],
+    rows: Sequence[JournalRow],
 ) -> str:
     parts = [
         (
@@ -212,7 +212,7 @@ def verify(sealed: SealedBatch, before: Head) -> Head:
     raise JournalCorruptError(_fault(sealed, before))
 
 
-def verify_stretch(stretch: Stretch, before: Head) -> Head:
+def verify_stretch(stretch: BatchRange, before: Head) -> Head:
     """Check batches as :func:`verify` checks each; the head after them.
 
     Raises :class:`JournalCorruptError` as it does, for the first batch that is wrong.
@@ -226,7 +226,7 @@ def verify_stretch(stretch: Stretch, before: Head) -> Head:
     raise AssertionError("batches are wrong together, but none of them is")
 
 
-def _quickly_verified(stretch: Stretch, before: Head) -> Head | None:
+def _quickly_verified(stretch: BatchRange, before: Head) -> Head | None:
     """The same with as little work for each row as may be; None where something is wrong."""
     seq, number, digest = before
     rows = stretch.rows

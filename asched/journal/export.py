@@ -38,13 +38,13 @@ class ExportedRecord(msgspec.Struct, frozen=True, rename="camel"):
     record: msgspec.Raw
 
 
-class Sink(Protocol):
+class ExportSink(Protocol):
     def write(self, sealed: SealedBatch) -> None: ...
 
     def close(self) -> None: ...
 
 
-def open_sink(path: Path) -> Sink:
+def open_sink(path: Path) -> ExportSink:
     """A new file for ``path``'s ending, ``.jsonl`` or ``.parquet``.
 
     Raises :class:`JournalError` for another ending, or where Parquet's library is not installed,
@@ -58,7 +58,7 @@ def open_sink(path: Path) -> Sink:
         raise JournalIOError(f"cannot write {path}: {error.strerror}") from None
 
 
-async def export(batches: AsyncIterator[SealedBatch], sink: Sink) -> int:
+async def export(batches: AsyncIterator[SealedBatch], sink: ExportSink) -> int:
     """Write all records of ``batches`` and close ``sink``. Returns how many there were."""
     records = 0
     try:

@@ -9,10 +9,10 @@ import anyio.lowlevel
 
 from asched.journal.chain import (
     GENESIS,
+    BatchRange,
     Head,
     SealedBatch,
     Segment,
-    Stretch,
     Writer,
     enrol,
     seal,
@@ -128,7 +128,7 @@ class MemoryStore:
             await anyio.lowlevel.checkpoint()
             yield sealed
 
-    async def stretches(self, after_batch: int = 0) -> AsyncIterator[Stretch]:
+    async def stretches(self, after_batch: int = 0) -> AsyncIterator[BatchRange]:
         async for sealed in self.batches(after_batch):
             yield stretch_of(sealed)
 

@@ -19,7 +19,7 @@ from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
 from asched.journal import revision
-from asched.journal.chain import Batch, Row, SealedBatch
+from asched.journal.chain import Batch, JournalRow, SealedBatch
 from asched.journal.errors import (
     JournalBusyError,
     JournalCorruptError,
@@ -181,7 +181,7 @@ class PostgresDatabase:
                 async with driver.transaction():
                     await driver.execute(_INSERT_BATCH, *sealed.batch)
                     await driver.copy_records_to_table(
-                        JOURNAL_RECORD.name, records=sealed.rows, columns=Row._fields
+                        JOURNAL_RECORD.name, records=sealed.rows, columns=JournalRow._fields
                     )
             except asyncpg.PostgresError:
                 raise  # the server answered, so the connection is sound and the transaction undone

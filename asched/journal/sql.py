@@ -13,10 +13,10 @@ from sqlalchemy.ext.asyncio import AsyncConnection
 from asched.journal.chain import (
     GENESIS,
     Batch,
+    BatchRange,
     Head,
     SealedBatch,
     Segment,
-    Stretch,
     Writer,
     enrol,
     seal,
@@ -212,7 +212,7 @@ class SqlStore:
             for sealed in stretch.sealed():
                 yield sealed
 
-    async def stretches(self, after_batch: int = 0) -> AsyncIterator[Stretch]:
+    async def stretches(self, after_batch: int = 0) -> AsyncIterator[BatchRange]:
         after_batch = max(after_batch, (await self.archived()).batch)
         record, batch = JOURNAL_RECORD.c, JOURNAL_BATCH.c
         following = select(JOURNAL_BATCH).order_by(batch.batch).limit(_CHUNK_BATCHES)
@@ -225,7 +225,7 @@ class SqlStore:
             rows = await self._database.fetch(
                 select(JOURNAL_RECORD).where(spanned).order_by(record.seq)
             )
-            yield Stretch(batches, cast("Sequence[_RowColumns]", rows))
+            yield BatchRange(batches, cast("Sequence[_RowColumns]", rows))
             after_batch = batches[-1][0]
 
     async def archived(self) -> Head:

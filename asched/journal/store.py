@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Sequence
 from typing import NamedTuple, Protocol
 
-from asched.journal.chain import Head, SealedBatch, Segment, Stretch, Writer
+from asched.journal.chain import BatchRange, Head, SealedBatch, Segment, Writer
 from asched.state.records import AnyRecord
 
 
@@ -104,7 +104,7 @@ class JournalStore(Protocol):
         """
         ...
 
-    def stretches(self, after_batch: int = 0) -> AsyncIterator[Stretch]:
+    def stretches(self, after_batch: int = 0) -> AsyncIterator[BatchRange]:
         """The same batches, many at a time: for reading millions of them."""
         ...
 

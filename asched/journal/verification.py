@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from asched.journal.archive import whole_chain
-from asched.journal.chain import GENESIS, Batch, Head, Stretch, verify_stretch, verify_writers
+from asched.journal.chain import GENESIS, Batch, BatchRange, Head, verify_stretch, verify_writers
 from asched.journal.errors import JournalCorruptError
 from asched.journal.store import CheckpointMark, JournalStore
 
@@ -55,7 +55,7 @@ class _Heads:
             self._marks.setdefault(mark.batch, []).append(mark)
         self._kept = kept
 
-    def check(self, stretch: Stretch) -> None:
+    def check(self, stretch: BatchRange) -> None:
         """To be asked of batches that are proven. Raises :class:`JournalCorruptError` where one of
         them is another than it was."""
         first, (last, _, last_seq, *_) = stretch.batches[0][0], stretch.batches[-1]
@@ -145,7 +145,7 @@ async def verify_journal(
     )
 
 
-def _checked_epochs(stretch: Stretch, epoch: int) -> int:
+def _checked_epochs(stretch: BatchRange, epoch: int) -> int:
     """That no writer wrote after it was deposed. Returns the epoch of the last batch."""
     for batch in stretch.batches:
         if batch[3] != epoch:

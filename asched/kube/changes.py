@@ -39,7 +39,7 @@ Change = Listed | Upserted | Deleted
 Batch = tuple[Change, ...]
 
 
-class Sink(Protocol):
+class ChangeSink(Protocol):
     """Where a watch delivers."""
 
     def put_changes(self, batch: Batch) -> None:

@@ -10,9 +10,9 @@ import anyio
 import structlog
 
 from asched.kube.credentials import Credentials, CredentialSource
-from asched.kube.errors import ApiError, KubeConfigError, NoAnswerError
+from asched.kube.errors import ApiError, KubeConfigError, NoResponseError
 from asched.kube.http1 import HttpAnswer
-from asched.kube.lease_guard import Permit, PermittedTransport
+from asched.kube.lease_guard import GuardedTransport, LeaseWriteGuard
 from asched.kube.timing import Backoff, Clock, RequestBudget, RetryPolicy
 from asched.kube.transport import ApiRequest, OpenAnswer, Transport
 
@@ -49,7 +49,7 @@ class ApiClient:
         self._renew_not_before_s = clock.monotonic_s()
         self._budget = budget
         self._retry = retry
-        self._permit: Permit | None = None
+        self._permit: LeaseWriteGuard | None = None
         self.clock = clock
         self.random = random
 
@@ -70,10 +70,10 @@ class ApiClient:
             retry=self._retry,
         )
 
-    def permitted(self, permit: Permit) -> ApiClient:
+    def permitted(self, permit: LeaseWriteGuard) -> ApiClient:
         """The same connections; whatever is not a GET is only sent while ``permit`` allows it."""
         client = ApiClient(
-            PermittedTransport(self._transport, permit),
+            GuardedTransport(self._transport, permit),
             self._source,
             self._credentials,
             clock=self.clock,
@@ -118,12 +118,12 @@ class ApiClient:
             try:
                 return await self._send(request)
             except ApiError as error:
-                failed: ApiError | NoAnswerError = error
+                failed: ApiError | NoResponseError = error
                 put_off = error.status == 429
                 if not attempts_left or not (put_off or (repeatable and error.status >= 500)):
                     raise
                 at_least_s = error.retry_after_s
-            except NoAnswerError as error:
+            except NoResponseError as error:
                 failed = error
                 if not attempts_left or (error.sent and not repeatable):
                     raise

@@ -21,7 +21,7 @@ LINE_LIMIT_BYTES = 16 * 1024 * 1024
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
 
-class EventType(Enum):
+class WatchEventType(Enum):
     ADDED = "ADDED"
     MODIFIED = "MODIFIED"
     DELETED = "DELETED"
@@ -32,7 +32,7 @@ class EventType(Enum):
 class WatchEvent(msgspec.Struct, frozen=True):
     """One line of a watch, its object not decoded yet."""
 
-    type: EventType
+    type: WatchEventType
     object: msgspec.Raw
 
 
@@ -58,7 +58,7 @@ class _Items(msgspec.Struct, frozen=True):
     items: list[msgspec.Raw] | None = None
 
 
-class Page(msgspec.Struct, frozen=True):
+class ListPage(msgspec.Struct, frozen=True):
     """One page of a list."""
 
     objects: tuple[AnyObject, ...]
@@ -166,7 +166,7 @@ class ObjectDecoder:
         """Keep these annotations of pods from here on."""
         self._declared = DeclaredAnnotations(annotations) if annotations else None
 
-    def page(self, body: bytes | msgspec.Raw) -> Page:
+    def page(self, body: bytes | msgspec.Raw) -> ListPage:
         """Decode a list. Raises MalformedAnswerError where it is none."""
         try:
             listed = _items_decoder.decode(body)
@@ -180,7 +180,7 @@ class ObjectDecoder:
             except DecodeError as error:
                 unreadable.add(self._skip(raw, error))
         self.counts.objects += len(objects)
-        return Page(
+        return ListPage(
             objects=tuple(objects),
             unreadable=frozenset(unreadable - {""}),
             resource_version=listed.metadata.resource_version or "",
@@ -195,19 +195,19 @@ class ObjectDecoder:
     def change(self, event: WatchEvent) -> Change | None:
         """The change that an event tells of; None if it is none, or does not decode."""
         self.counts.events += 1
-        if event.type is EventType.BOOKMARK or event.type is EventType.ERROR:
+        if event.type is WatchEventType.BOOKMARK or event.type is WatchEventType.ERROR:
             return None
         try:
             decoded = self._decode(event.object)
         except DecodeError as error:
             key = self._skip(event.object, error)
-            if event.type is EventType.DELETED and key:
+            if event.type is WatchEventType.DELETED and key:
                 self._reported.pop(key, None)
                 return Deleted(self.resource, self._bare(event.object))
             return None
         if self._reported:
             self._reported.pop(decoded.key, None)
-        if event.type is EventType.DELETED:
+        if event.type is WatchEventType.DELETED:
             return Deleted(self.resource, decoded)
         return Upserted(self.resource, decoded)
 

@@ -13,7 +13,7 @@ class CredentialPluginError(KubeConfigError):
     """A program that the kubeconfig names gave no credentials; it may the next time."""
 
 
-class NoAnswerError(Exception):
+class NoResponseError(Exception):
     """No answer came: refused, dropped, timed out, TLS. Whether it was carried out is unknown
     unless ``sent`` is false."""
 

@@ -19,7 +19,7 @@ import msgspec
 import structlog
 
 from asched.kube.client import JSON, MERGE_PATCH, ApiClient
-from asched.kube.errors import ApiError, NoAnswerError
+from asched.kube.errors import ApiError, NoResponseError
 from asched.kube.group_writer import GroupRef
 from asched.kube.timing import RetryPolicy
 from asched.kube.transport import ApiRequest
@@ -33,7 +33,7 @@ NAME_LIMIT = 253
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
 
-class EventSettings(msgspec.Struct, frozen=True):
+class EventRecorderSettings(msgspec.Struct, frozen=True):
     """Bounds of the recorder."""
 
     queue_limit: int = 4096
@@ -143,14 +143,14 @@ class EventRecorder:
         client: ApiClient,
         controller: str,
         instance: str,
-        settings: EventSettings | None = None,
+        settings: EventRecorderSettings | None = None,
     ) -> None:
         """``controller`` is the scheduler's name, ``instance`` this process among its replicas."""
         self.counts = EventCounts()
         self._client = client
         self._controller = controller
         self._instance = instance
-        self._settings = settings or EventSettings()
+        self._settings = settings or EventRecorderSettings()
         self._series: OrderedDict[_Key, _Occurrence] = OrderedDict()
         self._queue: deque[_Occurrence] = deque()
         self._arrived = anyio.Event()
@@ -317,7 +317,7 @@ class EventRecorder:
             for occurrence in await self._left_by_a_line(occurrences):
                 try:
                     await self._deliver(occurrence)
-                except (ApiError, NoAnswerError) as error:
+                except (ApiError, NoResponseError) as error:
                     self.counts.failed += 1
                     log.warning("event not sent", reason=occurrence.event.reason, error=str(error))
                 else:
@@ -359,7 +359,7 @@ class EventRecorder:
         ]  # fmt: skip
         try:
             answers = await self._client.request_line(requests)
-        except NoAnswerError:
+        except NoResponseError:
             self._no_lines_until_s = self._client.clock.monotonic_s() + self._settings.line_pause_s
             return occurrences
         for one, answer in zip(new, answers, strict=True):

@@ -143,7 +143,7 @@ class AskedNodes:
         return known
 
 
-class Refusal(NamedTuple):
+class ExtenderRejection(NamedTuple):
     """Why a node was refused."""
 
     message: str
@@ -154,7 +154,7 @@ class FilterAnswer(NamedTuple):
     """What an extender said of the nodes of a question. A node in neither was not mentioned."""
 
     passed: frozenset[str]
-    refused: Mapping[str, Refusal]
+    refused: Mapping[str, ExtenderRejection]
 
 
 class VictimPods(NamedTuple):
@@ -201,8 +201,10 @@ class HttpExtender:
                 )
         unresolvable = _decoded(url, fields.get("failedandunresolvablenodes"), _REASONS, {})
         failed = _decoded(url, fields.get("failednodes"), _REASONS, {})
-        refused = {name: Refusal(message, False) for name, message in failed.items()}
-        refused |= {name: Refusal(message, True) for name, message in unresolvable.items()}
+        refused = {name: ExtenderRejection(message, False) for name, message in failed.items()}
+        refused |= {
+            name: ExtenderRejection(message, True) for name, message in unresolvable.items()
+        }
         return FilterAnswer(frozenset(passed), refused)
 
     def _passed(self, url: str, fields: Mapping[str, msgspec.Raw]) -> list[str]:

@@ -8,8 +8,8 @@ from typing import Any
 import msgspec
 
 from asched.kube.client import MERGE_PATCH, ApiClient
-from asched.kube.errors import ApiError, NoAnswerError
-from asched.kube.writers import Done, PatchOutcome, PodGone, Refused, Unknown
+from asched.kube.errors import ApiError, NoResponseError
+from asched.kube.writers import OutcomeUnknown, PatchOutcome, PodGone, WriteRejected, WriteSucceeded
 from asched.model.resources import GroupResource
 
 
@@ -41,7 +41,7 @@ class GroupRef(msgspec.Struct, frozen=True, gc=False):
         return f"/apis/{self.api_version}/namespaces/{self.namespace}/{plural}/{self.name}"
 
 
-class GroupCondition(
+class PodGroupConditionPatch(
     msgspec.Struct, frozen=True, rename="camel", gc=False, omit_defaults=True, kw_only=True
 ):
     """A condition as it is written."""
@@ -57,7 +57,7 @@ class GroupCondition(
 class GroupStatus(msgspec.Struct, frozen=True, gc=False):
     """The whole status of a PodGroup; the counts and the phase are those of custom resources."""
 
-    conditions: tuple[GroupCondition, ...]
+    conditions: tuple[PodGroupConditionPatch, ...]
     phase: str = ""
     running: int = 0
     succeeded: int = 0
@@ -97,11 +97,11 @@ class GroupWriter:
             if error.status == 404 or error.concerns_uid:
                 return PodGone("the PodGroup is gone")
             if error.status >= 500:
-                return Unknown(error.message)
-            return Refused(error.message, error.status)
-        except NoAnswerError as error:
-            return Unknown(str(error)) if error.sent else Refused(str(error))
-        return Done()
+                return OutcomeUnknown(error.message)
+            return WriteRejected(error.message, error.status)
+        except NoResponseError as error:
+            return OutcomeUnknown(str(error)) if error.sent else WriteRejected(str(error))
+        return WriteSucceeded()
 
 
 def _as_written(group: GroupRef, status: GroupStatus) -> Any:
@@ -110,7 +110,7 @@ def _as_written(group: GroupRef, status: GroupStatus) -> Any:
     return status
 
 
-def _without_transition(condition: GroupCondition) -> dict[str, str]:
+def _without_transition(condition: PodGroupConditionPatch) -> dict[str, str]:
     """A condition of Kubernetes' own, which has no transition id and always a time and a message."""
     written = {
         "type": condition.type,

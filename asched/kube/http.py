@@ -14,7 +14,7 @@ from urllib.parse import quote, urlencode, urlsplit
 import aiohttp
 
 from asched.kube.credentials import Credentials
-from asched.kube.errors import NoAnswerError
+from asched.kube.errors import NoResponseError
 from asched.kube.http1 import BODY_LIMIT_BYTES, HttpAnswer
 from asched.kube.pool import ConnectionPool, Endpoint, describe
 from asched.kube.transport import ApiRequest, one_by_one
@@ -79,7 +79,7 @@ class _AiohttpAnswer:
         try:
             return await self._response.content.readany()
         except (aiohttp.ClientError, OSError) as error:
-            raise NoAnswerError(describe(error), sent=True) from None
+            raise NoResponseError(describe(error), sent=True) from None
 
     async def whole(self) -> HttpAnswer:
         body = bytearray()
@@ -87,9 +87,9 @@ class _AiohttpAnswer:
             async for piece in self._response.content.iter_any():
                 body += piece
                 if len(body) > BODY_LIMIT_BYTES:
-                    raise NoAnswerError("a body of too many bytes", sent=True)
+                    raise NoResponseError("a body of too many bytes", sent=True)
         except (aiohttp.ClientError, OSError) as error:
-            raise NoAnswerError(describe(error), sent=True) from None
+            raise NoResponseError(describe(error), sent=True) from None
         finally:
             self.release()
         retry_after = self._response.headers.get("Retry-After")
@@ -158,9 +158,9 @@ class HttpTransport:
                 allow_redirects=False,
             )
         except (aiohttp.ClientConnectorError, aiohttp.ConnectionTimeoutError) as error:
-            raise NoAnswerError(describe(error), sent=False) from None
+            raise NoResponseError(describe(error), sent=False) from None
         except (aiohttp.ClientError, OSError) as error:
-            raise NoAnswerError(describe(error), sent=True) from None
+            raise NoResponseError(describe(error), sent=True) from None
         _probe_when_idle(response)
         return _AiohttpAnswer(response)
 

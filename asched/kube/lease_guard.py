@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from typing import Protocol
 
 from asched.kube.credentials import Credentials
-from asched.kube.errors import NoAnswerError
+from asched.kube.errors import NoResponseError
 from asched.kube.http1 import HttpAnswer
 from asched.kube.transport import ApiRequest, OpenAnswer, Transport
 
 
-class Permit(Protocol):
+class LeaseWriteGuard(Protocol):
     """Whether to write, and until when."""
 
     def leads(self) -> bool:
@@ -23,13 +23,13 @@ class Permit(Protocol):
         ...
 
 
-class PermittedTransport:
+class GuardedTransport:
     """Carries what only reads as it comes, and what writes only while a permit allows it.
 
     A request under way is given up when the permit would end, however slow its answer is.
     """
 
-    def __init__(self, transport: Transport, permit: Permit) -> None:
+    def __init__(self, transport: Transport, permit: LeaseWriteGuard) -> None:
         self._transport = transport
         self._permit = permit
 
@@ -48,7 +48,7 @@ class PermittedTransport:
         if request.method == "GET":
             return request
         if not self._permit.leads():
-            raise NoAnswerError("not sent: this replica does not lead", sent=False)
+            raise NoResponseError("not sent: this replica does not lead", sent=False)
         left_s = self._permit.lease_left_s()
         return request._replace(
             timeout_s=min(request.timeout_s, left_s), may_send=self._permit.leads

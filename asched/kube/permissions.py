@@ -11,7 +11,7 @@ from typing import NamedTuple
 from asched.model.resources import GroupResource, Resource, WatchedResource
 
 
-class Permission(NamedTuple):
+class ApiPermission(NamedTuple):
     """A verb on a resource, as RBAC names them; ``resource`` may hold a subresource."""
 
     group: str
@@ -25,23 +25,23 @@ there were none. The API server writes a priority class's value into each pod; p
 are of use in some configurations only (``docs/batch.md`` says what they take)."""
 
 READ = frozenset(
-    Permission(resource.value.group, resource.plural, verb)
+    ApiPermission(resource.value.group, resource.plural, verb)
     for resource in Resource
     if resource not in OPTIONAL
     for verb in ("list", "watch")
 )
 WRITE = frozenset(
     {
-        Permission("", "pods", "get"),
-        Permission("", "pods/binding", "create"),
-        Permission("", "pods/status", "patch"),
-        Permission("", "pods", "delete"),
-        Permission("", "persistentvolumes", "get"),
-        Permission("", "persistentvolumes", "patch"),
-        Permission("", "persistentvolumeclaims", "get"),
-        Permission("", "persistentvolumeclaims", "patch"),
-        Permission("events.k8s.io", "events", "create"),
-        Permission("events.k8s.io", "events", "patch"),
+        ApiPermission("", "pods", "get"),
+        ApiPermission("", "pods/binding", "create"),
+        ApiPermission("", "pods/status", "patch"),
+        ApiPermission("", "pods", "delete"),
+        ApiPermission("", "persistentvolumes", "get"),
+        ApiPermission("", "persistentvolumes", "patch"),
+        ApiPermission("", "persistentvolumeclaims", "get"),
+        ApiPermission("", "persistentvolumeclaims", "patch"),
+        ApiPermission("events.k8s.io", "events", "create"),
+        ApiPermission("events.k8s.io", "events", "patch"),
     }
 )
 REQUIRED = READ | WRITE
@@ -53,17 +53,17 @@ _POD_GROUPS = frozenset(
 _OWN = GroupResource.POD_GROUPS.value.group
 SESSIONS = frozenset(
     {
-        Permission(resource.value.group, resource.plural, verb)
+        ApiPermission(resource.value.group, resource.plural, verb)
         for resource in OPTIONAL - {GroupResource.WORKLOADS}
         for verb in ("list", "watch")
     }
-    | {Permission(group, "podgroups/status", "patch") for group in _POD_GROUPS}
-    | {Permission(group, "podgroups", "patch") for group in _POD_GROUPS - {_OWN}}
+    | {ApiPermission(group, "podgroups/status", "patch") for group in _POD_GROUPS}
+    | {ApiPermission(group, "podgroups", "patch") for group in _POD_GROUPS - {_OWN}}
 )
 """What batch sessions use beside it."""
 GANGS = frozenset(
-    {Permission(group, "podgroups", verb) for group in _POD_GROUPS for verb in ("list", "watch")}
-    | {Permission(_OWN, "podgroups/status", "patch")}
+    {ApiPermission(group, "podgroups", verb) for group in _POD_GROUPS for verb in ("list", "watch")}
+    | {ApiPermission(_OWN, "podgroups/status", "patch")}
 )
 """What profiles with ``GangScheduling`` use beside it: they write the status of Kubernetes' own PodGroups
 alone."""

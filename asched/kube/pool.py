@@ -16,7 +16,7 @@ from contextlib import suppress
 from typing import NamedTuple, cast
 from urllib.parse import urlsplit
 
-from asched.kube.errors import NoAnswerError
+from asched.kube.errors import NoResponseError
 from asched.kube.http1 import AnswerParser, HttpAnswer, MalformedHttpError
 from asched.kube.transport import always
 
@@ -64,7 +64,7 @@ class _Connection(asyncio.Protocol):
         transport = self._transport
         assert self._answers is None, "one line at a time"
         if transport is None or transport.is_closing():
-            raise NoAnswerError("the connection was closed", sent=False)
+            raise NoResponseError("the connection was closed", sent=False)
         answers: asyncio.Future[list[HttpAnswer]] = self._loop.create_future()
         self._answers, self._due = answers, due
         timer = self._loop.call_later(timeout_s, self._fail, f"timed out after {timeout_s:g} s")
@@ -86,7 +86,7 @@ class _Connection(asyncio.Protocol):
     def _fail(self, why: str) -> None:
         self.abort()
         if self._answers is not None and not self._answers.done():
-            self._answers.set_exception(NoAnswerError(why, sent=True))
+            self._answers.set_exception(NoResponseError(why, sent=True))
 
     # -- what the event loop tells --------------------------------------------------------------
 
@@ -182,7 +182,7 @@ class ConnectionPool:
             if late or not may_send():
                 self._put_back(connection)
                 why = "no connection was free in time" if late else "no longer permitted"
-                raise NoAnswerError(f"not sent: {why}", sent=False)
+                raise NoResponseError(f"not sent: {why}", sent=False)
         try:
             return await connection.ask(requests, due, timeout_s)
         finally:
@@ -251,7 +251,7 @@ class ConnectionPool:
                 return await self._connect(endpoint)
         except TimeoutError as error:
             where = f"{endpoint.host}:{endpoint.port}"
-            raise NoAnswerError(
+            raise NoResponseError(
                 f"no connection to {where}: {describe(error)}", sent=False
             ) from None
 
@@ -289,7 +289,7 @@ class ConnectionPool:
                 raise
             where = f"{endpoint.host}:{endpoint.port}"
             why = f"cannot connect to {where}: {describe(error)}"
-            raise NoAnswerError(why, sent=False) from None
+            raise NoResponseError(why, sent=False) from None
         finally:
             self._connecting -= 1
             if not connected:

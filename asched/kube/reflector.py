@@ -18,19 +18,19 @@ import msgspec
 import structlog
 from anyio.abc import TaskGroup, TaskStatus
 
-from asched.kube.changes import Change, Listed, Sink
+from asched.kube.changes import Change, ChangeSink, Listed
 from asched.kube.client import ApiClient
 from asched.kube.decoding import (
-    EventType,
     LineSplitter,
     MalformedAnswerError,
     ObjectDecoder,
     WatchEvent,
+    WatchEventType,
     parse_event,
     parse_status,
     resource_version,
 )
-from asched.kube.errors import ApiError, NoAnswerError
+from asched.kube.errors import ApiError, NoResponseError
 from asched.kube.permissions import OPTIONAL
 from asched.kube.timing import Backoff, Clock, RetryPolicy
 from asched.model.resources import (
@@ -106,7 +106,7 @@ class Reflector:
         self,
         client: ApiClient,
         resource: WatchedResource,
-        sink: Sink,
+        sink: ChangeSink,
         settings: ReflectorSettings | None = None,
         *,
         field_selector: str = "",
@@ -187,7 +187,7 @@ class Reflector:
         except ApiError as error:
             self.counts.failures += 1
             return await self._after_refusal(error)
-        except (NoAnswerError, MalformedAnswerError) as error:
+        except (NoResponseError, MalformedAnswerError) as error:
             self.counts.failures += 1
             self._complaints.about("no answer from the API server", str(error))
             return self._backoff.next_s()
@@ -251,10 +251,10 @@ class Reflector:
         began_at_s = self._client.clock.monotonic_s()
         events_before = self.decoder.counts.events
         version_before = self._resource_version
-        broken: NoAnswerError | MalformedAnswerError | None = None
+        broken: NoResponseError | MalformedAnswerError | None = None
         try:
             await self._read_watch(params, timeout_s + self._settings.watch_grace_s)
-        except (NoAnswerError, MalformedAnswerError) as error:
+        except (NoResponseError, MalformedAnswerError) as error:
             broken = error
         # Bookmarks do not count: a server that sends one and hangs up is still to be paced.
         progress = (
@@ -299,11 +299,11 @@ class Reflector:
                     break
                 self.decoder.skip_line(str(error))
                 continue
-            if event.type is EventType.ERROR:
+            if event.type is WatchEventType.ERROR:
                 ended = ApiError.from_status(parse_status(event.object))
                 break
             events.append(event)
-            if event.type is not EventType.BOOKMARK:
+            if event.type is not WatchEventType.BOOKMARK:
                 change = self.decoder.change(event)
                 if change is not None:
                     changes.append(change)
@@ -381,7 +381,7 @@ class ClusterWatch:
     def __init__(
         self,
         client: ApiClient,
-        sink: Sink,
+        sink: ChangeSink,
         resources: Iterable[WatchedResource] = Resource,
         settings: ReflectorSettings | None = None,
         *,

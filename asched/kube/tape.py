@@ -13,8 +13,8 @@ from pathlib import Path
 import msgspec
 import structlog
 
-from asched.kube.changes import Change, Sink
-from asched.kube.decoding import EventType, MalformedAnswerError, ObjectDecoder, WatchEvent
+from asched.kube.changes import Change, ChangeSink
+from asched.kube.decoding import MalformedAnswerError, ObjectDecoder, WatchEvent, WatchEventType
 from asched.model.resources import Resource
 
 LISTED = "LISTED"
@@ -80,7 +80,7 @@ class Tape:
         except (EOFError, msgspec.DecodeError, UnicodeDecodeError) as error:
             raise TapeError(f"{self._path}: not a tape: {error}") from None
 
-    async def feed(self, sink: Sink) -> None:
+    async def feed(self, sink: ChangeSink) -> None:
         """Hand everything over, as fast as the sink takes it. Raises TapeError."""
         batch: list[Change] = []
         for recorded in self:
@@ -98,7 +98,7 @@ class Tape:
         try:
             if line.type == LISTED:
                 return decoder.listed(line.object)
-            return decoder.change(WatchEvent(EventType(line.type), line.object))
+            return decoder.change(WatchEvent(WatchEventType(line.type), line.object))
         except (ValueError, MalformedAnswerError) as error:
             raise TapeError(f"{self._path}: line {number}: {error}") from None
 

@@ -11,7 +11,7 @@ from typing import NamedTuple, Protocol
 from urllib.parse import urlsplit
 
 from asched.kube.credentials import Credentials
-from asched.kube.errors import NoAnswerError
+from asched.kube.errors import NoResponseError
 from asched.kube.http1 import HttpAnswer
 from asched.kube.timing import Clock
 
@@ -110,7 +110,7 @@ class WatchedTransport:
         began_s = self._clock.monotonic_s()
         try:
             answer = await self._transport.exchange(credentials, request)
-        except NoAnswerError:
+        except NoResponseError:
             self._tell(credentials, request, 0, began_s)
             raise
         self._tell(credentials, request, answer.status, began_s)
@@ -122,7 +122,7 @@ class WatchedTransport:
         began_s = self._clock.monotonic_s()
         try:
             answers = await self._transport.exchange_line(credentials, requests)
-        except NoAnswerError:
+        except NoResponseError:
             for request in requests:
                 self._tell(credentials, request, 0, began_s)
             raise
@@ -134,7 +134,7 @@ class WatchedTransport:
         began_s = self._clock.monotonic_s()
         try:
             answer = await self._transport.open(credentials, request)
-        except NoAnswerError:
+        except NoResponseError:
             self._tell(credentials, request, 0, began_s)
             raise
         self._tell(credentials, request, answer.status, began_s)

@@ -15,12 +15,12 @@ import msgspec
 
 from asched.framework.volume_assumptions import ClaimRef
 from asched.kube.client import MERGE_PATCH, ApiClient
-from asched.kube.errors import ApiError, NoAnswerError
-from asched.kube.writers import Done, Refused, Unknown
+from asched.kube.errors import ApiError, NoResponseError
+from asched.kube.writers import OutcomeUnknown, WriteRejected, WriteSucceeded
 from asched.model.resources import DecodeError, Resource, decode
 from asched.model.storage import PersistentVolume, PersistentVolumeClaim
 
-VolumeOutcome = Done | Refused | Unknown
+VolumeOutcome = WriteSucceeded | WriteRejected | OutcomeUnknown
 
 BOUND_BY_CONTROLLER = "pv.kubernetes.io/bound-by-controller"
 SELECTED_NODE = "volume.kubernetes.io/selected-node"
@@ -72,9 +72,9 @@ class VolumeWriter:
             held = present.spec.claim_ref
             if held is not None and _is_other(held, claim):
                 by = f"{held.namespace}/{held.name}"
-                return Refused(f'volume "{volume}" is claimed by {by} already', 409)
+                return WriteRejected(f'volume "{volume}" is claimed by {by} already', 409)
             if held is not None and held.uid:
-                return Done()
+                return WriteSucceeded()
             patch: dict[str, Any] = {
                 "spec": {
                     "claimRef": {
@@ -97,14 +97,16 @@ class VolumeWriter:
 
         def plan(present: _Present) -> dict[str, Any] | VolumeOutcome:
             if present.metadata.uid != claim.uid:
-                return Refused(f'claim "{claim.key}" is another one by now', 409)
+                return WriteRejected(f'claim "{claim.key}" is another one by now', 409)
             selected = (present.metadata.annotations or {}).get(SELECTED_NODE)
             if selected == node_name:
-                return Done()
+                return WriteSucceeded()
             if selected is not None:
-                return Refused(f'node {selected} is selected for claim "{claim.key}" already', 409)
+                return WriteRejected(
+                    f'node {selected} is selected for claim "{claim.key}" already', 409
+                )
             if present.spec.volume_name:
-                return Refused(f'claim "{claim.key}" was bound meanwhile', 409)
+                return WriteRejected(f'claim "{claim.key}" was bound meanwhile', 409)
             return {"metadata": {"annotations": {SELECTED_NODE: node_name}}}
 
         return await self._change(_claim_path(claim), plan)
@@ -138,12 +140,12 @@ class VolumeWriter:
                 if outcome is not None:
                     return outcome
         except ApiError as error:
-            return Unknown(error.message) if error.status >= 500 else _refused(error)
-        except NoAnswerError as error:
-            return Unknown(str(error)) if error.sent else Refused(str(error))
+            return OutcomeUnknown(error.message) if error.status >= 500 else _refused(error)
+        except NoResponseError as error:
+            return OutcomeUnknown(str(error)) if error.sent else WriteRejected(str(error))
         except (msgspec.DecodeError, DecodeError) as error:
-            return Refused(str(error))
-        return Refused("the object has been modified again and again", 409)
+            return WriteRejected(str(error))
+        return WriteRejected("the object has been modified again and again", 409)
 
     async def _change_once(self, path: str, plan: _Plan) -> VolumeOutcome | None:
         """None where the object was modified between reading and patching."""
@@ -163,7 +165,7 @@ class VolumeWriter:
             if error.status == 409:
                 return None
             raise
-        return Done()
+        return WriteSucceeded()
 
 
 def _is_other(held: _Reference, claim: ClaimRef) -> bool:
@@ -173,8 +175,8 @@ def _is_other(held: _Reference, claim: ClaimRef) -> bool:
     )
 
 
-def _refused(error: ApiError) -> Refused:
-    return Refused(error.message, error.status)
+def _refused(error: ApiError) -> WriteRejected:
+    return WriteRejected(error.message, error.status)
 
 
 def _volume_path(name: str) -> str:

@@ -14,7 +14,7 @@ from typing import Literal
 import msgspec
 
 from asched.kube.client import STRATEGIC_MERGE_PATCH, ApiClient
-from asched.kube.errors import ApiError, NoAnswerError
+from asched.kube.errors import ApiError, NoResponseError
 from asched.model.pod import DEFAULT_SCHEDULER_NAME, POD_SCHEDULED
 
 Reason = Literal["Unschedulable", "SchedulerError"]
@@ -43,7 +43,7 @@ class PodRef(msgspec.Struct, frozen=True, gc=False):
         return f"/api/v1/namespaces/{self.namespace}/pods/{self.name}"
 
 
-class Done(msgspec.Struct, frozen=True, gc=False):
+class WriteSucceeded(msgspec.Struct, frozen=True, gc=False):
     """It is as asked for."""
 
 
@@ -63,22 +63,22 @@ class PodGone(msgspec.Struct, frozen=True, gc=False):
     message: str = "the pod is gone"
 
 
-class Refused(msgspec.Struct, frozen=True, gc=False):
+class WriteRejected(msgspec.Struct, frozen=True, gc=False):
     """Certainly not done; ``status`` is the HTTP status, 0 where the server was not reached."""
 
     message: str
     status: int = 0
 
 
-class Unknown(msgspec.Struct, frozen=True, gc=False):
+class OutcomeUnknown(msgspec.Struct, frozen=True, gc=False):
     """Whether it was done could not be found out; the watch will tell."""
 
     message: str
 
 
-BindOutcome = Done | BoundElsewhere | PodGone | Refused | Unknown
-PatchOutcome = Done | PodGone | Refused | Unknown
-EvictOutcome = Done | Refused | Unknown
+BindOutcome = WriteSucceeded | BoundElsewhere | PodGone | WriteRejected | OutcomeUnknown
+PatchOutcome = WriteSucceeded | PodGone | WriteRejected | OutcomeUnknown
+EvictOutcome = WriteSucceeded | WriteRejected | OutcomeUnknown
 
 
 class _Name(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -190,14 +190,14 @@ class PodWriter:
             if error.status == 404:
                 return PodGone()
             if error.status != 409 and error.status < 500:
-                return Refused(error.message, error.status)
+                return WriteRejected(error.message, error.status)
             found = await self._read_back(pod, node, error.message, error.status)
             return _not_yet(found) if error.may_be_done else found
-        except NoAnswerError as error:
+        except NoResponseError as error:
             if not error.sent:
-                return Refused(str(error))
+                return WriteRejected(str(error))
             return _not_yet(await self._read_back(pod, node, str(error), 0))
-        return Done()
+        return WriteSucceeded()
 
     async def fate(self, pod: PodRef, node: str, message: str) -> BindOutcome:
         """Whether a pod that somebody else was to bind is bound; ``message`` says what went wrong
@@ -211,16 +211,16 @@ class PodWriter:
         except ApiError as error:
             if error.status == 404:
                 return PodGone()
-            return Unknown(f"{message}; then, reading the pod: {error.message}")
-        except (NoAnswerError, msgspec.DecodeError) as error:
-            return Unknown(f"{message}; then, reading the pod: {error}")
+            return OutcomeUnknown(f"{message}; then, reading the pod: {error.message}")
+        except (NoResponseError, msgspec.DecodeError) as error:
+            return OutcomeUnknown(f"{message}; then, reading the pod: {error}")
         if pod.uid and found.metadata.uid != pod.uid:
             return PodGone()
         if found.spec.node_name == node:
-            return Done()
+            return WriteSucceeded()
         if found.spec.node_name:
             return BoundElsewhere(found.spec.node_name)
-        return Refused(message, status)
+        return WriteRejected(message, status)
 
     async def patch_unschedulable(
         self,
@@ -265,19 +265,19 @@ class PodWriter:
         )
         marked = await self._patch(victim, _StatusPatch((condition,)))
         if isinstance(marked, PodGone):
-            return Done()
-        if not isinstance(marked, Done):
+            return WriteSucceeded()
+        if not isinstance(marked, WriteSucceeded):
             return marked
         options = _encode(_DeleteOptions(_Uid(victim.uid)))
         try:
             await self._client.request("DELETE", victim.path, body=options, idempotent=True)
         except ApiError as error:
             if error.status == 404 or error.concerns_uid:
-                return Done()
+                return WriteSucceeded()
             return _failed(error)
-        except NoAnswerError as error:
+        except NoResponseError as error:
             return _no_answer(error)
-        return Done()
+        return WriteSucceeded()
 
     async def _patch(self, pod: PodRef, status: _StatusPatch) -> PatchOutcome:
         body = _encode(_Patch(_Uid(pod.uid), status))
@@ -301,9 +301,9 @@ class PodWriter:
             if error.status == 404 or error.concerns_uid:
                 return PodGone()
             return _failed(error)
-        except NoAnswerError as error:
+        except NoResponseError as error:
             return _no_answer(error)
-        return Done()
+        return WriteSucceeded()
 
 
 def _nomination(node: str | None) -> str | msgspec.UnsetType | None:
@@ -313,17 +313,17 @@ def _nomination(node: str | None) -> str | msgspec.UnsetType | None:
 
 def _not_yet(found: BindOutcome) -> BindOutcome:
     """A pod that is not bound though a Binding was sent and never answered for: it may yet be."""
-    return Unknown(found.message) if isinstance(found, Refused) else found
+    return OutcomeUnknown(found.message) if isinstance(found, WriteRejected) else found
 
 
-def _failed(error: ApiError) -> Refused | Unknown:
+def _failed(error: ApiError) -> WriteRejected | OutcomeUnknown:
     if error.status >= 500:
-        return Unknown(error.message)
-    return Refused(error.message, error.status)
+        return OutcomeUnknown(error.message)
+    return WriteRejected(error.message, error.status)
 
 
-def _no_answer(error: NoAnswerError) -> Refused | Unknown:
-    return Unknown(str(error)) if error.sent else Refused(str(error))
+def _no_answer(error: NoResponseError) -> WriteRejected | OutcomeUnknown:
+    return OutcomeUnknown(str(error)) if error.sent else WriteRejected(str(error))
 
 
 def _rfc3339(moment: datetime) -> str:

@@ -39,8 +39,8 @@ from asched.framework.pod_groups import (
     HOPEFUL,
     REFUSED,
     GroupMembers,
+    MemberStatus,
     PodGroupKey,
-    Standing,
     find_group,
     group_of,
     min_count,
@@ -80,7 +80,7 @@ class GangSchedulingArgs(Arguments, frozen=True):
             )
 
 
-class Gang(NamedTuple):
+class GangStatus(NamedTuple):
     """A group whose pods are to run together, as things are now."""
 
     group: PodGroupKey
@@ -120,7 +120,7 @@ class GangScheduling(
     def concerns(self, pod: PodInfo) -> bool:
         return group_of(pod.pod) is not None
 
-    def _gang(self, group: PodGroupKey | None) -> Gang | None:
+    def _gang(self, group: PodGroupKey | None) -> GangStatus | None:
         """None for a group that does not exist, or whose pods are scheduled one by one."""
         if group is None:
             return None
@@ -130,7 +130,7 @@ class GangScheduling(
             return None
         created = found.metadata.creation_timestamp
         created_s = created.timestamp() if created is not None else 0.0
-        return Gang(group, min_count(found), cluster.group_members(group), created_s)
+        return GangStatus(group, min_count(found), cluster.group_members(group), created_s)
 
     # -- before there are enough --------------------------------------------------------------
 
@@ -185,7 +185,7 @@ class GangScheduling(
 
     def permit(self, state: CycleState, pod: PodInfo, node_name: str) -> PermitResult:
         gang = self._gang(group_of(pod.pod))
-        if gang is None or gang.members.count(Standing.PLACED) + 1 >= gang.min_count:
+        if gang is None or gang.members.count(MemberStatus.PLACED) + 1 >= gang.min_count:
             return PermitResult()
         sleeping = self.handle.cluster.sleeping_members(gang.group)
         return PermitResult(
@@ -207,12 +207,12 @@ class GangScheduling(
                     self._reject(group, NO_GROUP)
                 else:
                     self._allow(group)
-            elif gang.members.count(Standing.PLACED, Standing.WAITING) >= gang.min_count:
+            elif gang.members.count(MemberStatus.PLACED, MemberStatus.WAITING) >= gang.min_count:
                 self._allow_if_complete(gang)
             elif self._waits_in_vain(gang):
                 self._reject(group, INCOMPLETE)
 
-    def _waits_in_vain(self, gang: Gang) -> bool:
+    def _waits_in_vain(self, gang: GangStatus) -> bool:
         """Whether the gang is not going to be completed by what is under way: too few members may
         get a place, or one that had its place lost it, so that they would not be there together."""
         if gang.members.count(*HOPEFUL) < gang.min_count:
@@ -224,10 +224,10 @@ class GangScheduling(
             if self.name in waiting.pending and group_of(waiting.info.pod) == group:
                 yield waiting
 
-    def _allow_if_complete(self, gang: Gang) -> None:
+    def _allow_if_complete(self, gang: GangStatus) -> None:
         """What another plugin holds as well may yet be rejected: it does not count."""
         certain = [waiting for waiting in self._held(gang.group) if len(waiting.pending) == 1]
-        if gang.members.count(Standing.PLACED) + len(certain) >= gang.min_count:
+        if gang.members.count(MemberStatus.PLACED) + len(certain) >= gang.min_count:
             for waiting in certain:
                 waiting.allow(self.name)
 
@@ -258,9 +258,9 @@ class GangScheduling(
                 return PostFilterResult(Status.unschedulable(f"{GIVES_WAY}{names}."), at_once=True)
         return PostFilterResult(Status.unschedulable())
 
-    def _younger(self, gang: Gang, pod: PodInfo) -> list[Gang]:
+    def _younger(self, gang: GangStatus, pod: PodInfo) -> list[GangStatus]:
         """The gangs that hold places and come after this one, the last of them first."""
-        found: list[tuple[int, Gang]] = []
+        found: list[tuple[int, GangStatus]] = []
         for group in self.handle.cluster.groups_holding:
             other = self._gang(group) if group != gang.group else None
             if other is None:
@@ -273,7 +273,7 @@ class GangScheduling(
         return [other for _, other in found]
 
     def _would_fit(
-        self, state: CycleState, pod: PodInfo, statuses: NodeStatuses, gangs: Sequence[Gang]
+        self, state: CycleState, pod: PodInfo, statuses: NodeStatuses, gangs: Sequence[GangStatus]
     ) -> bool:
         """Whether the pod would fit on some node if these gangs gave back what they hold."""
         nodes = self.handle.cluster.nodes

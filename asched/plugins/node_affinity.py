@@ -101,7 +101,7 @@ _REQUIRED: StateKey[Requirement] = StateKey("NodeAffinity/filter")
 _PREFERRED: StateKey[tuple[PreferredSchedulingTerm, ...]] = StateKey("NodeAffinity/score")
 
 
-class NodeAffinity(
+class NodeAffinityPlugin(
     PreFilterPlugin,
     FilterAllPlugin,
     PreScorePlugin,

@@ -14,10 +14,10 @@ from typing import Any, Final, cast
 
 import msgspec
 
-from asched.apiserver.cluster import SYSTEM_NAMESPACES, SYSTEM_PRIORITY_CLASSES, Cluster
-from asched.apiserver.errors import ApiError
+from asched.apiserver.cluster import SYSTEM_NAMESPACES, SYSTEM_PRIORITY_CLASSES, EmbeddedCluster
+from asched.apiserver.errors import StatusError
 from asched.apiserver.kubelet import simulated_node
-from asched.apiserver.resources import ResourceType as ServedType
+from asched.apiserver.resources import ServedResource as ServedType
 from asched.apiserver.strictness import check_fields
 from asched.framework.runtime.strict import Path, Problem, quote
 from asched.model.meta import Object
@@ -45,10 +45,10 @@ from asched.simulator.scenario import (
     Arrival,
     Lifetime,
     NodeGroup,
-    PodGroup,
     Scenario,
     ScenarioError,
     ScenarioEvent,
+    ScenarioPodGroup,
 )
 
 MAX_RUN_NS: Final = 100 * 365 * 86_400 * NS_PER_S
@@ -74,7 +74,7 @@ class _Expansion:
         self._scheduler_name = scheduler_name
         self._begin_ns = round(scenario.start.timestamp()) * NS_PER_S
         begin_s = self._begin_ns // NS_PER_S
-        self._cluster = Cluster(clock=lambda: begin_s, seed=scenario.seed)
+        self._cluster = EmbeddedCluster(clock=lambda: begin_s, seed=scenario.seed)
         self._problems: list[Problem] = []
         self._nodes: dict[str, Node] = {}
         self._created: dict[str, list[PodCreated]] = {}
@@ -123,7 +123,7 @@ class _Expansion:
                 copy = msgspec.json.decode(msgspec.json.encode(raw))
                 stored = self._cluster.api.create(served, namespace, copy, dry_run=True).obj
             return decode(resource, msgspec.json.encode(stored))
-        except ApiError as error:
+        except StatusError as error:
             message = error.message
         except DecodeError as error:
             message = str(error)
@@ -211,7 +211,7 @@ class _Expansion:
 
     # -- pods -------------------------------------------------------------------------------------
 
-    def _template(self, group: PodGroup, path: Path) -> Pod:
+    def _template(self, group: ScenarioPodGroup, path: Path) -> Pod:
         """The first pod of the group."""
         known = {"metadata", "spec"}
         unknown = [key for key in group.template if key not in known]
@@ -231,7 +231,7 @@ class _Expansion:
         assert isinstance(pod, Pod)
         return pod
 
-    def _arriving(self, group: PodGroup, template: Pod) -> Iterator[PodCreated]:
+    def _arriving(self, group: ScenarioPodGroup, template: Pod) -> Iterator[PodCreated]:
         # Each group draws from a generator of its own: to change one leaves the others as they are.
         random = Random(f"{self._scenario.seed}/{group.namespace}/{group.name}")
         times = _arrivals(group.arrival, group.count, random)

@@ -21,13 +21,13 @@ from asched.model.pod import Pod
 from asched.model.resources import AnyObject
 
 
-class Happening(msgspec.Struct, frozen=True, gc=False, tag=True):
+class HistoryEvent(msgspec.Struct, frozen=True, gc=False, tag=True):
     """Base of all that may happen; the tag ``type`` is the class name."""
 
     at_ns: int
 
 
-class PodCreated(Happening, frozen=True):
+class PodCreated(HistoryEvent, frozen=True):
     """A pod came to be.
 
     One with a node name is on that node already, and holds its room there from now on: it was there
@@ -43,7 +43,7 @@ class PodCreated(Happening, frozen=True):
     with a uid of its own and what is left of its running time. False: it is lost."""
 
 
-class PodDeleted(Happening, frozen=True):
+class PodDeleted(HistoryEvent, frozen=True):
     """Somebody deleted a pod: it ends now, pending or running, and does not return."""
 
     key: str
@@ -51,7 +51,7 @@ class PodDeleted(Happening, frozen=True):
     """That of :class:`PodCreated`, also where the pod has returned since under another one."""
 
 
-class ObjectSet(Happening, frozen=True):
+class ObjectSet(HistoryEvent, frozen=True):
     """An object appeared or changed; it is now as given.
 
     Of a pod that is there this takes over labels and specification (a gate that was lifted, a
@@ -61,7 +61,7 @@ class ObjectSet(Happening, frozen=True):
     object: AnyObject
 
 
-class ObjectRemoved(Happening, frozen=True):
+class ObjectRemoved(HistoryEvent, frozen=True):
     """An object other than a pod is gone. Pods on a node that went end with it."""
 
     kind: str
@@ -69,7 +69,7 @@ class ObjectRemoved(Happening, frozen=True):
     uid: str = ""
 
 
-class NodeDrained(Happening, frozen=True):
+class NodeDrained(HistoryEvent, frozen=True):
     """A node is cordoned and its pods are evicted (``kubectl drain``)."""
 
     node: str
@@ -119,7 +119,7 @@ class End(StrEnum):
     """It was not bound after all: its node was gone, or a Permit plugin turned it away."""
 
 
-class Stint(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
+class NodeStay(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """A period in which a pod held room on a node."""
 
     node: str
@@ -147,7 +147,7 @@ class PodRun(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """Decisions made for it, whatever came out."""
     rejections: int = 0
     """Of these, how many found no node."""
-    stints: tuple[Stint, ...] = ()
+    stints: tuple[NodeStay, ...] = ()
     """In order of time; more than one only where it was evicted and came back, or a binding failed."""
     ended_ns: int | None = None
     """When it was gone for good; None where it is there still."""

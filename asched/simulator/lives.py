@@ -13,7 +13,7 @@ from typing import TypeAlias
 import msgspec
 
 from asched.model.pod import Pod
-from asched.simulator.history import End, PodCreated, PodRun, Stint
+from asched.simulator.history import End, NodeStay, PodCreated, PodRun
 
 NS_PER_S = 1_000_000_000
 DEFAULT_GRACE_S = 30
@@ -48,7 +48,7 @@ class Life:
         self.pod = created.pod
         """As it is now."""
         self.run_left_ns = created.run_ns
-        self.stints: list[Stint] = []
+        self.stints: list[NodeStay] = []
         self.attempts = 0
         self.rejections = 0
         self.returned = 0
@@ -73,7 +73,7 @@ class Life:
         return self.pod.metadata.uid
 
     @property
-    def stint(self) -> Stint | None:
+    def stint(self) -> NodeStay | None:
         """The stint that it is in now."""
         last = self.stints[-1] if self.stints else None
         return last if last is not None and last.ended_ns is None else None
@@ -93,7 +93,7 @@ class Life:
     # -- on a node ----------------------------------------------------------------------------
 
     def assign(self, node: str, at_ns: int) -> None:
-        self.stints.append(Stint(node, at_ns))
+        self.stints.append(NodeStay(node, at_ns))
         self.nominated = ""
 
     def bind(self, at_ns: int) -> None:

@@ -119,7 +119,7 @@ class Lifetime(Section, frozen=True):
         _demand_positive("exponential", self.exponential)
 
 
-class PodGroup(Section, frozen=True):
+class ScenarioPodGroup(Section, frozen=True):
     """Pods that are alike: ``<name>-0``, ``<name>-1`` and so on."""
 
     name: str
@@ -170,7 +170,7 @@ class Scenario(Section, frozen=True):
     api_version: str
     kind: str
     nodes: tuple[NodeGroup, ...]
-    pods: tuple[PodGroup, ...]
+    pods: tuple[ScenarioPodGroup, ...]
     start: datetime = DEFAULT_START
     duration: timedelta | None = None
     """None: until nothing happens any more."""

@@ -18,7 +18,7 @@ from asched.state.records import Assigned
 _MOST_FAULTS = 100
 
 
-class BookFault(NamedTuple):
+class ReservePluginFault(NamedTuple):
     """A plugin raised while it was told of an assignment."""
 
     plugin: str
@@ -26,11 +26,11 @@ class BookFault(NamedTuple):
     what: str
 
 
-class Books:
+class ReservePluginCalls:
     """Tells Reserve plugins what became of assignments."""
 
     def __init__(self) -> None:
-        self.faults: list[BookFault] = []
+        self.faults: list[ReservePluginFault] = []
         """The latest ones, oldest first."""
         self.fault_count = 0
 
@@ -70,7 +70,7 @@ class Books:
         except BaseException as error:  # noqa: BLE001  third-party code, and the fold has to go on
             FAILURES.note(plugin.name, "Reserve", reason_of(error))
             what = f"{method.__name__}: {type(error).__name__}: {printable(error)}"
-            self.faults.append(BookFault(plugin.name, pod.key, what))
+            self.faults.append(ReservePluginFault(plugin.name, pod.key, what))
             self.fault_count += 1
             del self.faults[:-_MOST_FAULTS]
 

@@ -27,7 +27,7 @@ from asched.state.checkpoint_image import image_of_state
 from asched.state.checkpoint_queue import refill
 from asched.state.cluster import ClusterState, PodEntry, PodPhase
 from asched.state.fold import Fold
-from asched.state.inquiries import FilterAnswers, Inquiry
+from asched.state.inquiries import FilterAnswers, PendingEvaluation
 from asched.state.permits import PermitAnswer, WaitingPod
 from asched.state.pod_fold import PodFold
 from asched.state.sessions import GroupWrite, RefusedBinding
@@ -191,8 +191,8 @@ def _fill_pods(state: ClusterState, form: StateForm, pods: _Pods) -> None:
         state.evictions.forget(uid)
 
 
-def _inquiry(form: InquiryForm) -> Inquiry:
-    inquiry = Inquiry(form.uid, form.attempt)
+def _inquiry(form: InquiryForm) -> PendingEvaluation:
+    inquiry = PendingEvaluation(form.uid, form.attempt)
     inquiry.verb, inquiry.candidates = form.verb, form.candidates
     inquiry.pending = set(form.pending)
     inquiry.rows = np.array(form.rows, np.intp)

@@ -20,7 +20,7 @@ from asched.state.checkpoint_form import (
 )
 from asched.state.checkpoint_queue import QueueImage, image_of
 from asched.state.cluster import ClusterState, PodEntry
-from asched.state.inquiries import Inquiry
+from asched.state.inquiries import PendingEvaluation
 from asched.state.records import Lottery, ProfilesLoaded
 from asched.state.rules import Rules
 
@@ -124,7 +124,7 @@ def _entry_form(entry: PodEntry) -> EntryForm:
     )  # fmt: skip
 
 
-def _inquiry_form(key: str, inquiry: Inquiry) -> InquiryForm:
+def _inquiry_form(key: str, inquiry: PendingEvaluation) -> InquiryForm:
     return InquiryForm(
         key,
         inquiry.uid,

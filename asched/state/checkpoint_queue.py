@@ -19,7 +19,7 @@ from asched.model.resources import AnyObject
 from asched.state.checkpoint_form import HappenedForm, QueuedForm, QueueForm
 from asched.state.pod_heap import FIRST_OF_ALL, from_stored, sort_key, stored
 from asched.state.queue import SchedulingQueue
-from asched.state.queue_events import Happened
+from asched.state.queue_events import QueuedClusterEvent
 from asched.state.steps import Steps, all_of
 
 PodNumber = Callable[[Pod], int]
@@ -34,7 +34,7 @@ class QueueImage(NamedTuple):
     """Of :attr:`pods`, but for their numbers."""
     form: QueueForm
     """But for ``pods`` and ``events``."""
-    events: list[Happened]
+    events: list[QueuedClusterEvent]
 
 
 def image_of(queue: SchedulingQueue) -> QueueImage:
@@ -160,9 +160,11 @@ def _queued_pod(form: QueuedForm, info: PodInfo) -> QueuedPod:
     return pod
 
 
-def _happened(form: HappenedForm, info: Callable[[int], PodInfo]) -> Happened:
+def _happened(form: HappenedForm, info: Callable[[int], PodInfo]) -> QueuedClusterEvent:
     def thing(reference: AnyObject | int | None) -> Object | None:
         return info(reference).pod if isinstance(reference, int) else reference
 
     event = ClusterEvent(EventResource(form.resource), ActionType(form.action))
-    return Happened(event, thing(form.old), thing(form.new), form.held_since_ns, form.nomination)
+    return QueuedClusterEvent(
+        event, thing(form.old), thing(form.new), form.held_since_ns, form.nomination
+    )

@@ -14,17 +14,17 @@ from asched.framework.nodes import Int64Column, RowArray
 from asched.framework.pod_groups import GroupMembers, PodGroupKey
 from asched.framework.pod_info import PodInfo
 from asched.framework.pod_queries import PodQuery, TermHolders, TermKind
-from asched.framework.runtime.extenders import ExtenderSpec, Outsider
+from asched.framework.runtime.extenders import ExtenderSpec, ExternalEvaluator
 from asched.framework.runtime.profile import Profile
 from asched.framework.scoring import draw
 from asched.framework.trial import Fit
 from asched.model.custom import CustomObject, CustomResource
 from asched.model.meta import Object
-from asched.state.books import Books
+from asched.state.books import ReservePluginCalls
 from asched.state.circuits import Circuits
 from asched.state.custom_views import CustomViews
 from asched.state.evictions import Evictions
-from asched.state.inquiries import Inquiry
+from asched.state.inquiries import PendingEvaluation
 from asched.state.node_rows import NodeRows
 from asched.state.node_table import NodeTable
 from asched.state.nominator import Nominator
@@ -87,7 +87,7 @@ class ClusterState:
         self.queue = SchedulingQueue(self.groups)
         self.nominator = Nominator(self.nodes)
         self.permits = Permits()
-        self.books = Books()
+        self.books = ReservePluginCalls()
         self.circuits = Circuits()
         self.evictions = Evictions()
         self.sessions = Sessions()
@@ -95,10 +95,10 @@ class ClusterState:
         """The profile under which a pod of a scheduler name that sessions serve is bound."""
         self.profiles: Mapping[str, Profile] = {}
         self.extenders: tuple[ExtenderSpec, ...] = ()
-        self.outsiders: tuple[Outsider, ...] = ()
+        self.outsiders: tuple[ExternalEvaluator, ...] = ()
         """Who is asked outside decisions, as records number them: the extenders, then the plugins of
         each profile."""
-        self.inquiries: dict[str, Inquiry] = {}
+        self.inquiries: dict[str, PendingEvaluation] = {}
         """What extenders were asked for the attempts under way, by the pod's key."""
         self.next_start_row = 0
         """Where the search for feasible nodes begins when a share of them suffices."""

@@ -32,7 +32,7 @@ from asched.model.storage import (
 )
 from asched.model.workloads import Namespace, PodDisruptionBudget, Service
 from asched.state.pod_groups import PodGroups
-from asched.state.queue_events import Happened, concerns, group_about, hint_of
+from asched.state.queue_events import QueuedClusterEvent, concerns, group_about, hint_of
 from asched.state.rules import Rules
 
 _ANY_EVENT = RegisteredEvent(EXTENDER, ClusterEvent(EventResource.ANY, ActionType.ALL), None)
@@ -102,7 +102,10 @@ class Listeners:
         yield _ANY_FOR_SIBLINGS
 
     def near(
-        self, waiting: dict[str, QueuedPod], listeners: Sequence[Listener], happened: Happened
+        self,
+        waiting: dict[str, QueuedPod],
+        listeners: Sequence[Listener],
+        happened: QueuedClusterEvent,
     ) -> dict[str, QueuedPod]:
         """Of the pods that wait for a plugin those that what it registered can concern at all."""
         if all(listener.registered.only_for is not None for listener in listeners):
@@ -122,7 +125,7 @@ class Listeners:
             return {}
         return {key: waiting[key] for key in sorted(key for key in members if key in waiting)}
 
-    def wake(self, pod: QueuedPod, happened: Happened) -> Wake:
+    def wake(self, pod: QueuedPod, happened: QueuedClusterEvent) -> Wake:
         """``isPodWorthRequeuing`` of kube-scheduler."""
         pending = frozenset[str]() if pod.gating_plugin else pod.pending_plugins
         plugins = {pod.gating_plugin} if pod.gating_plugin else pod.unschedulable_plugins | pending

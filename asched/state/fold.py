@@ -32,10 +32,10 @@ from asched.state.cluster import (
     ProfileHandle,
 )
 from asched.state.cluster_events import EVENT_RESOURCES, node_changes
-from asched.state.inquiries import Inquiry
+from asched.state.inquiries import PendingEvaluation
 from asched.state.permits import WaitingPod
 from asched.state.pod_fold import FoldError, PodFold
-from asched.state.queue_events import Happened
+from asched.state.queue_events import QueuedClusterEvent
 from asched.state.rules import Rules
 from asched.state.sessions import binding_spec
 
@@ -220,7 +220,7 @@ class Fold:
         self._tell_of(kind, old, None)
 
     def _tell(self, event: ClusterEvent, old: Object | None, new: Object | None) -> None:
-        self.state.queue.happened(Happened(event, old, new), self.state.now_ns)
+        self.state.queue.happened(QueuedClusterEvent(event, old, new), self.state.now_ns)
 
     def _tell_of(self, kind: type[Object], old: Object | None, new: Object | None) -> None:
         resource = EVENT_RESOURCES.get(kind)
@@ -368,7 +368,9 @@ class Fold:
         self._taken_off(record.key, record.uid)
         inquiry = self.state.inquiries.get(record.key)
         if inquiry is None or not inquiry.is_of(record.uid, record.attempt):
-            inquiry = self.state.inquiries[record.key] = Inquiry(record.uid, record.attempt)
+            inquiry = self.state.inquiries[record.key] = PendingEvaluation(
+                record.uid, record.attempt
+            )
         inquiry.ask(record, self.state.nodes.size)
         self._advance_start(record.examined)
 

@@ -66,7 +66,7 @@ class FilterAnswers:
         return codes, asked
 
 
-class Inquiry:
+class PendingEvaluation:
     """All questions and answers of one attempt."""
 
     def __init__(self, uid: str, attempt: int) -> None:

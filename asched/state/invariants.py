@@ -11,7 +11,7 @@ from typing import TypeVar
 import numpy as np
 
 from asched.framework.nodes import RowArray
-from asched.framework.pod_groups import PodGroupKey, Standing, group_of
+from asched.framework.pod_groups import MemberStatus, PodGroupKey, group_of
 from asched.model.resources import KINDS
 from asched.state.cluster import ClusterState, PodEntry, PodPhase
 from asched.state.node_table import NodeTable
@@ -159,7 +159,7 @@ def _check_room_made(state: ClusterState) -> None:
 
 def _check_groups(state: ClusterState) -> None:
     """Each group has the members that name it, as they stand by the rest of the state."""
-    expected: dict[PodGroupKey, dict[str, Standing]] = {}
+    expected: dict[PodGroupKey, dict[str, MemberStatus]] = {}
     for key, entry in state.pods.items():
         group = group_of(entry.info.pod)
         if group is not None:
@@ -168,14 +168,14 @@ def _check_groups(state: ClusterState) -> None:
     _demand(kept == expected, f"groups are kept as {kept}, the pods say {expected}")
     for group, standings in expected.items():
         members = state.groups.members(group)
-        for standing in Standing:
+        for standing in MemberStatus:
             number = [*standings.values()].count(standing)
             _demand(
                 members.count(standing) == number,
                 f"group {group.key}: {number} pods are {standing.value}, {members.count(standing)}"
                 " are counted",
             )
-    holding = {g for g, standings in expected.items() if Standing.WAITING in standings.values()}
+    holding = {g for g, standings in expected.items() if MemberStatus.WAITING in standings.values()}
     _demand({*state.groups.holding} == holding, f"groups {holding} hold pods")
 
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 import msgspec
 
 from asched.framework.events import ActionType, ClusterEvent, EventResource
-from asched.framework.pod_groups import REFUSED, Standing, group_of
+from asched.framework.pod_groups import REFUSED, MemberStatus, group_of
 from asched.framework.pod_info import PodInfo
 from asched.framework.runtime.profile import Profile
 from asched.model.meta import Object
@@ -17,7 +17,7 @@ from asched.state.binding_echo import picture
 from asched.state.cluster import ClusterState, PodEntry, PodPhase
 from asched.state.cluster_events import pod_changes
 from asched.state.pod_groups import standing_of_pending
-from asched.state.queue_events import Happened
+from asched.state.queue_events import QueuedClusterEvent
 from asched.state.records import Bound, PodChanged, PodSeen
 from asched.state.rules import Rules
 from asched.state.templates import reports_resources
@@ -159,7 +159,9 @@ class PodFold:
         if waiting is not None:
             waiting.info = info
         events = pod_changes(old, info, EventResource.TARGET_POD)
-        state.queue.update(info, [Happened(e, old.pod, info.pod) for e in events], state.now_ns)
+        state.queue.update(
+            info, [QueuedClusterEvent(e, old.pod, info.pod) for e in events], state.now_ns
+        )
 
     def _bound_updated(self, entry: PodEntry, info: PodInfo) -> None:
         old, node_name = entry.info, info.pod.node_name
@@ -197,7 +199,9 @@ class PodFold:
             state.inquiries.pop(info.key, None)
         elif info.key in state.queue or self._is_asked_about(info.key):
             events = pod_changes(old, info, EventResource.TARGET_POD)
-            state.queue.update(info, [Happened(e, old.pod, info.pod) for e in events], state.now_ns)
+            state.queue.update(
+                info, [QueuedClusterEvent(e, old.pod, info.pod) for e in events], state.now_ns
+            )
         else:
             state.queue.add(info, state.now_ns)
         for event in pod_changes(old, info, EventResource.UNSCHEDULED_POD):
@@ -241,7 +245,7 @@ class PodFold:
             self._tell(_ASSIGNED_ADD, None, _on_node(entry))
 
     def give_back(self, entry: PodEntry, held_since_ns: int | None = None) -> None:
-        """Free the room of a placed pod; others may use it. ``held_since_ns``: see :class:`Happened`."""
+        """Free the room of a placed pod; others may use it. ``held_since_ns``: see :class:`QueuedClusterEvent`."""
         pod = _on_node(entry)
         if entry.phase is PodPhase.ASSUMED:
             self._unreserve(entry)
@@ -253,7 +257,7 @@ class PodFold:
         if entry.info.key in self._state.pods:
             self.note_in_sessions(entry)
             self.regroup(entry)
-        happened = Happened(_ASSIGNED_DELETE, pod, None, held_since_ns)
+        happened = QueuedClusterEvent(_ASSIGNED_DELETE, pod, None, held_since_ns)
         self._state.queue.happened(happened, self._state.now_ns)
         self._hurry_awaited(pod.node_name)
 
@@ -297,7 +301,7 @@ class PodFold:
         state = self._state
         if node_name and state.rules >= Rules.KEPT_ROOM_IS_TOLD and state.queue.heeds_events:
             pod = _as_if_on(node_name, info.pod)
-            happened = Happened(_ASSIGNED_DELETE, pod, None, nomination=True)
+            happened = QueuedClusterEvent(_ASSIGNED_DELETE, pod, None, nomination=True)
             state.queue.happened(happened, state.now_ns)
 
     # -- sessions -----------------------------------------------------------------------------
@@ -371,21 +375,21 @@ class PodFold:
         return self._state.profiles.get(name)
 
     def _tell(self, event: ClusterEvent, old: Object | None, new: Object | None) -> None:
-        self._state.queue.happened(Happened(event, old, new), self._state.now_ns)
+        self._state.queue.happened(QueuedClusterEvent(event, old, new), self._state.now_ns)
 
 
-def standing_of(state: ClusterState, entry: PodEntry) -> Standing:
+def standing_of(state: ClusterState, entry: PodEntry) -> MemberStatus:
     """How a pod stands in its group, from the rest of the state."""
     pod, key = entry.info.pod, entry.info.key
     if pod.terminating:
-        return Standing.LEAVING
+        return MemberStatus.LEAVING
     if entry.node:
-        return Standing.WAITING if key in state.waiting else Standing.PLACED
+        return MemberStatus.WAITING if key in state.waiting else MemberStatus.PLACED
     if pod.spec.scheduling_gates or pod.spec.scheduler_name not in state.profiles:
-        return Standing.HELD_BACK
+        return MemberStatus.HELD_BACK
     standing = standing_of_pending(state.queue.known(key))
     if standing in REFUSED and state.nominator.node_of(key):
-        return Standing.AWAITING_ROOM
+        return MemberStatus.AWAITING_ROOM
     return standing
 
 

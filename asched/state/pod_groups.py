@@ -9,22 +9,22 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, KeysView, Mapping
 
-from asched.framework.pod_groups import GANG_ROOM, GANG_SCHEDULING, PodGroupKey, Standing
+from asched.framework.pod_groups import GANG_ROOM, GANG_SCHEDULING, MemberStatus, PodGroupKey
 from asched.framework.pod_info import QueuedPod
 
 _GANG_ALONE = frozenset({GANG_SCHEDULING})
 
 
-def standing_of_pending(queued: QueuedPod | None) -> Standing:
+def standing_of_pending(queued: QueuedPod | None) -> MemberStatus:
     """How a pending pod of one of our profiles stands, by how its last attempt ended."""
     if queued is None:
-        return Standing.READY
+        return MemberStatus.READY
     refused_by = queued.unschedulable_plugins | queued.pending_plugins
     if refused_by == _GANG_ALONE:
-        return Standing.ASLEEP
+        return MemberStatus.ASLEEP
     if GANG_ROOM in refused_by:
-        return Standing.IN_VAIN
-    return Standing.REFUSED if refused_by or queued.consecutive_errors else Standing.READY
+        return MemberStatus.IN_VAIN
+    return MemberStatus.REFUSED if refused_by or queued.consecutive_errors else MemberStatus.READY
 
 
 class Members:
@@ -33,23 +33,23 @@ class Members:
     __slots__ = ("_counts", "_standings", "asleep")
 
     def __init__(self) -> None:
-        self._standings: dict[str, Standing] = {}
-        self._counts: Counter[Standing] = Counter()
+        self._standings: dict[str, MemberStatus] = {}
+        self._counts: Counter[MemberStatus] = Counter()
         self.asleep: set[str] = set()
         """Those that stand so; some may be awake again and not have been tried yet."""
 
     @property
-    def standings(self) -> Mapping[str, Standing]:
+    def standings(self) -> Mapping[str, MemberStatus]:
         return self._standings
 
-    def count(self, *standings: Standing) -> int:
+    def count(self, *standings: MemberStatus) -> int:
         return sum(self._counts[standing] for standing in standings)
 
-    def enter(self, key: str, standing: Standing) -> None:
+    def enter(self, key: str, standing: MemberStatus) -> None:
         self.leave(key)
         self._standings[key] = standing
         self._counts[standing] += 1
-        if standing is Standing.ASLEEP:
+        if standing is MemberStatus.ASLEEP:
             self.asleep.add(key)
 
     def leave(self, key: str) -> None:
@@ -81,7 +81,7 @@ class PodGroups:
         """The groups with members that Permit holds."""
         return self._holding.keys()
 
-    def enter(self, group: PodGroupKey, key: str, standing: Standing) -> None:
+    def enter(self, group: PodGroupKey, key: str, standing: MemberStatus) -> None:
         """The pod of that key is a member and stands so."""
         members = self._groups.get(group)
         if members is None:
@@ -100,7 +100,7 @@ class PodGroups:
             del self._groups[group]
 
     def _note_holding(self, group: PodGroupKey, members: Members) -> None:
-        if not members.count(Standing.WAITING):
+        if not members.count(MemberStatus.WAITING):
             self._holding.pop(group, None)
         elif group not in self._holding:
             self._holding[group] = None

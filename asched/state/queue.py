@@ -32,7 +32,7 @@ from asched.state import queue_events as arrivals
 from asched.state.cluster_events import Listeners, Wake
 from asched.state.pod_groups import PodGroups
 from asched.state.pod_heap import FIRST_OF_ALL, PodHeap, sort_key
-from asched.state.queue_events import Arrivals, Happened
+from asched.state.queue_events import Arrivals, QueuedClusterEvent
 from asched.state.records import QueueSettings
 from asched.state.rules import Rules
 
@@ -57,7 +57,7 @@ class SchedulingQueue:
         # Attempts that were begun and have not ended, by pod, with where the events since begin. Such a
         # pod is in flight, or active again where its attempt goes on (extenders have answered).
         self._under_way: dict[str, tuple[QueuedPod, int]] = {}
-        self._events: deque[Happened] = deque()
+        self._events: deque[QueuedClusterEvent] = deque()
         self._events_start = 0
         self.arrivals = Arrivals()
         self.drifted = 0
@@ -100,7 +100,7 @@ class SchedulingQueue:
         return (key for key in self._under_way if key not in self._active.pods)
 
     @property
-    def events(self) -> Iterable[Happened]:
+    def events(self) -> Iterable[QueuedClusterEvent]:
         """What is kept for pods in flight, oldest first."""
         return self._events
 
@@ -183,7 +183,7 @@ class SchedulingQueue:
         """A pending pod of one of our profiles appeared."""
         self._activate_or_gate(QueuedPod(info, now_ns), now_ns, arrivals.POD_ADD)
 
-    def update(self, info: PodInfo, events: Iterable[Happened], now_ns: int) -> None:
+    def update(self, info: PodInfo, events: Iterable[QueuedClusterEvent], now_ns: int) -> None:
         """One of our pods changed. Where it was rejected, its own hints decide."""
         begun = self._under_way.get(info.key)
         if begun is not None:
@@ -299,7 +299,7 @@ class SchedulingQueue:
         """Whether there is any pod that an event could wake, now or when its attempt ends."""
         return bool(self._under_way or self._waiting_for)
 
-    def happened(self, happened: Happened, now_ns: int) -> None:
+    def happened(self, happened: QueuedClusterEvent, now_ns: int) -> None:
         """Something in the cluster changed: wake the pods that it may help."""
         if self._under_way:
             self._events.append(happened)
@@ -396,7 +396,7 @@ class SchedulingQueue:
             self._backoff.push(pod, ends_ns)
             self.arrivals[arrivals.BACKOFF, why] += 1
 
-    def _wake_by(self, pod: QueuedPod, events: Iterable[Happened], now_ns: int) -> None:
+    def _wake_by(self, pod: QueuedPod, events: Iterable[QueuedClusterEvent], now_ns: int) -> None:
         """Requeue a waiting pod if any of the events may help it."""
         wake, what = Wake.NO, ""
         for happened in events:

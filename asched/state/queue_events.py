@@ -20,7 +20,7 @@ from asched.model.meta import Object
 from asched.model.pod import Pod
 
 
-class Happened(NamedTuple):
+class QueuedClusterEvent(NamedTuple):
     """An event with the objects it is about."""
 
     event: ClusterEvent
@@ -35,7 +35,7 @@ class Happened(NamedTuple):
 _POD_EVENTS = frozenset({EventResource.ASSIGNED_POD, EventResource.UNSCHEDULED_POD})
 
 
-def concerns(pod: QueuedPod, happened: Happened) -> bool:
+def concerns(pod: QueuedPod, happened: QueuedClusterEvent) -> bool:
     """A pod hears of itself only by ``TARGET_POD``, and of nobody else by that: the room that it
     gives back when its own binding fails, for one, is no news to it. That its nomination was taken back
     is: it is to find another node."""
@@ -51,7 +51,7 @@ def concerns(pod: QueuedPod, happened: Happened) -> bool:
     return happened.held_since_ns is None or _concerns_room_of_held(pod, happened)
 
 
-def _concerns_kept_room(pod: QueuedPod, happened: Happened) -> bool:
+def _concerns_kept_room(pod: QueuedPod, happened: QueuedClusterEvent) -> bool:
     """Whom a nominated pod keeps out: pods of no higher priority (``getLEPriorityPreCheck``)."""
     nominated = happened.old
     return isinstance(nominated, Pod) and pod.info.priority <= nominated.spec.priority
@@ -60,7 +60,7 @@ def _concerns_kept_room(pod: QueuedPod, happened: Happened) -> bool:
 _ROUNDS_OF_ITS_OWN = 2
 
 
-def _concerns_room_of_held(pod: QueuedPod, happened: Happened) -> bool:
+def _concerns_room_of_held(pod: QueuedPod, happened: QueuedClusterEvent) -> bool:
     """Whether room given back by a held pod of a group is news to a pod that waits.
 
     It is none to a pod rejected before that room was taken: things are as they were. Nor to one of the
@@ -74,7 +74,7 @@ def _concerns_room_of_held(pod: QueuedPod, happened: Happened) -> bool:
     return bool(pod.gating_plugin) or since_ns is None or since_ns <= pod.rejected_at_ns
 
 
-def group_about(happened: Happened) -> PodGroupKey | None:
+def group_about(happened: QueuedClusterEvent) -> PodGroupKey | None:
     """The group that an event is about, or that its pod is of."""
     about = happened.new or happened.old
     if isinstance(about, Pod):
@@ -82,7 +82,7 @@ def group_about(happened: Happened) -> PodGroupKey | None:
     return key_of(about) if isinstance(about, PodGroup | CustomPodGroup) else None
 
 
-def hint_of(registered: RegisteredEvent, pod: Pod, happened: Happened) -> QueueingHint:
+def hint_of(registered: RegisteredEvent, pod: Pod, happened: QueuedClusterEvent) -> QueueingHint:
     """What a plugin says to an event that it registered for."""
     if registered.own_group and group_of(pod) != group_about(happened):
         return QueueingHint.SKIP

@@ -9,7 +9,7 @@
 
 from __future__ import annotations
 
-from asched.testing.binding import Asked, MemoryClient
+from asched.testing.binding import MemoryClient, RecordedRequest
 from asched.testing.builders import (
     claim,
     from_api,
@@ -23,13 +23,13 @@ from asched.testing.builders import (
     volume,
 )
 from asched.testing.harness import instance, run_filter, scores
-from asched.testing.placements import Placement, Placements, schedule
+from asched.testing.placements import PlacementResult, Placements, schedule
 from asched.testing.profiles import ProfileSetup, configured, profile
 
 __all__ = [
-    "Asked",
+    "RecordedRequest",
     "MemoryClient",
-    "Placement",
+    "PlacementResult",
     "Placements",
     "ProfileSetup",
     "claim",

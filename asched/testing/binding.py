@@ -17,7 +17,7 @@ MOST_CHECKS = 10
 """So often ``wait_until`` asks its check; no time passes meanwhile."""
 
 
-class Asked(NamedTuple):
+class RecordedRequest(NamedTuple):
     """One thing that the plugin asked for."""
 
     what: Permission
@@ -39,7 +39,7 @@ class MemoryClient:
     ) -> None:
         """``cluster`` holds the volumes and claims that can be read. ``answers`` are those of the API
         server where it does not say Success."""
-        self.asked: list[Asked] = []
+        self.asked: list[RecordedRequest] = []
         """What the plugin asked for, in order."""
         self._plugin = plugin
         self._objects = {(type(item), item.key): item for item in cluster}
@@ -85,5 +85,5 @@ class MemoryClient:
     def _answer(self, what: Permission, of: str, value: object = None) -> Status:
         if what not in self._plugin.needs:
             raise NotPermitted(f"{self._plugin.name} asks for {what.value}, which it does not need")
-        self.asked.append(Asked(what, of, value))
+        self.asked.append(RecordedRequest(what, of, value))
         return self._answers.get(what, SUCCESS)

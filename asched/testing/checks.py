@@ -60,7 +60,7 @@ _REJECTING: Final = (
 )
 
 
-class Outcome(StrEnum):
+class CheckOutcome(StrEnum):
     PASSED = "passed"
     NOTE = "note"
     """Allowed, and perhaps not meant."""
@@ -72,16 +72,16 @@ class Finding(msgspec.Struct, frozen=True):
 
     plugin: str
     check: str
-    outcome: Outcome
+    outcome: CheckOutcome
     message: str = ""
 
 
 class _Verdict(NamedTuple):
-    outcome: Outcome
+    outcome: CheckOutcome
     message: str = ""
 
 
-_PASSED: Final = _Verdict(Outcome.PASSED)
+_PASSED: Final = _Verdict(CheckOutcome.PASSED)
 
 
 class _Run(NamedTuple):
@@ -143,18 +143,18 @@ class _Checks:
             cls.__qualname__ for cls in wanted if not (cls.__dict__.get("__doc__") or "").strip()
         ]
         if bare:
-            return _Verdict(Outcome.FAILED, f"no docstring: {', '.join(bare)}")
+            return _Verdict(CheckOutcome.FAILED, f"no docstring: {', '.join(bare)}")
         return _PASSED
 
     def _signatures(self) -> _Verdict:
         wrong = [*_wrong_signatures(self._plugin)]
-        return _Verdict(Outcome.FAILED, "; ".join(wrong)) if wrong else _PASSED
+        return _Verdict(CheckOutcome.FAILED, "; ".join(wrong)) if wrong else _PASSED
 
     def _events(self) -> _Verdict:
         if issubclass(self._plugin, EnqueueExtensions):
             return _PASSED
         return _Verdict(
-            Outcome.NOTE,
+            CheckOutcome.NOTE,
             "it can turn pods away and registers no events: such a pod is tried again only when the"
             " queue is flushed (unschedulableFlushInterval)",
         )
@@ -168,15 +168,17 @@ class _Checks:
         ]
         if self._args is None and required:
             what = f"it needs arguments ({', '.join(required)}), so it is not run"
-            return _Verdict(Outcome.NOTE, what)
+            return _Verdict(CheckOutcome.NOTE, what)
         try:
             if self._args is None:
                 parse_arguments(self._plugin, None)
             self._folded(random_cluster(0))
         except (ValueError, ConfigurationError) as error:
-            return _Verdict(Outcome.FAILED, str(error))
+            return _Verdict(CheckOutcome.FAILED, str(error))
         except Exception as error:  # noqa: BLE001  whatever a plugin's constructor raises
-            return _Verdict(Outcome.FAILED, f"it cannot be built: {type(error).__name__}: {error}")
+            return _Verdict(
+                CheckOutcome.FAILED, f"it cannot be built: {type(error).__name__}: {error}"
+            )
         return _PASSED
 
     # -- what it takes to run it ------------------------------------------------------------------
@@ -190,7 +192,7 @@ class _Checks:
         for run in self._runs:
             for record in run.placements.records:
                 if isinstance(record, AttemptFailed):
-                    return _Verdict(Outcome.FAILED, record.message)
+                    return _Verdict(CheckOutcome.FAILED, record.message)
         return _PASSED
 
     def _purity(self) -> _Verdict:
@@ -199,7 +201,7 @@ class _Checks:
             if divergence is not None:
                 what = f"decided once more it answers otherwise: {divergence.recorded} became"
                 return _Verdict(
-                    Outcome.FAILED,
+                    CheckOutcome.FAILED,
                     f"{what} {divergence.decided}; declare pure = False if that is meant",
                 )
         return _PASSED
@@ -216,7 +218,7 @@ class _Checks:
             for pod in shared:
                 if shared[pod] != anew[pod]:
                     return _Verdict(
-                        Outcome.FAILED,
+                        CheckOutcome.FAILED,
                         f"it looks further than Scope.{self._plugin.scope.name}: {shared[pod]}, but"
                         f" asked anew for each pod {anew[pod]}",
                     )
@@ -240,7 +242,7 @@ class _Checks:
                     continue  # which is told under "answers"
                 if looks:
                     return _Verdict(
-                        Outcome.NOTE,
+                        CheckOutcome.NOTE,
                         "its PreFilter or PreScore looks at nodes, which a plugin of"
                         f" Scope.{self._plugin.scope.name} should not: all that like pods share is"
                         " computed anew after each change to any node",
@@ -259,7 +261,7 @@ class _Checks:
                 except PluginFailure as failure:
                     told = str(failure)
                 if told:
-                    return _Verdict(Outcome.FAILED, f"pod {pod.key}: {told}")
+                    return _Verdict(CheckOutcome.FAILED, f"pod {pod.key}: {told}")
         return _PASSED
 
     def _no_mutation(self) -> _Verdict:
@@ -277,7 +279,9 @@ class _Checks:
                 if PodInfo(pod).shape.requests != pod_requests(pod)
             ]
             if changed:
-                return _Verdict(Outcome.FAILED, f"it changed {changed[0]}, which is not its own")
+                return _Verdict(
+                    CheckOutcome.FAILED, f"it changed {changed[0]}, which is not its own"
+                )
         return _PASSED
 
     def _folded(self, cluster: RandomCluster) -> tuple[ClusterState, Profile, Plugin]:

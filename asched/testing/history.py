@@ -14,10 +14,15 @@ from typing import Final
 import anyio
 
 from asched.audit.history import Period
-from asched.audit.whatif.candidate import Action, PluginChange, candidate_scheduler, parse_changes
+from asched.audit.whatif.candidate import (
+    PluginChange,
+    PluginChangeAction,
+    candidate_scheduler,
+    parse_changes,
+)
 from asched.audit.whatif.comparison import Comparison, NamedRun, compare
 from asched.audit.whatif.extraction import recorded_history
-from asched.config.registry import Registry
+from asched.config.registry import PluginRegistry
 from asched.journal.opening import open_journal
 from asched.simulator.loop import Scheduler, simulate
 from asched.testing.placements import Setup
@@ -78,12 +83,12 @@ async def compared(
 
 def _read(
     setup: Setup | None,
-) -> tuple[tuple[PluginChange, ...], Scheduler | None, Registry, str]:
+) -> tuple[tuple[PluginChange, ...], Scheduler | None, PluginRegistry, str]:
     """What is to be changed of the recorded configuration, or used in place of it."""
     if setup is None:
         return (), None, installed(), BASELINE
     if inspect.isclass(setup):
-        change = PluginChange(Action.ENABLE, setup.name)
+        change = PluginChange(PluginChangeAction.ENABLE, setup.name)
         return (change,), None, installed().including(setup), f"{BASELINE} with {setup.name}"
     found = setup if isinstance(setup, ProfileSetup) else configured(setup)
     name = setup.name if isinstance(setup, Path) else "candidate"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import msgspec
 
-from asched.audit.replay import Divergence, Judge
+from asched.audit.replay import Divergence, ReplayVerifier
 from asched.cycle.inspect import Inspection, inspect
 from asched.framework.interface import Plugin
 from asched.framework.status import Status
@@ -29,7 +29,7 @@ Setup = ProfileSetup | type[Plugin] | Path | str
 or YAML text)."""
 
 
-class Placement(msgspec.Struct, frozen=True):
+class PlacementResult(msgspec.Struct, frozen=True):
     """What became of one pod."""
 
     pod: str
@@ -49,7 +49,7 @@ class Placement(msgspec.Struct, frozen=True):
         return f"{self.pod}: {self.message or f'evicted for {self.evicted_for}'}"
 
 
-class Placements(Mapping[str, Placement]):
+class Placements(Mapping[str, PlacementResult]):
     """What became of the pods, by ``namespace/name``; ``default/`` may be left out in questions."""
 
     def __init__(
@@ -61,7 +61,7 @@ class Placements(Mapping[str, Placement]):
         self.records: tuple[AnyRecord, ...] = tuple(records)
         """All that was observed and decided, as a journal would hold it."""
 
-    def __getitem__(self, pod: str) -> Placement:
+    def __getitem__(self, pod: str) -> PlacementResult:
         return self._placements[pod if "/" in pod else f"default/{pod}"]
 
     def __iter__(self) -> Iterator[str]:
@@ -114,7 +114,7 @@ class Placements(Mapping[str, Placement]):
         AssertionError where the state contradicts itself in the end.
         """
         fold = Fold(ClusterState(), self.setup.registry.load)
-        judge = Judge(fold, from_the_start=True)
+        judge = ReplayVerifier(fold, from_the_start=True)
         for seq, record in enumerate(self.records, 1):
             divergence = judge.follow(seq, record)
             if divergence is not None:
@@ -168,10 +168,10 @@ def _setup(setup: Setup) -> ProfileSetup:
             return profile(setup)
 
 
-def _placement(run: PodRun) -> Placement:
+def _placement(run: PodRun) -> PlacementResult:
     stint = run.stints[-1] if run.stints else None
     node = stint.node if stint is not None and stint.ended_ns is None else ""
     evicted = stint is not None and stint.end is End.PREEMPTED
-    return Placement(
+    return PlacementResult(
         run.key, node, run.message, run.attempts, stint.by if stint is not None and evicted else ""
     )

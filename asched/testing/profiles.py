@@ -18,7 +18,7 @@ from asched.config.kube_scheduler import (
     PluginSet,
     ProfileConfig,
 )
-from asched.config.registry import Registry
+from asched.config.registry import PluginRegistry
 from asched.config.resolve import resolve
 from asched.framework.interface import ExtensionPoint, Plugin
 from asched.framework.runtime.profile import ProfileSpec, all_within
@@ -40,7 +40,7 @@ class ProfileSetup(NamedTuple):
     """Profiles with the plugins they consist of: what :func:`asched.testing.schedule` takes."""
 
     profiles: tuple[ProfileSpec, ...]
-    registry: Registry
+    registry: PluginRegistry
     queue: QueueSettings = QueueSettings()
     sessions: tuple[SessionSpec, ...] = ()
 
@@ -69,9 +69,9 @@ class ProfileSetup(NamedTuple):
 
 
 @cache
-def installed() -> Registry:
+def installed() -> PluginRegistry:
     """All plugins that are installed here."""
-    return Registry.discover()
+    return PluginRegistry.discover()
 
 
 def profile(

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from asched.apiserver.apply import Manager, server_side
-from asched.apiserver.cluster import Cluster
-from asched.apiserver.errors import ApiError
+from asched.apiserver.cluster import EmbeddedCluster
+from asched.apiserver.errors import StatusError
 from asched.apiserver.requests import RequestInfo
 from tests.apiserver.objects import FakeClock, pod
 
@@ -19,7 +19,7 @@ class Applier:
     """Applies configurations of the pod ``p``."""
 
     def __init__(self) -> None:
-        self.cluster = Cluster(clock=FakeClock(), seed=1)
+        self.cluster = EmbeddedCluster(clock=FakeClock(), seed=1)
         self.info = RequestInfo("patch", self.cluster.resource("pods"), "default", "p")
 
     def apply(self, manager: str, *, labels: Object, force: bool = False, **spec: Any) -> Object:
@@ -69,7 +69,7 @@ def test_what_somebody_else_applied_too_stays(applier: Applier) -> None:
 
 def test_another_value_for_anothers_field_is_a_conflict_unless_forced(applier: Applier) -> None:
     applier.apply("a", labels={"x": "1"})
-    with pytest.raises(ApiError) as error:
+    with pytest.raises(StatusError) as error:
         applier.label("b", {"x": "2"})
     assert error.value.code == 409
     assert error.value.message == (
@@ -87,6 +87,6 @@ def test_elements_of_keyed_lists_have_their_own_owners(applier: Applier) -> None
 
 
 def test_an_apply_without_a_manager_is_refused(applier: Applier) -> None:
-    with pytest.raises(ApiError, match="fieldManager: Required value") as error:
+    with pytest.raises(StatusError, match="fieldManager: Required value") as error:
         applier.apply("", labels={})
     assert error.value.code == 400

@@ -5,23 +5,23 @@ from __future__ import annotations
 import pytest
 
 from asched.apiserver.api import DeleteOptions
-from asched.apiserver.cluster import Cluster
-from asched.apiserver.errors import ApiError
+from asched.apiserver.cluster import EmbeddedCluster
+from asched.apiserver.errors import StatusError
 from asched.apiserver.listing import ListOptions
 from tests.apiserver.objects import FakeClock, node, pod
 
 
 @pytest.fixture
-def cluster() -> Cluster:
-    return Cluster(clock=FakeClock(), seed=1)
+def cluster() -> EmbeddedCluster:
+    return EmbeddedCluster(clock=FakeClock(), seed=1)
 
 
-def refused(error: pytest.ExceptionInfo[ApiError]) -> tuple[int, str, str]:
+def refused(error: pytest.ExceptionInfo[StatusError]) -> tuple[int, str, str]:
     return error.value.code, error.value.reason, error.value.message
 
 
 def test_a_cluster_begins_with_the_system_namespaces_and_priority_classes(
-    cluster: Cluster,
+    cluster: EmbeddedCluster,
 ) -> None:
     names = [namespace["metadata"]["name"] for namespace in cluster.list("namespaces")]
     assert names == ["default", "kube-node-lease", "kube-public", "kube-system"]
@@ -34,7 +34,7 @@ def test_a_cluster_begins_with_the_system_namespaces_and_priority_classes(
     }
 
 
-def test_every_write_takes_the_next_revision_of_the_whole_cluster(cluster: Cluster) -> None:
+def test_every_write_takes_the_next_revision_of_the_whole_cluster(cluster: EmbeddedCluster) -> None:
     before = cluster.revision
     first = cluster.create("nodes", node("a"))
     second = cluster.create("pods", pod("p"))
@@ -42,7 +42,7 @@ def test_every_write_takes_the_next_revision_of_the_whole_cluster(cluster: Clust
     assert second["metadata"]["resourceVersion"] == str(before + 2) == str(cluster.revision)
 
 
-def test_creation_sets_system_metadata_and_generated_names(cluster: Cluster) -> None:
+def test_creation_sets_system_metadata_and_generated_names(cluster: EmbeddedCluster) -> None:
     made = pod()
     made["metadata"] = {"generateName": "job-", "namespace": "default", "uid": "mine"}
     created = cluster.create("pods", made)["metadata"]
@@ -53,7 +53,7 @@ def test_creation_sets_system_metadata_and_generated_names(cluster: Cluster) -> 
     assert created["creationTimestamp"] == "2027-01-15T08:00:00Z"
 
 
-def test_objects_handed_in_are_not_touched_and_not_shared(cluster: Cluster) -> None:
+def test_objects_handed_in_are_not_touched_and_not_shared(cluster: EmbeddedCluster) -> None:
     mine = pod("p")
     cluster.create("pods", mine)
     assert "status" not in mine
@@ -96,11 +96,11 @@ def test_objects_handed_in_are_not_touched_and_not_shared(cluster: Cluster) -> N
     ],
 )
 def test_what_is_wrong_is_refused_in_the_servers_words(
-    cluster: Cluster, make: object, expected: tuple[int, str, str]
+    cluster: EmbeddedCluster, make: object, expected: tuple[int, str, str]
 ) -> None:
     assert callable(make)
     before = cluster.revision
-    with pytest.raises(ApiError) as error:
+    with pytest.raises(StatusError) as error:
         make(cluster)
     code, reason, message = refused(error)
     assert (code, reason) == expected[:2]
@@ -108,30 +108,32 @@ def test_what_is_wrong_is_refused_in_the_servers_words(
     assert cluster.revision == before, "a refused request writes nothing"
 
 
-def test_a_second_object_of_a_name_already_exists(cluster: Cluster) -> None:
+def test_a_second_object_of_a_name_already_exists(cluster: EmbeddedCluster) -> None:
     cluster.create("nodes", node("a"))
-    with pytest.raises(ApiError) as error:
+    with pytest.raises(StatusError) as error:
         cluster.create("nodes", node("a"))
     assert refused(error) == (409, "AlreadyExists", 'nodes "a" already exists')
 
 
-def test_an_update_with_a_stale_resource_version_conflicts(cluster: Cluster) -> None:
+def test_an_update_with_a_stale_resource_version_conflicts(cluster: EmbeddedCluster) -> None:
     stale = cluster.create("nodes", node("a"))["metadata"]["resourceVersion"]
     cluster.patch("nodes", "a", {"metadata": {"labels": {"x": "1"}}})
-    with pytest.raises(ApiError) as error:
+    with pytest.raises(StatusError) as error:
         cluster.patch("nodes", "a", {"metadata": {"resourceVersion": stale, "labels": {"x": "2"}}})
     assert error.value.code == 409
     assert "the object has been modified" in error.value.message
 
 
-def test_a_change_to_nothing_writes_nothing(cluster: Cluster) -> None:
+def test_a_change_to_nothing_writes_nothing(cluster: EmbeddedCluster) -> None:
     cluster.create("nodes", node("a", zone="z"))
     before = cluster.revision
     cluster.patch("nodes", "a", {"metadata": {"labels": {"zone": "z"}}})
     assert cluster.revision == before
 
 
-def test_status_and_spec_are_written_through_their_own_resource_only(cluster: Cluster) -> None:
+def test_status_and_spec_are_written_through_their_own_resource_only(
+    cluster: EmbeddedCluster,
+) -> None:
     cluster.create("nodes", node("a"))
     both = {"spec": {"unschedulable": True}, "status": {"phase": "x"}}
     main = cluster.patch("nodes", "a", both)
@@ -143,7 +145,7 @@ def test_status_and_spec_are_written_through_their_own_resource_only(cluster: Cl
     assert status["status"]["phase"] == "x"
 
 
-def test_generation_counts_changes_of_the_spec_alone(cluster: Cluster) -> None:
+def test_generation_counts_changes_of_the_spec_alone(cluster: EmbeddedCluster) -> None:
     cluster.create("pods", pod("p"))
     labelled = cluster.patch("pods", "p", {"metadata": {"labels": {"a": "b"}}}, namespace="default")
     assert labelled["metadata"]["generation"] == 1
@@ -155,7 +157,7 @@ def test_generation_counts_changes_of_the_spec_alone(cluster: Cluster) -> None:
     assert changed["metadata"]["generation"] == 2
 
 
-def test_finalizers_keep_a_deleted_object_until_the_last_is_gone(cluster: Cluster) -> None:
+def test_finalizers_keep_a_deleted_object_until_the_last_is_gone(cluster: EmbeddedCluster) -> None:
     held = node("a")
     held["metadata"]["finalizers"] = ["example.com/hold"]
     cluster.create("nodes", held)
@@ -166,28 +168,28 @@ def test_finalizers_keep_a_deleted_object_until_the_last_is_gone(cluster: Cluste
     assert cluster.count("nodes") == 0
 
 
-def test_deleting_a_namespace_takes_its_content_along(cluster: Cluster) -> None:
+def test_deleting_a_namespace_takes_its_content_along(cluster: EmbeddedCluster) -> None:
     cluster.create("namespaces", {"metadata": {"name": "team"}})
     cluster.create("pods", pod("p", "team"))
     cluster.create("pods", pod("p", "default"))
     cluster.delete("namespaces", "team")
     assert [found["metadata"]["namespace"] for found in cluster.list("pods")] == ["default"]
-    with pytest.raises(ApiError) as error:
+    with pytest.raises(StatusError) as error:
         cluster.create("pods", pod("q", "team"))
     assert refused(error)[:2] == (404, "NotFound")
 
 
-def test_deletion_preconditions_are_checked(cluster: Cluster) -> None:
+def test_deletion_preconditions_are_checked(cluster: EmbeddedCluster) -> None:
     cluster.create("nodes", node("a"))
     nodes = cluster.resource("nodes")
     for options in (DeleteOptions(uid="other"), DeleteOptions(resource_version="1")):
-        with pytest.raises(ApiError) as error:
+        with pytest.raises(StatusError) as error:
             cluster.api.delete(nodes, "", "a", options)
         assert refused(error)[:2] == (409, "Conflict")
     assert cluster.count("nodes") == 1
 
 
-def test_events_of_both_groups_are_the_same_objects(cluster: Cluster) -> None:
+def test_events_of_both_groups_are_the_same_objects(cluster: EmbeddedCluster) -> None:
     event = {
         "metadata": {"name": "e", "namespace": "default"},
         "eventTime": "2026-01-01T00:00:00.000000Z",
@@ -208,7 +210,7 @@ def test_events_of_both_groups_are_the_same_objects(cluster: Cluster) -> None:
     assert cluster.list("events", fields="involvedObject.name=q") == []
 
 
-def test_a_definition_makes_its_resource_served_until_it_goes(cluster: Cluster) -> None:
+def test_a_definition_makes_its_resource_served_until_it_goes(cluster: EmbeddedCluster) -> None:
     definition = {
         "metadata": {"name": "queues.example.com"},
         "spec": {
@@ -238,16 +240,16 @@ def test_a_definition_makes_its_resource_served_until_it_goes(cluster: Cluster) 
         cluster.resource("queues.example.com")
 
 
-def test_a_lease_update_has_to_name_its_revision(cluster: Cluster) -> None:
+def test_a_lease_update_has_to_name_its_revision(cluster: EmbeddedCluster) -> None:
     leases = cluster.resource("leases")
     cluster.create("leases", {"metadata": {"name": "l"}, "spec": {"holderIdentity": "a"}})
     blind = {"metadata": {"name": "l"}, "spec": {"holderIdentity": "b"}}
-    with pytest.raises(ApiError) as error:
+    with pytest.raises(StatusError) as error:
         cluster.api.update(leases, "default", "l", lambda _: blind, unconditional=False)
     assert refused(error)[:2] == (422, "Invalid")
 
 
-def test_pages_show_the_state_of_their_first_page(cluster: Cluster) -> None:
+def test_pages_show_the_state_of_their_first_page(cluster: EmbeddedCluster) -> None:
     for index in range(7):
         cluster.create("nodes", node(f"n{index}"))
     nodes = cluster.resource("nodes")
@@ -265,14 +267,14 @@ def test_pages_show_the_state_of_their_first_page(cluster: Cluster) -> None:
     assert third.continue_token == ""
 
 
-def test_expired_pages_offer_to_go_on_inconsistently(cluster: Cluster) -> None:
+def test_expired_pages_offer_to_go_on_inconsistently(cluster: EmbeddedCluster) -> None:
     for index in range(4):
         cluster.create("nodes", node(f"n{index}"))
     nodes = cluster.resource("nodes")
     first = cluster.api.list(nodes, ListOptions(limit=2))
     cluster.create("nodes", node("n2-new"))
     cluster.expire_history()
-    with pytest.raises(ApiError) as error:
+    with pytest.raises(StatusError) as error:
         cluster.api.list(nodes, ListOptions(limit=2, continue_token=first.continue_token))
     assert refused(error)[:2] == (410, "Expired")
     again = cluster.api.list(nodes, ListOptions(continue_token=error.value.metadata["continue"]))
@@ -289,13 +291,15 @@ def test_expired_pages_offer_to_go_on_inconsistently(cluster: Cluster) -> None:
         (ListOptions(continue_token="garbage", limit=1), 400),
     ],
 )
-def test_impossible_lists_are_refused(cluster: Cluster, options: ListOptions, code: int) -> None:
-    with pytest.raises(ApiError) as error:
+def test_impossible_lists_are_refused(
+    cluster: EmbeddedCluster, options: ListOptions, code: int
+) -> None:
+    with pytest.raises(StatusError) as error:
         cluster.api.list(cluster.resource("nodes"), options)
     assert error.value.code == code
 
 
-def test_key_order_is_that_of_etcd(cluster: Cluster) -> None:
+def test_key_order_is_that_of_etcd(cluster: EmbeddedCluster) -> None:
     for name in ("a", "a-b"):
         cluster.create("namespaces", {"metadata": {"name": name}})
         cluster.create("pods", pod("x", name))

@@ -10,7 +10,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from asched.apiserver.cluster import Cluster
+from asched.apiserver.cluster import EmbeddedCluster
 from asched.apiserver.http import ApiServer, tokens_for_two
 from tests.apiserver.exchange_replay import Correspondence, decoded_token, encoded_token
 
@@ -157,7 +157,7 @@ async def test_every_recorded_exchange_is_answered_alike(shared_dir: Path) -> No
     exchanges: list[Exchange] = json.loads(
         (shared_dir / "apiserver-1.36" / "exchanges.json").read_text()
     )
-    cluster = Cluster()
+    cluster = EmbeddedCluster()
     server = ApiServer(cluster, tokens=tokens_for_two(TOKENS["admin"], TOKENS["scheduler"]))
     seen = Correspondence()
     different: dict[str, list[str]] = {}

@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from asched.apiserver.auth import SCHEDULER
-from asched.apiserver.cluster import Cluster
+from asched.apiserver.cluster import EmbeddedCluster
 from asched.apiserver.faults import Faults
 from asched.apiserver.http import MAX_BODY_BYTES, ApiServer, tokens_for_two
 from tests.apiserver.objects import node, pod
@@ -24,12 +24,12 @@ PODS = "/api/v1/namespaces/default/pods"
 
 
 @pytest.fixture
-def cluster() -> Cluster:
-    return Cluster(seed=1)
+def cluster() -> EmbeddedCluster:
+    return EmbeddedCluster(seed=1)
 
 
 @pytest.fixture
-async def server(cluster: Cluster) -> AsyncIterator[ApiServer]:
+async def server(cluster: EmbeddedCluster) -> AsyncIterator[ApiServer]:
     async with ApiServer(cluster, bookmark_interval_s=0.02).run() as running:
         yield running
 
@@ -71,7 +71,9 @@ async def test_objects_go_round(client: aiohttp.ClientSession) -> None:
     assert (await fetched(client, "/api/v1/pods"))["items"] == []
 
 
-async def test_a_dry_run_changes_nothing(client: aiohttp.ClientSession, cluster: Cluster) -> None:
+async def test_a_dry_run_changes_nothing(
+    client: aiohttp.ClientSession, cluster: EmbeddedCluster
+) -> None:
     before = cluster.revision
     async with client.post(f"{PODS}?dryRun=All", json=pod("p")) as response:
         assert response.status == 201
@@ -79,7 +81,7 @@ async def test_a_dry_run_changes_nothing(client: aiohttp.ClientSession, cluster:
 
 
 async def test_collections_are_deleted_by_selector(
-    client: aiohttp.ClientSession, cluster: Cluster
+    client: aiohttp.ClientSession, cluster: EmbeddedCluster
 ) -> None:
     for name, label in (("a", "1"), ("b", "2")):
         made = pod(name)
@@ -124,7 +126,7 @@ async def test_bodies_have_a_limit(client: aiohttp.ClientSession, size: int, cod
 
 
 async def test_tables_have_the_servers_columns(
-    client: aiohttp.ClientSession, cluster: Cluster
+    client: aiohttp.ClientSession, cluster: EmbeddedCluster
 ) -> None:
     cluster.create("nodes", node("n"))
     cluster.create("pods", pod("p"))
@@ -149,7 +151,7 @@ async def test_tables_have_the_servers_columns(
      "/apis/coordination.k8s.io/v1/leases", "/apis/scheduling.k8s.io/v1/priorityclasses"],
 )  # fmt: skip
 async def test_the_barest_object_of_each_kind_has_a_row(
-    client: aiohttp.ClientSession, cluster: Cluster, path: str
+    client: aiohttp.ClientSession, cluster: EmbeddedCluster, path: str
 ) -> None:
     group = "" if path.startswith("/api/") else path.split("/")[2]
     plural = path.rpartition("/")[2]
@@ -169,7 +171,7 @@ async def lines_of(response: aiohttp.ClientResponse, count: int) -> list[dict[st
 
 
 async def test_a_watch_streams_changes_and_bookmarks(
-    client: aiohttp.ClientSession, cluster: Cluster
+    client: aiohttp.ClientSession, cluster: EmbeddedCluster
 ) -> None:
     cluster.create("nodes", node("a"))
     query = "watch=1&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=1"
@@ -195,7 +197,7 @@ async def test_a_watch_ends_when_its_time_is_over(client: aiohttp.ClientSession)
 
 
 async def test_a_watch_of_forgotten_history_gets_410_inside_the_stream(
-    client: aiohttp.ClientSession, cluster: Cluster
+    client: aiohttp.ClientSession, cluster: EmbeddedCluster
 ) -> None:
     cluster.create("nodes", node("a"))
     cluster.expire_history()
@@ -206,7 +208,7 @@ async def test_a_watch_of_forgotten_history_gets_410_inside_the_stream(
 
 
 async def test_only_the_first_table_of_a_watch_defines_the_columns(
-    client: aiohttp.ClientSession, cluster: Cluster
+    client: aiohttp.ClientSession, cluster: EmbeddedCluster
 ) -> None:
     for name in ("a", "b"):
         cluster.create("nodes", node(name))
@@ -217,7 +219,7 @@ async def test_only_the_first_table_of_a_watch_defines_the_columns(
     assert second["object"]["rows"][0]["cells"][0] == "b"
 
 
-async def test_a_server_that_stops_ends_its_watches(cluster: Cluster) -> None:
+async def test_a_server_that_stops_ends_its_watches(cluster: EmbeddedCluster) -> None:
     server = ApiServer(cluster)
     async with aiohttp.ClientSession() as client, server.run():
         response = await client.get(f"{server.url}/api/v1/nodes?watch=1")
@@ -225,7 +227,7 @@ async def test_a_server_that_stops_ends_its_watches(cluster: Cluster) -> None:
     assert server.url == ""
 
 
-async def test_it_listens_on_the_loopback_interface_only(cluster: Cluster) -> None:
+async def test_it_listens_on_the_loopback_interface_only(cluster: EmbeddedCluster) -> None:
     with pytest.raises(ValueError, match="not a loopback address"):
         async with ApiServer(cluster).run("0.0.0.0"):
             pass
@@ -235,7 +237,7 @@ async def test_it_listens_on_the_loopback_interface_only(cluster: Cluster) -> No
 
 
 @pytest.fixture
-async def guarded(cluster: Cluster) -> AsyncIterator[ApiServer]:
+async def guarded(cluster: EmbeddedCluster) -> AsyncIterator[ApiServer]:
     async with ApiServer(cluster, tokens=tokens_for_two("root", "sched")).run() as running:
         yield running
 
@@ -293,7 +295,7 @@ async def test_a_kubeconfig_is_private_and_carries_the_credentials(
 
 @pytest.mark.parametrize(("code", "retry_after"), [(429, "7"), (500, None), (504, None)])
 async def test_injected_answers_come_as_often_as_asked_and_do_nothing(
-    server: ApiServer, client: aiohttp.ClientSession, cluster: Cluster, code: int,
+    server: ApiServer, client: aiohttp.ClientSession, cluster: EmbeddedCluster, code: int,
     retry_after: str | None,
 ) -> None:  # fmt: skip
     server.faults.answer(code, count=2, verb="create", resource="pods", retry_after_s=7)
@@ -310,7 +312,7 @@ async def test_injected_answers_come_as_often_as_asked_and_do_nothing(
 
 @pytest.mark.parametrize("after_effect", [False, True])
 async def test_dropped_connections(
-    server: ApiServer, client: aiohttp.ClientSession, cluster: Cluster, after_effect: bool
+    server: ApiServer, client: aiohttp.ClientSession, cluster: EmbeddedCluster, after_effect: bool
 ) -> None:
     server.faults.drop(resource="pods", after_effect=after_effect)
     with pytest.raises(aiohttp.ClientError):
@@ -325,7 +327,7 @@ async def test_delayed_answers_still_come(server: ApiServer, client: aiohttp.Cli
 
 
 async def test_watches_that_close_early_and_lines_that_are_no_json(
-    server: ApiServer, client: aiohttp.ClientSession, cluster: Cluster
+    server: ApiServer, client: aiohttp.ClientSession, cluster: EmbeddedCluster
 ) -> None:
     for name in ("a", "b", "c"):
         cluster.create("nodes", node(name))

@@ -12,7 +12,7 @@ import anyio
 import pytest
 
 from asched.apiserver.auth import SCHEDULER
-from asched.apiserver.cluster import Cluster
+from asched.apiserver.cluster import EmbeddedCluster
 from asched.apiserver.http import ApiServer, tokens_for_two
 from tests.apiserver.kubectl import KUBECTL, Kubectl, needs_kubectl
 from tests.apiserver.objects import node, pod
@@ -48,7 +48,7 @@ spec:
 
 @pytest.fixture
 async def kubectl(tmp_path: Path) -> AsyncIterator[Kubectl]:
-    cluster = Cluster()
+    cluster = EmbeddedCluster()
     cluster.create("nodes", node("n0"))
     tokens = tokens_for_two("admin-token", "scheduler-token")
     async with ApiServer(cluster, tokens=tokens).run() as server:

@@ -7,7 +7,7 @@ from typing import Any
 import anyio
 import pytest
 
-from asched.apiserver.cluster import Cluster
+from asched.apiserver.cluster import EmbeddedCluster
 from asched.apiserver.kubelet import (
     RUN_SECONDS,
     Kubelets,
@@ -23,7 +23,7 @@ class Sim:
 
     def __init__(self, **timings: Any) -> None:
         self.clock = FakeClock()
-        self.cluster = Cluster(clock=self.clock, seed=1)
+        self.cluster = EmbeddedCluster(clock=self.clock, seed=1)
         self.cluster.create("nodes", node("n"))
         self.kubelets = Kubelets(
             self.cluster, KubeletTimings(start_s=1.0, terminate_s=2.0, **timings)
@@ -158,7 +158,7 @@ def test_step_says_when_the_next_thing_is_due(sim: Sim) -> None:
 
 
 async def test_as_a_task_it_wakes_for_what_arrives() -> None:
-    cluster = Cluster()
+    cluster = EmbeddedCluster()
     cluster.create("nodes", node("n"))
     kubelets = Kubelets(cluster, KubeletTimings(start_s=0.0))
     with anyio.fail_after(60), cluster.watch("pods") as watcher:
@@ -180,7 +180,7 @@ def test_simulated_nodes_differ_in_name_zone_and_address() -> None:
 
 
 def test_a_simulated_node_is_accepted_by_the_cluster() -> None:
-    cluster = Cluster()
+    cluster = EmbeddedCluster()
     gpu = {"cpu": "8", "memory": "32Gi", "pods": "50", "nvidia.com/gpu": "4"}
     created = cluster.create("nodes", simulated_node("g", capacity=gpu))
     assert created["status"]["allocatable"] == gpu

@@ -10,9 +10,9 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from asched.apiserver import protobuf
-from asched.apiserver.cluster import Cluster
-from asched.apiserver.errors import ApiError
-from asched.apiserver.handlers import Answer, Request, answer
+from asched.apiserver.cluster import EmbeddedCluster
+from asched.apiserver.errors import StatusError
+from asched.apiserver.handlers import Request, Response, answer
 from asched.apiserver.requests import RequestInfo, parse_request
 from asched.apiserver.store import encode
 from tests.apiserver.objects import FakeClock, node, pod
@@ -57,25 +57,27 @@ def put(value: Any, path: tuple[Any, ...], replacement: Any) -> Any:
     return changed
 
 
-def attempt(cluster: Cluster, method: str, path: str, body: Any, content_type: str) -> Answer | int:
+def attempt(
+    cluster: EmbeddedCluster, method: str, path: str, body: Any, content_type: str
+) -> Response | int:
     """The answer, or the code of the refusal; anything else is a failure of the server."""
     info: RequestInfo = parse_request(cluster.api.registry, method, path, {})
     raw = body if isinstance(body, bytes) else encode(body)
     try:
         return answer(cluster.api, Request(info, raw, content_type, ""))
-    except ApiError as error:
+    except StatusError as error:
         return error.code
 
 
 @given(st.data())
 def test_a_pod_or_node_with_junk_in_one_place_is_refused_or_can_be_listed(data: Any) -> None:
-    cluster = Cluster(clock=FakeClock(), seed=1)
+    cluster = EmbeddedCluster(clock=FakeClock(), seed=1)
     plural, full = data.draw(st.sampled_from([("pods", FULL_POD), ("nodes", FULL_NODE)]))
     where = data.draw(st.sampled_from(places(full)))
     broken = put(full, where, data.draw(JUNK))
     path = "/api/v1/namespaces/default/pods" if plural == "pods" else "/api/v1/nodes"
     result = attempt(cluster, "POST", path, broken, "application/json")
-    if isinstance(result, Answer):
+    if isinstance(result, Response):
         info = parse_request(cluster.api.registry, "GET", path, {})
         table = "application/json;as=Table;v=v1;g=meta.k8s.io"
         assert answer(cluster.api, Request(info, b"", "application/json", table)).code == 200
@@ -90,7 +92,7 @@ PATCH_TYPES = ["merge-patch", "strategic-merge-patch"]
 
 @given(st.data())
 def test_junk_in_a_patch_is_refused_or_leaves_a_sane_object(data: Any) -> None:
-    cluster = Cluster(clock=FakeClock(), seed=1)
+    cluster = EmbeddedCluster(clock=FakeClock(), seed=1)
     cluster.create("pods", FULL_POD)
     where = data.draw(st.sampled_from(places(FULL_POD)))
     patch = put(FULL_POD, where, data.draw(JUNK))
@@ -101,7 +103,7 @@ def test_junk_in_a_patch_is_refused_or_leaves_a_sane_object(data: Any) -> None:
     result = attempt(
         cluster, "PATCH", f"/api/v1/namespaces/default/pods/p{subresource}", patch, kind
     )
-    assert isinstance(result, Answer) or result in (400, 409, 422)
+    assert isinstance(result, Response) or result in (400, 409, 422)
     cluster.delete("pods", "p", namespace="default")
     assert cluster.count("pods") == 0
 
@@ -112,7 +114,7 @@ def test_bytes_that_are_no_protobuf_message_are_a_bad_request(junk: bytes) -> No
     for body in (junk, b"k8s\0" + junk):
         try:
             protobuf.decode(body)
-        except ApiError as error:
+        except StatusError as error:
             assert error.code in (400, 415)  # noqa: PT017 - any decoded kind is fine as well
 
 
@@ -133,11 +135,11 @@ def test_bytes_that_are_no_protobuf_message_are_a_bad_request(junk: bytes) -> No
     ],
 )
 def test_bodies_that_are_nothing(method: str, path: str, content_type: str, body: bytes) -> None:
-    cluster = Cluster(clock=FakeClock(), seed=1)
+    cluster = EmbeddedCluster(clock=FakeClock(), seed=1)
     cluster.create("pods", pod("p"))
     before = cluster.revision
     result = attempt(cluster, method, path, body, content_type)
-    if isinstance(result, Answer):
+    if isinstance(result, Response):
         assert (method, body) == ("PATCH", b"[]"), "an empty JSON patch changes nothing"
     else:
         assert result in (400, 415, 422)
@@ -146,7 +148,7 @@ def test_bodies_that_are_nothing(method: str, path: str, content_type: str, body
 
 @pytest.mark.parametrize("target", [None, "n", [], {"name": 5}, {"name": ["n"]}])
 def test_a_binding_to_nonsense_binds_nothing(target: Any) -> None:
-    cluster = Cluster(clock=FakeClock(), seed=1)
+    cluster = EmbeddedCluster(clock=FakeClock(), seed=1)
     cluster.create("pods", pod("p"))
     path = "/api/v1/namespaces/default/pods/p/binding"
     result = attempt(cluster, "POST", path, {"target": target}, "application/json")

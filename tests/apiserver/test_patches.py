@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asched.apiserver.errors import ApiError
+from asched.apiserver.errors import StatusError
 from asched.apiserver.patches import json_patch, merge_patch, strategic_merge
 
 keys = st.sampled_from(["a", "b", "c/d", "e~f"])
@@ -129,14 +129,14 @@ def test_json_patch_copies_moves_and_tests() -> None:
     ],
 )
 def test_a_json_patch_that_does_not_apply_is_refused_as_a_whole(operation: dict[str, Any]) -> None:
-    with pytest.raises(ApiError) as error:
+    with pytest.raises(StatusError) as error:
         json_patch({"one": 1, "l": [0]}, [{"op": "add", "path": "/two", "value": 2}, operation])
     assert error.value.code == 422
 
 
 @pytest.mark.parametrize("patch", [{}, "x", [1], None])
 def test_what_is_no_json_patch_is_a_bad_request(patch: Any) -> None:
-    with pytest.raises(ApiError) as error:
+    with pytest.raises(StatusError) as error:
         json_patch({}, patch)
     assert error.value.code == 400
 
@@ -217,7 +217,7 @@ def test_ports_merge_by_the_key_of_their_kind() -> None:
     [{"$patch": "explode"}, {"spec": {"volumes": [{"kind": "x"}]}}],
 )
 def test_strategic_patches_that_make_no_sense_are_bad_requests(patch: dict[str, Any]) -> None:
-    with pytest.raises(ApiError) as error:
+    with pytest.raises(StatusError) as error:
         strategic_merge(POD, patch)
     assert error.value.code == 400
 

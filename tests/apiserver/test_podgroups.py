@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from asched.apiserver.cluster import Cluster
-from asched.apiserver.errors import ApiError
+from asched.apiserver.cluster import EmbeddedCluster
+from asched.apiserver.errors import StatusError
 
 POD_GROUPS = "podgroups.scheduling.k8s.io"
 
 
 def test_a_pod_group_is_completed() -> None:
-    cluster = Cluster(seed=1)
+    cluster = EmbeddedCluster(seed=1)
     spec = {"schedulingPolicy": {"gang": {"minCount": 3}}}
     group = cluster.create(POD_GROUPS, {"metadata": {"name": "pg"}, "spec": spec})
     assert group["spec"] == {
@@ -24,8 +24,8 @@ def test_a_pod_group_is_completed() -> None:
 
 def test_a_gang_of_none_is_refused() -> None:
     spec = {"schedulingPolicy": {"gang": {"minCount": 0}}}
-    with pytest.raises(ApiError) as refusal:
-        Cluster(seed=1).create(POD_GROUPS, {"metadata": {"name": "bad"}, "spec": spec})
+    with pytest.raises(StatusError) as refusal:
+        EmbeddedCluster(seed=1).create(POD_GROUPS, {"metadata": {"name": "bad"}, "spec": spec})
     assert refusal.value.message == (
         'PodGroup.scheduling.k8s.io "bad" is invalid: '
         "spec.schedulingPolicy.gang.minCount: Required value"

@@ -8,21 +8,21 @@ import pytest
 
 from asched.apiserver import binding
 from asched.apiserver.api import DeleteOptions
-from asched.apiserver.cluster import Cluster
-from asched.apiserver.errors import ApiError
+from asched.apiserver.cluster import EmbeddedCluster
+from asched.apiserver.errors import StatusError
 from tests.apiserver.objects import FakeClock, node, pod
 
 
 @pytest.fixture
-def cluster() -> Cluster:
-    return Cluster(clock=FakeClock(), seed=1)
+def cluster() -> EmbeddedCluster:
+    return EmbeddedCluster(clock=FakeClock(), seed=1)
 
 
-def created(cluster: Cluster, **spec: Any) -> dict[str, Any]:
+def created(cluster: EmbeddedCluster, **spec: Any) -> dict[str, Any]:
     return cluster.create("pods", pod(**spec))
 
 
-def test_the_spec_is_defaulted_as_the_server_does_it(cluster: Cluster) -> None:
+def test_the_spec_is_defaulted_as_the_server_does_it(cluster: EmbeddedCluster) -> None:
     made = created(cluster)
     spec = made["spec"]
     assert spec["schedulerName"] == "default-scheduler"
@@ -36,7 +36,9 @@ def test_the_spec_is_defaulted_as_the_server_does_it(cluster: Cluster) -> None:
     assert made["status"] == {"phase": "Pending", "qosClass": "Burstable"}
 
 
-def test_requests_come_from_limits_and_host_ports_from_the_host_network(cluster: Cluster) -> None:
+def test_requests_come_from_limits_and_host_ports_from_the_host_network(
+    cluster: EmbeddedCluster,
+) -> None:
     container = {
         "name": "c",
         "image": "x",
@@ -60,26 +62,26 @@ def test_requests_come_from_limits_and_host_ports_from_the_host_network(cluster:
         ({"limits": {"cpu": "1", "memory": "1Gi"}, "requests": {"cpu": "999m"}}, "Burstable"),
     ],
 )  # fmt: skip
-def test_qos_class(cluster: Cluster, resources: dict[str, Any], expected: str) -> None:
+def test_qos_class(cluster: EmbeddedCluster, resources: dict[str, Any], expected: str) -> None:
     containers = [{"name": "c", "image": "x", "resources": resources}]
     assert created(cluster, containers=containers)["status"]["qosClass"] == expected
 
 
-def test_priority_comes_from_the_class(cluster: Cluster) -> None:
+def test_priority_comes_from_the_class(cluster: EmbeddedCluster) -> None:
     high = {"metadata": {"name": "high"}, "value": 7, "preemptionPolicy": "Never"}
     cluster.create("priorityclasses", high)
     spec = created(cluster, priorityClassName="high")["spec"]
     assert (spec["priority"], spec["preemptionPolicy"]) == (7, "Never")
     system = cluster.create("pods", pod("s", priorityClassName="system-node-critical"))
     assert system["spec"]["priority"] == 2_000_001_000
-    with pytest.raises(ApiError, match="no PriorityClass with name nope was found") as error:
+    with pytest.raises(StatusError, match="no PriorityClass with name nope was found") as error:
         cluster.create("pods", pod("q", priorityClassName="nope"))
     assert error.value.code == 403
-    with pytest.raises(ApiError, match="must not be provided in pod spec"):
+    with pytest.raises(StatusError, match="must not be provided in pod spec"):
         cluster.create("pods", pod("r", priority=3))
 
 
-def test_the_lowest_global_default_class_applies(cluster: Cluster) -> None:
+def test_the_lowest_global_default_class_applies(cluster: EmbeddedCluster) -> None:
     for name, value in (("a", 50), ("b", 20)):
         cluster.create("priorityclasses", {"metadata": {"name": name}, "value": value,
                                            "globalDefault": True})  # fmt: skip
@@ -87,7 +89,7 @@ def test_the_lowest_global_default_class_applies(cluster: Cluster) -> None:
     assert (spec["priorityClassName"], spec["priority"]) == ("b", 20)
 
 
-def test_runtime_classes_add_overhead_and_placement(cluster: Cluster) -> None:
+def test_runtime_classes_add_overhead_and_placement(cluster: EmbeddedCluster) -> None:
     cluster.create("runtimeclasses", {
         "metadata": {"name": "gvisor"},
         "handler": "runsc",
@@ -99,7 +101,7 @@ def test_runtime_classes_add_overhead_and_placement(cluster: Cluster) -> None:
     assert spec["nodeSelector"] == {"sandbox": "true"}
 
 
-def test_match_label_keys_become_part_of_the_selectors(cluster: Cluster) -> None:
+def test_match_label_keys_become_part_of_the_selectors(cluster: EmbeddedCluster) -> None:
     made = pod(
         "p",
         topologySpreadConstraints=[
@@ -119,7 +121,7 @@ def test_match_label_keys_become_part_of_the_selectors(cluster: Cluster) -> None
     ]
 
 
-def test_binding_assigns_the_node_and_says_so(cluster: Cluster) -> None:
+def test_binding_assigns_the_node_and_says_so(cluster: EmbeddedCluster) -> None:
     zone = {"topology.kubernetes.io/zone": "z1", "topology.kubernetes.io/region": "r1"}
     cluster.create("nodes", node("n", disk="ssd", **zone))
     created(cluster)
@@ -146,31 +148,31 @@ def test_binding_assigns_the_node_and_says_so(cluster: Cluster) -> None:
     ],
 )
 def test_bindings_that_cannot_be(
-    cluster: Cluster, spec: dict[str, Any], target: str, uid: str, code: int, message: str
+    cluster: EmbeddedCluster, spec: dict[str, Any], target: str, uid: str, code: int, message: str
 ) -> None:
     created(cluster, **spec)
     before = cluster.get("pods", "p", namespace="default")
-    with pytest.raises(ApiError) as error:
+    with pytest.raises(StatusError) as error:
         cluster.bind("default", "p", target, uid=uid)
     assert error.value.code == code
     assert message in error.value.message
     assert cluster.get("pods", "p", namespace="default") is before
 
 
-def test_an_unbound_pod_goes_at_once(cluster: Cluster) -> None:
+def test_an_unbound_pod_goes_at_once(cluster: EmbeddedCluster) -> None:
     created(cluster)
     last = cluster.delete("pods", "p", namespace="default")
     assert last["metadata"]["deletionGracePeriodSeconds"] == 0
     assert cluster.count("pods") == 0
 
 
-def test_a_bound_pod_goes_gracefully(cluster: Cluster) -> None:
+def test_a_bound_pod_goes_gracefully(cluster: EmbeddedCluster) -> None:
     created(cluster, nodeName="n", terminationGracePeriodSeconds=20)
     marked = cluster.delete("pods", "p", namespace="default")["metadata"]
     assert marked["deletionTimestamp"] == "2027-01-15T08:00:20Z"
     assert marked["deletionGracePeriodSeconds"] == 20
     assert marked["generation"] == 2
-    with pytest.raises(ApiError, match="is being deleted, cannot be assigned to a host"):
+    with pytest.raises(StatusError, match="is being deleted, cannot be assigned to a host"):
         cluster.bind("default", "p", "n")
 
     longer = cluster.delete("pods", "p", namespace="default", grace_period_s=60)["metadata"]
@@ -181,7 +183,7 @@ def test_a_bound_pod_goes_gracefully(cluster: Cluster) -> None:
     assert cluster.count("pods") == 0
 
 
-def test_a_finished_pod_goes_at_once(cluster: Cluster) -> None:
+def test_a_finished_pod_goes_at_once(cluster: EmbeddedCluster) -> None:
     created(cluster, nodeName="n")
     cluster.patch("pods", "p", {"status": {"phase": "Succeeded"}}, namespace="default",
                   subresource="status")  # fmt: skip
@@ -189,19 +191,21 @@ def test_a_finished_pod_goes_at_once(cluster: Cluster) -> None:
     assert cluster.count("pods") == 0
 
 
-def test_gates_may_go_but_not_come_and_the_rest_of_the_spec_stays(cluster: Cluster) -> None:
+def test_gates_may_go_but_not_come_and_the_rest_of_the_spec_stays(cluster: EmbeddedCluster) -> None:
     created(cluster, schedulingGates=[{"name": "a"}])
-    with pytest.raises(ApiError, match="only deletion is allowed, but found new scheduling gate"):
+    with pytest.raises(
+        StatusError, match="only deletion is allowed, but found new scheduling gate"
+    ):
         cluster.patch("pods", "p", {"spec": {"schedulingGates": [{"name": "b"}]}},
                       namespace="default")  # fmt: skip
     freed = cluster.patch("pods", "p", {"spec": {"schedulingGates": []}}, namespace="default")
     assert "schedulingGates" not in freed["spec"]
-    with pytest.raises(ApiError, match="pod updates may not change fields other than") as error:
+    with pytest.raises(StatusError, match="pod updates may not change fields other than") as error:
         cluster.patch("pods", "p", {"spec": {"nodeName": "n"}}, namespace="default")
     assert error.value.code == 422
 
 
-def test_evictions_honour_disruption_budgets(cluster: Cluster) -> None:
+def test_evictions_honour_disruption_budgets(cluster: EmbeddedCluster) -> None:
     made = pod("p", nodeName="n")
     made["metadata"]["labels"] = {"app": "x"}
     cluster.create("pods", made)
@@ -210,7 +214,7 @@ def test_evictions_honour_disruption_budgets(cluster: Cluster) -> None:
         "spec": {"minAvailable": 1, "selector": {"matchLabels": {"app": "x"}}},
     })  # fmt: skip
     pods = cluster.resource("pods")
-    with pytest.raises(ApiError) as error:
+    with pytest.raises(StatusError) as error:
         binding.evict(cluster.api, pods, "default", "p", DeleteOptions())
     assert error.value.code == 429
     cluster.patch("poddisruptionbudgets", "b", {"status": {"disruptionsAllowed": 1}},
@@ -219,7 +223,9 @@ def test_evictions_honour_disruption_budgets(cluster: Cluster) -> None:
     assert cluster.get("pods", "p", namespace="default")["metadata"]["deletionTimestamp"]
 
 
-def test_resizing_changes_resources_of_containers_and_nothing_else(cluster: Cluster) -> None:
+def test_resizing_changes_resources_of_containers_and_nothing_else(
+    cluster: EmbeddedCluster,
+) -> None:
     before = created(cluster)
     asked = {"requests": {"cpu": "250m"}, "limits": {"cpu": "500m"}}
     container = {**before["spec"]["containers"][0], "image": "other", "resources": asked}
@@ -236,10 +242,10 @@ def test_resizing_changes_resources_of_containers_and_nothing_else(cluster: Clus
     assert after["metadata"]["resourceVersion"] != before["metadata"]["resourceVersion"]
 
 
-def test_resizing_to_nonsense_is_refused(cluster: Cluster) -> None:
+def test_resizing_to_nonsense_is_refused(cluster: EmbeddedCluster) -> None:
     (container,) = created(cluster)["spec"]["containers"]
     wrong = {**container, "resources": {"requests": {"cpu": "-1"}}}
     patch = {"spec": {"containers": [wrong]}}
-    with pytest.raises(ApiError) as error:
+    with pytest.raises(StatusError) as error:
         cluster.patch("pods", "p", patch, namespace="default", subresource="resize")
     assert error.value.code == 422

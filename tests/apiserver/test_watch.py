@@ -11,23 +11,23 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from asched.apiserver.cluster import Cluster
-from asched.apiserver.errors import ApiError
+from asched.apiserver.cluster import EmbeddedCluster
+from asched.apiserver.errors import StatusError
 from asched.apiserver.listing import ListOptions
-from asched.apiserver.watch import Watcher, WatchEvent
+from asched.apiserver.watch import ServedEvent, Watcher
 from tests.apiserver.objects import FakeClock, node, pod
 
 
 @pytest.fixture
-def cluster() -> Cluster:
-    return Cluster(clock=FakeClock(), seed=1)
+def cluster() -> EmbeddedCluster:
+    return EmbeddedCluster(clock=FakeClock(), seed=1)
 
 
-def shown(events: list[WatchEvent]) -> list[tuple[str, str]]:
+def shown(events: list[ServedEvent]) -> list[tuple[str, str]]:
     return [(event.type, event.stored.key) for event in events]
 
 
-def test_a_watch_sees_what_there_is_and_then_every_change(cluster: Cluster) -> None:
+def test_a_watch_sees_what_there_is_and_then_every_change(cluster: EmbeddedCluster) -> None:
     cluster.create("nodes", node("a"))
     with cluster.watch("nodes") as watcher:
         cluster.create("nodes", node("b"))
@@ -38,7 +38,7 @@ def test_a_watch_sees_what_there_is_and_then_every_change(cluster: Cluster) -> N
         ]  # fmt: skip
 
 
-def test_a_watch_resumes_after_a_revision(cluster: Cluster) -> None:
+def test_a_watch_resumes_after_a_revision(cluster: EmbeddedCluster) -> None:
     cluster.create("nodes", node("a"))
     revision = cluster.revision
     cluster.create("nodes", node("b"))
@@ -47,7 +47,7 @@ def test_a_watch_resumes_after_a_revision(cluster: Cluster) -> None:
         assert shown(watcher.drain()) == [("ADDED", "b"), ("ADDED", "c")]
 
 
-def test_a_deletion_bears_a_revision_of_its_own(cluster: Cluster) -> None:
+def test_a_deletion_bears_a_revision_of_its_own(cluster: EmbeddedCluster) -> None:
     made = cluster.create("nodes", node("a"))
     with cluster.watch("nodes", from_revision=cluster.revision) as watcher:
         cluster.delete("nodes", "a")
@@ -57,7 +57,7 @@ def test_a_deletion_bears_a_revision_of_its_own(cluster: Cluster) -> None:
 
 
 def test_what_stops_matching_a_selector_arrives_as_deleted_in_its_last_matching_state(
-    cluster: Cluster,
+    cluster: EmbeddedCluster,
 ) -> None:
     cluster.create("pods", pod("p"))
     with cluster.watch("pods", fields="spec.nodeName=") as unbound, cluster.watch(
@@ -78,7 +78,7 @@ def test_what_stops_matching_a_selector_arrives_as_deleted_in_its_last_matching_
         ("a notin (1)", ["y", "z"]), ("!a", ["z"]), ("a", ["x", "y"]), ("a>1", ["y"]), ("", ["x", "y", "z"]),
     ],
 )  # fmt: skip
-def test_label_selectors(cluster: Cluster, labels: str, expected: list[str]) -> None:
+def test_label_selectors(cluster: EmbeddedCluster, labels: str, expected: list[str]) -> None:
     for name, own in (("x", {"a": "1", "b": ""}), ("y", {"a": "2"}), ("z", {})):
         cluster.create("nodes", node(name, **own))
     found = [n["metadata"]["name"] for n in cluster.list("nodes", labels=labels)]
@@ -93,7 +93,7 @@ def test_label_selectors(cluster: Cluster, labels: str, expected: list[str]) -> 
         ("status.phase!=Succeeded,spec.schedulerName=default-scheduler", ["a", "b"]),
     ],
 )  # fmt: skip
-def test_field_selectors(cluster: Cluster, fields: str, expected: list[str]) -> None:
+def test_field_selectors(cluster: EmbeddedCluster, fields: str, expected: list[str]) -> None:
     cluster.create("pods", pod("a"))
     cluster.create("pods", pod("b", nodeName="n"))
     assert [p["metadata"]["name"] for p in cluster.list("pods", fields=fields)] == expected
@@ -103,14 +103,14 @@ def test_field_selectors(cluster: Cluster, fields: str, expected: list[str]) -> 
     "selector", [{"labels": "a=(b"}, {"fields": "spec.image=x"}, {"fields": "x"}]
 )
 def test_selectors_that_are_none_are_bad_requests(
-    cluster: Cluster, selector: dict[str, str]
+    cluster: EmbeddedCluster, selector: dict[str, str]
 ) -> None:
-    with pytest.raises(ApiError) as error:
+    with pytest.raises(StatusError) as error:
         cluster.list("pods", **selector)
     assert error.value.code == 400
 
 
-def test_unschedulable_nodes_can_be_selected(cluster: Cluster) -> None:
+def test_unschedulable_nodes_can_be_selected(cluster: EmbeddedCluster) -> None:
     cluster.create("nodes", node("a"))
     cluster.create("nodes", node("b"))
     cluster.patch("nodes", "b", {"spec": {"unschedulable": True}})
@@ -118,35 +118,35 @@ def test_unschedulable_nodes_can_be_selected(cluster: Cluster) -> None:
 
 
 def test_history_is_bounded_and_says_so() -> None:
-    cluster = Cluster(clock=FakeClock(), history_limit=5)
+    cluster = EmbeddedCluster(clock=FakeClock(), history_limit=5)
     start = cluster.revision
     for index in range(10):
         cluster.create("nodes", node(f"n{index}"))
-    with pytest.raises(ApiError) as error, cluster.watch("nodes", from_revision=start):
+    with pytest.raises(StatusError) as error, cluster.watch("nodes", from_revision=start):
         pass
     assert (error.value.code, error.value.reason) == (410, "Expired")
     with cluster.watch("nodes", from_revision=cluster.revision - 3) as watcher:
         assert len(watcher.drain()) == 3
 
 
-def test_expired_history_ends_resumption_for_every_resource(cluster: Cluster) -> None:
+def test_expired_history_ends_resumption_for_every_resource(cluster: EmbeddedCluster) -> None:
     cluster.create("nodes", node("a"))
     before = cluster.revision - 1
     cluster.expire_history()
-    with pytest.raises(ApiError), cluster.watch("nodes", from_revision=before):
+    with pytest.raises(StatusError), cluster.watch("nodes", from_revision=before):
         pass
     with cluster.watch("nodes", from_revision=cluster.revision) as watcher:
         assert watcher.drain() == []
 
 
-def test_a_closed_watch_costs_nothing_any_more(cluster: Cluster) -> None:
+def test_a_closed_watch_costs_nothing_any_more(cluster: EmbeddedCluster) -> None:
     storage = cluster.api.storage(cluster.resource("nodes"))
     with cluster.watch("nodes"):
         assert storage.listener_count == 1
     assert storage.listener_count == 0
 
 
-async def test_waiting_for_events(cluster: Cluster) -> None:
+async def test_waiting_for_events(cluster: EmbeddedCluster) -> None:
     with cluster.watch("nodes", from_revision=cluster.revision) as watcher:
         assert await watcher.next_batch(timeout_s=0) == []
         cluster.create("nodes", node("a"))
@@ -189,7 +189,7 @@ class Tolerated:
     def __enter__(self) -> None: ...
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> bool:
-        return isinstance(error, ApiError) and error.code in self.codes
+        return isinstance(error, StatusError) and error.code in self.codes
 
 
 class ListAndWatch(RuleBasedStateMachine):
@@ -197,7 +197,7 @@ class ListAndWatch(RuleBasedStateMachine):
 
     def __init__(self) -> None:
         super().__init__()
-        self.cluster = Cluster(clock=FakeClock(), seed=1, history_limit=10)
+        self.cluster = EmbeddedCluster(clock=FakeClock(), seed=1, history_limit=10)
         self.selectors: list[dict[str, Any]] = [
             {}, {"fields": "spec.nodeName="}, {"labels": "x=1"}, {"namespace": "default"},
         ]  # fmt: skip

@@ -20,9 +20,9 @@ import structlog
 
 from asched import __version__
 from asched.config.file import parse
-from asched.config.registry import Registry
+from asched.config.registry import PluginRegistry
 from asched.daemon.shadow.daemon import records_of
-from asched.daemon.shadow.follower import Follower
+from asched.daemon.shadow.follower import ShadowFollower
 from asched.journal.opening import open_journal
 from asched.kube.tape import Tape
 from asched.state.records import AnyRecord, TurnStarted
@@ -97,9 +97,9 @@ def written_tape(folder: Path) -> Path:
 
 async def record_shadow(tape: Path, path: Path) -> None:
     """Append what a shadow makes of a tape to a new journal, a batch for each of its turns."""
-    registry = Registry.discover()
+    registry = PluginRegistry.discover()
     configuration = parse("", "test", registry, empty_is_defaults=True)
-    follower = Follower(registry.load)
+    follower = ShadowFollower(registry.load)
     async with open_journal(str(path)) as journal:
         await journal.claim("history", claimed_at_ns=BEGIN_NS)
         batch: list[AnyRecord] = []

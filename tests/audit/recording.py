@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from asched.config.file import load
-from asched.config.registry import Registry
+from asched.config.registry import PluginRegistry
 from asched.cycle.decide import Decider
 from asched.framework.runtime.extenders import ExtenderSpec
 from asched.journal.memory import MemoryStore
@@ -33,7 +33,7 @@ from asched.state.records import (
 )
 
 BEGIN_NS = int(datetime(2026, 1, 1, tzinfo=UTC).timestamp()) * 1_000_000_000
-REGISTRY = Registry.discover()
+REGISTRY = PluginRegistry.discover()
 
 
 def node(name: str, cpu: str = "4", taint: str = "", **labels: str) -> Node:

@@ -12,7 +12,7 @@ import pytest
 from asched.audit.explain import Explanation, explain
 from asched.audit.pods import AuditError, PodName
 from asched.audit.travel import attempts_of, state_before
-from asched.config.registry import Registry
+from asched.config.registry import PluginRegistry
 from asched.journal.archive import archive
 from asched.journal.checkpoints import keep_boundary
 from asched.journal.opening import open_journal
@@ -249,4 +249,4 @@ async def test_the_state_before_a_record_is_the_state_as_it_was() -> None:
 async def test_a_plugin_that_is_no_longer_installed_is_named() -> None:
     journal = await woken_pod().journal()
     with pytest.raises(AuditError, match="unknown plugin"):
-        await explain(journal, PodName.parse("web"), Registry().load)
+        await explain(journal, PodName.parse("web"), PluginRegistry().load)

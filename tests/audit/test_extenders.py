@@ -5,7 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from asched.audit.entries import Assignment, ExtenderInquiry, ExtenderReply, QueueMove
+from asched.audit.entries import (
+    AssignmentEntry,
+    ExtenderCallEntry,
+    ExtenderReplyEntry,
+    QueueMoveEntry,
+)
 from asched.audit.explain import explain
 from asched.audit.history import timelines
 from asched.audit.pods import PodName
@@ -77,17 +82,17 @@ async def test_questions_and_answers_are_in_the_timeline() -> None:
     recording = asked()
     recording.decide()
     [timeline] = await timelines(await recording.journal(), PodName.parse("p"), REGISTRY.load)
-    entries = [e for e in timeline.entries if not isinstance(e, QueueMove)][1:]
+    entries = [e for e in timeline.entries if not isinstance(e, QueueMoveEntry)][1:]
     first, answered, second, scored, assigned = entries
-    assert isinstance(first, ExtenderInquiry)
+    assert isinstance(first, ExtenderCallEntry)
     assert (first.verb, first.extenders) == ("filter", ("http://extender.example",))
-    assert isinstance(answered, ExtenderReply)
+    assert isinstance(answered, ExtenderReplyEntry)
     assert (answered.verb, answered.failure) == ("filter", "")
-    assert isinstance(second, ExtenderInquiry)
+    assert isinstance(second, ExtenderCallEntry)
     assert second.verb == "prioritize"
-    assert isinstance(scored, ExtenderReply)
-    assert isinstance(assigned, Assignment)
-    causes = {e.cause for e in timeline.entries if isinstance(e, QueueMove)}
+    assert isinstance(scored, ExtenderReplyEntry)
+    assert isinstance(assigned, AssignmentEntry)
+    causes = {e.cause for e in timeline.entries if isinstance(e, QueueMoveEntry)}
     assert "the extenders that were asked have answered" in causes
 
 
@@ -106,5 +111,5 @@ async def test_an_extender_that_failed(ignorable: bool) -> None:
     assert found.decision.kind == ("assigned" if ignorable else "failed")
     assert found.outcome == ("scheduled" if ignorable else "error")
     [timeline] = await timelines(journal, PodName.parse("p"), REGISTRY.load)
-    [reply] = [e for e in timeline.entries if isinstance(e, ExtenderReply)]
+    [reply] = [e for e in timeline.entries if isinstance(e, ExtenderReplyEntry)]
     assert (reply.extender, reply.failure) == ("http://down.example", "timed out")

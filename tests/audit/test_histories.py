@@ -13,7 +13,7 @@ import pytest
 
 from asched import __version__
 from asched.audit.replay import replay
-from asched.config.registry import Registry
+from asched.config.registry import PluginRegistry
 from asched.journal.archive import whole_journal
 from asched.journal.codec import KINDS
 from asched.journal.opening import open_journal
@@ -31,7 +31,7 @@ SIZE_LIMIT = 300_000
 """Bytes of one release's histories."""
 
 
-def registry() -> Registry:
+def registry() -> PluginRegistry:
     return registry_with(Doorman)
 
 

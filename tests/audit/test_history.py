@@ -11,7 +11,7 @@ import msgspec
 import pytest
 from typer.testing import CliRunner
 
-from asched.audit.entries import Deletion
+from asched.audit.entries import DeletionEntry
 from asched.audit.explain import explain
 from asched.audit.history import (
     ALWAYS,
@@ -309,7 +309,7 @@ async def test_what_is_in_the_archive_is_not_known_before_it_is_deleted(
                     await ask(store, PodName.parse(old), REGISTRY.load)
         for new in ("new", "default/new"):
             [timeline] = await timelines(store, PodName.parse(new), REGISTRY.load)
-            assert [type(entry) for entry in timeline.entries] == [Deletion]
+            assert [type(entry) for entry in timeline.entries] == [DeletionEntry]
 
 
 async def test_a_pod_that_is_archived_while_it_is_looked_for(

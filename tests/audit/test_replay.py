@@ -16,7 +16,7 @@ from typer.testing import CliRunner
 
 from asched.audit.replay import ReplayReport, replay
 from asched.cli.main import app
-from asched.config.registry import Registry
+from asched.config.registry import PluginRegistry
 from asched.framework.runtime.profile import PluginOrigin, ProfileError
 from asched.journal.memory import MemoryStore
 from asched.journal.opening import open_journal
@@ -40,7 +40,7 @@ from tests.state.profiles import ESSENTIAL
 
 async def replayed(
     records: Sequence[AnyRecord],
-    registry: Registry = REGISTRY,
+    registry: PluginRegistry = REGISTRY,
     first: int = 1,
     last: int | None = None,
 ) -> ReplayReport:
@@ -126,8 +126,8 @@ async def test_an_observation_that_contradicts_the_state() -> None:
     assert not (await replayed(later)).equal
 
 
-def permit_registry() -> Registry:
-    return Registry.of(*ESSENTIAL, Doorman)
+def permit_registry() -> PluginRegistry:
+    return PluginRegistry.of(*ESSENTIAL, Doorman)
 
 
 async def test_decisions_that_belong_together_are_compared_together() -> None:
@@ -170,7 +170,7 @@ async def test_plugins_of_another_version_are_named() -> None:
 async def test_a_plugin_that_is_not_installed_is_named() -> None:
     records = woken_pod().records
     with pytest.raises(ProfileError, match=r"record 2 cannot be replayed: unknown plugin"):
-        await replayed(records, Registry.of())
+        await replayed(records, PluginRegistry.of())
 
 
 async def test_a_journal_of_two_lives_of_a_daemon(tmp_path: Path) -> None:

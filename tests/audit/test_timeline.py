@@ -8,17 +8,17 @@ import msgspec
 import pytest
 
 from asched.audit.entries import (
-    Assignment,
-    Binding,
-    BindingFailure,
-    Change,
-    Deletion,
+    AssignmentEntry,
+    BindingEntry,
+    BindingFailureEntry,
+    ChangeEntry,
+    DeletionEntry,
     Entry,
-    Eviction,
-    Observed,
+    EvictionEntry,
+    ObservedEntry,
     PodTimeline,
-    QueueMove,
-    Rejection,
+    QueueMoveEntry,
+    RejectionEntry,
 )
 from asched.audit.history import node_timeline, timelines
 from asched.audit.pods import AuditError, PodName
@@ -46,29 +46,29 @@ async def test_everything_that_happened_to_a_pod_in_order() -> None:
     [timeline] = await told(woken_pod(), "web")
     assert (timeline.namespace, timeline.name, timeline.uid) == ("default", "web", "uid-web")
     seen, queued, rejected, waits, woken, ready, assigned, bound, gone = timeline.entries
-    assert isinstance(seen, Observed)
+    assert isinstance(seen, ObservedEntry)
     assert seen.scheduler_name == "default-scheduler"
-    assert isinstance(queued, QueueMove)
+    assert isinstance(queued, QueueMoveEntry)
     assert (queued.before, queued.queue, queued.cause) == ("", "active", "it was seen")
-    assert isinstance(rejected, Rejection)
+    assert isinstance(rejected, RejectionEntry)
     assert rejected.attempt == 1
     assert rejected.message.startswith(
         "0/2 nodes are available: 1 Insufficient cpu, 1 node(s) had untolerated taint(s)."
     )
     assert rejected.plugins == ("NodeResourcesFit", "TaintToleration")
-    assert isinstance(waits, QueueMove)
+    assert isinstance(waits, QueueMoveEntry)
     assert (waits.before, waits.queue) == ("active", "unschedulable")
     assert waits.cause == "rejected by NodeResourcesFit, TaintToleration"
-    assert isinstance(woken, QueueMove)
+    assert isinstance(woken, QueueMoveEntry)
     assert (woken.before, woken.queue) == ("unschedulable", "backoff")
     assert (woken.cause, after_s(woken)) == ("node large was seen", 0.5)
-    assert isinstance(ready, QueueMove)
+    assert isinstance(ready, QueueMoveEntry)
     assert (ready.before, ready.queue, after_s(ready)) == ("backoff", "active", 1.25)
-    assert isinstance(assigned, Assignment)
+    assert isinstance(assigned, AssignmentEntry)
     assert (assigned.attempt, assigned.node, assigned.feasible) == (2, "large", 1)
-    assert isinstance(bound, Binding)
+    assert isinstance(bound, BindingEntry)
     assert bound.node == "large"
-    assert isinstance(gone, Deletion)
+    assert isinstance(gone, DeletionEntry)
     assert after_s(gone) == 9.0
     assert [e.seq for e in timeline.entries] == sorted(e.seq for e in timeline.entries)
 
@@ -93,7 +93,13 @@ async def test_pods_of_one_name_are_told_apart_by_uid() -> None:
     assert [timeline.uid for timeline in timelines_found] == ["first", "second"]
     for timeline in timelines_found:
         kinds = [type(entry) for entry in timeline.entries]
-        assert kinds == [Observed, QueueMove, Assignment, Binding, Deletion]
+        assert kinds == [
+            ObservedEntry,
+            QueueMoveEntry,
+            AssignmentEntry,
+            BindingEntry,
+            DeletionEntry,
+        ]
 
 
 async def test_how_an_effect_ended_is_told_of_the_pod_that_it_was_for() -> None:
@@ -113,9 +119,14 @@ async def test_how_an_effect_ended_is_told_of_the_pod_that_it_was_for() -> None:
     recording.lose(second)
     older, newer = await told(recording, "web-0")
     assert [type(entry) for entry in older.entries] == [
-        Observed, QueueMove, Assignment, Deletion, BindingFailure, Eviction, BindingFailure,
+        ObservedEntry, QueueMoveEntry, AssignmentEntry, DeletionEntry, BindingFailureEntry, EvictionEntry, BindingFailureEntry,
     ]  # fmt: skip
-    assert [type(entry) for entry in newer.entries] == [Observed, QueueMove, Assignment, Deletion]
+    assert [type(entry) for entry in newer.entries] == [
+        ObservedEntry,
+        QueueMoveEntry,
+        AssignmentEntry,
+        DeletionEntry,
+    ]
     # The node keeps the second until that is gone.
     of_node = await node_timeline(await recording.journal(), "n", REGISTRY.load)
     assert of_node is not None
@@ -136,13 +147,13 @@ async def test_a_binding_that_failed_and_what_followed() -> None:
     recording.decide()
     [timeline] = await told(recording, "p")
     failure, backoff, active, again = timeline.entries[3:]
-    assert isinstance(failure, BindingFailure)
+    assert isinstance(failure, BindingFailureEntry)
     assert (failure.node, failure.code, failure.message) == ("n", "Error", "connection refused")
-    assert isinstance(backoff, QueueMove)
+    assert isinstance(backoff, QueueMoveEntry)
     assert (backoff.queue, backoff.cause) == ("backoff", "its binding failed")
-    assert isinstance(active, QueueMove)
+    assert isinstance(active, QueueMoveEntry)
     assert active.queue == "active"
-    assert isinstance(again, Assignment)
+    assert isinstance(again, AssignmentEntry)
     assert again.attempt == 2
 
 
@@ -157,9 +168,9 @@ async def test_changes_are_told_as_differences() -> None:
     recording.see(msgspec.structs.replace(labelled, metadata=meta, status=status))
     [timeline] = await told(recording, "p")
     short, full = timeline.entries[-2:]
-    assert isinstance(short, Change)
+    assert isinstance(short, ChangeEntry)
     assert short.changes == ("node (none) -> n", "phase (none) -> Running")
-    assert isinstance(full, Change)
+    assert isinstance(full, ChangeEntry)
     assert full.changes == ("label tier (none) -> gold",)
 
 
@@ -169,13 +180,13 @@ async def test_a_gated_pod_waits_and_is_woken_by_its_own_change() -> None:
     recording.see(node("n"), gated, pod("g"))
     [timeline] = await told(recording, "g")
     seen, held, changed, freed = timeline.entries
-    assert isinstance(seen, Observed)
+    assert isinstance(seen, ObservedEntry)
     assert seen.gates == ("example.com/quota",)
-    assert isinstance(held, QueueMove)
+    assert isinstance(held, QueueMoveEntry)
     assert held.queue == "gated"
-    assert isinstance(changed, Change)
+    assert isinstance(changed, ChangeEntry)
     assert changed.changes == ("scheduling gates ['example.com/quota'] -> (none)",)
-    assert isinstance(freed, QueueMove)
+    assert isinstance(freed, QueueMoveEntry)
     assert (freed.before, freed.queue) == ("gated", "active")
 
 
@@ -235,11 +246,11 @@ async def test_a_preemptor_goes_on_when_no_room_comes_of_an_eviction(failed: boo
         recording.add(VictimEvicted(victim.key, victim.uid, roomless=True))
     recording.decide()
     (web,) = await told(recording, "web")
-    moves = [(e.queue, e.cause) for e in web.entries if isinstance(e, QueueMove)]
+    moves = [(e.queue, e.cause) for e in web.entries if isinstance(e, QueueMoveEntry)]
     assert moves[2:] == [
         ("backoff", "node late was seen"),
         ("gated", "its time was up"),
         ("active", f"pod {victim.key} " + ("could not be evicted" if failed else "was evicted")),
     ]
-    assert isinstance(web.entries[-1], Assignment)
+    assert isinstance(web.entries[-1], AssignmentEntry)
     assert web.entries[-1].node == "late"

@@ -98,8 +98,12 @@ def test_kube_batch_passes_over_unknown_plugins() -> None:
     [
         (PLUGIN_GROUP, "asched.batch.no_such_module:X", "importing .* failed"),
         (PLUGIN_GROUP, "asched.batch.session:hold_session", "is not a class derived from"),
-        (PLUGIN_GROUP, "asched.batch.plugins.gang:Gang", "calls itself otherwise"),
-        (ACTION_GROUP, "asched.batch.plugins.gang:Gang", "is not a class derived from Action"),
+        (PLUGIN_GROUP, "asched.batch.plugins.gang:GangSessionPlugin", "calls itself otherwise"),
+        (
+            ACTION_GROUP,
+            "asched.batch.plugins.gang:GangSessionPlugin",
+            "is not a class derived from Action",
+        ),
     ],
 )
 def test_what_is_no_plugin_is_refused(group: str, value: str, complaint: str) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from asched.audit.replay import replay
-from asched.config.registry import Registry
+from asched.config.registry import PluginRegistry
 from asched.journal import open_journal
 from asched.state.records import AnyRecord
 from tests.batch_world.manifests import install_crds
@@ -95,6 +95,6 @@ async def recorded(w: World) -> list[AnyRecord]:
 async def check_replay(w: World, first_seq: int = 1) -> int:
     """The journal is decided once more, to the byte. Returns how many decisions that were."""
     async with open_journal(str(w.journal), read_only=True) as store:
-        report = await replay(store, Registry.discover(), first_seq=first_seq)
+        report = await replay(store, PluginRegistry.discover(), first_seq=first_seq)
     assert report.equal, report.divergence
     return report.decisions

@@ -6,11 +6,11 @@ from typing import Any
 
 import yaml
 
-from asched.apiserver.cluster import Cluster
+from asched.apiserver.cluster import EmbeddedCluster
 from asched.cli.crds import GROUPS, manifest
 
 
-def install_crds(cluster: Cluster, *groups: str) -> None:
+def install_crds(cluster: EmbeddedCluster, *groups: str) -> None:
     """Have the cluster serve PodGroups and Queues of these API groups, or of all."""
     for group in groups or GROUPS:
         for definition in definitions(group):

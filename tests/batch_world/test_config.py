@@ -9,10 +9,11 @@ from typer.testing import CliRunner
 
 from asched.batch.registry import SessionRegistry
 from asched.cli.main import app
+from asched.config.batch import read_conf
 from asched.config.file import ConfigFileError, Configuration, parse
-from asched.config.registry import Registry
+from asched.config.registry import PluginRegistry
 from asched.config.settings import BatchSettings
-from asched.daemon.reload.session_files import SessionFiles, read_conf
+from asched.daemon.reload.session_files import SessionFiles
 from asched.framework.sessions import Compatibility
 from asched.state.session_records import SessionsLoaded
 from tests.batch_world.jobs import add_gang, bound, check_replay, prepare
@@ -24,7 +25,7 @@ BACKFILL = "actions: backfill\ntiers: [{plugins: [{name: gang}]}]\n"
 
 
 def config(text: str) -> Configuration:
-    return parse(text, "test.yaml", Registry.discover())
+    return parse(text, "test.yaml", PluginRegistry.discover())
 
 
 def refused(text: str) -> str:

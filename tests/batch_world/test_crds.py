@@ -8,7 +8,7 @@ from pathlib import Path
 import yaml
 from typer.testing import CliRunner
 
-from asched.apiserver.cluster import Cluster
+from asched.apiserver.cluster import EmbeddedCluster
 from asched.apiserver.http import ApiServer, tokens_for_two
 from asched.cli.crds import GROUPS
 from asched.cli.main import app
@@ -43,7 +43,7 @@ def test_an_unknown_group_is_named() -> None:
 
 
 def test_the_definitions_serve_exactly_what_is_watched() -> None:
-    cluster = Cluster(seed=1)
+    cluster = EmbeddedCluster(seed=1)
     install_crds(cluster)
     for resource in custom():
         served = cluster.api.registry.find(
@@ -58,7 +58,7 @@ def test_the_definitions_serve_exactly_what_is_watched() -> None:
 @needs_kubectl
 async def test_kubectl_applies_them_twice(tmp_path: Path) -> None:
     tokens = tokens_for_two("admin-token", "scheduler-token")
-    async with ApiServer(Cluster(seed=1), tokens=tokens).run() as server:
+    async with ApiServer(EmbeddedCluster(seed=1), tokens=tokens).run() as server:
         kubectl = Kubectl(server, tmp_path)
         created = await kubectl.run("apply", "-f", "-", stdin=printed())
         assert created.count(" created") == 6

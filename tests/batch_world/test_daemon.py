@@ -14,10 +14,10 @@ from asched.apiserver.faults import Fault, FaultKind
 from asched.audit.travel import state_before
 from asched.batch.registry import SessionRegistry
 from asched.config.file import parse
-from asched.config.registry import Registry
+from asched.config.registry import PluginRegistry
 from asched.daemon.daemon import Daemon, running_daemon
 from asched.daemon.engine.clock import SystemEngineClock
-from asched.daemon.engine.runtime import Machine
+from asched.daemon.engine.runtime import Runtime
 from asched.daemon.telemetry.metrics import Metrics
 from asched.framework.session_plugins import Action, Session
 from asched.framework.sessions import EvictionReason
@@ -218,8 +218,8 @@ async def test_a_session_is_decided_at_the_time_that_the_journal_gives_it(
     conf = tmp_path / "kube-batch.yaml"
     conf.write_text('actions: "witness"\ntiers: [{plugins: [{name: gang}]}]\n')
     config = OWN + f"batch: [{{period: 20ms, conf: {conf}}}]\n"
-    configuration = parse(config, "test", Registry.discover())
-    machine = Machine.of_this_process()._replace(clock=HurriedClock())
+    configuration = parse(config, "test", PluginRegistry.discover())
+    machine = Runtime.of_this_process()._replace(clock=HurriedClock())
     Witness.held_ns.clear()
     async with world(tmp_path, nodes=1) as w:
         prepare(w)
@@ -235,7 +235,7 @@ async def test_a_session_is_decided_at_the_time_that_the_journal_gives_it(
             open_journal(str(w.journal)) as store,
             connect(w.kubeconfig) as client,
             running_daemon(
-                configuration, Registry.discover(), client, store, machine=machine
+                configuration, PluginRegistry.discover(), client, store, machine=machine
             ) as daemon,
         ):
             with anyio.fail_after(PATIENCE_S):
@@ -305,9 +305,9 @@ async def test_replay_may_begin_anywhere(tmp_path: Path) -> None:
             await check_replay(w, first)
         async with open_journal(str(w.journal), read_only=True) as store:
             for seq in range(2, count, 7):
-                state = await state_before(store, Registry.discover().load, seq)
+                state = await state_before(store, PluginRegistry.discover().load, seq)
                 check(state)
-                again = restore(checkpoint_of(state), Registry.discover().load).state
+                again = restore(checkpoint_of(state), PluginRegistry.discover().load).state
                 check(again)
                 assert again.sessions.specs == state.sessions.specs
                 assert [p.due_ns() for p in again.sessions] == [p.due_ns() for p in state.sessions]

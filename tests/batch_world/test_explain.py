@@ -12,7 +12,7 @@ from typer.testing import CliRunner, Result
 from asched.audit.explain_job import JobExplanation, explain_job
 from asched.audit.pods import AuditError, PodName
 from asched.cli.main import app
-from asched.config.registry import Registry
+from asched.config.registry import PluginRegistry
 from asched.journal import open_journal
 from asched.state.records import Assigned
 from asched.state.session_records import SessionHeld
@@ -22,7 +22,7 @@ from tests.daemon.world import World, world
 
 async def explained(w: World, name: str, session: int | None = None) -> JobExplanation:
     async with open_journal(str(w.journal), read_only=True) as store:
-        registry = Registry.discover()
+        registry = PluginRegistry.discover()
         return await explain_job(store, PodName.parse(name), registry.load, session=session)
 
 

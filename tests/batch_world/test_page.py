@@ -8,10 +8,10 @@ from typing import Any
 
 import yaml
 
-from asched.apiserver.auth import Rule
+from asched.apiserver.auth import AuthRule
 from asched.batch.registry import SessionRegistry
 from asched.config.file import parse
-from asched.config.registry import Registry
+from asched.config.registry import PluginRegistry
 from asched.kube.permissions import SESSIONS
 from tests.batch_world.jobs import GROUP, POD_GROUPS, status
 from tests.batch_world.manifests import install_crds
@@ -36,7 +36,7 @@ async def test_the_configuration_and_the_objects(tmp_path: Path) -> None:
     configuration, conf, objects, _ = blocks()
     (tmp_path / "kube-batch.yaml").write_text(conf)
     configuration = configuration.replace("kube-batch.yaml", str(tmp_path / "kube-batch.yaml"))
-    found = parse(configuration, "page", Registry.discover())
+    found = parse(configuration, "page", PluginRegistry.discover())
     assert found.sessions[0].actions == ("reclaim", "allocate", "backfill", "preempt")
     assert not found.faults
     assert not found.warnings
@@ -53,7 +53,7 @@ async def test_the_configuration_and_the_objects(tmp_path: Path) -> None:
 
 def test_the_role_allows_what_sessions_use() -> None:
     rules = [
-        Rule(frozenset(rule["verbs"]), group, frozenset(rule["resources"]))
+        AuthRule(frozenset(rule["verbs"]), group, frozenset(rule["resources"]))
         for rule in yaml.safe_load(blocks()[3])["rules"]
         for group in rule["apiGroups"]
     ]

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import anyio
 
-from asched.apiserver.cluster import Cluster
+from asched.apiserver.cluster import EmbeddedCluster
 from asched.apiserver.http import ApiServer
 from asched.kube.changes import Change, Listed, Upserted
 from asched.kube.reflector import ClusterWatch
@@ -51,7 +51,7 @@ class Heard:
 
 
 async def test_a_definition_that_is_installed_later_is_found() -> None:
-    heard, server = Heard(), ApiServer(Cluster(seed=1))
+    heard, server = Heard(), ApiServer(EmbeddedCluster(seed=1))
     resources = in_order_of_listing(frozenset(GroupResource))
     async with server.run(), client_for(server.url, ManualClock()) as client:
         watch = ClusterWatch(client, heard, resources)

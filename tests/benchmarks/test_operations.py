@@ -12,8 +12,8 @@ import anyio
 import anyio.lowlevel
 import pytest
 
-from asched.apiserver.cluster import Cluster
-from asched.apiserver.store import Change
+from asched.apiserver.cluster import EmbeddedCluster
+from asched.apiserver.store import StoreChange
 from asched.kube.connection import connect
 from benchmarks import workload_files as w
 from benchmarks.api import Api
@@ -114,7 +114,7 @@ class Gate:
     """Says when it held the scheduler back, and how many pods there were when it let go."""
 
     def __init__(self) -> None:
-        self.cluster: Cluster | None = None
+        self.cluster: EmbeddedCluster | None = None
         self.said: list[str] = []
 
     def pause(self) -> None:
@@ -130,7 +130,7 @@ class Bench:
 
     def __init__(self, folder: Path) -> None:
         self.measured = Measured()
-        self.cluster = Cluster()
+        self.cluster = EmbeddedCluster()
         self.placed: list[str] = []
         self.changes: list[tuple[str, str]] = []
         """Resource and type of each change."""
@@ -164,7 +164,7 @@ class Bench:
         if gate is not None:
             gate.cluster = at.cluster
 
-    def _heard(self, resource: str, change: Change) -> None:
+    def _heard(self, resource: str, change: StoreChange) -> None:
         self.changes.append((resource, change.type))
 
     def objects(self, resource: str, namespace: str = "") -> list[Json]:

@@ -6,7 +6,7 @@ import pytest
 
 from asched.framework import Plugin
 from asched.testing import node, pod, profile, run_filter, schedule, scores
-from asched.testing.checks import Outcome, check_plugin
+from asched.testing.checks import CheckOutcome, check_plugin
 from benchmarks.plugin_forms import AllAtOnce, OneByOne, OneByOneOfNode, decision_ms
 
 FORMS: tuple[type[Plugin], ...] = (OneByOne, OneByOneOfNode, AllAtOnce)
@@ -35,4 +35,4 @@ def test_all_forms_say_the_same() -> None:
 
 @pytest.mark.parametrize("form", FORMS)
 def test_they_keep_the_contract(form: type[Plugin]) -> None:
-    assert [f.message for f in check_plugin(form) if f.outcome is Outcome.FAILED] == []
+    assert [f.message for f in check_plugin(form) if f.outcome is CheckOutcome.FAILED] == []

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from asched.cli.plugins.new import Names, write_distribution
-from asched.config.registry import Registry
+from asched.config.registry import PluginRegistry
 from tests.docs.command_lines import parsed
 
 ROOT = Path(__file__).parents[2]
@@ -83,7 +83,7 @@ def test_from_new_to_deciding(environment: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["a1", "abcdefghij-abcdefghi-abcdefghi"])
 def test_style_holds_under_any_name(tmp_path: Path, name: str) -> None:
     folder = tmp_path / name
-    write_distribution(Names.of(name, Registry.of()), folder)
+    write_distribution(Names.of(name, PluginRegistry.of()), folder)
     for words in (["check", "."], ["format", "--check", "."]):
         done = subprocess.run(
             [sys.executable, "-m", "ruff", *words, "--no-cache"],

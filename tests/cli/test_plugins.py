@@ -16,7 +16,7 @@ from asched.batch.registry import SessionRegistry, SessionRegistryError
 from asched.cli.main import app
 from asched.cli.plugins.description import describe_all, describe_named
 from asched.cli.plugins.new import Names, template_files, template_folder, write_distribution
-from asched.config.registry import Registry
+from asched.config.registry import PluginRegistry
 from asched.framework.session_plugins import ACTION_GROUP, PLUGIN_GROUP
 
 HEAD = """
@@ -195,7 +195,10 @@ def test_what_takes_part_in_batch_sessions_is_listed_and_shown(tmp_path: Path) -
     file.write_text(SESSIONS)
     found = {(each["kind"], each["name"]): each for each in shown("list", "--config", str(file))}
     gang = found["session plugin", "gang"]
-    assert (gang["distribution"], gang["source"]) == ("asched", "asched.batch.plugins.gang:Gang")
+    assert (gang["distribution"], gang["source"]) == (
+        "asched",
+        "asched.batch.plugins.gang:GangSessionPlugin",
+    )
     assert {"job_ready", "job_valid", "preemptable", "on_close"} <= {*gang["callbacks"]}
     # As kube-batch's default configuration has it.
     assert gang["enabled"] == [{"profile": "batch", "place": 1}]
@@ -263,7 +266,7 @@ def test_nothing_is_overwritten(tmp_path: Path) -> None:
 
 
 def test_what_is_written_is_the_template_under_other_names(tmp_path: Path) -> None:
-    names = Names.of("asched-rack", Registry.of())
+    names = Names.of("asched-rack", PluginRegistry.of())
     assert names == ("asched-rack", "asched_rack", "Rack")
     files = write_distribution(names, tmp_path / "deep" / "asched-rack")
     folder = tmp_path / "deep" / "asched-rack"

@@ -6,7 +6,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from asched.config.registry import Registry
+from asched.config.registry import PluginRegistry
 from tests.conformance.batch_modes import compare_modes, table
 from tests.conformance.runner import results, topics_in
 
@@ -26,7 +26,7 @@ def main(arguments: list[str] | None = None) -> int:
     if options.compare_modes:
         print("\n".join(table([*compare_modes(topics)])))
         return 0
-    registry = Registry.discover()
+    registry = PluginRegistry.discover()
     passed = failed = 0
     width = max(map(len, topics))
     for topic, paths in topics.items():

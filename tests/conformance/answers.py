@@ -6,11 +6,11 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from asched.config.kube_scheduler import KubeSchedulerConfiguration, decode_configuration
-from asched.config.registry import Registry
+from asched.config.registry import PluginRegistry
 from asched.config.resolve import resolve
 from asched.cycle.attempt import Attempt, Screening
 from asched.cycle.inspect import AttemptOutcome, Inspection, inspect
-from asched.cycle.post_filter import RefusedNodes
+from asched.cycle.post_filter import RejectedNodeStatuses
 from asched.cycle.shape_cache import ShapeCache
 from asched.framework.pod_info import PodInfo
 from asched.framework.runtime.profile import Profile
@@ -29,7 +29,7 @@ Answer = dict[str, Any]
 class Laboratory:
     """A document's cluster under its profile. Every case sees it as recorded."""
 
-    def __init__(self, document: Document, registry: Registry) -> None:
+    def __init__(self, document: Document, registry: PluginRegistry) -> None:
         """Raises ConfigurationError for a configuration that asched refuses."""
         self._document = document
         self._state = ClusterState()
@@ -129,7 +129,7 @@ def _score(inspection: Inspection) -> Answer:
 def _preemption(state: ClusterState, profile: Profile, pod: PodInfo) -> Answer:
     """The dry run over all potential nodes, if DefaultPreemption has its turn."""
     screening = Attempt(state, profile, pod, ShapeCache(state.nodes)).screen(share_of_nodes=False)
-    plugin = _reached(profile, pod, screening, refused := RefusedNodes(state, screening))
+    plugin = _reached(profile, pod, screening, refused := RejectedNodeStatuses(state, screening))
     if plugin is None:
         return {}
     names, rows = state.nodes.names, refused.rows(Code.UNSCHEDULABLE)
@@ -159,7 +159,7 @@ def _preemption(state: ClusterState, profile: Profile, pod: PodInfo) -> Answer:
 
 
 def _reached(
-    profile: Profile, pod: PodInfo, screening: Screening, refused: RefusedNodes
+    profile: Profile, pod: PodInfo, screening: Screening, refused: RejectedNodeStatuses
 ) -> DefaultPreemption | None:
     """DefaultPreemption, unless it is not enabled or a plugin before it settles the matter."""
     for plugin in profile.post_filter:

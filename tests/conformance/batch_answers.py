@@ -13,7 +13,14 @@ from asched.batch.plugins.proportion import Proportion
 from asched.batch.registry import SessionRegistry
 from asched.batch.session import SessionRun
 from asched.batch.snapshot import Cache
-from asched.batch.trace import ActionTrace, Backfilling, Decision, Placement, Preemption, Trace
+from asched.batch.trace import (
+    ActionTrace,
+    Backfilling,
+    Decision,
+    Trace,
+    TracedPlacement,
+    TracedPreemption,
+)
 from asched.config.batch import ConfError, SessionConf, parse_conf
 from asched.framework.interface import Eviction, Victim
 from asched.framework.resource_vector import ResourceVector
@@ -327,7 +334,7 @@ def _traces(actions: list[ActionTrace]) -> Answer:
 
 def _decision(decision: Decision) -> Answer:
     match decision:
-        case Placement(scores, best, chosen):
+        case TracedPlacement(scores, best, chosen):
             return {
                 "scores": dict(scores),
                 "best": [*best],
@@ -336,7 +343,7 @@ def _decision(decision: Decision) -> Answer:
             }
         case Backfilling(feasible):
             return {"feasible": [*feasible], "unique": len(feasible) == 1}
-        case Preemption(scores, order, searches):
+        case TracedPreemption(scores, order, searches):
             found: Answer = {
                 "victims": {
                     node: {"candidates": [*said.candidates], "victims": [*said.victims]}

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from asched.batch.registry import SessionRegistry
-from asched.config.registry import Registry
+from asched.config.registry import PluginRegistry
 from asched.framework.runtime.strict import ConfigurationError
 from asched.model.resources import DecodeError
 from tests.conformance.answers import Laboratory
@@ -42,7 +42,7 @@ def _in_number_order(path: Path) -> tuple[str, int, str]:
     return str(path.parent), len(path.stem), path.stem
 
 
-def results(topic: str, paths: Sequence[Path], registry: Registry) -> Iterator[CaseResult]:
+def results(topic: str, paths: Sequence[Path], registry: PluginRegistry) -> Iterator[CaseResult]:
     """The result of every case, or of every session of a recorded batch. A document that cannot be used is one failed case."""
     for path in paths:
         try:

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from asched.config.registry import Registry
+from asched.config.registry import PluginRegistry
 from tests.conformance.__main__ import main
 from tests.conformance.runner import CaseResult, results, topics_in
 
@@ -27,7 +27,7 @@ def assert_all_agree(found: Iterable[CaseResult]) -> None:
 
 @pytest.mark.shared
 def test_recorded_by_kube_scheduler(shared_dir: Path) -> None:
-    registry = Registry.discover()
+    registry = PluginRegistry.discover()
     topics = topics_in(shared_dir / "golden" / "kube")
     assert topics
     assert_all_agree(
@@ -37,7 +37,7 @@ def test_recorded_by_kube_scheduler(shared_dir: Path) -> None:
 
 @pytest.mark.shared
 def test_recorded_by_kube_batch(shared_dir: Path) -> None:
-    registry = Registry.discover()
+    registry = PluginRegistry.discover()
     topics = topics_in(shared_dir / "golden" / "batch")
     assert topics
     assert_all_agree(
@@ -47,7 +47,7 @@ def test_recorded_by_kube_batch(shared_dir: Path) -> None:
 
 @pytest.mark.parametrize("topic", sorted(topics_in(CASES)))
 def test_derived_by_hand(topic: str) -> None:
-    assert_all_agree(results(topic, topics_in(CASES)[topic], Registry.discover()))
+    assert_all_agree(results(topic, topics_in(CASES)[topic], PluginRegistry.discover()))
 
 
 # -- the runner itself ----------------------------------------------------------------------------

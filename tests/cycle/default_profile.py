@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cache
 
 from asched.config.kube_scheduler import KubeSchedulerConfiguration
-from asched.config.registry import Registry
+from asched.config.registry import PluginRegistry
 from asched.config.resolve import resolve
 from asched.framework.runtime.profile import ProfileSpec
 from asched.state.cluster import ClusterState
@@ -16,8 +16,8 @@ from tests.cycle.scheduling import Scheduling
 
 
 @cache
-def installed() -> Registry:
-    return Registry.discover()
+def installed() -> PluginRegistry:
+    return PluginRegistry.discover()
 
 
 @cache

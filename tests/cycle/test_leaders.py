@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asched.cycle.top_scores import Leaders
+from asched.cycle.top_scores import TopScores
 
 ROWS = 12
 totals = st.integers(-1, 3)
@@ -17,7 +17,7 @@ totals = st.integers(-1, 3)
     changes=st.lists(st.tuples(st.integers(0, ROWS - 1), totals, st.booleans()), max_size=40),
 )
 def test_kept_up(first: list[int], changes: list[tuple[int, int, bool]]) -> None:
-    leaders = Leaders(np.array(first, np.int64))
+    leaders = TopScores(np.array(first, np.int64))
     column = list(first)
     for row, total, looked_at in changes:
         leaders.set(row, total)
@@ -30,7 +30,7 @@ def test_kept_up(first: list[int], changes: list[tuple[int, int, bool]]) -> None
 
 
 def test_many_at_a_time() -> None:
-    leaders = Leaders(np.array([1, 2, 3], np.int64))
+    leaders = TopScores(np.array([1, 2, 3], np.int64))
     assert leaders.best.rows.tolist() == [2]
     leaders.set_many(np.arange(2), np.full(2, 5, np.int64))
     assert leaders.best.rows.tolist() == [0, 1]

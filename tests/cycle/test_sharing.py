@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from asched.cycle.decide import Decider
 from asched.framework.interface import Plugin
-from asched.plugins.node_affinity import NodeAffinity
+from asched.plugins.node_affinity import NodeAffinityPlugin
 from asched.state import records as r
 from asched.state.cluster import ClusterState
 from asched.state.fold import Fold
@@ -157,7 +157,7 @@ def test_a_shared_plugin_that_looks_at_nodes_is_asked_again_when_they_change(arr
 
 def test_a_node_in_the_row_of_one_that_went_is_counted() -> None:
     """Also where it is refused as whoever looked at the empty row was told."""
-    scheduling = Scheduling(NodeAffinity, RoomForAll)
+    scheduling = Scheduling(NodeAffinityPlugin, RoomForAll)
     scheduling.see(*(a_node(f"n{i}") for i in range(3)))
     scheduling.apply(r.ObjectGone("Node", "n1"))
     messages = []

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asched.cycle.top_scores import Groups, Leaders, highest
+from asched.cycle.top_scores import Groups, TopScores, highest
 from asched.framework.change_log import ChangeLog
 from asched.framework.nodes import Int64Column
 
@@ -34,7 +34,7 @@ def doubled(present: Int64Column) -> Int64Column:
     return present * 2
 
 
-def check(leaders: Leaders, named: Named, groups: Groups) -> bool:
+def check(leaders: TopScores, named: Named, groups: Groups) -> bool:
     """Whether they were grouped."""
     best = groups.best(leaders, doubled)
     if best is None:
@@ -51,7 +51,7 @@ def check(leaders: Leaders, named: Named, groups: Groups) -> bool:
     changes=st.lists(st.tuples(st.integers(1, ROWS - 1), totals, classes, st.booleans())),
 )
 def test_followed(first: list[tuple[int, int]], changes: list[tuple[int, int, int, bool]]) -> None:
-    leaders = Leaders(np.array([5, *(total for total, _ in first[1:])], np.int64))
+    leaders = TopScores(np.array([5, *(total for total, _ in first[1:])], np.int64))
     named = Named([of_class for _, of_class in first])
     groups = Groups(named)
     assert not check(leaders, named, groups)  # it would not pay yet
@@ -67,13 +67,13 @@ def test_other_totals() -> None:
     named = Named([0, 1, 2])
     groups = Groups(named)
     for column in ([1, 2, 3], [3, 2, 1]):
-        leaders = Leaders(np.array(column, np.int64))
+        leaders = TopScores(np.array(column, np.int64))
         assert not check(leaders, named, groups)
         assert check(leaders, named, groups)
 
 
 def test_changed_at_a_blow() -> None:
-    leaders, named = Leaders(np.array([1, 2, 3], np.int64)), Named([0, 1, 2])
+    leaders, named = TopScores(np.array([1, 2, 3], np.int64)), Named([0, 1, 2])
     groups = Groups(named)
     assert [check(leaders, named, groups) for _ in range(2)] == [False, True]
     leaders.set_many(np.arange(3), np.full(3, 7, np.int64))
@@ -81,13 +81,13 @@ def test_changed_at_a_blow() -> None:
 
 
 def test_too_many_differ() -> None:
-    leaders, named = Leaders(np.arange(1000)), Named([0] * 1000)
+    leaders, named = TopScores(np.arange(1000)), Named([0] * 1000)
     groups = Groups(named)
     assert not any(check(leaders, named, groups) for _ in range(3))
 
 
 def test_more_groups_as_time_goes() -> None:
-    leaders, named = Leaders(np.zeros(300, np.int64)), Named([0] * 300)
+    leaders, named = TopScores(np.zeros(300, np.int64)), Named([0] * 300)
     groups, grouped = Groups(named), 0
     for row in range(300):
         named.move(row, row)

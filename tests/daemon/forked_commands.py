@@ -15,12 +15,12 @@ from collections.abc import Sequence
 
 import asched.cli.run  # noqa: F401  the imports that a command would make
 from asched.cli.main import app
-from asched.config.registry import Registry
+from asched.config.registry import PluginRegistry
 from asched.journal import migrate
 
 
 def import_all() -> None:
-    registry = Registry.discover()
+    registry = PluginRegistry.discover()
     for name in registry.names:
         registry.load(name)
     migrate.newest()

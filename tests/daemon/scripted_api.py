@@ -7,12 +7,12 @@ from random import Random
 
 import msgspec
 
-from asched.daemon.effects.binder import PatientBinder
-from asched.daemon.engine.runtime import Pauses
+from asched.daemon.effects.binder import BindReconciler
+from asched.daemon.engine.runtime import StoppableSleep
 from asched.framework.pod_info import PodInfo
 from asched.kube.client import ApiClient
 from asched.kube.credentials import Credentials, FixedCredentials
-from asched.kube.errors import NoAnswerError
+from asched.kube.errors import NoResponseError
 from asched.kube.http1 import HttpAnswer
 from asched.kube.timing import Backoff, RetryPolicy
 from asched.kube.transport import ApiRequest, OpenAnswer, one_by_one
@@ -39,7 +39,7 @@ class NodeThatStays:
         self.clock = ManualClock()
         self.asked: list[str] = []
         self.asked_at_s: list[float] = []
-        self.pauses = Pauses(self.clock)
+        self.pauses = StoppableSleep(self.clock)
         self._answers = [*answers]
         self._reads = reads
         self._writes = writes
@@ -72,9 +72,9 @@ class NodeThatStays:
         self,
         perhaps_begun_s: float | None = None,
         waiting: Callable[[int], None] = lambda change: None,
-    ) -> PatientBinder:
+    ) -> BindReconciler:
         client = self.client()
-        return PatientBinder(
+        return BindReconciler(
             PodWriter(client), VolumeWriter(client), self.pauses, self.clock,
             Backoff(RetryPolicy(), client.random), self.nodes.__contains__, perhaps_begun_s, waiting,
         )  # fmt: skip
@@ -97,4 +97,4 @@ def pod_on(node: str) -> Answer:
 
 
 def silence() -> HttpAnswer:
-    raise NoAnswerError("connection reset by peer", sent=True)
+    raise NoResponseError("connection reset by peer", sent=True)

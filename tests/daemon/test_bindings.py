@@ -16,7 +16,7 @@ from asched.config.kube_scheduler import Extender
 from asched.config.settings import PluginLimits
 from asched.daemon.effects.dispatcher import Effects
 from asched.daemon.engine.inbox import Inbox, Outcome, Reconfiguration
-from asched.daemon.plugin_host.evaluator import OutsidePlugins
+from asched.daemon.plugin_host.evaluator import ExternalPlugins
 from asched.daemon.telemetry.metrics import Metrics
 from asched.framework.binding import BindingClient
 from asched.framework.interface import Plugin, PostBindPlugin, PreBindPlugin
@@ -154,7 +154,7 @@ async def office(
         gate, FixedCredentials(credentials), credentials, clock=clock, random=random, budget=None,
         retry=RetryPolicy(attempts=1),
     )  # fmt: skip
-    asked = OutsidePlugins(scheduling.state, loader(NodeResourcesFit, *plugins), PluginLimits())
+    asked = ExternalPlugins(scheduling.state, loader(NodeResourcesFit, *plugins), PluginLimits())
     async with AsyncExitStack() as stack:
         extenders = []
         if binds is not None:

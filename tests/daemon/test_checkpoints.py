@@ -12,9 +12,9 @@ import pytest
 from structlog.testing import capture_logs
 
 from asched.audit.replay import replay
-from asched.config.registry import Registry
+from asched.config.registry import PluginRegistry
 from asched.daemon.engine.checkpoints import Checkpoints
-from asched.daemon.engine.runtime import Machine
+from asched.daemon.engine.runtime import Runtime
 from asched.framework.runtime.profile import PluginWeight, ProfileSpec
 from asched.journal import open_journal
 from asched.journal.checkpoints import nearest
@@ -27,7 +27,7 @@ from asched.state.records import AnyRecord, ProfilesLoaded, TurnStarted
 from tests.cycle.default_profile import default_profiles
 from tests.daemon.world import OWN, world
 
-REGISTRY = Registry.discover()
+REGISTRY = PluginRegistry.discover()
 T = TypeVar("T")
 
 
@@ -168,4 +168,4 @@ async def at_once(compute: Callable[[], T]) -> T:
     return compute()
 
 
-MACHINE = Machine.of_this_process()._replace(aside=at_once)
+MACHINE = Runtime.of_this_process()._replace(aside=at_once)

@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 
 from asched.config.file import ConfigFileError, load, parse
 from asched.config.kube_scheduler import KubeSchedulerConfiguration
-from asched.config.registry import Registry
+from asched.config.registry import PluginRegistry
 from asched.config.settings import AschedConfiguration, HealthSettings, LogLevel
 from asched.config.yaml import YamlError, parse_documents
 from tests.framework.sample_plugins import SAMPLES
 
-REGISTRY = Registry.of(*SAMPLES)
+REGISTRY = PluginRegistry.of(*SAMPLES)
 KUBE = "apiVersion: kubescheduler.config.k8s.io/v1\nkind: KubeSchedulerConfiguration\n"
 OWN = "apiVersion: asched.dev/v1\nkind: AschedConfiguration\n"
 

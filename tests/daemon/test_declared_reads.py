@@ -12,7 +12,7 @@ import pytest
 
 from asched.audit.replay import replay
 from asched.config.file import parse
-from asched.config.registry import Registry
+from asched.config.registry import PluginRegistry
 from asched.daemon.reload.reconfiguring import ReconfigurationError
 from asched.framework import (
     SUCCESS,
@@ -234,7 +234,7 @@ async def test_one_resource_is_read_by_one_struct(tmp_path: Path) -> None:
 
 async def _without_the_plugin(records: list[AnyRecord]) -> None:
     """The journal can be folded where nobody knows what a Rack is."""
-    fold = Fold(ClusterState(), Registry.discover().load)
+    fold = Fold(ClusterState(), PluginRegistry.discover().load)
     for record in records:
         fold.apply(record)
         if isinstance(record, ObjectSeen) and isinstance(record.object, CustomObject):

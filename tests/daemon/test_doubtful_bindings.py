@@ -16,11 +16,11 @@ from aiohttp import web
 
 from asched.config.kube_scheduler import Extender
 from asched.config.settings import PluginLimits
-from asched.daemon.effects.binder import LATEST_ARRIVAL_S, PatientBinder
+from asched.daemon.effects.binder import LATEST_ARRIVAL_S, BindReconciler
 from asched.daemon.effects.binding_cycle import binding_cycle
 from asched.daemon.effects.dispatcher import Effects
 from asched.daemon.engine.inbox import Inbox, Outcome, Reconfiguration
-from asched.daemon.plugin_host.evaluator import OutsidePlugins
+from asched.daemon.plugin_host.evaluator import ExternalPlugins
 from asched.daemon.telemetry.metrics import Metrics
 from asched.framework.binding import BindingClient
 from asched.framework.cycle_state import CycleState
@@ -219,7 +219,7 @@ async def test_a_server_that_gave_up_waiting_may_bind_the_pod_yet(
 # -- extenders ------------------------------------------------------------------------------------
 
 
-async def bound_by(extender: HttpExtender, binder: PatientBinder) -> Bound | BindFailed | None:
+async def bound_by(extender: HttpExtender, binder: BindReconciler) -> Bound | BindFailed | None:
     return await binding_cycle(profile_with(DefaultBinder), binder, POD, "n", [extender])
 
 
@@ -332,7 +332,7 @@ async def started(network: NodeThatStays, *more: type[Plugin]) -> AsyncIterator[
     scheduling, inbox, random = Scheduling(*plugins), Inbox(), Random(1)
     scheduling.see(a_node("n"), a_pod("p"))
     scheduling.decide()
-    asked = OutsidePlugins(scheduling.state, loader(*plugins), PluginLimits())
+    asked = ExternalPlugins(scheduling.state, loader(*plugins), PluginLimits())
     async with anyio.create_task_group() as tasks:
         effects = Effects(
             scheduling.state, network.client(), None, tasks, inbox,

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 import msgspec
 import pytest
 
-from asched.daemon.engine.confirmations import EvictionEcho
+from asched.daemon.engine.confirmations import PendingEvictions
 from asched.framework.interface import Victim
 from asched.framework.sessions import SessionSpec
 from asched.framework.status import Code
@@ -45,7 +45,7 @@ def _fold(fold: Fold, news: News | None) -> News:
 
 def test_a_victim_that_stands_there_is_held_until_it_is_gone() -> None:
     fold, pod = _with_victim()
-    echo = EvictionEcho(fold.state)
+    echo = PendingEvictions(fold.state)
     report = VictimEvicted("default/victim", pod.metadata.uid)
     assert echo.holds(report)
     labelled = observe_object(fold.state, in_phase(pod, "Running"))
@@ -59,7 +59,7 @@ def test_a_victim_that_stands_there_is_held_until_it_is_gone() -> None:
 
 def test_it_is_told_as_soon_as_the_victim_is_leaving() -> None:
     fold, pod = _with_victim()
-    echo = EvictionEcho(fold.state)
+    echo = PendingEvictions(fold.state)
     report = VictimEvicted("default/victim", pod.metadata.uid)
     assert echo.holds(report)
     leaving = observe_object(fold.state, deleted(pod, WHEN))
@@ -70,7 +70,7 @@ def test_it_is_told_as_soon_as_the_victim_is_leaving() -> None:
 
 def test_one_that_ends_by_itself_meanwhile_is_not_kept_for_ever() -> None:
     fold, pod = _with_victim()
-    echo = EvictionEcho(fold.state)
+    echo = PendingEvictions(fold.state)
     assert echo.holds(VictimEvicted("default/victim", pod.metadata.uid))
     ended = observe_object(fold.state, in_phase(pod, "Succeeded"))
     assert ended is not None
@@ -88,7 +88,7 @@ def test_nor_is_one_that_ends_and_is_shown_anew_with_it() -> None:
         pod.status, container_statuses=(ContainerStatus(name="main", resources=more),)
     )
     _fold(fold, observe_object(fold.state, msgspec.structs.replace(pod, status=resized)))
-    echo = EvictionEcho(fold.state)
+    echo = PendingEvictions(fold.state)
     report = VictimEvicted("default/victim", pod.metadata.uid)
     assert echo.holds(report)
     ended = observe_object(fold.state, in_phase(pod, "Succeeded"))
@@ -101,7 +101,7 @@ def test_nor_is_one_that_ends_and_is_shown_anew_with_it() -> None:
 def test_nor_is_one_whose_name_another_pod_has_got(like_another: bool) -> None:
     """What told of its end was lost."""
     fold, pod = _with_victim()
-    echo = EvictionEcho(fold.state)
+    echo = PendingEvictions(fold.state)
     report = VictimEvicted("default/victim", pod.metadata.uid)
     assert echo.holds(report)
     follower = a_pod("victim", None if like_another else {"cpu": "700m"}, uid="another")
@@ -115,9 +115,9 @@ def test_what_the_watch_has_shown_already_is_not_held() -> None:
     fold, pod = _with_victim()
     report = VictimEvicted("default/victim", pod.metadata.uid)
     _fold(fold, observe_object(fold.state, deleted(pod, WHEN)))
-    assert not EvictionEcho(fold.state).holds(report)
+    assert not PendingEvictions(fold.state).holds(report)
     _fold(fold, observe_deletion(fold.state, pod))
-    assert not EvictionEcho(fold.state).holds(report)
+    assert not PendingEvictions(fold.state).holds(report)
 
 
 def _with_preemptor_of_one_without_room() -> Fold:
@@ -149,7 +149,7 @@ def _with_preemptor_of_one_without_room() -> Fold:
 def test_a_victim_that_lost_its_room_lets_the_preemptor_go_on() -> None:
     fold = _with_preemptor_of_one_without_room()
     victim = fold.state.pods["default/victim"].info.pod
-    echo = EvictionEcho(fold.state)
+    echo = PendingEvictions(fold.state)
     report = VictimEvicted("default/victim", victim.metadata.uid)
     assert echo.holds(report)
     gone = observe_deletion(fold.state, victim)
@@ -163,7 +163,7 @@ def test_a_victim_that_lost_its_room_lets_the_preemptor_go_on() -> None:
 
 def test_so_does_one_that_is_going_before_we_are_answered() -> None:
     fold = _with_preemptor_of_one_without_room()
-    echo = EvictionEcho(fold.state)
+    echo = PendingEvictions(fold.state)
     leaving = observe_object(fold.state, deleted(fold.state.pods["default/victim"].info.pod, WHEN))
     assert leaving is not None
     told = echo.told_before(leaving)
@@ -178,7 +178,7 @@ def test_so_does_one_that_goes_before_we_are_answered() -> None:
     fold = _with_preemptor_of_one_without_room()
     gone = observe_deletion(fold.state, fold.state.pods["default/victim"].info.pod)
     assert gone is not None
-    told = EvictionEcho(fold.state).told_before(gone)
+    told = PendingEvictions(fold.state).told_before(gone)
     assert told is not None
     fold.apply(told)
     fold.apply(gone)

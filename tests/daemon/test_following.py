@@ -5,7 +5,7 @@ from __future__ import annotations
 import anyio
 import pytest
 
-from asched.daemon.ha.follower import WaitingRoom
+from asched.daemon.ha.follower import BufferedChanges
 from asched.kube.changes import Batch, Change, Deleted, Listed, Upserted
 from asched.model.meta import ObjectMeta
 from asched.model.node import Node
@@ -32,7 +32,7 @@ class Engine:
 
 
 def test_the_newest_of_each_object_is_handed_over_and_then_what_comes() -> None:
-    room, engine = WaitingRoom(), Engine()
+    room, engine = BufferedChanges(), Engine()
     room.put_changes((Listed(NODES, (node("a"), node("b"), node("c"))),))
     room.put_changes((Upserted(NODES, node("a", "2")), Deleted(NODES, node("b"))))
     room.put_changes((Upserted(NODES, node("d")), Upserted(NODES, node("a", "3"))))
@@ -43,7 +43,7 @@ def test_the_newest_of_each_object_is_handed_over_and_then_what_comes() -> None:
 
 
 def test_a_new_list_takes_the_place_of_what_was_known_except_what_it_cannot_read() -> None:
-    room, engine = WaitingRoom(), Engine()
+    room, engine = BufferedChanges(), Engine()
     room.put_changes((Listed(NODES, (node("a"), node("b"))),))
     room.put_changes((Listed(NODES, (node("c"),), frozenset({"b", "z"})),))
     room.hand_over(engine)
@@ -54,7 +54,7 @@ def test_a_new_list_takes_the_place_of_what_was_known_except_what_it_cannot_read
 
 
 async def test_it_knows_what_was_listed() -> None:
-    room, wanted = WaitingRoom(), frozenset({NODES, CLAIMS})
+    room, wanted = BufferedChanges(), frozenset({NODES, CLAIMS})
     assert room.missing(wanted) == wanted
     async with anyio.create_task_group() as tasks:
         tasks.start_soon(room.until_listed, wanted)
@@ -66,4 +66,4 @@ async def test_it_knows_what_was_listed() -> None:
 
 def test_a_change_before_any_list_is_a_mistake_of_the_watch() -> None:
     with pytest.raises(KeyError):
-        WaitingRoom().put_changes((Upserted(NODES, node("a")),))
+        BufferedChanges().put_changes((Upserted(NODES, node("a")),))

@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from asched.audit.replay import replay
-from asched.config.registry import Registry
+from asched.config.registry import PluginRegistry
 from asched.cycle.group_conditions import UNSCHEDULABLE
 from asched.journal import open_journal
 from asched.model.groups import CUSTOM_POD_GROUPS
@@ -49,7 +49,7 @@ def group_condition(w: World, name: str = "training") -> Mapping[str, str]:
 
 async def check_replay(w: World) -> None:
     async with open_journal(str(w.journal)) as journal:
-        report = await replay(journal, Registry.discover())
+        report = await replay(journal, PluginRegistry.discover())
     assert report.divergence is None
     assert report.decisions
 

@@ -11,7 +11,7 @@ from typing import Any
 import anyio
 import pytest
 
-from asched.apiserver.store import Change
+from asched.apiserver.store import StoreChange
 from asched.journal import open_journal
 from asched.journal.errors import FencedError
 from asched.journal.sql import SqlStore
@@ -36,7 +36,7 @@ class Reader:
         rows = self._connection.execute(query, (kind, f"pod/default/{pod}"))
         return [json.loads(payload) for (payload,) in rows]
 
-    def _on_pod(self, change: Change) -> None:
+    def _on_pod(self, change: StoreChange) -> None:
         pod = change.new.obj
         name, node = pod["metadata"]["name"], pod["spec"].get("nodeName", "")
         if node:

@@ -7,9 +7,9 @@ import signal
 from collections.abc import Callable
 from pathlib import Path
 
-from asched.apiserver.store import Change
+from asched.apiserver.store import StoreChange
 from asched.audit.replay import replay
-from asched.config.registry import Registry
+from asched.config.registry import PluginRegistry
 from asched.daemon.daemon import fold_journal
 from asched.journal import open_journal
 from asched.journal.chain import GENESIS, verify
@@ -41,7 +41,7 @@ class Assassin:
         self._left = nth
         self._strike = lambda: command.send(signal.SIGKILL)
 
-    def _on_pod(self, change: Change) -> None:
+    def _on_pod(self, change: StoreChange) -> None:
         if change.old is not None:
             self._count()
 
@@ -99,14 +99,14 @@ async def test_kill_9_twenty_times_under_load(tmp_path: Path) -> None:
 
 async def check_journal(w: World) -> None:
     """It is whole and chained, and folds to the pods and places that the cluster has."""
-    fold = Fold(ClusterState(), Registry.discover().load)
+    fold = Fold(ClusterState(), PluginRegistry.discover().load)
     async with open_journal(str(w.journal), read_only=True) as store:
         head = GENESIS
         async for sealed in store.batches():
             head = verify(sealed, head)
         assert head == await store.head()
         await fold_journal(fold, store)
-        replayed = await replay(store, Registry.discover())
+        replayed = await replay(store, PluginRegistry.discover())
     assert replayed.equal, replayed.divergence
     assert replayed.decisions
     # A request that one life left behind may be what kills the next one before it claimed anything.

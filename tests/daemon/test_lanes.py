@@ -8,9 +8,9 @@ from functools import partial
 import anyio
 import anyio.lowlevel
 
-from asched.daemon.effects.queue import REVIEWED_AFTER, Job, Lanes
+from asched.daemon.effects.queue import REVIEWED_AFTER, Job, PerPodQueue
 from asched.daemon.engine.inbox import Inbox
-from asched.daemon.engine.runtime import Pauses
+from asched.daemon.engine.runtime import StoppableSleep
 from asched.kube.changes import Listed
 from asched.kube.timing import SystemClock
 from asched.model.resources import Resource
@@ -36,7 +36,7 @@ class Diary:
 async def test_in_order_within_a_lane_and_at_the_same_time_between_lanes() -> None:
     diary, ends = Diary(), list[int]()
     async with anyio.create_task_group() as tasks:
-        lanes = Lanes(tasks, lambda: ends.append(len(lanes)))
+        lanes = PerPodQueue(tasks, lambda: ends.append(len(lanes)))
         for lane, kind in (("a", "tell"), ("a", "bind"), ("b", "tell")):
             lanes.submit(lane, kind, diary.job(f"{lane}/{kind}"))
         await anyio.wait_all_tasks_blocked()
@@ -51,7 +51,7 @@ async def test_in_order_within_a_lane_and_at_the_same_time_between_lanes() -> No
 async def test_only_the_newest_word_that_waits_is_said() -> None:
     diary = Diary()
     async with anyio.create_task_group() as tasks:
-        lanes = Lanes(tasks, lambda: None)
+        lanes = PerPodQueue(tasks, lambda: None)
         lanes.submit("a", "tell", diary.job("first"))
         await anyio.wait_all_tasks_blocked()
         for name in ("second", "third"):
@@ -64,7 +64,7 @@ async def test_only_the_newest_word_that_waits_is_said() -> None:
 async def test_tasks_go_on_with_other_lanes_and_end_when_closed() -> None:
     ended: list[str] = []
     async with anyio.create_task_group() as tasks:
-        lanes = Lanes(tasks, lambda: None)
+        lanes = PerPodQueue(tasks, lambda: None)
 
         async def job(name: str) -> None:
             ended.append(f"{name} by {anyio.get_current_task().id}")
@@ -81,7 +81,7 @@ async def test_tasks_go_on_with_other_lanes_and_end_when_closed() -> None:
 
 async def test_tasks_that_only_a_burst_needed_end() -> None:
     async with anyio.create_task_group() as tasks:
-        lanes, before = Lanes(tasks, lambda: None), len(asyncio.all_tasks())
+        lanes, before = PerPodQueue(tasks, lambda: None), len(asyncio.all_tasks())
         for lane in range(200):
             lanes.submit(f"burst-{lane}", "tell", anyio.lowlevel.checkpoint)
         await anyio.wait_all_tasks_blocked()
@@ -95,7 +95,7 @@ async def test_tasks_that_only_a_burst_needed_end() -> None:
 
 
 async def test_pauses_end_when_the_daemon_stops() -> None:
-    pauses, answers = Pauses(SystemClock()), list[bool]()
+    pauses, answers = StoppableSleep(SystemClock()), list[bool]()
 
     async def wait() -> None:
         answers.append(await pauses.pause(3600))

@@ -14,7 +14,7 @@ import pytest
 from asched.config.settings import PluginLimits
 from asched.daemon.effects.dispatcher import Effects
 from asched.daemon.engine.inbox import Inbox
-from asched.daemon.plugin_host.evaluator import OutsidePlugins
+from asched.daemon.plugin_host.evaluator import ExternalPlugins
 from asched.daemon.telemetry.metrics import Metrics
 from asched.framework.interface import Victim
 from asched.framework.status import Code
@@ -144,7 +144,7 @@ async def term(scheduling: Scheduling, api: Api) -> AsyncIterator[Term]:
         api, FixedCredentials(credentials), credentials, clock=clock, random=random, budget=None,
         retry=RetryPolicy(attempts=1),
     )  # fmt: skip
-    asked = OutsidePlugins(scheduling.state, loader(NodeResourcesFit), PluginLimits())
+    asked = ExternalPlugins(scheduling.state, loader(NodeResourcesFit), PluginLimits())
     async with anyio.create_task_group() as tasks:
         effects = Effects(
             scheduling.state, client, None, tasks, inbox,

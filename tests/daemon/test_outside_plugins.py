@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from asched.config.file import ConfigFileError, parse
-from asched.framework.runtime.observation import FAILURES, Failure, FailureReason
+from asched.framework.runtime.observation import FAILURES, FailureReason, PluginFailureCount
 from asched.state.records import (
     Assigned,
     AttemptFailed,
@@ -97,7 +97,7 @@ async def test_refusals_carry_the_name_and_any_event_wakes_the_pod(tmp_path: Pat
 async def test_what_goes_wrong_in_a_worker_fails_its_own_pod(
     tmp_path: Path, wish: str, said: str, failure: tuple[str, FailureReason]
 ) -> None:
-    kind = Failure("Wishes", *failure)
+    kind = PluginFailureCount("Wishes", *failure)
     before = FAILURES.counts[kind]
     async with world(tmp_path, nodes=2) as w:
         async with w.daemon(WISHING, Wishes):

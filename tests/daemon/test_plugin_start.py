@@ -8,7 +8,7 @@ from typing import ClassVar
 import pytest
 
 from asched.config.file import ConfigFileError, parse
-from asched.config.registry import Registry
+from asched.config.registry import PluginRegistry
 from asched.framework.cycle_state import CycleState
 from asched.framework.interface import FilterPlugin, Handle
 from asched.framework.nodes import NodeInfo
@@ -51,7 +51,7 @@ async def test_a_plugin_that_cannot_be_made_stops_the_start_with_one_line(tmp_pa
 
 
 def test_the_line_names_the_distribution() -> None:
-    registry = Registry(
+    registry = PluginRegistry(
         {n: registry_with().load(n) for n in registry_with().names} | {"Breaks": Breaks},
         distribution="broken-plugins", version="0.3",
     )  # fmt: skip

@@ -18,8 +18,8 @@ from asched.daemon.daemon import Daemon
 from asched.daemon.reload.reconfiguring import (
     TAKEN_UP,
     WITHOUT_EFFECT,
+    ConfigApplied,
     ReconfigurationError,
-    TakenUp,
 )
 from asched.framework.cycle_state import CycleState
 from asched.framework.interface import (
@@ -60,7 +60,7 @@ def with_plugin(name: str, scheduler: str = "default-scheduler") -> str:
     )
 
 
-async def take_up(daemon: Daemon, text: str, *plugins: type[Plugin]) -> TakenUp:
+async def take_up(daemon: Daemon, text: str, *plugins: type[Plugin]) -> ConfigApplied:
     return await daemon.take_up(parse(text, "test", registry_with(*plugins)))
 
 
@@ -149,7 +149,7 @@ async def test_queued_pods_are_tried_under_the_new_profile_at_once(tmp_path: Pat
         async with w.daemon(with_plugin("Cordon"), Cordon) as daemon:
             w.add_pod("p")
             await w.until(lambda: "cordoned" in w.message("p"))
-            assert await take_up(daemon, profiles("{}")) == TakenUp(True, ())
+            assert await take_up(daemon, profiles("{}")) == ConfigApplied(True, ())
             await w.until(lambda: w.node_of("p") == "n0")
         await check_replay(w, Cordon)
 
@@ -198,9 +198,9 @@ async def test_settings_of_which_nothing_is_recorded_are_news_once(
     tmp_path: Path, setting: str
 ) -> None:
     async with world(tmp_path) as w, w.daemon(OWN) as daemon:
-        assert await take_up(daemon, OWN + setting) == TakenUp(True, ())
-        assert await take_up(daemon, OWN + setting) == TakenUp(False, ())
-        assert await take_up(daemon, OWN) == TakenUp(True, ())
+        assert await take_up(daemon, OWN + setting) == ConfigApplied(True, ())
+        assert await take_up(daemon, OWN + setting) == ConfigApplied(False, ())
+        assert await take_up(daemon, OWN) == ConfigApplied(True, ())
 
 
 def test_the_page_names_every_setting_that_waits_for_a_restart() -> None:
@@ -382,7 +382,7 @@ async def test_sessions_may_be_turned_on_and_know_finished_pods(tmp_path: Path) 
         )  # fmt: skip
         async with w.daemon(profiles("{}")) as daemon:
             await daemon.engine.synced.wait()
-            assert await take_up(daemon, BATCH) == TakenUp(True, ())
+            assert await take_up(daemon, BATCH) == ConfigApplied(True, ())
             w.add_pod("p", schedulerName="kube-batch")
             await w.until(lambda: w.node_of("p") == "n0")
             assert [*daemon.cluster.sessions.finished] == ["default/done"]

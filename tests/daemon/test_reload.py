@@ -16,8 +16,8 @@ from prometheus_client import CollectorRegistry
 from structlog.typing import EventDict
 
 from asched.config.file import Configuration, load
-from asched.config.registry import Registry
-from asched.daemon.reload.reconfiguring import ReconfigurationError, TakenUp
+from asched.config.registry import PluginRegistry
+from asched.daemon.reload.reconfiguring import ConfigApplied, ReconfigurationError
 from asched.daemon.reload.reloads import ConfigFile, ReloadRequests, Reloads
 from asched.daemon.telemetry.scheduler_metrics import ReloadMetrics
 from asched.daemon.telemetry.systemd import ServiceManager
@@ -208,13 +208,13 @@ class Trial:
         )  # fmt: skip
 
     def _load(self, path: Path) -> Configuration:
-        return load(path, Registry.discover())
+        return load(path, PluginRegistry.discover())
 
-    async def _take_up(self, configuration: Configuration) -> TakenUp:
+    async def _take_up(self, configuration: Configuration) -> ConfigApplied:
         if self.refuse:
             raise ReconfigurationError(self.refuse)
         self.taken.append(configuration)
-        return TakenUp(True, ())
+        return ConfigApplied(True, ())
 
     async def change(self, text: str) -> None:
         self.path.write_text(text)

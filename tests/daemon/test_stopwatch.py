@@ -14,7 +14,7 @@ from asched.daemon.telemetry.stopwatch import (
     LOTS,
     CycleStopwatch,
     HintStopwatch,
-    Stretch,
+    TimedSpan,
     WatchedCycle,
     lot,
     status_of,
@@ -66,7 +66,7 @@ class Watch:
 
 
 def shown(stretches: Any) -> dict[tuple[str, str], tuple[int, int, str]]:
-    found: list[Stretch] = [*stretches]
+    found: list[TimedSpan] = [*stretches]
     return {(s.plugin, s.point): (s.busy_ns, s.calls, s.status) for s in found}
 
 

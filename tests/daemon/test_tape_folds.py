@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import cast
 
 from asched.config.kube_scheduler import KubeSchedulerConfiguration
-from asched.config.registry import Registry
+from asched.config.registry import PluginRegistry
 from asched.config.resolve import resolve
 from asched.kube.changes import Deleted, Listed
 from asched.kube.tape import Tape
@@ -29,7 +29,7 @@ def _known(state: ClusterState, resource: WatchedResource) -> dict[str, str]:
 
 
 def test_the_recorded_churn_folds_to_exactly_what_was_alive(shared_dir: Path) -> None:
-    registry = Registry.discover()
+    registry = PluginRegistry.discover()
     fold = Fold(ClusterState(), registry.load)
     fold.apply(ProfilesLoaded(resolve(KubeSchedulerConfiguration(), registry)))
     alive: dict[WatchedResource, dict[str, AnyObject]] = {}

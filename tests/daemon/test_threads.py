@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import sys
 
-from asched.daemon.engine.runtime import give_way_soon
+from asched.daemon.engine.runtime import set_switch_interval
 
 
 def test_who_computes_aside_hands_over_sooner_than_is_usual() -> None:
     before_s = sys.getswitchinterval()
     try:
         sys.setswitchinterval(0.005)
-        give_way_soon()
+        set_switch_interval()
         assert sys.getswitchinterval() < 0.001
     finally:
         sys.setswitchinterval(before_s)

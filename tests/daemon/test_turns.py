@@ -10,14 +10,14 @@ from typing import ClassVar
 import anyio
 
 from asched.audit.replay import replay
-from asched.config.registry import Registry
+from asched.config.registry import PluginRegistry
 from asched.config.settings import PluginLimits
 from asched.daemon.effects.dispatcher import Effects
 from asched.daemon.engine.clock import EngineClock
 from asched.daemon.engine.commits import Commits
 from asched.daemon.engine.engine import Engine, EngineLimits
 from asched.daemon.engine.inbox import Inbox, Reconfiguration
-from asched.daemon.plugin_host.evaluator import OutsidePlugins
+from asched.daemon.plugin_host.evaluator import ExternalPlugins
 from asched.daemon.telemetry.metrics import Metrics
 from asched.framework.cycle_state import CycleState
 from asched.framework.interface import PermitResult, PermitReview, Plugin
@@ -103,7 +103,7 @@ class Scene:
 
     async def replayed(self) -> bool:
         """Whether each decision follows from what is recorded before it."""
-        registry = Registry({plugin.name: plugin for plugin in (*ESSENTIAL, *self._plugins)})
+        registry = PluginRegistry({plugin.name: plugin for plugin in (*ESSENTIAL, *self._plugins)})
         return (await replay(self._journal, registry)).equal
 
 
@@ -128,7 +128,7 @@ async def scene(
     async with anyio.create_task_group() as tasks:
         effects = Effects(
             state, client, None, tasks, inbox, lambda: Backoff(RetryPolicy(), random), metrics,
-            OutsidePlugins(state, load, PluginLimits()),
+            ExternalPlugins(state, load, PluginLimits()),
         )  # fmt: skip
         engine = Engine(
             Fold(state, load), Commits(journal, engine_clock, metrics, next_seq=1), effects, inbox,

@@ -9,13 +9,13 @@ from typing import Any
 
 import anyio
 
-from asched.apiserver.cluster import Cluster
+from asched.apiserver.cluster import EmbeddedCluster
 from asched.apiserver.faults import Fault, Faults
 from asched.apiserver.http import ApiServer
 from asched.apiserver.kubelet import simulated_node
-from asched.apiserver.store import DELETED, Change
+from asched.apiserver.store import DELETED, StoreChange
 from asched.config.file import parse
-from asched.config.registry import Registry
+from asched.config.registry import PluginRegistry
 from asched.daemon.daemon import Daemon, running_daemon
 from asched.daemon.telemetry.metrics import Metrics
 from asched.framework.interface import Plugin
@@ -47,7 +47,7 @@ class ObservedFaults(Faults):
 class Placements:
     """Which pod got which node, and every breach of what must hold at any time."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: EmbeddedCluster) -> None:
         self._cluster = cluster
         self.node_of: dict[str, str] = {}
         """By uid, of all pods there ever were."""
@@ -59,7 +59,7 @@ class Placements:
         self._used_millis: dict[str, int] = {}
         cluster.listen("pods", self._on_pod)
 
-    def _on_pod(self, change: Change) -> None:
+    def _on_pod(self, change: StoreChange) -> None:
         pod = change.new.obj
         uid, node = pod["metadata"]["uid"], pod["spec"].get("nodeName", "")
         before = self.node_of.get(uid, "")
@@ -96,7 +96,7 @@ class World:
 
     def __init__(
         self,
-        cluster: Cluster,
+        cluster: EmbeddedCluster,
         server: ApiServer,
         faults: ObservedFaults,
         folder: Path,
@@ -114,7 +114,7 @@ class World:
         for resource in ("pods", "nodes", "events.events.k8s.io"):
             cluster.listen(resource, self._on_change)
 
-    def _on_change(self, _: Change) -> None:
+    def _on_change(self, _: StoreChange) -> None:
         self.touch()
 
     def touch(self) -> None:
@@ -220,11 +220,11 @@ class World:
             yield daemon
 
 
-def registry_with(*plugins: type[Plugin]) -> Registry:
+def registry_with(*plugins: type[Plugin]) -> PluginRegistry:
     """The installed plugins and these."""
-    installed = Registry.discover()
+    installed = PluginRegistry.discover()
     known = {name: installed.load(name) for name in installed.names}
-    return Registry(known | {plugin.name: plugin for plugin in plugins})
+    return PluginRegistry(known | {plugin.name: plugin for plugin in plugins})
 
 
 class _Listener:
@@ -247,7 +247,7 @@ class _Listener:
 async def world(folder: Path, nodes: int = 0, **node: str) -> AsyncIterator[World]:
     """A cluster of ``nodes`` like nodes, served."""
     faults = ObservedFaults()
-    cluster = Cluster(seed=1)
+    cluster = EmbeddedCluster(seed=1)
     server = ApiServer(cluster, faults=faults)
     listener = _Listener(server)
     await listener.start()

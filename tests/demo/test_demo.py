@@ -13,7 +13,7 @@ import pytest
 from typer.testing import CliRunner
 
 from asched.cli.main import app
-from asched.config.registry import Registry
+from asched.config.registry import PluginRegistry
 from asched.cycle.decide import Decider
 from asched.journal.opening import open_journal
 from asched.state.cluster import ClusterState
@@ -62,7 +62,7 @@ async def test_every_decision_of_a_demo_can_be_made_again(tmp_path: Path) -> Non
         "--config", str(config), cwd=tmp_path,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    fold = Fold(ClusterState(), Registry.discover().load)
+    fold = Fold(ClusterState(), PluginRegistry.discover().load)
     decider, repeated = Decider(fold.state), 0
     async with open_journal(str(journal), read_only=True) as store:
         async for stored in store.read():

@@ -7,13 +7,13 @@ import io
 import pytest
 from rich.console import Console
 
-from asched.cli.demo.progress import Reason, Standing, Use
+from asched.cli.demo.progress import DemoStatus, NodeUtilization, Reason
 from asched.cli.demo.view import LineView, picture
 
-STANDING = Standing(
+STANDING = DemoStatus(
     elapsed_s=2.5, total=110, feasible=100, created=60, bound=50, recent_per_s=40, nodes=12,
     active=3, backoff=2, unschedulable=4, gated=1, in_flight=5,
-    use=(Use("cpu", 32.0, 64.0), Use("nvidia.com/gpu", 0, 0)),
+    use=(NodeUtilization("cpu", 32.0, 64.0), NodeUtilization("nvidia.com/gpu", 0, 0)),
     reasons=tuple(Reason(9 - n, f"reason [{n}]") for n in range(8)),
     latest=("default/a to n1, best of [bold]3",),
     notices=("2 nodes joined: h ...",),

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from asched.cli.demo.progress import percentile
-from asched.cli.demo.workload import GPU, MIN_NODES, Pool, Workload, build, most_pods, pools
+from asched.cli.demo.workload import GPU, MIN_NODES, DemoWorkload, Pool, build, most_pods, pools
 from asched.model.quantity import milli_value, value
 
 SIZES = st.integers(MIN_NODES, 400).flatmap(
@@ -27,11 +27,11 @@ def requests_of(pod: dict[str, Any]) -> dict[str, str]:
     return requests
 
 
-def feasible_pods(workload: Workload) -> list[dict[str, Any]]:
+def feasible_pods(workload: DemoWorkload) -> list[dict[str, Any]]:
     return [a.pod for a in workload.arrivals if key_of(a.pod) in workload.feasible]
 
 
-def pool_of(pod: dict[str, Any], workload: Workload) -> Pool:
+def pool_of(pod: dict[str, Any], workload: DemoWorkload) -> Pool:
     """The pool that the pod must go to; pods that may choose count for the general one."""
     spec = pod["spec"]
     wanted = str([spec.get("nodeSelector"), spec.get("affinity")])

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from asched.config.registry import Registry
+from asched.config.registry import PluginRegistry
 from asched.framework.interface import Plugin
 from tests.daemon.world import KUBE, World, world
 
@@ -27,7 +27,7 @@ def example(module: str, name: str) -> type[Plugin]:
     loaded = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(loaded)
     found: type[Plugin] = getattr(loaded, name)
-    return Registry.of(found).load(name)
+    return PluginRegistry.of(found).load(name)
 
 
 def profile_of(name: str, **arguments: Any) -> str:

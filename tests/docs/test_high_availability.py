@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from asched.config.file import parse
-from asched.config.registry import Registry
+from asched.config.registry import PluginRegistry
 from asched.daemon.ha.leadership import election_of
 from tests.helm.chart import ROOT, only, rendered
 
@@ -20,7 +20,7 @@ VALUES = [block for block in BLOCKS if not block.startswith("apiVersion")]
 
 @pytest.mark.parametrize("text", CONFIGURATIONS, ids=["kube-scheduler's", "own"])
 def test_a_configuration_elects_by_the_lease_that_the_page_names(text: str) -> None:
-    found = election_of(parse(text, "page", Registry.discover()))
+    found = election_of(parse(text, "page", PluginRegistry.discover()))
     assert found is not None
     assert (found.resource_namespace, found.resource_name) == ("kube-system", "asched")
     assert [
@@ -30,17 +30,17 @@ def test_a_configuration_elects_by_the_lease_that_the_page_names(text: str) -> N
 
 
 def test_without_a_word_there_is_no_election() -> None:
-    nothing = parse("", "none", Registry.discover(), empty_is_defaults=True)
+    nothing = parse("", "none", PluginRegistry.discover(), empty_is_defaults=True)
     assert election_of(nothing) is None
     silent = "apiVersion: kubescheduler.config.k8s.io/v1\nkind: KubeSchedulerConfiguration\n"
-    assert election_of(parse(silent, "silent", Registry.discover())) is None
+    assert election_of(parse(silent, "silent", PluginRegistry.discover())) is None
     off = silent + "leaderElection: {leaderElect: false, leaseDuration: 1s}\n"
-    assert election_of(parse(off, "off", Registry.discover())) is None
+    assert election_of(parse(off, "off", PluginRegistry.discover())) is None
 
 
 def test_the_own_document_counts() -> None:
     both = CONFIGURATIONS[0].replace("asched", "other") + "---\n" + CONFIGURATIONS[1]
-    found = election_of(parse(both, "both", Registry.discover()))
+    found = election_of(parse(both, "both", PluginRegistry.discover()))
     assert found is not None
     assert found.resource_name == "asched"
 

@@ -14,7 +14,7 @@ import yaml
 
 from asched.cli.crds import GROUPS
 from asched.config.file import load
-from asched.config.registry import Registry
+from asched.config.registry import PluginRegistry
 from tests.apiserver.kubectl import needs_kubectl
 from tests.docs.command_lines import parsed
 from tests.helm.chart import CHART, NAMESPACE, ROOT, Values, only
@@ -78,7 +78,7 @@ def test_files_are_installed_where_the_unit_looks_for_them(tmp_path: Path) -> No
     named = {environment.removeprefix("-"), one("Service.ExecStart").split()[-1]}
     assert installed == named | {"/etc/systemd/system/asched.service"}
     assert (tmp_path / "etc/asched/asched.env").stat().st_mode & 0o777 == 0o600
-    assert load(tmp_path / "etc/asched/asched.yaml", Registry.discover()).profiles
+    assert load(tmp_path / "etc/asched/asched.yaml", PluginRegistry.discover()).profiles
 
 
 def test_the_environment_is_where_the_unit_looks_for_it() -> None:
@@ -159,7 +159,7 @@ def test_the_values_of_the_page_are_right(tmp_path: Path) -> None:
     (block,) = re.findall(r"```yaml\n(.*?)```", PAGE, re.S)
     data = only(_objects(helm.values_from_yaml(block)), "ConfigMap")["data"]
     (tmp_path / "asched.yaml").write_text(data["asched.yaml"])
-    found = load(tmp_path / "asched.yaml", Registry.discover())
+    found = load(tmp_path / "asched.yaml", PluginRegistry.discover())
     assert found.settings.log.level.value == "debug"
     assert [profile.scheduler_name for profile in found.profiles] == ["asched"]
 

@@ -19,7 +19,7 @@ from asched.cli.main import app
 from asched.framework import ExtensionPoint, Plugin
 from asched.framework.contract import CONTRACTS
 from asched.testing import pod, run_filter, schedule
-from asched.testing.checks import Outcome, check_plugin
+from asched.testing.checks import CheckOutcome, check_plugin
 from tests.docs.command_lines import parsed
 from tests.docs.plugin_pages import FOLDER, documentation, pages
 
@@ -83,8 +83,8 @@ def test_the_guide_s_plugin_works_and_keeps_the_contract() -> None:
     assert said["node-0"].message == "node(s) had pods of another team"
     assert said["node-1"].is_success
     outcomes = {finding.check: finding.outcome for finding in check_plugin(plugin)}
-    assert outcomes.pop("events") is Outcome.NOTE
-    assert {*outcomes.values()} == {Outcome.PASSED}
+    assert outcomes.pop("events") is CheckOutcome.NOTE
+    assert {*outcomes.values()} == {CheckOutcome.PASSED}
 
 
 def test_the_readme_shows_the_same_plugin() -> None:

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from asched.config.file import parse
-from asched.config.registry import Registry
+from asched.config.registry import PluginRegistry
 from asched.framework.binding import Permission
 from asched.framework.interface import Plugin
 from asched.framework.runtime.observation import FailureReason
@@ -27,7 +27,7 @@ def the_plugin() -> type[Plugin]:
     found = names["Licences"]
     assert isinstance(found, type)
     assert issubclass(found, Plugin)
-    return Registry.of(found).load("Licences")
+    return PluginRegistry.of(found).load("Licences")
 
 
 def test_the_settings_make_the_policy_of_the_plugin() -> None:

@@ -6,8 +6,8 @@ from typing import Any
 
 import anyio
 
-from asched.apiserver.cluster import Cluster
-from asched.apiserver.store import Change
+from asched.apiserver.cluster import EmbeddedCluster
+from asched.apiserver.store import StoreChange
 
 Object = dict[str, Any]
 
@@ -24,7 +24,7 @@ class ReplicaControllers:
     replacement does not wait until it is gone. Of too many, those without a node go first.
     """
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: EmbeddedCluster) -> None:
         self._cluster = cluster
         self._changed = anyio.Event()
 
@@ -44,7 +44,7 @@ class ReplicaControllers:
             for stop in stops:
                 stop()
 
-    def _on_change(self, _: Change) -> None:
+    def _on_change(self, _: StoreChange) -> None:
         self._changed.set()
 
     def _reconcile(self, controller: Object, version: str, kind: str) -> None:
@@ -78,7 +78,7 @@ class ReplicaControllers:
         self._cluster.create("pods", pod, namespace=metadata["namespace"])
 
 
-def owned_pods(cluster: Cluster, controller: Object) -> list[Object]:
+def owned_pods(cluster: EmbeddedCluster, controller: Object) -> list[Object]:
     """The pods that a controller made and that still exist."""
     uid = controller["metadata"]["uid"]
     pods = cluster.list("pods", namespace=controller["metadata"]["namespace"])

@@ -12,7 +12,7 @@ import anyio.lowlevel
 import msgspec
 
 from asched.apiserver.kubelet import Kubelets, KubeletTimings
-from asched.apiserver.store import ADDED, Change
+from asched.apiserver.store import ADDED, StoreChange
 from asched.daemon.daemon import Daemon
 from asched.model.resources import Resource, decode
 from tests.daemon.world import PATIENCE_S, World, world
@@ -97,7 +97,7 @@ class Suite:
         """Names of all pods there ever were, in the order of their creation."""
         w.cluster.listen("pods", self._on_pod)
 
-    def _on_pod(self, change: Change) -> None:
+    def _on_pod(self, change: StoreChange) -> None:
         if change.type == ADDED:
             self.created.append(change.new.obj["metadata"]["name"])
 

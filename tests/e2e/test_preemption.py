@@ -8,7 +8,7 @@ from typing import Any
 import anyio
 import anyio.lowlevel
 
-from asched.apiserver.store import Change
+from asched.apiserver.store import StoreChange
 from asched.model.resources import Resource
 from tests.daemon.world import PATIENCE_S
 from tests.e2e.suite import (
@@ -83,7 +83,7 @@ async def test_a_critical_pod_preempts(tmp_path: Path) -> None:
 async def test_a_victim_is_told_why_and_given_its_grace(tmp_path: Path) -> None:
     graces: list[int] = []
 
-    def on_pod(change: Change) -> None:
+    def on_pod(change: StoreChange) -> None:
         """Note the grace period when the deletion begins; the kubelet ends it early."""
         old = change.old.obj["metadata"] if change.old else {}
         new = change.new.obj["metadata"]

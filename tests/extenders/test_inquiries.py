@@ -14,7 +14,7 @@ from asched.framework.runtime.extenders import ExtenderSpec, ExtenderVerb
 from asched.model.pod import Container, ResourceRequirements
 from asched.plugins.node_resources.fit import NodeResourcesFit
 from asched.state import records as r
-from asched.state.inquiries import FilterAnswers, Inquiry, mask_of, packed, unpacked
+from asched.state.inquiries import FilterAnswers, PendingEvaluation, mask_of, packed, unpacked
 from asched.state.records import (
     ExtenderAsked,
     ExtenderFailed,
@@ -39,10 +39,10 @@ def test_masks_survive_packing(mask: np.ndarray[tuple[int], np.dtype[np.bool_]])
     assert unpacked(bits, len(mask) + 5).tolist() == [*mask.tolist(), *[False] * 5]
 
 
-def asked(*rows: int, verb: ExtenderVerb = ExtenderVerb.FILTER, size: int = 8) -> Inquiry:
+def asked(*rows: int, verb: ExtenderVerb = ExtenderVerb.FILTER, size: int = 8) -> PendingEvaluation:
     mask = np.zeros(size, np.bool_)
     mask[list(rows)] = True
-    inquiry = Inquiry(UID, ATTEMPT)
+    inquiry = PendingEvaluation(UID, ATTEMPT)
     question = ExtenderAsked("default/p", UID, ATTEMPT, verb, (0, 1), nodes=packed(mask))
     inquiry.ask(question, size)
     return inquiry

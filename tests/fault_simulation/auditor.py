@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from asched.audit.replay import Judge
-from asched.framework.pod_groups import PodGroupKey, Standing, group_of
+from asched.audit.replay import ReplayVerifier
+from asched.framework.pod_groups import MemberStatus, PodGroupKey, group_of
 from asched.framework.runtime.profile import PluginLoader
 from asched.model.groups import PodGroup
 from asched.state import invariants
@@ -26,7 +26,7 @@ class Auditor:
 
     def __init__(self, load: PluginLoader) -> None:
         self._fold = Fold(ClusterState(), load)
-        self._judge = Judge(self._fold, from_the_start=True)
+        self._judge = ReplayVerifier(self._fold, from_the_start=True)
         self._next_seq = 1
         self._batches = 0
         self._looked_at: ClusterState | None = None
@@ -136,7 +136,7 @@ class Auditor:
         """Members of a gang are let go only when there are as many as it needs."""
         found = self.state.objects(PodGroup).get(group.key)
         needed = 0 if found is None else found.min_count
-        placed = self.state.groups.members(group).count(Standing.PLACED)
+        placed = self.state.groups.members(group).count(MemberStatus.PLACED)
         demand(
             placed >= needed,
             f"gang {group.key} of {needed} has {placed} members with a place that nothing holds",

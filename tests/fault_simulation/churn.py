@@ -9,8 +9,8 @@ from collections.abc import Callable
 from random import Random
 from typing import Any
 
-from asched.apiserver.cluster import Cluster
-from asched.apiserver.errors import ApiError
+from asched.apiserver.cluster import EmbeddedCluster
+from asched.apiserver.errors import StatusError
 from asched.apiserver.kubelet import simulated_node
 from tests.fault_simulation.apps import GROUPS, URGENT, ZONES, App, drawn_app
 from tests.fault_simulation.mixes import Workload
@@ -31,7 +31,7 @@ class Churn:
     :meth:`disturb` one more thing that somebody or something does to the cluster."""
 
     def __init__(
-        self, loop: VirtualLoop, cluster: Cluster, chance: Random, load: Workload, trace: Trace,
+        self, loop: VirtualLoop, cluster: EmbeddedCluster, chance: Random, load: Workload, trace: Trace,
         *, shaky: bool,
     ) -> None:  # fmt: skip
         """``shaky``: some pods are such that plugins trip over them."""
@@ -224,7 +224,7 @@ class Churn:
         self._trace("churn", f"somebody binds {pod['metadata']['name']} to {node}")
         try:
             self._cluster.bind(NAMESPACE, pod["metadata"]["name"], node)
-        except ApiError as error:
+        except StatusError as error:
             self._trace("churn", f"refused: {error.message}")
 
     # -- nodes ------------------------------------------------------------------------------------

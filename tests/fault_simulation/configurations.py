@@ -6,7 +6,7 @@ from functools import cache
 from random import Random
 
 from asched.config.file import Configuration, parse
-from asched.config.registry import Registry
+from asched.config.registry import PluginRegistry
 from tests.fault_simulation.apps import SESSIONS
 from tests.fault_simulation.mixes import Mix
 from tests.fault_simulation.plugins import Shaky
@@ -47,9 +47,9 @@ _VARIANTS = 24
 
 
 @cache
-def installed() -> Registry:
+def installed() -> PluginRegistry:
     """What is installed, and the plugin that misbehaves where a configuration asks for it."""
-    return Registry.discover().including(Shaky)
+    return PluginRegistry.discover().including(Shaky)
 
 
 def drawn_configuration(chance: Random, mix: Mix) -> Configuration:

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from asched.apiserver.cluster import Cluster
+from asched.apiserver.cluster import EmbeddedCluster
 from asched.apiserver.listing import ListOptions
 from asched.apiserver.rendering import WholeObjects
 from asched.config.file import Configuration
-from asched.config.registry import Registry
+from asched.config.registry import PluginRegistry
 from asched.core.deciders import AllDeciders
 from asched.daemon.reload.reconfiguring import groups_of_use
 from asched.kube.decoding import ObjectDecoder
@@ -30,7 +30,7 @@ _MOST_DECISIONS = 1_000
 
 
 def overlooked(
-    cluster: Cluster, configuration: Configuration, registry: Registry, now_ns: int
+    cluster: EmbeddedCluster, configuration: Configuration, registry: PluginRegistry, now_ns: int
 ) -> list[str]:
     """The pending pods that a scheduler with fresh eyes would give a node, or would make room for."""
     fold = Fold(ClusterState(), registry.load)

@@ -8,13 +8,13 @@ from enum import Enum
 from random import Random
 from typing import NamedTuple
 
-from asched.apiserver.cluster import Cluster
-from asched.apiserver.errors import ApiError, too_many_requests
+from asched.apiserver.cluster import EmbeddedCluster
+from asched.apiserver.errors import StatusError, too_many_requests
 from asched.apiserver.handlers import Request, answer
 from asched.apiserver.requests import PathNotServedError, parse_request
 from asched.apiserver.store import encode
 from asched.kube.credentials import Credentials
-from asched.kube.errors import NoAnswerError
+from asched.kube.errors import NoResponseError
 from asched.kube.http1 import HttpAnswer
 from asched.kube.transport import ApiRequest, one_by_one
 from tests.fault_simulation.mixes import Mix
@@ -50,7 +50,7 @@ class Course(NamedTuple):
     code: int = 500
 
 
-def handle(cluster: Cluster, request: ApiRequest) -> HttpAnswer:
+def handle(cluster: EmbeddedCluster, request: ApiRequest) -> HttpAnswer:
     """What the API server says."""
     if request.path == "/version":
         return HttpAnswer(200, b"{}", None, reusable=True)
@@ -59,14 +59,14 @@ def handle(cluster: Cluster, request: ApiRequest) -> HttpAnswer:
             cluster.api.registry, request.method, request.path, request.params or {}
         )
         said = answer(cluster.api, Request(info, request.body or b"", request.content_type, _JSON))
-    except ApiError as error:
+    except StatusError as error:
         return refusal(error)
     except PathNotServedError:
         return HttpAnswer(404, b"404 page not found\n", None, reusable=True)
     return HttpAnswer(said.code, said.body, None, reusable=True)
 
 
-def refusal(error: ApiError) -> HttpAnswer:
+def refusal(error: StatusError) -> HttpAnswer:
     retry_after = None if error.retry_after_s is None else str(error.retry_after_s)
     return HttpAnswer(error.code, encode(error.status()), retry_after, reusable=True)
 
@@ -74,7 +74,9 @@ def refusal(error: ApiError) -> HttpAnswer:
 class Network:
     """What all processes share: the server, its outages, and how bad things are."""
 
-    def __init__(self, loop: VirtualLoop, cluster: Cluster, chance: Random, mix: Mix) -> None:
+    def __init__(
+        self, loop: VirtualLoop, cluster: EmbeddedCluster, chance: Random, mix: Mix
+    ) -> None:
         self.loop = loop
         self.cluster = cluster
         self.chance = chance
@@ -155,7 +157,7 @@ class Wire:
         del credentials
         if self._ports.frozen:
             await self._ports.through()
-            raise NoAnswerError("the connection was closed meanwhile", sent=False)
+            raise NoResponseError("the connection was closed meanwhile", sent=False)
         await self._ports.through()
         self._outgoing(request)
         course = self._network.course()
@@ -163,7 +165,7 @@ class Wire:
         if course.fate is Fate.UNREACHABLE or self._network.down:
             self._trace(self._name, f"{said}, down" if self._network.down else said)
             await asyncio.sleep(course.there_s)
-            raise NoAnswerError("connection refused", sent=False)
+            raise NoResponseError("connection refused", sent=False)
         self._trace(self._name, said)
         loop = self._network.loop
         answered: asyncio.Future[HttpAnswer] = loop.create_future()
@@ -172,7 +174,7 @@ class Wire:
             async with asyncio.timeout(request.timeout_s):
                 found = await answered
         except TimeoutError:
-            raise NoAnswerError(f"timed out after {request.timeout_s:g} s", sent=True) from None
+            raise NoResponseError(f"timed out after {request.timeout_s:g} s", sent=True) from None
         await self._ports.through()
         return found
 
@@ -188,7 +190,7 @@ class Wire:
             return  # it was still in the buffers of the machine that went down
         if course.fate is Fate.OVERDUE:
             network.loop.call_later(network.chance.uniform(0.1, 59.0), self._serve_late, request)
-            found = refusal(ApiError(504, "Timeout", "injected: not yet done", details={}))
+            found = refusal(StatusError(504, "Timeout", "injected: not yet done", details={}))
         else:
             found = self._served(request, course)
         self._trace("server", f"{request.method} {request.path} {found.status}")
@@ -215,10 +217,10 @@ class Wire:
             case Fate.PUT_OFF:
                 return refusal(too_many_requests(self._network.chance.randint(1, 5)))
             case Fate.FAILING:
-                return refusal(ApiError(course.code, "", "injected: not done", details={}))
+                return refusal(StatusError(course.code, "", "injected: not done", details={}))
         found = handle(self._network.cluster, request)
         if course.fate is Fate.FAILING_DONE:
-            return refusal(ApiError(course.code, "", "injected: but done", details={}))
+            return refusal(StatusError(course.code, "", "injected: but done", details={}))
         return found
 
     async def exchange_line(
@@ -234,10 +236,10 @@ class Wire:
         await asyncio.sleep(min(course.there_s + course.back_s, request.timeout_s))
         await self._ports.through()
         if network.down or course.fate is Fate.UNREACHABLE:
-            raise NoAnswerError("connection refused", sent=False)
+            raise NoResponseError("connection refused", sent=False)
         match course.fate:
             case Fate.LOST | Fate.UNANSWERED | Fate.BELATED:
-                raise NoAnswerError("connection reset by peer", sent=True)
+                raise NoResponseError("connection reset by peer", sent=True)
             case Fate.PUT_OFF | Fate.FAILING | Fate.FAILING_DONE | Fate.OVERDUE:
                 return Refused(self._served(request, Course(Fate.FAILING, 0, 0, course.code)))
         try:
@@ -245,7 +247,7 @@ class Wire:
                 self._name, network.cluster, request, self._ports, self._trace,
                 WatchPlan(network.loop, network.chance, lambda: network.mix.watch),
             )  # fmt: skip
-        except ApiError as error:
+        except StatusError as error:
             return Refused(refusal(error))
         except PathNotServedError:
             return Refused(HttpAnswer(404, b"404 page not found\n", None, reusable=True))
@@ -275,4 +277,4 @@ class Refused:
 
 def _fail(answered: asyncio.Future[HttpAnswer], why: str) -> None:
     if not answered.done():
-        answered.set_exception(NoAnswerError(why, sent=True))
+        answered.set_exception(NoResponseError(why, sent=True))

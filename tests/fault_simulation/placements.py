@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from asched.apiserver.cluster import Cluster
-from asched.apiserver.store import DELETED, Change
+from asched.apiserver.cluster import EmbeddedCluster
+from asched.apiserver.store import DELETED, StoreChange
 from asched.model.quantity import milli_value
 from tests.fault_simulation.breach import BreachError, Referee
 
@@ -15,7 +15,7 @@ Object = dict[str, Any]
 class Placements:
     """Listens to every write of a pod."""
 
-    def __init__(self, cluster: Cluster, referee: Referee) -> None:
+    def __init__(self, cluster: EmbeddedCluster, referee: Referee) -> None:
         self._cluster = cluster
         self._referee = referee
         self.bindings: dict[str, list[str]] = {}
@@ -27,7 +27,7 @@ class Placements:
         self._used_millis: dict[str, int] = {}
         cluster.listen("pods", self._on_pod)
 
-    def _on_pod(self, change: Change) -> None:
+    def _on_pod(self, change: StoreChange) -> None:
         pod = change.new.obj
         uid, node = pod["metadata"]["uid"], pod["spec"].get("nodeName", "")
         if change.type == DELETED or pod["status"].get("phase") in ("Succeeded", "Failed"):

@@ -11,14 +11,14 @@ import anyio
 import msgspec
 
 from asched.config.file import Configuration
-from asched.config.registry import Registry
+from asched.config.registry import PluginRegistry
 from asched.daemon.daemon import Daemon, running_daemon
-from asched.daemon.engine.runtime import Machine
+from asched.daemon.engine.runtime import Runtime
 from asched.daemon.ha.election import LeaseTiming
 from asched.daemon.ha.leadership import LeadershipLostError, candidate
 from asched.daemon.ha.lease import LeaderElector, LeaseName
 from asched.daemon.ha.replica import ReplicaParts, running_replica
-from asched.daemon.reload.reconfiguring import TakenUp
+from asched.daemon.reload.reconfiguring import ConfigApplied
 from asched.daemon.telemetry.metrics import Metrics
 from asched.journal.errors import FencedError, JournalBusyError
 from asched.kube.client import ApiClient
@@ -59,7 +59,7 @@ class Surroundings(NamedTuple):
     auditor: Auditor
     trace: Trace
     configured: Configured
-    registry: Registry
+    registry: PluginRegistry
     referee: Referee
     election: Election
 
@@ -108,7 +108,7 @@ class Process:
         around, configuration = self._around, self._around.configured.now
         client = self._client(self.name)
         store = FaultyStore(self.name, around.disk, self.ports, around.trace, self._stored)
-        machine = Machine(self.clock, self._aside, self.name)
+        machine = Runtime(self.clock, self._aside, self.name)
         if around.election is Election.NONE:
             async with running_daemon(
                 configuration, around.registry, client, store, machine=machine
@@ -131,7 +131,7 @@ class Process:
             self._daemon = lambda: replica.daemon
             await self._serve(replica.take_up)
 
-    async def _serve(self, take_up: Callable[[Configuration], Awaitable[TakenUp]]) -> None:
+    async def _serve(self, take_up: Callable[[Configuration], Awaitable[ConfigApplied]]) -> None:
         """Until it is stopped, and take up what it is configured with meanwhile."""
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._reload, take_up)
@@ -139,7 +139,7 @@ class Process:
             self._around.trace(self.name, "stops")
             tasks.cancel_scope.cancel()
 
-    async def _reload(self, take_up: Callable[[Configuration], Awaitable[TakenUp]]) -> None:
+    async def _reload(self, take_up: Callable[[Configuration], Awaitable[ConfigApplied]]) -> None:
         while True:
             await self._reloads.wait()
             self._reloads = anyio.Event()

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import anyio
 import structlog
 
-from asched.apiserver.cluster import Cluster
+from asched.apiserver.cluster import EmbeddedCluster
 from tests.batch_world.manifests import definitions
 from tests.fault_simulation.auditor import Auditor
 from tests.fault_simulation.breach import BreachError, Referee, demand
@@ -89,7 +89,7 @@ class Simulation:
         self.mix = CLASSES[name]
         self.trace = Trace(loop, show)
         self.referee = Referee()
-        self.cluster = Cluster(
+        self.cluster = EmbeddedCluster(
             clock=lambda: BEGIN.timestamp() + loop.time(),
             seed=self._chance("cluster").getrandbits(64),
         )

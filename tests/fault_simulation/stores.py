@@ -8,7 +8,7 @@ from typing import Protocol
 
 import anyio
 
-from asched.journal.chain import Head, SealedBatch, Segment, Stretch, Writer
+from asched.journal.chain import BatchRange, Head, SealedBatch, Segment, Writer
 from asched.journal.codec import CODEC
 from asched.journal.errors import JournalBusyError, JournalFullError, JournalIOError
 from asched.journal.memory import MemoryJournal, MemoryStore
@@ -137,7 +137,7 @@ class FaultyStore:
     def batches(self, after_batch: int = 0) -> AsyncIterator[SealedBatch]:
         return self._store.batches(after_batch)
 
-    def stretches(self, after_batch: int = 0) -> AsyncIterator[Stretch]:
+    def stretches(self, after_batch: int = 0) -> AsyncIterator[BatchRange]:
         return self._store.stretches(after_batch)
 
     async def archived(self) -> Head:

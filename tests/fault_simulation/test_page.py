@@ -21,7 +21,7 @@ def test_every_class_has_its_row() -> None:
 
 
 def test_its_commands_are_understood() -> None:
-    commands = re.findall(r"python -m tests\.simulation (.*)", PAGE)
+    commands = re.findall(r"python -m tests\.fault_simulation (.*)", PAGE)
     assert len(commands) >= 3
     for command in commands:
         assert parsed(command.partition("#")[0].split()).seeds

@@ -9,14 +9,14 @@ from typing import NamedTuple
 
 import anyio
 
-from asched.apiserver.cluster import Cluster
-from asched.apiserver.errors import ApiError, too_old
+from asched.apiserver.cluster import EmbeddedCluster
+from asched.apiserver.errors import StatusError, too_old
 from asched.apiserver.handlers import selected
 from asched.apiserver.listing import parse_revision
 from asched.apiserver.requests import parse_request
 from asched.apiserver.store import encode, watch_line
-from asched.apiserver.watch import WatchEvent
-from asched.kube.errors import NoAnswerError
+from asched.apiserver.watch import ServedEvent
+from asched.kube.errors import NoResponseError
 from asched.kube.http1 import HttpAnswer
 from asched.kube.transport import ApiRequest
 from tests.fault_simulation.mixes import WatchFaults
@@ -54,7 +54,7 @@ class SimulatedWatch:
     def __init__(
         self,
         name: str,
-        cluster: Cluster,
+        cluster: EmbeddedCluster,
         request: ApiRequest,
         ports: Ports,
         trace: Trace,
@@ -75,12 +75,12 @@ class SimulatedWatch:
         self._watcher = cluster.api.watcher(info.resource, info.namespace, selected(info))
         self._rest = b""
         self._broken = False
-        self._expired: ApiError | None = None
+        self._expired: StatusError | None = None
         self.is_silent = False
         self.is_over = False
         try:
             self._watcher.begin_from(parse_revision(params.get("resourceVersion", "")))
-        except ApiError as error:
+        except StatusError as error:
             if error.code != 410:
                 raise
             self._expired = error
@@ -131,7 +131,7 @@ class SimulatedWatch:
 
     def _look_whether_broken(self) -> None:
         if self._broken:
-            raise NoAnswerError("connection reset by peer", sent=True)
+            raise NoResponseError("connection reset by peer", sent=True)
 
     def _drawn(self) -> _Trouble | None:
         faults, drawn = self._plan.faults(), self._plan.chance.random()
@@ -151,11 +151,11 @@ class SimulatedWatch:
         match trouble:
             case _Trouble.BROKEN:
                 self.break_off()
-                raise NoAnswerError("connection reset by peer", sent=True)
+                raise NoResponseError("connection reset by peer", sent=True)
             case _Trouble.SILENT:
                 self.is_silent = True
                 await self._silence()
-                raise NoAnswerError("timed out", sent=True)
+                raise NoResponseError("timed out", sent=True)
             case _Trouble.ENDED:
                 return b""
             case _Trouble.EXPIRED:
@@ -171,7 +171,7 @@ class SimulatedWatch:
                 return
             await self._watcher.next_batch(left_s)
 
-    def _expire(self, error: ApiError) -> bytes:
+    def _expire(self, error: StatusError) -> bytes:
         self._trace(self._name, "expired")
         return watch_line("ERROR", encode(error.status()))
 
@@ -183,7 +183,7 @@ class SimulatedWatch:
         }
         return watch_line("BOOKMARK", encode(bookmark))
 
-    async def _arrived(self, events: list[WatchEvent]) -> bytes:
+    async def _arrived(self, events: list[ServedEvent]) -> bytes:
         """The events as they come out of the connection, after some time on the way."""
         faults, chance = self._plan.faults(), self._plan.chance
         late_s = chance.uniform(0.0, 0.01)

@@ -13,10 +13,10 @@ from typer.testing import CliRunner
 from asched.cli.main import app
 from asched.config.file import ConfigFileError, Configuration, parse
 from asched.config.policy_file import ConvertedPolicy, convert_policy_text
-from asched.config.registry import Registry
+from asched.config.registry import PluginRegistry
 from asched.framework.interface import ExtensionPoint
 
-REGISTRY = Registry.discover()
+REGISTRY = PluginRegistry.discover()
 MANDATORY = ["NodeUnschedulable", "TaintToleration"]
 LATER = {"DynamicResources", "NodeDeclaredFeatures"}
 """Filters that came after policies and are always on."""

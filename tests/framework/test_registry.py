@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from asched.config.registry import Registry, RegistryError
+from asched.config.registry import PluginRegistry, RegistryError
 from asched.framework.runtime.profile import PluginOrigin
 from tests.framework.sample_plugins import SAMPLES, NodeName
 
@@ -46,8 +46,8 @@ class Site:
         lines = [f"{name} = {target}" for name, target in plugins.items()]
         (info / "entry_points.txt").write_text("[asched.plugins]\n" + "\n".join(lines) + "\n")
 
-    def registry(self) -> Registry:
-        return Registry.discover([str(self.path)])
+    def registry(self) -> PluginRegistry:
+        return PluginRegistry.discover([str(self.path)])
 
 
 @pytest.fixture
@@ -147,17 +147,17 @@ def test_a_subclass_states_its_own_api_version(site: Site) -> None:
 )
 def test_an_unknown_plugin_suggests_a_known_one(name: str, hint: str) -> None:
     with pytest.raises(RegistryError) as caught:
-        Registry.of(*SAMPLES).load(name)
+        PluginRegistry.of(*SAMPLES).load(name)
     assert str(caught.value).startswith(f'unknown plugin "{name}"; {hint}')
 
 
 def test_an_empty_registry_says_where_it_looked(tmp_path: Path) -> None:
     with pytest.raises(RegistryError, match=r"no installed distribution .* asched\.plugins"):
-        Registry.discover([str(tmp_path)]).load("Rack")
+        PluginRegistry.discover([str(tmp_path)]).load("Rack")
 
 
 def test_an_explicit_registry_checks_its_classes() -> None:
     with pytest.raises(RegistryError, match="both names must be the same"):
-        Registry({"Other": NodeName})
-    registry = Registry({"NodeName": NodeName}, distribution="mine", version="7")
+        PluginRegistry({"Other": NodeName})
+    registry = PluginRegistry({"NodeName": NodeName}, distribution="mine", version="7")
     assert registry.origin("NodeName") == PluginOrigin("NodeName", "mine", "7")

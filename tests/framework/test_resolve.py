@@ -18,14 +18,14 @@ from asched.config.kube_scheduler import (
     ProfileConfig,
     decode_configuration,
 )
-from asched.config.registry import Registry
+from asched.config.registry import PluginRegistry
 from asched.config.resolve import DEFAULT_PLUGINS, resolve, without_effect
 from asched.framework.interface import ExtensionPoint
 from asched.framework.runtime.profile import PluginOrigin, ProfileSpec
 from asched.framework.runtime.strict import ConfigurationError
 from tests.framework.sample_plugins import SAMPLES
 
-REGISTRY = Registry.of(*SAMPLES)
+REGISTRY = PluginRegistry.of(*SAMPLES)
 HEAD = {"apiVersion": "kubescheduler.config.k8s.io/v1", "kind": "KubeSchedulerConfiguration"}
 DEFAULT_FILTER = ["NodeName", "TaintToleration", "NodeResourcesFit"]
 DEFAULT_SCORE = [("TaintToleration", 3), ("NodeResourcesFit", 1), ("ImageLocality", 1)]
@@ -154,7 +154,7 @@ def test_merging_at_score(plugins: dict[str, Any], expected: list[tuple[str, int
 
 
 def test_a_default_plugin_is_left_out_where_the_registry_lacks_it() -> None:
-    small = Registry.of(*(plugin for plugin in SAMPLES if plugin.name != "TaintToleration"))
+    small = PluginRegistry.of(*(plugin for plugin in SAMPLES if plugin.name != "TaintToleration"))
     (spec,) = resolve(KubeSchedulerConfiguration(), small)
     assert score(spec) == DEFAULT_SCORE[1:]
     assert "VolumeBinding" in {ref.name for ref in DEFAULT_PLUGINS}

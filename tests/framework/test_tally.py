@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from asched.framework.change_log import RowCounts
 from asched.framework.nodes import Int64Column
 from asched.framework.topology import DomainCounts, Domains
-from asched.plugins.inter_pod_affinity.preferred import Tally, Worth
+from asched.plugins.inter_pod_affinity.preferred import PreferredAffinityScores, TermWeight
 from tests.framework.test_topology import label_column
 
 ROWS = 64
@@ -45,10 +45,10 @@ def test_followed(
 ) -> None:
     counted = [RowCounts(np.zeros(ROWS, np.int64)) for _ in kinds]
     worth = [
-        Worth(DomainCounts(DOMAINS[key], counts), weight)
+        TermWeight(DomainCounts(DOMAINS[key], counts), weight)
         for (key, weight), counts in zip(kinds, counted, strict=True)
     ]
-    tally = Tally(worth)
+    tally = PreferredAffinityScores(worth)
     for moved, is_scaled in turns:
         for number, row, difference in moved:
             counted[number % len(kinds)].move(row, difference)
@@ -71,8 +71,8 @@ def test_followed(
 
 def test_nothing_is_counted() -> None:
     counts = RowCounts(np.zeros(ROWS, np.int64))
-    tally = Tally([Worth(DomainCounts(DOMAINS["zone"], counts), 5)])
+    tally = PreferredAffinityScores([TermWeight(DomainCounts(DOMAINS["zone"], counts), 5)])
     assert not tally.total
     counts.move(1, 1)
-    tally = Tally([Worth(DomainCounts(DOMAINS["zone"], counts), 5)])
+    tally = PreferredAffinityScores([TermWeight(DomainCounts(DOMAINS["zone"], counts), 5)])
     assert tally.total

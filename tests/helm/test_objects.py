@@ -15,7 +15,7 @@ import yaml
 from asched.cli.crds import GROUPS, manifest
 from asched.cli.main import JOURNAL_ENV
 from asched.config.file import load
-from asched.config.registry import Registry
+from asched.config.registry import PluginRegistry
 from asched.daemon.daemon import DRAIN_S, EVENT_FLUSH_S
 from tests.docs.command_lines import parsed
 from tests.helm.chart import (
@@ -159,7 +159,7 @@ def test_the_daemon_understands_its_command_line_and_configuration(
     assert options["config"] == Path(mount["mountPath"]) / "asched.yaml"
     for name, text in data.items():
         (tmp_path / name).write_text(text.replace(mount["mountPath"], str(tmp_path)))
-    found = load(tmp_path / "asched.yaml", Registry.discover())
+    found = load(tmp_path / "asched.yaml", PluginRegistry.discover())
     assert (found.warnings, found.faults) == ((), ())
     assert found.settings.health.port == main["ports"][0]["containerPort"]
     assert found.settings.health.host in ("0.0.0.0", "::")
@@ -174,7 +174,7 @@ def test_the_daemon_understands_its_command_line_and_configuration(
 def test_settings_reach_the_daemon(tmp_path: Path) -> None:
     values: Values = {"settings": {"engine": {"seed": 7}}, "journal": {"checkpointEvery": 5}}
     (tmp_path / "asched.yaml").write_text(config_of(rendered(values))["asched.yaml"])
-    settings = load(tmp_path / "asched.yaml", Registry.discover()).settings
+    settings = load(tmp_path / "asched.yaml", PluginRegistry.discover()).settings
     assert (settings.engine.seed, settings.journal.checkpoint_every) == (7, 5)
 
 

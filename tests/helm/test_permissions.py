@@ -9,10 +9,10 @@ from typing import Any
 import anyio
 import pytest
 
-from asched.apiserver.auth import Rule, User
+from asched.apiserver.auth import AuthRule, User
 from asched.apiserver.http import ApiServer
 from asched.config.file import parse
-from asched.config.registry import Registry
+from asched.config.registry import PluginRegistry
 from asched.daemon.daemon import running_daemon
 from asched.journal import open_journal
 from asched.kube.connection import connect
@@ -64,9 +64,9 @@ def test_a_comment_justifies_each_verb(name: str) -> None:
 # -- what really is asked ---------------------------------------------------------------------
 
 
-def _rules(objects: list[dict[str, Any]]) -> tuple[Rule, ...]:
+def _rules(objects: list[dict[str, Any]]) -> tuple[AuthRule, ...]:
     return tuple(
-        Rule(frozenset({verb}), group, frozenset({resource}))
+        AuthRule(frozenset({verb}), group, frozenset({resource}))
         for group, resource, verb in permissions(objects)
     )
 
@@ -159,8 +159,8 @@ async def test_a_daemon_with_this_role_does_all_its_work_and_uses_all_of_it(tmp_
             connect(server.kubeconfig(tmp_path / "as-user.yaml", user=user)) as client,
             open_journal(str(w.journal)) as store,
             running_daemon(
-                parse(configuration, "test", Registry.discover()),
-                Registry.discover(), client, store,
+                parse(configuration, "test", PluginRegistry.discover()),
+                PluginRegistry.discover(), client, store,
             ) as daemon,
         ):  # fmt: skip
             with anyio.fail_after(60):

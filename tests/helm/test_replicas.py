@@ -7,12 +7,12 @@ from pathlib import Path
 import anyio
 import pytest
 
-from asched.apiserver.auth import Rule, User
-from asched.apiserver.cluster import Cluster
+from asched.apiserver.auth import AuthRule, User
+from asched.apiserver.cluster import EmbeddedCluster
 from asched.apiserver.http import ApiServer
 from asched.config.file import parse
 from asched.config.kube_scheduler import LeaderElection
-from asched.config.registry import Registry
+from asched.config.registry import PluginRegistry
 from asched.daemon.ha.election import LeaseTiming
 from asched.daemon.ha.leadership import election_of
 from asched.daemon.ha.lease import LeaderElector, LeaseName
@@ -23,7 +23,7 @@ from tests.helm.chart import FULL_NAME, NAMESPACE, VALUE_SETS, config_of, only, 
 
 def election(values: str) -> LeaderElection | None:
     text = config_of(rendered(VALUE_SETS[values]))["asched.yaml"]
-    return election_of(parse(text, "asched.yaml", Registry.discover()))
+    return election_of(parse(text, "asched.yaml", PluginRegistry.discover()))
 
 
 def test_a_single_replica_holds_no_election() -> None:
@@ -54,7 +54,7 @@ async def test_the_role_is_what_an_election_uses(values: str, tmp_path: Path) ->
     found, role = election(values), only(objects, "Role")
     assert found is not None
     rules = tuple(
-        Rule(
+        AuthRule(
             frozenset(rule["verbs"]),
             rule["apiGroups"][0],
             frozenset(rule["resources"]),
@@ -74,7 +74,7 @@ async def test_the_role_is_what_an_election_uses(values: str, tmp_path: Path) ->
             watched.set()
 
     faults.on_request = on_request
-    server = ApiServer(Cluster(seed=1), tokens={"token": user}, faults=faults)
+    server = ApiServer(EmbeddedCluster(seed=1), tokens={"token": user}, faults=faults)
     lease = LeaseName(found.resource_namespace, found.resource_name)
     async with (
         server.run(),

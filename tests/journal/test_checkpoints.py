@@ -15,7 +15,7 @@ from asched.audit.explain import explain
 from asched.audit.pods import PodName
 from asched.audit.replay import replay
 from asched.audit.travel import fold_before
-from asched.config.registry import Registry
+from asched.config.registry import PluginRegistry
 from asched.framework.interface import PreEnqueuePlugin
 from asched.framework.pod_info import PodInfo
 from asched.framework.status import SUCCESS, Status
@@ -256,7 +256,7 @@ class Doorkeeper(PreEnqueuePlugin):
         return Status.unresolvable("closed") if "closed" in pod.labels else SUCCESS
 
 
-WITHOUT = Registry.of(*ESSENTIAL, *DEFAULT)
+WITHOUT = PluginRegistry.of(*ESSENTIAL, *DEFAULT)
 WITH = WITHOUT.including(Doorkeeper)
 
 

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from asched.kube.credentials import Credentials, FixedCredentials
-from asched.kube.errors import ApiError, NoAnswerError
+from asched.kube.errors import ApiError, NoResponseError
 from asched.kube.timing import MAX_RETRY_AFTER_S, Backoff, RequestBudget, RetryPolicy
 from tests.kube.harness import (
     Answer,
@@ -31,7 +31,7 @@ OK = Answer(body=b"{}")
 
 async def ask(
     clock: ManualClock, *answers: Answer, method: str = "GET", attempts: int = 5
-) -> tuple[bytes | ApiError | NoAnswerError, list[Asked]]:
+) -> tuple[bytes | ApiError | NoResponseError, list[Asked]]:
     """One request against answers in turn: what came of it and all that was asked."""
     async with (
         ScriptedServer(in_turn(*answers)).run() as server,
@@ -40,7 +40,7 @@ async def ask(
         try:
             body = b"{}" if method != "GET" else None
             return await client.request(method, "/api/v1/pods", body=body), server.asked
-        except (ApiError, NoAnswerError) as error:
+        except (ApiError, NoResponseError) as error:
             return error, server.asked
 
 
@@ -67,8 +67,8 @@ async def test_a_get_is_repeated_after_server_errors_with_growing_pauses() -> No
 async def test_a_post_of_unknown_fate_is_not_repeated(failure: Answer) -> None:
     clock = ManualClock()
     answer, asked = await ask(clock, failure, OK, method="POST")
-    assert isinstance(answer, ApiError | NoAnswerError)
-    assert not isinstance(answer, NoAnswerError) or answer.sent
+    assert isinstance(answer, ApiError | NoResponseError)
+    assert not isinstance(answer, NoResponseError) or answer.sent
     assert len(asked) == 1
     assert clock.sleeps_s == []
 
@@ -80,7 +80,7 @@ async def test_a_get_is_repeated_after_a_dropped_connection() -> None:
 
 async def test_a_connection_dropped_within_the_body_is_no_answer() -> None:
     answer, asked = await ask(ManualClock(), Answer(body=[b'{"kind":'], drop=True), attempts=1)
-    assert isinstance(answer, NoAnswerError)
+    assert isinstance(answer, NoResponseError)
     assert answer.sent
     assert len(asked) == 1
 
@@ -105,7 +105,7 @@ async def test_nobody_listening_is_tried_again_for_every_method() -> None:
         url = server.url
     clock = ManualClock()
     async with client_for(url, clock, retry=RetryPolicy(attempts=3)) as client:
-        with pytest.raises(NoAnswerError) as caught:
+        with pytest.raises(NoResponseError) as caught:
             await client.request("POST", "/api/v1/pods", body=b"{}")
     assert not caught.value.sent
     assert len(clock.sleeps_s) == 2
@@ -116,7 +116,7 @@ async def test_a_slow_server_is_given_up() -> None:
         ScriptedServer(in_turn(Answer(hang=True))).run() as server,
         client_for(server.url, ManualClock(), retry=RetryPolicy(attempts=1)) as client,
     ):
-        with pytest.raises(NoAnswerError) as caught:
+        with pytest.raises(NoResponseError) as caught:
             await client.request("GET", "/api/v1/pods", timeout_s=0.05)
     assert caught.value.sent
     assert "timed out" in str(caught.value)

@@ -10,11 +10,11 @@ from structlog.testing import capture_logs
 
 from asched.kube.changes import Deleted, Upserted
 from asched.kube.decoding import (
-    EventType,
     LineSplitter,
     MalformedAnswerError,
     ObjectDecoder,
     WatchEvent,
+    WatchEventType,
     parse_event,
     resource_version,
 )
@@ -23,7 +23,7 @@ from asched.model.resources import Resource
 from tests.kube.harness import event_line, json_bytes
 
 
-def event(kind: EventType, item: object) -> WatchEvent:
+def event(kind: WatchEventType, item: object) -> WatchEvent:
     return WatchEvent(kind, msgspec.Raw(json_bytes(item)))
 
 
@@ -76,7 +76,7 @@ def test_what_is_no_event_is_malformed(line: bytes) -> None:
 
 def test_the_version_of_anything_can_be_asked_for() -> None:
     parsed = parse_event(event_line("BOOKMARK", {"metadata": {"resourceVersion": "7"}}))
-    assert parsed.type is EventType.BOOKMARK
+    assert parsed.type is WatchEventType.BOOKMARK
     assert resource_version(parsed.object) == "7"
     assert resource_version(b'{"metadata":{"resourceVersion":7}}') == ""
     assert resource_version(b'"text"') == ""
@@ -88,7 +88,7 @@ def test_an_object_that_does_not_decode_is_reported_once_a_version_and_skipped()
     def broken(version: str) -> WatchEvent:
         meta = {"name": "n1", "resourceVersion": version}
         item = {"metadata": meta, "status": {"allocatable": {"cpu": "lots"}}}
-        return event(EventType.MODIFIED, item)
+        return event(WatchEventType.MODIFIED, item)
 
     with capture_logs() as logs:
         assert decoder.change(broken("5")) is None
@@ -106,7 +106,7 @@ def test_an_object_that_does_not_decode_is_reported_once_a_version_and_skipped()
 def test_a_deletion_counts_even_if_the_object_does_not_decode() -> None:
     decoder = ObjectDecoder(Resource.PODS)
     gone = {"metadata": {"name": "p", "namespace": "a", "uid": "u"}, "spec": {"priority": "high"}}
-    change = decoder.change(event(EventType.DELETED, gone))
+    change = decoder.change(event(WatchEventType.DELETED, gone))
     assert isinstance(change, Deleted)
     assert (change.object.key, change.object.uid) == ("a/p", "u")
 
@@ -117,7 +117,7 @@ def test_a_deletion_counts_even_if_the_object_does_not_decode() -> None:
 )
 def test_objects_without_a_name_are_skipped(item: object) -> None:
     decoder = ObjectDecoder(Resource.PODS)
-    for kind in (EventType.ADDED, EventType.DELETED):
+    for kind in (WatchEventType.ADDED, WatchEventType.DELETED):
         assert decoder.change(event(kind, item)) is None
     assert decoder.counts.skipped == 2
 
@@ -149,7 +149,7 @@ def test_null_items_are_an_empty_list() -> None:
 def test_a_name_of_253_characters_is_a_name() -> None:
     name = ".".join(["n" * 62] * 4)[:253]
     change = ObjectDecoder(Resource.NODES).change(
-        event(EventType.ADDED, {"metadata": {"name": name}})
+        event(WatchEventType.ADDED, {"metadata": {"name": name}})
     )
     assert isinstance(change, Upserted)
     assert isinstance(change.object, Node)

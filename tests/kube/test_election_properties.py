@@ -15,16 +15,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from asched.daemon.ha.election import (
-    Conflict,
-    Create,
+    CreateLease,
     Election,
-    Failed,
     LeaseAnswer,
+    LeaseConflict,
+    LeaseMissing,
     LeaseRecord,
     LeaseRequest,
     LeaseTiming,
-    Missing,
-    Read,
+    ReadLease,
+    RequestFailed,
     StoredLease,
 )
 
@@ -42,13 +42,13 @@ class Store:
         self.version = 0
 
     def carry_out(self, request: LeaseRequest) -> LeaseAnswer:
-        if isinstance(request, Read):
-            return Missing() if self.record is None else self._stored(self.record)
-        if isinstance(request, Create):
+        if isinstance(request, ReadLease):
+            return LeaseMissing() if self.record is None else self._stored(self.record)
+        if isinstance(request, CreateLease):
             if self.record is not None:
-                return Conflict()
+                return LeaseConflict()
         elif self.record is None or request.stored.version != str(self.version):
-            return Conflict()
+            return LeaseConflict()
         self.record = request.record
         self.version += 1
         return self._stored(request.record)
@@ -153,7 +153,7 @@ class Simulation:
         if self._chance.random() > self.trouble:
             self._in(self._delay_s(), arrive)
         # Nobody waits for ever, but longer than a lease here: the rules must not depend on it.
-        self._in(20.0, lambda: self._answer(candidate, number, request, Failed(), sent_at_s))
+        self._in(20.0, lambda: self._answer(candidate, number, request, RequestFailed(), sent_at_s))
 
     def _answer(
         self,
@@ -176,7 +176,7 @@ class Simulation:
         if election.leads(self._local(candidate)):
             end_s = candidate.true(election.leads_until_s)
             self.terms.append(Term(election.identity, self.now_s, end_s))
-        elif not isinstance(answer, Failed):
+        elif not isinstance(answer, RequestFailed):
             self._cut_short(election.identity)
         self._send(candidate, following)
 

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
 from asched.apiserver.auth import SCHEDULER
-from asched.apiserver.cluster import Cluster
+from asched.apiserver.cluster import EmbeddedCluster
 from asched.apiserver.http import ApiServer
-from asched.kube.events import NOTE_LIMIT_BYTES, EventRecorder, EventSettings, cut_note
+from asched.kube.events import NOTE_LIMIT_BYTES, EventRecorder, EventRecorderSettings, cut_note
 from asched.kube.timing import RetryPolicy
 from asched.kube.writers import PodRef
 from tests.kube.harness import (
@@ -31,7 +31,7 @@ from tests.kube.harness import (
 from tests.kube.virtual_time import ScriptTransport, client_over, virtual_clock
 
 POD = PodRef("default", "p", "uid-p")
-QUICK = EventSettings(retry=RetryPolicy(attempts=2))
+QUICK = EventRecorderSettings(retry=RetryPolicy(attempts=2))
 
 
 class Stage:
@@ -54,9 +54,9 @@ class Stage:
 
 
 @asynccontextmanager
-async def stage(settings: EventSettings = QUICK) -> AsyncIterator[Stage]:
+async def stage(settings: EventRecorderSettings = QUICK) -> AsyncIterator[Stage]:
     clock = ManualClock()
-    server = ApiServer(Cluster(seed=1), tokens={"t": SCHEDULER})
+    server = ApiServer(EmbeddedCluster(seed=1), tokens={"t": SCHEDULER})
     async with (
         server.run(),
         client_for(server.url, clock, token="t") as client,
@@ -134,7 +134,7 @@ async def test_a_series_that_ends_is_updated_a_last_time() -> None:
 
 
 async def test_pods_that_are_scheduled_end_no_series() -> None:
-    settings = EventSettings(series_limit=2)
+    settings = EventRecorderSettings(series_limit=2)
     async with stage(settings) as s:
         for _ in range(2):
             s.recorder.failed_scheduling(POD, "no")
@@ -182,7 +182,7 @@ async def test_an_event_that_is_refused_is_counted_and_the_next_is_sent() -> Non
 
 async def test_when_the_queue_is_full_the_oldest_goes_and_it_is_said_once() -> None:
     clock = ManualClock()
-    settings = EventSettings(queue_limit=10)
+    settings = EventRecorderSettings(queue_limit=10)
     async with client_for("http://127.0.0.1:9", clock) as client:
         recorder = EventRecorder(client, "c", "i", settings)
         with capture_logs() as logs:
@@ -205,7 +205,7 @@ async def test_the_end_waits_no_longer_than_its_deadline() -> None:
             client_for(server.url, ManualClock()) as client,
             anyio.create_task_group() as tasks,
         ):
-            recorder = EventRecorder(client, "c", "i", EventSettings(senders=1))
+            recorder = EventRecorder(client, "c", "i", EventRecorderSettings(senders=1))
             tasks.start_soon(recorder.run)
             recorder.scheduled(POD, "n1")
             recorder.scheduled(PodRef("a", "q", "u"), "n1")
@@ -234,7 +234,7 @@ async def test_what_is_new_goes_in_one_line_and_is_there_once() -> None:
 
     async with virtual_clock() as clock, anyio.create_task_group() as tasks:
         transport = ScriptTransport(script, clock)
-        settings = EventSettings(line_limit=8, senders=1)
+        settings = EventRecorderSettings(line_limit=8, senders=1)
         recorder = EventRecorder(client_over(transport, clock), "c", "i", settings)
         for pod in pods(20):
             recorder.scheduled(pod, "n")
@@ -268,7 +268,7 @@ async def test_a_line_that_breaks_leaves_each_event_there_once() -> None:
 async def test_after_a_line_without_an_answer_events_go_alone_for_a_while() -> None:
     async with virtual_clock() as clock, anyio.create_task_group() as tasks:
         transport = ScriptTransport(in_turn(Answer(hang=True), Answer(201)), clock)
-        settings = EventSettings(senders=1)
+        settings = EventRecorderSettings(senders=1)
         recorder = EventRecorder(client_over(transport, clock), "c", "i", settings)
         tasks.start_soon(recorder.run)
         lines = []

@@ -12,13 +12,13 @@ import anyio
 import msgspec
 import pytest
 
-from asched.apiserver.cluster import Cluster
+from asched.apiserver.cluster import EmbeddedCluster
 from asched.apiserver.http import ApiServer
-from asched.apiserver.store import Change
+from asched.apiserver.store import StoreChange
 from asched.daemon.ha.election import LeaseTiming
 from asched.daemon.ha.lease import LeaderElector, LeaseName
 from asched.kube.connection import connect
-from asched.kube.errors import NoAnswerError
+from asched.kube.errors import NoResponseError
 from tests.daemon.world import ObservedFaults, world
 from tests.kube.harness import Answer, Asked, Script, json_bytes, refusal
 from tests.kube.virtual_time import HANGS, VirtualClock, scripted_client, virtual_clock
@@ -168,11 +168,11 @@ async def test_a_leader_that_finds_another_one_stops_at_once() -> None:
 
 
 async def test_over_http_a_released_lease_is_taken_without_waiting(tmp_path: Path) -> None:
-    cluster, faults, watched = Cluster(seed=1), ObservedFaults(), anyio.Event()
+    cluster, faults, watched = EmbeddedCluster(seed=1), ObservedFaults(), anyio.Event()
     server = ApiServer(cluster, faults=faults)
     holders: list[str] = []
 
-    def note(change: Change) -> None:
+    def note(change: StoreChange) -> None:
         holder = change.new.obj["spec"]["holderIdentity"]
         if holders[-1:] != [holder]:
             holders.append(holder)
@@ -227,10 +227,10 @@ async def test_writes_are_not_sent_without_leadership_and_do_not_outlast_the_lea
         client = plain.permitted(permit)
         await client.request("PUT", "/x")
         assert client.may_write
-        with pytest.raises(NoAnswerError, match="timed out after 6 s"):
+        with pytest.raises(NoResponseError, match="timed out after 6 s"):
             await client.request("POST", "/x")
         permit.left_s = 5.0
-        with pytest.raises(NoAnswerError, match="does not lead") as refused:
+        with pytest.raises(NoResponseError, match="does not lead") as refused:
             await client.request("PUT", "/x")
         assert not refused.value.sent
         assert [client.may_write, plain.may_write] == [False, True]
@@ -300,7 +300,7 @@ async def test_nothing_is_sent_by_who_led_before_it_waited_for_a_connection(
     tmp_path: Path,
 ) -> None:
     async with world(tmp_path) as w, connect(w.kubeconfig) as client:
-        with pytest.raises(NoAnswerError, match="does not lead") as refused:
+        with pytest.raises(NoResponseError, match="does not lead") as refused:
             await client.permitted(Ending()).request(
                 "PUT", "/api/v1/namespaces/default", body=b"{}"
             )

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from asched.apiserver.auth import KUBE_SCHEDULER_RULES, SCHEDULER
-from asched.apiserver.cluster import Cluster
+from asched.apiserver.cluster import EmbeddedCluster
 from asched.apiserver.http import ApiServer
 from asched.kube.permissions import OPTIONAL, REQUIRED
 from asched.kube.reflector import ClusterWatch
@@ -28,7 +28,7 @@ def test_everything_watched_is_either_required_or_optional() -> None:
 
 async def test_the_scheduler_user_can_watch_everything_and_act() -> None:
     view, clock = View(), ManualClock(horizon_s=1)
-    server = ApiServer(Cluster(seed=1), tokens={"t": SCHEDULER})
+    server = ApiServer(EmbeddedCluster(seed=1), tokens={"t": SCHEDULER})
     spec = {"containers": [{"name": "c", "image": "x"}]}
     async with (
         server.run(),

@@ -17,7 +17,7 @@ import anyio.lowlevel
 import pytest
 import uvloop
 
-from asched.kube.errors import NoAnswerError
+from asched.kube.errors import NoResponseError
 from asched.kube.pool import ConnectionPool, Endpoint
 from tests.extenders.certificates import CERTIFICATE, KEY, NAME
 
@@ -163,7 +163,7 @@ async def test_an_answer_that_breaks_off_is_of_unknown_fate(said: bytes) -> None
         writer.write(said)
 
     async with Server(broken).run() as endpoint, pool() as connections:
-        with pytest.raises(NoAnswerError) as caught:
+        with pytest.raises(NoResponseError) as caught:
             await connections.exchange(endpoint, REQUEST, 10.0)
     assert caught.value.sent
 
@@ -209,7 +209,7 @@ async def test_a_line_that_is_not_answered_to_its_end_is_of_unknown_fate(said: b
     server = Server(broken)
     async with server.run() as endpoint, pool() as connections:
         for _ in range(2):
-            with pytest.raises(NoAnswerError) as caught:
+            with pytest.raises(NoResponseError) as caught:
                 await connections.exchange_line(endpoint, REQUEST * 2, 2, 10.0)
             assert caught.value.sent
     assert server.accepted == 2
@@ -221,10 +221,10 @@ async def silent(reader: asyncio.StreamReader, _: asyncio.StreamWriter) -> None:
 
 async def test_who_waits_for_a_connection_in_vain_has_sent_nothing() -> None:
     async with Server(silent).run() as endpoint, pool(limit=1) as connections:
-        errors: list[NoAnswerError] = []
+        errors: list[NoResponseError] = []
 
         async def ask(timeout_s: float) -> None:
-            with pytest.raises(NoAnswerError) as caught:
+            with pytest.raises(NoResponseError) as caught:
                 await connections.exchange(endpoint, REQUEST, timeout_s)
             errors.append(caught.value)
 
@@ -267,7 +267,7 @@ async def test_a_server_that_does_not_speak_tls_is_not_reached() -> None:
             writer.write(b"what?\r\n")
 
         async with Server(hang_up).run() as other:
-            with pytest.raises(NoAnswerError) as caught:
+            with pytest.raises(NoResponseError) as caught:
                 await connections.exchange(secure._replace(port=other.port), REQUEST, 10.0)
     assert not caught.value.sent
     assert "cannot connect" in str(caught.value)
@@ -296,7 +296,7 @@ def test_a_server_must_be_who_it_was_asked_for(run: Any, tmp_path: Path) -> None
                 (trusting(None), NAME, "self-signed"),
             ):
                 bad = endpoint._replace(tls=tls, tls_server_name=name)
-                with pytest.raises(NoAnswerError, match=why) as caught:
+                with pytest.raises(NoResponseError, match=why) as caught:
                     await connections.exchange(bad, REQUEST, 10.0)
                 assert not caught.value.sent
 
@@ -335,7 +335,7 @@ async def test_who_waited_for_a_connection_is_asked_again_whether_to_send() -> N
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(send)
             await anyio.lowlevel.checkpoint()  # it is the first
-            with pytest.raises(NoAnswerError, match="no longer permitted") as refused:
+            with pytest.raises(NoResponseError, match="no longer permitted") as refused:
                 await send(lambda: allowed)
         assert not refused.value.sent
         assert (await send()).body == b"hello", "the connection is not lost"
@@ -345,7 +345,7 @@ async def test_who_waited_for_a_connection_is_asked_again_whether_to_send() -> N
 async def test_who_waited_for_a_new_connection_is_asked_again_as_well() -> None:
     server = Server(polite)
     async with server.run() as endpoint, pool() as connections:
-        with pytest.raises(NoAnswerError, match="no longer permitted"):
+        with pytest.raises(NoResponseError, match="no longer permitted"):
             await connections.exchange(endpoint, REQUEST, 10.0, lambda: False)
         assert connections.idle == server.accepted == 1
 

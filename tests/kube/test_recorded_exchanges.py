@@ -11,7 +11,14 @@ import pytest
 
 from asched.kube.events import EventRecorder
 from asched.kube.reflector import Reflector
-from asched.kube.writers import BoundElsewhere, Done, PodGone, PodRef, PodWriter, Refused
+from asched.kube.writers import (
+    BoundElsewhere,
+    PodGone,
+    PodRef,
+    PodWriter,
+    WriteRejected,
+    WriteSucceeded,
+)
 from asched.model.resources import Resource
 from tests.kube.harness import (
     BEGIN,
@@ -193,8 +200,8 @@ async def bind(
 @pytest.mark.parametrize(
     ("name", "node", "outcome"),
     [
-        ("bind-ok", "n0", Done()),
-        ("bind-again-same-node", "n0", Done()),
+        ("bind-ok", "n0", WriteSucceeded()),
+        ("bind-again-same-node", "n0", WriteSucceeded()),
         ("bind-again-other-node", "n1", BoundElsewhere("n0")),
         ("bind-missing-pod", "n0", PodGone()),
         ("forbidden", "n0", None),
@@ -203,7 +210,7 @@ async def bind(
 async def test_bindings(name: str, node: str, outcome: object, exchanges: Exchanges) -> None:
     found, _ = await bind(exchanges, name, node)
     if outcome is None:
-        assert isinstance(found, Refused)
+        assert isinstance(found, WriteRejected)
         assert found.message == exchanges[name]["response"]["body"]["message"]
     else:
         assert found == outcome
@@ -241,7 +248,7 @@ async def test_our_patches_are_theirs_and_a_uid(exchanges: Exchanges) -> None:
             last_transition=BEGIN,
         )
         evicted = await writer.evict(PodRef("c", "p0", "u0"), now=BEGIN)
-    assert pending == evicted == Done()
+    assert pending == evicted == WriteSucceeded()
     names = ("patch-status-strategic-unschedulable", "patch-status-disruption-target")
     for asked, name in zip(server.asked, names, strict=False):
         recorded, body = exchanges[name]["request"], json.loads(asked.body)

@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from asched.apiserver.cluster import Cluster
+from asched.apiserver.cluster import EmbeddedCluster
 from asched.apiserver.http import ApiServer
 from asched.kube.reflector import UNFINISHED, Reflector, ReflectorSettings
 from asched.model.resources import Resource, decode
@@ -121,7 +121,7 @@ class History:
 @settings(max_examples=60, deadline=None)
 async def test_the_sink_ends_up_with_what_the_server_has(history: list[Step], seed: int) -> None:
     clock, view = ManualClock(), View()
-    server = ApiServer(Cluster(seed=seed))
+    server = ApiServer(EmbeddedCluster(seed=seed))
     async with server.run(), client_for(server.url, clock, seed=seed) as client:
         past = History(server)
         settings = ReflectorSettings(page_limit=2)

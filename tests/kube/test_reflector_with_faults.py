@@ -8,7 +8,7 @@ from contextlib import asynccontextmanager
 import anyio
 import pytest
 
-from asched.apiserver.cluster import Cluster
+from asched.apiserver.cluster import EmbeddedCluster
 from asched.apiserver.http import ApiServer
 from asched.kube.reflector import ClusterWatch, Reflector, ReflectorSettings
 from asched.model.resources import Resource
@@ -35,7 +35,7 @@ class Site:
 @asynccontextmanager
 async def site(*, existing: int = 0, bookmark_interval_s: float = 60.0) -> AsyncIterator[Site]:
     clock, view = ManualClock(), View()
-    server = ApiServer(Cluster(seed=1), bookmark_interval_s=bookmark_interval_s)
+    server = ApiServer(EmbeddedCluster(seed=1), bookmark_interval_s=bookmark_interval_s)
     for number in range(existing):
         server.cluster.create("nodes", {"metadata": {"name": f"n{number}"}})
     async with server.run(), client_for(server.url, clock) as client:
@@ -120,7 +120,7 @@ async def test_an_idle_watch_moves_on_with_bookmarks() -> None:
 
 async def test_a_server_that_restarts() -> None:
     clock, view = ManualClock(), View()
-    server = ApiServer(Cluster(seed=1))
+    server = ApiServer(EmbeddedCluster(seed=1))
     async with server.run():
         port = int(server.url.rsplit(":", 1)[1])
         async with client_for(server.url, clock) as client:

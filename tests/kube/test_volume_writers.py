@@ -7,12 +7,12 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from asched.apiserver.auth import SCHEDULER
-from asched.apiserver.cluster import Cluster
+from asched.apiserver.cluster import EmbeddedCluster
 from asched.apiserver.faults import Fault, Faults
 from asched.apiserver.http import ApiServer
 from asched.framework.volume_assumptions import ClaimRef
 from asched.kube.volume_writers import BOUND_BY_CONTROLLER, SELECTED_NODE, VolumeWriter
-from asched.kube.writers import Done, Refused, Unknown
+from asched.kube.writers import OutcomeUnknown, WriteRejected, WriteSucceeded
 from tests.kube.harness import ManualClock, client_for
 
 Object = dict[str, Any]
@@ -34,7 +34,9 @@ class HookedFaults(Faults):
 class Storage:
     """A served cluster with one volume and one claim, and the writer."""
 
-    def __init__(self, cluster: Cluster, faults: HookedFaults, writer: VolumeWriter) -> None:
+    def __init__(
+        self, cluster: EmbeddedCluster, faults: HookedFaults, writer: VolumeWriter
+    ) -> None:
         self.cluster = cluster
         self.faults = faults
         self.writer = writer
@@ -64,7 +66,7 @@ class Storage:
 
 @asynccontextmanager
 async def storage() -> AsyncIterator[Storage]:
-    cluster, faults = Cluster(seed=1), HookedFaults()
+    cluster, faults = EmbeddedCluster(seed=1), HookedFaults()
     server = ApiServer(cluster, faults=faults, tokens={"t": SCHEDULER})
     cluster.create("namespaces", {"metadata": {"name": "d"}})
     async with server.run(), client_for(server.url, ManualClock(), token="t") as client:
@@ -74,21 +76,21 @@ async def storage() -> AsyncIterator[Storage]:
 async def test_a_free_volume_is_claimed_as_the_controller_would() -> None:
     async with storage() as s:
         s.make_volume()
-        assert await s.writer.claim_volume("pv", s.claim) == Done()
+        assert await s.writer.claim_volume("pv", s.claim) == WriteSucceeded()
         assert s.volume["metadata"]["annotations"] == {BOUND_BY_CONTROLLER: "yes"}
         assert s.volume["spec"]["claimRef"] == {
             "kind": "PersistentVolumeClaim", "apiVersion": "v1",
             "namespace": "d", "name": "data", "uid": s.claim.uid,
         }  # fmt: skip
         revision = s.cluster.revision
-        assert await s.writer.claim_volume("pv", s.claim) == Done()
+        assert await s.writer.claim_volume("pv", s.claim) == WriteSucceeded()
         assert s.cluster.revision == revision
 
 
 async def test_a_volume_prebound_by_its_user_gets_just_the_uid() -> None:
     async with storage() as s:
         s.make_volume(claimRef={"namespace": "d", "name": "data"})
-        assert await s.writer.claim_volume("pv", s.claim) == Done()
+        assert await s.writer.claim_volume("pv", s.claim) == WriteSucceeded()
         assert s.volume["spec"]["claimRef"]["uid"] == s.claim.uid
         assert "annotations" not in s.volume["metadata"]
 
@@ -97,7 +99,7 @@ async def test_a_volume_of_another_claim_is_refused() -> None:
     async with storage() as s:
         s.make_volume(claimRef={"namespace": "d", "name": "data", "uid": "of-an-earlier-one"})
         outcome = await s.writer.claim_volume("pv", s.claim)
-        assert outcome == Refused('volume "pv" is claimed by d/data already', 409)
+        assert outcome == WriteRejected('volume "pv" is claimed by d/data already', 409)
 
 
 async def test_a_harmless_change_in_between_is_no_obstacle() -> None:
@@ -112,7 +114,7 @@ async def test_a_harmless_change_in_between_is_no_obstacle() -> None:
                 s.cluster.patch("persistentvolumes", "pv", {"metadata": {"labels": {"a": "b"}}})
 
         s.faults.on_patch = touch
-        assert await s.writer.claim_volume("pv", s.claim) == Done()
+        assert await s.writer.claim_volume("pv", s.claim) == WriteSucceeded()
         assert s.volume["spec"]["claimRef"]["uid"] == s.claim.uid
 
 
@@ -129,36 +131,36 @@ async def test_an_object_that_changes_all_the_time_is_given_up() -> None:
 
         s.faults.on_patch = touch
         outcome = await s.writer.claim_volume("pv", s.claim)
-        assert outcome == Refused("the object has been modified again and again", 409)
+        assert outcome == WriteRejected("the object has been modified again and again", 409)
         assert count == 3
 
 
 async def test_a_node_is_selected_once() -> None:
     async with storage() as s:
-        assert await s.writer.select_node(s.claim, "n") == Done()
+        assert await s.writer.select_node(s.claim, "n") == WriteSucceeded()
         assert s.stored_claim["metadata"]["annotations"] == {SELECTED_NODE: "n"}
-        assert await s.writer.select_node(s.claim, "n") == Done()
+        assert await s.writer.select_node(s.claim, "n") == WriteSucceeded()
         outcome = await s.writer.select_node(s.claim, "m")
-        assert outcome == Refused('node n is selected for claim "d/data" already', 409)
+        assert outcome == WriteRejected('node n is selected for claim "d/data" already', 409)
 
 
 async def test_claims_that_are_not_what_they_were() -> None:
     async with storage() as s:
         earlier = s.claim._replace(uid="earlier")
         outcome = await s.writer.select_node(earlier, "n")
-        assert outcome == Refused('claim "d/data" is another one by now', 409)
+        assert outcome == WriteRejected('claim "d/data" is another one by now', 409)
         assert await s.writer.read_claim(earlier) is None
         s.cluster.patch(
             "persistentvolumeclaims", "data", {"spec": {"volumeName": "pv"}}, namespace="d"
         )
         outcome = await s.writer.select_node(s.claim, "n")
-        assert outcome == Refused('claim "d/data" was bound meanwhile', 409)
+        assert outcome == WriteRejected('claim "d/data" was bound meanwhile', 409)
 
 
 async def test_what_is_missing() -> None:
     async with storage() as s:
         outcome = await s.writer.claim_volume("pv", s.claim)
-        assert outcome == Refused('persistentvolumes "pv" not found', 404)
+        assert outcome == WriteRejected('persistentvolumes "pv" not found', 404)
         assert await s.writer.read_volume("pv") is None
         s.make_volume()
         found = await s.writer.read_volume("pv")
@@ -173,12 +175,12 @@ async def test_a_server_that_fails_leaves_the_fate_open() -> None:
     async with storage() as s:
         s.make_volume()
         s.faults.answer(500, count=10, verb="patch", resource="persistentvolumes")
-        assert isinstance(await s.writer.claim_volume("pv", s.claim), Unknown)
+        assert isinstance(await s.writer.claim_volume("pv", s.claim), OutcomeUnknown)
 
 
 async def test_an_answer_that_was_lost_is_found_to_be_done() -> None:
     async with storage() as s:
         s.make_volume()
         s.faults.drop(verb="patch", resource="persistentvolumes", after_effect=True)
-        assert await s.writer.claim_volume("pv", s.claim) == Done()
+        assert await s.writer.claim_volume("pv", s.claim) == WriteSucceeded()
         assert s.volume["spec"]["claimRef"]["uid"] == s.claim.uid

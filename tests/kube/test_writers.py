@@ -10,18 +10,18 @@ from typing import Any
 import pytest
 
 from asched.apiserver.auth import SCHEDULER
-from asched.apiserver.cluster import Cluster
+from asched.apiserver.cluster import EmbeddedCluster
 from asched.apiserver.http import ApiServer
 from asched.kube.client import ApiClient
 from asched.kube.timing import RetryPolicy
 from asched.kube.writers import (
     BoundElsewhere,
-    Done,
+    OutcomeUnknown,
     PodGone,
     PodRef,
     PodWriter,
-    Refused,
-    Unknown,
+    WriteRejected,
+    WriteSucceeded,
 )
 from tests.kube.harness import (
     Answer,
@@ -67,7 +67,7 @@ def pod_spec() -> dict[str, Any]:
 @asynccontextmanager
 async def world() -> AsyncIterator[World]:
     clock = ManualClock()
-    server = ApiServer(Cluster(seed=1), tokens={"t": SCHEDULER})
+    server = ApiServer(EmbeddedCluster(seed=1), tokens={"t": SCHEDULER})
     async with (
         server.run(),
         client_for(server.url, clock, token="t", retry=RetryPolicy(attempts=3)) as client,
@@ -77,7 +77,7 @@ async def world() -> AsyncIterator[World]:
 
 async def test_binding() -> None:
     async with world() as w:
-        assert await w.writer.bind(w.pod(), "n1") == Done()
+        assert await w.writer.bind(w.pod(), "n1") == WriteSucceeded()
         assert w.stored()["spec"]["nodeName"] == "n1"
         assert w.clock.sleeps_s == []
 
@@ -85,8 +85,8 @@ async def test_binding() -> None:
 async def test_binding_again_to_the_same_node_is_a_success() -> None:
     async with world() as w:
         pod = w.pod()
-        assert await w.writer.bind(pod, "n1") == Done()
-        assert await w.writer.bind(pod, "n1") == Done()
+        assert await w.writer.bind(pod, "n1") == WriteSucceeded()
+        assert await w.writer.bind(pod, "n1") == WriteSucceeded()
 
 
 async def test_a_pod_bound_by_somebody_else_names_its_node() -> None:
@@ -109,7 +109,7 @@ async def test_a_missing_pod_is_gone_and_so_is_another_of_its_name() -> None:
 async def test_a_gated_pod_is_refused_in_the_servers_words() -> None:
     async with world() as w:
         outcome = await w.writer.bind(w.pod(schedulingGates=[{"name": "g"}]), "n")
-        assert isinstance(outcome, Refused)
+        assert isinstance(outcome, WriteRejected)
         assert outcome.status == 409
         assert "non-empty .spec.schedulingGates" in outcome.message
 
@@ -117,7 +117,7 @@ async def test_a_gated_pod_is_refused_in_the_servers_words() -> None:
 async def test_a_lost_answer_is_read_back_as_success() -> None:
     async with world() as w:
         w.faults.drop(resource="pods/binding", after_effect=True)
-        assert await w.writer.bind(w.pod(), "n1") == Done()
+        assert await w.writer.bind(w.pod(), "n1") == WriteSucceeded()
         assert w.faults.shown == 1
 
 
@@ -127,9 +127,9 @@ async def test_a_lost_request_is_not_known_to_be_lost() -> None:
         pod = w.pod()
         w.faults.drop(resource="pods/binding")
         outcome = await w.writer.bind(pod, "n1")
-        assert isinstance(outcome, Unknown)
+        assert isinstance(outcome, OutcomeUnknown)
         assert "nodeName" not in w.stored()["spec"]
-        assert await w.writer.bind(pod, "n1") == Done()
+        assert await w.writer.bind(pod, "n1") == WriteSucceeded()
 
 
 @pytest.mark.parametrize("code", [500, 503])
@@ -137,7 +137,7 @@ async def test_a_server_error_is_read_back(code: int) -> None:
     async with world() as w:
         w.faults.answer(code, resource="pods/binding")
         outcome = await w.writer.bind(w.pod(), "n1")
-        assert isinstance(outcome, Refused)
+        assert isinstance(outcome, WriteRejected)
         assert outcome.status == code
 
 
@@ -146,10 +146,10 @@ async def test_a_server_that_gave_up_waiting_may_do_it_yet() -> None:
     async with world() as w:
         pod = w.pod()
         w.faults.answer(504, resource="pods/binding")
-        assert isinstance(await w.writer.bind(pod, "n1"), Unknown)
+        assert isinstance(await w.writer.bind(pod, "n1"), OutcomeUnknown)
         w.cluster.bind("default", "p", "n1")
         w.faults.answer(504, resource="pods/binding")
-        assert await w.writer.bind(pod, "n1") == Done()
+        assert await w.writer.bind(pod, "n1") == WriteSucceeded()
 
 
 @pytest.mark.parametrize("code", [500, 409])
@@ -162,7 +162,7 @@ async def test_so_may_storage_that_timed_out(code: int) -> None:
         client_for(server.url, ManualClock(), retry=RetryPolicy(attempts=2)) as client,
     ):
         outcome = await PodWriter(client).bind(PodRef("a", "p", "u"), "n")
-    assert isinstance(outcome, Unknown)
+    assert isinstance(outcome, OutcomeUnknown)
 
 
 async def test_what_cannot_be_read_back_stays_unknown() -> None:
@@ -170,14 +170,14 @@ async def test_what_cannot_be_read_back_stays_unknown() -> None:
         w.faults.drop(resource="pods/binding", after_effect=True)
         w.faults.answer(500, count=3, verb="get", resource="pods")
         outcome = await w.writer.bind(w.pod(), "n1")
-        assert isinstance(outcome, Unknown)
+        assert isinstance(outcome, OutcomeUnknown)
         assert len(w.clock.sleeps_s) == 2
 
 
 async def test_a_server_that_is_busy_gets_the_binding_later() -> None:
     async with world() as w:
         w.faults.answer(429, resource="pods/binding", retry_after_s=4)
-        assert await w.writer.bind(w.pod(), "n1") == Done()
+        assert await w.writer.bind(w.pod(), "n1") == WriteSucceeded()
         assert w.clock.now_s >= 4
 
 
@@ -186,7 +186,7 @@ async def test_a_server_that_is_not_there_has_done_nothing() -> None:
         url = server.url
     async with client_for(url, ManualClock(), retry=RetryPolicy(attempts=2)) as client:
         outcome = await PodWriter(client).bind(PodRef("a", "p", "u"), "n")
-    assert isinstance(outcome, Refused)
+    assert isinstance(outcome, WriteRejected)
     assert outcome.status == 0
 
 
@@ -200,7 +200,7 @@ async def test_why_a_pod_is_pending() -> None:
             last_transition=WHEN,
             nominated_node="n2",
         )
-        assert outcome == Done()
+        assert outcome == WriteSucceeded()
         condition = w.condition("PodScheduled")
         assert condition["status"] == "False"
         assert condition["reason"] == "Unschedulable"
@@ -212,12 +212,12 @@ async def test_why_a_pod_is_pending() -> None:
 async def test_a_nomination_is_left_alone_set_and_cleared() -> None:
     async with world() as w:
         pod = w.pod()
-        assert await w.writer.nominate(pod, "n1") == Done()
+        assert await w.writer.nominate(pod, "n1") == WriteSucceeded()
         await w.writer.patch_unschedulable(
             pod, message="m", reason="SchedulerError", last_transition=WHEN
         )
         assert w.stored()["status"]["nominatedNodeName"] == "n1"
-        assert await w.writer.nominate(pod, "") == Done()
+        assert await w.writer.nominate(pod, "") == WriteSucceeded()
         assert "nominatedNodeName" not in w.stored()["status"]
         assert w.condition("PodScheduled")["reason"] == "SchedulerError"
 
@@ -234,7 +234,7 @@ async def test_a_patch_is_sent_again_after_trouble() -> None:
     async with world() as w:
         w.faults.drop(resource="pods/status", after_effect=True)
         w.faults.answer(500, resource="pods/status")
-        assert await w.writer.nominate(w.pod(), "n1") == Done()
+        assert await w.writer.nominate(w.pod(), "n1") == WriteSucceeded()
         assert len(w.clock.sleeps_s) == 2
 
 
@@ -242,7 +242,7 @@ async def test_evicting_marks_the_victim_and_then_deletes_it_gracefully() -> Non
     async with world() as w:
         victim = w.pod()
         await w.writer.bind(victim, "n1")
-        assert await w.writer.evict(victim, now=WHEN, scheduler_name="mine") == Done()
+        assert await w.writer.evict(victim, now=WHEN, scheduler_name="mine") == WriteSucceeded()
         condition = w.condition("DisruptionTarget")
         assert condition["status"] == "True"
         assert condition["reason"] == "PreemptionByScheduler"
@@ -253,13 +253,13 @@ async def test_evicting_marks_the_victim_and_then_deletes_it_gracefully() -> Non
 
 async def test_a_victim_that_is_gone_already_is_a_success() -> None:
     async with world() as w:
-        assert await w.writer.evict(PodRef("default", "none", "u"), now=WHEN) == Done()
+        assert await w.writer.evict(PodRef("default", "none", "u"), now=WHEN) == WriteSucceeded()
 
 
 async def test_the_next_pod_of_a_victims_name_is_spared() -> None:
     async with world() as w:
         w.pod()
-        assert await w.writer.evict(PodRef("default", "p", "old-uid"), now=WHEN) == Done()
+        assert await w.writer.evict(PodRef("default", "p", "old-uid"), now=WHEN) == WriteSucceeded()
         assert "deletionTimestamp" not in w.stored()["metadata"]
         assert "DisruptionTarget" not in str(w.stored()["status"])
 
@@ -268,7 +268,7 @@ async def test_a_victim_that_cannot_be_marked_is_not_deleted() -> None:
     async with world() as w:
         victim = w.pod()
         w.faults.answer(500, count=3, resource="pods/status")
-        assert isinstance(await w.writer.evict(victim, now=WHEN), Unknown)
+        assert isinstance(await w.writer.evict(victim, now=WHEN), OutcomeUnknown)
         assert "deletionTimestamp" not in w.stored()["metadata"]
 
 
@@ -276,14 +276,14 @@ async def test_a_deletion_whose_answer_is_lost_is_asked_for_again() -> None:
     async with world() as w:
         victim = w.pod()
         w.faults.drop(verb="delete", after_effect=True)
-        assert await w.writer.evict(victim, now=WHEN) == Done()
+        assert await w.writer.evict(victim, now=WHEN) == WriteSucceeded()
         assert w.cluster.count("pods") == 0
 
 
 async def test_a_name_of_253_characters() -> None:
     async with world() as w:
         name = ".".join(["p" * 62] * 4)[:253]
-        assert await w.writer.bind(w.pod(name), "n" * 253) == Done()
+        assert await w.writer.bind(w.pod(name), "n" * 253) == WriteSucceeded()
         assert w.stored(name)["spec"]["nodeName"] == "n" * 253
 
 

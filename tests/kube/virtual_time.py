@@ -15,7 +15,7 @@ from anyio import wait_all_tasks_blocked
 
 from asched.kube.client import ApiClient
 from asched.kube.credentials import Credentials, FixedCredentials
-from asched.kube.errors import NoAnswerError
+from asched.kube.errors import NoResponseError
 from asched.kube.http1 import HttpAnswer
 from asched.kube.timing import RetryPolicy
 from asched.kube.transport import ApiRequest, one_by_one
@@ -94,7 +94,7 @@ class ScriptTransport:
         )
         if answer.hang:
             await self._clock.sleep(request.timeout_s)
-            raise NoAnswerError(f"timed out after {request.timeout_s:g} s", sent=True)
+            raise NoResponseError(f"timed out after {request.timeout_s:g} s", sent=True)
         assert isinstance(answer.body, bytes)
         return HttpAnswer(answer.status, answer.body, None, reusable=True)
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 
-from asched.audit.replay import Judge
+from asched.audit.replay import ReplayVerifier
 from asched.framework.interface import Plugin
 from asched.model.groups import (
     BasicPolicy,
@@ -121,14 +121,14 @@ def check_replay(
     """Decide everything once more, also from a checkpoint at some turn: the same, to the byte."""
     records: Sequence[r.AnyRecord] = scheduling.records
     fold = Fold(ClusterState(), loader(*plugins))
-    judge = Judge(fold, from_the_start=True)
+    judge = ReplayVerifier(fold, from_the_start=True)
     turns = [n for n, record in enumerate(records) if isinstance(record, r.TurnStarted)]
     cut = turns[checkpoint_at % len(turns)] if checkpoint_at is not None and turns else None
-    restored: Judge | None = None
+    restored: ReplayVerifier | None = None
     for number, record in enumerate(records):
         if number == cut:
             blob = encode(image_of_state(fold.state))
-            restored = Judge(restore(blob, loader(*plugins)), from_the_start=True)
+            restored = ReplayVerifier(restore(blob, loader(*plugins)), from_the_start=True)
         assert judge.follow(number, record) is None
         if restored is not None:
             assert restored.follow(number, record) is None

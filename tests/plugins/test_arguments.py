@@ -13,7 +13,7 @@ from asched.framework.pod_info import PodInfo
 from asched.framework.runtime.profile import parse_arguments
 from asched.model.node import Node
 from asched.model.pod import Pod
-from asched.plugins.node_affinity import NodeAffinity
+from asched.plugins.node_affinity import NodeAffinityPlugin
 from asched.plugins.node_resources.balanced_allocation import NodeResourcesBalancedAllocation
 from asched.plugins.node_resources.fit import NodeResourcesFit
 from tests.plugins.single_plugin import build, scores, table_of
@@ -75,15 +75,31 @@ def required(**requirement: Any) -> dict[str, Any]:
             {"resources": [{"name": "cpu"}, {"name": "cpu"}]},
             r"resources\[1\].name: cpu is named twice",
         ),
-        (NodeAffinity, added("required", {"nodeSelectorTerms": []}), "at least one term"),
-        (NodeAffinity, required(key="a b", operator="Exists"), r"key: 'a b' is not a label key"),
-        (NodeAffinity, required(key="a", operator="In"), r"Terms\[0\].matchExpressions\[0\].val"),
-        (NodeAffinity, required(key="a", operator="In", values=["-"]), "'-' is not a label value"),
-        (NodeAffinity, required(key="a", operator="Gt", values=["x"]), "exactly one integer"),
-        (NodeAffinity, required(key="a", operator="Exists", values=["x"]), "takes none"),
-        (NodeAffinity, required(key="a", operator="Like", values=["x"]), "'Like' is not one of"),
+        (NodeAffinityPlugin, added("required", {"nodeSelectorTerms": []}), "at least one term"),
         (
-            NodeAffinity,
+            NodeAffinityPlugin,
+            required(key="a b", operator="Exists"),
+            r"key: 'a b' is not a label key",
+        ),
+        (
+            NodeAffinityPlugin,
+            required(key="a", operator="In"),
+            r"Terms\[0\].matchExpressions\[0\].val",
+        ),
+        (
+            NodeAffinityPlugin,
+            required(key="a", operator="In", values=["-"]),
+            "'-' is not a label value",
+        ),
+        (NodeAffinityPlugin, required(key="a", operator="Gt", values=["x"]), "exactly one integer"),
+        (NodeAffinityPlugin, required(key="a", operator="Exists", values=["x"]), "takes none"),
+        (
+            NodeAffinityPlugin,
+            required(key="a", operator="Like", values=["x"]),
+            "'Like' is not one of",
+        ),
+        (
+            NodeAffinityPlugin,
             added(
                 "preferred",
                 [{"weight": 1, "preference": {"matchFields": [{"key": "x", "operator": "In"}]}}],
@@ -98,7 +114,7 @@ def test_refused(plugin: type[Plugin], arguments: dict[str, Any], complaint: str
 
 
 @pytest.mark.parametrize(
-    "plugin", [NodeResourcesFit, NodeResourcesBalancedAllocation, NodeAffinity]
+    "plugin", [NodeResourcesFit, NodeResourcesBalancedAllocation, NodeAffinityPlugin]
 )
 def test_no_arguments_are_fine(plugin: type[Plugin]) -> None:
     assert parse_arguments(plugin, None) == parse_arguments(plugin, {})

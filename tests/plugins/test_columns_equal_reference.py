@@ -13,7 +13,7 @@ from asched.framework.interface import FilterAllPlugin, ScoreAllPlugin
 from asched.framework.nodes import Nodes
 from asched.framework.pod_info import PodInfo
 from asched.plugins.image_locality import ImageLocality
-from asched.plugins.node_affinity import NodeAffinity
+from asched.plugins.node_affinity import NodeAffinityPlugin
 from asched.plugins.node_name import NodeName
 from asched.plugins.node_ports import NodePorts
 from asched.plugins.node_resources.balanced_allocation import NodeResourcesBalancedAllocation
@@ -46,7 +46,7 @@ def _questions(drawn: ClusterAndPod) -> list[Nodes]:
         (NodeName, reference.node_name),
         (NodeUnschedulable, reference.node_unschedulable),
         (TaintToleration, reference.taint_toleration),
-        (NodeAffinity, reference.node_affinity),
+        (NodeAffinityPlugin, reference.node_affinity),
         (NodePorts, reference.node_ports),
         (NodeResourcesFit, reference.node_resources_fit),
     ],
@@ -96,7 +96,7 @@ def test_affinity_scores(drawn: ClusterAndPod) -> None:
     affinity = drawn.pod.pod.spec.affinity
     preferred = affinity.node_affinity.preferred if affinity and affinity.node_affinity else ()
     if all(reference.parses(p.preference) for p in preferred):
-        plugin = build(NodeAffinity)
+        plugin = build(NodeAffinityPlugin)
         expected = reference.preference if preferred else None
         _check_scores(drawn, plugin, expected, reverse=False)
 

@@ -10,7 +10,7 @@ import pytest
 
 from asched.cycle.gang_room import IN_VAIN
 from asched.framework.interface import Plugin
-from asched.framework.pod_groups import GANG_ROOM, PodGroupKey, Standing
+from asched.framework.pod_groups import GANG_ROOM, MemberStatus, PodGroupKey
 from asched.model.node import Node
 from asched.model.pod import Affinity, Pod, PodAffinity, PodAffinityTerm, TopologySpreadConstraint
 from asched.model.selectors import LabelSelector
@@ -284,7 +284,7 @@ def test_who_evicted_nobody_still_counts_for_its_siblings() -> None:
     scheduling.see(a_gang("a", 2), *big, wants_gpu("a", "small", priority=5))
     assert victims(scheduling.decide()) == []
     standings = scheduling.state.group_members(PodGroupKey("default/a", native=True)).standings
-    assert [*standings.values()].count(Standing.IN_VAIN) == 2
+    assert [*standings.values()].count(MemberStatus.IN_VAIN) == 2
     # For the first of them there are two places now: its own, and the other's.
     busy(scheduling, 0, cpu="2", first=2)
     assert evicted_until_complete(scheduling) == 2

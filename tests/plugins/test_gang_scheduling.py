@@ -14,13 +14,13 @@ from asched.framework.interface import (
     PermitPlugin,
     PermitResult,
 )
-from asched.framework.pod_groups import POD_GROUP_SCHEDULED, PodGroupKey, Standing
+from asched.framework.pod_groups import POD_GROUP_SCHEDULED, MemberStatus, PodGroupKey
 from asched.framework.pod_info import PodInfo
 from asched.framework.runtime.profile import ProfileSpec
 from asched.framework.status import Code, Status
 from asched.model.groups import IncubatorPodGroup, PodGroup, PodGroupCondition, PodGroupStatus
 from asched.plugins.default_preemption.plugin import DefaultPreemption
-from asched.plugins.gang_scheduling import INCOMPLETE, Gang, GangScheduling
+from asched.plugins.gang_scheduling import INCOMPLETE, GangScheduling, GangStatus
 from asched.state import records as r
 from asched.state.queue import NS_PER_S
 from asched.state.rules import LATEST_RULES, Rules
@@ -51,7 +51,7 @@ class Counting(GangScheduling):
     api_version: ClassVar[int] = 1
     questions: ClassVar[int] = 0
 
-    def _gang(self, group: PodGroupKey | None) -> Gang | None:
+    def _gang(self, group: PodGroupKey | None) -> GangStatus | None:
         Counting.questions += 1
         return super()._gang(group)
 
@@ -337,7 +337,7 @@ def test_a_held_pod_that_somebody_else_bound_counts_as_placed() -> None:
     scheduling.see(bound(pod, "n0"))
     assert waiting(scheduling) == []
     members = scheduling.state.groups.members(PodGroupKey("default/a", native=True))
-    assert members.standings["default/a1"] is Standing.PLACED
+    assert members.standings["default/a1"] is MemberStatus.PLACED
 
 
 def test_a_gang_that_did_not_come_together_in_time() -> None:

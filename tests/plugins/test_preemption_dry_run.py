@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from asched.cycle.attempt import Attempt
-from asched.cycle.post_filter import RefusedNodes
+from asched.cycle.post_filter import RejectedNodeStatuses
 from asched.cycle.shape_cache import ShapeCache
 from asched.framework.cycle_state import CycleState
 from asched.framework.interface import FilterAllPlugin, Plugin
@@ -147,7 +147,7 @@ def dry_run(scheduling: Scheduling, pod: Pod) -> dict[str, Choice]:
     assert isinstance(plugin, DefaultPreemption)
     info = PodInfo(pod)
     screening = Attempt(state, profile, info, ShapeCache(state.nodes)).screen()
-    rows = RefusedNodes(state, screening).rows(Code.UNSCHEDULABLE)
+    rows = RejectedNodeStatuses(state, screening).rows(Code.UNSCHEDULABLE)
     run = plugin.dry_run(screening.state, info, rows)
     assert {c.node for c in run.candidates} | run.rejected.keys() == {
         state.nodes.names[row] for row in rows.tolist()
@@ -165,7 +165,7 @@ def refusals(
     state = scheduling.state
     profile = state.profiles["default-scheduler"]
     attempt = Attempt(state, profile, PodInfo(pod), cache or ShapeCache(state.nodes))
-    statuses = RefusedNodes(state, attempt.screen())
+    statuses = RejectedNodeStatuses(state, attempt.screen())
     found = {name: statuses.status(name) for name in state.nodes.names}
     return {name: status for name, status in found.items() if status is not None}
 

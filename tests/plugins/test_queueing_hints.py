@@ -13,7 +13,7 @@ from asched.framework.pod_info import PodInfo
 from asched.model.meta import Object
 from asched.model.node import Node
 from asched.model.pod import Pod
-from asched.plugins.node_affinity import NodeAffinity
+from asched.plugins.node_affinity import NodeAffinityPlugin
 from asched.plugins.node_name import NodeName
 from asched.plugins.node_ports import NodePorts
 from asched.plugins.node_resources.fit import NodeResourcesFit
@@ -208,10 +208,10 @@ def test_node_unschedulable(expected: bool, old: Node | None, new: Node) -> None
 def test_node_affinity(expected: bool, old: Node | None, new: Node) -> None:
     action = ActionType.ADD if old is None else ActionType.UPDATE_NODE_LABEL
     by_affinity, by_selector = a_pod(**REQUIRES_SSD), a_pod(nodeSelector={"disk": "ssd"})
-    assert wakes(NodeAffinity, by_affinity, NODE, action, old, new) is expected
-    assert wakes(NodeAffinity, by_selector, NODE, action, old, new) is expected
+    assert wakes(NodeAffinityPlugin, by_affinity, NODE, action, old, new) is expected
+    assert wakes(NodeAffinityPlugin, by_selector, NODE, action, old, new) is expected
     added = {"addedAffinity": REQUIRES_SSD["affinity"]["nodeAffinity"]}
-    assert wakes(NodeAffinity, a_pod(), NODE, action, old, new, added) is expected
+    assert wakes(NodeAffinityPlugin, a_pod(), NODE, action, old, new, added) is expected
 
 
 @pytest.mark.parametrize(
@@ -252,7 +252,7 @@ def test_scheduling_gates_wait_for_the_pods_own_gates() -> None:
 @pytest.mark.parametrize(
     "plugin",
     [
-        NodeAffinity,
+        NodeAffinityPlugin,
         NodeName,
         NodePorts,
         NodeResourcesFit,

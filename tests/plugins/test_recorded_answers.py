@@ -13,7 +13,7 @@ from asched.framework.interface import FilterAllPlugin, Plugin, PreScorePlugin, 
 from asched.framework.pod_info import PodInfo
 from asched.framework.status import Status
 from asched.plugins.image_locality import ImageLocality
-from asched.plugins.node_affinity import NodeAffinity
+from asched.plugins.node_affinity import NodeAffinityPlugin
 from asched.plugins.node_name import NodeName
 from asched.plugins.node_ports import NodePorts
 from asched.plugins.node_resources.balanced_allocation import NodeResourcesBalancedAllocation
@@ -29,13 +29,13 @@ FILTERS: tuple[type[FilterAllPlugin], ...] = (
     NodeUnschedulable,
     NodeName,
     TaintToleration,
-    NodeAffinity,
+    NodeAffinityPlugin,
     NodePorts,
     NodeResourcesFit,
 )
 SCORES: tuple[type[ScoreAllPlugin], ...] = (
     TaintToleration,
-    NodeAffinity,
+    NodeAffinityPlugin,
     NodeResourcesFit,
     NodeResourcesBalancedAllocation,
     ImageLocality,
@@ -90,9 +90,9 @@ class Comparison:
 
     def _pre_filter(self, pod: PodInfo, expect: dict[str, Any]) -> Iterator[str]:
         # A rejection by NodeAffinity, the first of all, ends the phase.
-        ended = expect["status"][2] == NodeAffinity.name if "status" in expect else False
+        ended = expect["status"][2] == NodeAffinityPlugin.name if "status" in expect else False
         names = None
-        for plugin in (NodeAffinity,) if ended else FILTERS:
+        for plugin in (NodeAffinityPlugin,) if ended else FILTERS:
             result = pre_filter(self._plugin(plugin), CycleState(), pod, self._table)
             if result.status.is_skip != (plugin.name in expect.get("skipped", ())):
                 yield f"{plugin.name}: PreFilter answered {result.status}"

@@ -15,7 +15,7 @@ from asched.framework.interface import (
 from asched.framework.pod_info import PodInfo
 from asched.framework.status import Status
 from asched.plugins.default_preemption.plugin import DefaultPreemption
-from asched.plugins.gang_scheduling import Gang, GangScheduling
+from asched.plugins.gang_scheduling import GangScheduling, GangStatus
 from asched.state import records as r
 from tests.cycle.scheduling import Scheduling
 from tests.plugins.gangs import (
@@ -40,7 +40,7 @@ class Patient(GangScheduling):
 
     api_version: ClassVar[int] = 1
 
-    def _waits_in_vain(self, gang: Gang) -> bool:
+    def _waits_in_vain(self, gang: GangStatus) -> bool:
         return False
 
     def post_filter(

@@ -6,7 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import ClassVar
 
-from asched.audit.replay import Judge
+from asched.audit.replay import ReplayVerifier
 from asched.framework.events import ActionType, ClusterEvent, ClusterEventWithHint, EventResource
 from asched.framework.interface import EnqueueExtensions, Plugin, PreEnqueuePlugin
 from asched.framework.pod_info import PodInfo
@@ -54,7 +54,7 @@ def test_from_a_checkpoint() -> None:
     count, blob = len(scheduling.records), checkpoint_of(scheduling.state)
     scheduling.see(member("g", "d"))
     scheduling.next()
-    again = Judge(restore(blob, loader(*INTERLEAVED)), from_the_start=False)
+    again = ReplayVerifier(restore(blob, loader(*INTERLEAVED)), from_the_start=False)
     for number, record in enumerate(scheduling.records[count:], count):
         assert again.follow(number, record) is None
 

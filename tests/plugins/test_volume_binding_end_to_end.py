@@ -10,7 +10,7 @@ from typing import Any
 import anyio
 import pytest
 
-from asched.apiserver.cluster import Cluster
+from asched.apiserver.cluster import EmbeddedCluster
 from tests.daemon.world import KUBE, World, world
 
 Object = dict[str, Any]
@@ -31,7 +31,7 @@ SELECTED_NODE = "volume.kubernetes.io/selected-node"
 class VolumeController:
     """What kube-controller-manager's volume binder and an external provisioner do."""
 
-    def __init__(self, cluster: Cluster) -> None:
+    def __init__(self, cluster: EmbeddedCluster) -> None:
         self._cluster = cluster
         self._changed = anyio.Event()
         self.broken_nodes: set[str] = set()

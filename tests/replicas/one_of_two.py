@@ -7,8 +7,8 @@ from contextlib import asynccontextmanager
 from typing import NamedTuple
 
 from asched.config.file import parse
-from asched.config.registry import Registry
-from asched.daemon.engine.runtime import Machine
+from asched.config.registry import PluginRegistry
+from asched.daemon.engine.runtime import Runtime
 from asched.daemon.ha.election import LeaseTiming
 from asched.daemon.ha.leadership import Leadership, candidate
 from asched.daemon.ha.lease import LeaderElector, LeaseName
@@ -30,7 +30,7 @@ class Running(NamedTuple):
 @asynccontextmanager
 async def running(w: World, store: JournalStore, *, shared: bool) -> AsyncIterator[Running]:
     """Named ``it``. It ends with the block, as a process does on SIGTERM."""
-    registry = Registry.discover()
+    registry = PluginRegistry.discover()
     async with (
         connect(w.kubeconfig) as client,
         connect(w.kubeconfig) as lease_client,
@@ -38,7 +38,7 @@ async def running(w: World, store: JournalStore, *, shared: bool) -> AsyncIterat
         running_replica(
             ReplicaParts(
                 parse("", "test", registry, empty_is_defaults=True), registry, client, store,
-                leadership, Metrics(), Machine.of_this_process(),
+                leadership, Metrics(), Runtime.of_this_process(),
             ),
             shared=shared,
         ) as replica,

@@ -14,7 +14,7 @@ import aiohttp
 import anyio
 from prometheus_client.parser import text_string_to_metric_families
 
-from asched.apiserver.store import Change
+from asched.apiserver.store import StoreChange
 from tests.daemon.processes import Command, Commands, commands
 from tests.daemon.world import OWN, World
 
@@ -112,7 +112,7 @@ class Ledger:
             self.candidates += 1
             self._world.touch()
 
-    def _on_lease(self, change: Change) -> None:
+    def _on_lease(self, change: StoreChange) -> None:
         lease = change.new.obj
         if lease["metadata"]["name"] == LEASE:
             self.holder = lease["spec"].get("holderIdentity") or ""
@@ -120,7 +120,7 @@ class Ledger:
                 self.freed_at_s = monotonic()
             self._world.touch()
 
-    def _on_pod(self, change: Change) -> None:
+    def _on_pod(self, change: StoreChange) -> None:
         old = change.old.obj if change.old is not None else None
         pod = change.new.obj
         node = pod["spec"].get("nodeName")

@@ -10,7 +10,7 @@ import anyio
 import pytest
 
 from asched.config.file import parse
-from asched.config.registry import Registry
+from asched.config.registry import PluginRegistry
 from asched.daemon.daemon import Daemon, running_daemon
 from asched.daemon.ha.election import LeaseTiming
 from asched.daemon.ha.leadership import candidate
@@ -61,7 +61,7 @@ class FullStore(MemoryStore):
 
 @asynccontextmanager
 async def replica(w: World, name: str, store: JournalStore) -> AsyncIterator[Daemon]:
-    registry = Registry.discover()
+    registry = PluginRegistry.discover()
     async with (
         connect(w.kubeconfig) as client,
         connect(w.kubeconfig) as lease_client,

@@ -10,8 +10,8 @@ import msgspec
 import pytest
 
 from asched.config.file import Configuration, parse
-from asched.config.registry import Registry
-from asched.daemon.reload.reconfiguring import ReconfigurationError, TakenUp
+from asched.config.registry import PluginRegistry
+from asched.daemon.reload.reconfiguring import ConfigApplied, ReconfigurationError
 from asched.journal.memory import MemoryStore
 from asched.journal.store import StoredRecord
 from tests.cycle.plugins import RoomForAll
@@ -49,7 +49,7 @@ class TellingStore(MemoryStore):
 
 
 def read(text: str) -> Configuration:
-    return parse(text, "test", Registry.discover())
+    return parse(text, "test", PluginRegistry.discover())
 
 
 def faulty() -> Configuration:
@@ -84,8 +84,8 @@ async def test_a_standby_refuses_what_a_leader_refuses(
 async def test_a_standby_says_what_counts_at_the_next_start_only(tmp_path: Path) -> None:
     new = read(OWN + "engine: {seed: 7, turnTimeSlice: 10ms}\n")
     async with world(tmp_path, nodes=1) as w, standby(w, MemoryStore()) as replica:
-        assert await replica.take_up(new) == TakenUp(True, ("engine.seed",))
-        assert await replica.take_up(new) == TakenUp(False, ("engine.seed",))
+        assert await replica.take_up(new) == ConfigApplied(True, ("engine.seed",))
+        assert await replica.take_up(new) == ConfigApplied(False, ("engine.seed",))
 
 
 async def test_what_comes_amid_the_takeover_is_not_lost(tmp_path: Path) -> None:
@@ -96,5 +96,5 @@ async def test_what_comes_amid_the_takeover_is_not_lost(tmp_path: Path) -> None:
         with anyio.fail_after(PATIENCE_S):
             await store.taken_over.wait()
         assert replica.daemon is None
-        assert await replica.take_up(read(OTHER)) == TakenUp(True, ())
+        assert await replica.take_up(read(OTHER)) == ConfigApplied(True, ())
         await w.until(lambda: w.node_of("p") == "n0")

@@ -6,7 +6,7 @@ import signal
 from pathlib import Path
 from time import monotonic
 
-from asched.config.registry import Registry
+from asched.config.registry import PluginRegistry
 from asched.daemon.daemon import fold_journal
 from asched.journal import open_journal
 from asched.state.cluster import ClusterState, PodPhase
@@ -91,7 +91,7 @@ async def after_a_pause(p: Pair, leader: Replica, standby: Replica) -> None:
 
 async def check_journal(p: Pair, url: str) -> None:
     """It folds to the pods and places that the cluster has."""
-    fold = Fold(ClusterState(), Registry.discover().load)
+    fold = Fold(ClusterState(), PluginRegistry.discover().load)
     async with open_journal(url, read_only=True) as store:
         await fold_journal(fold, store)
     assert all(entry.phase is PodPhase.BOUND for entry in fold.state.pods.values())

@@ -17,7 +17,7 @@ from asched.config import yaml as config_yaml
 from asched.config.batch import read_conf
 from asched.config.file import ConfigFileError, load
 from asched.config.kube_scheduler import Extender
-from asched.config.registry import Registry
+from asched.config.registry import PluginRegistry
 from asched.config.settings import BatchSettings, HealthSettings
 from asched.config.yaml import CONFIG_LIMIT_BYTES, read_limited
 from asched.daemon.telemetry.health import Health
@@ -29,7 +29,7 @@ from asched.journal.errors import JournalCorruptError, RecordError
 from asched.kube import extenders, http, http1, tape
 from asched.kube.credentials import find_credentials
 from asched.kube.decoding import LINE_LIMIT_BYTES, LineSplitter
-from asched.kube.errors import KubeConfigError, NoAnswerError
+from asched.kube.errors import KubeConfigError, NoResponseError
 from asched.kube.extenders import ExtenderError, open_extenders
 from asched.kube.http1 import AnswerParser, MalformedHttpError
 from asched.kube.tape import Tape, TapeError
@@ -52,7 +52,7 @@ def test_a_configuration(tmp_path: Path) -> None:
     path = tmp_path / "config.yaml"
     path.write_text("# " + TOO_LARGE)
     with pytest.raises(ConfigFileError) as error:
-        load(path, Registry.discover())
+        load(path, PluginRegistry.discover())
     assert error.value.lines == (f"{path}: cannot be read: larger than 8388608 bytes",)
 
 
@@ -64,7 +64,7 @@ def test_a_configuration_that_grows_when_it_is_read(
     path = tmp_path / "config.yaml"
     path.write_text("\n".join(["a0: &a0 [0]", *lines]))
     with pytest.raises(ConfigFileError, match="once its aliases are expanded"):
-        load(path, Registry.discover())
+        load(path, PluginRegistry.discover())
 
 
 def test_kube_batchs_configuration(tmp_path: Path) -> None:
@@ -133,7 +133,7 @@ async def test_an_error_that_a_watch_is_answered_with(monkeypatch: pytest.Monkey
         await web.TCPSite(runner, "127.0.0.1", 0).start()
         url = f"http://127.0.0.1:{runner.addresses[0][1]}"
         async with client_for(url, ManualClock()) as client:
-            with pytest.raises(NoAnswerError, match="too many bytes"):
+            with pytest.raises(NoResponseError, match="too many bytes"):
                 async with client.stream("/api/v1/pods", {"watch": "1"}, timeout_s=30):
                     pass
     finally:
@@ -172,7 +172,7 @@ def test_a_line_of_an_archive(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_a_checkpoint(monkeypatch: pytest.MonkeyPatch) -> None:
-    load = Registry.discover().load
+    load = PluginRegistry.discover().load
     blob = checkpoint_of(ClusterState())
     restore(blob, load)
     head, _, packed = blob.partition(b"\n")

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from asched.config.file import parse
-from asched.config.registry import Registry
+from asched.config.registry import PluginRegistry
 from asched.daemon.shadow.daemon import records_of
 from asched.daemon.shadow.explaining import Window
-from asched.daemon.shadow.follower import Follower
+from asched.daemon.shadow.follower import ShadowFollower
 from asched.daemon.shadow.report import Report
 from asched.kube.tape import Tape
 from asched.state.records import AnyRecord
@@ -117,8 +117,8 @@ def play(
     path: Path, config: str = "", window: Window | None = None
 ) -> tuple[list[AnyRecord], Report]:
     """The records and the report of a run over the tape."""
-    registry = Registry.discover()
+    registry = PluginRegistry.discover()
     configuration = parse(config, "test", registry, empty_is_defaults=True)
-    follower = Follower(registry.load, window)
+    follower = ShadowFollower(registry.load, window)
     records = [*records_of(Tape(path), follower, configuration)]
     return records, follower.report()

@@ -14,7 +14,7 @@ import pytest
 
 from asched.apiserver.http import ApiServer
 from asched.config.file import parse
-from asched.config.registry import Registry
+from asched.config.registry import PluginRegistry
 from asched.daemon.shadow.daemon import JournalKindError, Shadow, require_kind, running_shadow
 from asched.daemon.shadow.explaining import Window
 from asched.daemon.shadow.report import Difference
@@ -67,7 +67,7 @@ class Watcher:
 async def shadow_of(w: World, window: Window | None = None) -> AsyncIterator[Watcher]:
     """A shadow of the world's scheduler. It has an API server of its own over the same cluster, so
     that its requests are told from the owner's."""
-    watcher, faults, registry = Watcher(), ObservedFaults(), Registry.discover()
+    watcher, faults, registry = Watcher(), ObservedFaults(), PluginRegistry.discover()
     faults.on_request = lambda verb, resource: watcher.requests.append((verb, resource))
     configuration = parse("", "test", registry, empty_is_defaults=True)
     server = ApiServer(w.cluster, faults=faults)

@@ -10,10 +10,10 @@ import pytest
 from typer.testing import CliRunner
 
 from asched.cli.main import app
-from asched.config.registry import Registry
-from asched.cycle.shadow import Answering
+from asched.config.registry import PluginRegistry
+from asched.cycle.shadow import ShadowDecider
 from asched.daemon.shadow.explaining import Window
-from asched.daemon.shadow.follower import Missed
+from asched.daemon.shadow.follower import UncomparedPod
 from asched.daemon.shadow.report import Report
 from asched.state.cluster import ClusterState
 from asched.state.fold import Fold
@@ -132,10 +132,10 @@ def test_what_cannot_be_compared_is_counted(tape: TapeWriter, tmp_path: Path) ->
     found = report_of(tape, tmp_path)
     assert found.bindings.compared == found.messages.compared == 0
     assert found.not_compared == {
-        Missed.FIRST_SEEN_DECIDED: 1,
-        Missed.NO_PROFILE: 1,
-        Missed.ERROR: 1,
-        Missed.LISTED: 1,
+        UncomparedPod.FIRST_SEEN_DECIDED: 1,
+        UncomparedPod.NO_PROFILE: 1,
+        UncomparedPod.ERROR: 1,
+        UncomparedPod.LISTED: 1,
     }
 
 
@@ -292,8 +292,8 @@ def test_comparisons_can_be_made_again_from_the_records(tape: TapeWriter, tmp_pa
     tape.pod("huge", "9")
     tape.reject("huge", "no")
     records, found = play(tape.write(tmp_path / "tape.gz"))
-    fold = Fold(ClusterState(), Registry.discover().load)
-    answering, remade = Answering(fold.state), 0
+    fold = Fold(ClusterState(), PluginRegistry.discover().load)
+    answering, remade = ShadowDecider(fold.state), 0
     for record in records:
         if isinstance(record, ShadowCompared):
             answer = answering.answer(fold.state.pods[record.key].info)

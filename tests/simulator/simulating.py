@@ -13,7 +13,7 @@ from asched.model.node import Node
 from asched.model.pod import Pod
 from asched.model.requests import amounts, pod_requests
 from asched.model.resources import Resource, decode
-from asched.simulator.history import Event, Exogenous, ObjectSet, PodCreated, PodRun, Run, Stint
+from asched.simulator.history import Event, Exogenous, NodeStay, ObjectSet, PodCreated, PodRun, Run
 from asched.simulator.loop import Pace, Scheduler, Simulation
 from asched.state.invariants import check
 from asched.state.records import AnyRecord, QueueSettings
@@ -174,7 +174,7 @@ def _check_room(name: str, changes: list[tuple[int, int, int]], offered: int) ->
         assert taken <= offered, f"{name} gives {taken} of {offered}"
 
 
-def _of_stint(stint: Stint, asked: int) -> Iterable[tuple[int, int, int]]:
+def _of_stint(stint: NodeStay, asked: int) -> Iterable[tuple[int, int, int]]:
     yield (stint.assigned_ns, 1, asked)
     if stint.ended_ns is not None:
         yield (stint.ended_ns, 0, -asked)

@@ -6,7 +6,7 @@ import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from asched.audit.replay import Judge
+from asched.audit.replay import ReplayVerifier
 from asched.simulator.history import Event, NodeDrained, ObjectRemoved, PodCreated, PodDeleted
 from asched.simulator.loop import Pace
 from asched.state.cluster import ClusterState
@@ -81,7 +81,7 @@ def _bytes(found: Simulated) -> bytes:
 
 def _replay(found: Simulated) -> None:
     """Its records are those of a scheduler that decided by them alone."""
-    judge = Judge(Fold(ClusterState(), installed().load), from_the_start=True)
+    judge = ReplayVerifier(Fold(ClusterState(), installed().load), from_the_start=True)
     for seq, record in enumerate(found.records, 1):
         assert judge.follow(seq, record) is None
     assert judge.end(len(found.records) + 1) is None

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from asched.cycle.decide import Decider
-from asched.cycle.lottery import Best, choose
+from asched.cycle.lottery import BestNodes, choose
 from asched.framework.cycle_state import CycleState
 from asched.framework.events import (
     ActionType,
@@ -128,10 +128,10 @@ def _table(names: Sequence[str]) -> NodeTable:
     return table
 
 
-def _best(table: NodeTable, rows: Iterable[int]) -> Best:
+def _best(table: NodeTable, rows: Iterable[int]) -> BestNodes:
     mask = np.zeros(table.size, np.bool_)
     mask[[*rows]] = True
-    return Best(100, mask, int(np.count_nonzero(mask)))
+    return BestNodes(100, mask, int(np.count_nonzero(mask)))
 
 
 @pytest.mark.parametrize("how", r.Lottery)

@@ -20,7 +20,7 @@ from asched.model.custom import CustomDefinition, CustomObject, CustomResource
 from asched.model.meta import ObjectMeta
 from asched.model.pod import Pod
 from asched.model.resources import AnyObject
-from asched.plugins.node_affinity import NodeAffinity
+from asched.plugins.node_affinity import NodeAffinityPlugin
 from asched.plugins.volume_binding.plugin import VolumeBinding
 from asched.state import records as r
 from asched.state.checkpoint import checkpoint_of, restore
@@ -93,7 +93,7 @@ def _a_claim(uid: str) -> AnyObject:
 
 def test_the_node_chosen_for_a_claim_whose_namesake_had_another() -> None:
     """The pod that was seen first was placed last: for the claim that is there now."""
-    plugins = (NodeAffinity, VolumeBinding)
+    plugins = (NodeAffinityPlugin, VolumeBinding)
     scheduling = Scheduling(*plugins)
     scheduling.see(*(a_node(f"n{i}") for i in range(3)))
     scheduling.see(

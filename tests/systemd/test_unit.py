@@ -17,7 +17,7 @@ import pytest
 from asched.cli.errors import BadInput
 from asched.cli.main import JOURNAL_ENV
 from asched.config.file import load
-from asched.config.registry import Registry
+from asched.config.registry import PluginRegistry
 from asched.daemon.daemon import DRAIN_S, EVENT_FLUSH_S, SLOW_TURN_S
 from asched.daemon.telemetry.systemd import START_EXTENSION_S
 from tests.daemon.processes import NO_HEALTH
@@ -165,7 +165,7 @@ def test_the_command_line_is_one() -> None:
 
 
 def test_the_examples_are_right() -> None:
-    configuration = load(FOLDER / "asched.yaml", Registry.discover())
+    configuration = load(FOLDER / "asched.yaml", PluginRegistry.discover())
     assert [profile.scheduler_name for profile in configuration.profiles] == ["asched"]
     assert (configuration.warnings, configuration.faults) == ((), ())
     names = re.findall(r"^#?([A-Z_]+)=", (FOLDER / "asched.env").read_text(), re.M)

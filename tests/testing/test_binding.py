@@ -16,7 +16,7 @@ from asched.framework import (
     PreBindPlugin,
     Status,
 )
-from asched.testing import Asked, MemoryClient, claim, instance, pod, volume
+from asched.testing import MemoryClient, RecordedRequest, claim, instance, pod, volume
 
 
 class Waits(PreBindPlugin):
@@ -53,9 +53,9 @@ async def test_what_a_plugin_asks_is_kept() -> None:
     client = MemoryClient(Waits, CLUSTER)
     assert await instance(Waits).pre_bind(client, PodInfo(pod("p")), "n") is SUCCESS
     assert client.asked == [
-        Asked(Permission.READ_CLAIM, "default/data"),
-        Asked(Permission.READ_VOLUME, "v"),
-        Asked(Permission.ANNOTATE, "default/p", {"volume": "v"}),
+        RecordedRequest(Permission.READ_CLAIM, "default/data"),
+        RecordedRequest(Permission.READ_VOLUME, "v"),
+        RecordedRequest(Permission.ANNOTATE, "default/p", {"volume": "v"}),
     ]
 
 

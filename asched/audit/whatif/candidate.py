@@ -15,7 +15,7 @@ import msgspec
 from asched.audit.pods import AuditError
 from asched.audit.whatif.extraction import RecordedHistory
 from asched.audit.whatif.measures import to_place
-from asched.config.registry import Registry
+from asched.config.registry import PluginRegistry
 from asched.framework.interface import ExtensionPoint, Plugin
 from asched.framework.runtime.profile import (
     PluginWeight,
@@ -31,7 +31,7 @@ _ITEM: Final = re.compile(r"(?P<sign>[+-]?)(?P<name>[^\s=+-][^\s=]*)(?:=(?P<weig
 Points = Mapping[str, tuple[PluginWeight, ...]]
 
 
-class Action(Enum):
+class PluginChangeAction(Enum):
     ENABLE = "enable"
     DISABLE = "disable"
     WEIGH = "weigh"
@@ -40,7 +40,7 @@ class Action(Enum):
 class PluginChange(NamedTuple):
     """One item of ``--plugins``."""
 
-    action: Action
+    action: PluginChangeAction
     name: str
     weight: int = 1
 
@@ -64,7 +64,9 @@ def _parsed(item: str) -> PluginChange:
         )
     sign, name, weight = match["sign"], match["name"], match["weight"]
     if weight is None:
-        return PluginChange(Action.DISABLE if sign == "-" else Action.ENABLE, name)
+        return PluginChange(
+            PluginChangeAction.DISABLE if sign == "-" else PluginChangeAction.ENABLE, name
+        )
     if sign == "-":
         raise AuditError(f'--plugins: "{item}" disables a plugin and weighs it')
     if not (weight.isascii() and weight.isdigit() and 1 <= int(weight) <= MAX_WEIGHT):
@@ -72,11 +74,11 @@ def _parsed(item: str) -> PluginChange:
             f'--plugins: "{weight}" is no weight for {name}; it is a whole number from 1 to'
             f" {MAX_WEIGHT}"
         )
-    return PluginChange(Action.WEIGH, name, int(weight))
+    return PluginChange(PluginChangeAction.WEIGH, name, int(weight))
 
 
 def with_changes(
-    profiles: Iterable[ProfileSpec], changes: Iterable[PluginChange], registry: Registry
+    profiles: Iterable[ProfileSpec], changes: Iterable[PluginChange], registry: PluginRegistry
 ) -> tuple[ProfileSpec, ...]:
     """Every profile with the changes made in their order.
 
@@ -92,9 +94,9 @@ def with_changes(
     for change in wanted:
         plugin = _loaded(change.name, registry)
         enabled = any(change.name in spec.plugin_names for spec in specs)
-        if change.action is Action.DISABLE and not enabled:
+        if change.action is PluginChangeAction.DISABLE and not enabled:
             raise AuditError(f"--plugins: -{change.name}: no profile has it enabled")
-        if change.action is Action.WEIGH and not ExtensionPoint.SCORE.served_by(plugin):
+        if change.action is PluginChangeAction.WEIGH and not ExtensionPoint.SCORE.served_by(plugin):
             raise AuditError(f"--plugins: plugin {change.name} does not score: it has no weight")
         specs = tuple(_changed(spec, change, plugin, registry) for spec in specs)
     for spec in specs:
@@ -102,7 +104,7 @@ def with_changes(
     return specs
 
 
-def _loaded(name: str, registry: Registry) -> type[Plugin]:
+def _loaded(name: str, registry: PluginRegistry) -> type[Plugin]:
     try:
         return registry.load(name)
     except ProfileError as error:
@@ -110,14 +112,14 @@ def _loaded(name: str, registry: Registry) -> type[Plugin]:
 
 
 def _changed(
-    spec: ProfileSpec, change: PluginChange, plugin: type[Plugin], registry: Registry
+    spec: ProfileSpec, change: PluginChange, plugin: type[Plugin], registry: PluginRegistry
 ) -> ProfileSpec:
     match change.action:
-        case Action.DISABLE:
+        case PluginChangeAction.DISABLE:
             points = _without(spec.points, change.name)
-        case Action.ENABLE:
+        case PluginChangeAction.ENABLE:
             points = _with(spec.points, plugin)
-        case Action.WEIGH:
+        case PluginChangeAction.WEIGH:
             points = _weighed(spec.points, change)
     return _consistent(msgspec.structs.replace(spec, points=points), plugin, registry)
 
@@ -150,7 +152,7 @@ def _weighed(points: Points, change: PluginChange) -> dict[str, tuple[PluginWeig
     return {**points, field: new}
 
 
-def _consistent(spec: ProfileSpec, plugin: type[Plugin], registry: Registry) -> ProfileSpec:
+def _consistent(spec: ProfileSpec, plugin: type[Plugin], registry: PluginRegistry) -> ProfileSpec:
     """Arguments and origins of just the plugins that are enabled."""
     names = spec.plugin_names
     arguments = {name: args for name, args in spec.arguments.items() if name in names}
@@ -191,7 +193,7 @@ def candidate_scheduler(
     history: RecordedHistory,
     configured: Scheduler | None,
     changes: Iterable[PluginChange],
-    registry: Registry,
+    registry: PluginRegistry,
     name: str,
 ) -> Scheduler:
     """The configured scheduler, or else the recorded one, with the changes; seed and pace are those

@@ -179,7 +179,7 @@ NONE: Final = "–"
 Number = int | float
 
 
-class Row(NamedTuple):
+class ReportRow(NamedTuple):
     """One figure of every run, as text."""
 
     label: str
@@ -216,10 +216,10 @@ _TIME: Final = _Unit(duration, lambda s: ("+" if s > 0 else "") + duration(s))
 _SHARE: Final = _Unit(lambda s: f"{s:.1%}", lambda s: f"{s * 100:+.1f} points")
 
 
-def figure_rows(runs: Sequence[Figures]) -> list[Row]:
+def figure_rows(runs: Sequence[Figures]) -> list[ReportRow]:
     """The rows for these runs, in their order; the change is that between the first two."""
     return [
-        Row(
+        ReportRow(
             label, tuple(NONE if v is None else unit.text(v) for v in values), _change(unit, values)
         )
         for label, unit, values in _figures(runs)

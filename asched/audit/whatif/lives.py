@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from asched.model.pod import POD_SCHEDULED, Pod, PodStatus
-from asched.simulator.history import End, PodCreated, PodDeleted, PodRun, Stint
+from asched.simulator.history import End, NodeStay, PodCreated, PodDeleted, PodRun
 
 DAEMON_SET = "DaemonSet"
 """Its pods belong to their node: none is made elsewhere when that goes."""
@@ -39,7 +39,7 @@ class RecordedLife:
         self.created_ns = created_ns
         self.given = bool(node)
         """It is where it is by no decision that is to be made again."""
-        self.stints: list[Stint] = []
+        self.stints: list[NodeStay] = []
         self._open: dict[str, int] = {}
         self._evictions: set[str] = set()
         self.attempts = 0
@@ -77,7 +77,7 @@ class RecordedLife:
 
     def assign(self, uid: str, node: str, at_ns: int) -> None:
         self._open[uid] = len(self.stints)
-        self.stints.append(Stint(node, at_ns))
+        self.stints.append(NodeStay(node, at_ns))
 
     def bind(self, uid: str, at_ns: int) -> None:
         index = self._open[uid]

@@ -9,9 +9,9 @@ from typing import Final, NamedTuple
 import msgspec
 import numpy as np
 
-from asched.audit.whatif.occupancy import Steps, Workload, mean, occupancy, percentile
+from asched.audit.whatif.occupancy import RecordedWorkload, Steps, mean, occupancy, percentile
 from asched.audit.whatif.spread import SpreadViolations, spread_violations
-from asched.simulator.history import End, PodRun, Run, Stint
+from asched.simulator.history import End, NodeStay, PodRun, Run
 
 NS_PER_S: Final = 1_000_000_000
 
@@ -104,7 +104,7 @@ class MeasuredRun(NamedTuple):
     fragmentation: dict[str, Steps]
 
 
-def measured(run: Run, workload: Workload) -> MeasuredRun:
+def measured(run: Run, workload: RecordedWorkload) -> MeasuredRun:
     """Measure a run. ``workload`` says what a typical pod asks for, which fragmentation depends on:
     runs are comparable under the same one."""
     pods = to_place(run)
@@ -171,7 +171,7 @@ def pending_spans(pod: PodRun, end_ns: int) -> list[Span]:
     return spans
 
 
-def _bound(stints: Iterable[Stint]) -> Iterable[Stint]:
+def _bound(stints: Iterable[NodeStay]) -> Iterable[NodeStay]:
     return (stint for stint in stints if stint.bound_ns is not None)
 
 

@@ -123,7 +123,7 @@ MOST_KINDS: Final = 100
 Rows: TypeAlias = NDArray[np.intp]
 
 
-class Workload(NamedTuple):
+class RecordedWorkload(NamedTuple):
     """What a typical pod asks for: kinds of pods, told apart by their requests, and how frequent
     each is."""
 
@@ -140,7 +140,7 @@ class Workload(NamedTuple):
         return self.resources[:-1]
 
 
-def workload_of(pods: Iterable[PodRun]) -> Workload:
+def workload_of(pods: Iterable[PodRun]) -> RecordedWorkload:
     """The workload that a history puts to a scheduler: its pods but for those that came placed, if
     there are others."""
     every = [(_key(shape_of(run.pod).requests), run.pod.spec.node_name) for run in pods]
@@ -155,7 +155,7 @@ def workload_of(pods: Iterable[PodRun]) -> Workload:
     counts = np.array([count for _, count in frequent], np.float64)[:, None] * (asks > 0)
     totals = counts.sum(axis=0)
     weights = np.divide(counts, totals, out=np.zeros_like(counts), where=totals > 0)
-    return Workload(resources, asks, weights)
+    return RecordedWorkload(resources, asks, weights)
 
 
 def _key(requests: Amounts) -> tuple[tuple[str, int], ...]:
@@ -190,7 +190,7 @@ class _Change(NamedTuple):
     asked: Int64s | None
 
 
-def occupancy(run: Run, workload: Workload) -> Occupancy:
+def occupancy(run: Run, workload: RecordedWorkload) -> Occupancy:
     """How full and how fragmented the cluster was, for as long as the run lasts."""
     names = sorted({span.node.name for span in run.nodes})
     books = _Books(len(names), workload)
@@ -204,7 +204,7 @@ def occupancy(run: Run, workload: Workload) -> Occupancy:
     return books.occupancy(run.end_ns)
 
 
-def _changes(run: Run, workload: Workload, names: Sequence[str]) -> Iterator[_Change]:
+def _changes(run: Run, workload: RecordedWorkload, names: Sequence[str]) -> Iterator[_Change]:
     rows = {name: row for row, name in enumerate(names)}
     for span in run.nodes:
         yield _Change(span.from_ns, 1, rows[span.node.name], span.node, None)
@@ -228,7 +228,7 @@ def _amounts(found: Amounts, resources: Sequence[str]) -> Int64s:
 class _Books:
     """Who has how much, moved on change by change; and the sums at each time."""
 
-    def __init__(self, nodes: int, workload: Workload) -> None:
+    def __init__(self, nodes: int, workload: RecordedWorkload) -> None:
         self._workload = workload
         shape = (nodes, len(workload.resources))
         self._allocatable = np.zeros(shape, np.int64)

@@ -8,10 +8,10 @@ import numpy as np
 
 from asched.batch.corrections import Correction
 from asched.batch.open_session import OpenSession
-from asched.batch.priority_queue import Line
+from asched.batch.priority_queue import SessionQueue
 from asched.batch.refusals import capability_message, refusal_message
 from asched.batch.statement import BatchStatement, Misplaced
-from asched.batch.trace import Placement
+from asched.batch.trace import TracedPlacement
 from asched.framework.resource_vector import EXACT, TOLERANT, ResourceVector
 from asched.framework.session_objects import Job, Queue, Task, TaskStatus
 from asched.framework.session_plugins import Action, Session
@@ -48,7 +48,7 @@ class Allocation:
             waiting.setdefault(job.queue, []).append(job)
         self._queues = session.line(session.queue_order, entries)
         self._jobs = {name: session.line(session.job_order, jobs) for name, jobs in waiting.items()}
-        self._tasks: dict[str, Line[Task]] = {}
+        self._tasks: dict[str, SessionQueue[Task]] = {}
 
     def run(self) -> None:
         session = self._session
@@ -69,7 +69,7 @@ class Allocation:
                 jobs.push(job)
             self._queues.push(queue)
 
-    def _explain_overuse(self, queue: Queue, jobs: Line[Job]) -> None:
+    def _explain_overuse(self, queue: Queue, jobs: SessionQueue[Job]) -> None:
         """To the jobs that will not be served any more."""
         why = self._session.tiers.why_overused(queue)
         while jobs:
@@ -77,7 +77,7 @@ class Allocation:
             if why and job.count(TaskStatus.PENDING):
                 self._session.fit_messages.setdefault(job.id, why)
 
-    def _tasks_of(self, job: Job) -> Line[Task]:
+    def _tasks_of(self, job: Job) -> SessionQueue[Task]:
         tasks = self._tasks.get(job.id)
         if tasks is None:
             pending = job.with_status(TaskStatus.PENDING)
@@ -133,7 +133,7 @@ class Allocation:
             by_node = session.by_node(rows, scores)
             most = max(by_node.values())
             best = sorted(node for node, score in by_node.items() if score == most)
-            self._trace.decide(task, Placement(by_node, tuple(best), names[row]))
+            self._trace.decide(task, TracedPlacement(by_node, tuple(best), names[row]))
         now = bool(fits_idle[row])
         if not now:
             self._note_delta(job, task, row)

@@ -8,10 +8,10 @@ from typing import ClassVar
 
 import numpy as np
 
-from asched.batch.actions.victims import Hunt, VictimSearcher, anyone
+from asched.batch.actions.victims import VictimSearch, VictimSelector, anyone
 from asched.batch.corrections import Correction
 from asched.batch.open_session import OpenSession
-from asched.batch.priority_queue import Line
+from asched.batch.priority_queue import SessionQueue
 from asched.batch.statement import BatchStatement, Misplaced
 from asched.framework.pod_info import PodShape
 from asched.framework.session_objects import Job, Task, TaskStatus
@@ -36,7 +36,7 @@ class PreemptionRound:
     def __init__(self, session: OpenSession) -> None:
         self._session = session
         self._trace = session.trace
-        self._searcher = VictimSearcher(session)
+        self._searcher = VictimSelector(session)
         self._uses_room = session.corrects(Correction.ROOM_BEFORE_VICTIMS)
         self._upwards = session.corrects(Correction.PREEMPT_UPWARDS)
         self._queues = dict.fromkeys(job.queue for job in session.jobs.values())
@@ -60,7 +60,7 @@ class PreemptionRound:
             self._tasks = self._lines()
             self._serve_within()
 
-    def _lines(self) -> dict[str, Line[Task]]:
+    def _lines(self) -> dict[str, SessionQueue[Task]]:
         """The pending tasks of each job, in order."""
         session = self._session
         return {
@@ -123,13 +123,13 @@ class PreemptionRound:
     def _may_replace(self, task: Task, other: Task) -> bool:
         return not self._upwards or task.priority > other.priority
 
-    def _hunt(self, of_job: Callable[[Job], bool], of_task: Callable[[Task], bool]) -> Hunt:
+    def _hunt(self, of_job: Callable[[Job], bool], of_task: Callable[[Task], bool]) -> VictimSearch:
         tiers = self._session.tiers
-        return Hunt(of_job, of_task, tiers.may_lose_to_preemptor, tiers.preemptable)
+        return VictimSearch(of_job, of_task, tiers.may_lose_to_preemptor, tiers.preemptable)
 
     # -- one task -----------------------------------------------------------------------------
 
-    def _preempt(self, task: Task, statement: BatchStatement, hunt: Hunt) -> bool:
+    def _preempt(self, task: Task, statement: BatchStatement, hunt: VictimSearch) -> bool:
         """Whether the task got a place, by evicting or because there was room after all."""
         session = self._session
         rows = np.flatnonzero(session.feasible(task))

@@ -7,12 +7,12 @@ from typing import ClassVar
 
 import numpy as np
 
-from asched.batch.actions.victims import Hunt, VictimSearcher, anyone
+from asched.batch.actions.victims import VictimSearch, VictimSelector, anyone
 from asched.batch.corrections import Correction
 from asched.batch.open_session import OpenSession
-from asched.batch.priority_queue import Line
+from asched.batch.priority_queue import SessionQueue
 from asched.batch.statement import BatchStatement, Misplaced
-from asched.batch.trace import Preemption, VictimSearch
+from asched.batch.trace import TracedPreemption, TracedVictimSearch
 from asched.framework.session_objects import Job, Queue, Task, TaskStatus
 from asched.framework.session_plugins import Action, Session
 from asched.framework.sessions import EvictionReason
@@ -34,7 +34,7 @@ class ReclaimRound:
     def __init__(self, session: OpenSession) -> None:
         self._session = session
         self._trace = session.trace
-        self._searcher = VictimSearcher(session)
+        self._searcher = VictimSelector(session)
         self._for_gangs = session.corrects(Correction.RECLAIM_FOR_GANGS)
         self._uses_room = session.corrects(Correction.ROOM_BEFORE_VICTIMS)
         queues = dict.fromkeys(job.queue for job in session.jobs.values())
@@ -48,7 +48,7 @@ class ReclaimRound:
         self._jobs = {
             queue: session.line(session.job_order, jobs) for queue, jobs in by_queue.items()
         }
-        self._tasks: dict[str, Line[Task]] = {
+        self._tasks: dict[str, SessionQueue[Task]] = {
             job.id: session.line(session.task_order, job.with_status(TaskStatus.PENDING))
             for jobs in by_queue.values()
             for job in jobs
@@ -70,9 +70,9 @@ class ReclaimRound:
             if again:
                 self._queues.push(queue)
 
-    def _hunt(self, job: Job) -> Hunt:
+    def _hunt(self, job: Job) -> VictimSearch:
         tiers = self._session.tiers
-        return Hunt(
+        return VictimSearch(
             lambda other: other.queue != job.queue,
             anyone,
             tiers.may_lose_to_reclaimer,
@@ -90,7 +90,7 @@ class ReclaimRound:
         task = tasks.pop()
         self._session.try_task(task)
         hunt = self._hunt(job)
-        searches: dict[str, VictimSearch] = {}
+        searches: dict[str, TracedVictimSearch] = {}
         assigned = False
         rows = np.flatnonzero(session.feasible(task))
         for row in session.shuffled(rows, f"reclaim/{task.uid}").tolist():
@@ -102,7 +102,7 @@ class ReclaimRound:
                 self._pipeline_at_once(task, row)
                 assigned = True
                 break
-        self._trace.decide(task, Preemption({}, (), searches))
+        self._trace.decide(task, TracedPreemption({}, (), searches))
         return assigned
 
     def _pipeline_at_once(self, task: Task, row: int) -> None:

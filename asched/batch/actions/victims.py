@@ -10,14 +10,14 @@ import numpy as np
 from asched.batch.corrections import Correction
 from asched.batch.open_session import OpenSession
 from asched.batch.statement import BatchStatement, Misplaced
-from asched.batch.trace import Preemption, VictimSearch, keys
+from asched.batch.trace import TracedPreemption, TracedVictimSearch, keys
 from asched.framework.nodes import Int64Column, RowArray
 from asched.framework.pod_info import PodInfo
 from asched.framework.resource_vector import ResourceVector
 from asched.framework.session_objects import Job, Task, TaskStatus
 
 
-class Hunt(NamedTuple):
+class VictimSearch(NamedTuple):
     """Whose tasks an action may look at, and who decides about them."""
 
     of_job: Callable[[Job], bool]
@@ -32,7 +32,7 @@ def anyone(task: Task) -> bool:
     return True
 
 
-class VictimSearcher:
+class VictimSelector:
     """Finds who has to go from a node so that a task can come."""
 
     def __init__(self, session: OpenSession) -> None:
@@ -50,7 +50,7 @@ class VictimSearcher:
                 self._rows_of[job.id] = np.array(sorted(rows), np.intp)
 
     def best_first(
-        self, task: Task, rows: RowArray, scores: Int64Column, hunt: Hunt
+        self, task: Task, rows: RowArray, scores: Int64Column, hunt: VictimSearch
     ) -> Iterator[int]:
         """Where to look, by score, and of equal ones the name that sorts last first."""
         worth = self._promising(task, rows, hunt)
@@ -62,7 +62,7 @@ class VictimSearcher:
         yield int(worth[order.argmax()])
         yield from worth[np.argsort(-order)[1:]].tolist()
 
-    def _promising(self, task: Task, rows: RowArray, hunt: Hunt) -> RowArray:
+    def _promising(self, task: Task, rows: RowArray, hunt: VictimSearch) -> RowArray:
         """Those of the rows where a victim may be found at all. Of kube-batch all: it looks at each."""
         if not self._all_consent:
             return rows
@@ -74,14 +74,14 @@ class VictimSearcher:
         return rows[promising[rows]]
 
     def search(
-        self, task: Task, row: int, hunt: Hunt, *, with_room: bool
-    ) -> tuple[list[Task], VictimSearch]:
+        self, task: Task, row: int, hunt: VictimSearch, *, with_room: bool
+    ) -> tuple[list[Task], TracedVictimSearch]:
         """(The victims in the order in which they go, enough of them for the task; none where all
         of them would not be enough) and what to say of it. ``with_room``: what is there, or will be,
         counts as well."""
         candidates = self._candidates(row, hunt)
         allowed = hunt.judge(task, candidates)
-        found = VictimSearch(keys(candidates), keys(allowed))
+        found = TracedVictimSearch(keys(candidates), keys(allowed))
         room = self._room(row) if with_room else ResourceVector()
         return self._enough(task, room, allowed), found
 
@@ -90,7 +90,7 @@ class VictimSearcher:
         task: Task,
         rows: RowArray,
         scores: Int64Column,
-        hunt: Hunt,
+        hunt: VictimSearch,
         evict: Callable[[int, list[Task]], None],
         *,
         with_room: bool,
@@ -98,7 +98,7 @@ class VictimSearcher:
         """Have ``evict`` make room for the task where victims are found first, best node first, and
         trace where it was looked. Returns whether there were any."""
         session, names = self._session, self._session.node_books.names
-        searches: dict[str, VictimSearch] = {}
+        searches: dict[str, TracedVictimSearch] = {}
         found = False
         order: Iterable[int] = self.best_first(task, rows, scores, hunt)
         if session.trace.wanted:
@@ -113,7 +113,7 @@ class VictimSearcher:
         if session.trace.wanted:
             by_node = session.by_node(rows, scores)
             session.trace.decide(
-                task, Preemption(by_node, tuple(names[row] for row in order), searches)
+                task, TracedPreemption(by_node, tuple(names[row] for row in order), searches)
             )
         return found
 
@@ -133,7 +133,7 @@ class VictimSearcher:
     def _covers(self, task: Task, room: ResourceVector) -> bool:
         return task.init_request.less_equal(room, self._session.node_books.tolerance)
 
-    def _candidates(self, row: int, hunt: Hunt) -> list[Task]:
+    def _candidates(self, row: int, hunt: VictimSearch) -> list[Task]:
         """The running tasks on the node that may be looked at; who is least important first."""
         jobs = self._session.jobs
         running = [

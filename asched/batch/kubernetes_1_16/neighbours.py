@@ -44,7 +44,7 @@ def same_domain(nodes: Nodes, key: str, row: int) -> BoolColumn:
     return same
 
 
-class Neighbours:
+class LegacyAffinityPredicate:
     """The predicate ``MatchInterPodAffinity``."""
 
     def __init__(self, nodes: Nodes, books: SessionNodes, jobs: Iterable[Job]) -> None:
@@ -110,7 +110,7 @@ class Neighbours:
         return near, anybody
 
 
-class NeighbourScores:
+class LegacyAffinityPriority:
     """The priority ``InterPodAffinityPriority``."""
 
     def __init__(self, nodes: Nodes, books: SessionNodes, jobs: Iterable[Job]) -> None:

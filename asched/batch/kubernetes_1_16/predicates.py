@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 
-from asched.batch.kubernetes_1_16.neighbours import Neighbours
+from asched.batch.kubernetes_1_16.neighbours import LegacyAffinityPredicate
 from asched.batch.nodes import SessionNodes, condition, is_usable, where
 from asched.batch.session_handle import SessionHandle
 from asched.framework.cycle_state import CycleState
@@ -18,7 +18,7 @@ from asched.framework.interface import FilterAllPlugin
 from asched.framework.nodes import BoolColumn, Nodes
 from asched.framework.pod_info import PodInfo, PodShape
 from asched.framework.session_objects import Job, Task
-from asched.plugins.node_affinity import NodeAffinity, NodeAffinityArgs
+from asched.plugins.node_affinity import NodeAffinityArgs, NodeAffinityPlugin
 from asched.plugins.taint_toleration import TaintToleration
 from asched.state.node_columns import ports_collide
 
@@ -30,7 +30,7 @@ _MEMORY_PRESSURE = "predicate.MemoryPressureEnable"
 _TRUE = frozenset({"1", "t", "T", "TRUE", "true", "True"})
 
 
-class Predicates:
+class LegacyPredicates:
     """The predicates of one session."""
 
     def __init__(
@@ -43,9 +43,9 @@ class Predicates:
     ) -> None:
         self._nodes = nodes
         self._books = books
-        self._neighbours = Neighbours(nodes, books, jobs)
+        self._neighbours = LegacyAffinityPredicate(nodes, books, jobs)
         self._selecting: tuple[FilterAllPlugin, ...] = (
-            NodeAffinity(NodeAffinityArgs(), handle),
+            NodeAffinityPlugin(NodeAffinityArgs(), handle),
             TaintToleration(None, handle),
         )
         self._of_shape: dict[PodShape, list[tuple[str, BoolColumn]]] = {}

@@ -7,7 +7,7 @@ from typing import Protocol
 
 import numpy as np
 
-from asched.batch.kubernetes_1_16.neighbours import MAX_PRIORITY, NeighbourScores
+from asched.batch.kubernetes_1_16.neighbours import MAX_PRIORITY, LegacyAffinityPriority
 from asched.batch.nodes import FloatColumn, SessionNodes
 from asched.framework.node_matching import term_matches
 from asched.framework.nodes import Int64Column, Nodes, RowArray
@@ -31,7 +31,7 @@ def nonzero_request(pod: Pod) -> tuple[float, float]:
     return cpu, memory
 
 
-class Weights(Protocol):
+class PriorityWeights(Protocol):
     """What each prioritiser counts."""
 
     @property
@@ -64,12 +64,12 @@ class Priorities:
     """The prioritisers of one session."""
 
     def __init__(
-        self, nodes: Nodes, books: SessionNodes, jobs: Iterable[Job], weights: Weights
+        self, nodes: Nodes, books: SessionNodes, jobs: Iterable[Job], weights: PriorityWeights
     ) -> None:
         self._nodes = nodes
         self._books = books
         self._weights = weights
-        self._neighbours = NeighbourScores(nodes, books, jobs)
+        self._neighbours = LegacyAffinityPriority(nodes, books, jobs)
         self._requests: dict[PodShape, tuple[float, float]] = {}
         self._boards: dict[PodShape, _Board] = {}
         self._cpu: FloatColumn = np.zeros(nodes.size)

@@ -30,7 +30,7 @@ class TooFewTasks(NamedTuple):
     message: str
 
 
-class Gang(
+class GangSessionPlugin(
     JobOrderPlugin,
     JobReadyPlugin,
     JobPipelinedPlugin,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import ClassVar, Protocol
 
-from asched.batch.built_in_plugins import BuiltInScores, Weights
+from asched.batch.built_in_plugins import BuiltInScores, BuiltInWeights
 from asched.batch.corrections import Correction
 from asched.batch.kubernetes_1_16.priorities import Priorities
 from asched.batch.open_session import OpenSession
@@ -27,7 +27,7 @@ class NodeOrder(NodeOrderPlugin):
     def on_open(self, session: Session) -> None:
         super().on_open(session)
         assert isinstance(session, OpenSession)
-        weights = Weights.of(self.arguments)
+        weights = BuiltInWeights.of(self.arguments)
         self._form: _Form
         if session.corrects(Correction.REAL_PLACES):
             self._form = BuiltInScores(session.handle, session.table, weights)

@@ -7,7 +7,7 @@ from typing import ClassVar, Protocol
 
 from asched.batch.built_in_plugins import BuiltInPredicates
 from asched.batch.corrections import Correction
-from asched.batch.kubernetes_1_16.predicates import Predicates as Predicates116
+from asched.batch.kubernetes_1_16.predicates import LegacyPredicates as Predicates116
 from asched.batch.open_session import OpenSession
 from asched.framework.nodes import BoolColumn
 from asched.framework.session_objects import Task
@@ -20,7 +20,7 @@ class _Form(Protocol):
     def refusals(self, task: Task) -> Mapping[str, int]: ...
 
 
-class Predicates(PredicatePlugin):
+class PredicatesSessionPlugin(PredicatePlugin):
     """The filters of asched's pod-by-pod profiles that do not look at room; in compatibility mode
     those of Kubernetes 1.16. Arguments ``predicate.MemoryPressureEnable``, ``DiskPressureEnable``
     and ``PIDPressureEnable`` turn nodes under such pressure away."""

@@ -21,14 +21,14 @@ import typer
 from anyio.abc import Process
 from anyio.streams.text import TextReceiveStream
 
-from asched.cli.demo.progress import Tally, standing, utilisation
-from asched.cli.demo.view import Outcome, View, next_commands, open_view, print_summary
-from asched.cli.demo.workload import MIN_NODES, Loader, Workload, build, most_pods
+from asched.cli.demo.progress import JournalCounts, standing, utilisation
+from asched.cli.demo.view import DemoResult, View, next_commands, open_view, print_summary
+from asched.cli.demo.workload import MIN_NODES, DemoWorkload, Loader, build, most_pods
 from asched.cli.errors import BadInput, CommandError, as_command_error
 from asched.cli.main import command_app
 from asched.cli.options import read_configuration
 from asched.config.file import Configuration
-from asched.config.registry import Registry
+from asched.config.registry import PluginRegistry
 from asched.config.settings import LogLevel, LogSettings
 from asched.daemon.daemon import Daemon, running_daemon
 from asched.daemon.telemetry.logs import configure_logs
@@ -157,7 +157,7 @@ def demo(
         raise BadInput(f"asched: {journal} exists; the demo writes a new journal")
     if journal is not None and not journal.parent.is_dir():
         raise BadInput(f"asched: cannot write a journal in {journal.parent}: it is no folder")
-    registry = Registry.discover()
+    registry = PluginRegistry.discover()
     configuration = _configuration(config, registry)
     folder = Path(tempfile.mkdtemp(prefix="asched-demo-"))
     path = (journal or folder / "journal.db").absolute()
@@ -174,7 +174,7 @@ def demo(
     raise typer.Exit(0 if succeeded else 1)
 
 
-async def _demo(options: Options, configuration: Configuration, registry: Registry) -> bool:
+async def _demo(options: Options, configuration: Configuration, registry: PluginRegistry) -> bool:
     name = configuration.profiles[0].scheduler_name
     workload = build(options.nodes, options.pods, options.over_s, options.seed, name)
     _announce(options, workload)
@@ -186,7 +186,7 @@ async def _demo(options: Options, configuration: Configuration, registry: Regist
     return outcome.succeeded
 
 
-def _configuration(config: Path | None, registry: Registry) -> Configuration:
+def _configuration(config: Path | None, registry: PluginRegistry) -> Configuration:
     """Raises BadInput with a line for each mistake."""
     configuration = read_configuration(config, registry)
     for line in (*configuration.warnings, *configuration.faults):
@@ -196,7 +196,7 @@ def _configuration(config: Path | None, registry: Registry) -> Configuration:
     return configuration
 
 
-def _announce(options: Options, workload: Workload) -> None:
+def _announce(options: Options, workload: DemoWorkload) -> None:
     reasons = sorted(set(workload.hopeless.values()))
     late = sum(pool.count for pool in workload.pools if pool.late)
     print(f"{options.nodes} nodes, {late} more to join; {options.pods} pods that can run, arriving")
@@ -209,10 +209,10 @@ def _announce(options: Options, workload: Workload) -> None:
 async def _run(
     options: Options,
     configuration: Configuration,
-    registry: Registry,
-    workload: Workload,
+    registry: PluginRegistry,
+    workload: DemoWorkload,
     kubeconfigs: Kubeconfigs,
-) -> Outcome:
+) -> DemoResult:
     _log_warnings()
     async with (
         connect(kubeconfigs.admin) as admin,
@@ -223,7 +223,7 @@ async def _run(
         await loader.prepare()
         async with running_daemon(configuration, registry, client, store) as daemon:
             await daemon.engine.synced.wait()
-            tally = Tally(workload.feasible)
+            tally = JournalCounts(workload.feasible)
             with open_view() as view:
                 # Again, because a live view takes what goes to stderr and puts it above itself.
                 _log_warnings()
@@ -244,7 +244,7 @@ async def _until_settled(
     options: Options,
     loader: Loader,
     daemon: Daemon,
-    tally: Tally,
+    tally: JournalCounts,
     store: JournalStore,
     view: View,
 ) -> None:
@@ -265,7 +265,7 @@ async def _until_settled(
                 return
 
 
-def _settled(workload: Workload, tally: Tally, state: ClusterState) -> bool:
+def _settled(workload: DemoWorkload, tally: JournalCounts, state: ClusterState) -> bool:
     return not tally.unbound and workload.hopeless.keys() <= _pending(state).keys()
 
 
@@ -279,11 +279,13 @@ def _pending(state: ClusterState) -> dict[str, str]:
     return said
 
 
-def _outcome(options: Options, workload: Workload, tally: Tally, state: ClusterState) -> Outcome:
-    return Outcome(workload, tally, utilisation(state), _pending(state), options.journal)
+def _outcome(
+    options: Options, workload: DemoWorkload, tally: JournalCounts, state: ClusterState
+) -> DemoResult:
+    return DemoResult(workload, tally, utilisation(state), _pending(state), options.journal)
 
 
-def _point_further(outcome: Outcome, kubeconfig: Path | None) -> None:
+def _point_further(outcome: DemoResult, kubeconfig: Path | None) -> None:
     print("Look further:")
     for line in next_commands(outcome, kubeconfig):
         print(f"  {line}")
@@ -292,7 +294,7 @@ def _point_further(outcome: Outcome, kubeconfig: Path | None) -> None:
     sys.stdout.flush()
 
 
-async def _stay(outcome: Outcome, kubeconfigs: Kubeconfigs) -> None:
+async def _stay(outcome: DemoResult, kubeconfigs: Kubeconfigs) -> None:
     with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
         # Only now, so that whoever does what it says is heard.
         _point_further(outcome, kubeconfigs.admin)

@@ -31,7 +31,7 @@ NS_PER_S: Final = 1_000_000_000
 _LATEST: Final = 6
 
 
-class Tally:
+class JournalCounts:
     """Counts and times, kept up to date by reading on in the journal.
 
     Times are those of the engine's turns: when a pod was seen, and when the confirmation of its
@@ -150,7 +150,7 @@ _GI: Final = 1 << 30
 _NOT_TRIED: Final = "not tried yet"
 
 
-class Use(NamedTuple):
+class NodeUtilization(NamedTuple):
     """How much of a resource the pods on nodes request, in whole cores, GiB or pieces."""
 
     resource: str
@@ -170,7 +170,7 @@ class Reason(NamedTuple):
 
 
 @dataclass(frozen=True)
-class Standing:
+class DemoStatus:
     elapsed_s: float
     total: int
     """Pods that will be created."""
@@ -186,17 +186,22 @@ class Standing:
     unschedulable: int
     gated: int
     in_flight: int
-    use: tuple[Use, ...]
+    use: tuple[NodeUtilization, ...]
     reasons: tuple[Reason, ...]
     latest: tuple[str, ...]
     notices: tuple[str, ...]
 
 
 def standing(
-    elapsed_s: float, total: int, feasible: int, loading: Loading, tally: Tally, state: ClusterState
-) -> Standing:
+    elapsed_s: float,
+    total: int,
+    feasible: int,
+    loading: Loading,
+    tally: JournalCounts,
+    state: ClusterState,
+) -> DemoStatus:
     queue = state.queue
-    return Standing(
+    return DemoStatus(
         elapsed_s=elapsed_s,
         total=total,
         feasible=feasible,
@@ -216,7 +221,7 @@ def standing(
     )
 
 
-def utilisation(state: ClusterState) -> tuple[Use, ...]:
+def utilisation(state: ClusterState) -> tuple[NodeUtilization, ...]:
     """Requested and allocatable of all nodes together."""
     table = state.nodes
     found = []
@@ -226,7 +231,9 @@ def utilisation(state: ClusterState) -> tuple[Use, ...]:
         else:
             requested, allocatable = table.requested(resource), table.allocatable(resource)
         unit = {CPU: _MILLI, MEMORY: _GI}.get(resource, 1)
-        found.append(Use(resource, int(requested.sum()) / unit, int(allocatable.sum()) / unit))
+        found.append(
+            NodeUtilization(resource, int(requested.sum()) / unit, int(allocatable.sum()) / unit)
+        )
     return tuple(found)
 
 

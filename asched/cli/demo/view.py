@@ -22,8 +22,8 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from asched.cli.demo.progress import Standing, Tally, Use
-from asched.cli.demo.workload import Workload
+from asched.cli.demo.progress import DemoStatus, JournalCounts, NodeUtilization
+from asched.cli.demo.workload import DemoWorkload
 from asched.cli.output import print_table
 from asched.model.requests import CPU, MEMORY
 
@@ -34,7 +34,7 @@ _LINE_EVERY_S: Final = 1.0
 
 
 class View(Protocol):
-    def show(self, standing: Standing) -> None: ...
+    def show(self, standing: DemoStatus) -> None: ...
 
 
 class LineView:
@@ -44,7 +44,7 @@ class LineView:
         self._next_s = 0.0
         self._noticed = 0
 
-    def show(self, standing: Standing) -> None:
+    def show(self, standing: DemoStatus) -> None:
         for notice in standing.notices[self._noticed :]:
             print(f"{standing.elapsed_s:6.1f} s  {notice}", flush=True)
         self._noticed = len(standing.notices)
@@ -67,7 +67,7 @@ class LiveView:
     def __init__(self, live: Live) -> None:
         self._live = live
 
-    def show(self, standing: Standing) -> None:
+    def show(self, standing: DemoStatus) -> None:
         self._live.update(picture(standing), refresh=True)
 
 
@@ -82,7 +82,7 @@ def open_view() -> Iterator[View]:
         yield LiveView(live)
 
 
-def picture(standing: Standing) -> RenderableType:
+def picture(standing: DemoStatus) -> RenderableType:
     """All of the standing at a glance."""
     parts: list[RenderableType] = [_progress(standing), _queues(standing), _use(standing.use)]
     if standing.reasons:
@@ -92,7 +92,7 @@ def picture(standing: Standing) -> RenderableType:
     return Panel(Group(*parts), title=title, title_align="left", border_style="dim")
 
 
-def _progress(standing: Standing) -> Table:
+def _progress(standing: DemoStatus) -> Table:
     grid = Table.grid(padding=(0, 2))
     for name, done, total in (
         ("created", standing.created, standing.total),
@@ -103,7 +103,7 @@ def _progress(standing: Standing) -> Table:
     return grid
 
 
-def _queues(standing: Standing) -> Text:
+def _queues(standing: DemoStatus) -> Text:
     text = Text("\n")
     for name, value in (
         ("pods/s", standing.recent_per_s),
@@ -120,7 +120,7 @@ def _queues(standing: Standing) -> Text:
     return text
 
 
-def _use(uses: tuple[Use, ...]) -> Table:
+def _use(uses: tuple[NodeUtilization, ...]) -> Table:
     grid = Table.grid(padding=(0, 2))
     for use in uses:
         bar = ProgressBar(total=1.0, completed=use.part, width=_BAR_WIDTH)
@@ -128,13 +128,13 @@ def _use(uses: tuple[Use, ...]) -> Table:
     return grid
 
 
-def describe(use: Use) -> str:
+def describe(use: NodeUtilization) -> str:
     """Such as ``1204 of 3200 cores``."""
     unit = {CPU: " cores", MEMORY: " GiB"}.get(use.resource, "")
     return f"{use.requested:.0f} of {use.allocatable:.0f}{unit}"
 
 
-def _reasons(standing: Standing) -> Group:
+def _reasons(standing: DemoStatus) -> Group:
     lines: list[RenderableType] = [Text("\npending because", style="dim")]
     lines += [_line(f"{reason.pods:5}  {reason.text}") for reason in standing.reasons[:_REASONS]]
     rest = standing.reasons[_REASONS:]
@@ -143,7 +143,7 @@ def _reasons(standing: Standing) -> Group:
     return Group(*lines)
 
 
-def _latest(standing: Standing) -> Group:
+def _latest(standing: DemoStatus) -> Group:
     lines: list[RenderableType] = [Text("\nlatest", style="dim")]
     lines += [_line(f"  {text}", "yellow") for text in standing.notices[-_NOTICES:]]
     lines += [_line(f"  {text}") for text in standing.latest]
@@ -158,12 +158,12 @@ _UNBOUND_SHOWN: Final = 10
 
 
 @dataclass(frozen=True)
-class Outcome:
+class DemoResult:
     """How the run ended."""
 
-    workload: Workload
-    tally: Tally
-    use: tuple[Use, ...]
+    workload: DemoWorkload
+    tally: JournalCounts
+    use: tuple[NodeUtilization, ...]
     pending: dict[str, str]
     """Keys of the pods that are pending, and what the scheduler says of each."""
     journal: Path
@@ -174,7 +174,7 @@ class Outcome:
         return not self.tally.unbound and self.workload.hopeless.keys() <= self.pending.keys()
 
 
-def print_summary(outcome: Outcome) -> None:
+def print_summary(outcome: DemoResult) -> None:
     """The figures, what is pending and why, and where to look further."""
     tally, workload = outcome.tally, outcome.workload
     throughput = (
@@ -205,7 +205,7 @@ def _size_bytes(journal: Path) -> int:
     return sum(file.stat().st_size for file in files if file.exists())
 
 
-def _print_pending(outcome: Outcome) -> None:
+def _print_pending(outcome: DemoResult) -> None:
     counts = Counter(outcome.workload.hopeless.values())
     # Nodes join meanwhile, so the counts of nodes differ between like pods: the last one's word.
     said = {
@@ -225,7 +225,7 @@ def _print_pending(outcome: Outcome) -> None:
         )
 
 
-def next_commands(outcome: Outcome, kubeconfig: Path | None) -> Sequence[str]:
+def next_commands(outcome: DemoResult, kubeconfig: Path | None) -> Sequence[str]:
     """What to type to look further, with names from the run. ``kubeconfig`` of a cluster that is
     still there."""
     journal = f"--journal {shlex.quote(str(outcome.journal))}"

@@ -99,7 +99,7 @@ def pools(nodes: int) -> tuple[Pool, ...]:
 
 
 @dataclass(frozen=True)
-class Arrival:
+class DemoArrival:
     """A pod and when it comes."""
 
     at_s: float
@@ -108,11 +108,11 @@ class Arrival:
 
 
 @dataclass
-class Workload:
+class DemoWorkload:
     """All that will be created."""
 
     pools: tuple[Pool, ...]
-    arrivals: list[Arrival] = field(default_factory=list)
+    arrivals: list[DemoArrival] = field(default_factory=list)
     feasible: set[str] = field(default_factory=set)
     """Keys of the pods that can run."""
     hopeless: dict[str, str] = field(default_factory=dict)
@@ -193,7 +193,7 @@ def most_pods(nodes: int) -> int:
 
 def build(
     nodes: int, pods: int, over_s: float, seed: int, scheduler_name: str = DEFAULT_SCHEDULER_NAME
-) -> Workload:
+) -> DemoWorkload:
     """``pods`` pods that can run and some that cannot, arriving within ``over_s`` seconds, for the
     scheduler of that name."""
     workload = _Builder(nodes, pods, over_s, seed).workload()
@@ -207,13 +207,13 @@ class _Builder:
         self._random = Random(seed)
         self._pods = pods
         self._over_s = over_s
-        self._workload = Workload(pools(nodes))
+        self._workload = DemoWorkload(pools(nodes))
         self._pools = {pool.name: pool for pool in self._workload.pools}
         # GPU pods of one pool take at most half its GPUs: with at most 4 of 8 on a pod there is
         # then always a node with room for the next.
         self._gpus_left = {p.name: p.count * p.gpus // 2 for p in self._workload.pools}
 
-    def workload(self) -> Workload:
+    def workload(self) -> DemoWorkload:
         left = self._pods
         for group in _GROUPS[1:]:
             left -= self._groups_of(group, round(self._pods * group.share))
@@ -275,7 +275,7 @@ class _Builder:
             pod = _pod(kind.namespace, name, requests, spec, labels, annotations)
             # A group comes in a burst, as a controller creates it.
             at_s = min(starts_s + index * 0.005, self._over_s)
-            self._workload.arrivals.append(Arrival(at_s, pod))
+            self._workload.arrivals.append(DemoArrival(at_s, pod))
             self._workload.feasible.add(f"{kind.namespace}/{name}")
 
     def _hopeless(self, name: str, why: str, requests: Object, spec: Object) -> None:
@@ -283,7 +283,7 @@ class _Builder:
             full_name = f"{name}-{index}"
             pod = _pod("ops", full_name, requests, dict(spec), {"app": name}, {})
             self._workload.arrivals.append(
-                Arrival(self._random.uniform(0.0, self._over_s * 0.5), pod)
+                DemoArrival(self._random.uniform(0.0, self._over_s * 0.5), pod)
             )
             self._workload.hopeless[f"ops/{full_name}"] = why
 
@@ -328,7 +328,7 @@ class Loader:
     """Creates the workload's objects over HTTP."""
 
     def __init__(
-        self, client: ApiClient, workload: Workload, over_s: float, clock: Callable[[], float]
+        self, client: ApiClient, workload: DemoWorkload, over_s: float, clock: Callable[[], float]
     ) -> None:
         """:param clock: seconds on a monotonic clock."""
         self.progress = Loading()
@@ -353,7 +353,7 @@ class Loader:
     async def run(self) -> None:
         """Pods as they arrive, and nodes that join, are cordoned and uncordoned meanwhile."""
         begun_s = self._clock()
-        send, receive = anyio.create_memory_object_stream[Arrival](_CONCURRENT)
+        send, receive = anyio.create_memory_object_stream[DemoArrival](_CONCURRENT)
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._change_nodes)
             for _ in range(_CONCURRENT):
@@ -365,7 +365,7 @@ class Loader:
                     await send.send(arrival)
         self.progress.done = True
 
-    async def _create_pods(self, arrivals: MemoryObjectReceiveStream[Arrival]) -> None:
+    async def _create_pods(self, arrivals: MemoryObjectReceiveStream[DemoArrival]) -> None:
         with arrivals:
             async for arrival in arrivals:
                 namespace = arrival.pod["metadata"]["namespace"]

@@ -18,13 +18,13 @@ from asched.cli.output import OutputOption, TableOrData, print_json, print_table
 from asched.cli.plugins.description import (
     PartKind,
     PluginDescription,
+    PluginUse,
     SessionPartDescription,
-    Use,
     describe,
     describe_all,
     describe_named,
 )
-from asched.config.registry import Registry, RegistryError
+from asched.config.registry import PluginRegistry, RegistryError
 from asched.framework.runtime.profile import ProfileSpec
 from asched.framework.sessions import SessionSpec
 
@@ -50,7 +50,7 @@ def list_plugins(config: ConfigOption = None, output: OutputOption = TableOrData
 
     Exits with 1 if one of them cannot be loaded; the others are listed all the same.
     """
-    registry = Registry.discover()
+    registry = PluginRegistry.discover()
     uses = _uses(config, registry)
     found: list[PluginDescription] = []
     broken: list[str] = []
@@ -80,7 +80,7 @@ def show(
 ) -> None:
     """Show one plugin: what it serves and declares, its arguments, where it is enabled. Or an action,
     or a plugin, of batch sessions."""
-    registry = Registry.discover()
+    registry = PluginRegistry.discover()
     uses = _uses(config, registry)
     try:
         if name in registry:
@@ -106,9 +106,9 @@ def check(
     answers the same when everything is decided once more, is nothing changed that is not theirs?
     Exits with 1 if a check fails.
     """
-    from asched.testing.checks import Finding, Outcome, check_plugin
+    from asched.testing.checks import CheckOutcome, Finding, check_plugin
 
-    registry = Registry.discover()
+    registry = PluginRegistry.discover()
     found: list[Finding] = []
     for name in _names_of(distribution, registry):
         try:
@@ -116,10 +116,10 @@ def check(
                 warnings.simplefilter("always", DeprecationWarning)
                 plugin = registry.load(name)
         except RegistryError as error:
-            found.append(Finding(name, "loading", Outcome.FAILED, str(error)))
+            found.append(Finding(name, "loading", CheckOutcome.FAILED, str(error)))
             continue
-        found.append(Finding(name, "loading", Outcome.PASSED))
-        found += [Finding(name, "loading", Outcome.NOTE, str(each.message)) for each in warned]
+        found.append(Finding(name, "loading", CheckOutcome.PASSED))
+        found += [Finding(name, "loading", CheckOutcome.NOTE, str(each.message)) for each in warned]
         found += check_plugin(plugin)
     if output is TableOrData.JSON:
         print_json(found)
@@ -127,7 +127,7 @@ def check(
         for finding in found:
             message = f": {finding.message}" if finding.message else ""
             typer.echo(f"{finding.outcome.value:6}  {finding.plugin}: {finding.check}{message}")
-    if any(finding.outcome is Outcome.FAILED for finding in found):
+    if any(finding.outcome is CheckOutcome.FAILED for finding in found):
         raise typer.Exit(EXIT_FAILURE)
 
 
@@ -147,7 +147,7 @@ def new(
     from asched.cli.plugins.new import NameRefused, Names, write_distribution
 
     try:
-        names = Names.of(name, Registry.discover())
+        names = Names.of(name, PluginRegistry.discover())
         files = write_distribution(names, directory / name)
     except NameRefused as error:
         raise BadInput(f"asched: {error}") from None
@@ -178,14 +178,14 @@ class _Uses(NamedTuple):
     sessions: tuple[SessionSpec, ...] | None
 
 
-def _uses(config: Path | None, registry: Registry) -> _Uses:
+def _uses(config: Path | None, registry: PluginRegistry) -> _Uses:
     if config is None:
         return _Uses(None, None)
     configuration = read_configuration(config, registry)
     return _Uses(configuration.profiles, configuration.sessions)
 
 
-def _unknown(name: str, registry: Registry) -> str:
+def _unknown(name: str, registry: PluginRegistry) -> str:
     try:
         registry.load(name)
     except RegistryError as error:
@@ -193,7 +193,7 @@ def _unknown(name: str, registry: Registry) -> str:
     return f'unknown plugin "{name}"'
 
 
-def _names_of(distribution: str, registry: Registry) -> list[str]:
+def _names_of(distribution: str, registry: PluginRegistry) -> list[str]:
     """The plugins of a distribution. Raises BadInput where it offers none."""
     wanted, there = _normalized(distribution), set[str]()
     names = []
@@ -243,7 +243,7 @@ def _row(plugin: PluginDescription) -> Iterator[str]:
         yield _enabled(plugin.enabled)
 
 
-def _enabled(uses: Iterable[Use]) -> str:
+def _enabled(uses: Iterable[PluginUse]) -> str:
     by_profile: dict[str, list[str]] = {}
     for use in uses:
         weight = "" if use.weight is None else f" ({use.weight})"

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from asched.batch.registry import SessionRegistry, SessionRegistryError
-from asched.config.registry import Registry
+from asched.config.registry import PluginRegistry
 from asched.framework.interface import ExtensionPoint, Plugin
 from asched.framework.runtime.profile import ProfileSpec
 from asched.framework.session_plugins import Action, SessionPlugin
@@ -27,7 +27,7 @@ class ArgumentDescription(msgspec.Struct, frozen=True):
     default: Any = None
 
 
-class Use(msgspec.Struct, frozen=True, rename="camel"):
+class PluginUse(msgspec.Struct, frozen=True, rename="camel"):
     """One place at which a configuration enables a plugin."""
 
     profile: str
@@ -60,14 +60,14 @@ class PluginDescription(msgspec.Struct, frozen=True, rename="camel"):
     """JSON Schema of ``args`` in ``pluginConfig``; None where it takes none."""
     load_milliseconds: float = 0.0
     """What importing it took here; whoever is loaded first pays for what others need as well."""
-    enabled: tuple[Use, ...] | None = None
+    enabled: tuple[PluginUse, ...] | None = None
     """Where the configuration enables it; None where none was given."""
     kind: str = "plugin"
     """Beside actions and session plugins, which are of kinds of their own."""
 
 
 def describe(
-    registry: Registry, name: str, profiles: Iterable[ProfileSpec] | None = None
+    registry: PluginRegistry, name: str, profiles: Iterable[ProfileSpec] | None = None
 ) -> PluginDescription:
     """What there is to say of a plugin. Raises RegistryError if it cannot be loaded."""
     began_s = time.perf_counter()
@@ -95,13 +95,13 @@ def describe(
     )
 
 
-def _uses(name: str, profiles: Iterable[ProfileSpec]) -> Iterable[Use]:
+def _uses(name: str, profiles: Iterable[ProfileSpec]) -> Iterable[PluginUse]:
     for profile in profiles:
         for point in ExtensionPoint:
             for entry in profile.plugins_at(point):
                 if entry.name == name:
                     weight = entry.weight if point is ExtensionPoint.SCORE else None
-                    yield Use(profile.scheduler_name, point.field, weight)
+                    yield PluginUse(profile.scheduler_name, point.field, weight)
 
 
 def _arguments(plugin: type[Plugin]) -> tuple[ArgumentDescription, ...]:

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 import asched.framework
-from asched.config.registry import Registry
+from asched.config.registry import PluginRegistry
 
 MAX_LENGTH: Final = 30
 """Of a name, so that what is written with it stays within lines of 100 characters."""
@@ -40,7 +40,7 @@ class Names(NamedTuple):
     """The class, and the plugin's name in configurations."""
 
     @classmethod
-    def of(cls, name: str, registry: Registry) -> Names:
+    def of(cls, name: str, registry: PluginRegistry) -> Names:
         """The names that follow from the distribution's. Raises :class:`NameRefused`."""
         if not _NAME.fullmatch(name) or len(name) > MAX_LENGTH:
             raise NameRefused(
@@ -57,7 +57,7 @@ class Names(NamedTuple):
 TEMPLATE: Final = Names("asched-plugin-template", "asched_plugin_template", "PluginTemplate")
 
 
-def _refusals(names: Names, registry: Registry) -> Iterator[str]:
+def _refusals(names: Names, registry: PluginRegistry) -> Iterator[str]:
     if names.distribution == "asched":
         yield "it is the scheduler's own"
     if keyword.iskeyword(names.module):

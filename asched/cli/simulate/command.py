@@ -30,7 +30,7 @@ from asched.cli.simulate.output import (
     scenario_history,
 )
 from asched.config.file import Configuration
-from asched.config.registry import Registry
+from asched.config.registry import PluginRegistry
 from asched.framework.runtime.profile import PluginLoader
 from asched.journal.opening import open_journal
 from asched.model.quantity import parse_duration
@@ -86,7 +86,7 @@ def simulate(
     clock moves from one thing that happens to the next. The same input gives the same result, to
     the byte.
     """
-    registry = Registry.discover()
+    registry = PluginRegistry.discover()
     configuration = _configuration(config, registry)
     pace = Pace(
         _duration_ns("--decision-time", decision_time), _duration_ns("--bind-time", bind_time)
@@ -101,7 +101,7 @@ def simulate(
     _report(name, f"Simulation of {source.name if source else name}", run, html, output)
 
 
-def _configuration(config: Path | None, registry: Registry) -> Configuration:
+def _configuration(config: Path | None, registry: PluginRegistry) -> Configuration:
     configuration = read_configuration(config, registry)
     for warning in configuration.warnings:
         typer.echo(warning, err=True)

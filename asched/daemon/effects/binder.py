@@ -10,24 +10,24 @@ from functools import partial
 
 import structlog
 
-from asched.daemon.engine.runtime import Pauses
+from asched.daemon.engine.runtime import StoppableSleep
 from asched.framework.binding import Unavailable
 from asched.framework.pod_info import PodInfo
 from asched.framework.status import SUCCESS, Status
 from asched.framework.volume_assumptions import ClaimRef
-from asched.kube.errors import ApiError, NoAnswerError
+from asched.kube.errors import ApiError, NoResponseError
 from asched.kube.extenders import ExtenderError, HttpExtender
 from asched.kube.timing import Backoff, Clock
 from asched.kube.volume_writers import VolumeOutcome, VolumeWriter
 from asched.kube.writers import (
     BindOutcome,
     BoundElsewhere,
-    Done,
+    OutcomeUnknown,
     PodGone,
     PodRef,
     PodWriter,
-    Refused,
-    Unknown,
+    WriteRejected,
+    WriteSucceeded,
 )
 from asched.model.resources import DecodeError
 from asched.model.storage import PersistentVolume, PersistentVolumeClaim
@@ -52,18 +52,18 @@ class VolumeRequests:
     async def read_volume(self, name: str) -> PersistentVolume | None:
         try:
             return await self._volumes.read_volume(name)
-        except (ApiError, NoAnswerError, DecodeError) as error:
+        except (ApiError, NoResponseError, DecodeError) as error:
             raise Unavailable(str(error)) from None
 
     async def read_claim(self, claim: ClaimRef) -> PersistentVolumeClaim | None:
         try:
             return await self._volumes.read_claim(claim)
-        except (ApiError, NoAnswerError, DecodeError) as error:
+        except (ApiError, NoResponseError, DecodeError) as error:
             raise Unavailable(str(error)) from None
 
 
 def _status(outcome: VolumeOutcome) -> Status:
-    return SUCCESS if isinstance(outcome, Done) else Status.error(outcome.message)
+    return SUCCESS if isinstance(outcome, WriteSucceeded) else Status.error(outcome.message)
 
 
 _CHECK_INTERVAL_S = 0.25
@@ -80,7 +80,7 @@ class AbandonedError(Exception):
     """The daemon stops before the fate of a binding is known; the next start takes it up again."""
 
 
-class PatientBinder(VolumeRequests):
+class BindReconciler(VolumeRequests):
     """Does what the framework's ``BindingClient`` is asked for, for one binding.
 
     It answers only when the fate of the binding is known: a pod whose binding may have succeeded
@@ -93,7 +93,7 @@ class PatientBinder(VolumeRequests):
         self,
         writer: PodWriter,
         volumes: VolumeWriter,
-        pauses: Pauses,
+        pauses: StoppableSleep,
         clock: Clock,
         backoff: Backoff,
         node_exists: Callable[[str], bool],
@@ -133,9 +133,9 @@ class PatientBinder(VolumeRequests):
         still_there = partial(self._node_exists, node_name)
         while still_there():
             outcome = self._said(await self._writer.bind(ref, node_name, still_there))
-            if isinstance(outcome, Done):
+            if isinstance(outcome, WriteSucceeded):
                 return SUCCESS
-            if isinstance(outcome, Unknown):
+            if isinstance(outcome, OutcomeUnknown):
                 self.doubt()
             if not self._worth_waiting(outcome, node_name):
                 return await self.settle(pod, node_name, Status.error(outcome.message))
@@ -180,11 +180,13 @@ class PatientBinder(VolumeRequests):
             while self.in_doubt:
                 left_s = self._doubt_left_s()
                 outcome = self._said(await self._writer.fate(ref, node_name, failure.message))
-                if isinstance(outcome, Done):
+                if isinstance(outcome, WriteSucceeded):
                     return SUCCESS
                 if isinstance(outcome, BoundElsewhere | PodGone):
                     return Status.error(outcome.message)
-                if isinstance(outcome, Refused) and left_s <= 0:  # not bound, and nothing may come
+                if (
+                    isinstance(outcome, WriteRejected) and left_s <= 0
+                ):  # not bound, and nothing may come
                     self._doubt_until_s = None
                     break
                 delay_s = self._backoff.next_s()
@@ -201,7 +203,7 @@ class PatientBinder(VolumeRequests):
 
     def _said(self, outcome: BindOutcome) -> BindOutcome:
         """Note what the API server said. Where it ends the matter, what may arrive later changes nothing."""
-        if isinstance(outcome, Done | BoundElsewhere | PodGone):
+        if isinstance(outcome, WriteSucceeded | BoundElsewhere | PodGone):
             self._doubt_until_s = None
         self.fate = outcome
         return outcome
@@ -209,7 +211,7 @@ class PatientBinder(VolumeRequests):
     async def annotate(self, pod: PodInfo, annotations: Mapping[str, str]) -> Status:
         ref = PodRef(pod.namespace, pod.name, pod.uid)
         outcome = await self._writer.annotate(ref, annotations)
-        return SUCCESS if isinstance(outcome, Done) else Status.error(outcome.message)
+        return SUCCESS if isinstance(outcome, WriteSucceeded) else Status.error(outcome.message)
 
     async def wait_until(
         self, check: Callable[[], Awaitable[Status | None]], timeout_s: float
@@ -231,9 +233,9 @@ class PatientBinder(VolumeRequests):
             raise AbandonedError
 
     def _worth_waiting(self, outcome: BindOutcome, node_name: str) -> bool:
-        if isinstance(outcome, Unknown):
+        if isinstance(outcome, OutcomeUnknown):
             return True
-        if not isinstance(outcome, Refused) or not self._node_exists(node_name):
+        if not isinstance(outcome, WriteRejected) or not self._node_exists(node_name):
             return False
         # No server answered: deciding anew would only fail again. Or one did that cannot carry it out just
         # now, while the room of the pod must not be given away anyway.

@@ -7,8 +7,8 @@ from functools import partial
 
 import structlog
 
-from asched.daemon.effects.binder import AbandonedError, PatientBinder
-from asched.daemon.plugin_host.binding_calls import PluginWork
+from asched.daemon.effects.binder import AbandonedError, BindReconciler
+from asched.daemon.plugin_host.binding_calls import BindingPluginCalls
 from asched.framework.binding import BindingClient
 from asched.framework.interface import BindPlugin, PostBindPlugin, PreBindPlugin
 from asched.framework.pod_info import PodInfo
@@ -16,7 +16,7 @@ from asched.framework.runtime.observation import FAILURES, printable, reason_of
 from asched.framework.runtime.profile import Profile
 from asched.framework.status import SUCCESS, Status
 from asched.kube.extenders import HttpExtender
-from asched.kube.writers import Done
+from asched.kube.writers import WriteSucceeded
 from asched.state.records import BindFailed, Bound
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
@@ -24,18 +24,18 @@ log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
 async def binding_cycle(
     profile: Profile,
-    binder: PatientBinder,
+    binder: BindReconciler,
     pod: PodInfo,
     node_name: str,
     extenders: Sequence[HttpExtender] = (),
-    work: PluginWork | None = None,
+    work: BindingPluginCalls | None = None,
 ) -> Bound | BindFailed | None:
     """Run the cycle and say how it ended; None if it was abandoned. The first of ``extenders`` that
     does not fail ignorably binds the pod, else the Bind plugins do. ``work`` is what may end it.
 
     Never raises for what a plugin does.
     """
-    cycle = _Cycle(profile, binder, pod, node_name, PluginWork() if work is None else work)
+    cycle = _Cycle(profile, binder, pod, node_name, BindingPluginCalls() if work is None else work)
     outcome = await concluded(binder, pod, node_name, cycle.run(extenders))
     if isinstance(outcome, Bound):
         await cycle.post_bind()
@@ -43,7 +43,7 @@ async def binding_cycle(
 
 
 async def plain_binding(
-    binder: PatientBinder, pod: PodInfo, node_name: str
+    binder: BindReconciler, pod: PodInfo, node_name: str
 ) -> Bound | BindFailed | None:
     """Bind a pod that a batch session placed, which no profile has plugins for. As
     :func:`binding_cycle`."""
@@ -51,7 +51,7 @@ async def plain_binding(
 
 
 async def given_up(
-    binder: PatientBinder, pod: PodInfo, node_name: str, why: str
+    binder: BindReconciler, pod: PodInfo, node_name: str, why: str
 ) -> Bound | BindFailed | None:
     """End a binding that is not wanted any more, or that is not ours to carry out. As
     :func:`binding_cycle`; but nothing is written."""
@@ -60,7 +60,7 @@ async def given_up(
 
 
 async def concluded(
-    binder: PatientBinder, pod: PodInfo, node_name: str, steps: Awaitable[Status]
+    binder: BindReconciler, pod: PodInfo, node_name: str, steps: Awaitable[Status]
 ) -> Bound | BindFailed | None:
     """What a binding came to, however its ``steps`` end; None where that is before its fate is known.
     There is no other way out of a binding: none fails while it is in doubt."""
@@ -71,7 +71,7 @@ async def concluded(
     except AbandonedError:
         return None
     # Once the API server has bound the pod it is bound, whatever a plugin makes of it.
-    if status.is_success or isinstance(binder.fate, Done):
+    if status.is_success or isinstance(binder.fate, WriteSucceeded):
         return Bound(pod.key, pod.uid, node_name)
     return BindFailed(pod.key, pod.uid, node_name, status.code, status.plugin, status.message)
 
@@ -82,10 +82,10 @@ class _Cycle:
     def __init__(
         self,
         profile: Profile,
-        binder: PatientBinder,
+        binder: BindReconciler,
         pod: PodInfo,
         node_name: str,
-        work: PluginWork,
+        work: BindingPluginCalls,
     ) -> None:
         self._profile = profile
         self._binder = binder

@@ -8,10 +8,10 @@ from functools import partial
 import structlog
 
 from asched.config.settings import PluginLimits
-from asched.daemon.effects.binder import PatientBinder
+from asched.daemon.effects.binder import BindReconciler
 from asched.daemon.effects.binding_cycle import binding_cycle, given_up, plain_binding
 from asched.daemon.effects.queue import EffectContext
-from asched.daemon.plugin_host.binding_calls import PluginWork
+from asched.daemon.plugin_host.binding_calls import BindingPluginCalls
 from asched.daemon.plugin_host.binding_client import Ending
 from asched.daemon.telemetry.scheduler_metrics import AttemptResult, SchedulingMetrics
 from asched.daemon.telemetry.stopwatch import BindingStopwatch, CycleStopwatch
@@ -63,7 +63,7 @@ class Bindings:
         self.waiting_outside = 0
         """Pods whose bindings under way wait for a plugin that may take long, or for what may still
         arrive at the API server, or that an extender is to bind. Each counts once, whatever it waits for."""
-        self._work: dict[str, PluginWork] = {}
+        self._work: dict[str, BindingPluginCalls] = {}
         """What plugins do for bindings under way, by the pod's uid: lanes are by uid as well, so the
         binding of a pod that is gone may not have ended when that of its namesake begins."""
         self._ended: Ending | None = None
@@ -135,10 +135,10 @@ class Bindings:
 
     def binder(
         self, perhaps_begun_s: float | None, waiting: Callable[[int], None] | None = None
-    ) -> PatientBinder:
+    ) -> BindReconciler:
         """For one binding. ``waiting`` is told 1 and -1 where it begins and ends to wait for what may
         still arrive; by default that is no load."""
-        return PatientBinder(
+        return BindReconciler(
             self._writer, self._volumes, self._pauses, self._clock, self._backoff(),
             self._node_exists, perhaps_begun_s, waiting or self._wait_outside,
         )  # fmt: skip
@@ -146,7 +146,7 @@ class Bindings:
     def _ended_with(
         self,
         outcome: Bound | BindFailed,
-        binder: PatientBinder,
+        binder: BindReconciler,
         queued: QueuedPod | None,
         info: PodInfo,
         decided_at_s: float,
@@ -173,7 +173,7 @@ class Bindings:
     async def _bind(
         self,
         profile: Profile | None,
-        binder: PatientBinder,
+        binder: BindReconciler,
         info: PodInfo,
         node_name: str,
         waiting: Callable[[int], None],
@@ -186,7 +186,7 @@ class Bindings:
         if profile is None:
             return await plain_binding(binder, info, node_name)
         binders = self._binders(info)
-        work = self._work[info.uid] = PluginWork(self._limits, waiting, watch)
+        work = self._work[info.uid] = BindingPluginCalls(self._limits, waiting, watch)
         if self._ended is not None:
             work.end(self._ended)
         waiting(len(binders))

@@ -11,14 +11,14 @@ import structlog
 from anyio.abc import TaskGroup
 
 from asched.daemon.effects.bindings import Bindings, is_served
-from asched.daemon.effects.evaluation import Asking
+from asched.daemon.effects.evaluation import ExternalCalls
 from asched.daemon.effects.groups import SessionEffects
-from asched.daemon.effects.queue import EffectContext, Lanes
-from asched.daemon.effects.stale_terms import EarlierTerm
+from asched.daemon.effects.queue import EffectContext, PerPodQueue
+from asched.daemon.effects.stale_terms import StaleTermCleanup
 from asched.daemon.engine.inbox import Inbox
-from asched.daemon.engine.runtime import Pauses
+from asched.daemon.engine.runtime import StoppableSleep
 from asched.daemon.plugin_host.binding_client import Ending
-from asched.daemon.plugin_host.evaluator import OutsidePlugins
+from asched.daemon.plugin_host.evaluator import ExternalPlugins
 from asched.daemon.telemetry.metrics import Metrics
 from asched.daemon.telemetry.stopwatch import CycleStopwatch
 from asched.framework.interface import Eviction
@@ -30,12 +30,12 @@ from asched.kube.extenders import HttpExtender
 from asched.kube.group_writer import GroupWriter
 from asched.kube.timing import Backoff
 from asched.kube.writers import (
-    Done,
+    OutcomeUnknown,
     PodRef,
     PodWriter,
     Reason,
-    Refused,
-    Unknown,
+    WriteRejected,
+    WriteSucceeded,
 )
 from asched.model.pod import DEFAULT_SCHEDULER_NAME, POD_SCHEDULED
 from asched.state.cluster import ClusterState, PodPhase
@@ -83,7 +83,7 @@ class Effects:
         inbox: Inbox,
         backoff: BackoffFactory,
         metrics: Metrics,
-        plugins: OutsidePlugins,
+        plugins: ExternalPlugins,
         extenders: Sequence[HttpExtender] = (),
         stopwatch: CycleStopwatch | None = None,
     ) -> None:
@@ -94,10 +94,10 @@ class Effects:
         self._cluster = cluster
         self._writer = PodWriter(client)
         self._events = events
-        self._lanes = Lanes(tasks, inbox.wake)
+        self._lanes = PerPodQueue(tasks, inbox.wake)
         self._report = inbox.put_outcome
         self._clock = client.clock
-        self._pauses = Pauses(client.clock)
+        self._pauses = StoppableSleep(client.clock)
         context = EffectContext(
             cluster, self._lanes, self._pauses, backoff, self._report, client.clock
         )
@@ -105,8 +105,8 @@ class Effects:
         self._bindings = Bindings(
             context, client, self._bound, metrics.scheduling, plugins.limits, extenders, stopwatch
         )
-        self._earlier_term = EarlierTerm(context, self._bindings.binder)
-        self._asking = Asking(cluster, extenders, tasks, inbox.put_outcome, plugins)
+        self._earlier_term = StaleTermCleanup(context, self._bindings.binder)
+        self._asking = ExternalCalls(cluster, extenders, tasks, inbox.put_outcome, plugins)
         self.limits = plugins.limits
         self._told: dict[str, _Told] = {}
         """By the pod's key. Left out again when the pod is bound or gone."""
@@ -290,12 +290,12 @@ class Effects:
             last_transition=told.since,
             nominated_node=nominated,
         )
-        if not isinstance(outcome, Done):
+        if not isinstance(outcome, WriteSucceeded):
             self._unsay(info.key, told)
             self._leave_to_next(info.key, info.uid, nominated)
         elif self._told.get(info.key) is told:
             self._told[info.key] = told._replace(written=True)
-        if isinstance(outcome, Refused | Unknown):
+        if isinstance(outcome, WriteRejected | OutcomeUnknown):
             log.warning("condition not written", pod=info.key, error=outcome.message)
 
     def _unsay(self, key: str, told: _Told) -> None:
@@ -331,9 +331,9 @@ class Effects:
         if entry is None or (node and entry.phase is not PodPhase.PENDING):
             return
         outcome = await self._writer.nominate(ref, node)
-        if not isinstance(outcome, Done):
+        if not isinstance(outcome, WriteSucceeded):
             self._leave_to_next(ref.key, ref.uid, node)
-        if isinstance(outcome, Refused | Unknown):
+        if isinstance(outcome, WriteRejected | OutcomeUnknown):
             log.warning("nomination not written", pod=ref.key, node=node, error=outcome.message)
 
     # -- evictions ----------------------------------------------------------------------------
@@ -355,7 +355,7 @@ class Effects:
         if eviction.reason and entry is not None:
             group = self._sessions.victim_of(entry.info.pod)
         outcome = await self._writer.evict(ref, now=self._clock.utc(), scheduler_name=by_whom)
-        if isinstance(outcome, Done):
+        if isinstance(outcome, WriteSucceeded):
             self._sessions.evicted(group, eviction.reason)
             if self._events is not None:
                 by = PodRef.of(preemptor.key, preemptor.uid)

@@ -10,16 +10,16 @@ import numpy as np
 import structlog
 from anyio.abc import TaskGroup
 
-from asched.daemon.plugin_host.evaluator import OutsidePlugins
+from asched.daemon.plugin_host.evaluator import ExternalPlugins
 from asched.framework.interface import Victim
 from asched.framework.pod_info import PodInfo
 from asched.framework.runtime.extenders import ExtenderVerb, PreemptionCandidate
 from asched.kube.extenders import (
     AskedNodes,
     ExtenderError,
+    ExtenderRejection,
     FilterAnswer,
     HttpExtender,
-    Refusal,
     VictimPods,
 )
 from asched.state.cluster import ClusterState
@@ -37,7 +37,7 @@ from asched.state.records import (
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
 
-class Asking:
+class ExternalCalls:
     """Puts the questions of attempts to extenders; the answers come back as records.
 
     A question that a stopping daemon leaves unanswered is lost with it. The next start finds the
@@ -50,7 +50,7 @@ class Asking:
         extenders: Sequence[HttpExtender],
         tasks: TaskGroup,
         report: Callable[[ExtenderAnswer], None],
-        plugins: OutsidePlugins,
+        plugins: ExternalPlugins,
     ) -> None:
         self._plugins = plugins
         self._cluster = cluster
@@ -193,7 +193,7 @@ class Asking:
 
 def _refusals(names: Sequence[str], answer: FilterAnswer) -> tuple[ExtenderRefusal, ...]:
     """The refused nodes by what is said of them. What passed is not refused, whatever is said."""
-    places: dict[Refusal, list[int]] = {}
+    places: dict[ExtenderRejection, list[int]] = {}
     for place, name in enumerate(names):
         refusal = answer.refused.get(name)
         if refusal is not None and name not in answer.passed:

@@ -28,7 +28,7 @@ class ExtenderPool:
         self.open = 0
         """Configurations of which extenders are open."""
 
-    async def replacement(self, configured: Sequence[Extender]) -> Replacement:
+    async def replacement(self, configured: Sequence[Extender]) -> ExtenderReplacement:
         """Open the extenders that are to follow those in use.
 
         Raises :class:`~asched.kube.errors.KubeConfigError` for certificates that cannot be used.
@@ -37,10 +37,10 @@ class ExtenderPool:
         extenders: Sequence[HttpExtender] = await self._tasks.start(
             self._hold, tuple(configured), superseded
         )
-        return Replacement(self, extenders, superseded)
+        return ExtenderReplacement(self, extenders, superseded)
 
     def put_in_use(self, superseded: anyio.Event) -> None:
-        """For :class:`Replacement`: these are used now, and those before them are not."""
+        """For :class:`ExtenderReplacement`: these are used now, and those before them are not."""
         self._in_use.set()
         self._in_use = superseded
 
@@ -62,7 +62,7 @@ class ExtenderPool:
                 self.open -= 1
 
 
-class Replacement:
+class ExtenderReplacement:
     """Extenders that are open and not yet used."""
 
     def __init__(

@@ -12,13 +12,13 @@ from asched.daemon.effects.queue import EffectContext
 from asched.framework.pod_groups import find_group, group_of
 from asched.kube.events import EventRecorder
 from asched.kube.group_writer import (
-    GroupCondition,
     GroupRef,
     GroupStatus,
     GroupWriter,
+    PodGroupConditionPatch,
     rfc3339,
 )
-from asched.kube.writers import PatchOutcome, Refused, Unknown
+from asched.kube.writers import OutcomeUnknown, PatchOutcome, WriteRejected
 from asched.model.pod import Pod
 from asched.state.session_records import PodGroupDecided, PodGroupWriteFailed, PodGroupWritten
 
@@ -91,7 +91,7 @@ class SessionEffects:
 
     def _ended(self, decision: PodGroupDecided, outcome: PatchOutcome) -> None:
         kind, group, uid = decision.kind, decision.group, decision.uid
-        if isinstance(outcome, Refused | Unknown):
+        if isinstance(outcome, WriteRejected | OutcomeUnknown):
             log.warning("status of a PodGroup not written", group=group, error=outcome.message)
             self._report(PodGroupWriteFailed(kind, group, uid, outcome.message))
         else:
@@ -100,13 +100,15 @@ class SessionEffects:
 
 def _worth_another_try(outcome: PatchOutcome) -> bool:
     """Whether the server is at fault, or was not reached."""
-    return isinstance(outcome, Unknown) or (isinstance(outcome, Refused) and not outcome.status)
+    return isinstance(outcome, OutcomeUnknown) or (
+        isinstance(outcome, WriteRejected) and not outcome.status
+    )
 
 
 def _status(decision: PodGroupDecided, now: datetime) -> GroupStatus:
     return GroupStatus(
         tuple(
-            GroupCondition(
+            PodGroupConditionPatch(
                 type=c.type,
                 status=c.status,
                 reason=c.reason,

@@ -15,7 +15,7 @@ from typing import NamedTuple
 from anyio.abc import TaskGroup
 
 from asched.daemon.engine.inbox import Outcome
-from asched.daemon.engine.runtime import Pauses
+from asched.daemon.engine.runtime import StoppableSleep
 from asched.kube.timing import Backoff, Clock
 from asched.state.cluster import ClusterState
 
@@ -27,7 +27,7 @@ REVIEWED_AFTER = 1024
 """Lanes, after which tasks end that none of them needed."""
 
 
-class Lanes:
+class PerPodQueue:
     """Runs jobs in a task group: in order within a lane, concurrently between lanes.
 
     Each lane with something to do has a task. To start one costs more than most jobs do, so a task
@@ -126,9 +126,9 @@ class EffectContext(NamedTuple):
     """Of one daemon: all its effects share it."""
 
     cluster: ClusterState
-    lanes: Lanes
+    lanes: PerPodQueue
     """Where they wait for what was begun before on the same pod."""
-    pauses: Pauses
+    pauses: StoppableSleep
     """What they wait in before they try again."""
     backoff: Callable[[], Backoff]
     """Paces the retries of one effect."""

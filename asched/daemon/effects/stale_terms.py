@@ -7,7 +7,7 @@ from functools import partial
 
 import structlog
 
-from asched.daemon.effects.binder import PatientBinder
+from asched.daemon.effects.binder import BindReconciler
 from asched.daemon.effects.binding_cycle import given_up
 from asched.daemon.effects.queue import EffectContext
 from asched.framework.pod_info import PodInfo
@@ -21,7 +21,7 @@ WHY = "decided in an earlier term of leadership, and given up"
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
 
-class EarlierTerm:
+class StaleTermCleanup:
     """Gives up what an earlier term decided, once it is known what became of it.
 
     The leader of that term may have crashed just now, so a binding of its may arrive for as long as any
@@ -33,7 +33,7 @@ class EarlierTerm:
     Nothing here writes to the cluster.
     """
 
-    def __init__(self, context: EffectContext, binder: Callable[[float], PatientBinder]) -> None:
+    def __init__(self, context: EffectContext, binder: Callable[[float], BindReconciler]) -> None:
         """``binder`` makes one for a binding that may have been sent by the time that it is told."""
         self._cluster = context.cluster
         self._lanes = context.lanes
@@ -66,7 +66,7 @@ class EarlierTerm:
             log.info("bindings of an earlier term are given up", bindings=len(assumed))
         return {entry.info.uid for entry in assumed}
 
-    async def _find_out(self, binder: PatientBinder, pod: PodInfo, node: str) -> None:
+    async def _find_out(self, binder: BindReconciler, pod: PodInfo, node: str) -> None:
         outcome = await given_up(binder, pod, node, WHY)
         if outcome is not None:
             self._report(outcome)

@@ -14,7 +14,7 @@ from typing import NamedTuple
 import anyio
 import structlog
 
-from asched.daemon.engine.runtime import Machine
+from asched.daemon.engine.runtime import Runtime
 from asched.journal.checkpoints import prune_checkpoints
 from asched.journal.errors import JournalError
 from asched.journal.store import JournalStore
@@ -44,7 +44,7 @@ class Checkpoints:
         self,
         journal: JournalStore,
         cluster: ClusterState,
-        machine: Machine,
+        machine: Runtime,
         *,
         every: int,
         last_seq: int,

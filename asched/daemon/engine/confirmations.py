@@ -28,7 +28,7 @@ from asched.state.records import (
 )
 
 
-class EvictionEcho:
+class PendingEvictions:
     """Holds back what effects report of victims."""
 
     def __init__(self, cluster: ClusterState) -> None:
@@ -94,7 +94,7 @@ class EvictionEcho:
         return Victim(key, entry.info.uid)
 
 
-class UnshownBindings:
+class UnconfirmedBindings:
     """Answers that wait for the watch."""
 
     def __init__(self, cluster: ClusterState) -> None:

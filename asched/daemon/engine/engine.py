@@ -22,7 +22,7 @@ from asched.daemon.effects.dispatcher import Effects
 from asched.daemon.engine.checkpoints import Committed
 from asched.daemon.engine.clock import EngineClock, SteadyTime
 from asched.daemon.engine.commits import Commits
-from asched.daemon.engine.confirmations import EvictionEcho, UnshownBindings
+from asched.daemon.engine.confirmations import PendingEvictions, UnconfirmedBindings
 from asched.daemon.engine.inbox import Inbox, Reconfiguration
 from asched.daemon.telemetry.engine_watch import EngineWatch
 from asched.daemon.telemetry.health import Check
@@ -139,8 +139,8 @@ class Engine:
         self._confirmed = 0
         """Bindings that the API server answered for in this turn."""
         self._book_faults_reported = 0
-        self._evicted = EvictionEcho(fold.state)
-        self._unshown = UnshownBindings(fold.state)
+        self._evicted = PendingEvictions(fold.state)
+        self._unshown = UnconfirmedBindings(fold.state)
         self._listing: Iterator[News] | None = None
         """What is left of a list that did not fit its turn."""
         self._listing_of: tuple[WatchedResource, int] = Resource.PODS, 0

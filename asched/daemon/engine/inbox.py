@@ -81,7 +81,7 @@ class Inbox:
         return len(self._changes) + self.outcomes
 
     def put_changes(self, batch: Batch) -> None:
-        """As the :class:`~asched.kube.changes.Sink` of the reflectors."""
+        """As the :class:`~asched.kube.changes.ChangeSink` of the reflectors."""
         self._changes.extend(batch)
         if batch:
             self._came += len(batch)

@@ -32,18 +32,18 @@ from asched.kube.timing import Clock
 T = TypeVar("T")
 
 
-class Aside(Protocol):
+class RunInThread(Protocol):
     """Runs what computes for long without holding up the event loop."""
 
     async def __call__(self, compute: Callable[[], T], /) -> T: ...
 
 
 async def in_a_thread(compute: Callable[[], T], /) -> T:
-    """An :class:`Aside`: in a thread of its own."""
+    """An :class:`RunInThread`: in a thread of its own."""
     return await anyio.to_thread.run_sync(compute)
 
 
-class Machine(NamedTuple):
+class Runtime(NamedTuple):
     """Time, threads and a name.
 
     A simulation gives its own, and an :class:`~asched.kube.client.ApiClient` whose clock shows the
@@ -51,16 +51,16 @@ class Machine(NamedTuple):
     """
 
     clock: EngineClock
-    aside: Aside
+    aside: RunInThread
     instance: str
     """Tells this process from its replicas, in the journal and in Events."""
 
     @classmethod
-    def of_this_process(cls) -> Machine:
+    def of_this_process(cls) -> Runtime:
         return cls(SystemEngineClock(), in_a_thread, f"{socket.gethostname()}_{os.getpid()}")
 
 
-class Pauses:
+class StoppableSleep:
     """All pauses of effects that will be tried again. A daemon that stops ends them at once: what
     was not done by then is in the journal, and the next start takes it up."""
 
@@ -91,7 +91,7 @@ class Pauses:
 SWITCH_INTERVAL_S = 0.0005
 
 
-def give_way_soon() -> None:
+def set_switch_interval() -> None:
     """For the start of a daemon's process: who computes aside hands over after half a millisecond."""
     sys.setswitchinterval(SWITCH_INTERVAL_S)
 
@@ -102,13 +102,13 @@ YOUNG_ROUNDS = 20
 MIDDLE_ROUNDS = 50
 
 
-def look_seldom() -> None:
+def tune_gc() -> None:
     """For the start of a daemon's process: look for garbage among what is new, and only rarely among
     all that is there."""
     gc.set_threshold(YOUNG_OBJECTS, YOUNG_ROUNDS, MIDDLE_ROUNDS)
 
 
-def keep_what_is_here() -> None:
+def freeze_gc() -> None:
     """After the caches were filled: take what is there now out of the collector's sight."""
     gc.collect()
     gc.freeze()

@@ -54,39 +54,39 @@ class StoredLease(NamedTuple):
     """All of its metadata, as JSON: an update sends it back as it was."""
 
 
-class Read(NamedTuple):
+class ReadLease(NamedTuple):
     """Get the lease."""
 
 
-class Create(NamedTuple):
+class CreateLease(NamedTuple):
     """Make the lease, which does not exist."""
 
     record: LeaseRecord
 
 
-class Replace(NamedTuple):
+class ReplaceLease(NamedTuple):
     """Write the lease, unless it has changed since it was read."""
 
     record: LeaseRecord
     stored: StoredLease
 
 
-LeaseRequest = Read | Create | Replace
+LeaseRequest = ReadLease | CreateLease | ReplaceLease
 
 
-class Missing(NamedTuple):
+class LeaseMissing(NamedTuple):
     """There is no such lease."""
 
 
-class Conflict(NamedTuple):
+class LeaseConflict(NamedTuple):
     """Somebody else wrote first: nothing was done."""
 
 
-class Failed(NamedTuple):
+class RequestFailed(NamedTuple):
     """Whether anything was done is not known."""
 
 
-LeaseAnswer = StoredLease | Missing | Conflict | Failed
+LeaseAnswer = StoredLease | LeaseMissing | LeaseConflict | RequestFailed
 
 
 class Election:
@@ -149,14 +149,14 @@ class Election:
     def begin(self, now_s: float) -> LeaseRequest:
         """The first request of a try to take or renew the lease."""
         if self._seen is not None and self._up_to_date and self.leads(now_s):
-            return Replace(self._ours(self._seen.record), self._seen)
-        return Read()
+            return ReplaceLease(self._ours(self._seen.record), self._seen)
+        return ReadLease()
 
     def answered(
         self, request: LeaseRequest, answer: LeaseAnswer, sent_at_s: float, now_s: float
     ) -> LeaseRequest | None:
         """Take in what a request came to; the next request of this try, None if it is over."""
-        if isinstance(request, Read):
+        if isinstance(request, ReadLease):
             return self._read(answer, now_s)
         renewal, self._up_to_date = self._up_to_date, False
         if isinstance(answer, StoredLease):
@@ -165,7 +165,7 @@ class Election:
                 self._renewed_at_s, self._up_to_date = sent_at_s, True
             return None
         # Unless it is ours it was read just before, so that to read it again is for the next try.
-        return Read() if isinstance(answer, Conflict) and renewal else None
+        return ReadLease() if isinstance(answer, LeaseConflict) and renewal else None
 
     def release(self) -> LeaseRequest | None:
         """Stop leading, now and for good. The request that lets the others know, a try of its own; None
@@ -173,16 +173,16 @@ class Election:
         self._renewed_at_s, self._releasing = None, True
         if self._seen is None or self.holder != self.identity:
             return None
-        return Replace(self._freed(self._seen.record), self._seen)
+        return ReplaceLease(self._freed(self._seen.record), self._seen)
 
     def _read(self, answer: LeaseAnswer, now_s: float) -> LeaseRequest | None:
         if isinstance(answer, StoredLease):
             return self._read_stored(answer, now_s)
         # Whoever held a lease that was deleted may not know it yet.
-        if not isinstance(answer, Missing) or self._releasing or now_s < self.free_at_s:
+        if not isinstance(answer, LeaseMissing) or self._releasing or now_s < self.free_at_s:
             return None
         now = _micro_time(self._utc())
-        return Create(LeaseRecord(self.identity, self._seconds, now, now, 0))
+        return CreateLease(LeaseRecord(self.identity, self._seconds, now, now, 0))
 
     def _read_stored(self, stored: StoredLease, now_s: float) -> LeaseRequest | None:
         self._note(stored, now_s)
@@ -190,10 +190,10 @@ class Election:
         if not ours:
             self._renewed_at_s = None
         if self._releasing:
-            return Replace(self._freed(stored.record), stored) if ours else None
+            return ReplaceLease(self._freed(stored.record), stored) if ours else None
         if now_s < self.free_at_s:
             return None
-        return Replace(self._ours(stored.record), stored)
+        return ReplaceLease(self._ours(stored.record), stored)
 
     def _note(self, stored: StoredLease, now_s: float) -> None:
         if self._seen is None or self._seen.record != stored.record:

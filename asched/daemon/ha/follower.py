@@ -11,7 +11,7 @@ from asched.framework.runtime.profile import PluginLoader
 from asched.journal.checkpoints import nearest
 from asched.journal.errors import JournalBusyError, JournalIOError
 from asched.journal.store import JournalStore
-from asched.kube.changes import Batch, Change, Deleted, Listed, Sink
+from asched.kube.changes import Batch, Change, ChangeSink, Deleted, Listed
 from asched.kube.reflector import ClusterWatch
 from asched.kube.timing import Clock
 from asched.model.resources import AnyObject, WatchedResource
@@ -24,7 +24,7 @@ what came since."""
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
 
-class Follower:
+class JournalFollower:
     """Folds a journal that somebody else writes, close behind."""
 
     def __init__(self, journal: JournalStore, fold: Fold, kept_seq: int, clock: Clock) -> None:
@@ -40,7 +40,7 @@ class Follower:
         self._clock = clock
 
     @classmethod
-    async def open(cls, journal: JournalStore, load: PluginLoader, clock: Clock) -> Follower:
+    async def open(cls, journal: JournalStore, load: PluginLoader, clock: Clock) -> JournalFollower:
         """Begin with the newest checkpoint. Raises :class:`~asched.journal.errors.JournalError`."""
         fold, seq = await nearest(journal, load)
         return cls(journal, fold, seq, clock)
@@ -75,15 +75,15 @@ class Start(NamedTuple):
     """Where the checkpoint was from which the fold began; 0 for none."""
     epoch: int
     """Of the claim."""
-    held: HeldWatch | None = None
+    held: BufferedWatch | None = None
     """A watch that runs already."""
 
 
-class HeldWatch(NamedTuple):
+class BufferedWatch(NamedTuple):
     """A watch, and where it delivers until there is an engine."""
 
     watch: ClusterWatch
-    room: WaitingRoom
+    room: BufferedChanges
 
 
 class _Known(NamedTuple):
@@ -93,7 +93,7 @@ class _Known(NamedTuple):
     unreadable: set[str]
 
 
-class WaitingRoom:
+class BufferedChanges:
     """Where watches deliver while there is no engine: it keeps the newest of each object.
 
     To a new leader it hands over lists, as a start would have got them, and passes on what comes
@@ -102,11 +102,11 @@ class WaitingRoom:
 
     def __init__(self) -> None:
         self._known: dict[WatchedResource, _Known] = {}
-        self._sink: Sink | None = None
+        self._sink: ChangeSink | None = None
         self._listed = anyio.Event()
 
     def put_changes(self, batch: Batch) -> None:
-        """As the :class:`~asched.kube.changes.Sink` of the reflectors."""
+        """As the :class:`~asched.kube.changes.ChangeSink` of the reflectors."""
         if self._sink is not None:
             self._sink.put_changes(batch)
             return
@@ -128,7 +128,7 @@ class WaitingRoom:
         """Those that were not listed yet."""
         return resources - self._known.keys()
 
-    def hand_over(self, sink: Sink) -> None:
+    def hand_over(self, sink: ChangeSink) -> None:
         """From now on everything goes to ``sink``, and first what is known."""
         self._sink = sink
         lists = tuple(

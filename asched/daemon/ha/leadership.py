@@ -26,7 +26,7 @@ from asched.daemon.ha.election import LeaseTiming
 from asched.daemon.ha.lease import LeaderElector, LeaseName
 from asched.daemon.telemetry.metrics import Metrics
 from asched.kube.client import NO_RETRY, ApiClient
-from asched.kube.errors import ApiError, NoAnswerError
+from asched.kube.errors import ApiError, NoResponseError
 from asched.kube.reflector import ClusterWatch
 from asched.model.resources import Resource
 from asched.state.records import LeadershipGained, LeadershipLost
@@ -140,7 +140,7 @@ async def _catch_up(client: ApiClient, watch: ClusterWatch) -> None:
         await client.request(
             "GET", Resource.PODS.path, params={"limit": "1"}, retry=NO_RETRY, timeout_s=1.0
         )
-    except (ApiError, NoAnswerError) as error:
+    except (ApiError, NoResponseError) as error:
         log.warning("not read after leadership was won", error=str(error))
     behind = await watch.renew(WATCHES_WITHIN_S)
     if behind:
@@ -179,7 +179,7 @@ class LeaderMetrics(Collector):
         yield slow
 
 
-class Office:
+class LeadershipController:
     """The engine of one process, and what makes it decide."""
 
     def __init__(

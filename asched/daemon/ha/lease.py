@@ -11,21 +11,21 @@ import msgspec
 import structlog
 
 from asched.daemon.ha.election import (
-    Conflict,
-    Create,
+    CreateLease,
     Election,
-    Failed,
     LeaseAnswer,
+    LeaseConflict,
+    LeaseMissing,
     LeaseRecord,
     LeaseRequest,
     LeaseTiming,
-    Missing,
-    Read,
-    Replace,
+    ReadLease,
+    ReplaceLease,
+    RequestFailed,
     StoredLease,
 )
 from asched.kube.client import NO_RETRY, ApiClient
-from asched.kube.errors import ApiError, NoAnswerError
+from asched.kube.errors import ApiError, NoResponseError
 from asched.kube.timing import Backoff, RetryPolicy
 
 JITTER_FACTOR = 1.2
@@ -158,7 +158,7 @@ class LeaderElector:
                     while await stream.read():
                         backoff.reset()
                         self._changed.set()
-            except (ApiError, NoAnswerError) as error:
+            except (ApiError, NoResponseError) as error:
                 self._complain(f"cannot be watched: {error}")
             await self._clock.sleep(backoff.next_s())
 
@@ -200,7 +200,7 @@ class LeaderElector:
         """One try to take or renew the lease. ``limit_s`` bounds each of its requests."""
         renewing = self.leads()
         request = self.election.begin(self._clock.monotonic_s())
-        self.slow_renewals += renewing and isinstance(request, Read)
+        self.slow_renewals += renewing and isinstance(request, ReadLease)
         await self._carry_out(request, max(0.0, min(self._timeout_s, limit_s)))
 
     async def _carry_out(self, request: LeaseRequest | None, timeout_s: float) -> None:
@@ -214,35 +214,35 @@ class LeaderElector:
         ask = partial(self._client.request, retry=NO_RETRY, timeout_s=timeout_s)
         try:
             match request:
-                case Read():
+                case ReadLease():
                     body = await ask("GET", self.lease.path)
-                case Create(record):
+                case CreateLease(record):
                     metadata = msgspec.Raw(_encode(_Named(self.lease.name, self.lease.namespace)))
                     lease = _encode(_Lease(metadata, record))
                     body = await ask("POST", self.lease.collection, body=lease)
-                case Replace(record, stored):
+                case ReplaceLease(record, stored):
                     lease = _encode(_Lease(msgspec.Raw(stored.metadata), record))
                     body = await ask("PUT", self.lease.path, body=lease)
             answer = _stored(body)
         except ApiError as error:
             return self._after_refusal(request, error)
-        except (NoAnswerError, msgspec.DecodeError) as error:
+        except (NoResponseError, msgspec.DecodeError) as error:
             self._complain(str(error))
-            return Failed()
+            return RequestFailed()
         self._complaint = ""
         return answer
 
     def _after_refusal(self, request: LeaseRequest, error: ApiError) -> LeaseAnswer:
         if error.status == 404:
             # A namespace that does not exist is another 404: the lease cannot be made in it.
-            if isinstance(request, Read):
-                return Missing()
+            if isinstance(request, ReadLease):
+                return LeaseMissing()
             self._complain(str(error))
-            return Conflict()
+            return LeaseConflict()
         if error.status == 409:
-            return Conflict()
+            return LeaseConflict()
         self._complain(str(error))
-        return Failed()
+        return RequestFailed()
 
     def _complain(self, error: str) -> None:
         """Of what keeps the lease from being read or written: once for each new reason."""

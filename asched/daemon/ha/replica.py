@@ -17,19 +17,19 @@ import anyio
 import structlog
 
 from asched.config.file import Configuration
-from asched.config.registry import Registry
+from asched.config.registry import PluginRegistry
 from asched.daemon.daemon import (
     Daemon,
     cluster_watch,
     running_daemon,
     watch_from_first_answer,
 )
-from asched.daemon.engine.runtime import Machine
-from asched.daemon.ha.follower import Follower, HeldWatch, Start, WaitingRoom
+from asched.daemon.engine.runtime import Runtime
+from asched.daemon.ha.follower import BufferedChanges, BufferedWatch, JournalFollower, Start
 from asched.daemon.ha.leadership import Leadership
 from asched.daemon.reload.reconfiguring import (
+    ConfigApplied,
     ReconfigurationError,
-    TakenUp,
     annotations_read,
     kept_until_restart,
     profiles_record,
@@ -56,12 +56,12 @@ class ReplicaParts(NamedTuple):
     """What a replica is made from."""
 
     configuration: Configuration
-    registry: Registry
+    registry: PluginRegistry
     client: ApiClient
     journal: JournalStore
     leadership: Leadership
     metrics: Metrics
-    machine: Machine
+    machine: Runtime
 
 
 class Replica:
@@ -101,7 +101,7 @@ class Replica:
         """Whether only a restart may help."""
         return self.daemon is not None and self.daemon.hangs()
 
-    async def take_up(self, new: Configuration) -> TakenUp:
+    async def take_up(self, new: Configuration) -> ConfigApplied:
         """As :meth:`Daemon.take_up`; a standby that follows a journal decides by it once it leads."""
         async with self._one_at_a_time:
             if self.daemon is not None:
@@ -129,14 +129,14 @@ class Replica:
 class Standby:
     """A replica that shares its journal with the leader, until it leads itself."""
 
-    def __init__(self, parts: ReplicaParts, follower: Follower) -> None:
+    def __init__(self, parts: ReplicaParts, follower: JournalFollower) -> None:
         self.configuration = parts.configuration
         """What it will decide by."""
         self._parts = parts
         self._follower = follower
         self._claiming = ""
         """Why this process, which leads, cannot take the journal over yet."""
-        self._room = WaitingRoom()
+        self._room = BufferedChanges()
         load = parts.registry.load
         self._watch = cluster_watch(parts.configuration, parts.client, self._room, load)
 
@@ -155,7 +155,7 @@ class Standby:
         listed = ", ".join(sorted(resource.label for resource in missing))
         return f"not listed yet: {listed}" if listed else ""
 
-    async def take_up(self, new: Configuration) -> TakenUp:
+    async def take_up(self, new: Configuration) -> ConfigApplied:
         """Decide by another configuration once it leads. Raises ReconfigurationError where a leader would
         (:meth:`Reconfigurer.take_up`), which would end it at the takeover, and where it has to watch
         something else for that."""
@@ -172,7 +172,7 @@ class Standby:
             raise ReconfigurationError(str(error)) from None
         changed = new != self.configuration
         self.configuration = new
-        return TakenUp(changed, kept)
+        return ConfigApplied(changed, kept)
 
     def _watches_all(self, new: Configuration) -> bool:
         load, profiles = self._parts.registry.load, new.profiles
@@ -204,7 +204,7 @@ class Standby:
         before = follower.seq
         epoch = await self._claim()
         log.info("journal taken over", epoch=epoch, records=follower.seq - before)
-        held = HeldWatch(self._watch, self._room)
+        held = BufferedWatch(self._watch, self._room)
         return Start(follower.fold, follower.seq + 1, follower.kept_seq, epoch, held)
 
     async def _claim(self) -> int:
@@ -281,7 +281,7 @@ class SharedTerm:
         start: Start | None = None
         async with anyio.create_task_group() as tasks:
             with self._waiting:
-                follower = await Follower.open(
+                follower = await JournalFollower.open(
                     parts.journal, parts.registry.load, parts.client.clock
                 )
                 standby = self._replica.standby = Standby(parts, follower)

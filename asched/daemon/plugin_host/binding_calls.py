@@ -9,12 +9,12 @@ import anyio
 import structlog
 
 from asched.config.settings import PluginLimits
-from asched.daemon.effects.binder import AbandonedError, PatientBinder
+from asched.daemon.effects.binder import AbandonedError, BindReconciler
 from asched.daemon.plugin_host.binding_client import (
+    BindingPluginClient,
     CallTime,
     Ending,
     LimitedTime,
-    PluginClient,
     UnlimitedTime,
 )
 from asched.daemon.plugin_host.guarded_loop import PluginTasks
@@ -38,7 +38,7 @@ class StrayCancellationError(Exception):
     """A plugin awaited something that was cancelled, while nobody had cancelled the plugin."""
 
 
-class PluginWork:
+class BindingPluginCalls:
     """What plugins do for one pod, one after the other."""
 
     def __init__(
@@ -74,7 +74,7 @@ class PluginWork:
         self,
         plugin: Plugin,
         point: str,
-        binder: PatientBinder,
+        binder: BindReconciler,
         method: Callable[[BindingClient], Awaitable[object]],
     ) -> Status:
         """What a plugin says; an error with its name on it where it raises, hangs or talks nonsense.
@@ -85,7 +85,7 @@ class PluginWork:
         """
         self._point = point
         time = self._time = self._time_for(plugin, point)
-        client = PluginClient(plugin, point, binder, time)
+        client = BindingPluginClient(plugin, point, binder, time)
         if self._watch is not None:
             method = self._watch.watched(plugin.name, point, method)
         status: object = None

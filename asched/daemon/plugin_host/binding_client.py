@@ -14,7 +14,7 @@ from typing import Protocol
 
 import anyio
 
-from asched.daemon.effects.binder import PatientBinder
+from asched.daemon.effects.binder import BindReconciler
 from asched.framework.binding import NotPermitted, Permission
 from asched.framework.interface import Plugin
 from asched.framework.pod_info import PodInfo
@@ -138,13 +138,13 @@ class UnlimitedTime:
 _NOTHING_TO_STOP = nullcontext()
 
 
-class PluginClient:
+class BindingPluginClient:
     """The framework's ``BindingClient`` for one call of one plugin. What its ``needs`` do not name
     raises :class:`NotPermitted`."""
 
     __slots__ = ("_binder", "_plugin", "_point", "_time")
 
-    def __init__(self, plugin: Plugin, point: str, binder: PatientBinder, time: CallTime) -> None:
+    def __init__(self, plugin: Plugin, point: str, binder: BindReconciler, time: CallTime) -> None:
         self._plugin = plugin
         self._point = point
         self._binder = binder

@@ -20,7 +20,7 @@ from anyio.streams.buffered import BufferedByteReceiveStream
 
 from asched.daemon.plugin_host import messages as m
 from asched.daemon.plugin_host.messages import Mirroring
-from asched.daemon.plugin_host.respondent import AttemptKey, Refused, Respondent
+from asched.daemon.plugin_host.respondent import AttemptKey, PluginEvaluator, Rejection
 from asched.framework.interface import Plugin
 from asched.framework.nodes import Int64Column, RowArray
 from asched.framework.pod_info import PodInfo
@@ -65,7 +65,7 @@ class WorkerProcess:
         with anyio.move_on_after(START_TIME_LIMIT_S):
             await self.send([begin])
             reply = await self.receive()
-            if isinstance(reply, m.Failed):
+            if isinstance(reply, m.EvaluationFailed):
                 await self.end()
                 raise WorkerLostError(f"it cannot be made in its worker: {reply.message}")
             return
@@ -120,11 +120,11 @@ _MESSAGES_AT_ONCE = 500
 _LONGEST_PAUSE_S = 30.0
 
 
-class NoAnswerError(Exception):
+class WorkerTimeoutError(Exception):
     """The plugin did not answer. The text says which, and why."""
 
 
-class Asked(NamedTuple):
+class PendingCall(NamedTuple):
     """A question as it is put: about these rows, as long as they are still there."""
 
     verb: ExtenderVerb
@@ -134,15 +134,15 @@ class Asked(NamedTuple):
     """The rows as they now are; None where nobody waits for the answer any more."""
 
 
-Answer = list[Refused] | Int64Column
+Answer = list[Rejection] | Int64Column
 """What is refused, or a score for each row."""
 
 
-class Answerer(Protocol):
+class PluginClient(Protocol):
     """Asks one plugin of one profile."""
 
-    async def answer(self, asked: Asked) -> Answer | None:
-        """None where nobody waits for it any more. Raises :class:`NoAnswerError`, and
+    async def answer(self, asked: PendingCall) -> Answer | None:
+        """None where nobody waits for it any more. Raises :class:`WorkerTimeoutError`, and
         :class:`~asched.framework.runtime.plugin_calls.PluginFailure`."""
 
     async def close(self) -> None: ...
@@ -152,10 +152,10 @@ class InProcess:
     """A plugin that is not pure, but quick."""
 
     def __init__(self, plugin: Plugin, cluster: ClusterState) -> None:
-        self._respondent = Respondent(plugin)
+        self._respondent = PluginEvaluator(plugin)
         self._cluster = cluster
 
-    async def answer(self, asked: Asked) -> Answer | None:
+    async def answer(self, asked: PendingCall) -> Answer | None:
         await anyio.lowlevel.checkpoint()
         rows = asked.rows()
         if rows is None:
@@ -188,7 +188,7 @@ class InWorker:
         self._lost_in_a_row = 0
         self._not_before_s = 0.0
 
-    async def answer(self, asked: Asked) -> Answer | None:
+    async def answer(self, asked: PendingCall) -> Answer | None:
         async with self._in_turn():
             if asked.rows() is None:
                 return None
@@ -229,12 +229,12 @@ class InWorker:
             while some := [*islice(news, _MESSAGES_AT_ONCE)]:
                 await self._process.send(some)
 
-    async def _put(self, asked: Asked) -> Answer | None:
+    async def _put(self, asked: PendingCall) -> Answer | None:
         rows = asked.rows()
         if rows is None:
             return None
         self._number += 1
-        question = m.Question(
+        question = m.EvaluationRequest(
             self._number,
             asked.verb,
             asked.attempt,
@@ -254,15 +254,15 @@ class InWorker:
     def _understood(self, reply: m.FromWorker, size: int) -> Answer:
         match reply:
             case m.FilterReply(number=number, refused=refused) if number == self._number:
-                return [Refused(r.message, unpacked(r.places, size)) for r in refused]
+                return [Rejection(r.message, unpacked(r.places, size)) for r in refused]
             case m.ScoreReply(number=number, scores=scores) if (number, len(scores)) == (
                 self._number,
                 size,
             ):
                 return np.array(scores, np.int64)
-            case m.Failed(number=number) if number == self._number:
+            case m.EvaluationFailed(number=number) if number == self._number:
                 FAILURES.note(self._begin.name, reply.point, reply.reason)
-                raise NoAnswerError(reply.message)
+                raise WorkerTimeoutError(reply.message)
         raise WorkerLostError("its worker answered another question than it was asked")
 
     def _lost(self, reason: FailureReason) -> None:
@@ -271,8 +271,8 @@ class InWorker:
         self._lost_in_a_row = min(self._lost_in_a_row + 1, 16)
         self._not_before_s = anyio.current_time() + pause_s
 
-    def _no_answer(self, why: str) -> NoAnswerError:
-        return NoAnswerError(f"plugin {self._begin.name}: {why}")
+    def _no_answer(self, why: str) -> WorkerTimeoutError:
+        return WorkerTimeoutError(f"plugin {self._begin.name}: {why}")
 
     async def close(self) -> None:
         await self._process.end()

@@ -14,11 +14,11 @@ from asched.config.settings import PluginLimits
 from asched.daemon.plugin_host import messages as m
 from asched.daemon.plugin_host.clients import (
     Answer,
-    Answerer,
-    Asked,
     InProcess,
     InWorker,
-    NoAnswerError,
+    PendingCall,
+    PluginClient,
+    WorkerTimeoutError,
 )
 from asched.framework.binding import Isolation
 from asched.framework.interface import Plugin
@@ -26,9 +26,9 @@ from asched.framework.nodes import BoolColumn, RowArray
 from asched.framework.pod_info import PodInfo
 from asched.framework.runtime.observation import FAILURES, printable, reason_of
 from asched.framework.runtime.plugin_calls import PluginFailure
-from asched.framework.runtime.profile import OutsidePlugin, PluginLoader, parse_arguments
+from asched.framework.runtime.profile import ExternalPlugin, PluginLoader, parse_arguments
 from asched.state.cluster import ClusterState, ProfileHandle
-from asched.state.inquiries import Inquiry, packed, present_rows
+from asched.state.inquiries import PendingEvaluation, packed, present_rows
 from asched.state.records import (
     ExtenderAnswer,
     ExtenderAsked,
@@ -39,14 +39,14 @@ from asched.state.records import (
 )
 
 
-class OutsidePlugins:
+class ExternalPlugins:
     """Asks the plugins of the profiles as they now are. To be closed."""
 
     def __init__(self, cluster: ClusterState, load: PluginLoader, limits: PluginLimits) -> None:
         self._cluster = cluster
         self._load = load
         self.limits = limits
-        self._answerers: dict[tuple[str, str], tuple[bytes, Answerer]] = {}
+        self._answerers: dict[tuple[str, str], tuple[bytes, PluginClient]] = {}
 
     async def aclose(self) -> None:
         """End all workers."""
@@ -60,21 +60,21 @@ class OutsidePlugins:
         """Put a question to the outsider of that number, which is a plugin. None where nobody waits
         for the answer any more."""
         plugin = self._cluster.outsiders[index]
-        assert isinstance(plugin, OutsidePlugin)
+        assert isinstance(plugin, ExternalPlugin)
         about = (question.key, question.uid, question.attempt, index)
         put = _Put(self._cluster, index, question)
         try:
             answerer = await self._answerer(plugin)
-            asked = Asked(question.verb, pod, question.attempt, put.rows)
+            asked = PendingCall(question.verb, pod, question.attempt, put.rows)
             answer = await answerer.answer(asked)
-        except (PluginFailure, NoAnswerError) as failure:
+        except (PluginFailure, WorkerTimeoutError) as failure:
             return ExtenderFailed(*about, question.verb, str(failure))
         return None if answer is None else _recorded(about, put, answer)
 
     # -- who answers --------------------------------------------------------------------------
 
-    async def _answerer(self, plugin: OutsidePlugin) -> Answerer:
-        """Raises :class:`NoAnswerError` for a plugin that cannot be made."""
+    async def _answerer(self, plugin: ExternalPlugin) -> PluginClient:
+        """Raises :class:`WorkerTimeoutError` for a plugin that cannot be made."""
         key = (plugin.scheduler_name, plugin.name)
         profile = self._cluster.profiles[plugin.scheduler_name]
         arguments = profile.spec.arguments.get(plugin.name)
@@ -97,8 +97,8 @@ class OutsidePlugins:
         return isolation is Isolation.WORKER
 
     def _in_worker(
-        self, loaded: type[Plugin], plugin: OutsidePlugin, arguments: dict[str, object] | None
-    ) -> Answerer:
+        self, loaded: type[Plugin], plugin: ExternalPlugin, arguments: dict[str, object] | None
+    ) -> PluginClient:
         begin = m.Begin(
             plugin.name,
             loaded.__module__,
@@ -110,8 +110,8 @@ class OutsidePlugins:
         return InWorker(begin, self._cluster, partial(self.limits.limit_s, plugin.name))
 
     def _in_process(
-        self, loaded: type[Plugin], plugin: OutsidePlugin, arguments: dict[str, object] | None
-    ) -> Answerer:
+        self, loaded: type[Plugin], plugin: ExternalPlugin, arguments: dict[str, object] | None
+    ) -> PluginClient:
         handle = ProfileHandle(self._cluster, plugin.scheduler_name)
         handle.built(self._cluster.profiles[plugin.scheduler_name])
         try:
@@ -121,7 +121,7 @@ class OutsidePlugins:
         except BaseException as error:
             FAILURES.note(plugin.name, "Init", reason_of(error))
             what = f"{type(error).__name__}: {printable(error)}"
-            raise NoAnswerError(f"plugin {plugin.name}: it cannot be made: {what}") from error
+            raise WorkerTimeoutError(f"plugin {plugin.name}: it cannot be made: {what}") from error
         return InProcess(made, self._cluster)
 
 
@@ -146,7 +146,7 @@ class _Put:
         self.places = np.flatnonzero(present_rows(inquiry.rows))
         return inquiry.rows[self.places]
 
-    def _inquiry(self) -> Inquiry | None:
+    def _inquiry(self) -> PendingEvaluation | None:
         question = self._question
         inquiry = self._cluster.inquiries.get(question.key)
         if inquiry is None or not inquiry.is_of(question.uid, question.attempt):

@@ -66,7 +66,7 @@ class PodWent(Message):
     uid: str
 
 
-class Question(Message):
+class EvaluationRequest(Message):
     """To a worker: about the nodes of ``rows``, in that order."""
 
     number: int
@@ -81,7 +81,7 @@ class Ready(Message):
     """From a worker: the plugin is there."""
 
 
-class RefusedNodes(msgspec.Struct, frozen=True, array_like=True):
+class NodeRejections(msgspec.Struct, frozen=True, array_like=True):
     """Nodes that were refused with the same words."""
 
     message: str
@@ -93,7 +93,7 @@ class FilterReply(Message):
     """From a worker: the nodes that are refused."""
 
     number: int
-    refused: tuple[RefusedNodes, ...]
+    refused: tuple[NodeRejections, ...]
 
 
 class ScoreReply(Message):
@@ -103,7 +103,7 @@ class ScoreReply(Message):
     scores: tuple[int, ...]
 
 
-class Failed(Message):
+class EvaluationFailed(Message):
     """From a worker: the plugin failed; with number 0, it could not be had at all."""
 
     number: int
@@ -112,8 +112,8 @@ class Failed(Message):
     reason: FailureReason
 
 
-ToWorker = Begin | NodeIs | NodeWent | PodCame | PodWent | Question
-FromWorker = Ready | FilterReply | ScoreReply | Failed
+ToWorker = Begin | NodeIs | NodeWent | PodCame | PodWent | EvaluationRequest
+FromWorker = Ready | FilterReply | ScoreReply | EvaluationFailed
 
 encode = msgspec.msgpack.Encoder().encode
 decode_to_worker = msgspec.msgpack.Decoder(ToWorker).decode

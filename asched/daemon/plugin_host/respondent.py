@@ -41,7 +41,7 @@ class AttemptKey(NamedTuple):
     attempt: int
 
 
-class Refused(NamedTuple):
+class Rejection(NamedTuple):
     """Nodes that were refused with the same words."""
 
     message: str
@@ -49,33 +49,33 @@ class Refused(NamedTuple):
     """By position in the question."""
 
 
-class Respondent:
+class PluginEvaluator:
     """One plugin and what it prepared for the attempts under way."""
 
     def __init__(self, plugin: Plugin) -> None:
         self._plugin = plugin
         self._states: OrderedDict[AttemptKey, CycleState] = OrderedDict()
 
-    def filter(self, attempt: AttemptKey, pod: PodInfo, nodes: Nodes) -> list[Refused]:
+    def filter(self, attempt: AttemptKey, pod: PodInfo, nodes: Nodes) -> list[Rejection]:
         """The nodes that the plugin refuses. Raises :class:`PluginFailure`."""
         plugin, state = self._plugin, self._begin(attempt)
         result = self._pre_filter(state, pod, nodes)
         everywhere = np.ones(nodes.size, np.bool_)
         if result.status.is_rejection:
-            return [Refused(result.status.message, everywhere)]
+            return [Rejection(result.status.message, everywhere)]
         if plugin.name in state.skip_filter:
             return []
         refused = []
         if result.node_names is not None:
             left_out = np.array([name not in result.node_names for name in nodes.names], np.bool_)
-            refused.append(Refused(f"node(s) didn't satisfy plugin {plugin.name}", left_out))
+            refused.append(Rejection(f"node(s) didn't satisfy plugin {plugin.name}", left_out))
         if isinstance(plugin, FilterPlugin | FilterAllPlugin):
             verdicts = filter_nodes(plugin, state, pod, nodes)
             for number, status in enumerate(verdicts.statuses, 1):
                 where = verdicts.codes == number
                 if where.any():
                     self._check(status)
-                    refused.append(Refused(status.message, where))
+                    refused.append(Rejection(status.message, where))
         return refused
 
     def _check(self, status: Status) -> None:

@@ -17,7 +17,7 @@ from typing import BinaryIO, TypeVar
 import numpy as np
 
 from asched.daemon.plugin_host import messages as m
-from asched.daemon.plugin_host.respondent import AttemptKey, Respondent
+from asched.daemon.plugin_host.respondent import AttemptKey, PluginEvaluator
 from asched.framework.interface import Plugin
 from asched.framework.pod_info import PodInfo
 from asched.framework.runtime.extenders import ExtenderVerb
@@ -92,7 +92,7 @@ class Worker:
         self._output = output
         self._cluster = MirroredCluster()
         self._mirror = Mirror(self._cluster)
-        self._respondent: Respondent | None = None
+        self._respondent: PluginEvaluator | None = None
         self._name = ""
 
     def take(self, message: m.ToWorker) -> bool:
@@ -100,7 +100,7 @@ class Worker:
         match message:
             case m.Begin():
                 return self._begin(message)
-            case m.Question():
+            case m.EvaluationRequest():
                 self._say(self._answer(message))
             case _:
                 self._mirror.enter(message)
@@ -119,13 +119,13 @@ class Worker:
             made = plugin(parse_arguments(plugin, begin.arguments), handle)
         except BaseException as error:  # noqa: BLE001  third-party code
             what = f"{type(error).__name__}: {printable(error)}"
-            self._say(m.Failed(0, what, "Worker", FailureReason.WORKER_ENDED))
+            self._say(m.EvaluationFailed(0, what, "Worker", FailureReason.WORKER_ENDED))
             return False
-        self._respondent = Respondent(made)
+        self._respondent = PluginEvaluator(made)
         self._say(m.Ready())
         return True
 
-    def _answer(self, question: m.Question) -> m.FromWorker:
+    def _answer(self, question: m.EvaluationRequest) -> m.FromWorker:
         assert self._respondent is not None, "a daemon begins with Begin"
         self._cluster.now_ns = question.now_ns
         pod = PodInfo(question.pod)
@@ -135,15 +135,17 @@ class Worker:
         try:
             if question.verb is ExtenderVerb.FILTER:
                 refused = self._respondent.filter(key, pod, nodes)
-                told = tuple(m.RefusedNodes(printable(r.message), packed(r.where)) for r in refused)
+                told = tuple(
+                    m.NodeRejections(printable(r.message), packed(r.where)) for r in refused
+                )
                 return m.FilterReply(question.number, told)
             scores = self._respondent.score(key, pod, nodes)
             return m.ScoreReply(question.number, tuple(scores.tolist()))
         except PluginFailure as failure:
-            return m.Failed(question.number, str(failure), failure.point, failure.reason)
+            return m.EvaluationFailed(question.number, str(failure), failure.point, failure.reason)
         except BaseException as error:  # noqa: BLE001  an answer that is none, found out late
             what = f"plugin {self._name}: its answer cannot be used: {printable(error)}"
-            return m.Failed(question.number, what, "Filter", reason_of(error))
+            return m.EvaluationFailed(question.number, what, "Filter", reason_of(error))
 
 
 def _plugin_class(begin: m.Begin) -> type[Plugin]:

@@ -16,7 +16,7 @@ from asched.config.extenders import in_order_of_asking, spec_of, without_ignored
 from asched.config.file import Configuration
 from asched.config.kube_scheduler import Section
 from asched.daemon.effects.dispatcher import Effects
-from asched.daemon.effects.extenders import ExtenderPool, Replacement
+from asched.daemon.effects.extenders import ExtenderPool, ExtenderReplacement
 from asched.daemon.engine.engine import Engine
 from asched.daemon.engine.inbox import Inbox, Reconfiguration
 from asched.daemon.reload.session_files import SessionFiles
@@ -119,7 +119,7 @@ class ReconfigurationError(Exception):
     """The configuration cannot be used; one line says why."""
 
 
-class TakenUp(NamedTuple):
+class ConfigApplied(NamedTuple):
     """What became of a configuration that can be used."""
 
     changed: bool
@@ -190,7 +190,7 @@ class Reconfigurer:
         self._profiles = profiles_record(start)
         self._running = running
 
-    async def take_up(self, new: Configuration) -> TakenUp:
+    async def take_up(self, new: Configuration) -> ConfigApplied:
         """Decide by another configuration from now on. One at a time.
 
         Returns when it is folded, after what was decided by the one before. Raises
@@ -210,9 +210,9 @@ class Reconfigurer:
         await self._in_turn(new, tuple(records), replacement)
         others = any(name in TAKEN_UP for name in _differing(self._present, new))
         self._profiles, self._present = profiles, new
-        return TakenUp(bool(records) or others, kept)
+        return ConfigApplied(bool(records) or others, kept)
 
-    async def _extenders(self, new: Configuration) -> Replacement:
+    async def _extenders(self, new: Configuration) -> ExtenderReplacement:
         try:
             return await self._running.extenders.replacement(new.scheduler.extenders)
         except KubeConfigError as error:
@@ -222,7 +222,7 @@ class Reconfigurer:
         self,
         new: Configuration,
         records: tuple[ProfilesLoaded | SessionsLoaded, ...],
-        replacement: Replacement | None,
+        replacement: ExtenderReplacement | None,
     ) -> None:
         running, done = self._running, anyio.Event()
         awaited = self._newly_watched(new)
@@ -251,7 +251,7 @@ class Reconfigurer:
         return awaited
 
     def _folded(
-        self, new: Configuration, replacement: Replacement | None, done: anyio.Event
+        self, new: Configuration, replacement: ExtenderReplacement | None, done: anyio.Event
     ) -> None:
         running = self._running
         if replacement is not None:

@@ -16,7 +16,7 @@ import anyio
 import structlog
 
 from asched.config.file import ConfigFileError, Configuration
-from asched.daemon.reload.reconfiguring import ReconfigurationError, TakenUp
+from asched.daemon.reload.reconfiguring import ConfigApplied, ReconfigurationError
 from asched.daemon.telemetry.logs import configure_logs
 from asched.daemon.telemetry.scheduler_metrics import ReloadMetrics
 from asched.daemon.telemetry.systemd import ServiceManager
@@ -96,7 +96,7 @@ class Reloads:
         self,
         file: ConfigFile | None,
         load: Callable[[Path], Configuration],
-        take_up: Callable[[Configuration], Awaitable[TakenUp]],
+        take_up: Callable[[Configuration], Awaitable[ConfigApplied]],
         metrics: ReloadMetrics,
         manager: ServiceManager,
         clock: Clock,
@@ -153,7 +153,7 @@ class Reloads:
                     "settings that count only after a restart", settings=", ".join(taken.kept)
                 )
 
-    async def _load_and_take_up(self, file: ConfigFile, because: str) -> TakenUp:
+    async def _load_and_take_up(self, file: ConfigFile, because: str) -> ConfigApplied:
         def loaded() -> Configuration:
             file.loading()
             return self._load(file.path)

@@ -14,14 +14,14 @@ import structlog
 
 from asched import __version__
 from asched.config.file import Configuration
-from asched.config.registry import Registry
+from asched.config.registry import PluginRegistry
 from asched.daemon.engine.commits import Commits
 from asched.daemon.engine.inbox import Inbox
-from asched.daemon.engine.runtime import Machine
+from asched.daemon.engine.runtime import Runtime
 from asched.daemon.reload.reconfiguring import annotations_read, custom_resources_read
 from asched.daemon.shadow.engine import Listener, ShadowEngine
 from asched.daemon.shadow.explaining import Window
-from asched.daemon.shadow.follower import Follower, profiles_record, start_notes
+from asched.daemon.shadow.follower import ShadowFollower, profiles_record, start_notes
 from asched.daemon.shadow.report import Difference, Report
 from asched.daemon.telemetry.metrics import Metrics
 from asched.journal.store import JournalStore
@@ -56,7 +56,7 @@ class Shadow(NamedTuple):
     cluster: ClusterState
     """For reading only."""
     watch: ClusterWatch
-    follower: Follower
+    follower: ShadowFollower
 
     def report(self) -> Report:
         """What was found up to now."""
@@ -78,7 +78,7 @@ async def require_kind(journal: JournalStore, *, shadow: bool) -> None:
 @asynccontextmanager
 async def running_shadow(
     configuration: Configuration,
-    registry: Registry,
+    registry: PluginRegistry,
     client: ApiClient,
     journal: JournalStore,
     metrics: Metrics | None = None,
@@ -92,11 +92,11 @@ async def running_shadow(
     """
     await require_kind(journal, shadow=True)
     metrics = metrics or Metrics()
-    machine = Machine.of_this_process()
+    machine = Runtime.of_this_process()
     epoch = await journal.claim(machine.instance, claimed_at_ns=machine.clock.time_ns())
     load, profiles = registry.load, configuration.profiles
     resources = in_order_of_listing((), custom_resources_read(profiles, load))
-    follower = Follower(load, window, resources)
+    follower = ShadowFollower(load, window, resources)
     next_seq = 1
     async for stored in journal.read():
         follower.remember(stored.record)
@@ -153,7 +153,9 @@ def log_finding(finding: ShadowCompared | Difference) -> None:
 _NS_PER_S = 1_000_000_000
 
 
-def records_of(tape: Tape, follower: Follower, configuration: Configuration) -> Iterator[AnyRecord]:
+def records_of(
+    tape: Tape, follower: ShadowFollower, configuration: Configuration
+) -> Iterator[AnyRecord]:
     """All records of a run over the tape, each folded already. Raises TapeError."""
 
     def applied(record: AnyRecord) -> AnyRecord:
@@ -177,10 +179,10 @@ def records_of(tape: Tape, follower: Follower, configuration: Configuration) -> 
 
 
 def compare_recording(
-    tape: Tape, configuration: Configuration, registry: Registry, window: Window | None = None
+    tape: Tape, configuration: Configuration, registry: PluginRegistry, window: Window | None = None
 ) -> Report:
     """Compare every decision on the tape. Raises TapeError."""
-    follower = Follower(registry.load, window)
+    follower = ShadowFollower(registry.load, window)
     for note in start_notes(configuration):
         follower.note(note)
     for _ in records_of(tape, follower, configuration):

@@ -14,7 +14,7 @@ import structlog
 from asched.daemon.engine.clock import EngineClock, SteadyTime
 from asched.daemon.engine.commits import Commits
 from asched.daemon.engine.inbox import Inbox
-from asched.daemon.shadow.follower import Follower
+from asched.daemon.shadow.follower import ShadowFollower
 from asched.daemon.shadow.report import Difference
 from asched.daemon.telemetry.health import Check, troubles
 from asched.state.records import AnyRecord, ShadowCompared, TurnStarted
@@ -34,7 +34,7 @@ class ShadowEngine:
 
     def __init__(
         self,
-        follower: Follower,
+        follower: ShadowFollower,
         commits: Commits,
         inbox: Inbox,
         clock: EngineClock,

@@ -36,13 +36,13 @@ import msgspec
 
 from asched.cycle.attempt import feasible_nodes_to_find
 from asched.cycle.inspect import inspect
-from asched.cycle.shadow import Answering
+from asched.cycle.shadow import ShadowDecider
 from asched.daemon.shadow.steps import (
     OWN_DOING,
+    ShadowHypothesis,
     Step,
     StepKind,
     Subject,
-    Supposition,
     may_be_supposed,
 )
 from asched.framework.pod_info import PodInfo
@@ -161,7 +161,7 @@ class Explainer:
         """``trail`` holds what was folded before the first step."""
         self._fold = trail
         self._state = trail.state
-        self._answering = Answering(trail.state)
+        self._answering = ShadowDecider(trail.state)
         self._window = window or Window()
         self._steps: deque[Step] = deque()
         """Those that the trail has not taken yet."""
@@ -229,7 +229,7 @@ class Explainer:
 
     def _agreeing(self, question: _Question, supposed: Sequence[Step], least: int) -> int | None:
         """How many of the steps it takes, in their order and at least ``least``, to agree."""
-        supposition = Supposition(self._fold)
+        supposition = ShadowHypothesis(self._fold)
         try:
             if question.record.key not in self._state.pods:
                 supposition.set(question.subject, question.pod)
@@ -331,7 +331,7 @@ class Explainer:
         if not question.record.node:
             return ""
         for size in other_sizes(self._state, question.pod):
-            supposition = Supposition(self._fold)
+            supposition = ShadowHypothesis(self._fold)
             for node in size.nodes:
                 supposition.set(Subject(type(node), node.key), node)
             agrees = self._agrees_now(question)

@@ -18,7 +18,7 @@ from typing import NamedTuple
 
 from asched.config.extenders import without_ignored_resources
 from asched.config.file import Configuration
-from asched.cycle.shadow import Answering
+from asched.cycle.shadow import ShadowDecider
 from asched.daemon.shadow.explaining import Explainer, Window
 from asched.daemon.shadow.report import Difference, Report, ReportWriter
 from asched.daemon.shadow.steps import folded_step
@@ -36,7 +36,7 @@ UNSCHEDULABLE = "Unschedulable"
 SCHEDULER_ERROR = "SchedulerError"
 
 
-class Missed(StrEnum):
+class UncomparedPod(StrEnum):
     """Why an answer of the other scheduler was not compared."""
 
     FIRST_SEEN_DECIDED = "decided when first seen"
@@ -51,7 +51,7 @@ class Missed(StrEnum):
     """No profile of ours serves the pod's schedulerName."""
 
 
-class Question(NamedTuple):
+class PendingComparison(NamedTuple):
     """An answer of the other scheduler, to be compared."""
 
     entry: PodEntry
@@ -63,8 +63,8 @@ class Question(NamedTuple):
 class Comparer:
     """Compares over one state. What it keeps is rebuilt by the list that begins every watch."""
 
-    def __init__(self, state: ClusterState, answering: Answering) -> None:
-        self.missed: Counter[Missed] = Counter()
+    def __init__(self, state: ClusterState, answering: ShadowDecider) -> None:
+        self.missed: Counter[UncomparedPod] = Counter()
         self._state = state
         self._answering = answering
         self._number = 0
@@ -80,7 +80,7 @@ class Comparer:
             before = self._told.get(pod.metadata.uid, "")
             decided = bool(pod.node_name) or message != before
             if entry is not None and entry.phase is PodPhase.PENDING and decided:
-                self.missed[Missed.LISTED] += 1
+                self.missed[UncomparedPod.LISTED] += 1
             if not pod.node_name and message:
                 told[pod.metadata.uid] = message
         self._told = told
@@ -88,7 +88,7 @@ class Comparer:
     def gone(self, uid: str) -> None:
         self._told.pop(uid, None)
 
-    def question(self, pod: Pod, *, synced: bool = True) -> Question | None:
+    def question(self, pod: Pod, *, synced: bool = True) -> PendingComparison | None:
         """What is to be compared if the pod, as it now is, carries an answer that it did not carry
         before.
 
@@ -104,22 +104,22 @@ class Comparer:
             return None
         if not pod.node_name and message in ("", before):
             if _message(pod, SCHEDULER_ERROR):
-                self.missed[Missed.ERROR] += 1
+                self.missed[UncomparedPod.ERROR] += 1
             return None
         if pod.spec.scheduler_name not in self._state.profiles:
-            self.missed[Missed.NO_PROFILE] += 1
+            self.missed[UncomparedPod.NO_PROFILE] += 1
             return None
         if entry is None and pod.terminal:
             return None  # it was compared when it was bound, and has finished since
         if entry is None:
-            self.missed[Missed.FIRST_SEEN_DECIDED] += 1
+            self.missed[UncomparedPod.FIRST_SEEN_DECIDED] += 1
             return None
         if not synced:
-            self.missed[Missed.UNSYNCED] += 1
+            self.missed[UncomparedPod.UNSYNCED] += 1
             return None
-        return Question(entry, pod.node_name, message)
+        return PendingComparison(entry, pod.node_name, message)
 
-    def compared(self, question: Question) -> ShadowCompared:
+    def compared(self, question: PendingComparison) -> ShadowCompared:
         """The other's answer and ours. To be asked on the state that the record then follows."""
         self._number += 1
         info = question.entry.info
@@ -134,7 +134,7 @@ def _message(pod: Pod, reason: str) -> str:
     return ""
 
 
-class Follower:
+class ShadowFollower:
     """The state, a second one that trails behind it, and what is found by comparing.
 
     Every record, whoever makes it, is to be given to :meth:`apply` before the next one is asked
@@ -151,7 +151,7 @@ class Follower:
         self._fold = Fold(ClusterState(), load)
         self._trail = Fold(ClusterState(), load)
         self.state = self._fold.state
-        self._comparer = Comparer(self.state, Answering(self.state))
+        self._comparer = Comparer(self.state, ShadowDecider(self.state))
         self._explainer = Explainer(self._trail, window)
         self._writer = ReportWriter()
         self.awaited = set(awaited)

@@ -52,7 +52,7 @@ class Difference(msgspec.Struct, rename="camel", omit_defaults=True):
     looked_into: bool = False
 
 
-class Tally(msgspec.Struct, rename="camel"):
+class AgreementCounts(msgspec.Struct, rename="camel"):
     """Comparisons of one kind."""
 
     compared: int = 0
@@ -69,11 +69,11 @@ class Tally(msgspec.Struct, rename="camel"):
 class Report(msgspec.Struct, rename="camel"):
     """What was found. This is the JSON form (see ``docs/shadow.md``)."""
 
-    bindings: Tally
+    bindings: AgreementCounts
     """The other scheduler's node is among our nodes of the highest total score."""
     sole_best: int
     """Agreed bindings where only one node had the highest score, so that no tie helped."""
-    messages: Tally
+    messages: AgreementCounts
     """The condition's message is, to the letter, that of our own rejection."""
     not_compared: dict[str, int]
     differences: list[Difference]
@@ -85,7 +85,7 @@ class ReportWriter:
     """Gathers a report from records, each given before it is folded."""
 
     def __init__(self) -> None:
-        self._bindings, self._messages = Tally(causes={}), Tally(causes={})
+        self._bindings, self._messages = AgreementCounts(causes={}), AgreementCounts(causes={})
         self._sole_best = 0
         self._differences: dict[int, Difference] = {}
         self._differed = 0

@@ -123,7 +123,7 @@ def _matters(pod: Pod) -> bool:
     return bool(pod.node_name or pod.status.nominated_node_name)
 
 
-class Supposition:
+class ShadowHypothesis:
     """Objects as they might have been, folded into a state, and how to take them back.
 
     Nothing but the fold changes the state, here too: what was there before is folded again.

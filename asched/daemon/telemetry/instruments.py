@@ -61,7 +61,7 @@ def exponential(start: float, factor: float, count: int) -> tuple[float, ...]:
     return tuple(float(f"{start * factor**n:.9g}") for n in range(count))
 
 
-class Tally(Collector):
+class CounterBatch(Collector):
     """Counts by labels."""
 
     def __init__(self, name: str, text: str, labels: Sequence[str]) -> None:

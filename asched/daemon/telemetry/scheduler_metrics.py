@@ -23,7 +23,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.core import CounterMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from asched.daemon.telemetry.instruments import Latencies, Tally, exponential
+from asched.daemon.telemetry.instruments import CounterBatch, Latencies, exponential
 from asched.daemon.telemetry.stopwatch import WatchedCycle
 from asched.kube.timing import Backoff, RetryPolicy
 
@@ -47,7 +47,7 @@ class SchedulingMetrics:
 
     def __init__(self, registry: CollectorRegistry) -> None:
         labels = ("result", "profile")
-        self._attempts = Tally(
+        self._attempts = CounterBatch(
             "scheduler_schedule_attempts",
             "Attempts to schedule pods, by the result; 'unschedulable' means that no node would do,"
             " 'error' an internal problem.",
@@ -281,7 +281,7 @@ class RequestMetrics:
     """A :class:`~asched.kube.transport.RequestWatcher`."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        self._requests = Tally(
+        self._requests = CounterBatch(
             "rest_client_requests",
             "Number of HTTP requests, partitioned by status code, method, and host.",
             ("code", "method", "host"),

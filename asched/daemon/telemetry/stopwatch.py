@@ -36,7 +36,7 @@ _ANSWERING_POINTS = frozenset({"PreFilter", "PostFilter", "Reserve", "Permit", "
 """Points whose status is what their plugins answer; the others only succeed or fail."""
 
 
-class Stretch:
+class TimedSpan:
     """What was spent on one plugin at one extension point, or on the point as a whole."""
 
     __slots__ = ("began_ns", "busy_ns", "calls", "ended_ns", "plugin", "point", "status")
@@ -64,8 +64,8 @@ class WatchedCycle(NamedTuple):
     began_ns: int
     """By the monotonic clock, as all times here."""
     ended_ns: int
-    points: Sequence[Stretch]
-    plugins: Sequence[Stretch]
+    points: Sequence[TimedSpan]
+    plugins: Sequence[TimedSpan]
     decision: Decision | None
     """None for a binding cycle."""
     seq: int
@@ -112,10 +112,10 @@ class _Timer:
 
     def __init__(self, now_ns: MonotonicNs) -> None:
         self._now_ns = now_ns
-        self.points: dict[str, Stretch] = {}
-        self.plugins: dict[tuple[str, str], Stretch] = {}
+        self.points: dict[str, TimedSpan] = {}
+        self.plugins: dict[tuple[str, str], TimedSpan] = {}
         self.began_ns = self._mark_ns = now_ns()
-        self._open: Stretch | None = None
+        self._open: TimedSpan | None = None
         """The point that the cycle is at: what the framework itself does counts for it."""
         self._depth = 0
 
@@ -148,7 +148,7 @@ class _Timer:
         point = _UPSTREAM_POINTS.get(point, point)
         run = self.plugins.get((plugin, point))
         if run is None:
-            run = self.plugins[plugin, point] = Stretch(point, plugin, began_ns)
+            run = self.plugins[plugin, point] = TimedSpan(point, plugin, began_ns)
         run.calls += 1
         run.add(began_ns, ended_ns)
         run.status = status
@@ -163,8 +163,8 @@ class _Timer:
             self._open.add(self._mark_ns, now_ns)
         self._mark_ns = now_ns
 
-    def _point(self, point: str, began_ns: int) -> Stretch:
-        found = self.points[point] = Stretch(point, "", began_ns)
+    def _point(self, point: str, began_ns: int) -> TimedSpan:
+        found = self.points[point] = TimedSpan(point, "", began_ns)
         return found
 
 

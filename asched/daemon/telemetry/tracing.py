@@ -18,7 +18,7 @@ import anyio
 import structlog
 
 from asched import __version__
-from asched.daemon.telemetry.stopwatch import CycleSink, Stretch, WatchedCycle
+from asched.daemon.telemetry.stopwatch import CycleSink, TimedSpan, WatchedCycle
 from asched.state.records import Assigned, AttemptFailed, ExtenderAsked, Rejected
 
 if TYPE_CHECKING:
@@ -128,7 +128,7 @@ class AttemptTracer:
                 self._begun.popitem(last=False)
 
     def _add_point(
-        self, root: Span, point: Stretch, plugins: Sequence[Stretch], offset_ns: int
+        self, root: Span, point: TimedSpan, plugins: Sequence[TimedSpan], offset_ns: int
     ) -> None:
         from opentelemetry.trace import set_span_in_context
 

@@ -80,9 +80,9 @@ class ExtenderSpec(msgspec.Struct, frozen=True, omit_defaults=True):
         )
 
 
-class Outsider(Protocol):
+class ExternalEvaluator(Protocol):
     """Who is asked outside decisions: an HTTP extender, or a plugin that is not asked as part of
-    one (:class:`~asched.framework.runtime.profile.OutsidePlugin`)."""
+    one (:class:`~asched.framework.runtime.profile.ExternalPlugin`)."""
 
     @property
     def name(self) -> str: ...

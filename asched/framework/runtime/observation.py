@@ -78,7 +78,7 @@ class FailureReason(StrEnum):
     """Its worker process ended, or could not be started."""
 
 
-class Failure(NamedTuple):
+class PluginFailureCount(NamedTuple):
     """One kind of failure."""
 
     plugin: str
@@ -93,10 +93,10 @@ class Failures:
     __slots__ = ("counts",)
 
     def __init__(self) -> None:
-        self.counts: Counter[Failure] = Counter()
+        self.counts: Counter[PluginFailureCount] = Counter()
 
     def note(self, plugin: str, extension_point: str, reason: FailureReason) -> None:
-        self.counts[Failure(plugin, extension_point, reason)] += 1
+        self.counts[PluginFailureCount(plugin, extension_point, reason)] += 1
 
 
 FAILURES = Failures()

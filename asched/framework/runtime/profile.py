@@ -71,7 +71,7 @@ class PluginPolicy(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     breaker: BreakerSpec | None = None
 
 
-class OutsidePlugin(NamedTuple):
+class ExternalPlugin(NamedTuple):
     """A plugin that is asked from outside decisions: of one profile, at Filter and Score.
 
     It has a say in attempts as an :class:`~asched.framework.runtime.extenders.ExtenderSpec` has.
@@ -155,13 +155,13 @@ class ProfileSpec(msgspec.Struct, frozen=True):
         return tuple(dict.fromkeys(p.name for plugins in self.points.values() for p in plugins))
 
     @property
-    def outside(self) -> tuple[OutsidePlugin, ...]:
+    def outside(self) -> tuple[ExternalPlugin, ...]:
         """The plugins that are not asked as part of a decision, in order of first mention."""
         outside = {policy.name: policy for policy in self.policies if policy.outside}
         filters = {p.name for point in FILTER_POINTS for p in self.plugins_at(point)}
         weights = {p.name: p.weight for p in self.plugins_at(ExtensionPoint.SCORE)}
         return tuple(
-            OutsidePlugin(
+            ExternalPlugin(
                 name,
                 self.scheduler_name,
                 name in filters,

@@ -54,14 +54,14 @@ class Candidate(NamedTuple):
         return cls(node, tuple(victims), pdb_violations, harm)
 
 
-class Refusal(NamedTuple):
+class DryRunRejection(NamedTuple):
     """A node where evictions would not help, and why."""
 
     node: str
     status: Status
 
 
-Outcome = Candidate | Refusal
+Outcome = Candidate | DryRunRejection
 
 Kinds = np.ndarray[tuple[int], np.dtype[np.int8]]
 """What kind of an outcome there is, by row."""
@@ -145,7 +145,11 @@ class DryRun:
         """Node to why evictions would not help there."""
         refused = [rows[: len(kinds)][kinds == _REFUSED] for rows, kinds in self._looked_at]
         found = (self._outcomes.get(row) for rows in refused for row in rows.tolist())
-        return {refusal.node: refusal.status for refusal in found if isinstance(refusal, Refusal)}
+        return {
+            refusal.node: refusal.status
+            for refusal in found
+            if isinstance(refusal, DryRunRejection)
+        }
 
     @property
     def errors(self) -> list[str]:
@@ -298,10 +302,12 @@ class _Rounds:
     def outcome(self, row: int, node: str) -> Outcome:
         refusal = self._refusals.get(row)
         if refusal is not None:
-            return Refusal(node, refusal)
+            return DryRunRejection(node, refusal)
         victims, violating = self._victims[row], self._violating[row]
         if not victims:
-            return Refusal(node, Status.error(f'expected at least one victim pod on node "{node}"'))
+            return DryRunRejection(
+                node, Status.error(f'expected at least one victim pod on node "{node}"')
+            )
         chosen = {pod.uid for pod in victims}
         in_order = [pod for pod in self._potential[row] if pod.uid in chosen]
         return Candidate.of(node, in_order, len(violating & chosen))

@@ -54,13 +54,13 @@ from asched.model.node import Node
 from asched.model.pod import Pod
 from asched.model.selectors import LabelSelector
 from asched.model.workloads import Namespace
-from asched.plugins.inter_pod_affinity.preferred import Tally, Worth
+from asched.plugins.inter_pod_affinity.preferred import PreferredAffinityScores, TermWeight
 from asched.plugins.inter_pod_affinity.required import (
-    Counted,
+    AffinityTerms,
+    CountedTerm,
     KnownFailures,
-    Neighbours,
-    Wanted,
-    Wishes,
+    RequiredAffinity,
+    WantedTerm,
 )
 
 AFFINITY_UNMET = Status.unresolvable("node(s) didn't match pod affinity rules")
@@ -83,7 +83,7 @@ _SKIP = PreFilterResult(Status.skip())
 _PROCEED = PreFilterResult(SUCCESS)
 _EVERYTHING = Selector(LabelSelector())
 
-_NO_WISHES = Wishes()
+_NO_WISHES = AffinityTerms()
 
 _MOST_SHAPES = 256
 _MOST_LABEL_SETS = 1024
@@ -116,7 +116,7 @@ class Followed(NamedTuple):
     """The counts themselves, where they are those of a term's holders."""
 
 
-class Outlook:
+class AffinityState:
     """All that there is to be counted for pods that are alike, by shape, namespace and labels. Good
     while the terms of the pods on nodes are the same."""
 
@@ -127,16 +127,16 @@ class Outlook:
         self.as_of = (-1, -1)
         """The versions of nodes and of the pods on them that the counts are up to date with."""
         self.wishes = _NO_WISHES
-        self.existing: Sequence[Counted] = ()
+        self.existing: Sequence[CountedTerm] = ()
         """Pods whose required anti-affinity means such a pod."""
         self.failures = KnownFailures()
-        self.tally: Tally | None = None
+        self.tally: PreferredAffinityScores | None = None
         """What pods near by are worth; None where none counts."""
         self.followed: Sequence[Followed] = ()
 
 
-_NEIGHBOURS: StateKey[Neighbours] = StateKey("InterPodAffinity/filter")
-_TALLY: StateKey[Tally] = StateKey("InterPodAffinity/score")
+_NEIGHBOURS: StateKey[RequiredAffinity] = StateKey("InterPodAffinity/filter")
+_TALLY: StateKey[PreferredAffinityScores] = StateKey("InterPodAffinity/score")
 
 
 class InterPodAffinity(
@@ -169,8 +169,8 @@ class InterPodAffinity(
         self._counts: Memo[tuple[object, str], DomainCounts] = Memo(_MOST_COUNTS)
         # What depends on the labels of namespaces is forgotten when any of those change.
         self._namespaces_version = -1
-        self._wishes: Memo[tuple[PodShape, str], Wishes] = Memo(_MOST_SHAPES)
-        self._outlooks: Memo[tuple[PodShape, int], Outlook] = Memo(_MOST_LABEL_SETS)
+        self._wishes: Memo[tuple[PodShape, str], AffinityTerms] = Memo(_MOST_SHAPES)
+        self._outlooks: Memo[tuple[PodShape, int], AffinityState] = Memo(_MOST_LABEL_SETS)
 
     # -- filter -------------------------------------------------------------------------------
 
@@ -185,7 +185,7 @@ class InterPodAffinity(
             return _SKIP
         namespace_labels = self._namespace_labels(pod.namespace)
         known = outlook.failures
-        state.write(_NEIGHBOURS, Neighbours(pod, namespace_labels, wishes, existing, known))
+        state.write(_NEIGHBOURS, RequiredAffinity(pod, namespace_labels, wishes, existing, known))
         return _PROCEED
 
     def filter_all(self, state: CycleState, pod: PodInfo, nodes: Nodes) -> Verdicts:
@@ -237,11 +237,11 @@ class InterPodAffinity(
 
     # -- what is counted ----------------------------------------------------------------------
 
-    def _outlook(self, shape: PodShape, labels: LabelSet) -> Outlook:
+    def _outlook(self, shape: PodShape, labels: LabelSet) -> AffinityState:
         """What is to be counted for a pod, as of now."""
         cluster = self.handle.cluster
         self._heed_namespaces()
-        outlook = self._outlooks.get((shape, labels.number), Outlook)
+        outlook = self._outlooks.get((shape, labels.number), AffinityState)
         nodes, seen = cluster.nodes, cluster.pods_version
         as_of = (nodes.version, seen)
         if outlook.as_of == as_of:
@@ -259,11 +259,11 @@ class InterPodAffinity(
                 counts.follow(domains_of(nodes, key), holders)
         return outlook
 
-    def _survey(self, outlook: Outlook, shape: PodShape, labels: LabelSet) -> None:
+    def _survey(self, outlook: AffinityState, shape: PodShape, labels: LabelSet) -> None:
         wishes = outlook.wishes = self._wishes_of(shape, labels.namespace)
         existing = self._held(TermKind.REQUIRED_ANTI_AFFINITY, labels)
-        outlook.existing = [Counted(f.topology_key, f.counts) for f, _ in existing]
-        worth = [Worth(wanted.counts, wanted.weight) for wanted in wishes.preferred]
+        outlook.existing = [CountedTerm(f.topology_key, f.counts) for f, _ in existing]
+        worth = [TermWeight(wanted.counts, wanted.weight) for wanted in wishes.preferred]
         followed = [
             Followed(wanted.counts, wanted.topology_key, wanted.query, None)
             for wanted in (*wishes.together, *wishes.apart, *wishes.preferred)
@@ -271,9 +271,12 @@ class InterPodAffinity(
         followed += [of_term for of_term, _ in existing]
         for kind, factor in self._factors:
             for of_term, weight in self._held(kind, labels):
-                worth.append(Worth(of_term.counts, weight * factor))
+                worth.append(TermWeight(of_term.counts, weight * factor))
                 followed.append(of_term)
-        outlook.tally, outlook.followed = Tally(worth) if worth else None, followed
+        outlook.tally, outlook.followed = (
+            PreferredAffinityScores(worth) if worth else None,
+            followed,
+        )
         outlook.failures = KnownFailures()
 
     def _held(self, kind: TermKind, labels: LabelSet) -> list[tuple[Followed, int]]:
@@ -299,7 +302,7 @@ class InterPodAffinity(
         domains = self._domains.of(self.handle.cluster.nodes, key)
         return self._counts.get((source, key), lambda: DomainCounts(domains, counts))
 
-    def _wishes_of(self, shape: PodShape, namespace: str) -> Wishes:
+    def _wishes_of(self, shape: PodShape, namespace: str) -> AffinityTerms:
         self._heed_namespaces()
         if shape.affinity is None:
             return _NO_WISHES
@@ -307,22 +310,22 @@ class InterPodAffinity(
             (shape, namespace), lambda: self._resolve(terms_of(shape, namespace))
         )
 
-    def _resolve(self, terms: PodTerms) -> Wishes:
+    def _resolve(self, terms: PodTerms) -> AffinityTerms:
         required = [weighted.term for weighted in terms[TermKind.REQUIRED_AFFINITY]]
         keys = dict.fromkeys(term.topology_key for term in required)
-        return Wishes(
+        return AffinityTerms(
             tuple(self._wanted(required, key, 1) for key in keys),
             self._each(terms[TermKind.REQUIRED_ANTI_AFFINITY], -1),
             self._each(terms[TermKind.PREFERRED_AFFINITY], 1)
             + self._each(terms[TermKind.PREFERRED_ANTI_AFFINITY], -1),
         )
 
-    def _each(self, terms: Sequence[WeightedTerm], sign: int) -> tuple[Wanted, ...]:
+    def _each(self, terms: Sequence[WeightedTerm], sign: int) -> tuple[WantedTerm, ...]:
         return tuple(
             self._wanted([term], term.topology_key, sign * weight) for term, weight in terms
         )
 
-    def _wanted(self, terms: Sequence[AffinityTerm], key: str, weight: int) -> Wanted:
+    def _wanted(self, terms: Sequence[AffinityTerm], key: str, weight: int) -> WantedTerm:
         """The pods that satisfy every one of the terms, in the namespaces that all of them name or
         select."""
         namespaces: frozenset[str] | None = None
@@ -332,7 +335,7 @@ class InterPodAffinity(
                 namespaces = of_term if namespaces is None else namespaces & of_term
         query = PodQuery(tuple(term.selector for term in terms), namespaces)
         counts = self.handle.cluster.row_counts(query)
-        return Wanted(query, key, self._counts_of(query, key, counts), weight)
+        return WantedTerm(query, key, self._counts_of(query, key, counts), weight)
 
     def _namespaces_of(self, term: AffinityTerm) -> frozenset[str] | None:
         """Those named and those selected; None for any, known or not."""

@@ -22,14 +22,14 @@ Scale = Callable[[Int64Column, int, int], Int64Column]
 """From scores to normalised ones, given the lowest and the highest of all: each by itself."""
 
 
-class Worth(NamedTuple):
+class TermWeight(NamedTuple):
     """What each pod counted adds to the score of the nodes of its domain."""
 
     counts: DomainCounts
     weight: int
 
 
-class Tally:
+class PreferredAffinityScores:
     """The weighted sum of counts by row, and what becomes of it when it is scaled over all rows.
 
     Memory, not state: it is brought up to what the counts say before each use. Rows are classes of nodes
@@ -51,7 +51,7 @@ class Tally:
         "moved",
     )
 
-    def __init__(self, worth: Sequence[Worth]) -> None:
+    def __init__(self, worth: Sequence[TermWeight]) -> None:
         self._worth = worth
         self._cursors: list[int] | None = None
         self._raw: Int64Column = np.zeros(0, np.int64)

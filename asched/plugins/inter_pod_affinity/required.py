@@ -15,14 +15,14 @@ from asched.framework.pod_queries import PodQuery, TermKind, terms_of
 from asched.framework.topology import DomainCounts
 
 
-class Counted(NamedTuple):
+class CountedTerm(NamedTuple):
     """Pods that matter to a rule, by the domains of a topology key."""
 
     topology_key: str
     counts: DomainCounts
 
 
-class Wanted(NamedTuple):
+class WantedTerm(NamedTuple):
     """Pods that terms of the incoming pod speak of, and the domains it counts them by."""
 
     query: PodQuery
@@ -33,17 +33,17 @@ class Wanted(NamedTuple):
     """Negative where the pods are to be kept away from."""
 
 
-class Wishes(NamedTuple):
+class AffinityTerms(NamedTuple):
     """The terms of an incoming pod, with the namespaces they select as they are now."""
 
-    together: tuple[Wanted, ...] = ()
+    together: tuple[WantedTerm, ...] = ()
     """The pods that satisfy *all* required affinity terms, for each topology key of those."""
-    apart: tuple[Wanted, ...] = ()
+    apart: tuple[WantedTerm, ...] = ()
     """For each required anti-affinity term."""
-    preferred: tuple[Wanted, ...] = ()
+    preferred: tuple[WantedTerm, ...] = ()
 
 
-class Rule(IntEnum):
+class RequiredTerm(IntEnum):
     """What can keep a pod off a node, in the order in which it is reported."""
 
     TOGETHER = 1
@@ -52,7 +52,7 @@ class Rule(IntEnum):
 
 
 class KnownFailures:
-    """What :meth:`Neighbours.failures` found of all nodes, good while no domain begins or ceases to
+    """What :meth:`RequiredAffinity.failures` found of all nodes, good while no domain begins or ceases to
     hold pods. Memory, not state."""
 
     __slots__ = ("_as_of", "_codes")
@@ -72,7 +72,7 @@ class KnownFailures:
         return self._codes
 
 
-class Neighbours:
+class RequiredAffinity:
     """How many pods that matter to a rule are near each node.
 
     The counts are shared and never changed here; :meth:`shift` notes what is supposed to be
@@ -85,8 +85,8 @@ class Neighbours:
         self,
         pod: PodInfo,
         namespace_labels: Mapping[str, str],
-        wishes: Wishes,
-        existing: Sequence[Counted],
+        wishes: AffinityTerms,
+        existing: Sequence[CountedTerm],
         known: KnownFailures | None = None,
     ) -> None:
         """``existing``: the pods whose required anti-affinity means the incoming pod. ``known``: of
@@ -95,18 +95,21 @@ class Neighbours:
         self._pod = pod
         self._namespace_labels = namespace_labels
         self._wishes = wishes
-        self._counted: dict[Rule, Sequence[Counted | Wanted]] = {
-            Rule.TOGETHER: wishes.together,
-            Rule.APART: wishes.apart,
-            Rule.EXISTING_APART: existing,
+        self._counted: dict[RequiredTerm, Sequence[CountedTerm | WantedTerm]] = {
+            RequiredTerm.TOGETHER: wishes.together,
+            RequiredTerm.APART: wishes.apart,
+            RequiredTerm.EXISTING_APART: existing,
         }
-        self._shifts: dict[tuple[Rule, str], dict[str, int]] = {}
+        self._shifts: dict[tuple[RequiredTerm, str], dict[str, int]] = {}
 
     # -- suppositions -------------------------------------------------------------------------
 
-    def clone(self) -> Neighbours:
-        existing = [Counted(c.topology_key, c.counts) for c in self._counted[Rule.EXISTING_APART]]
-        twin = Neighbours(self._pod, self._namespace_labels, self._wishes, existing)
+    def clone(self) -> RequiredAffinity:
+        existing = [
+            CountedTerm(c.topology_key, c.counts)
+            for c in self._counted[RequiredTerm.EXISTING_APART]
+        ]
+        twin = RequiredAffinity(self._pod, self._namespace_labels, self._wishes, existing)
         twin._shifts = {place: dict(by_value) for place, by_value in self._shifts.items()}
         return twin
 
@@ -114,16 +117,16 @@ class Neighbours:
         """As if another pod were on the node too (1), or not there (-1)."""
         for held in terms_of(other.shape, other.namespace)[TermKind.REQUIRED_ANTI_AFFINITY]:
             if held.term.matches(self._pod.label_set, self._namespace_labels):
-                self._shift(Rule.EXISTING_APART, held.term.topology_key, node, sign)
+                self._shift(RequiredTerm.EXISTING_APART, held.term.topology_key, node, sign)
         for rule, wishes in (
-            (Rule.TOGETHER, self._wishes.together),
-            (Rule.APART, self._wishes.apart),
+            (RequiredTerm.TOGETHER, self._wishes.together),
+            (RequiredTerm.APART, self._wishes.apart),
         ):
             for wanted in wishes:
                 if wanted.query.matches(other.label_set):
                     self._shift(rule, wanted.topology_key, node, sign)
 
-    def _shift(self, rule: Rule, topology_key: str, node: NodeInfo, sign: int) -> None:
+    def _shift(self, rule: RequiredTerm, topology_key: str, node: NodeInfo, sign: int) -> None:
         domain = node.labels.get(topology_key)
         if domain is not None:
             by_value = self._shifts.setdefault((rule, topology_key), {})
@@ -132,7 +135,7 @@ class Neighbours:
     # -- answers ------------------------------------------------------------------------------
 
     def failures(self, nodes: Nodes) -> NDArray[np.int16] | None:
-        """The rules that each node fails, as bits of :class:`Rule`; None where no node fails any."""
+        """The rules that each node fails, as bits of :class:`RequiredTerm`; None where no node fails any."""
         as_of: list[object] = [self._may_be_first]
         near = None
         for of_rule in self._counted.values():
@@ -146,10 +149,10 @@ class Neighbours:
 
     def _failures(self, nodes: Nodes) -> NDArray[np.int16] | None:
         codes: NDArray[np.int16] | None = None
-        for rule in Rule:
+        for rule in RequiredTerm:
             if not self._counted[rule] and not self._shifts:
                 continue
-            crowding = rule is not Rule.TOGETHER
+            crowding = rule is not RequiredTerm.TOGETHER
             failing = self._crowded(rule, nodes) if crowding else self._lonely(nodes)
             if failing is not None:
                 bits = np.multiply(failing, np.int16(rule), dtype=np.int16)
@@ -170,7 +173,7 @@ class Neighbours:
             failing = here if failing is None else failing | here
         return failing
 
-    def _crowded(self, rule: Rule, nodes: Nodes) -> BoolColumn | None:
+    def _crowded(self, rule: RequiredTerm, nodes: Nodes) -> BoolColumn | None:
         """Where any pod of the rule is near."""
         failing: BoolColumn | None = None
         if not self._shifts:
@@ -190,9 +193,9 @@ class Neighbours:
         held = [w.counts for w in self._wishes.together if w.topology_key == topology_key]
         if len(held) == 1 and not self._shifts:
             return ~nodes.align(held[0].near)
-        return self._near(Rule.TOGETHER, topology_key, nodes) <= 0
+        return self._near(RequiredTerm.TOGETHER, topology_key, nodes) <= 0
 
-    def _near(self, rule: Rule, topology_key: str, nodes: Nodes) -> Int64Column:
+    def _near(self, rule: RequiredTerm, topology_key: str, nodes: Nodes) -> Int64Column:
         """How many pods are in the domain of each node; none where the node has no such label."""
         number: Int64Column | None = None
         for counted in self._counted[rule]:
@@ -210,7 +213,7 @@ class Neighbours:
         """Whether no pod in any domain satisfies the required affinity, but the pod itself would:
         then it need not wait for a first pod of its group."""
         for wanted in self._wishes.together:
-            supposed = self._shifts.get((Rule.TOGETHER, wanted.topology_key), {})
+            supposed = self._shifts.get((RequiredTerm.TOGETHER, wanted.topology_key), {})
             if wanted.counts.total + sum(supposed.values()):
                 return False
         return all(w.query.matches(self._pod.label_set) for w in self._wishes.together)

@@ -16,7 +16,12 @@ from asched.framework.csi_migration import in_tree_persistent_volume, translated
 from asched.framework.csi_nodes import CsiNodes
 from asched.framework.node_matching import matchable, selector_matches, term_matches
 from asched.framework.nodes import BoolColumn, Int32Column, Nodes, RowArray
-from asched.framework.volume_assumptions import ClaimRef, VolumeBinding, VolumeBooks, VolumeChoice
+from asched.framework.volume_assumptions import (
+    AssumedVolume,
+    AssumedVolumes,
+    ClaimRef,
+    VolumeChoice,
+)
 from asched.framework.volumes import STORAGE
 from asched.model.quantity import value
 from asched.model.selectors import (
@@ -64,7 +69,7 @@ class PodVolumes(NamedTuple):
     def choice(self, row: int) -> VolumeChoice:
         return VolumeChoice(
             tuple(
-                VolumeBinding(ClaimRef.of(match.claim), match.volumes[match.chosen[row]].name)
+                AssumedVolume(ClaimRef.of(match.claim), match.volumes[match.chosen[row]].name)
                 for match in self.matches
                 if match.chosen[row] >= 0
             ),
@@ -98,7 +103,7 @@ class VolumeFinder:
     """Finds volumes for the claims of one pod, on some nodes."""
 
     def __init__(
-        self, cluster: Cluster, books: VolumeBooks, pool: VolumePool, csi: CsiNodes, nodes: Nodes
+        self, cluster: Cluster, books: AssumedVolumes, pool: VolumePool, csi: CsiNodes, nodes: Nodes
     ) -> None:
         self._cluster = cluster
         self._books = books

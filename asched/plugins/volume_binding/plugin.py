@@ -39,7 +39,7 @@ from asched.framework.interface import (
 from asched.framework.nodes import Int64Column, Nodes, Verdicts
 from asched.framework.pod_info import PodInfo
 from asched.framework.status import SUCCESS, Status
-from asched.framework.volume_assumptions import ClaimRef, VolumeBooks, VolumeChoice
+from asched.framework.volume_assumptions import AssumedVolumes, ClaimRef, VolumeChoice
 from asched.framework.volumes import (
     WAIT_FOR_FIRST_CONSUMER,
     PodClaim,
@@ -93,7 +93,7 @@ _PROCEED = PreFilterResult(SUCCESS)
 _SKIP = PreFilterResult(Status.skip())
 
 
-class UtilizationShapePoint(Arguments, frozen=True):
+class VolumeShapePoint(Arguments, frozen=True):
     utilization: int
     score: int
 
@@ -103,7 +103,7 @@ class VolumeBindingArgs(Arguments, frozen=True):
     feature that is off in 1.36 and not implemented."""
 
     bind_timeout_seconds: int | None = None
-    shape: tuple[UtilizationShapePoint, ...] | None = None
+    shape: tuple[VolumeShapePoint, ...] | None = None
 
     def __post_init__(self) -> None:
         if self.bind_timeout_seconds is not None and self.bind_timeout_seconds < 0:
@@ -154,7 +154,7 @@ class VolumeBinding(
         super().__init__(args, handle)
         timeout_s = args.bind_timeout_seconds
         self._timeout_s = float(DEFAULT_BIND_TIMEOUT_S if timeout_s is None else timeout_s)
-        self._books = VolumeBooks()
+        self._books = AssumedVolumes()
         self._pool = VolumePool(handle.cluster, self._books)
         self._csi_nodes = CsiNodes(handle.cluster)
 

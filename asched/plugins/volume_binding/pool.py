@@ -14,7 +14,7 @@ import numpy as np
 
 from asched.framework.cluster import Cluster
 from asched.framework.nodes import BoolColumn, Int32Column, Nodes, RowArray, Vocabulary
-from asched.framework.volume_assumptions import VolumeBooks
+from asched.framework.volume_assumptions import AssumedVolumes
 from asched.framework.volumes import STORAGE
 from asched.model.quantity import thousandths
 from asched.model.selectors import NodeSelector
@@ -201,7 +201,7 @@ class FreeVolumes:
 class VolumePool:
     """The volumes of a cluster, by what they are good for. Only those that changed are sorted anew."""
 
-    def __init__(self, cluster: Cluster, books: VolumeBooks) -> None:
+    def __init__(self, cluster: Cluster, books: AssumedVolumes) -> None:
         self._cluster = cluster
         self._books = books
         self._version = -1

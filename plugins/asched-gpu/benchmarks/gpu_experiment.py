@@ -31,7 +31,7 @@ from asched_gpu.gpu_share import PolicyName
 from asched_gpu.workload import TaskClass
 
 from asched.config.file import parse
-from asched.config.registry import Registry
+from asched.config.registry import PluginRegistry
 from asched.framework.runtime.profile import ProfileSpec
 from asched.model.node import Node
 from asched.model.pod import Pod
@@ -132,7 +132,9 @@ def _renamed(pod: Pod, number: int) -> Pod:
     return replace(pod, metadata=replace(pod.metadata, name=name, uid=name))
 
 
-def profile(policy: PolicyName, workload: Sequence[TaskClass], registry: Registry) -> ProfileSpec:
+def profile(
+    policy: PolicyName, workload: Sequence[TaskClass], registry: PluginRegistry
+) -> ProfileSpec:
     """A profile of just what the experiment needs: room, the model of card, and the cards."""
     args: dict[str, object] = {"policy": policy.value}
     if policy in (PolicyName.FGD, PolicyName.FGD_ALIGNED):
@@ -181,7 +183,7 @@ def run(trace: Trace, policy: PolicyName, seed: int) -> Outcome:
     """One simulation."""
     began_s = time.process_time()
     nodes, pods = inflated(trace, seed)
-    registry = Registry.discover()
+    registry = PluginRegistry.discover()
     scheduler = Scheduler((profile(policy, trace.workload, registry),), seed=seed)
     simulation = Simulation(history(nodes, pods), scheduler, registry.load)
     placed = {

@@ -7,7 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from asched.config.registry import Registry
+from asched.config.registry import PluginRegistry
 
 ROOT = Path(__file__).parents[1]
 TIMEOUT_S = 100
@@ -34,7 +34,7 @@ def test_the_wheel_offers_the_plugins(tmp_path: Path) -> None:
         sys.executable, "-m", "pip", "install", "--no-deps", "--no-index", "--quiet", "--target",
         str(site), str(wheel), cwd=tmp_path,
     )  # fmt: skip
-    found = Registry.discover([str(site)])
+    found = PluginRegistry.discover([str(site)])
     assert found.names == ("GpuShare", "Yoda")
     assert found.offered_by("Yoda") == ("asched-gpu 0.1.0",)
     loads = "import asched_gpu.yoda, asched_gpu.gpu_share as g; print(g.__file__)"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from asched.model.node import Node
-from asched.simulator.history import End, NodeSpan, PodRun, Run, Stint
+from asched.simulator.history import End, NodeSpan, NodeStay, PodRun, Run
 from tests.audit.recording import node, pod
 
 S = 1_000_000_000
@@ -13,16 +13,21 @@ S = 1_000_000_000
 
 def stint(
     name: str, from_s: float, to_s: float | None = None, end: End | None = None, **more: Any
-) -> Stint:
+) -> NodeStay:
     """On a node from then on: bound as it was assigned."""
     ended_ns = None if to_s is None else round(to_s * S)
     if ended_ns is not None and end is None:
         end = End.FINISHED
-    return Stint(name, round(from_s * S), round(from_s * S), ended_ns, end, **more)
+    return NodeStay(name, round(from_s * S), round(from_s * S), ended_ns, end, **more)
 
 
 def pod_run(
-    name: str, *stints: Stint, cpu: str = "1", created_s: float = 0, ends: bool = True, **spec: Any
+    name: str,
+    *stints: NodeStay,
+    cpu: str = "1",
+    created_s: float = 0,
+    ends: bool = True,
+    **spec: Any,
 ) -> PodRun:
     """A pod that is gone with its last stint, unless ``ends`` is False."""
     last = stints[-1] if stints else None

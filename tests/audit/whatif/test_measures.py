@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from asched.audit.whatif.measures import measured, node_of, pending_spans
-from asched.audit.whatif.occupancy import Steps, Workload, occupancy, workload_of
+from asched.audit.whatif.occupancy import RecordedWorkload, Steps, occupancy, workload_of
 from asched.model.requests import pod_requests
-from asched.simulator.history import End, NodeSpan, PodRun, Run, Stint
+from asched.simulator.history import End, NodeSpan, NodeStay, PodRun, Run
 from tests.audit.recording import node
 from tests.audit.whatif.runs import S, pod_run, run_of, span, stint
 
@@ -75,7 +75,7 @@ def test_preemption_and_the_return_of_the_victim() -> None:
     low = pod_run("low", away, stint("m", 70), created_s=10)
     bare = pod_run("bare", stint("n", 10, 50, End.PREEMPTED, evicted_ns=40 * S), created_s=10)
     under_way = pod_run(
-        "leaving", Stint("m", 0, 0, by="default/high", evicted_ns=99 * S), created_s=0
+        "leaving", NodeStay("m", 0, 0, by="default/high", evicted_ns=99 * S), created_s=0
     )
     run = run_of(low, bare, under_way, nodes=(span("n"), span("m")))
     figures = measured(run, workload_of(run.pods)).figures
@@ -85,7 +85,7 @@ def test_preemption_and_the_return_of_the_victim() -> None:
 
 
 def test_a_binding_that_failed_is_no_placement() -> None:
-    failed = Stint("gone", 0, None, 5 * S, End.BIND_FAILED)
+    failed = NodeStay("gone", 0, None, 5 * S, End.BIND_FAILED)
     assert node_of(pod_run("p", failed, stint("n", 9))) == "n"
     assert node_of(pod_run("p", failed, ends=False)) == ""
     assert pending_spans(pod_run("p", failed, stint("n", 9)), 100 * S) == [(0, 9 * S)]
@@ -217,4 +217,4 @@ def test_the_most_frequent_kinds_stand_for_the_workload() -> None:
     assert workload.reported == ("cpu",)
     assert sorted(workload.asks[:, 0].tolist()) == [1000, 2000, 3000]
     assert workload.weights[:, 0].tolist() == pytest.approx([1 / 3] * 3)
-    assert isinstance(workload, Workload)
+    assert isinstance(workload, RecordedWorkload)

@@ -8,13 +8,13 @@ import pytest
 
 from asched.audit.pods import AuditError
 from asched.audit.whatif.candidate import (
-    Action,
     PluginChange,
+    PluginChangeAction,
     parse_changes,
     with_changes,
 )
 from asched.config.file import load
-from asched.config.registry import Registry
+from asched.config.registry import PluginRegistry
 from asched.framework.cycle_state import CycleState
 from asched.framework.interface import (
     Arguments,
@@ -62,8 +62,8 @@ class LastComeFirst(QueueSortPlugin):
         return first.added_at_ns > second.added_at_ns
 
 
-INSTALLED = Registry.discover()
-REGISTRY = Registry(
+INSTALLED = PluginRegistry.discover()
+REGISTRY = PluginRegistry(
     {name: INSTALLED.load(name) for name in INSTALLED.names}
     | {plugin.name: plugin for plugin in (Likes, Needy, LastComeFirst)}
 )
@@ -81,10 +81,10 @@ def names_at(spec: ProfileSpec, point: ExtensionPoint) -> list[str]:
 
 def test_what_can_be_written() -> None:
     assert parse_changes("A=5, +B,-C,D") == (
-        PluginChange(Action.WEIGH, "A", 5),
-        PluginChange(Action.ENABLE, "B"),
-        PluginChange(Action.DISABLE, "C"),
-        PluginChange(Action.ENABLE, "D"),
+        PluginChange(PluginChangeAction.WEIGH, "A", 5),
+        PluginChange(PluginChangeAction.ENABLE, "B"),
+        PluginChange(PluginChangeAction.DISABLE, "C"),
+        PluginChange(PluginChangeAction.ENABLE, "D"),
     )
 
 

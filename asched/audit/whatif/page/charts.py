@@ -99,7 +99,7 @@ class Role(Enum):
     RECORDED = "recorded"
 
 
-class Line(NamedTuple):
+class ChartLine(NamedTuple):
     """A step function to be drawn."""
 
     role: Role
@@ -138,7 +138,7 @@ def _coordinate(value: float) -> str:
     return f"{value:.1f}".removesuffix(".0")
 
 
-def share_chart(caption: str, lines: Sequence[Line]) -> Html:
+def share_chart(caption: str, lines: Sequence[ChartLine]) -> Html:
     """Shares of one, over time: from 0 to 100 %, or to the next round number if a line is higher."""
     drawn = [line._replace(steps=line.steps.thinned(MOST_STEPS)) for line in lines]
     highest = max((float(line.steps.values.max()) for line in drawn), default=0.0)
@@ -147,7 +147,7 @@ def share_chart(caption: str, lines: Sequence[Line]) -> Html:
     return _over_time(caption, drawn, bound, marks)
 
 
-def count_chart(caption: str, lines: Sequence[Line]) -> Html:
+def count_chart(caption: str, lines: Sequence[ChartLine]) -> Html:
     """Numbers of something, over time."""
     drawn = [line._replace(steps=line.steps.thinned(MOST_STEPS)) for line in lines]
     bound, step = upper_bound([float(line.steps.values.max()) for line in drawn])
@@ -155,7 +155,9 @@ def count_chart(caption: str, lines: Sequence[Line]) -> Html:
     return _over_time(caption, drawn, bound, marks)
 
 
-def _over_time(caption: str, lines: Sequence[Line], bound: float, marks: Sequence[Mark]) -> Html:
+def _over_time(
+    caption: str, lines: Sequence[ChartLine], bound: float, marks: Sequence[Mark]
+) -> Html:
     span_s = max(((_span_s(line.steps)) for line in lines), default=0.0) or 1.0
     frame = _Frame(0.0, span_s, bound)
     grid = _grid(frame, time_marks(span_s), marks)
@@ -166,7 +168,7 @@ def _span_s(steps: Steps) -> float:
     return (steps.end_ns - steps.start_ns) / NS_PER_S
 
 
-def _step_path(frame: _Frame, line: Line) -> Html:
+def _step_path(frame: _Frame, line: ChartLine) -> Html:
     steps = line.steps
     places = ((steps.at_ns - steps.start_ns) / NS_PER_S).tolist()
     parts = [f"M{frame.x(places[0])} {frame.y(float(steps.values[0]))}"]
@@ -225,7 +227,7 @@ def _grid(frame: _Frame, across: Sequence[Mark], up: Sequence[Mark]) -> Html:
 
 
 def _figure(
-    caption: str, drawn: Sequence[Line] | Sequence[Sample], grid: Html, paths: Sequence[Html]
+    caption: str, drawn: Sequence[ChartLine] | Sequence[Sample], grid: Html, paths: Sequence[Html]
 ) -> Html:
     legend = [
         tag("span", tag("i", class_=f"swatch {one.role.value}"), text(one.name), class_="key")

@@ -12,7 +12,7 @@ from asched.audit.timeline import time_of
 from asched.audit.whatif.comparison import Comparison, figure_rows
 from asched.audit.whatif.measures import MeasuredRun
 from asched.audit.whatif.page.charts import (
-    Line,
+    ChartLine,
     Role,
     Sample,
     count_chart,
@@ -180,7 +180,7 @@ def _wait_chart(shown: Sequence[_Shown]) -> Html:
 
 
 def _pending_chart(shown: Sequence[_Shown]) -> Html:
-    lines = [Line(one.role, one.name, one.run.pending) for one in shown]
+    lines = [ChartLine(one.role, one.name, one.run.pending) for one in shown]
     return count_chart("Pods that wait for a node", lines)
 
 
@@ -192,7 +192,7 @@ def _resource_charts(shown: Sequence[_Shown]) -> list[Html]:
             ("fragmentation: free in vain, of free", [one.run.fragmentation for one in shown]),
         ):
             lines = [
-                Line(one.role, one.name, steps[resource])
+                ChartLine(one.role, one.name, steps[resource])
                 for one, steps in zip(shown, found, strict=True)
                 if resource in steps
             ]
