@@ -166,7 +166,7 @@ class OpenSession:
     def shuffled(self, rows: RowArray, words: str) -> RowArray:
         """The rows in an order that is as good as random and hangs on names, not on rows."""
         ticket = np.uint64(self.draw(words, 1 << 64))
-        order = np.argsort(self.table.tickets[rows] ^ ticket, kind="stable")
+        order = np.argsort(self.table.tie_break_keys[rows] ^ ticket, kind="stable")
         shuffled: RowArray = rows[order]
         return shuffled
 

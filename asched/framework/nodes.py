@@ -26,7 +26,7 @@ BoolColumn: TypeAlias = NDArray[np.bool_]
 """A yes or no by row."""
 RowArray: TypeAlias = NDArray[np.intp]
 """Numbers of rows."""
-TicketColumn: TypeAlias = NDArray[np.uint64]
+TieBreakColumn: TypeAlias = NDArray[np.uint64]
 
 S = TypeVar("S", bound=np.generic)
 
