@@ -12,7 +12,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from asched.cycle.lottery import BestNodes
+from asched.cycle.tie_breaker import BestNodes
 from asched.cycle.row_caches import NominatedFilterCache
 from asched.cycle.shape_answers import ShapeAnswers
 from asched.cycle.shape_cache import ShapeCache
@@ -38,7 +38,6 @@ from asched.framework.trial import Fit
 from asched.state.cluster import ClusterState
 from asched.state.node_rows import NodeRows
 from asched.state.node_table import NodeTable
-from asched.state.rules import Rules
 
 MIN_FEASIBLE_NODES = 100
 """A share of the nodes is never less than this many (``minFeasibleNodesToFind``)."""
@@ -292,8 +291,6 @@ class Attempt:
         then nothing else needs to be looked at."""
         cluster, row = self._cluster, self._table.row_of(nominated)
         if row is None or not screening.feasible[row] or self._error(screening) is not None:
-            return False
-        if cluster.rules < Rules.NOMINATED_NODE_ALONE:
             return False
         if screening.node_names is not None and nominated not in screening.node_names:
             return False

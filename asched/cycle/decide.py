@@ -15,7 +15,6 @@ import numpy as np
 from asched.cycle.attempt import Attempt, Screening
 from asched.cycle.extenders import ExtenderRound, NoExtenders, consult
 from asched.cycle.group_conditions import group_decisions
-from asched.cycle.lottery import BestNodes, choose
 from asched.cycle.post_filter import (
     as_recorded,
     check_keys,
@@ -24,6 +23,7 @@ from asched.cycle.post_filter import (
     post_filter,
 )
 from asched.cycle.shape_cache import ShapeCache
+from asched.cycle.tie_breaker import BestNodes, select_node
 from asched.framework.interface import (
     PermitResult,
     ReserveResult,
@@ -36,10 +36,9 @@ from asched.framework.runtime.observation import OBSERVATION, CallObserver, prin
 from asched.framework.runtime.plugin_calls import PluginFailure, answered_error, ask, check_status
 from asched.framework.runtime.profile import Profile
 from asched.framework.status import Code, Status
-from asched.model.quantity import format_duration
+from asched.model.quantity import NS_PER_S, format_duration
 from asched.state.circuits import Circuit
 from asched.state.cluster import ClusterState
-from asched.state.queue import NS_PER_S
 from asched.state.records import (
     Assigned,
     AttemptFailed,
@@ -51,7 +50,6 @@ from asched.state.records import (
     Rejected,
     Reservation,
 )
-from asched.state.rules import Rules
 
 _encode = msgspec.json.Encoder().encode
 
@@ -90,10 +88,7 @@ class Decider:
     def _next(self) -> tuple[Decision, ...]:
         cluster = self._cluster
         if cluster.waiting:
-            settled = self._permit_answers()
-            if cluster.rules < Rules.REVIEW_BEFORE_TIMEOUT:
-                settled = settled or self._due_permits()
-            settled = settled or self._reviewed_permits() or self._due_permits()
+            settled = self._permit_answers() or self._reviewed_permits() or self._due_permits()
             if settled:
                 return settled
         queued = cluster.queue.head()
@@ -168,7 +163,7 @@ class Decider:
             best = BestNodes(0, screening.feasible, 1)
         else:
             best = attempt.best(screening, bonus)
-        row = choose(best, cluster.nodes, cluster.seed, info.uid, number, cluster.lottery)
+        row = select_node(best, cluster.nodes, cluster.seed, info.uid, number)
         decision = Assigned(
             info.key,
             info.uid,

@@ -33,7 +33,6 @@ from asched.framework.status import Code
 from asched.framework.trial import Fit, Placed
 from asched.plugins.default_preemption.dry_run import less_important
 from asched.state.cluster import ClusterState
-from asched.state.rules import Rules
 
 IN_VAIN = "preemption: gang {0} would be incomplete all the same: {1} of the {2} pods that it needs"
 """What is said of a member that evicts nobody."""
@@ -50,7 +49,7 @@ def preempts_in_vain(
     without a place. Empty for any other pod, and where no other member lacks a place. Raises
     :class:`~asched.framework.runtime.plugin_calls.PluginFailure`.
     """
-    if cluster.rules < Rules.GANGS_EVICT_TOGETHER or GANG_SCHEDULING not in profile.plugins:
+    if GANG_SCHEDULING not in profile.plugins:
         return ""
     group = group_of(info.pod)
     found = None if group is None else find_group(cluster, group)

@@ -10,7 +10,7 @@ import msgspec
 
 from asched.cycle.attempt import Attempt
 from asched.cycle.decide import NO_NODES, fit_message
-from asched.cycle.lottery import BestNodes
+from asched.cycle.tie_breaker import BestNodes
 from asched.cycle.post_filter import post_filter
 from asched.cycle.shape_cache import ShapeCache
 from asched.framework.pod_info import PodInfo

@@ -12,7 +12,7 @@ from typing import cast
 
 import numpy as np
 
-from asched.cycle.lottery import BestNodes
+from asched.cycle.tie_breaker import BestNodes
 from asched.cycle.row_caches import UtilizationCache, UtilizationEntry, WatchedNodes
 from asched.cycle.top_scores import ScoreTable, TopScores
 from asched.framework.cycle_state import CycleState

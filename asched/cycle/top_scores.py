@@ -18,7 +18,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from asched.cycle.lottery import BestNodes
+from asched.cycle.tie_breaker import BestNodes
 from asched.framework.change_log import ChangeLog
 from asched.framework.cycle_state import CycleState
 from asched.framework.memo import Memo
