@@ -34,6 +34,7 @@ from asched.journal.codec import CODEC
 from asched.journal.opening import open_journal
 from asched.model.node import Node
 from asched.model.pod import Pod
+from asched.model.quantity import NS_PER_S
 from asched.model.resources import Resource, decode
 from asched.state.cluster import ClusterState
 from asched.state.fold import Fold
@@ -50,7 +51,6 @@ from asched.state.records import (
     TurnStarted,
 )
 
-NS_PER_S: Final = 1_000_000_000
 BEGIN_NS: Final = 1_767_225_600 * NS_PER_S
 TURN_S: Final = 0.25
 PODS_PER_TURN: Final = 12

@@ -31,6 +31,7 @@ from asched.journal.opening import journal_file, open_journal
 from asched.journal.statistics import JournalStatistics, statistics
 from asched.journal.store import JournalStore
 from asched.journal.verification import KeptHead, Progress, Verified, verify_journal
+from asched.model.quantity import NS_PER_S
 from asched.state.fold import FoldError
 
 checkpoint_app = command_app("Keep the state in the journal, so that it is opened quickly.")
@@ -79,7 +80,6 @@ def checkpoint(
 app = command_app("Prove, measure, archive and export a journal.")
 
 T = TypeVar("T")
-NS_PER_S = 1_000_000_000
 
 
 @app.callback()

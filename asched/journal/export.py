@@ -20,6 +20,7 @@ import msgspec
 
 from asched.journal.chain import SealedBatch
 from asched.journal.errors import JournalError, JournalIOError, JournalOpenError
+from asched.model.quantity import NS_PER_S
 
 _GROUP_ROWS: Final = 50_000
 """Rows of a Parquet row group: what is held in memory at once."""
@@ -72,7 +73,7 @@ async def export(batches: AsyncIterator[SealedBatch], sink: ExportSink) -> int:
 
 def _exported(sealed: SealedBatch) -> list[ExportedRecord]:
     batch = sealed.batch
-    seconds, ns = divmod(batch.written_at_ns, 1_000_000_000)
+    seconds, ns = divmod(batch.written_at_ns, NS_PER_S)
     written_at = datetime.fromtimestamp(seconds, UTC).replace(microsecond=ns // 1000)
     return [
         ExportedRecord(

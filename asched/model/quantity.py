@@ -25,6 +25,9 @@ QuantityText = str | int | float
 MAX_INT64 = 2**63 - 1
 MIN_INT64 = -(2**63)
 
+NS_PER_S: Final = 1_000_000_000
+US_PER_S: Final = 1_000_000
+
 MAX_LENGTH = 1024
 """Longer texts are refused: no quantity needs them, and arithmetic on them would take for ever."""
 

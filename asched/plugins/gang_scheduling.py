@@ -52,6 +52,7 @@ from asched.framework.status import SUCCESS, Code, Status
 from asched.framework.trial import Placed
 from asched.model.meta import Object
 from asched.model.pod import Pod
+from asched.model.quantity import NS_PER_S
 
 NO_GROUP = "waiting for pod's pod group to appear"
 TOO_FEW = "waiting for minCount pods from a gang to appear"
@@ -297,9 +298,6 @@ class GangScheduling(
         return False
 
 
-_NS_PER_S = 1_000_000_000
-
-
 class GangSort(QueueSortPlugin):
     """Higher priority first. Among equals a pod of a group counts from when its PodGroup was made,
     any other from when it entered a queue (as with PrioritySort); groups of one age go by name."""
@@ -317,5 +315,5 @@ class GangSort(QueueSortPlugin):
         found = find_group(self.handle.cluster, group)
         created = None if found is None else found.metadata.creation_timestamp
         # PodGroups are made at full seconds.
-        created_ns = 0 if created is None else int(created.timestamp()) * _NS_PER_S
+        created_ns = 0 if created is None else int(created.timestamp()) * NS_PER_S
         return -pod.info.priority, created_ns, group.key

@@ -23,6 +23,7 @@ from asched.framework.runtime.strict import Path, Problem, quote
 from asched.model.meta import Object
 from asched.model.node import ZONE_LABEL, Node
 from asched.model.pod import DEFAULT_SCHEDULER_NAME, Pod
+from asched.model.quantity import NS_PER_S
 from asched.model.resources import (
     AnyObject,
     DecodeError,
@@ -31,16 +32,16 @@ from asched.model.resources import (
     WatchedResource,
     decode,
 )
-from asched.simulator.history import (
-    Event,
-    Exogenous,
+from asched.simulator.trace import (
+    TraceEvent,
+    WorkloadTrace,
     NodeDrained,
     ObjectRemoved,
     ObjectSet,
     PodCreated,
     PodDeleted,
 )
-from asched.simulator.lives import NS_PER_S, moment
+from asched.simulator.pods import moment
 from asched.simulator.scenario import (
     Arrival,
     Lifetime,
@@ -56,7 +57,7 @@ MAX_RUN_NS: Final = 100 * 365 * 86_400 * NS_PER_S
 _US: Final = timedelta(microseconds=1)
 
 
-def expand(scenario: Scenario, scheduler_name: str = DEFAULT_SCHEDULER_NAME) -> Exogenous:
+def expand(scenario: Scenario, scheduler_name: str = DEFAULT_SCHEDULER_NAME) -> WorkloadTrace:
     """All that happens in the scenario. Pods that name no scheduler are for ``scheduler_name``.
 
     Raises :class:`ScenarioError` with every object that the API server would refuse.
@@ -79,7 +80,7 @@ class _Expansion:
         self._nodes: dict[str, Node] = {}
         self._created: dict[str, list[PodCreated]] = {}
 
-    def history(self) -> Exogenous:
+    def history(self) -> WorkloadTrace:
         scenario = self._scenario
         events = [*self._objects()]
         for index, nodes in enumerate(scenario.nodes):
@@ -99,7 +100,7 @@ class _Expansion:
         events.sort(key=lambda event: event.at_ns)
         duration = scenario.duration
         end_ns = None if duration is None else self._begin_ns + _ns(duration)
-        return Exogenous(tuple(events), self._begin_ns, end_ns)
+        return WorkloadTrace(tuple(events), self._begin_ns, end_ns)
 
     # -- admission ------------------------------------------------------------------------------
 
@@ -137,7 +138,7 @@ class _Expansion:
         except KeyError:
             return None
 
-    def _objects(self) -> Iterator[Event]:
+    def _objects(self) -> Iterator[TraceEvent]:
         """What is there from the start besides nodes and pods; what others refer to comes first."""
         scenario = self._scenario
         for name in SYSTEM_NAMESPACES:
@@ -158,7 +159,7 @@ class _Expansion:
             if raw.get("kind") != "Namespace":
                 yield from self._given(index, raw)
 
-    def _given(self, index: int, raw: dict[str, Any]) -> Iterator[Event]:
+    def _given(self, index: int, raw: dict[str, Any]) -> Iterator[TraceEvent]:
         kind, version = raw.get("kind"), raw.get("apiVersion")
         for resource in (*Resource, *GroupResource):
             found = resource.value
@@ -171,22 +172,22 @@ class _Expansion:
             what = f"a {kind} belongs to a group under {kind.lower()}s"
         self._problems.append(Problem(("objects", index, "kind"), what))
 
-    def _added(self, resource: WatchedResource, raw: dict[str, Any], path: Path) -> Iterator[Event]:
+    def _added(self, resource: WatchedResource, raw: dict[str, Any], path: Path) -> Iterator[TraceEvent]:
         try:
             yield self._set(self._admitted(resource, raw, path, keep=True))
         except _RefusedError:
             return
 
-    def _there(self, resource: WatchedResource, name: str) -> Event:
+    def _there(self, resource: WatchedResource, name: str) -> TraceEvent:
         raw = self._cluster.get(resource.value.plural, name)
         return self._set(decode(resource, msgspec.json.encode(raw)))
 
-    def _set(self, item: Object, at_ns: int | None = None) -> Event:
+    def _set(self, item: Object, at_ns: int | None = None) -> TraceEvent:
         return ObjectSet(self._begin_ns if at_ns is None else at_ns, cast("AnyObject", item))
 
     # -- nodes ------------------------------------------------------------------------------------
 
-    def _joining(self, group: NodeGroup, path: Path) -> Iterator[Event]:
+    def _joining(self, group: NodeGroup, path: Path) -> Iterator[TraceEvent]:
         joins_ns = self._begin_ns + _ns(group.joins)
         for index in range(group.count):
             name = f"{group.name}-{index}"
@@ -249,7 +250,7 @@ class _Expansion:
 
     # -- events -----------------------------------------------------------------------------------
 
-    def _happening(self, event: ScenarioEvent) -> Iterator[Event]:
+    def _happening(self, event: ScenarioEvent) -> Iterator[TraceEvent]:
         at_ns, (what, name) = self._begin_ns + _ns(event.at), event.what
         match what:
             case "drain":

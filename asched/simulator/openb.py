@@ -16,9 +16,10 @@ from typing import Final, NamedTuple
 from asched.model.meta import ObjectMeta
 from asched.model.node import HOSTNAME_LABEL, Node, NodeCondition, NodeStatus
 from asched.model.pod import Affinity, Container, NodeAffinity, Pod, PodSpec, ResourceRequirements
+from asched.model.quantity import NS_PER_S
 from asched.model.selectors import NodeSelector, NodeSelectorRequirement, NodeSelectorTerm
-from asched.simulator.history import Event, Exogenous, ObjectSet, PodCreated, PodDeleted
-from asched.simulator.lives import NS_PER_S, moment
+from asched.simulator.trace import TraceEvent, WorkloadTrace, ObjectSet, PodCreated, PodDeleted
+from asched.simulator.pods import moment
 
 GPU_MILLI: Final = "alibabacloud.com/gpu-milli"
 """The resource that GPUs are counted in, in thousandths of a GPU."""
@@ -51,20 +52,20 @@ class Table(NamedTuple):
     lines: Iterable[str]
 
 
-def history_of(nodes: Table, pods: Table, scheduler_name: str) -> Exogenous:
+def history_of(nodes: Table, pods: Table, scheduler_name: str) -> WorkloadTrace:
     """The trace as a history; ``scheduler_name`` is who is to place its pods.
 
     All nodes are there from the beginning. A pod that was scheduled runs as long as it did in the
     trace, from wherever it is scheduled now; one that was not is deleted when it was. Raises
     :class:`TraceError`.
     """
-    events: list[Event] = [
+    events: list[TraceEvent] = [
         ObjectSet(BEGIN_NS, _node(row)) for row in _rows(nodes, _NODE_COLUMNS, "sn")
     ]
     for row in _rows(pods, _POD_COLUMNS, "name"):
         events += _pod(row, scheduler_name)
     events.sort(key=lambda event: event.at_ns)
-    return Exogenous(tuple(events), BEGIN_NS)
+    return WorkloadTrace(tuple(events), BEGIN_NS)
 
 
 class _Row(NamedTuple):
@@ -134,7 +135,7 @@ def _node(row: _Row) -> Node:
     )
 
 
-def _pod(row: _Row, scheduler_name: str) -> list[Event]:
+def _pod(row: _Row, scheduler_name: str) -> list[TraceEvent]:
     name, created_ns, deleted_ns = (
         row.cells["name"],
         row.seconds("creation_time"),

@@ -11,8 +11,7 @@ from collections import deque
 from collections.abc import Iterable, Iterator
 
 from asched.framework.runtime.profile import BreakerSpec, Profile
-
-NS_PER_S = 1_000_000_000
+from asched.model.quantity import NS_PER_S
 
 
 class Circuit:

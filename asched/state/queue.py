@@ -28,15 +28,13 @@ from itertools import islice
 from asched.framework.pod_info import PodInfo, QueuedPod
 from asched.framework.runtime.plugin_calls import held_back
 from asched.framework.runtime.profile import Profile
+from asched.model.quantity import NS_PER_S
 from asched.state import queue_events as arrivals
 from asched.state.cluster_events import Listeners, Wake
 from asched.state.pod_groups import PodGroups
 from asched.state.pod_heap import FIRST_OF_ALL, PodHeap, sort_key
 from asched.state.queue_events import Arrivals, QueuedClusterEvent
 from asched.state.records import QueueSettings
-from asched.state.rules import Rules
-
-NS_PER_S = 1_000_000_000
 
 
 class SchedulingQueue:
@@ -163,10 +161,6 @@ class SchedulingQueue:
         self._listeners.configure(profiles)
         for pod in waiting:
             self._activate_or_gate(pod, now_ns, arrivals.RECONFIGURED)
-
-    def follow(self, rules: Rules) -> None:
-        """The rules in force from here on."""
-        self._listeners.follow(rules)
 
     def __iter__(self) -> Iterator[QueuedPod]:
         yield from self._active.pods.values()

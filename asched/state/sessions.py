@@ -31,10 +31,10 @@ from asched.model.groups import (
 )
 from asched.model.meta import Object
 from asched.model.pod import Pod
+from asched.model.quantity import NS_PER_S
 from asched.model.workloads import PodDisruptionBudget, PriorityClass
 from asched.state.session_records import PodGroupDecided
 
-NS_PER_S = 1_000_000_000
 RETRY_NS = 300 * NS_PER_S
 """Pods that wait while nothing changes are tried again after this long: chance may help, and time.
 As long as kube-scheduler leaves a rejected pod (``podMaxInUnschedulablePodsDuration``)."""

@@ -24,6 +24,7 @@ from asched.audit.whatif.comparison import Comparison, NamedRun, compare
 from asched.audit.whatif.extraction import recorded_history
 from asched.config.registry import PluginRegistry
 from asched.journal.opening import open_journal
+from asched.model.quantity import NS_PER_S
 from asched.simulator.loop import Scheduler, simulate
 from asched.testing.placements import Setup
 from asched.testing.profiles import ProfileSetup, configured, installed
@@ -48,7 +49,7 @@ def diff(
     the recorded one. ``changes`` are made to it: ``Name=WEIGHT``, ``+Name``, ``-Name``, with commas
     between. The journal is opened for reading only. Times without an offset are meant in UTC.
 
-    Raises :class:`~asched.audit.pods.AuditError` for what cannot be compared, ConfigFileError for a
+    Raises :class:`~asched.audit.lookup.AuditError` for what cannot be compared, ConfigFileError for a
     configuration with mistakes, and :class:`~asched.journal.errors.JournalError`.
     """
 
@@ -97,4 +98,4 @@ def _read(
 
 def _ns(at: datetime) -> int:
     at = at if at.tzinfo is not None else at.replace(tzinfo=UTC)
-    return round((at - _EPOCH).total_seconds()) * 1_000_000_000
+    return round((at - _EPOCH).total_seconds()) * NS_PER_S

@@ -13,12 +13,12 @@ from asched.framework.interface import Plugin
 from asched.framework.status import Status
 from asched.model.meta import Object
 from asched.model.pod import Pod
-from asched.simulator.history import End, Event, Exogenous, ObjectSet, PodCreated, PodRun
+from asched.model.quantity import NS_PER_S
+from asched.simulator.trace import EndReason, TraceEvent, WorkloadTrace, ObjectSet, PodCreated, PodRun
 from asched.simulator.loop import Simulation
 from asched.state.cluster import ClusterState
 from asched.state.fold import Fold
 from asched.state.invariants import check
-from asched.state.queue import NS_PER_S
 from asched.state.records import AnyRecord
 from asched.testing.builders import split
 from asched.testing.harness import START_NS, served
@@ -142,7 +142,7 @@ def schedule(
     """
     found = _setup(setup)
     there, pending = split(cluster)
-    events: list[Event] = [
+    events: list[TraceEvent] = [
         PodCreated(START_NS, served(item, found), returns=False)
         if isinstance(item, Pod)
         else ObjectSet(START_NS, item)
@@ -150,7 +150,7 @@ def schedule(
     ]
     events += [PodCreated(START_NS, served(pod, found), returns=False) for pod in (*pending, *pods)]
     simulation = Simulation(
-        Exogenous(tuple(events), START_NS, START_NS + round(at_most_s * NS_PER_S)),
+        WorkloadTrace(tuple(events), START_NS, START_NS + round(at_most_s * NS_PER_S)),
         found.scheduler(seed),
         found.registry.load,
     )
@@ -169,9 +169,9 @@ def _setup(setup: Setup) -> ProfileSetup:
 
 
 def _placement(run: PodRun) -> PlacementResult:
-    stint = run.stints[-1] if run.stints else None
-    node = stint.node if stint is not None and stint.ended_ns is None else ""
-    evicted = stint is not None and stint.end is End.PREEMPTED
+    placement = run.placements[-1] if run.placements else None
+    node = placement.node if placement is not None and placement.ended_ns is None else ""
+    evicted = placement is not None and placement.end is EndReason.PREEMPTED
     return PlacementResult(
-        run.key, node, run.message, run.attempts, stint.by if stint is not None and evicted else ""
+        run.key, node, run.message, run.attempts, placement.by if placement is not None and evicted else ""
     )

@@ -17,6 +17,7 @@ from asched.cycle.decide import Decider
 from asched.framework.runtime.extenders import ExtenderSpec, ExtenderVerb
 from asched.framework.status import Code
 from asched.journal.store import JournalStore
+from asched.model.quantity import NS_PER_S
 from asched.model.resources import AnyObject, Resource, decode
 from asched.state import records as r
 from asched.state.cluster import ClusterState
@@ -28,7 +29,7 @@ from tests.daemon.world import KUBE, registry_with
 
 Object = dict[str, Any]
 
-BEGIN_NS = int(datetime(2026, 1, 1, tzinfo=UTC).timestamp()) * 1_000_000_000
+BEGIN_NS = int(datetime(2026, 1, 1, tzinfo=UTC).timestamp()) * NS_PER_S
 ZONE = "topology.kubernetes.io/zone"
 HOST = "kubernetes.io/hostname"
 WITH_DOORMAN = KUBE + "profiles: [{plugins: {permit: {enabled: [{name: Doorman}]}}}]\n"

@@ -17,6 +17,7 @@ from asched.journal.memory import MemoryStore
 from asched.journal.store import JournalStore
 from asched.model.node import Node
 from asched.model.pod import Pod
+from asched.model.quantity import NS_PER_S
 from asched.model.resources import AnyObject, Resource, decode
 from asched.state.cluster import ClusterState
 from asched.state.fold import Fold
@@ -32,7 +33,7 @@ from asched.state.records import (
     TurnStarted,
 )
 
-BEGIN_NS = int(datetime(2026, 1, 1, tzinfo=UTC).timestamp()) * 1_000_000_000
+BEGIN_NS = int(datetime(2026, 1, 1, tzinfo=UTC).timestamp()) * NS_PER_S
 REGISTRY = PluginRegistry.discover()
 
 

@@ -10,12 +10,12 @@ from typing import Any
 import pytest
 
 from asched.audit.explain import Explanation, explain
-from asched.audit.pods import AuditError, PodName
-from asched.audit.travel import attempts_of, state_before
+from asched.audit.lookup import AuditError, PodName, attempts_of, state_before
 from asched.config.registry import PluginRegistry
 from asched.journal.archive import archive
 from asched.journal.checkpoints import keep_boundary
 from asched.journal.opening import open_journal
+from asched.model.quantity import NS_PER_S
 from asched.state.records import Assigned, ObjectSeen, PodSeen
 from tests.audit.recording import BEGIN_NS, REGISTRY, Recording, node, pod, woken_pod
 
@@ -167,7 +167,7 @@ async def test_a_pod_made_anew_like_another_is_told_of_too() -> None:
 
 async def test_before_it_was_made_anew_the_old_one_is_told() -> None:
     journal = await recreated(**GATED).journal()
-    name, at_ns = PodName.parse("web-0"), BEGIN_NS + 1_000_000_000
+    name, at_ns = PodName.parse("web-0"), BEGIN_NS + NS_PER_S
     found = await explain(journal, name, REGISTRY.load, at_ns=at_ns)
     assert (found.uid, found.decision.kind, found.attempts) == ("first", "assigned", (1,))
 

@@ -11,7 +11,7 @@ import anyio.lowlevel
 import pytest
 
 from asched.apiserver.faults import Fault, FaultKind
-from asched.audit.travel import state_before
+from asched.audit.lookup import state_before
 from asched.batch.registry import SessionRegistry
 from asched.config.file import parse
 from asched.config.registry import PluginRegistry
@@ -24,6 +24,7 @@ from asched.framework.sessions import EvictionReason
 from asched.journal import open_journal
 from asched.kube.connection import connect
 from asched.model.groups import IncubatorPodGroup
+from asched.model.quantity import NS_PER_S
 from asched.model.resources import GroupResource, Resource
 from asched.state.checkpoint import checkpoint_of, restore
 from asched.state.invariants import check
@@ -52,8 +53,6 @@ from tests.batch_world.jobs import (
     unschedulable,
 )
 from tests.daemon.world import OWN, PATIENCE_S, World, world
-
-NS_PER_S = 1_000_000_000
 
 
 async def test_gangs_run_whole_and_one_too_big_says_so(tmp_path: Path) -> None:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from asched.batch.registry import SessionRegistry
 from asched.config.batch import DEFAULT_CONF, parse_conf
-from asched.core.deciders import AllDeciders
+from asched.core.scheduler import SchedulerCore
 from asched.framework.sessions import SessionSpec
 from asched.framework.status import Code
 from asched.journal.codec import CODEC
@@ -23,6 +23,7 @@ from asched.model.groups import (
 )
 from asched.model.meta import Annotations, ObjectMeta
 from asched.model.pod import Pod
+from asched.model.quantity import NS_PER_S
 from asched.model.resources import AnyObject
 from asched.model.workloads import PriorityClass
 from asched.state.checkpoint import checkpoint_of, restore
@@ -42,7 +43,6 @@ from asched.state.records import (
     TurnStarted,
     VictimEvicted,
 )
-from asched.state.rules import LATEST_RULES, Rules
 from asched.state.session_records import (
     PodGroupDecided,
     PodGroupWriteFailed,
@@ -81,13 +81,13 @@ def pod_group(name: str, size: int) -> IncubatorPodGroup:
 class History:
     """A fold that things happen to, and all that was recorded."""
 
-    def __init__(self, rules: Rules = LATEST_RULES) -> None:
+    def __init__(self) -> None:
         self.fold = Fold(ClusterState(), loader())
         self.state = self.fold.state
         self.records: list[AnyRecord] = []
-        self._decider = AllDeciders(self.state, REGISTRY)
+        self._decider = SchedulerCore(self, sessions=REGISTRY)
         self.apply(TurnStarted(1))
-        self.apply(EngineStarted("test", 1, rules=rules))
+        self.apply(EngineStarted("test", 1))
         self.apply(ProfilesLoaded(()))
         self.apply(SessionsLoaded((spec(),)))
         self.see(PriorityClass(metadata=ObjectMeta(name=HIGH), value=100))
@@ -116,8 +116,8 @@ class History:
 
     def pass_time(self) -> None:
         """A period goes by, and what is due then is decided."""
-        self.apply(TurnStarted(self.state.now_ns + 1_000_000_000))
-        while decisions := self._decider.next():
+        self.apply(TurnStarted(self.state.now_ns + NS_PER_S))
+        while decisions := self._decider.propose():
             for decision in decisions:
                 self.apply(decision)
 
@@ -215,12 +215,12 @@ def test_the_fold_is_sound_and_decides_the_same_again(
     history = run(events)
     stored = [CODEC.encode(record) for record in history.records]
     again = Fold(ClusterState(), loader())
-    decider, expected = AllDeciders(again.state, REGISTRY), list[AnyRecord]()
+    decider, expected = SchedulerCore(again, sessions=REGISTRY), list[AnyRecord]()
     for number, row in enumerate(stored):
         record = CODEC.decode(number + 1, row.kind, row.version, row.subject, row.payload)
         if isinstance(record, DECISIONS):
             if not expected:
-                expected += decider.next()
+                expected += decider.propose()
             assert CODEC.encode(expected.pop(0)) == row
         assert not expected or isinstance(record, DECISIONS)
         again.apply(record)

@@ -4,13 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from asched.model.quantity import NS_PER_S
 from asched.state.cluster import PodPhase
 from asched.state.records import Assigned
-from asched.state.rules import Rules
 from asched.state.session_records import PodGroupDecided, SessionHeld
 from tests.batch_world.test_fold import History, member
-
-NS_PER_S = 1_000_000_000
 
 
 def refused_each_time(history: History, seconds: int, key: str = "default/a0") -> list[int]:
@@ -28,18 +26,14 @@ def assigned(history: History, first: int = 0) -> Iterator[str]:
     return (r.key for r in history.records[first:] if isinstance(r, Assigned))
 
 
-def with_a_pod(rules: Rules = Rules.SESSIONS_BACK_OFF) -> History:
-    history = History(rules)
+def with_a_pod() -> History:
+    history = History()
     history.happen("pod", "a", 0)
     return history
 
 
 def test_the_pauses_are_those_of_a_pod_that_is_tried_by_itself() -> None:
     assert refused_each_time(with_a_pod(), 40) == [1, 2, 4, 8, 16, 26, 36]
-
-
-def test_journals_of_before_are_decided_as_before() -> None:
-    assert refused_each_time(with_a_pod(Rules.KEPT_ROOM_IS_TOLD), 6) == [1, 2, 3, 4, 5, 6]
 
 
 def test_nothing_is_looked_at_in_the_meantime() -> None:

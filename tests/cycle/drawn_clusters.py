@@ -8,11 +8,11 @@ from random import Random
 from typing import Any
 
 from asched.framework.status import Code
+from asched.model.quantity import NS_PER_S
 from asched.model.resources import AnyObject
 from asched.state import records as r
 from asched.state.cluster import ClusterState, PodPhase
 from asched.state.observe import observe_deletion, observe_object
-from asched.state.queue import NS_PER_S
 from tests.cycle.floods import made
 
 ZONES = ("z0", "z1", "z2")

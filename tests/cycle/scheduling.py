@@ -7,13 +7,12 @@ from collections.abc import Iterable, Sequence
 from asched.cycle.decide import Decider
 from asched.framework.interface import Plugin
 from asched.framework.runtime.profile import ProfileSpec
+from asched.model.quantity import NS_PER_S
 from asched.model.resources import AnyObject
 from asched.state import records as r
 from asched.state.cluster import ClusterState
 from asched.state.fold import Fold
 from asched.state.invariants import check
-from asched.state.queue import NS_PER_S
-from asched.state.rules import LATEST_RULES, Rules
 from asched.state.session_records import PodGroupDecided, SessionHeld
 from tests.state.profiles import loader, profile_of
 
@@ -26,13 +25,12 @@ class Scheduling:
         *plugins: type[Plugin],
         profiles: Sequence[ProfileSpec] = (),
         seed: int = 1,
-        rules: Rules = LATEST_RULES,
     ) -> None:
         self.records: list[r.AnyRecord] = []
         self.fold = Fold(ClusterState(), loader(*plugins))
         self.state = self.fold.state
         self.decider = Decider(self.state)
-        self.apply(r.EngineStarted("test", seed, rules=rules))
+        self.apply(r.EngineStarted("test", seed))
         self.apply(r.ProfilesLoaded(tuple(profiles) or (profile_of(*plugins),)))
 
     def apply(self, record: r.AnyRecord) -> None:

@@ -16,11 +16,10 @@ from asched.framework.interface import FilterPlugin, Scope
 from asched.framework.nodes import NodeInfo
 from asched.framework.pod_info import PodInfo
 from asched.framework.status import SUCCESS, Status
+from asched.model.quantity import NS_PER_S
 from asched.plugins.node_unschedulable import NodeUnschedulable
 from asched.state import records as r
 from asched.state.cluster import PodPhase
-from asched.state.queue import NS_PER_S
-from asched.state.rules import Rules
 from tests.cycle.plugins import (
     Answering,
     ByLabel,
@@ -371,17 +370,12 @@ class Overcrowded(FilterPlugin):
 
 
 @pytest.mark.parametrize("nominated", ["n0", "n1"])
-@pytest.mark.parametrize("rules", Rules)
-def test_where_the_nominated_node_will_do_no_other_nomination_matters(
-    nominated: str, rules: Rules
-) -> None:
-    scheduling = Scheduling(Overcrowded, rules=rules)
+def test_where_the_nominated_node_will_do_no_other_nomination_matters(nominated: str) -> None:
+    scheduling = Scheduling(Overcrowded)
     scheduling.see(a_node("n0", {"cpu": "1"}), a_node("n1", {"cpu": "1"}))
     scheduling.see(a_pod("p", nominated=nominated), a_pod("later", nominated="n1"))
     decision = the_one(scheduling.next())
-    alone = rules >= Rules.NOMINATED_NODE_ALONE and nominated == "n0"
-    # Under the first rules the filter was asked about n1 with the later pod there.
-    assert isinstance(decision, r.Assigned if alone else r.AttemptFailed)
+    assert isinstance(decision, r.Assigned if nominated == "n0" else r.AttemptFailed)
 
 
 # -- Reserve and Permit ---------------------------------------------------------------------------

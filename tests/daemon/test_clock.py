@@ -10,10 +10,9 @@ from hypothesis import strategies as st
 
 from asched.daemon.engine.clock import SteadyTime
 from asched.journal import open_journal
+from asched.model.quantity import NS_PER_S
 from tests.daemon.test_third_party_plugins import Never, enabled
 from tests.daemon.world import world
-
-S = 1_000_000_000
 
 
 class TwoClocks:
@@ -33,34 +32,40 @@ class TwoClocks:
         self.pass_s(delay_s)
 
     def pass_s(self, delay_s: float) -> None:
-        self.wall_ns += round(delay_s * S)
-        self.steady_ns += round(delay_s * S)
+        self.wall_ns += round(delay_s * NS_PER_S)
+        self.steady_ns += round(delay_s * NS_PER_S)
 
 
 def test_a_clock_that_is_set_back_is_waited_for_at_the_usual_pace() -> None:
-    clock = TwoClocks(wall_ns=1000 * S)
+    clock = TwoClocks(wall_ns=1000 * NS_PER_S)
     time = SteadyTime(clock, not_before_ns=0)
-    assert time.now_ns() == 1000 * S
-    clock.wall_ns -= 600 * S
-    assert time.now_ns() == 1000 * S
+    assert time.now_ns() == 1000 * NS_PER_S
+    clock.wall_ns -= 600 * NS_PER_S
+    assert time.now_ns() == 1000 * NS_PER_S
     clock.pass_s(10)
-    assert time.now_ns() == 1010 * S
+    assert time.now_ns() == 1010 * NS_PER_S
     clock.pass_s(600)
-    clock.wall_ns += 600 * S
-    assert time.now_ns() == 1610 * S
+    clock.wall_ns += 600 * NS_PER_S
+    assert time.now_ns() == 1610 * NS_PER_S
 
 
 def test_a_clock_behind_the_journal() -> None:
-    clock = TwoClocks(wall_ns=10 * S)
-    time = SteadyTime(clock, not_before_ns=5000 * S)
-    assert time.now_ns() == 5000 * S
+    clock = TwoClocks(wall_ns=10 * NS_PER_S)
+    time = SteadyTime(clock, not_before_ns=5000 * NS_PER_S)
+    assert time.now_ns() == 5000 * NS_PER_S
     clock.pass_s(3)
-    assert time.now_ns() == 5003 * S
+    assert time.now_ns() == 5003 * NS_PER_S
 
 
-@given(st.lists(st.tuples(st.integers(0, 100 * S), st.integers(-(10**6) * S, 10**6 * S))))
+@given(
+    st.lists(
+        st.tuples(
+            st.integers(0, 100 * NS_PER_S), st.integers(-(10**6) * NS_PER_S, 10**6 * NS_PER_S)
+        )
+    )
+)
 def test_never_backwards_never_slower_than_time_passes(steps: list[tuple[int, int]]) -> None:
-    clock = TwoClocks(wall_ns=10**9 * S)
+    clock = TwoClocks(wall_ns=10**9 * NS_PER_S)
     time = SteadyTime(clock, not_before_ns=0)
     before_ns = time.now_ns()
     for passed_ns, jump_ns in steps:

@@ -8,17 +8,16 @@ from typing import cast
 from asched.config.kube_scheduler import KubeSchedulerConfiguration
 from asched.config.registry import PluginRegistry
 from asched.config.resolve import resolve
-from asched.kube.changes import Deleted, Listed
+from asched.core.inputs import Deleted, Listed
 from asched.kube.tape import Tape
 from asched.model.pod import Pod
+from asched.model.quantity import NS_PER_S
 from asched.model.resources import AnyObject, Resource, WatchedResource
 from asched.state.cluster import ClusterState
 from asched.state.fold import Fold
 from asched.state.invariants import check
 from asched.state.observe import observe_deletion, observe_list, observe_object
 from asched.state.records import AnyRecord, ProfilesLoaded, TurnStarted
-
-NS_PER_S = 1_000_000_000
 
 
 def _known(state: ClusterState, resource: WatchedResource) -> dict[str, str]:

@@ -12,6 +12,7 @@ import anyio
 from asched.audit.replay import replay
 from asched.config.registry import PluginRegistry
 from asched.config.settings import PluginLimits
+from asched.core.inputs import Listed, Upserted
 from asched.daemon.effects.dispatcher import Effects
 from asched.daemon.engine.clock import EngineClock
 from asched.daemon.engine.commits import Commits
@@ -24,11 +25,11 @@ from asched.framework.interface import PermitResult, PermitReview, Plugin
 from asched.framework.pod_info import PodInfo
 from asched.framework.status import Code, Status
 from asched.journal.memory import MemoryStore
-from asched.kube.changes import Listed, Upserted
 from asched.kube.client import ApiClient
 from asched.kube.credentials import Credentials, FixedCredentials
 from asched.kube.timing import Backoff, RetryPolicy
 from asched.model.pod import Pod
+from asched.model.quantity import NS_PER_S
 from asched.model.resources import AnyObject, Resource
 from asched.plugins.node_resources.fit import NodeResourcesFit
 from asched.state.cluster import ClusterState
@@ -43,7 +44,6 @@ from asched.state.records import (
     Rejected,
     TurnStarted,
 )
-from asched.state.rules import LATEST_RULES
 from tests.daemon.test_bindings import Gate, Slow
 from tests.kube.harness import BEGIN, PATIENCE_S, ManualClock
 from tests.state.objects import a_node, a_pod, bound
@@ -60,7 +60,7 @@ class StepClock:
         self._passed_ns = 0
 
     def time_ns(self) -> int:
-        return int(BEGIN.timestamp()) * 1_000_000_000 + self._passed_ns
+        return int(BEGIN.timestamp()) * NS_PER_S + self._passed_ns
 
     def monotonic_ns(self) -> int:
         self._passed_ns += LOOK_NS
@@ -135,7 +135,7 @@ async def scene(
             engine_clock, metrics, awaited=frozenset(), limits=limits, standby=standby,
             permitted=permitted,
         )  # fmt: skip
-        started = EngineStarted("test", seed=1, rules=LATEST_RULES)
+        started = EngineStarted("test", seed=1)
         engine.record_start(started, ProfilesLoaded((profile_of(*plugins),)))
         yield Scene(engine, effects, inbox, gate, journal, plugins, state)
         effects.stop()

@@ -14,6 +14,7 @@ import anyio
 import structlog
 
 from asched.apiserver.cluster import EmbeddedCluster
+from asched.model.quantity import NS_PER_S
 from tests.batch_world.manifests import definitions
 from tests.fault_simulation.auditor import Auditor
 from tests.fault_simulation.breach import BreachError, Referee, demand
@@ -29,7 +30,7 @@ from tests.fault_simulation.processes import Configured, Surroundings
 from tests.fault_simulation.replicas import Replicas
 from tests.fault_simulation.stores import Disk
 from tests.fault_simulation.trace import Trace
-from tests.fault_simulation.virtual_time import BEGIN, NS_PER_S, VirtualLoop, ordered_scopes
+from tests.fault_simulation.virtual_time import BEGIN, VirtualLoop, ordered_scopes
 
 SHORT_S, LONG_S = (20.0, 70.0), (100.0, 300.0)
 """How long the cluster is disturbed, from and to: most seeds are short, and so find more in less time."""

@@ -8,7 +8,8 @@ import time
 import anyio
 import pytest
 
-from tests.fault_simulation.virtual_time import NS_PER_S, StuckError, VirtualClock, VirtualLoop
+from asched.model.quantity import NS_PER_S
+from tests.fault_simulation.virtual_time import StuckError, VirtualClock, VirtualLoop
 
 
 def test_a_day_of_waiting_takes_no_time() -> None:

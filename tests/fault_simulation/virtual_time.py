@@ -18,10 +18,11 @@ from typing import Any, TypeVarTuple
 
 import anyio
 
+from asched.model.quantity import NS_PER_S
+
 Ts = TypeVarTuple("Ts")
 
 BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
-NS_PER_S = 1_000_000_000
 _BEGIN_NS = int(BEGIN.timestamp()) * NS_PER_S
 _FOR_EVER_S = 86_400.0
 """asyncio asks for no longer wait at once. Nothing in a daemon waits for a day."""

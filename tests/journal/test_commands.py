@@ -16,11 +16,12 @@ from typer.testing import CliRunner
 from asched.cli.main import app
 from asched.framework.runtime.profile import PluginWeight, ProfileSpec
 from asched.journal import open_journal
+from asched.model.quantity import NS_PER_S
 from asched.state.records import AnyRecord, ProfilesLoaded, TurnStarted
 from tests.journal.samples import mixed, turn
 from tests.journal.test_verification import tamper
 
-DAY_NS = 24 * 3600 * 1_000_000_000
+DAY_NS = 24 * 3600 * NS_PER_S
 runner = CliRunner()
 
 

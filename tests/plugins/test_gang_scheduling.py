@@ -19,11 +19,10 @@ from asched.framework.pod_info import PodInfo
 from asched.framework.runtime.profile import ProfileSpec
 from asched.framework.status import Code, Status
 from asched.model.groups import IncubatorPodGroup, PodGroup, PodGroupCondition, PodGroupStatus
+from asched.model.quantity import NS_PER_S
 from asched.plugins.default_preemption.plugin import DefaultPreemption
 from asched.plugins.gang_scheduling import INCOMPLETE, GangScheduling, GangStatus
 from asched.state import records as r
-from asched.state.queue import NS_PER_S
-from asched.state.rules import LATEST_RULES, Rules
 from asched.state.session_records import GroupCondition, PodGroupDecided
 from tests.cycle.scheduling import Scheduling
 from tests.plugins.gangs import (
@@ -350,10 +349,9 @@ def test_a_gang_that_did_not_come_together_in_time() -> None:
     assert timed_out.message == message
 
 
-@pytest.mark.parametrize("rules", [Rules.SLEEPERS_ARE_AS_THEY_STAND, LATEST_RULES])
-def test_a_complete_gang_is_let_go_however_late(rules: Rules) -> None:
+def test_a_complete_gang_is_let_go_however_late() -> None:
     """The process ended when the last of its pods had a place, and the next one started later."""
-    scheduling = Scheduling(*GANGS, rules=rules)
+    scheduling = Scheduling(*GANGS)
     nodes(scheduling, 2)
     scheduling.see(a_gang("a", 2), *gang_pods("a", 2))
     scheduling.next()
@@ -361,7 +359,7 @@ def test_a_complete_gang_is_let_go_however_late(rules: Rules) -> None:
     assert waiting(scheduling) == ["a0", "a1"]
     scheduling.pass_time(3600)
     scheduling.decide()
-    assert placed(scheduling) == (["a0", "a1"] if rules is LATEST_RULES else [])
+    assert placed(scheduling) == ["a0", "a1"]
 
 
 def test_all_give_up_when_one_does() -> None:

@@ -11,22 +11,22 @@ from asched.framework.interface import Plugin
 from asched.framework.runtime.profile import ProfileSpec
 from asched.model.node import Node
 from asched.model.pod import Pod
+from asched.model.quantity import NS_PER_S
 from asched.model.requests import amounts, pod_requests
 from asched.model.resources import Resource, decode
-from asched.simulator.history import Event, Exogenous, NodeStay, ObjectSet, PodCreated, PodRun, Run
+from asched.simulator.trace import TraceEvent, WorkloadTrace, PodPlacement, ObjectSet, PodCreated, PodRun, Run
 from asched.simulator.loop import Pace, Scheduler, Simulation
 from asched.state.invariants import check
 from asched.state.records import AnyRecord, QueueSettings
 from tests.cycle.default_profile import default_profiles, installed
 from tests.state.profiles import loader, profile_of
 
-S = 1_000_000_000
-BEGIN_NS = 1_767_225_600 * S
+BEGIN_NS = 1_767_225_600 * NS_PER_S
 """2026-01-01."""
 
 
 def at(seconds: float) -> int:
-    return BEGIN_NS + round(seconds * S)
+    return BEGIN_NS + round(seconds * NS_PER_S)
 
 
 def node(name: str, cpu: str = "4", **labels: str) -> Node:
@@ -60,7 +60,7 @@ def pod(name: str, cpu: str = "1", *, owner: str = "", grace_s: int = 30, **spec
     return decoded
 
 
-def has(*nodes: Node, seconds: float = 0) -> list[Event]:
+def has(*nodes: Node, seconds: float = 0) -> list[TraceEvent]:
     """The nodes join."""
     return [ObjectSet(at(seconds), item) for item in nodes]
 
@@ -68,7 +68,7 @@ def has(*nodes: Node, seconds: float = 0) -> list[Event]:
 def comes(
     created: Pod, seconds: float = 0, runs_s: float | None = None, *, returns: bool = True
 ) -> PodCreated:
-    run_ns = None if runs_s is None else round(runs_s * S)
+    run_ns = None if runs_s is None else round(runs_s * NS_PER_S)
     return PodCreated(at(seconds), created, run_ns, returns)
 
 
@@ -82,25 +82,25 @@ class Simulated(NamedTuple):
         """The pod of that name; ``number`` counts where there were several."""
         return [found for found in self.run.pods if found.pod.name == name][number]
 
-    def stints(self, name: str, number: int = 0) -> list[tuple[str, float, float | None, str]]:
+    def placements(self, name: str, number: int = 0) -> list[tuple[str, float, float | None, str]]:
         """Node, when it was taken, when it was left and why, in seconds."""
         return [
             (
-                stint.node,
-                seconds(stint.assigned_ns),
-                None if stint.ended_ns is None else seconds(stint.ended_ns),
-                "" if stint.end is None else stint.end.value,
+                placement.node,
+                seconds(placement.assigned_ns),
+                None if placement.ended_ns is None else seconds(placement.ended_ns),
+                "" if placement.end is None else placement.end.value,
             )
-            for stint in self.pod(name, number).stints
+            for placement in self.pod(name, number).placements
         ]
 
 
 def seconds(at_ns: int) -> float:
-    return (at_ns - BEGIN_NS) / S
+    return (at_ns - BEGIN_NS) / NS_PER_S
 
 
 def simulated(
-    events: Iterable[Event],
+    events: Iterable[TraceEvent],
     *plugins: type[Plugin],
     profiles: Sequence[ProfileSpec] = (),
     pace: Pace | None = None,
@@ -111,7 +111,7 @@ def simulated(
     """Simulate the default profile, or one of these plugins alone."""
     chosen = profiles or ((profile_of(*plugins),) if plugins else default_profiles())
     load = loader(*plugins) if plugins else installed().load
-    history = Exogenous(
+    history = WorkloadTrace(
         tuple(sorted(events, key=lambda e: e.at_ns)), BEGIN_NS, None if end_s is None else at(end_s)
     )
     scheduler = Scheduler(tuple(chosen), queue or QueueSettings(), seed, pace or Pace())
@@ -133,8 +133,8 @@ def account(run: Run) -> None:
     for found in run.pods:
         if not found.pod.spec.node_name:
             asked = pod_requests(found.pod).get("cpu", 0)
-            for stint in found.stints:
-                changes.setdefault(stint.node, []).extend(_of_stint(stint, asked))
+            for placement in found.placements:
+                changes.setdefault(placement.node, []).extend(_of_stint(placement, asked))
     offered: dict[str, int] = {}
     for span in run.nodes:
         name, cpu = span.node.name, amounts(span.node.status.allocatable)["cpu"]
@@ -147,21 +147,21 @@ def _account_for(found: PodRun, run: Run) -> None:
     assert run.begin_ns <= found.created_ns <= run.end_ns
     assert (found.end is None) == (found.ended_ns is None)
     since_ns = found.created_ns
-    for number, stint in enumerate(found.stints, 1):
-        assert (stint.end is None) == (stint.ended_ns is None)
-        assert stint.assigned_ns >= since_ns
-        assert stint.bound_ns is None or stint.bound_ns >= stint.assigned_ns
-        if stint.ended_ns is None:
-            assert number == len(found.stints)
+    for number, placement in enumerate(found.placements, 1):
+        assert (placement.end is None) == (placement.ended_ns is None)
+        assert placement.assigned_ns >= since_ns
+        assert placement.bound_ns is None or placement.bound_ns >= placement.assigned_ns
+        if placement.ended_ns is None:
+            assert number == len(found.placements)
             assert found.ended_ns is None
         else:
-            assert stint.ended_ns >= max(stint.assigned_ns, stint.bound_ns or 0)
-            since_ns = stint.ended_ns
+            assert placement.ended_ns >= max(placement.assigned_ns, placement.bound_ns or 0)
+            since_ns = placement.ended_ns
     if found.ended_ns is not None:
         assert since_ns <= found.ended_ns <= run.end_ns
         assert not found.message
     if not found.pod.spec.node_name:
-        assert found.attempts >= len(found.stints)
+        assert found.attempts >= len(found.placements)
         assert found.rejections <= found.attempts
 
 
@@ -174,7 +174,7 @@ def _check_room(name: str, changes: list[tuple[int, int, int]], offered: int) ->
         assert taken <= offered, f"{name} gives {taken} of {offered}"
 
 
-def _of_stint(stint: NodeStay, asked: int) -> Iterable[tuple[int, int, int]]:
-    yield (stint.assigned_ns, 1, asked)
-    if stint.ended_ns is not None:
-        yield (stint.ended_ns, 0, -asked)
+def _of_stint(placement: PodPlacement, asked: int) -> Iterable[tuple[int, int, int]]:
+    yield (placement.assigned_ns, 1, asked)
+    if placement.ended_ns is not None:
+        yield (placement.ended_ns, 0, -asked)

@@ -10,7 +10,16 @@ import pytest
 
 from asched.cli.garbage import rare_collections
 from asched.model.node import Node
-from asched.simulator.history import End, Exogenous, ObjectSet, PodCreated, PodDeleted, PodRun, Run
+from asched.model.quantity import NS_PER_S
+from asched.simulator.trace import (
+    EndReason,
+    ObjectSet,
+    PodCreated,
+    PodDeleted,
+    PodRun,
+    Run,
+    WorkloadTrace,
+)
 from asched.simulator.loop import Scheduler, simulate
 from asched.simulator.openb import (
     BEGIN_NS,
@@ -21,7 +30,7 @@ from asched.simulator.openb import (
     history_of,
 )
 from tests.cycle.default_profile import default_profiles, installed
-from tests.simulator.simulating import S, account
+from tests.simulator.simulating import account
 
 NODES = """\
 sn,cpu_milli,memory_mib,gpu,model
@@ -43,7 +52,7 @@ MOST_CPU_S = 60.0
 """What the whole trace may take (CPU time, as the machine may be busy)."""
 
 
-def trace(nodes: str = NODES, pods: str = PODS) -> Exogenous:
+def trace(nodes: str = NODES, pods: str = PODS) -> WorkloadTrace:
     return history_of(
         Table("nodes.csv", nodes.splitlines()), Table("pods.csv", pods.splitlines()), "sched"
     )
@@ -59,7 +68,7 @@ def test_what_a_trace_becomes() -> None:
         ("one-v100", "1000"),
     ]
     pods = {e.pod.name: e for e in history.events if isinstance(e, PodCreated)}
-    assert {name: e.run_ns and e.run_ns // S for name, e in pods.items()} == {
+    assert {name: e.run_ns and e.run_ns // NS_PER_S for name, e in pods.items()} == {
         "whole": 990,
         "half-a": 995,
         "half-b": 994,
@@ -74,7 +83,7 @@ def test_what_a_trace_becomes() -> None:
     assert GPU_MILLI not in requests["batch"]
     assert {e.pod.spec.scheduler_name for e in pods.values()} == {"sched"}
     assert [(e.key, e.at_ns) for e in history.events if isinstance(e, PodDeleted)] == [
-        ("openb/hopeless", BEGIN_NS + 90 * S)
+        ("openb/hopeless", BEGIN_NS + 90 * NS_PER_S)
     ]
 
 
@@ -84,7 +93,7 @@ def test_pods_share_gpus_and_go_to_the_models_that_they_ask_for() -> None:
     assert pods["v"].node == "one-v100" or pods["whole"].node == "one-v100"
     assert {pods[name].node for name in ("half-a", "half-b", "two")} == {"two-t4"}
     assert pods["two"].bound_ns == max(pods[n].ended_ns or 0 for n in _before_two(pods))
-    assert (pods["hopeless"].node, pods["hopeless"].end) == ("", End.DELETED)
+    assert (pods["hopeless"].node, pods["hopeless"].end) == ("", EndReason.DELETED)
 
 
 def test_shares_of_several_gpus_say_of_how_many() -> None:
@@ -163,7 +172,7 @@ def test_the_whole_trace_comes_out_the_same_twice(shared_dir: Path) -> None:
     assert msgspec.json.encode(again) == msgspec.json.encode(run)
 
 
-def _simulated(history: Exogenous, name: str = "default-scheduler") -> Run:
+def _simulated(history: WorkloadTrace, name: str = "default-scheduler") -> Run:
     profiles = tuple(
         msgspec.structs.replace(profile, scheduler_name=name) for profile in default_profiles()
     )

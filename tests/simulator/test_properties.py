@@ -7,12 +7,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from asched.audit.replay import ReplayVerifier
-from asched.simulator.history import Event, NodeDrained, ObjectRemoved, PodCreated, PodDeleted
+from asched.model.quantity import NS_PER_S
+from asched.simulator.trace import NodeDrained, ObjectRemoved, PodCreated, PodDeleted, TraceEvent
 from asched.simulator.loop import Pace
 from asched.state.cluster import ClusterState
 from asched.state.fold import Fold
 from tests.cycle.default_profile import installed
-from tests.simulator.simulating import S, Simulated, at, comes, has, node, pod, simulated
+from tests.simulator.simulating import Simulated, at, comes, has, node, pod, simulated
 
 SECONDS = st.integers(0, 400)
 NODES = 4
@@ -20,9 +21,9 @@ PODS = 24
 
 
 @st.composite
-def events(draw: st.DrawFn) -> list[Event]:
+def events(draw: st.DrawFn) -> list[TraceEvent]:
     """A few nodes, some of which are drained, go, or come late; pods of all sizes and priorities."""
-    found: list[Event] = []
+    found: list[TraceEvent] = []
     for index in range(draw(st.integers(1, NODES))):
         name, joins_s = f"n{index}", draw(st.sampled_from([0, 0, 60]))
         found += has(node(name, draw(st.sampled_from(["1", "2", "4"]))), seconds=joins_s)
@@ -53,16 +54,16 @@ def events(draw: st.DrawFn) -> list[Event]:
 
 paces = st.builds(
     Pace,
-    decision_ns=st.sampled_from([0, 0, S // 10, 3 * S]),
-    bind_ns=st.sampled_from([0, S // 2, 40 * S]),
-    evict_ns=st.sampled_from([0, S]),
+    decision_ns=st.sampled_from([0, 0, NS_PER_S // 10, 3 * NS_PER_S]),
+    bind_ns=st.sampled_from([0, NS_PER_S // 2, 40 * NS_PER_S]),
+    evict_ns=st.sampled_from([0, NS_PER_S]),
 )
 
 
 @settings(max_examples=60)
 @given(events(), paces, st.none() | st.integers(1, 600), st.integers(0, 3))
 def test_every_pod_is_accounted_for_and_no_node_gives_more_than_it_has(
-    history: list[Event], pace: Pace, end_s: int | None, seed: int
+    history: list[TraceEvent], pace: Pace, end_s: int | None, seed: int
 ) -> None:
     found = simulated(history, pace=pace, end_s=end_s, seed=seed)
     last_s = 10**9 if end_s is None else end_s

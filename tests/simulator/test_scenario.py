@@ -14,20 +14,21 @@ from hypothesis import strategies as st
 
 from asched.model.node import ZONE_LABEL, Node
 from asched.model.pod import Pod
+from asched.model.quantity import NS_PER_S
 from asched.model.workloads import PodDisruptionBudget, PriorityClass
 from asched.simulator.expansion import expand
-from asched.simulator.history import (
-    Exogenous,
+from asched.simulator.trace import (
     NodeDrained,
     ObjectRemoved,
     ObjectSet,
     PodCreated,
     PodDeleted,
+    WorkloadTrace,
 )
 from asched.simulator.loop import Scheduler, simulate
 from asched.simulator.scenario import ScenarioError, read_scenario
 from tests.cycle.default_profile import default_profiles, installed
-from tests.simulator.simulating import BEGIN_NS, S, account
+from tests.simulator.simulating import BEGIN_NS, account
 
 Document = dict[str, Any]
 
@@ -47,21 +48,21 @@ def scenario(*pods: Document, **fields: Any) -> Document:
     return head | {"pods": list(pods)} | fields
 
 
-def expanded(*pods: Document, **fields: Any) -> Exogenous:
+def expanded(*pods: Document, **fields: Any) -> WorkloadTrace:
     return expand(read_scenario(scenario(*pods, **fields)))
 
 
-def created(history: Exogenous) -> list[PodCreated]:
+def created(history: WorkloadTrace) -> list[PodCreated]:
     return [event for event in history.events if isinstance(event, PodCreated)]
 
 
-def times(history: Exogenous) -> list[float]:
-    return [(event.at_ns - BEGIN_NS) / S for event in created(history)]
+def times(history: WorkloadTrace) -> list[float]:
+    return [(event.at_ns - BEGIN_NS) / NS_PER_S for event in created(history)]
 
 
 def lifetimes(**lifetime: Any) -> list[float]:
     history = expanded(group("a", 2000, lifetime=lifetime))
-    return [(event.run_ns or 0) / S for event in created(history)]
+    return [(event.run_ns or 0) / NS_PER_S for event in created(history)]
 
 
 # -- nodes and objects ------------------------------------------------------------------------------
@@ -76,7 +77,7 @@ def test_nodes_take_the_zones_in_turn_and_join_when_they_are_to() -> None:
     ]  # fmt: skip
     history = expanded(group("a"), nodes=nodes)
     found = [e for e in history.events if isinstance(e, ObjectSet) and isinstance(e.object, Node)]
-    assert {event.at_ns for event in found} == {BEGIN_NS + 90 * S}
+    assert {event.at_ns for event in found} == {BEGIN_NS + 90 * NS_PER_S}
     joined = [event.object for event in found if isinstance(event.object, Node)]
     assert [n.name for n in joined] == ["n-0", "n-1", "n-2"]
     assert [n.labels[ZONE_LABEL] for n in joined] == ["a", "b", "a"]
@@ -136,7 +137,7 @@ def test_a_poisson_process_has_its_mean_and_depends_on_the_seed_alone() -> None:
     # Another group beside it changes nothing.
     both = expanded(group("other", 10, arrival={"poisson": "1s"}), pods)
     own = [e.at_ns for e in created(both) if e.pod.name.startswith("a-")]
-    assert [(at_ns - BEGIN_NS) / S for at_ns in own] == first
+    assert [(at_ns - BEGIN_NS) / NS_PER_S for at_ns in own] == first
 
 
 def test_lifetimes() -> None:
@@ -168,7 +169,7 @@ def test_events() -> None:
         duration="10m",
     )
     later = [event for event in history.events if event.at_ns > BEGIN_NS]
-    minutes = [(type(event), (event.at_ns - BEGIN_NS) // (60 * S)) for event in later]
+    minutes = [(type(event), (event.at_ns - BEGIN_NS) // (60 * NS_PER_S)) for event in later]
     assert minutes == [
         (NodeDrained, 1),
         (ObjectSet, 2),
@@ -180,7 +181,7 @@ def test_events() -> None:
     ]
     cordons = [e.object for e in later if isinstance(e, ObjectSet)]
     assert [isinstance(n, Node) and n.spec.unschedulable for n in cordons] == [False, True]
-    assert history.end_ns == BEGIN_NS + 600 * S
+    assert history.end_ns == BEGIN_NS + 600 * NS_PER_S
 
 
 # -- mistakes ---------------------------------------------------------------------------------------
@@ -345,7 +346,7 @@ def test_every_scenario_runs_and_the_same_seed_gives_the_same_bytes(
         assert len(run.pods) == len(created(history))
         for found in run.pods:
             assert isinstance(found.pod, Pod)
-            assert found.end is not None or found.stints or found.message
+            assert found.end is not None or found.placements or found.message
     same = expanded(*groups, **fields)
     again = simulate(same, Scheduler(default_profiles(), seed=seed), installed().load)
     assert msgspec.json.encode(again) == msgspec.json.encode(run)

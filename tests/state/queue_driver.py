@@ -6,12 +6,12 @@ from asched.framework.interface import Plugin, Victim
 from asched.framework.pod_info import QueuedPod
 from asched.framework.status import Code
 from asched.model.pod import Pod
+from asched.model.quantity import NS_PER_S
 from asched.model.resources import AnyObject
 from asched.plugins.scheduling_gates import SchedulingGates
 from asched.state import records as r
 from asched.state.invariants import check
-from asched.state.queue import NS_PER_S, SchedulingQueue
-from asched.state.rules import LATEST_RULES, Rules
+from asched.state.queue import SchedulingQueue
 from tests.state.objects import a_node
 from tests.state.profiles import NodeWatcher, RoomWatcher, a_fold
 
@@ -19,9 +19,9 @@ from tests.state.profiles import NodeWatcher, RoomWatcher, a_fold
 class Queue:
     """A fold whose head is decided by the test."""
 
-    def __init__(self, *plugins: type[Plugin], rules: Rules = LATEST_RULES) -> None:
+    def __init__(self, *plugins: type[Plugin]) -> None:
         self.fold = a_fold(*(plugins or (SchedulingGates, NodeWatcher, RoomWatcher)))
-        self.apply(r.EngineStarted("test", 0, rules=rules))
+        self.apply(r.EngineStarted("test", 0))
         self.see(a_node("n0"))
 
     @property

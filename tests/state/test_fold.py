@@ -14,14 +14,13 @@ from asched.framework.status import Code
 from asched.model.meta import Object
 from asched.model.node import Node
 from asched.model.pod import Pod
+from asched.model.quantity import NS_PER_S
 from asched.model.resources import Resource
 from asched.state import records as r
 from asched.state.cluster import ClusterState, PodPhase
 from asched.state.fold import Fold
 from asched.state.invariants import check
 from asched.state.observe import observe_deletion, observe_list, observe_object
-from asched.state.queue import NS_PER_S
-from asched.state.rules import LATEST_RULES
 from tests.state.description import describe
 from tests.state.objects import a_node, a_pod, bound, deleted, in_phase, labelled
 from tests.state.profiles import DEFAULT, Ledger, loader, profile_of
@@ -62,7 +61,7 @@ class FoldMachine(RuleBasedStateMachine):
 
     @initialize(loaded=profiles)
     def start(self, loaded: tuple[ProfileSpec, ...]) -> None:
-        self.apply(r.EngineStarted("test", 7, rules=LATEST_RULES))
+        self.apply(r.EngineStarted("test", 7))
         self.reconfigure(loaded)
         for name in NODES[:2]:
             self.set_node(name, "4", "a")

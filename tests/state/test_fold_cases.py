@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from asched.framework.interface import Victim
 from asched.framework.status import Code
+from asched.model.quantity import NS_PER_S
 from asched.state import records as r
 from asched.state.fold import Fold
 from asched.state.invariants import check
-from asched.state.queue import NS_PER_S
 from tests.state.objects import a_node, a_pod, bound, labelled
 from tests.state.profiles import DEFAULT, Ledger, a_fold, profile_of
 

@@ -24,10 +24,10 @@ from asched.framework.status import Code, Status
 from asched.model.meta import Object
 from asched.model.node import Node
 from asched.model.pod import Pod
+from asched.model.quantity import NS_PER_S
 from asched.plugins.scheduling_gates import SchedulingGates
 from asched.state import records as r
 from asched.state.fold import FoldError
-from asched.state.queue import NS_PER_S
 from tests.state.objects import a_node, a_pod, bound, labelled
 from tests.state.profiles import NodeWatcher, RoomWatcher, a_fold, profile_of
 from tests.state.queue_driver import Queue

@@ -13,7 +13,6 @@ import msgspec
 
 from asched.audit.timeline import time_of
 from asched.audit.whatif.measures import (
-    NS_PER_S,
     Figures,
     MeasuredRun,
     Share,
@@ -22,7 +21,8 @@ from asched.audit.whatif.measures import (
     to_place,
 )
 from asched.audit.whatif.occupancy import Steps, workload_of
-from asched.simulator.history import PodRun, Run
+from asched.model.quantity import NS_PER_S
+from asched.simulator.trace import PodRun, Run
 
 MOST_POINTS: Final = 240
 """Points of one series in the JSON form."""

@@ -1,19 +1,18 @@
-"""What a run was like, in figures. Pure functions of a :class:`~asched.simulator.history.Run`."""
+"""What a run was like, in figures. Pure functions of a :class:`~asched.simulator.trace.Run`."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from itertools import accumulate
-from typing import Final, NamedTuple
+from typing import NamedTuple
 
 import msgspec
 import numpy as np
 
 from asched.audit.whatif.occupancy import RecordedWorkload, Steps, mean, occupancy, percentile
 from asched.audit.whatif.spread import SpreadViolations, spread_violations
-from asched.simulator.history import End, NodeStay, PodRun, Run
-
-NS_PER_S: Final = 1_000_000_000
+from asched.model.quantity import NS_PER_S
+from asched.simulator.trace import EndReason, PodPlacement, PodRun, Run
 
 
 class Times(msgspec.Struct, frozen=True, rename="camel"):
@@ -121,9 +120,9 @@ def measured(run: Run, workload: RecordedWorkload) -> MeasuredRun:
         attempts=sum(pod.attempts for pod in run.pods),
         rejections=sum(pod.rejections for pod in run.pods),
         preemptions=sum(
-            stint.end is End.PREEMPTED or (stint.end is None and bool(stint.by))
+            placement.end is EndReason.PREEMPTED or (placement.end is None and bool(placement.by))
             for pod in run.pods
-            for stint in pod.stints
+            for placement in pod.placements
         ),
         resources={
             name: ResourceFigures(
@@ -144,7 +143,7 @@ def to_place(run: Run) -> list[PodRun]:
 
 def node_of(pod: PodRun) -> str:
     """Where the pod was placed first; empty where it never was."""
-    return next((stint.node for stint in pod.stints if stint.end is not End.BIND_FAILED), "")
+    return next((placement.node for placement in pod.placements if placement.end is not EndReason.BIND_FAILED), "")
 
 
 class Span(NamedTuple):
@@ -153,26 +152,26 @@ class Span(NamedTuple):
 
 
 def pending_spans(pod: PodRun, end_ns: int) -> list[Span]:
-    """When the pod was without a node: until it was bound, and again from the end of each stint
+    """When the pod was without a node: until it was bound, and again from the end of each placement
     until the next binding, or the pod's or the run's end."""
     spans = []
     since_ns: int | None = pod.created_ns
     last_ns = end_ns if pod.ended_ns is None else pod.ended_ns
-    for stint in _bound(pod.stints):
-        bound_ns = stint.bound_ns or 0
+    for placement in _bound(pod.placements):
+        bound_ns = placement.bound_ns or 0
         if since_ns is None:
             break
         # In a record the pod that is made in place of another may be bound before that has gone.
         if bound_ns > since_ns:
             spans.append(Span(since_ns, bound_ns))
-        since_ns = stint.ended_ns
+        since_ns = placement.ended_ns
     if since_ns is not None and last_ns > since_ns:
         spans.append(Span(since_ns, last_ns))
     return spans
 
 
-def _bound(stints: Iterable[NodeStay]) -> Iterable[NodeStay]:
-    return (stint for stint in stints if stint.bound_ns is not None)
+def _bound(placements: Iterable[PodPlacement]) -> Iterable[PodPlacement]:
+    return (placement for placement in placements if placement.bound_ns is not None)
 
 
 def _over_time(spans: Sequence[Span], run: Run) -> Steps:

@@ -18,8 +18,9 @@ import msgspec
 from asched.framework.pod_info import PodInfo
 from asched.framework.pod_queries import PodQuery, Selector
 from asched.model.pod import Pod, TopologySpreadConstraint
+from asched.model.quantity import NS_PER_S
 from asched.plugins.pod_topology_spread.constraints import Constraint, Plan, Spread
-from asched.simulator.history import PodRun, Run
+from asched.simulator.trace import PodRun, Run
 from asched.state.cluster import ClusterState
 from asched.state.fold import Fold
 from asched.state.records import AnyRecord, ObjectGone, ObjectSeen
@@ -220,16 +221,16 @@ def _steps(run: Run, queries: Sequence[PodQuery]) -> Iterator[_Step]:
 
 
 def _steps_of(run: PodRun) -> Iterator[_Step]:
-    for number, stint in enumerate(run.stints):
-        placed = _stand_in(run.pod, stint.node, number)
+    for number, placement in enumerate(run.placements):
+        placed = _stand_in(run.pod, placement.node, number)
         decided = not run.pod.spec.node_name or number > 0
-        judged = (PodInfo(placed), stint.node) if decided else None
-        yield _Step(stint.assigned_ns, 2, ObjectSeen(placed), judged)
-        if stint.evicted_ns is not None and stint.ended_ns != stint.evicted_ns:
+        judged = (PodInfo(placed), placement.node) if decided else None
+        yield _Step(placement.assigned_ns, 2, ObjectSeen(placed), judged)
+        if placement.evicted_ns is not None and placement.ended_ns != placement.evicted_ns:
             # On its way out it does not count any more.
-            yield _Step(stint.evicted_ns, 1, ObjectSeen(_terminating(placed, stint.evicted_ns)))
-        if stint.ended_ns is not None:
-            yield _Step(stint.ended_ns, 0, ObjectGone("Pod", placed.key, placed.uid))
+            yield _Step(placement.evicted_ns, 1, ObjectSeen(_terminating(placed, placement.evicted_ns)))
+        if placement.ended_ns is not None:
+            yield _Step(placement.ended_ns, 0, ObjectGone("Pod", placed.key, placed.uid))
 
 
 def _stand_in(pod: Pod, node: str, number: int) -> Pod:
@@ -243,7 +244,7 @@ def _stand_in(pod: Pod, node: str, number: int) -> Pod:
 
 
 def _terminating(pod: Pod, at_ns: int) -> Pod:
-    at = datetime.fromtimestamp(at_ns // 1_000_000_000, UTC)
+    at = datetime.fromtimestamp(at_ns // NS_PER_S, UTC)
     metadata = msgspec.structs.replace(pod.metadata, deletion_timestamp=at)
     return msgspec.structs.replace(pod, metadata=metadata)
 

@@ -13,6 +13,7 @@ from typing import Final, NamedTuple
 from asched.cli.demo.workload import GPU, Loading
 from asched.journal.store import JournalStore
 from asched.model.pod import Pod
+from asched.model.quantity import NS_PER_S
 from asched.model.requests import CPU, MEMORY, PODS
 from asched.state.cluster import ClusterState
 from asched.state.records import (
@@ -27,7 +28,6 @@ from asched.state.records import (
     TurnStarted,
 )
 
-NS_PER_S: Final = 1_000_000_000
 _LATEST: Final = 6
 
 

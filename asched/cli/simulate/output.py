@@ -16,14 +16,15 @@ import msgspec
 
 from asched.audit.timeline import time_of
 from asched.audit.whatif.comparison import RunReport, figure_rows
-from asched.audit.whatif.measures import NS_PER_S, MeasuredRun, to_place
+from asched.audit.whatif.measures import MeasuredRun, to_place
 from asched.cli.errors import BadInput
 from asched.cli.output import print_table
 from asched.config.file import ConfigFileError, read_text
 from asched.config.yaml import YamlError, parse_documents
 from asched.journal.store import JournalStore
+from asched.model.quantity import NS_PER_S
 from asched.simulator.expansion import expand
-from asched.simulator.history import End, Exogenous, PodRun, Run
+from asched.simulator.trace import EndReason, WorkloadTrace, PodRun, Run
 from asched.simulator.loop import Turn
 from asched.simulator.openb import Table, TraceError, history_of
 from asched.simulator.scenario import ScenarioError, read_scenario
@@ -39,7 +40,7 @@ class PodOutcome(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True
     """Where it was bound first."""
     bound_seconds: float | None = None
     ended_seconds: float | None = None
-    end: End | None = None
+    end: EndReason | None = None
     attempts: int = 0
     evictions: int = 0
     message: str = ""
@@ -58,7 +59,7 @@ class PodOutcome(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True
             seconds(pod.ended_ns),
             pod.end,
             pod.attempts,
-            sum(stint.evicted_ns is not None for stint in pod.stints),
+            sum(placement.evicted_ns is not None for placement in pod.placements),
             pod.message,
         )
 
@@ -104,12 +105,12 @@ def _outcomes(run: Run) -> Iterator[tuple[str, str]]:
     yield "deleted", f"{ends[End.DELETED]:,}"
     yield "still there", f"{ends[None]:,}"
     yield "evicted, and did not come back", f"{sum(ends[end] for end in _EVICTED):,}"
-    moved = sum(any(stint.end in _MOVED for stint in pod.stints) for pod in pods)
+    moved = sum(any(placement.end in _MOVED for placement in pod.placements) for pod in pods)
     yield "had to leave a node that was drained or went", f"{moved:,}"
 
 
-_MOVED = (End.DRAINED, End.NODE_GONE)
-_EVICTED = (End.PREEMPTED, *_MOVED)
+_MOVED = (EndReason.DRAINED, EndReason.NODE_GONE)
+_EVICTED = (EndReason.PREEMPTED, *_MOVED)
 
 
 BATCH = 64
@@ -145,7 +146,7 @@ class JournalWriter:
             await self._journal.append(pending, written_at_ns=self._now_ns)
 
 
-def scenario_history(path: Path, scheduler_name: str) -> Exogenous:
+def scenario_history(path: Path, scheduler_name: str) -> WorkloadTrace:
     """What happens in the scenario of a file; ``scheduler_name`` is for pods that name none.
 
     Raises BadInput with a line for each mistake: where it is, and what would be right.
@@ -167,7 +168,7 @@ def scenario_history(path: Path, scheduler_name: str) -> Exogenous:
         raise BadInput(f"{path}:{line}: {problem}" for line, _, problem in placed) from None
 
 
-def openb_history(nodes: Path, pods: Path, scheduler_name: str) -> Exogenous:
+def openb_history(nodes: Path, pods: Path, scheduler_name: str) -> WorkloadTrace:
     """The trace in two CSV files. Raises BadInput."""
     try:
         return history_of(_table(nodes), _table(pods), scheduler_name)

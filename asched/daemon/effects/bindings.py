@@ -23,6 +23,7 @@ from asched.kube.extenders import HttpExtender
 from asched.kube.volume_writers import VolumeWriter
 from asched.kube.writers import BoundElsewhere, PodWriter
 from asched.model.node import Node
+from asched.model.quantity import NS_PER_S
 from asched.state.cluster import ClusterState, PodEntry, PodPhase
 from asched.state.records import BindFailed, Bound
 
@@ -164,7 +165,7 @@ class Bindings:
         else:
             self._bound(info, outcome.node)
             if queued is not None and queued.entered_at_ns is not None:
-                waited_s = self._clock.utc().timestamp() - queued.entered_at_ns / 1e9
+                waited_s = self._clock.utc().timestamp() - queued.entered_at_ns / NS_PER_S
                 self._metrics.scheduled(queued.attempts, waited_s)
         name = info.pod.spec.scheduler_name
         self._metrics.attempt_ended(result, name, self._clock.monotonic_s() - decided_at_s)

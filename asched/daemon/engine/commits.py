@@ -23,11 +23,10 @@ from asched.journal.errors import (
 from asched.journal.opening import open_journal, shown
 from asched.journal.store import JournalStore
 from asched.kube.timing import Backoff, Clock, RetryPolicy
+from asched.model.quantity import NS_PER_S
 from asched.state.records import AnyRecord
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
-
-_NS_PER_S = 1_000_000_000
 
 
 class Commits:
@@ -89,7 +88,7 @@ class Commits:
         return appended.last_seq
 
     def _since_s(self, began_ns: int) -> float:
-        return (self._clock.monotonic_ns() - began_ns) / _NS_PER_S
+        return (self._clock.monotonic_ns() - began_ns) / NS_PER_S
 
     def _complain(self, error: str) -> None:
         """Of a journal that cannot be written: once for each new reason."""

@@ -17,12 +17,13 @@ import msgspec
 import structlog
 
 from asched.batch.registry import SessionRegistry
+from asched.core.confirmations import PendingEvictions, UnconfirmedBindings
 from asched.core.deciders import AllDeciders
+from asched.core.inputs import Change, Deleted, Listed
 from asched.daemon.effects.dispatcher import Effects
 from asched.daemon.engine.checkpoints import Committed
 from asched.daemon.engine.clock import EngineClock, SteadyTime
 from asched.daemon.engine.commits import Commits
-from asched.daemon.engine.confirmations import PendingEvictions, UnconfirmedBindings
 from asched.daemon.engine.inbox import Inbox, Reconfiguration
 from asched.daemon.telemetry.engine_watch import EngineWatch
 from asched.daemon.telemetry.health import Check
@@ -30,7 +31,7 @@ from asched.daemon.telemetry.metrics import Metrics
 from asched.daemon.telemetry.scheduler_metrics import AttemptResult
 from asched.daemon.telemetry.stopwatch import CycleStopwatch
 from asched.framework.runtime.profile import ProfileError
-from asched.kube.changes import Change, Deleted, Listed
+from asched.model.quantity import NS_PER_S
 from asched.model.resources import Resource, WatchedResource
 from asched.state.fold import Fold
 from asched.state.observe import News, observe_deletion, observe_list, observe_object
@@ -54,8 +55,6 @@ from asched.state.records import (
 from asched.state.session_records import EvictionDecided, PodGroupDecided, SessionHeld
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
-
-NS_PER_S = 1_000_000_000
 
 
 class EngineLimits(msgspec.Struct, frozen=True):

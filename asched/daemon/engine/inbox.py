@@ -9,7 +9,8 @@ from typing import NamedTuple
 
 import anyio
 
-from asched.kube.changes import Batch, Change
+from asched.core.inputs import Batch, Change
+from asched.model.quantity import NS_PER_S
 from asched.model.resources import WatchedResource
 from asched.state.records import (
     BindFailed,
@@ -43,7 +44,7 @@ class Reconfiguration(NamedTuple):
     records: tuple[ProfilesLoaded | SessionsLoaded, ...]
     awaited: Mapping[WatchedResource, int]
     """Resources that have to be listed before anything is decided under it, and of which generation
-    (:attr:`~asched.kube.changes.Listed.generation`) that list has to be, or of a later one."""
+    (:attr:`~asched.core.inputs.Listed.generation`) that list has to be, or of a later one."""
     taken_up: Callable[[], None]
     """Called when the records are folded and nothing is decided yet."""
 
@@ -81,7 +82,7 @@ class Inbox:
         return len(self._changes) + self.outcomes
 
     def put_changes(self, batch: Batch) -> None:
-        """As the :class:`~asched.kube.changes.ChangeSink` of the reflectors."""
+        """As the :class:`~asched.core.inputs.ChangeSink` of the reflectors."""
         self._changes.extend(batch)
         if batch:
             self._came += len(batch)
@@ -98,7 +99,7 @@ class Inbox:
         """How long the oldest change has waited; 0 where none does."""
         if not self._arrivals:
             return 0.0
-        return (self._monotonic_ns() - self._arrivals[0][1]) / 1e9
+        return (self._monotonic_ns() - self._arrivals[0][1]) / NS_PER_S
 
     @property
     def outcomes(self) -> int:

@@ -21,10 +21,10 @@ from asched.daemon.telemetry.logs import configure_logs
 from asched.daemon.telemetry.scheduler_metrics import ReloadMetrics
 from asched.daemon.telemetry.systemd import ServiceManager
 from asched.kube.timing import Clock
+from asched.model.quantity import US_PER_S
 
 LOOK_EVERY_S: Final = 2.0
 """How often the file is looked at."""
-_US_PER_S = 1_000_000
 _REFUSED = "the new configuration cannot be used; the old one goes on"
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
@@ -134,7 +134,7 @@ class Reloads:
 
     async def _reload(self, file: ConfigFile, because: str) -> None:
         async with self._one_at_a_time:
-            self._manager.reloading(round(self._clock.monotonic_s() * _US_PER_S))
+            self._manager.reloading(round(self._clock.monotonic_s() * US_PER_S))
             try:
                 taken = await self._load_and_take_up(file, because)
             except (ConfigFileError, ReconfigurationError) as error:

@@ -28,6 +28,7 @@ from asched.journal.store import JournalStore
 from asched.kube.client import ApiClient
 from asched.kube.reflector import ClusterWatch
 from asched.kube.tape import Tape
+from asched.model.quantity import NS_PER_S
 from asched.model.resources import in_order_of_listing
 from asched.state.cluster import ClusterState
 from asched.state.records import (
@@ -37,7 +38,6 @@ from asched.state.records import (
     ShadowCompared,
     TurnStarted,
 )
-from asched.state.rules import LATEST_RULES
 
 STOP_LIMIT_S = 20.0
 """How long a stopping daemon may take to explain what is open and to commit it."""
@@ -108,9 +108,7 @@ async def running_shadow(
     commits = Commits(journal, clock, metrics, next_seq=next_seq)
     engine = ShadowEngine(follower, commits, inbox, clock, listener or log_finding)
     engine.record_start(
-        EngineStarted(
-            __version__, configuration.settings.engine.seed, shadow=True, rules=LATEST_RULES
-        ),
+        EngineStarted(__version__, configuration.settings.engine.seed, shadow=True),
         LeadershipGained(epoch),
         profiles_record(configuration),
     )
@@ -150,9 +148,6 @@ def log_finding(finding: ShadowCompared | Difference) -> None:
         )  # fmt: skip
 
 
-_NS_PER_S = 1_000_000_000
-
-
 def records_of(
     tape: Tape, follower: ShadowFollower, configuration: Configuration
 ) -> Iterator[AnyRecord]:
@@ -163,11 +158,11 @@ def records_of(
         return record
 
     seed = configuration.settings.engine.seed
-    yield applied(EngineStarted(__version__, seed, shadow=True, rules=LATEST_RULES))
+    yield applied(EngineStarted(__version__, seed, shadow=True))
     yield applied(profiles_record(configuration))
     for recorded in tape:
         # The tape's clock begins with 0; a tape whose lines are out of order keeps their order.
-        now_ns = max(follower.state.now_ns, round(recorded.at_s * _NS_PER_S))
+        now_ns = max(follower.state.now_ns, round(recorded.at_s * NS_PER_S))
         if now_ns != follower.state.now_ns:
             yield applied(TurnStarted(now_ns))
         for record in follower.observe(recorded.change):

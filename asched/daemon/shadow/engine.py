@@ -17,11 +17,11 @@ from asched.daemon.engine.inbox import Inbox
 from asched.daemon.shadow.follower import ShadowFollower
 from asched.daemon.shadow.report import Difference
 from asched.daemon.telemetry.health import Check, troubles
+from asched.model.quantity import NS_PER_S
 from asched.state.records import AnyRecord, ShadowCompared, TurnStarted
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
-NS_PER_S = 1_000_000_000
 SLICE_S = 0.05
 """How long a turn may go on comparing before it commits."""
 

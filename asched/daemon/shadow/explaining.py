@@ -48,6 +48,7 @@ from asched.daemon.shadow.steps import (
 from asched.framework.pod_info import PodInfo
 from asched.model.node import ContainerImage, Node
 from asched.model.pod import Pod
+from asched.model.quantity import NS_PER_S
 from asched.plugins.image_locality import normalized_image_name
 from asched.state.cluster import ClusterState
 from asched.state.fold import Fold
@@ -111,9 +112,6 @@ def _settled(image: ContainerImage, sizes: dict[str, int]) -> ContainerImage:
         if size is not None and size != image.size_bytes:
             return msgspec.structs.replace(image, size_bytes=size)
     return image
-
-
-NS_PER_S = 1_000_000_000
 
 
 class Window(msgspec.Struct, frozen=True):

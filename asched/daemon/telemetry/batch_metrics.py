@@ -12,6 +12,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from asched.batch.registry import SessionRegistry
 from asched.framework.session_plugins import Action, Closing, ClosingPlugin, Session, SessionPlugin
 from asched.framework.sessions import SessionOutcome
+from asched.model.quantity import NS_PER_S
 from asched.state.session_records import SessionHeld
 
 _BUCKETS = tuple(5 * 2**n for n in range(10))
@@ -201,4 +202,4 @@ class _Stopwatch:
         self._began_ns = time.perf_counter_ns()
 
     def __exit__(self, *exception: object) -> None:
-        self._done((time.perf_counter_ns() - self._began_ns) / 1e9)
+        self._done((time.perf_counter_ns() - self._began_ns) / NS_PER_S)

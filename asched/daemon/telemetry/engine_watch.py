@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
+from asched.core.inputs import Change, Deleted, Listed
 from asched.daemon.telemetry.scheduler_metrics import CycleMetrics, SchedulingMetrics
 from asched.daemon.telemetry.stopwatch import HintStopwatch, MonotonicNs
 from asched.framework.runtime.observation import OBSERVATION
 from asched.framework.status import Code
-from asched.kube.changes import Change, Deleted, Listed
 from asched.model.pod import Pod
+from asched.model.quantity import NS_PER_S
 from asched.state.cluster import ClusterState
 from asched.state.cluster_events import EVENT_RESOURCES
-from asched.state.queue import NS_PER_S
 from asched.state.records import Decision, PermitAllowed, PermitRejected, Rejected
 
 _WATCHED_TURNS = 10

@@ -22,7 +22,7 @@ from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily, M
 from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
 
-_NS_PER_S = 1e9
+from asched.model.quantity import NS_PER_S
 
 
 class Latencies(Collector):
@@ -34,7 +34,7 @@ class Latencies(Collector):
         self._name = name
         self._text = text
         self._labels = labels
-        self._bounds_ns = [bound * _NS_PER_S for bound in buckets_s]
+        self._bounds_ns = [bound * NS_PER_S for bound in buckets_s]
         self._shown_bounds = [*map(floatToGoString, buckets_s), "+Inf"]
         self._counts: dict[tuple[str, ...], list[int]] = {}
         self._sums_ns: dict[tuple[str, ...], int] = {}
@@ -52,7 +52,7 @@ class Latencies(Collector):
         family = HistogramMetricFamily(self._name, self._text, labels=self._labels)
         for labels, counts in sorted(self._counts.items()):
             buckets = [*zip(self._shown_bounds, accumulate(counts), strict=True)]
-            family.add_metric(labels, buckets, self._sums_ns[labels] / _NS_PER_S)
+            family.add_metric(labels, buckets, self._sums_ns[labels] / NS_PER_S)
         yield family
 
 

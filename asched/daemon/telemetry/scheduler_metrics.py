@@ -26,10 +26,10 @@ from prometheus_client.registry import Collector
 from asched.daemon.telemetry.instruments import CounterBatch, Latencies, exponential
 from asched.daemon.telemetry.stopwatch import WatchedCycle
 from asched.kube.timing import Backoff, RetryPolicy
+from asched.model.quantity import NS_PER_S
 
 _ATTEMPT_BUCKETS_S = exponential(0.001, 2, 15)
 _SLI_BUCKETS_S = exponential(0.01, 2, 20)
-_NS_PER_S = 1e9
 _MANY_ATTEMPTS = 15
 """From here on all are one, so that the label has few values (``getAttemptsLabel``)."""
 
@@ -101,17 +101,17 @@ class SchedulingMetrics:
 
     def decided(self, duration_s: float) -> None:
         """One decision was made, in ``duration_s``."""
-        self._algorithm_duration.observe((), round(duration_s * _NS_PER_S))
+        self._algorithm_duration.observe((), round(duration_s * NS_PER_S))
 
     def attempt_ended(self, result: AttemptResult, profile: str, duration_s: float) -> None:
         """An attempt came to its end: for a scheduled pod that is when it is bound."""
         self._attempts.inc((result, profile))
-        self._attempt_duration.observe((result, profile), round(duration_s * _NS_PER_S))
+        self._attempt_duration.observe((result, profile), round(duration_s * NS_PER_S))
 
     def scheduled(self, attempts: int, waited_s: float) -> None:
         """A pod is bound, ``waited_s`` after it could first be tried."""
         label = str(attempts) if attempts < _MANY_ATTEMPTS else f"{_MANY_ATTEMPTS}+"
-        self._sli_duration.observe((label,), round(max(0.0, waited_s) * _NS_PER_S))
+        self._sli_duration.observe((label,), round(max(0.0, waited_s) * NS_PER_S))
         self._attempts_needed.observe(attempts)
 
     def preempted(self, victims: int) -> None:
@@ -298,7 +298,7 @@ class RequestMetrics:
 
     def answered(self, method: str, host: str, status: int, duration_s: float) -> None:
         self._requests.inc((str(status) if status else NO_ANSWER, method, host))
-        self._duration.observe((method, host), round(duration_s * _NS_PER_S))
+        self._duration.observe((method, host), round(duration_s * NS_PER_S))
 
 
 class ReloadMetrics:

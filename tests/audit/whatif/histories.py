@@ -12,17 +12,16 @@ from asched.journal.memory import MemoryStore
 from asched.journal.store import JournalStore
 from asched.model.meta import OwnerReference
 from asched.model.pod import Pod
-from asched.simulator.history import PodRun, Run
+from asched.model.quantity import NS_PER_S
+from asched.simulator.trace import PodRun, Run
 from asched.simulator.loop import simulate
 from asched.state.records import AnyRecord, TurnStarted
 from tests.audit.recording import BEGIN_NS, REGISTRY, Recording
 
-S = 1_000_000_000
-
 
 def period(since_s: float, until_s: float | None = None) -> Period:
-    until_ns = None if until_s is None else BEGIN_NS + round(until_s * S)
-    return Period(BEGIN_NS + round(since_s * S), until_ns)
+    until_ns = None if until_s is None else BEGIN_NS + round(until_s * NS_PER_S)
+    return Period(BEGIN_NS + round(since_s * NS_PER_S), until_ns)
 
 
 async def store_by_turns(records: Iterable[AnyRecord], store: JournalStore) -> None:
@@ -50,16 +49,16 @@ def simulated(history: RecordedHistory) -> Run:
     return simulate(history.history, history.scheduler, REGISTRY.load)
 
 
-def stints(run: Run) -> dict[str, list[tuple[str, float, float | None]]]:
+def placements(run: Run) -> dict[str, list[tuple[str, float, float | None]]]:
     """By the pod's name: node, from, until, in seconds since the beginning of the journal."""
 
     def seconds(ns: int) -> float:
-        return (ns - BEGIN_NS) / S
+        return (ns - BEGIN_NS) / NS_PER_S
 
     def of(pod: PodRun) -> list[tuple[str, float, float | None]]:
         return [
             (s.node, seconds(s.assigned_ns), None if s.ended_ns is None else seconds(s.ended_ns))
-            for s in pod.stints
+            for s in pod.placements
         ]
 
     return {pod.pod.name: of(pod) for pod in run.pods}

@@ -8,10 +8,11 @@ from hypothesis import strategies as st
 
 from asched.audit.whatif.measures import measured, node_of, pending_spans
 from asched.audit.whatif.occupancy import RecordedWorkload, Steps, occupancy, workload_of
+from asched.model.quantity import NS_PER_S
 from asched.model.requests import pod_requests
-from asched.simulator.history import End, NodeSpan, NodeStay, PodRun, Run
+from asched.simulator.trace import EndReason, NodeSpan, PodPlacement, PodRun, Run
 from tests.audit.recording import node
-from tests.audit.whatif.runs import S, pod_run, run_of, span, stint
+from tests.audit.whatif.runs import pod_run, run_of, span, placement
 
 
 def at(steps: Steps, ns: int) -> float:
@@ -23,21 +24,21 @@ def at(steps: Steps, ns: int) -> float:
 
 def test_a_run_in_figures() -> None:
     run = run_of(
-        pod_run("a", stint("n", 10, 60), created_s=5),
-        pod_run("b", stint("n", 20), created_s=20, cpu="2"),
-        pod_run("given", stint("n", 0), nodeName="n"),
+        pod_run("a", placement("n", 10, 60), created_s=5),
+        pod_run("b", placement("n", 20), created_s=20, cpu="2"),
+        pod_run("given", placement("n", 0), nodeName="n"),
         pod_run("stuck", created_s=40, cpu="8"),
         nodes=(span(node("n", "4")),),
     )
     found = measured(run, workload_of(run.pods))
     figures = found.figures
     assert (figures.pods, figures.placed, figures.pending_at_end) == (3, 2, 1)
-    assert found.to_bind_ns == [0, 5 * S]
+    assert found.to_bind_ns == [0, 5 * NS_PER_S]
     assert figures.time_to_bind.p50_seconds == 0.0
     assert figures.time_to_bind.p99_seconds == figures.time_to_bind.max_seconds == 5.0
     assert figures.time_to_bind.mean_seconds == 2.5
     assert figures.time_pending.total_seconds == 5 + 60
-    assert [at(found.pending, s * S) for s in (0, 5, 10, 40, 99)] == [0, 1, 0, 1, 1]
+    assert [at(found.pending, s * NS_PER_S) for s in (0, 5, 10, 40, 99)] == [0, 1, 0, 1, 1]
     # One core is given from the start, a has one from 10 to 60, b two from 20 on.
     cpu = figures.resources["cpu"].utilisation
     assert cpu.mean == pytest.approx((100 * 1 + 50 * 1 + 80 * 2) / 400)
@@ -47,7 +48,7 @@ def test_a_run_in_figures() -> None:
 
 def test_fragmentation_is_what_is_free_where_a_typical_pod_has_no_room() -> None:
     # Two kinds of pods, equally frequent: one core, three cores.
-    small, large = pod_run("small", stint("a", 0)), pod_run("large", stint("b", 0), cpu="3")
+    small, large = pod_run("small", placement("a", 0)), pod_run("large", placement("b", 0), cpu="3")
     run = run_of(small, large, nodes=(span(node("a", "3")), span(node("b", "8"))))
     # Free are two cores on a, of no use to the large kind, and five on b, of use to both.
     fragmentation = occupancy(run, workload_of(run.pods)).fragmentation["cpu"]
@@ -64,18 +65,20 @@ def test_cordoned_nodes_and_full_ones_do_not_fragment() -> None:
         ),
         0,
     )
-    run = run_of(pod_run("p", stint("b", 0), cpu="2"), nodes=(cordoned_span, span(node("b", "2"))))
+    run = run_of(pod_run("p", placement("b", 0), cpu="2"), nodes=(cordoned_span, span(node("b", "2"))))
     found = occupancy(run, workload_of(run.pods))
     assert at(found.fragmentation["cpu"], 0) == 0.0
     assert at(found.utilisation["cpu"], 0) == pytest.approx(2 / 3)
 
 
 def test_preemption_and_the_return_of_the_victim() -> None:
-    away = stint("n", 10, 50, End.PREEMPTED, by="default/high", evicted_ns=40 * S)
-    low = pod_run("low", away, stint("m", 70), created_s=10)
-    bare = pod_run("bare", stint("n", 10, 50, End.PREEMPTED, evicted_ns=40 * S), created_s=10)
+    away = placement("n", 10, 50, EndReason.PREEMPTED, by="default/high", evicted_ns=40 * NS_PER_S)
+    low = pod_run("low", away, placement("m", 70), created_s=10)
+    bare = pod_run(
+        "bare", placement("n", 10, 50, EndReason.PREEMPTED, evicted_ns=40 * NS_PER_S), created_s=10
+    )
     under_way = pod_run(
-        "leaving", NodeStay("m", 0, 0, by="default/high", evicted_ns=99 * S), created_s=0
+        "leaving", PodPlacement("m", 0, 0, by="default/high", evicted_ns=99 * NS_PER_S), created_s=0
     )
     run = run_of(low, bare, under_way, nodes=(span("n"), span("m")))
     figures = measured(run, workload_of(run.pods)).figures
@@ -85,15 +88,15 @@ def test_preemption_and_the_return_of_the_victim() -> None:
 
 
 def test_a_binding_that_failed_is_no_placement() -> None:
-    failed = NodeStay("gone", 0, None, 5 * S, End.BIND_FAILED)
-    assert node_of(pod_run("p", failed, stint("n", 9))) == "n"
+    failed = PodPlacement("gone", 0, None, 5 * NS_PER_S, EndReason.BIND_FAILED)
+    assert node_of(pod_run("p", failed, placement("n", 9))) == "n"
     assert node_of(pod_run("p", failed, ends=False)) == ""
-    assert pending_spans(pod_run("p", failed, stint("n", 9)), 100 * S) == [(0, 9 * S)]
+    assert pending_spans(pod_run("p", failed, placement("n", 9)), 100 * NS_PER_S) == [(0, 9 * NS_PER_S)]
 
 
 def test_a_pod_made_anew_before_the_one_before_has_gone_did_not_wait() -> None:
-    overlapping = pod_run("p", stint("n", 0, 50, End.PREEMPTED), stint("m", 30))
-    assert pending_spans(overlapping, 100 * S) == []
+    overlapping = pod_run("p", placement("n", 0, 50, EndReason.PREEMPTED), placement("m", 30))
+    assert pending_spans(overlapping, 100 * NS_PER_S) == []
 
 
 def test_soft_spread_that_is_broken() -> None:
@@ -112,7 +115,7 @@ def test_soft_spread_that_is_broken() -> None:
     nodes = (span(node("a", zone="a")), span(node("b", zone="b")))
     soft = [
         pod_run(
-            name, stint("a", at_s), created_s=at_s,
+            name, placement("a", at_s), created_s=at_s,
             topologySpreadConstraints=constraint("ScheduleAnyway"),
         )
         for name, at_s in (("p", 1), ("q", 2), ("r", 3))
@@ -122,9 +125,9 @@ def test_soft_spread_that_is_broken() -> None:
     assert (spread.constraints, spread.soft_at_placement, spread.soft_at_end) == (1, 2, 1)
     assert (spread.hard_at_placement, spread.hard_at_end) == (0, 0)
     hard = pod_run(
-        "h", stint("a", 9), topologySpreadConstraints=constraint("DoNotSchedule"), created_s=9
+        "h", placement("a", 9), topologySpreadConstraints=constraint("DoNotSchedule"), created_s=9
     )
-    even = pod_run("e", stint("b", 10), stint("b", 11), created_s=10)
+    even = pod_run("e", placement("b", 10), placement("b", 11), created_s=10)
     spread = measured(run_of(*soft, hard, even, nodes=nodes), workload_of(soft)).figures.spread
     assert (spread.hard_at_placement, spread.soft_at_placement) == (1, 2)
     assert (spread.hard_at_end, spread.soft_at_end) == (1, 1)
@@ -139,12 +142,12 @@ SECONDS = st.integers(0, 30)
 @st.composite
 def pod_runs(draw: st.DrawFn, number: int) -> PodRun:
     times = sorted(draw(st.lists(SECONDS, min_size=0, max_size=5)))
-    stints = []
+    placements = []
     for first, last in zip(times[1::2], [*times[2::2], None], strict=False):
         name = draw(st.sampled_from([*NODES, "elsewhere"]))
-        stints.append(stint(name, first, last))
+        placements.append(placement(name, first, last))
     return pod_run(
-        f"p{number}", *stints, cpu=draw(st.sampled_from("123")), created_s=times[0] if times else 0
+        f"p{number}", *placements, cpu=draw(st.sampled_from("123")), created_s=times[0] if times else 0
     )
 
 
@@ -164,15 +167,17 @@ def naive(run: Run, second: int) -> tuple[float, float]:
     asks = [pod_requests(one.pod)["cpu"] for one in run.pods]
     allocatable = used = free = in_vain = 0.0
     for one in run.nodes:
-        if one.from_ns <= second * S and (one.to_ns is None or second * S < one.to_ns):
+        if one.from_ns <= second * NS_PER_S and (
+            one.to_ns is None or second * NS_PER_S < one.to_ns
+        ):
             offered = int(one.node.status.allocatable["cpu"]) * 1000
             taken = sum(
                 pod_requests(of.pod)["cpu"]
                 for of in run.pods
-                for s in of.stints
+                for s in of.placements
                 if s.node == one.node.name
-                and s.assigned_ns <= second * S
-                and (s.ended_ns is None or second * S < s.ended_ns)
+                and s.assigned_ns <= second * NS_PER_S
+                and (s.ended_ns is None or second * NS_PER_S < s.ended_ns)
             )
             room = max(0, offered - taken)
             allocatable, used, free = allocatable + offered, used + taken, free + room
@@ -188,8 +193,8 @@ def test_occupancy_is_what_one_counts_at_every_moment(run: Run) -> None:
         return
     for second in range(31):
         utilisation, fragmentation = naive(run, second)
-        assert at(found.utilisation["cpu"], second * S) == pytest.approx(utilisation)
-        assert at(found.fragmentation["cpu"], second * S) == pytest.approx(fragmentation)
+        assert at(found.utilisation["cpu"], second * NS_PER_S) == pytest.approx(utilisation)
+        assert at(found.fragmentation["cpu"], second * NS_PER_S) == pytest.approx(fragmentation)
 
 
 @given(runs())
@@ -198,15 +203,16 @@ def test_pending_pods_are_those_that_one_counts_at_every_moment(run: Run) -> Non
     for second in range(30):
         waiting = 0
         for one in run.pods:
-            there = one.created_ns <= second * S and (
-                one.ended_ns is None or second * S < one.ended_ns
+            there = one.created_ns <= second * NS_PER_S and (
+                one.ended_ns is None or second * NS_PER_S < one.ended_ns
             )
             placed = any(
-                s.assigned_ns <= second * S and (s.ended_ns is None or second * S < s.ended_ns)
-                for s in one.stints
+                s.assigned_ns <= second * NS_PER_S
+                and (s.ended_ns is None or second * NS_PER_S < s.ended_ns)
+                for s in one.placements
             )
             waiting += there and not placed
-        assert at(found.pending, second * S) == waiting
+        assert at(found.pending, second * NS_PER_S) == waiting
     total_s = found.figures.time_pending.total_seconds
     assert total_s == pytest.approx(found.pending.mean * 30, abs=1e-6)
 
