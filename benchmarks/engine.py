@@ -22,7 +22,7 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from asched.daemon.engine import runtime as garbage
+from asched.daemon.interpreter import freeze_gc, tune_gc
 from benchmarks.engine_run import Costs, Run, Workload, pods_of
 from benchmarks.kinds import KINDS
 
@@ -84,12 +84,12 @@ def measure(
     watched: bool = False,
 ) -> Row:
     """The medians of ``runs`` runs. A profiler sees the measured part only, and slows it. Garbage is
-    looked for as seldom as by the daemon (:mod:`asched.daemon.engine.runtime`)."""
+    looked for as seldom as by the daemon (:mod:`asched.daemon.interpreter`)."""
     measured = []
-    garbage.tune_gc()
+    tune_gc()
     for _ in range(runs):
         run = Run(workload, watched=watched)
-        garbage.freeze_gc()
+        freeze_gc()
         if profile is not None:
             profile.enable()
         measured.append(run.measure())

@@ -10,13 +10,12 @@ from typing import Annotated, Final, NamedTuple
 
 import typer
 
-from asched.audit.pods import AuditError
+from asched.audit.lookup import AuditError
 from asched.audit.whatif.candidate import PluginChange, candidate_scheduler, parse_changes
 from asched.audit.whatif.comparison import Comparison, NamedRun, PlacedOnce, compare, figure_rows
 from asched.audit.whatif.extraction import RecordedHistory, recorded_history
 from asched.audit.whatif.page.document import comparison_page
 from asched.cli.errors import BadInput, CommandError
-from asched.cli.garbage import rare_collections
 from asched.cli.main import command_app
 from asched.cli.options import (
     DEFAULT_URL,
@@ -37,11 +36,12 @@ from asched.cli.output import (
 )
 from asched.config.file import Configuration
 from asched.config.registry import PluginRegistry
-from asched.daemon.telemetry.logs import visible
+from asched.daemon.interpreter import infrequent_gc
+from asched.daemon.terminal import escape_control
 from asched.journal.store import JournalStore
-from asched.simulator.history import Run
 from asched.simulator.loop import Pace, Scheduler, SimulationStuckError, simulate
 from asched.simulator.settings import scheduler_of
+from asched.simulator.trace import Run
 from asched.state.fold import FoldError
 
 app = command_app("Simulate a recorded history under another configuration, and compare.")
@@ -110,7 +110,7 @@ def diff(
                 _notes(history, candidate),
             )
 
-    with rare_collections():
+    with infrequent_gc():
         comparison = ask_journal(journal, question)
     if html is not None:
         write_page(html, comparison_page(comparison, f"What if: {candidate.name}"))
@@ -159,7 +159,7 @@ def _doing() -> Iterator[Callable[[str], None]]:
     from rich.markup import escape
 
     with Console(stderr=True).status("") as status:
-        yield lambda what: status.update(escape(visible(what)))
+        yield lambda what: status.update(escape(escape_control(what)))
 
 
 # -- the table ------------------------------------------------------------------------------------

@@ -19,7 +19,7 @@ from asched.audit.explain import (
     explain,
 )
 from asched.audit.explain_job import JobExplanation, explain_job
-from asched.audit.pods import PodName
+from asched.audit.lookup import PodName
 from asched.cli.errors import BadInput
 from asched.cli.main import command_app
 from asched.cli.options import DEFAULT_URL, JournalOption, ask, time_ns

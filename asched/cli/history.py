@@ -35,7 +35,7 @@ from asched.audit.history import (
     timelines_of_preempted,
     timelines_of_unschedulable,
 )
-from asched.audit.pods import AuditError, PodName
+from asched.audit.lookup import AuditError, PodName
 from asched.cli.errors import BadInput
 from asched.cli.main import command_app
 from asched.cli.options import (

@@ -19,7 +19,7 @@ from typer.core import TyperCommand, TyperGroup
 
 from asched import __version__
 from asched.cli.errors import EXIT_BAD_INPUT, EXIT_FAILURE, EXIT_INTERRUPTED, CommandError
-from asched.daemon.telemetry.logs import VisibleStream
+from asched.daemon.terminal import EscapingStream
 
 DEBUG_ENV = "ASCHED_DEBUG"
 JOURNAL_ENV = "ASCHED_JOURNAL"
@@ -134,7 +134,7 @@ class RootGroup(TyperGroup):
 def _visible_output() -> Iterator[None]:
     """Whatever a command writes within the block, what others gave it to write is only shown."""
     streams = sys.stdout, sys.stderr
-    sys.stdout, sys.stderr = (cast(TextIO, VisibleStream(stream)) for stream in streams)
+    sys.stdout, sys.stderr = (cast(TextIO, EscapingStream(stream)) for stream in streams)
     try:
         yield
     finally:

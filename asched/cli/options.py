@@ -16,7 +16,7 @@ import anyio
 import typer
 
 from asched.audit.history import Period
-from asched.audit.pods import AuditError, PodName
+from asched.audit.lookup import AuditError, PodName
 from asched.cli.errors import BadInput, as_command_error
 from asched.cli.main import JOURNAL_ENV
 from asched.config.file import ConfigFileError, Configuration, load

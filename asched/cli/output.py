@@ -13,7 +13,7 @@ import msgspec
 import typer
 
 from asched.cli.errors import BadInput
-from asched.daemon.telemetry.logs import visible
+from asched.daemon.terminal import escape_control
 from asched.model.quantity import format_duration
 
 PIPE_WIDTH = 160
@@ -96,12 +96,12 @@ def print_table(
     console = Console(width=None if sys.stdout.isatty() else PIPE_WIDTH)
     table = Table(
         box=box.SIMPLE_HEAD,
-        title=Text(visible(title), style="bold") if title else None,
+        title=Text(escape_control(title), style="bold") if title else None,
         title_justify="left",
         pad_edge=False,
     )
     for column in columns:
         table.add_column(column, overflow="fold")
     for row in rows:
-        table.add_row(*(Text(visible(cell)) for cell in row))
+        table.add_row(*(Text(escape_control(cell)) for cell in row))
     console.print(table)

@@ -12,11 +12,11 @@ import typer
 
 from asched.audit.replay import ReplayReport, first_replayable, replay
 from asched.cli.errors import BadInput, CommandError, as_command_error
-from asched.cli.garbage import rare_collections
 from asched.cli.main import command_app
 from asched.cli.options import DEFAULT_URL, JournalOption, keep_stdout_for_answers
 from asched.cli.output import OutputOption, TableOrData, print_json
 from asched.config.registry import PluginRegistry
+from asched.daemon.interpreter import infrequent_gc
 from asched.journal.opening import open_journal
 from asched.state.fold import FoldError
 
@@ -90,7 +90,7 @@ def _replayed(url: str, wanted: int | None, last: int | None) -> ReplayReport:
 
     keep_stdout_for_answers()
     try:
-        with rare_collections():
+        with infrequent_gc():
             return anyio.run(answer)
     except FoldError as error:
         message = f"asched: what lies before record {wanted or 1} contradicts itself: {error}"

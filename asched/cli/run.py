@@ -25,12 +25,11 @@ from asched.cli.service import (
 from asched.config.file import Configuration, load
 from asched.config.registry import PluginRegistry
 from asched.daemon.daemon import running_daemon
-from asched.daemon.engine import runtime as garbage
-from asched.daemon.engine import runtime as threads
 from asched.daemon.engine.commits import journal_when_reachable
 from asched.daemon.engine.runtime import Runtime
 from asched.daemon.ha.leadership import Leadership, election_of, taking_part
 from asched.daemon.ha.replica import ReplicaParts, running_replica
+from asched.daemon.interpreter import freeze_gc, set_switch_interval, tune_gc
 from asched.daemon.plugin_host.watchdog import OverrunMetrics, Watchdog, limits_of, watched
 from asched.daemon.reload.reconfiguring import ConfigApplied
 from asched.daemon.reload.reloads import ConfigFile, ReloadRequests, Reloads
@@ -117,8 +116,8 @@ async def _serve(
         metrics.watch_journal_file(journal_file(url))
         metrics.show(OverrunMetrics(watchdog))
         await require_kind(store, shadow=False)
-        garbage.tune_gc()
-        threads.set_switch_interval()
+        tune_gc()
+        set_switch_interval()
         place = _Place(configuration, registry, client, store, metrics, url)
         async with _served(place, options) as served, anyio.create_task_group() as tasks:
             shown_checks = _ShownChecks(served, watchdog, health)
@@ -205,7 +204,7 @@ class _ShownChecks(NamedTuple):
 async def _once_warm(served: _Served, manager: ServiceManager, checks: _ShownChecks) -> None:
     await served.warm.wait()
     manager.ready("scheduling" if served.leadership is None else "standby")
-    garbage.freeze_gc()
+    freeze_gc()
     if served.leadership is not None:
         await served.leadership.won.wait()
         checks.attach()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from asched.daemon.engine.runtime import set_switch_interval
+from asched.daemon.interpreter import set_switch_interval
 
 
 def test_who_computes_aside_hands_over_sooner_than_is_usual() -> None:

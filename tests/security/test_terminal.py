@@ -20,7 +20,8 @@ from asched.audit.whatif.page import markup
 from asched.cli.main import app
 from asched.cli.output import print_json, print_table
 from asched.config.settings import LogFormat, LogSettings
-from asched.daemon.telemetry.logs import VisibleStream, configure_logs, own_stream, visible
+from asched.daemon.telemetry.logs import configure_logs
+from asched.daemon.terminal import EscapingStream, escape_control, unescaped
 from tests.daemon.world import world
 from tests.extenders.service import names_of, serving
 
@@ -37,15 +38,15 @@ def obeys(text: str) -> bool:
 
 
 def test_what_is_obeyed_is_written_out() -> None:
-    assert visible("a\x1b[2Jb\tc\n") == "a\\u001b[2Jb\tc\n"
-    assert visible("\u202eabc\r") == "\\u202eabc\\u000d"
-    assert visible("größe 東京 🙂 [bold]") == "größe 東京 🙂 [bold]"
+    assert escape_control("a\x1b[2Jb\tc\n") == "a\\u001b[2Jb\tc\n"
+    assert escape_control("\u202eabc\r") == "\\u202eabc\\u000d"
+    assert escape_control("größe 東京 🙂 [bold]") == "größe 東京 🙂 [bold]"
 
 
 @given(st.text())
 def test_nothing_is_left_that_is_obeyed(text: str) -> None:
-    assert not obeys(visible(text))
-    assert visible(visible(text)) == visible(text)
+    assert not obeys(escape_control(text))
+    assert escape_control(escape_control(text)) == escape_control(text)
 
 
 def test_a_table_shows_cells_as_they_are(capsys: pytest.CaptureFixture[str]) -> None:
@@ -58,8 +59,8 @@ def test_a_table_shows_cells_as_they_are(capsys: pytest.CaptureFixture[str]) -> 
 
 def test_rich_itself_still_reaches_the_terminal() -> None:
     below = io.StringIO()
-    stream = VisibleStream(below)
-    console = Console(file=cast(io.StringIO, own_stream(cast(io.StringIO, stream))),
+    stream = EscapingStream(below)
+    console = Console(file=cast(io.StringIO, unescaped(cast(io.StringIO, stream))),
                       force_terminal=True, color_system="standard")  # fmt: skip
     console.print("text", style="bold")
     stream.write("\x1b[1m")
@@ -117,7 +118,7 @@ def test_a_page_shows_names_as_they_are() -> None:
 
 def test_json_for_programs_stays_the_same_data(monkeypatch: pytest.MonkeyPatch) -> None:
     below = io.StringIO()
-    monkeypatch.setattr(sys, "stdout", VisibleStream(below))
+    monkeypatch.setattr(sys, "stdout", EscapingStream(below))
     print_json({"message": HOSTILE})
     assert not obeys(below.getvalue())
     assert msgspec.json.decode(below.getvalue()) == {"message": HOSTILE}

@@ -8,18 +8,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from asched.cli.garbage import rare_collections
+from asched.daemon.interpreter import infrequent_gc
 from asched.model.node import Node
 from asched.model.quantity import NS_PER_S
-from asched.simulator.trace import (
-    EndReason,
-    ObjectSet,
-    PodCreated,
-    PodDeleted,
-    PodRun,
-    Run,
-    WorkloadTrace,
-)
 from asched.simulator.loop import Scheduler, simulate
 from asched.simulator.openb import (
     BEGIN_NS,
@@ -28,6 +19,15 @@ from asched.simulator.openb import (
     Table,
     TraceError,
     history_of,
+)
+from asched.simulator.trace import (
+    EndReason,
+    ObjectSet,
+    PodCreated,
+    PodDeleted,
+    PodRun,
+    Run,
+    WorkloadTrace,
 )
 from tests.cycle.default_profile import default_profiles, installed
 from tests.simulator.simulating import account
@@ -159,7 +159,7 @@ def test_the_whole_trace_comes_out_the_same_twice(shared_dir: Path) -> None:
         for name in ("openb_node_list_all_node.csv", "openb_pod_list_default.csv")
     )
     history = history_of(nodes, pods, "default-scheduler")
-    with rare_collections():
+    with infrequent_gc():
         began_s = time.process_time()
         run = _simulated(history)
         took_s = time.process_time() - began_s

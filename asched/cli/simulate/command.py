@@ -18,7 +18,6 @@ from asched.audit.whatif.measures import measured
 from asched.audit.whatif.occupancy import workload_of
 from asched.audit.whatif.page.document import run_page
 from asched.cli.errors import BadInput, CommandError, as_command_error
-from asched.cli.garbage import rare_collections
 from asched.cli.main import command_app
 from asched.cli.options import read_configuration
 from asched.cli.output import HtmlOption, OutputOption, TableOrData, print_json, write_page
@@ -31,12 +30,13 @@ from asched.cli.simulate.output import (
 )
 from asched.config.file import Configuration
 from asched.config.registry import PluginRegistry
+from asched.daemon.interpreter import infrequent_gc
 from asched.framework.runtime.profile import PluginLoader
 from asched.journal.opening import open_journal
 from asched.model.quantity import parse_duration
-from asched.simulator.history import Exogenous, Run
 from asched.simulator.loop import Pace, Scheduler, Simulation, SimulationStuckError
 from asched.simulator.settings import scheduler_of
+from asched.simulator.trace import Run, WorkloadTrace
 
 app = command_app("Schedule a scenario or a trace on a virtual clock.")
 
@@ -122,7 +122,7 @@ def _report(name: str, title: str, run: Run, html: Path | None, output: TableOrD
 
 def _history(
     scenario: Path | None, nodes: Path | None, pods: Path | None, scheduler_name: str
-) -> Exogenous:
+) -> WorkloadTrace:
     if scenario is not None and nodes is None and pods is None:
         return scenario_history(scenario, scheduler_name)
     if scenario is None and nodes is not None and pods is not None:
@@ -133,7 +133,7 @@ def _history(
     )
 
 
-def _cut(history: Exogenous, until_ns: int) -> Exogenous:
+def _cut(history: WorkloadTrace, until_ns: int) -> WorkloadTrace:
     end_ns = history.begin_ns + until_ns
     if history.end_ns is not None:
         end_ns = min(end_ns, history.end_ns)
@@ -151,7 +151,7 @@ def _duration_ns(option: str, text: str) -> int:
 
 
 def _run(
-    history: Exogenous, scheduler: Scheduler, load_plugin: PluginLoader, journal: str | None
+    history: WorkloadTrace, scheduler: Scheduler, load_plugin: PluginLoader, journal: str | None
 ) -> Run:
     """The whole simulation. Raises CommandError."""
 
@@ -171,7 +171,7 @@ def _run(
             return simulation.result()
 
     try:
-        with rare_collections():
+        with infrequent_gc():
             return anyio.run(run)
     except SimulationStuckError as error:
         raise CommandError(f"asched: {error}") from None

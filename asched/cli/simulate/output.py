@@ -24,10 +24,10 @@ from asched.config.yaml import YamlError, parse_documents
 from asched.journal.store import JournalStore
 from asched.model.quantity import NS_PER_S
 from asched.simulator.expansion import expand
-from asched.simulator.trace import EndReason, WorkloadTrace, PodRun, Run
 from asched.simulator.loop import Turn
 from asched.simulator.openb import Table, TraceError, history_of
 from asched.simulator.scenario import ScenarioError, read_scenario
+from asched.simulator.trace import EndReason, PodRun, Run, WorkloadTrace
 from asched.state.records import AnyRecord
 
 

@@ -1,26 +1,12 @@
 """What a daemon has of the machine that it runs on, given to it in one place.
 
 Waiting between tries, for no longer than the daemon runs.
-
-How the daemon's threads share the interpreter.
-
-The event loop gives the interpreter away at each system call, and gets it back from a thread that
-computes (say the last checkpoint of a stop, or a plugin that was given one) only when that thread's interval is
-over. At the 5 ms which are usual every message to the API server would wait that long.
-
-The garbage collector of a process that holds a cluster.
-
-What a daemon keeps (pods, nodes, their columns) holds no cycles, and there is a lot of it: a collector
-that walks through it all every few thousand allocations would take a tenth of the daemon's time and
-find nothing.
 """
 
 from __future__ import annotations
 
-import gc
 import os
 import socket
-import sys
 from collections.abc import Callable
 from typing import NamedTuple, Protocol, TypeVar
 
@@ -86,29 +72,3 @@ class StoppableSleep:
         self._over = True
         for scope in tuple(self._scopes):
             scope.cancel()
-
-
-SWITCH_INTERVAL_S = 0.0005
-
-
-def set_switch_interval() -> None:
-    """For the start of a daemon's process: who computes aside hands over after half a millisecond."""
-    sys.setswitchinterval(SWITCH_INTERVAL_S)
-
-
-YOUNG_OBJECTS = 20_000
-"""So many new objects that have not been freed are looked at together."""
-YOUNG_ROUNDS = 20
-MIDDLE_ROUNDS = 50
-
-
-def tune_gc() -> None:
-    """For the start of a daemon's process: look for garbage among what is new, and only rarely among
-    all that is there."""
-    gc.set_threshold(YOUNG_OBJECTS, YOUNG_ROUNDS, MIDDLE_ROUNDS)
-
-
-def freeze_gc() -> None:
-    """After the caches were filled: take what is there now out of the collector's sight."""
-    gc.collect()
-    gc.freeze()
