@@ -3,7 +3,7 @@
 from asched.apiserver.cluster import EmbeddedCluster
 from asched.apiserver.errors import StatusError
 from asched.apiserver.faults import Fault, FaultKind, Faults
-from asched.apiserver.http import ApiServer, tokens_for_two
+from asched.apiserver.http import ApiServer, admin_and_scheduler_tokens
 from asched.apiserver.kubelet import (
     RUN_SECONDS,
     Kubelets,
@@ -27,5 +27,5 @@ __all__ = [
     "serve_forever",
     "simulated_node",
     "simulated_nodes",
-    "tokens_for_two",
+    "admin_and_scheduler_tokens",
 ]

@@ -16,7 +16,7 @@ from asched.apiserver.defaults import (
 )
 from asched.apiserver.errors import Cause, StatusError, forbidden, invalid, not_found
 from asched.apiserver.resources import ServedResource
-from asched.apiserver.store import Stored
+from asched.apiserver.store import StoredObject
 
 Object = dict[str, Any]
 
@@ -24,18 +24,18 @@ TOPOLOGY_LABELS = ("topology.kubernetes.io/zone", "topology.kubernetes.io/region
 GATED_MESSAGE = "Scheduling is blocked due to non-empty scheduling gates"
 
 
-class Lookup(Protocol):
+class ObjectReader(Protocol):
     """Reads other objects by storage key."""
 
-    def find(self, storage_key: str, namespace: str, name: str) -> Stored | None: ...
+    def find(self, storage_key: str, namespace: str, name: str) -> StoredObject | None: ...
 
-    def all_of(self, storage_key: str) -> list[Stored]: ...
+    def all_of(self, storage_key: str) -> list[StoredObject]: ...
 
 
-def check_namespace(lookup: Lookup, resource: ServedResource, namespace: str, name: str) -> None:
+def check_namespace(lookup: ObjectReader, resource: ServedResource, namespace: str, name: str) -> None:
     """NamespaceLifecycle: create only in a namespace that exists and stays.
 
-    Raises ApiError 404 or 403.
+    Raises StatusError 404 or 403.
     """
     if not resource.namespaced:
         return
@@ -51,8 +51,8 @@ def check_namespace(lookup: Lookup, resource: ServedResource, namespace: str, na
         )
 
 
-def admit_new(lookup: Lookup, resource: ServedResource, obj: Object, now: str) -> None:
-    """Reset, default and admit a new object in place. Raises ApiError 403 when refused."""
+def admit_new(lookup: ObjectReader, resource: ServedResource, obj: Object, now: str) -> None:
+    """Reset, default and admit a new object in place. Raises StatusError 403 when refused."""
     key = resource.storage_key
     if key == "pods":
         _admit_pod(lookup, obj, now)
@@ -67,7 +67,7 @@ def admit_new(lookup: Lookup, resource: ServedResource, obj: Object, now: str) -
 _STATUS_KEPT = frozenset({"nodes"})
 
 
-def _admit_pod(lookup: Lookup, pod: Object, now: str) -> None:
+def _admit_pod(lookup: ObjectReader, pod: Object, now: str) -> None:
     spec = pod.setdefault("spec", {})
     _admit_priority(lookup, pod, spec)
     _admit_runtime_class(lookup, pod, spec)
@@ -89,7 +89,7 @@ def _admit_pod(lookup: Lookup, pod: Object, now: str) -> None:
     pod["status"] = status
 
 
-def _default_priority_class(lookup: Lookup) -> Object | None:
+def _default_priority_class(lookup: ObjectReader) -> Object | None:
     candidates = [
         stored.obj
         for stored in lookup.all_of("priorityclasses.scheduling.k8s.io")
@@ -99,7 +99,7 @@ def _default_priority_class(lookup: Lookup) -> Object | None:
     return min(candidates, key=lambda found: int(found["value"]), default=None)
 
 
-def _admit_priority(lookup: Lookup, pod: Object, spec: Object) -> None:
+def _admit_priority(lookup: ObjectReader, pod: Object, spec: Object) -> None:
     name = spec.get("priorityClassName") or ""
     if name:
         stored = lookup.find("priorityclasses.scheduling.k8s.io", "", name)
@@ -130,7 +130,7 @@ def _admit_priority(lookup: Lookup, pod: Object, spec: Object) -> None:
     spec["preemptionPolicy"] = policy
 
 
-def _admit_runtime_class(lookup: Lookup, pod: Object, spec: Object) -> None:
+def _admit_runtime_class(lookup: ObjectReader, pod: Object, spec: Object) -> None:
     name = spec.get("runtimeClassName")
     if not name:
         return
@@ -177,7 +177,7 @@ def _without_mutable(spec: Object) -> Object:
 
 
 def check_update(storage_key: str, new: Object, old: Object) -> None:
-    """What an update may not change. Raises ApiError 422."""
+    """What an update may not change. Raises StatusError 422."""
     if storage_key == "pods":
         _check_pod_update(new, old)
     elif storage_key == "priorityclasses.scheduling.k8s.io":
@@ -200,7 +200,7 @@ def _check_priority_class_update(new: Object, old: Object) -> None:
 
 
 def _check_pod_update(new: Object, old: Object) -> None:
-    """Most of a pod's spec is immutable. Raises ApiError 422.
+    """Most of a pod's spec is immutable. Raises StatusError 422.
 
     A gated pod may also narrow its node selector and affinity (KEP-3838), which is not checked
     further here. The API server appends a diff of its internal structs to the message; we do not.
@@ -229,8 +229,8 @@ def _check_pod_update(new: Object, old: Object) -> None:
         raise invalid("Pod", "", name, [Cause("FieldValueForbidden", message, "spec")])
 
 
-def check_budget(lookup: Lookup, pod: Object) -> None:
-    """The eviction API honours PodDisruptionBudgets. Raises ApiError 429."""
+def check_budget(lookup: ObjectReader, pod: Object) -> None:
+    """The eviction API honours PodDisruptionBudgets. Raises StatusError 429."""
     labels = pod["metadata"].get("labels") or {}
     namespace = pod["metadata"]["namespace"]
     for stored in lookup.all_of("poddisruptionbudgets.policy"):

@@ -29,12 +29,12 @@ from asched.apiserver.errors import (
     not_found,
 )
 from asched.apiserver.events import complete_core, to_core, to_events
-from asched.apiserver.listing import ListOptions, ServedPage, list_page
+from asched.apiserver.listing import ListOptions, ServedListPage, list_page
 from asched.apiserver.resizing import resized
 from asched.apiserver.resources import ResourceRegistry, ServedResource
 from asched.apiserver.selectors import Predicate
 from asched.apiserver.shapes import check_shape
-from asched.apiserver.store import Object, Revisions, Storage, Stored, View, encode
+from asched.apiserver.store import Object, RevisionCounter, Storage, StoredObject, View, encode
 from asched.apiserver.validation import check_object, invalid_value, resource_group_for_errors
 from asched.apiserver.watch import Watcher
 
@@ -46,7 +46,7 @@ _GENERATED_LENGTH = 5
 _MAX_GENERATED_PREFIX = 58
 _decode = msgspec.json.Decoder().decode
 
-Change = Callable[[Object], Object]
+UpdateFunc = Callable[[Object], Object]
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ class DeleteOptions:
     dry_run: bool = False
 
 
-def fresh(obj: Object) -> Object:
+def deep_copy(obj: Object) -> Object:
     """A deep copy: what a caller keeps must not be what the store holds."""
     copied: Object = _decode(encode(obj))
     return copied
@@ -82,7 +82,7 @@ class ObjectApi:
     ) -> None:
         self.clock = clock
         self.registry = ResourceRegistry()
-        self.revisions = Revisions()
+        self.revisions = RevisionCounter()
         self._history_limit = history_limit
         self._random = random.Random(seed)
         self._storages: dict[str, Storage] = {}
@@ -101,23 +101,23 @@ class ObjectApi:
         """Those that were ever used."""
         return list(self._storages.values())
 
-    def find(self, storage_key: str, namespace: str, name: str) -> Stored | None:
+    def find(self, storage_key: str, namespace: str, name: str) -> StoredObject | None:
         storage = self._storages.get(storage_key)
         return None if storage is None else storage.get(namespace, name)
 
-    def all_of(self, storage_key: str) -> list[Stored]:
+    def all_of(self, storage_key: str) -> list[StoredObject]:
         storage = self._storages.get(storage_key)
         return [] if storage is None else storage.ordered()
 
-    def get(self, resource: ServedResource, namespace: str, name: str) -> Stored:
-        """Raises ApiError 404."""
+    def get(self, resource: ServedResource, namespace: str, name: str) -> StoredObject:
+        """Raises StatusError 404."""
         found = self.storage(resource).get(namespace, name)
         if found is None:
             raise not_found(resource.plural, resource.group, name)
         return found
 
-    def list(self, resource: ServedResource, options: ListOptions) -> ServedPage:
-        """Raises ApiError 400, 410, 422 or 504 (see :func:`asched.apiserver.listing.list_page`)."""
+    def list(self, resource: ServedResource, options: ListOptions) -> ServedListPage:
+        """Raises StatusError 400, 410, 422 or 504 (see :func:`asched.apiserver.listing.list_page`)."""
         return list_page(self.storage(resource), self.revisions.current, options)
 
     def watcher(
@@ -188,8 +188,8 @@ class ObjectApi:
 
     def create(
         self, resource: ServedResource, namespace: str, obj: Object, *, dry_run: bool = False
-    ) -> Stored:
-        """Raises ApiError 400, 403, 404 (namespace), 409 or 422."""
+    ) -> StoredObject:
+        """Raises StatusError 400, 403, 404 (namespace), 409 or 422."""
         obj = self._typed(resource, obj, namespace)
         metadata = obj["metadata"]
         namespace = metadata.get("namespace") or ""
@@ -212,7 +212,7 @@ class ObjectApi:
             raise already_exists(resource.plural, resource.group, name)
         key = storage.key_of(namespace, name)
         if dry_run:
-            return Stored(key, obj, self.revisions.current)
+            return StoredObject(key, obj, self.revisions.current)
         stored = storage.write(key, obj)
         if resource.plural == "customresourcedefinitions":
             crds.establish(self, stored.obj)
@@ -223,16 +223,16 @@ class ObjectApi:
         resource: ServedResource,
         namespace: str,
         name: str,
-        change: Change,
+        change: UpdateFunc,
         *,
         subresource: str = "",
         unconditional: bool = True,
         dry_run: bool = False,
-    ) -> Stored:
+    ) -> StoredObject:
         """Replace an object by what ``change`` makes of it; a change to nothing writes nothing.
 
         ``change`` gets the object as this resource shows it. Where ``unconditional`` is false the
-        result has to bear a resourceVersion on resources that demand one. Raises ApiError 404,
+        result has to bear a resourceVersion on resources that demand one. Raises StatusError 404,
         409 or 422.
         """
         storage = self.storage(resource)
@@ -249,7 +249,7 @@ class ObjectApi:
         if subresource in ("", "resize"):
             check_object(resource, new)
         if dry_run:
-            return Stored(old.key, new, old.rv)
+            return StoredObject(old.key, new, old.rv)
         new["metadata"] = dict(new["metadata"])
         stored = storage.write(old.key, new)
         metadata = stored.obj["metadata"]
@@ -258,7 +258,7 @@ class ObjectApi:
         return stored
 
     def _check_preconditions(
-        self, resource: ServedResource, old: Stored, new: Object, unconditional: bool
+        self, resource: ServedResource, old: StoredObject, new: Object, unconditional: bool
     ) -> None:
         metadata, name = new["metadata"], old.obj["metadata"]["name"]
         named = metadata.get("name")
@@ -309,7 +309,7 @@ class ObjectApi:
                 new.pop("status", None)
         if _body(new) != _body(old):
             # The patched object may share parts with the stored one: default a copy.
-            new = fresh(new)
+            new = deep_copy(new)
             apply_defaults(resource.storage_key, new)
             changed = _body(new) != _body(old)
             if changed and (resource.generation or resource.custom):
@@ -318,10 +318,10 @@ class ObjectApi:
 
     def delete(
         self, resource: ServedResource, namespace: str, name: str, options: DeleteOptions
-    ) -> tuple[Stored, bool]:
+    ) -> tuple[StoredObject, bool]:
         """Delete, gracefully where the resource does so.
 
-        The answer is the object's last state and whether it is gone. Raises ApiError 404 or 409.
+        The answer is the object's last state and whether it is gone. Raises StatusError 404 or 409.
         """
         old = self.get(resource, namespace, name)
         metadata = old.obj["metadata"]
@@ -348,7 +348,7 @@ class ObjectApi:
 
     def delete_collection(
         self, resource: ServedResource, options: ListOptions, how: DeleteOptions
-    ) -> Iterable[Stored]:
+    ) -> Iterable[StoredObject]:
         """Delete everything that matches; the answer is each object's last state."""
         page = self.list(resource, options)
         deleted = []
@@ -381,7 +381,7 @@ def _body(obj: Object) -> Object:
     return {key: value for key, value in obj.items() if key not in ("metadata", "status")}
 
 
-def uid_conflict(resource: ServedResource, old: Stored, uid: str) -> StatusError:
+def uid_conflict(resource: ServedResource, old: StoredObject, uid: str) -> StatusError:
     """The storage layer's answer to a uid that is not the object's."""
     metadata = old.obj["metadata"]
     key = f"/registry/{resource.plural}/{old.key}"

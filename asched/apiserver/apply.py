@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from asched.apiserver.errors import StatusError, bad_request
 from asched.apiserver.patches import merge_key_of, strategic_merge
 from asched.apiserver.requests import RequestInfo
-from asched.apiserver.store import Stored, encode
+from asched.apiserver.store import StoredObject, encode
 
 if TYPE_CHECKING:
     from asched.apiserver.api import ObjectApi
@@ -37,10 +37,10 @@ class Manager:
 
 def server_side(
     api: ObjectApi, info: RequestInfo, applied: Object, manager: Manager
-) -> tuple[Stored, bool]:
+) -> tuple[StoredObject, bool]:
     """Apply a configuration; the answer is the object and whether it was created.
 
-    Raises ApiError 400 without a manager, 409 for a conflict, and what create and update raise.
+    Raises StatusError 400 without a manager, 409 for a conflict, and what create and update raise.
     """
     if not manager.name:
         raise bad_request(

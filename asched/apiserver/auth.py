@@ -95,7 +95,7 @@ class Auth:
         return bool(self._tokens)
 
     def authenticate(self, authorization: str) -> User:
-        """The user of an Authorization header. Raises ApiError 401 for a token not known."""
+        """The user of an Authorization header. Raises StatusError 401 for a token not known."""
         if not self._tokens:
             return ADMIN
         if not authorization:
@@ -107,7 +107,7 @@ class Auth:
 
     @staticmethod
     def authorize(user: User, request: RequestInfo) -> None:
-        """Raises ApiError 403 with the API server's sentence."""
+        """Raises StatusError 403 with the API server's sentence."""
         if user.rules is None:
             return
         resource, group = request.resource, request.resource.group

@@ -11,17 +11,17 @@ from asched.apiserver.admission import TOPOLOGY_LABELS, check_budget
 from asched.apiserver.api import DeleteOptions, ObjectApi, uid_conflict
 from asched.apiserver.errors import conflict, internal
 from asched.apiserver.resources import ServedResource
-from asched.apiserver.store import Stored
+from asched.apiserver.store import StoredObject
 
 Object = dict[str, Any]
 
 
 def bind(
     api: ObjectApi, pods: ServedResource, namespace: str, name: str, binding: Object
-) -> Stored:
+) -> StoredObject:
     """Assign a pod to a node. The node is not checked for existence, as in the real server.
 
-    Raises ApiError 404 for no such pod; 409 for one that is bound, gated, being deleted or of
+    Raises StatusError 404 for no such pod; 409 for one that is bound, gated, being deleted or of
     another uid; 500 for no node name.
     """
     node_name = (binding.get("target") or {}).get("name") or ""
@@ -94,6 +94,6 @@ def scheduled_conditions(conditions: Any, now: str) -> list[Object]:
 def evict(
     api: ObjectApi, pods: ServedResource, namespace: str, name: str, options: DeleteOptions
 ) -> None:
-    """Delete a pod if its disruption budgets allow it. Raises ApiError 404, 409 or 429."""
+    """Delete a pod if its disruption budgets allow it. Raises StatusError 404, 409 or 429."""
     check_budget(api, api.get(pods, namespace, name).obj)
     api.delete(pods, namespace, name, options)

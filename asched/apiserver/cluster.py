@@ -17,17 +17,17 @@ from collections.abc import Callable
 from typing import Any
 
 from asched.apiserver import binding
-from asched.apiserver.api import HISTORY_LIMIT, DeleteOptions, ObjectApi, fresh
+from asched.apiserver.api import HISTORY_LIMIT, DeleteOptions, ObjectApi, deep_copy
 from asched.apiserver.listing import ListOptions
 from asched.apiserver.patches import merge_patch
 from asched.apiserver.resources import ServedResource
 from asched.apiserver.selectors import both, field_selector, label_selector
-from asched.apiserver.store import StoreChange, Stored
+from asched.apiserver.store import StoreChange, StoredObject
 from asched.apiserver.watch import Watcher
 
 Object = dict[str, Any]
 Objects = list[Object]
-StoredObjects = list[Stored]
+StoredObjects = list[StoredObject]
 
 SYSTEM_NAMESPACES = ("default", "kube-system", "kube-public", "kube-node-lease")
 SYSTEM_PRIORITY_CLASSES = {
@@ -70,15 +70,15 @@ class EmbeddedCluster:
     def create(self, resource: str, obj: Object, *, namespace: str = "") -> Object:
         """Create an object; ``namespace`` may be left out where the object names its own.
 
-        Raises ApiError (see :meth:`ObjectApi.create`).
+        Raises StatusError (see :meth:`ObjectApi.create`).
         """
         found = self.resource(resource)
         if found.namespaced and not namespace:
             namespace = (obj.get("metadata") or {}).get("namespace") or "default"
-        return self.api.create(found, namespace, fresh(obj)).obj
+        return self.api.create(found, namespace, deep_copy(obj)).obj
 
     def get(self, resource: str, name: str, *, namespace: str = "") -> Object:
-        """Raises ApiError 404."""
+        """Raises StatusError 404."""
         return self.api.get(self.resource(resource), namespace, name).obj
 
     def list(
@@ -98,8 +98,8 @@ class EmbeddedCluster:
         self, resource: str, name: str, patch: Object, *, namespace: str = "",
         subresource: str = "",
     ) -> Object:  # fmt: skip
-        """Apply a JSON merge patch. Raises ApiError 404, 409 or 422."""
-        own = fresh(patch)
+        """Apply a JSON merge patch. Raises StatusError 404, 409 or 422."""
+        own = deep_copy(patch)
         return self.api.update(
             self.resource(resource),
             namespace,
@@ -113,13 +113,13 @@ class EmbeddedCluster:
     ) -> Object:
         """Delete (a bound pod: gracefully); the answer is the object's last state.
 
-        Raises ApiError 404 or 409.
+        Raises StatusError 404 or 409.
         """
         options = DeleteOptions(grace_period_s=grace_period_s)
         return self.api.delete(self.resource(resource), namespace, name, options)[0].obj
 
     def bind(self, namespace: str, name: str, node_name: str, *, uid: str = "") -> None:
-        """Assign a pod to a node as the binding subresource does. Raises ApiError 404 or 409."""
+        """Assign a pod to a node as the binding subresource does. Raises StatusError 404 or 409."""
         target = {"metadata": {"uid": uid}, "target": {"kind": "Node", "name": node_name}}
         binding.bind(self.api, self.resource("pods"), namespace, name, target)
 
@@ -129,7 +129,7 @@ class EmbeddedCluster:
     ) -> Watcher:  # fmt: skip
         """Subscribe to changes after ``from_revision``, or to everything there is and then on.
 
-        Use the answer as a context manager and iterate over it. Raises ApiError 410.
+        Use the answer as a context manager and iterate over it. Raises StatusError 410.
         """
         found = self.resource(resource)
         predicate = both(label_selector(labels), field_selector(found, fields))

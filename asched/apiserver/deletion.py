@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from asched.apiserver import resources as crds
 from asched.apiserver.resources import ServedResource
-from asched.apiserver.store import Stored
+from asched.apiserver.store import StoredObject
 
 if TYPE_CHECKING:
     from asched.apiserver.api import ObjectApi
@@ -34,10 +34,10 @@ def is_finished(resource: ServedResource, obj: Object) -> bool:
 def delete(
     api: ObjectApi,
     resource: ServedResource,
-    old: Stored,
+    old: StoredObject,
     grace_period_s: int | None,
     propagation: str = "",
-) -> tuple[Stored, bool]:
+) -> tuple[StoredObject, bool]:
     """Delete ``old``; the answer is its last state and whether it is gone."""
     if resource.storage_key == "namespaces":
         return _delete_namespace(api, resource, old), True
@@ -56,7 +56,7 @@ def delete(
     return storage.remove(old.key), True
 
 
-def _mark(api: ObjectApi, resource: ServedResource, old: Stored, grace_period_s: int) -> Stored:
+def _mark(api: ObjectApi, resource: ServedResource, old: StoredObject, grace_period_s: int) -> StoredObject:
     """Set the time at which the object is to be gone."""
     metadata = dict(old.obj["metadata"])
     metadata["deletionTimestamp"] = api.now_text(grace_period_s)
@@ -78,8 +78,8 @@ def _grace_period_s(pod: Object, asked_s: int | None) -> int:
 
 
 def _delete_pod(
-    api: ObjectApi, resource: ServedResource, old: Stored, asked_s: int | None
-) -> tuple[Stored, bool]:
+    api: ObjectApi, resource: ServedResource, old: StoredObject, asked_s: int | None
+) -> tuple[StoredObject, bool]:
     metadata = old.obj["metadata"]
     storage = api.storage(resource)
     if metadata.get("deletionTimestamp"):
@@ -96,7 +96,7 @@ def _delete_pod(
     return marked, False
 
 
-def _shorten(api: ObjectApi, resource: ServedResource, old: Stored, grace_period_s: int) -> Stored:
+def _shorten(api: ObjectApi, resource: ServedResource, old: StoredObject, grace_period_s: int) -> StoredObject:
     """Only a shorter grace period may follow the first one."""
     metadata = dict(old.obj["metadata"])
     before_s = metadata.get("deletionGracePeriodSeconds") or 0
@@ -109,7 +109,7 @@ def _shorten(api: ObjectApi, resource: ServedResource, old: Stored, grace_period
     return api.storage(resource).write(old.key, {**old.obj, "metadata": metadata})
 
 
-def _delete_namespace(api: ObjectApi, resource: ServedResource, old: Stored) -> Stored:
+def _delete_namespace(api: ObjectApi, resource: ServedResource, old: StoredObject) -> StoredObject:
     """Terminate a namespace and all that is in it.
 
     The namespace controller does this over some seconds; here it is one step, so that nothing

@@ -277,7 +277,7 @@ class OpenApi:
     def v3(self, path: str) -> bytes:
         """The index at ``/openapi/v3`` or the document of one group version below it.
 
-        Raises ApiError 404 for a group version that is not served.
+        Raises StatusError 404 for a group version that is not served.
         """
         wanted = path.removeprefix("/openapi/v3").strip("/")
         if not wanted:

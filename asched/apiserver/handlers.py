@@ -9,7 +9,7 @@ import msgspec
 import yaml
 
 from asched.apiserver import apply, binding, protobuf
-from asched.apiserver.api import Change, DeleteOptions, ObjectApi
+from asched.apiserver.api import UpdateFunc, DeleteOptions, ObjectApi
 from asched.apiserver.errors import (
     StatusError,
     bad_request,
@@ -19,11 +19,11 @@ from asched.apiserver.errors import (
 )
 from asched.apiserver.listing import ListOptions
 from asched.apiserver.patches import json_patch, merge_patch, strategic_merge
-from asched.apiserver.rendering import MetadataOnly, Rendering, TableRendering, WholeObjects
+from asched.apiserver.rendering import PartialMetadataSerializer, Serializer, TableSerializer, ObjectSerializer
 from asched.apiserver.requests import RequestInfo
 from asched.apiserver.selectors import Predicate, both, field_selector, label_selector
 from asched.apiserver.shapes import check_request
-from asched.apiserver.store import Object, Stored, encode
+from asched.apiserver.store import Object, StoredObject, encode
 from asched.apiserver.strictness import check_fields, json_error, summarized
 
 _decode = msgspec.json.Decoder().decode
@@ -58,8 +58,8 @@ class Request(NamedTuple):
     accept: str
 
 
-def selected(info: RequestInfo) -> Predicate | None:
-    """The selectors of a list, watch or deletecollection. Raises ApiError 400."""
+def selection_predicate(info: RequestInfo) -> Predicate | None:
+    """The selectors of a list, watch or deletecollection. Raises StatusError 400."""
     fields = info.query.get("fieldSelector", "")
     if info.name:
         fields = f"metadata.name={info.name},{fields}"
@@ -77,7 +77,7 @@ def list_options(info: RequestInfo) -> ListOptions:
         raise bad_request(f'limit: Invalid value: "{limit}"')
     return ListOptions(
         info.namespace,
-        selected(info),
+        selection_predicate(info),
         int(limit),
         query.get("continue", ""),
         query.get("resourceVersion", ""),
@@ -85,7 +85,7 @@ def list_options(info: RequestInfo) -> ListOptions:
     )
 
 
-def rendering_for(api: ObjectApi, info: RequestInfo, accept: str) -> Rendering:
+def negotiate_serializer(api: ObjectApi, info: RequestInfo, accept: str) -> Serializer:
     """The first form in the Accept header that the server can write."""
     if ";as=" in accept:
         for choice in accept.split(","):
@@ -93,14 +93,14 @@ def rendering_for(api: ObjectApi, info: RequestInfo, accept: str) -> Rendering:
                 continue
             if "as=Table" in choice:
                 whole = info.query.get("includeObject", "Metadata")
-                return TableRendering(info.resource, api, whole)
+                return TableSerializer(info.resource, api, whole)
             if "as=PartialObjectMetadata" in choice:
-                return MetadataOnly()
-    return WholeObjects(info.resource, api.view(info.resource))
+                return PartialMetadataSerializer()
+    return ObjectSerializer(info.resource, api.view(info.resource))
 
 
 def decode_body(request: Request) -> Any:
-    """The body as JSON values. Raises ApiError 400 as the server's decoder words it."""
+    """The body as JSON values. Raises StatusError 400 as the server's decoder words it."""
     body = request.body
     if request.content_type == protobuf.CONTENT_TYPE:
         return protobuf.decode(body)
@@ -127,15 +127,15 @@ def _decode_yaml(body: bytes) -> Any:
 
 
 def answer(api: ObjectApi, request: Request) -> Response:
-    """Do what the request asks and write the answer. Raises ApiError."""
+    """Do what the request asks and write the answer. Raises StatusError."""
     handler = _HANDLERS.get(request.info.verb)
     if handler is None:
         raise method_not_allowed()
     return handler(api, request)
 
 
-def _one(api: ObjectApi, request: Request, code: int, stored: Stored) -> Response:
-    rendering = rendering_for(api, request.info, request.accept)
+def _one(api: ObjectApi, request: Request, code: int, stored: StoredObject) -> Response:
+    rendering = negotiate_serializer(api, request.info, request.accept)
     return Response(code, rendering.one(stored))
 
 
@@ -146,7 +146,7 @@ def _get(api: ObjectApi, request: Request) -> Response:
 
 def _list(api: ObjectApi, request: Request) -> Response:
     page = api.list(request.info.resource, list_options(request.info))
-    return Response(200, rendering_for(api, request.info, request.accept).many(page))
+    return Response(200, negotiate_serializer(api, request.info, request.accept).many(page))
 
 
 def _create(api: ObjectApi, request: Request) -> Response:
@@ -211,7 +211,7 @@ def _patch(api: ObjectApi, request: Request) -> Response:
     return _one(api, request, 200, stored)
 
 
-def _patched(content_type: str, patch: Any) -> Change:
+def _patched(content_type: str, patch: Any) -> UpdateFunc:
     if content_type == JSON_PATCH:
         return lambda current: _object(json_patch(current, patch))
     if not isinstance(patch, dict):

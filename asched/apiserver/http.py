@@ -267,7 +267,7 @@ class ApiServer:
 
 
 async def _body_of(request: web.BaseRequest) -> bytes:
-    """Raises ApiError 413 for a body that the API server would not read to its end."""
+    """Raises StatusError 413 for a body that the API server would not read to its end."""
     body = bytearray()
     async for chunk in request.content.iter_any():
         body += chunk
@@ -303,6 +303,6 @@ def broken(request: web.BaseRequest) -> web.Response:
     return web.Response(status=500)
 
 
-def tokens_for_two(admin: str, scheduler: str) -> dict[str, User]:
+def admin_and_scheduler_tokens(admin: str, scheduler: str) -> dict[str, User]:
     """Tokens for the administrator and for the built-in scheduler user."""
     return {admin: ADMIN, scheduler: SCHEDULER}

@@ -11,7 +11,7 @@ import msgspec
 
 from asched.apiserver.errors import StatusError, bad_request, expired, invalid, too_large
 from asched.apiserver.selectors import Predicate
-from asched.apiserver.store import HistoryChunk, Storage, Stored
+from asched.apiserver.store import ObjectRange, Storage, StoredObject
 from asched.apiserver.strictness import json_error
 from asched.apiserver.validation import forbidden_value, invalid_value
 
@@ -39,10 +39,10 @@ class ListOptions:
 
 
 @dataclass(frozen=True, slots=True)
-class ServedPage:
+class ServedListPage:
     """One page of a list, with what its ListMeta says."""
 
-    items: list[Stored]
+    items: list[StoredObject]
     rv: int
     continue_token: str = ""
     remaining: int | None = None
@@ -79,7 +79,7 @@ def _parse(token: str) -> _Token:
 def parse_revision(text: str) -> int:
     """A resourceVersion of a request; empty counts as 0.
 
-    Raises ApiError 500 with the message of Go's strconv for anything but an unsigned number.
+    Raises StatusError 500 with the message of Go's strconv for anything but an unsigned number.
     """
     if not text:
         return 0
@@ -94,7 +94,7 @@ def parse_revision(text: str) -> int:
 
 
 def check_revision_match(options: ListOptions, kind: str) -> None:
-    """Raises ApiError 422 for a combination that the list API forbids."""
+    """Raises StatusError 422 for a combination that the list API forbids."""
     match, version = options.resource_version_match, options.resource_version
     causes = []
     if match:
@@ -129,11 +129,11 @@ def check_revision_match(options: ListOptions, kind: str) -> None:
         raise invalid("ListOptions", "meta.k8s.io", "", causes)
 
 
-def list_page(storage: Storage, current_rv: int, options: ListOptions) -> ServedPage:
+def list_page(storage: Storage, current_rv: int, options: ListOptions) -> ServedListPage:
     """Answer a list request.
 
     The first page with a limit fixes a revision; the continue token names it, and later pages
-    show the objects of that revision. Raises ApiError 410 when it is no longer in the history,
+    show the objects of that revision. Raises StatusError 410 when it is no longer in the history,
     504 for a revision not reached yet, 400 for a token that is none.
     """
     check_revision_match(options, storage.resource.kind)
@@ -151,7 +151,7 @@ def list_page(storage: Storage, current_rv: int, options: ListOptions) -> Served
     return _cut(storage.stretch(options.namespace), rv, options, unlimited=unlimited)
 
 
-def _later_page(storage: Storage, current_rv: int, options: ListOptions) -> ServedPage:
+def _later_page(storage: Storage, current_rv: int, options: ListOptions) -> ServedListPage:
     token = _parse(options.continue_token)
     start = token.start.removeprefix("/")
     prefix = f"{options.namespace}/" if options.namespace else ""
@@ -165,8 +165,8 @@ def _later_page(storage: Storage, current_rv: int, options: ListOptions) -> Serv
 
 
 def _cut(
-    stretch: HistoryChunk, rv: int, options: ListOptions, *, unlimited: bool = False
-) -> ServedPage:
+    stretch: ObjectRange, rv: int, options: ListOptions, *, unlimited: bool = False
+) -> ServedListPage:
     predicate, limit = options.predicate, 0 if unlimited else options.limit
     objects = stretch.objects
     if predicate is not None:
@@ -174,10 +174,10 @@ def _cut(
     # No further than to know whether there is more: pages of a long list come one after the other.
     items = list(itertools.islice(objects, limit + 1 if limit else None))
     if not limit or len(items) <= limit:
-        return ServedPage(items, rv)
+        return ServedListPage(items, rv)
     items.pop()
     prefix = f"{options.namespace}/" if options.namespace else ""
     token = _mint(rv, f"/{items[-1].key.removeprefix(prefix)}\0")
     # With a selector the server cannot know what remains without looking, and does not say.
     remaining = stretch.number - limit if predicate is None else None
-    return ServedPage(items, rv, token, remaining)
+    return ServedListPage(items, rv, token, remaining)

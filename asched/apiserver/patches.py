@@ -131,7 +131,7 @@ def _equal(left: Any, right: Any) -> bool:
 def json_patch(document: Any, operations: Any) -> Any:
     """Apply a JSON patch: a list of operations, all or nothing.
 
-    Raises ApiError 400 when the patch is not a list of operations, 422 when one cannot be done.
+    Raises StatusError 400 when the patch is not a list of operations, 422 when one cannot be done.
     """
     if not isinstance(operations, list) or not all(isinstance(op, dict) for op in operations):
         raise bad_request("error decoding patch: json: cannot unmarshal into Go value of type"
@@ -193,7 +193,7 @@ def merge_key_of(parent: str, field: str) -> str:
 def strategic_merge(target: Any, patch: dict[str, Any], parent: str = "") -> Any:
     """Apply a strategic merge patch to ``target``; ``parent`` is the field that holds it.
 
-    Raises ApiError 400 for a directive that is not known.
+    Raises StatusError 400 for a directive that is not known.
     """
     directive = patch.get("$patch")
     if directive == "replace":

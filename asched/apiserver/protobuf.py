@@ -230,7 +230,7 @@ _ACCEPTED = ["application/json", "application/yaml"]
 def decode(body: bytes) -> Object:
     """The object in a protobuf request body.
 
-    Raises ApiError 400 for bytes that are no such message, 415 for a kind that is not known.
+    Raises StatusError 400 for bytes that are no such message, 415 for a kind that is not known.
     """
     if not body.startswith(_MAGIC):
         raise bad_request("provided data does not appear to be a protobuf message, expected prefix")

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from asched.apiserver.cells import Column, row_cells
 from asched.apiserver.columns import columns_for, custom_columns
-from asched.apiserver.listing import ServedPage
+from asched.apiserver.listing import ServedListPage
 from asched.apiserver.resources import ServedResource
-from asched.apiserver.store import Stored, View, encode, watch_line
-from asched.apiserver.watch import ServedEvent
+from asched.apiserver.store import StoredObject, View, encode, watch_line
+from asched.apiserver.watch import ServedWatchEvent
 
 if TYPE_CHECKING:
     from asched.apiserver.api import ObjectApi
@@ -21,17 +21,17 @@ if TYPE_CHECKING:
 Object = dict[str, Any]
 
 
-class Rendering(Protocol):
+class Serializer(Protocol):
     """Writes objects, lists and watch events in the form a client asked for."""
 
-    def one(self, stored: Stored) -> bytes: ...
+    def one(self, stored: StoredObject) -> bytes: ...
 
-    def many(self, page: ServedPage) -> bytes: ...
+    def many(self, page: ServedListPage) -> bytes: ...
 
-    def event(self, event: ServedEvent) -> bytes: ...
+    def event(self, event: ServedWatchEvent) -> bytes: ...
 
 
-def list_meta(page: ServedPage) -> Object:
+def list_meta(page: ServedListPage) -> Object:
     meta: Object = {"resourceVersion": str(page.rv)}
     if page.continue_token:
         meta["continue"] = page.continue_token
@@ -40,7 +40,7 @@ def list_meta(page: ServedPage) -> Object:
     return meta
 
 
-class WholeObjects:
+class ObjectSerializer:
     """Objects as they are: bytes that were encoded when they were written."""
 
     def __init__(self, resource: ServedResource, view: View | None) -> None:
@@ -50,10 +50,10 @@ class WholeObjects:
         prefix = encode({"kind": resource.kind, "apiVersion": resource.group_version})
         self._skipped = 0 if resource.custom else len(prefix)
 
-    def one(self, stored: Stored) -> bytes:
+    def one(self, stored: StoredObject) -> bytes:
         return stored.encoded_as(self._view)
 
-    def many(self, page: ServedPage) -> bytes:
+    def many(self, page: ServedListPage) -> bytes:
         head = encode(
             {
                 "kind": self._resource.kind_of_list,
@@ -68,11 +68,11 @@ class WholeObjects:
             items = b",".join([item.encoded_as(view) for item in page.items])
         return b'%b,"items":[%b]}\n' % (head[:-1], items)
 
-    def event(self, event: ServedEvent) -> bytes:
+    def event(self, event: ServedWatchEvent) -> bytes:
         return event.line(self._view)
 
 
-def partial_metadata(stored: Stored) -> Object:
+def partial_metadata(stored: StoredObject) -> Object:
     return {
         "kind": "PartialObjectMetadata",
         "apiVersion": "meta.k8s.io/v1",
@@ -80,13 +80,13 @@ def partial_metadata(stored: Stored) -> Object:
     }
 
 
-class MetadataOnly:
+class PartialMetadataSerializer:
     """PartialObjectMetadata: what garbage collectors and metadata informers ask for."""
 
-    def one(self, stored: Stored) -> bytes:
+    def one(self, stored: StoredObject) -> bytes:
         return encode(partial_metadata(stored))
 
-    def many(self, page: ServedPage) -> bytes:
+    def many(self, page: ServedListPage) -> bytes:
         return encode(
             {
                 "kind": "PartialObjectMetadataList",
@@ -96,11 +96,11 @@ class MetadataOnly:
             }
         )
 
-    def event(self, event: ServedEvent) -> bytes:
+    def event(self, event: ServedWatchEvent) -> bytes:
         return watch_line(event.type, encode(partial_metadata(event.stored)))
 
 
-class TableRendering:
+class TableSerializer:
     """Writes objects as rows of a meta.k8s.io/v1 Table.
 
     :param include_object: ``None``, ``Metadata`` or ``Object``: what each row carries along.
@@ -114,7 +114,7 @@ class TableRendering:
         )
         self._definitions_sent = False
 
-    def _row(self, stored: Stored) -> Object:
+    def _row(self, stored: StoredObject) -> Object:
         row: Object = {"cells": row_cells(self._columns, stored.obj, self._api.clock())}
         if self._include == "Object":
             row["object"] = stored.obj
@@ -122,7 +122,7 @@ class TableRendering:
             row["object"] = partial_metadata(stored)
         return row
 
-    def _table(self, metadata: Object, items: list[Stored], *, definitions: bool) -> bytes:
+    def _table(self, metadata: Object, items: list[StoredObject], *, definitions: bool) -> bytes:
         columns = [column.definition() for column in self._columns] if definitions else None
         return encode(
             {
@@ -134,14 +134,14 @@ class TableRendering:
             }
         )
 
-    def one(self, stored: Stored) -> bytes:
+    def one(self, stored: StoredObject) -> bytes:
         metadata = {"resourceVersion": str(stored.rv)}
         return self._table(metadata, [stored], definitions=True)
 
-    def many(self, page: ServedPage) -> bytes:
+    def many(self, page: ServedListPage) -> bytes:
         return self._table(list_meta(page), page.items, definitions=True)
 
-    def event(self, event: ServedEvent) -> bytes:
+    def event(self, event: ServedWatchEvent) -> bytes:
         # Only the first event of a watch carries the column definitions.
         first, self._definitions_sent = not self._definitions_sent, True
         metadata = {"resourceVersion": str(event.stored.rv)}

@@ -77,8 +77,8 @@ def parse_request(
 ) -> RequestInfo:
     """Take ``/api/v1/...`` or ``/apis/GROUP/VERSION/...`` apart.
 
-    Raises PathNotServedError for an unknown group version, ApiError 404 for an unknown resource in a
-    known one, ApiError 405 for a method that the API does not have.
+    Raises PathNotServedError for an unknown group version, StatusError 404 for an unknown resource in a
+    known one, StatusError 405 for a method that the API does not have.
     """
     parts = path.strip("/").split("/")
     if parts[0] == "api":

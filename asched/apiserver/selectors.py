@@ -112,7 +112,7 @@ def _comparison(key: str, operator: str, bound: int) -> Predicate:
 def label_selector(text: str) -> Predicate | None:
     """Compile a label selector (``a=b,c in (d,e),!f``); None when it selects everything.
 
-    Raises ApiError 400 for text outside the grammar of k8s.io/apimachinery/pkg/labels.
+    Raises StatusError 400 for text outside the grammar of k8s.io/apimachinery/pkg/labels.
     """
     terms = [_label_term(term) for term in _split_terms(text) if term]
     if not terms:
@@ -169,7 +169,7 @@ def _field_getter(resource: ServedResource, field: str) -> Callable[[Object], st
 def field_selector(resource: ServedResource, text: str) -> Predicate | None:
     """Compile a field selector of ``resource``; None when it selects everything.
 
-    Raises ApiError 400 for a field that the API server does not index for this resource.
+    Raises StatusError 400 for a field that the API server does not index for this resource.
     """
     tests: list[tuple[Callable[[Object], str], bool, str]] = []
     for term in text.split(","):

@@ -12,7 +12,7 @@ import anyio
 from asched.apiserver.auth import ADMIN, SCHEDULER
 from asched.apiserver.cluster import EmbeddedCluster
 from asched.apiserver.faults import Faults
-from asched.apiserver.http import HOST, ApiServer, TlsFiles, tokens_for_two
+from asched.apiserver.http import HOST, ApiServer, TlsFiles, admin_and_scheduler_tokens
 from asched.apiserver.kubelet import Kubelets, KubeletTimings, simulated_nodes
 
 
@@ -51,7 +51,7 @@ async def serve_forever(
         cluster.create("nodes", node)
     tokens = None
     if options.scheduler_kubeconfig is not None:
-        tokens = tokens_for_two(secrets.token_urlsafe(24), secrets.token_urlsafe(24))
+        tokens = admin_and_scheduler_tokens(secrets.token_urlsafe(24), secrets.token_urlsafe(24))
     server = ApiServer(cluster, faults=Faults.parse(options.faults), tokens=tokens)
     async with server.run(options.host, options.port, options.tls):
         # Before the task group, so that its failure reaches the caller as it is.

@@ -196,7 +196,7 @@ _REQUESTS: dict[str, Object] = {
 def check_shape(resource: ServedResource, obj: Object) -> None:
     """Refuse values of a wrong JSON type; drop nulls, which mean "not set" to the typed API.
 
-    Raises ApiError 400 naming the field.
+    Raises StatusError 400 naming the field.
     """
     # A custom resource keeps its nulls; its body is nobody's struct.
     check = _Check(resource.kind, resource.version, drop_nulls=not resource.custom)

@@ -26,7 +26,7 @@ ADDED, MODIFIED, DELETED = "ADDED", "MODIFIED", "DELETED"
 encode = msgspec.json.Encoder().encode
 
 
-class Stored:
+class StoredObject:
     """One object at one revision, with its encoded forms."""
 
     __slots__ = ("_encoded", "_views", "key", "obj", "rv")
@@ -62,7 +62,7 @@ class StoreChange:
 
     __slots__ = ("_line", "new", "old", "rv", "type")
 
-    def __init__(self, rv: int, kind: str, new: Stored, old: Stored | None) -> None:
+    def __init__(self, rv: int, kind: str, new: StoredObject, old: StoredObject | None) -> None:
         self.rv = rv
         self.type = kind
         self.new = new
@@ -75,7 +75,7 @@ class StoreChange:
             self._line = watch_line(self.type, self.new.encoded)
         return self._line
 
-    def seen_through(self, predicate: Predicate) -> tuple[str, Stored] | None:
+    def seen_through(self, predicate: Predicate) -> tuple[str, StoredObject] | None:
         """Event type and object for a watcher with a selector, or None when it sees nothing.
 
         An object that stops matching arrives as DELETED in its last matching state under the
@@ -96,13 +96,13 @@ def watch_line(kind: str, encoded: bytes) -> bytes:
     return b'{"type":"%b","object":%b}\n' % (kind.encode(), encoded)
 
 
-def at_revision(stored: Stored, rv: int) -> Stored:
+def at_revision(stored: StoredObject, rv: int) -> StoredObject:
     """The same object stamped with another resourceVersion."""
     metadata = {**stored.obj["metadata"], "resourceVersion": str(rv)}
-    return Stored(stored.key, {**stored.obj, "metadata": metadata}, rv)
+    return StoredObject(stored.key, {**stored.obj, "metadata": metadata}, rv)
 
 
-class Revisions:
+class RevisionCounter:
     """The cluster-wide revision counter (etcd's revision: every write takes the next)."""
 
     __slots__ = ("current",)
@@ -141,17 +141,17 @@ class History:
         self.floor_rv = current_rv
 
     def since(self, rv: int) -> list[StoreChange]:
-        """The changes after ``rv``. Raises ApiError 410 when some of them are forgotten."""
+        """The changes after ``rv``. Raises StatusError 410 when some of them are forgotten."""
         if rv < self.floor_rv:
             raise too_old(rv, self.floor_rv)
         start = bisect.bisect_right(self._changes, rv, key=lambda change: change.rv)
         return self._changes[start:]
 
 
-class HistoryChunk(NamedTuple):
+class ObjectRange(NamedTuple):
     """Part of a resource's objects, in key order."""
 
-    objects: Iterator[Stored]
+    objects: Iterator[StoredObject]
     """To be read before the next write."""
     number: int
 
@@ -161,19 +161,19 @@ class _Snapshot(NamedTuple):
 
     keys: list[str]
     """In order."""
-    objects: dict[str, Stored]
+    objects: dict[str, StoredObject]
 
 
 class Storage:
     """All objects of one resource, ordered by key as etcd orders them."""
 
-    def __init__(self, resource: ServedResource, revisions: Revisions, history_limit: int) -> None:
+    def __init__(self, resource: ServedResource, revisions: RevisionCounter, history_limit: int) -> None:
         self.resource = resource
         self.history = History(history_limit)
         self.last_rv = revisions.current
         """Revision of the latest write to this storage (what its watch cache has seen)."""
         self._revisions = revisions
-        self._objects: dict[str, Stored] = {}
+        self._objects: dict[str, StoredObject] = {}
         self._keys: list[str] = []
         self._keys_stale = False
         self._listeners: list[Callable[[StoreChange], None]] = []
@@ -183,13 +183,13 @@ class Storage:
     def key_of(namespace: str, name: str) -> str:
         return f"{namespace}/{name}" if namespace else name
 
-    def get(self, namespace: str, name: str) -> Stored | None:
+    def get(self, namespace: str, name: str) -> StoredObject | None:
         return self._objects.get(self.key_of(namespace, name))
 
     def __len__(self) -> int:
         return len(self._objects)
 
-    def __iter__(self) -> Iterator[Stored]:
+    def __iter__(self) -> Iterator[StoredObject]:
         return iter(self._objects.values())
 
     def listen(self, listener: Callable[[StoreChange], None]) -> Callable[[], None]:
@@ -201,12 +201,12 @@ class Storage:
     def listener_count(self) -> int:
         return len(self._listeners)
 
-    def write(self, key: str, obj: Object) -> Stored:
+    def write(self, key: str, obj: Object) -> StoredObject:
         """Store ``obj`` under the next revision, which is stamped into its metadata."""
         rv = self._revisions.take()
         # The caller hands over a fresh metadata dictionary; it is ours from here on.
         obj["metadata"]["resourceVersion"] = str(rv)
-        new = Stored(key, obj, rv)
+        new = StoredObject(key, obj, rv)
         old = self._objects.get(key)
         if old is None:
             self._keys_stale = True
@@ -214,7 +214,7 @@ class Storage:
         self._publish(StoreChange(rv, ADDED if old is None else MODIFIED, new, old))
         return new
 
-    def remove(self, key: str) -> Stored:
+    def remove(self, key: str) -> StoredObject:
         """Delete the object; the answer is its last state at the revision of the deletion."""
         old = self._objects.pop(key)
         rv = self._revisions.take()
@@ -242,15 +242,15 @@ class Storage:
             self._keys_stale = False
         return self._keys
 
-    def ordered(self, namespace: str = "") -> list[Stored]:
+    def ordered(self, namespace: str = "") -> list[StoredObject]:
         """The objects now, in key order; of one namespace or of all."""
         return list(self.stretch(namespace).objects)
 
-    def stretch(self, namespace: str = "", start: str = "", rv: int | None = None) -> HistoryChunk:
+    def stretch(self, namespace: str = "", start: str = "", rv: int | None = None) -> ObjectRange:
         """The objects of a namespace (or of all) from the key ``start`` on, in key order, as they were
         at revision ``rv``; None is now.
 
-        Raises ApiError 410 when the history does not reach back to ``rv``.
+        Raises StatusError 410 when the history does not reach back to ``rv``.
         """
         undo = [] if rv is None else self.history.since(rv)
         keys, objects = self._sorted_keys(), self._objects
@@ -261,7 +261,7 @@ class Storage:
         first = bisect.bisect_left(keys, max(start, f"{namespace}/" if namespace else ""))
         last = bisect.bisect_left(keys, f"{namespace}0") if namespace else len(keys)
         found = itertools.islice(keys, first, last)
-        return HistoryChunk(map(objects.__getitem__, found), max(0, last - first))
+        return ObjectRange(map(objects.__getitem__, found), max(0, last - first))
 
     def _as_of(self, rv: int, undo: Sequence[StoreChange]) -> _Snapshot:
         found = self._snapshots.get(rv)

@@ -10,12 +10,12 @@ from aiohttp import web
 from asched.apiserver.api import ObjectApi
 from asched.apiserver.errors import StatusError, bad_request
 from asched.apiserver.faults import Faults
-from asched.apiserver.handlers import rendering_for, selected
+from asched.apiserver.handlers import negotiate_serializer, selection_predicate
 from asched.apiserver.listing import parse_revision
-from asched.apiserver.rendering import Rendering
+from asched.apiserver.rendering import Serializer
 from asched.apiserver.requests import RequestInfo
 from asched.apiserver.store import encode, watch_line
-from asched.apiserver.watch import ServedEvent, Watcher
+from asched.apiserver.watch import ServedWatchEvent, Watcher
 
 DEFAULT_TIMEOUT_S = 1800.0
 """How long a watch lasts that names no timeoutSeconds (the real server: 30 to 60 minutes)."""
@@ -38,13 +38,13 @@ class WatchStreams:
             watcher.close()
 
     async def serve(self, request: web.BaseRequest, info: RequestInfo) -> web.StreamResponse:
-        """Raises ApiError before the stream begins; a 410 arrives inside it."""
+        """Raises StatusError before the stream begins; a 410 arrives inside it."""
         initial = info.flag("sendInitialEvents")
         version = info.query.get("resourceVersion", "")
         revision = parse_revision(version)
         timeout_s = _timeout_s(info.query.get("timeoutSeconds", ""))
-        watcher = self._api.watcher(info.resource, info.namespace, selected(info))
-        rendering = rendering_for(self._api, info, request.headers.get("Accept", ""))
+        watcher = self._api.watcher(info.resource, info.namespace, selection_predicate(info))
+        rendering = negotiate_serializer(self._api, info, request.headers.get("Accept", ""))
         response = web.StreamResponse(headers={"Content-Type": "application/json"})
         response.enable_chunked_encoding()
         with watcher:
@@ -74,7 +74,7 @@ class WatchStreams:
 
 
 def _timeout_s(text: str) -> float:
-    """Raises ApiError 400 for anything but whole seconds; zero means the default."""
+    """Raises StatusError 400 for anything but whole seconds; zero means the default."""
     if text and not (text.isascii() and text.isdecimal()):
         raise bad_request(
             f'timeoutSeconds: Invalid value: "{text}": strconv.ParseInt: parsing "{text}": '
@@ -91,7 +91,7 @@ class _Stream:
         api: ObjectApi,
         faults: Faults,
         info: RequestInfo,
-        rendering: Rendering,
+        rendering: Serializer,
         watcher: Watcher,
         response: web.StreamResponse,
     ) -> None:
@@ -130,7 +130,7 @@ class _Stream:
         limit = self._faults.watch_closes_after_events
         return limit is not None and self._sent >= limit
 
-    async def _send(self, events: list[ServedEvent]) -> None:
+    async def _send(self, events: list[ServedWatchEvent]) -> None:
         limit = self._faults.watch_closes_after_events
         if limit is not None:
             events = events[: max(0, limit - self._sent)]

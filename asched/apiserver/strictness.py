@@ -143,7 +143,7 @@ _NODE_SPEC = frozenset(
 
 
 def check_fields(resource: ServedResource, obj: Object, mode: str) -> tuple[str, ...]:
-    """Warnings about unknown fields. Raises ApiError 400 for them when ``mode`` is Strict."""
+    """Warnings about unknown fields. Raises StatusError 400 for them when ``mode`` is Strict."""
     if mode not in ("Strict", "Warn"):
         return ()
     unknown = _unknown(resource, obj)

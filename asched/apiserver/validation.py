@@ -112,7 +112,7 @@ def _go_type(value: Any) -> str:
 def check_object(resource: ServedResource, obj: Object) -> None:
     """Refuse an object that the API server would refuse.
 
-    Raises ApiError 422 with every broken field, or 400 for a value of the wrong JSON type.
+    Raises StatusError 422 with every broken field, or 400 for a value of the wrong JSON type.
     """
     metadata = obj["metadata"]
     name = metadata.get("name") or ""
@@ -133,7 +133,7 @@ def resource_group_for_errors(resource: ServedResource) -> str:
 
 
 def check_quantities(kind: str, version: str, quantities: Any) -> None:
-    """Raises ApiError 400 for a quantity outside the grammar, as decoding it does."""
+    """Raises StatusError 400 for a quantity outside the grammar, as decoding it does."""
     for quantity in (quantities or {}).values():
         try:
             milli_value(quantity)

@@ -7,14 +7,14 @@ from collections.abc import AsyncIterator, Callable
 from typing import NamedTuple
 
 from asched.apiserver.selectors import Predicate
-from asched.apiserver.store import ADDED, Storage, StoreChange, Stored, View, watch_line
+from asched.apiserver.store import ADDED, Storage, StoreChange, StoredObject, View, watch_line
 
 
-class ServedEvent(NamedTuple):
+class ServedWatchEvent(NamedTuple):
     """What one watcher sees of one change."""
 
     type: str
-    stored: Stored
+    stored: StoredObject
     change: StoreChange | None
     """The change itself when the watcher sees it unfiltered: its encoded line is shared."""
 
@@ -40,13 +40,13 @@ class Watcher:
         self._storage = storage
         self._prefix = f"{namespace}/" if namespace else ""
         self._predicate = predicate
-        self._buffer: list[ServedEvent] = []
+        self._buffer: list[ServedWatchEvent] = []
         self._wake = asyncio.Event()
         self._stop: Callable[[], None] | None = None
         self.closed = False
 
     def begin_from(self, rv: int) -> None:
-        """See every change after revision ``rv``. Raises ApiError 410 for a forgotten one."""
+        """See every change after revision ``rv``. Raises StatusError 410 for a forgotten one."""
         for change in self._storage.history.since(rv):
             self._offer(change)
         self._stop = self._storage.listen(self._offer)
@@ -55,32 +55,32 @@ class Watcher:
         """See an ADDED event for everything that exists, then every change."""
         for stored in self._storage.ordered():
             if stored.key.startswith(self._prefix) and self._wants(stored):
-                self._buffer.append(ServedEvent(ADDED, stored, None))
+                self._buffer.append(ServedWatchEvent(ADDED, stored, None))
         self._stop = self._storage.listen(self._offer)
         self._wake.set()
 
-    def _wants(self, stored: Stored) -> bool:
+    def _wants(self, stored: StoredObject) -> bool:
         return self._predicate is None or self._predicate(stored.obj)
 
     def _offer(self, change: StoreChange) -> None:
         if self._prefix and not change.new.key.startswith(self._prefix):
             return
         if self._predicate is None:
-            self._buffer.append(ServedEvent(change.type, change.new, change))
+            self._buffer.append(ServedWatchEvent(change.type, change.new, change))
         else:
             seen = change.seen_through(self._predicate)
             if seen is None:
                 return
-            self._buffer.append(ServedEvent(seen[0], seen[1], None))
+            self._buffer.append(ServedWatchEvent(seen[0], seen[1], None))
         self._wake.set()
 
-    def drain(self) -> list[ServedEvent]:
+    def drain(self) -> list[ServedWatchEvent]:
         """Everything buffered, without waiting."""
         events, self._buffer = self._buffer, []
         self._wake.clear()
         return events
 
-    async def next_batch(self, timeout_s: float | None = None) -> list[ServedEvent]:
+    async def next_batch(self, timeout_s: float | None = None) -> list[ServedWatchEvent]:
         """The events that have arrived; waits for one, at most ``timeout_s``.
 
         Empty after the time-out or once the watcher is closed.
@@ -101,7 +101,7 @@ class Watcher:
         self.closed = True
         self._wake.set()
 
-    async def __aiter__(self) -> AsyncIterator[ServedEvent]:
+    async def __aiter__(self) -> AsyncIterator[ServedWatchEvent]:
         while not self.closed:
             for event in await self.next_batch():
                 yield event

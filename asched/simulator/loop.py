@@ -15,12 +15,12 @@ from typing import NamedTuple
 import msgspec
 
 from asched import __version__
-from asched.core.deciders import AllDeciders
+from asched.core.scheduler import Budget, SchedulerCore
 from asched.framework.runtime.profile import PluginLoader, ProfileError, ProfileSpec
 from asched.framework.sessions import SessionSpec
-from asched.simulator.history import End, Exogenous, Run
-from asched.simulator.lives import Agenda, Life
-from asched.simulator.world import World
+from asched.simulator.trace import EndReason, WorkloadTrace, Run
+from asched.simulator.pods import EventQueue, SimulatedPod
+from asched.simulator.cluster import SimulatedCluster
 from asched.state.cluster import ClusterState
 from asched.state.fold import Fold
 from asched.state.records import (
@@ -30,15 +30,12 @@ from asched.state.records import (
     Decision,
     EngineStarted,
     ExtenderAsked,
-    Lottery,
     PermitAllowed,
     PermitRejected,
     ProfilesLoaded,
     QueueSettings,
     Rejected,
-    TurnStarted,
 )
-from asched.state.rules import LATEST_RULES, Rules
 from asched.state.session_records import (
     EvictionDecided,
     PodGroupDecided,
@@ -70,10 +67,6 @@ class Scheduler(msgspec.Struct, frozen=True):
     queue: QueueSettings = QueueSettings()
     seed: int = 0
     pace: Pace = Pace()
-    lottery: Lottery = Lottery.SAMPLE
-    """How ties are drawn; the default is what a daemon of this release does."""
-    rules: Rules = LATEST_RULES
-    """As :attr:`lottery`."""
     sessions: tuple[SessionSpec, ...] = ()
     """What batch sessions do, for the scheduler names that they serve."""
 
@@ -92,23 +85,21 @@ class SimulationStuckError(Exception):
 class Simulation:
     """One run. Take all of :meth:`turns`, then :meth:`result`."""
 
-    def __init__(self, history: Exogenous, scheduler: Scheduler, load: PluginLoader) -> None:
+    def __init__(self, history: WorkloadTrace, scheduler: Scheduler, load: PluginLoader) -> None:
         """``load`` finds the plugins of the profiles. Raises ProfileError where it does not."""
         self.now_ns = history.begin_ns
         self._history = history
         self._next_event = 0
         self._scheduler = scheduler
-        self._fold = Fold(ClusterState(), load)
-        self._state = self._fold.state
-        self._decider = AllDeciders(self._state)
-        self._agenda = Agenda()
-        self._records: list[AnyRecord] = []
+        self._core = SchedulerCore(Fold(ClusterState(), load))
+        self._state = self._core.state
+        self._agenda = EventQueue()
         self._tried: set[str] = set()
         """Keys of the pods that were tried in vain since anything last changed but the clock."""
         self._free_ns = history.begin_ns
         """When the scheduler has time for the next decision."""
         self._at_once: Counter[str] = Counter()
-        self._world = World(self._state, self._agenda, self._observe)
+        self._world = SimulatedCluster(self._state, self._agenda, self._observe)
         self._begin()
 
     @property
@@ -144,12 +135,13 @@ class Simulation:
     # -- the clock ------------------------------------------------------------------------------
 
     def _begin(self) -> None:
-        self._apply(TurnStarted(self.now_ns))
+        self._core.begin_turn(self.now_ns)
+        self._core.record_turn()
         chosen = self._scheduler
-        self._apply(EngineStarted(__version__, chosen.seed, chosen.lottery, rules=chosen.rules))
-        self._apply(ProfilesLoaded(self._scheduler.profiles, self._scheduler.queue))
+        self._core.apply(EngineStarted(__version__, chosen.seed))
+        self._core.apply(ProfilesLoaded(self._scheduler.profiles, self._scheduler.queue))
         if self._scheduler.sessions:
-            self._apply(SessionsLoaded(self._scheduler.sessions))
+            self._core.apply(SessionsLoaded(self._scheduler.sessions))
         for profile in self._state.profiles.values():
             if profile.missing:
                 raise ProfileError(profile.missing)
@@ -199,7 +191,8 @@ class Simulation:
         if now_ns > self.now_ns:
             self._at_once.clear()
         self.now_ns = now_ns
-        self._apply(TurnStarted(now_ns))
+        self._core.begin_turn(now_ns)
+        self._core.record_turn()
         while self._happens_by(now_ns):
             pass
         self._decide()
@@ -218,25 +211,19 @@ class Simulation:
 
     def _decide(self) -> None:
         takes_ns = self._scheduler.pace.decision_ns
-        while self._free_ns <= self.now_ns and (decisions := self._decider.next()):
+        one = Budget(decisions=1)
+        while self._free_ns <= self.now_ns and (decisions := self._core.decide(one)):
             if takes_ns:
                 self._free_ns = self.now_ns + takes_ns
-            for decision in decisions:
-                self._apply(decision)
             for decision in decisions:
                 self._follow(decision)
 
     def _observe(self, record: AnyRecord) -> None:
-        self._apply(record)
+        self._core.apply(record)
         self._tried.clear()
 
-    def _apply(self, record: AnyRecord) -> None:
-        self._fold.apply(record)
-        self._records.append(record)
-
     def _taken(self) -> Turn:
-        records, self._records = self._records, []
-        return Turn(self.now_ns, records)
+        return Turn(self.now_ns, self._core.take_records())
 
     # -- what follows from decisions ----------------------------------------------------------------
 
@@ -254,7 +241,7 @@ class Simulation:
                 life = self._life_of(decision)
                 life.rejections += 1
                 life.message = decision.message
-                life.leave(self.now_ns, End.BIND_FAILED)
+                life.leave(self.now_ns, EndReason.BIND_FAILED)
                 self._tried.clear()
             case Rejected():
                 self._rejected(self._life_of(decision), decision, decided_ns)
@@ -276,13 +263,13 @@ class Simulation:
             case ExtenderAsked():
                 raise AssertionError("an extender was asked, and none was configured")
 
-    def _life_of(self, decision: _PodDecision) -> Life:
+    def _life_of(self, decision: _PodDecision) -> SimulatedPod:
         life = self._world.life(decision.key, decision.uid)
         if life is None:
             raise AssertionError(f"a decision for pod {decision.key}, which is not there")
         return life
 
-    def _attempted(self, life: Life) -> None:
+    def _attempted(self, life: SimulatedPod) -> None:
         life.attempts += 1
         self._at_once[life.uid] += 1
         if self._at_once[life.uid] > MAX_ATTEMPTS_AT_ONCE:
@@ -291,7 +278,7 @@ class Simulation:
                 f" {life.message or 'assigned'}"
             )
 
-    def _rejected(self, life: Life, decision: Rejected, decided_ns: int) -> None:
+    def _rejected(self, life: SimulatedPod, decision: Rejected, decided_ns: int) -> None:
         self._attempted(life)
         life.rejections += 1
         life.message = decision.message
@@ -305,16 +292,16 @@ class Simulation:
             evict = partial(self._world.preempt, victim.key, victim.uid, life.key)
             self._agenda.enter(due_ns, evict)
 
-    def _bind_if_due(self, life: Life, decided_ns: int) -> None:
+    def _bind_if_due(self, life: SimulatedPod, decided_ns: int) -> None:
         self._tried.clear()
-        stint = life.stint
-        if stint is not None and life.key not in self._state.waiting:
-            bind = partial(self._world.bind, life.key, life.uid, stint.node)
+        placement = life.placement
+        if placement is not None and life.key not in self._state.waiting:
+            bind = partial(self._world.bind, life.key, life.uid, placement.node)
             self._agenda.enter(decided_ns + self._scheduler.pace.bind_ns, bind)
 
 
 def simulate(
-    history: Exogenous,
+    history: WorkloadTrace,
     scheduler: Scheduler,
     load: PluginLoader,
     progress: Callable[[int], None] = lambda now_ns: None,

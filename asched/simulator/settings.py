@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from asched.config.extenders import without_ignored_resources
 from asched.config.file import Configuration
-from asched.framework.runtime.profile import all_within
+from asched.framework.runtime.profile import evaluate_in_process
 from asched.simulator.loop import Pace, Scheduler
 from asched.state.records import QueueSettings
 
@@ -13,7 +13,7 @@ def scheduler_of(configuration: Configuration, pace: Pace) -> Scheduler:
     """What a daemon with that configuration would decide with; extenders are left out."""
     scheduler, engine = configuration.scheduler, configuration.settings.engine
     return Scheduler(
-        profiles=all_within(without_ignored_resources(configuration.profiles, scheduler.extenders)),
+        profiles=evaluate_in_process(without_ignored_resources(configuration.profiles, scheduler.extenders)),
         sessions=configuration.sessions,
         queue=QueueSettings(
             scheduler.pod_initial_backoff_seconds,

@@ -11,7 +11,7 @@ import aiohttp
 import pytest
 
 from asched.apiserver.cluster import EmbeddedCluster
-from asched.apiserver.http import ApiServer, tokens_for_two
+from asched.apiserver.http import ApiServer, admin_and_scheduler_tokens
 from tests.apiserver.exchange_replay import Correspondence, decoded_token, encoded_token
 
 pytestmark = pytest.mark.shared
@@ -158,7 +158,7 @@ async def test_every_recorded_exchange_is_answered_alike(shared_dir: Path) -> No
         (shared_dir / "apiserver-1.36" / "exchanges.json").read_text()
     )
     cluster = EmbeddedCluster()
-    server = ApiServer(cluster, tokens=tokens_for_two(TOKENS["admin"], TOKENS["scheduler"]))
+    server = ApiServer(cluster, tokens=admin_and_scheduler_tokens(TOKENS["admin"], TOKENS["scheduler"]))
     seen = Correspondence()
     different: dict[str, list[str]] = {}
     async with server.run(), aiohttp.ClientSession() as session:

@@ -16,7 +16,7 @@ import yaml
 from asched.apiserver.auth import SCHEDULER
 from asched.apiserver.cluster import EmbeddedCluster
 from asched.apiserver.faults import Faults
-from asched.apiserver.http import MAX_BODY_BYTES, ApiServer, tokens_for_two
+from asched.apiserver.http import MAX_BODY_BYTES, ApiServer, admin_and_scheduler_tokens
 from tests.apiserver.objects import node, pod
 
 TABLE = {"Accept": "application/json;as=Table;v=v1;g=meta.k8s.io,application/json"}
@@ -238,7 +238,7 @@ async def test_it_listens_on_the_loopback_interface_only(cluster: EmbeddedCluste
 
 @pytest.fixture
 async def guarded(cluster: EmbeddedCluster) -> AsyncIterator[ApiServer]:
-    async with ApiServer(cluster, tokens=tokens_for_two("root", "sched")).run() as running:
+    async with ApiServer(cluster, tokens=admin_and_scheduler_tokens("root", "sched")).run() as running:
         yield running
 
 

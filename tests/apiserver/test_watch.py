@@ -14,7 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from asched.apiserver.cluster import EmbeddedCluster
 from asched.apiserver.errors import StatusError
 from asched.apiserver.listing import ListOptions
-from asched.apiserver.watch import ServedEvent, Watcher
+from asched.apiserver.watch import ServedWatchEvent, Watcher
 from tests.apiserver.objects import FakeClock, node, pod
 
 
@@ -23,7 +23,7 @@ def cluster() -> EmbeddedCluster:
     return EmbeddedCluster(clock=FakeClock(), seed=1)
 
 
-def shown(events: list[ServedEvent]) -> list[tuple[str, str]]:
+def shown(events: list[ServedWatchEvent]) -> list[tuple[str, str]]:
     return [(event.type, event.stored.key) for event in events]
 
 
@@ -181,7 +181,7 @@ namespaces = st.sampled_from(["default", "kube-system"])
 
 
 class Tolerated:
-    """Swallows an ApiError of the given codes and nothing else."""
+    """Swallows an StatusError of the given codes and nothing else."""
 
     def __init__(self, *codes: int) -> None:
         self.codes = codes

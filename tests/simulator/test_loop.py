@@ -18,10 +18,10 @@ from asched.framework.interface import (
 from asched.framework.pod_info import PodInfo
 from asched.framework.status import Code, Status
 from asched.journal.memory import MemoryStore
-from asched.simulator.history import (
-    End,
-    Event,
-    Exogenous,
+from asched.simulator.trace import (
+    EndReason,
+    TraceEvent,
+    WorkloadTrace,
     NodeDrained,
     ObjectRemoved,
     ObjectSet,
@@ -46,9 +46,9 @@ from tests.simulator.simulating import (
 
 def test_a_pod_is_bound_at_once_runs_and_ends() -> None:
     found = simulated([*has(node("n")), comes(pod("a"), 5, runs_s=60)])
-    assert found.stints("a") == [("n", 5, 65, "finished")]
+    assert found.placements("a") == [("n", 5, 65, "finished")]
     a = found.pod("a")
-    assert (a.attempts, a.rejections, a.end) == (1, 0, End.FINISHED)
+    assert (a.attempts, a.rejections, a.end) == (1, 0, EndReason.FINISHED)
     assert (a.node, a.bound_ns, a.ended_ns) == ("n", at(5), at(65))
     assert found.run.end_ns == at(65)
 
@@ -57,16 +57,16 @@ def test_a_pod_waits_until_there_is_room() -> None:
     found = simulated(
         [*has(node("n", "1")), comes(pod("a"), 0, runs_s=60), comes(pod("b"), 1, runs_s=60)]
     )
-    assert found.stints("b") == [("n", 60, 120, "finished")]
+    assert found.placements("b") == [("n", 60, 120, "finished")]
     assert found.pod("b").rejections == 1
     assert found.pod("b").pending_ns(found.run.end_ns) == 59 * S
 
 
 def test_what_nothing_ends_is_there_at_the_end_and_says_why_it_waits() -> None:
     found = simulated([*has(node("n", "1")), comes(pod("a")), comes(pod("b"), 1)], end_s=3600)
-    assert found.stints("a") == [("n", 0, None, "")]
+    assert found.placements("a") == [("n", 0, None, "")]
     b = found.pod("b")
-    assert (b.stints, b.end) == ((), None)
+    assert (b.placements, b.end) == ((), None)
     assert b.message.startswith("0/1 nodes are available: 1 Insufficient cpu.")
     assert found.run.end_ns == at(3600)
 
@@ -84,13 +84,13 @@ def test_a_pod_is_not_tried_again_while_nothing_changes() -> None:
 def test_a_backoff_that_something_began_is_waited_for() -> None:
     found = simulated([*has(node("n", "1")), comes(pod("big", "2")), *has(node("m"), seconds=0.5)])
     # It was woken while it backed off from its first attempt, which took until the first second.
-    assert found.stints("big") == [("m", 1, None, "")]
+    assert found.placements("big") == [("m", 1, None, "")]
 
 
 # -- eviction -------------------------------------------------------------------------------------
 
 
-def low_and_high(*, returns: bool = True, runs_s: float = 600) -> list[Event]:
+def low_and_high(*, returns: bool = True, runs_s: float = 600) -> list[TraceEvent]:
     return [
         *has(node("n", "1")),
         comes(pod("low"), 0, runs_s=runs_s, returns=returns),
@@ -100,26 +100,26 @@ def low_and_high(*, returns: bool = True, runs_s: float = 600) -> list[Event]:
 
 def test_a_victim_ends_after_its_grace_period_and_returns_with_the_time_that_is_left() -> None:
     found = simulated(low_and_high())
-    assert found.stints("high") == [("n", 130, 180, "finished")]
+    assert found.placements("high") == [("n", 130, 180, "finished")]
     # 130 of 600 s are run already.
-    assert found.stints("low") == [("n", 0, 130, "preempted"), ("n", 180, 650, "finished")]
-    first = found.pod("low").stints[0]
+    assert found.placements("low") == [("n", 0, 130, "preempted"), ("n", 180, 650, "finished")]
+    first = found.pod("low").placements[0]
     assert (first.by, first.evicted_ns) == ("default/high", at(100))
     assert found.pod("low").pending_ns(found.run.end_ns) == 50 * S
 
 
 def test_a_victim_without_a_controller_is_lost() -> None:
     found = simulated(low_and_high(returns=False))
-    assert found.stints("low") == [("n", 0, 130, "preempted")]
-    assert (found.pod("low").end, found.pod("low").ended_ns) == (End.PREEMPTED, at(130))
+    assert found.placements("low") == [("n", 0, 130, "preempted")]
+    assert (found.pod("low").end, found.pod("low").ended_ns) == (EndReason.PREEMPTED, at(130))
 
 
 def test_a_victim_may_finish_within_its_grace_period() -> None:
     found = simulated(low_and_high(runs_s=110))
-    assert found.stints("low") == [("n", 0, 110, "finished")]
-    assert found.stints("low")[0][3] == "finished"
-    assert found.pod("low").stints[0].by == "default/high"
-    assert found.stints("high") == [("n", 110, 160, "finished")]
+    assert found.placements("low") == [("n", 0, 110, "finished")]
+    assert found.placements("low")[0][3] == "finished"
+    assert found.pod("low").placements[0].by == "default/high"
+    assert found.placements("high") == [("n", 110, 160, "finished")]
 
 
 def test_without_a_grace_period_a_victim_goes_at_once() -> None:
@@ -130,8 +130,8 @@ def test_without_a_grace_period_a_victim_goes_at_once() -> None:
     ]
     found = simulated(history)
     # The preemptor backs off from the attempt that made room.
-    assert found.stints("low") == [("n", 0, 100, "preempted")]
-    assert found.stints("high") == [("n", 101, None, "")]
+    assert found.placements("low") == [("n", 0, 100, "preempted")]
+    assert found.placements("high") == [("n", 101, None, "")]
 
 
 def test_a_drained_node_loses_its_pods_but_for_those_of_daemon_sets() -> None:
@@ -143,9 +143,9 @@ def test_a_drained_node_loses_its_pods_but_for_those_of_daemon_sets() -> None:
         NodeDrained(at(10), "n"),
     ]
     found = simulated(history)
-    assert found.stints("d") == [("n", 0, None, "")]
+    assert found.placements("d") == [("n", 0, None, "")]
     # Pods that came with a node come back as pods to be placed.
-    assert found.stints("b") == [("n", 0, 40, "drained"), ("m", 40, 100, "finished")]
+    assert found.placements("b") == [("n", 0, 40, "drained"), ("m", 40, 100, "finished")]
     assert [span.node.spec.unschedulable for span in found.run.nodes if span.node.name == "n"] == [
         False,
         True,
@@ -160,7 +160,7 @@ def test_the_pods_of_a_node_that_goes_come_back_elsewhere() -> None:
         ObjectRemoved(at(10), "Node", "n"),
     ]
     found = simulated(history)
-    assert found.stints("a") == [("n", 0, 10, "node-gone"), ("m", 10, 100, "finished")]
+    assert found.placements("a") == [("n", 0, 10, "node-gone"), ("m", 10, 100, "finished")]
     assert [(span.node.name, span.to_ns) for span in found.run.nodes] == [
         ("n", at(10)),
         ("m", None),
@@ -175,7 +175,7 @@ def test_a_binding_fails_where_the_node_went_first() -> None:
         *has(node("m"), seconds=20),
     ]
     found = simulated(history, pace=Pace(bind_ns=2 * S))
-    assert found.stints("a") == [("n", 5, 7, "bind-failed"), ("m", 20, None, "")]
+    assert found.placements("a") == [("n", 5, 7, "bind-failed"), ("m", 20, None, "")]
     assert found.pod("a").node == "m"
     assert [type(record) for record in found.records if isinstance(record, Bound | BindFailed)] == [
         BindFailed,
@@ -195,10 +195,10 @@ def test_pods_are_deleted_pending_and_running() -> None:
         PodDeleted(at(9), "default/a", "uid-a"),
     ]
     found = simulated(history)
-    assert found.stints("a") == [("n", 0, 9, "deleted")]
-    assert (found.pod("b").stints, found.pod("b").end, found.pod("b").ended_ns) == (
+    assert found.placements("a") == [("n", 0, 9, "deleted")]
+    assert (found.pod("b").placements, found.pod("b").end, found.pod("b").ended_ns) == (
         (),
-        End.DELETED,
+        EndReason.DELETED,
         at(5),
     )
 
@@ -212,7 +212,7 @@ def test_a_deletion_finds_a_pod_that_has_come_back_under_another_uid() -> None:
         PodDeleted(at(60), "default/a", "uid-a"),
     ]
     found = simulated(history)
-    assert len(found.pod("a").stints) == 1
+    assert len(found.pod("a").placements) == 1
     assert found.pod("a").ended_ns == at(60)
 
 
@@ -234,7 +234,7 @@ def test_a_name_is_free_only_when_its_pod_is_gone() -> None:
     found = simulated(history)
     created = {found.uid: seconds(found.created_ns) for found in found.run.pods}
     assert created == {"uid-web": 0, "second": 100, "third": 60}
-    assert [p.uid for p in found.run.pods if not p.stints] == ["third"]
+    assert [p.uid for p in found.run.pods if not p.placements] == ["third"]
 
 
 def test_a_pod_that_is_on_a_node_already_takes_its_room_for_so_long() -> None:
@@ -244,8 +244,8 @@ def test_a_pod_that_is_on_a_node_already_takes_its_room_for_so_long() -> None:
         comes(pod("new"), 1),
     ]
     found = simulated(history)
-    assert found.stints("old") == [("n", 0, 30, "finished")]
-    assert found.stints("new") == [("n", 30, None, "")]
+    assert found.placements("old") == [("n", 0, 30, "finished")]
+    assert found.placements("new") == [("n", 30, None, "")]
     assert found.pod("old").attempts == 0
 
 
@@ -253,7 +253,7 @@ def test_a_gate_is_lifted() -> None:
     gated = pod("a", schedulingGates=[{"name": "wait"}])
     history = [*has(node("n")), comes(gated), ObjectSet(at(30), pod("a"))]
     found = simulated(history)
-    assert found.stints("a") == [("n", 30, None, "")]
+    assert found.placements("a") == [("n", 30, None, "")]
     assert found.pod("a").rejections == 0
 
 
@@ -264,7 +264,7 @@ def test_a_slow_scheduler_decides_one_pod_after_the_other() -> None:
     history = [*has(node("n")), *(comes(pod(name), 1) for name in "abc")]
     found = simulated(history, pace=Pace(decision_ns=2 * S, bind_ns=S))
     assert [seconds(found.pod(name).bound_ns or 0) for name in "abc"] == [4, 6, 8]
-    assert [found.stints(name)[0][1] for name in "abc"] == [1, 3, 5]
+    assert [found.placements(name)[0][1] for name in "abc"] == [1, 3, 5]
 
 
 def test_time_never_runs_backwards() -> None:
@@ -272,7 +272,7 @@ def test_time_never_runs_backwards() -> None:
     found = simulated(history, pace=Pace(decision_ns=S // 2, bind_ns=S))
     times = [record.now_ns for record in found.records if isinstance(record, TurnStarted)]
     assert times == sorted(times)
-    assert all(p.end is End.FINISHED for p in found.run.pods)
+    assert all(p.end is EndReason.FINISHED for p in found.run.pods)
 
 
 # -- plugins ----------------------------------------------------------------------------------------
@@ -304,7 +304,7 @@ class Refusing(ReservePlugin):
 
 def test_a_held_pod_that_nobody_lets_go_is_turned_away_when_its_time_is_up() -> None:
     found = simulated([*has(node("n")), comes(pod("a"), 1)], RoomForAll, Holding, end_s=11.5)
-    assert found.stints("a") == [("n", 1, 11, "bind-failed")]
+    assert found.placements("a") == [("n", 1, 11, "bind-failed")]
     assert found.pod("a").bound_ns is None
     assert "rejected due to timeout after waiting 10s" in found.pod("a").message
 
@@ -312,7 +312,7 @@ def test_a_held_pod_that_nobody_lets_go_is_turned_away_when_its_time_is_up() -> 
 def test_a_pod_that_is_let_go_is_bound_where_it_was_assigned() -> None:
     history = [*has(node("n")), comes(pod("a"), 1), comes(pod("last"), 5)]
     found = simulated(history, RoomForAll, Holding, pace=Pace(bind_ns=S))
-    assert found.stints("a") == [("n", 1, None, "")]
+    assert found.placements("a") == [("n", 1, None, "")]
     assert [found.pod(name).bound_ns for name in ("a", "last")] == [at(6), at(6)]
     assert found.pod("a").attempts == 1
 
@@ -345,17 +345,17 @@ async def test_its_records_are_a_journal_that_replays() -> None:
 
 def test_a_history_is_in_order_and_creates_each_pod_once() -> None:
     with pytest.raises(ValueError, match="an event at"):
-        Exogenous((comes(pod("a"), 5), comes(pod("b"), 4)), BEGIN_NS)
+        WorkloadTrace((comes(pod("a"), 5), comes(pod("b"), 4)), BEGIN_NS)
     with pytest.raises(ValueError, match="an event at"):
-        Exogenous((comes(pod("a"), 5),), at(6))
+        WorkloadTrace((comes(pod("a"), 5),), at(6))
     with pytest.raises(ValueError, match=r"pod default/a \(uid-a\) is created twice"):
-        Exogenous((comes(pod("a"), 5), comes(pod("a"), 6)), BEGIN_NS)
+        WorkloadTrace((comes(pod("a"), 5), comes(pod("a"), 6)), BEGIN_NS)
     with pytest.raises(ValueError, match="before it begins"):
-        Exogenous((), BEGIN_NS, BEGIN_NS - 1)
+        WorkloadTrace((), BEGIN_NS, BEGIN_NS - 1)
 
 
 def test_nothing_happens_after_the_end() -> None:
-    history = Exogenous(
+    history = WorkloadTrace(
         (*has(node("n")), comes(pod("a"), 5, 10), comes(pod("b"), 50)), BEGIN_NS, at(10)
     )
     simulation = Simulation(history, Scheduler(default_profiles()), installed().load)

@@ -11,7 +11,7 @@ from asched.framework.sessions import SessionSpec
 from asched.journal.memory import MemoryStore
 from asched.model.groups import IncubatorPodGroup
 from asched.simulator.expansion import expand
-from asched.simulator.history import End, PodRun, Run
+from asched.simulator.trace import EndReason, PodRun, Run
 from asched.simulator.loop import Scheduler, Simulation
 from asched.simulator.scenario import read_scenario
 from asched.state.invariants import check
@@ -98,7 +98,7 @@ async def test_a_gang_is_placed_when_all_of_it_is_there(tmp_path: Path) -> None:
     every = {"every": "10s"}
     held = Held(tmp_path, pods("gang", 3, 2, arrival=every, lifetime={"fixed": "60s"}))
     assert {seconds(found.bound_ns or 0) for found in held.of("gang")} == {20}
-    assert {found.end for found in held.of("gang")} == {End.FINISHED}
+    assert {found.end for found in held.of("gang")} == {EndReason.FINISHED}
     status = held.groups["default/gang"].status
     assert (status.phase, status.succeeded) == ("Pending", 3)
     # It comes to an end: no session is held for the time alone.
@@ -111,7 +111,7 @@ async def test_a_gang_is_placed_when_all_of_it_is_there(tmp_path: Path) -> None:
 
 def test_what_does_not_fit_as_a_whole_waits_and_says_why(tmp_path: Path) -> None:
     held = Held(tmp_path, pods("gang", 5, 2))
-    assert all(not found.stints and found.message for found in held.of("gang"))
+    assert all(not found.placements and found.message for found in held.of("gang"))
     assert held.groups["default/gang"].status.phase == "Pending"
 
 
@@ -127,8 +127,8 @@ def test_a_session_evicts_and_its_victims_come_back(tmp_path: Path) -> None:
         members=1,
     )  # fmt: skip
     (high,) = held.of("high")
-    victims = [found for found in held.of("low") if found.stints[0].end is End.PREEMPTED]
-    assert high.end is End.FINISHED
+    victims = [found for found in held.of("low") if found.placements[0].end is EndReason.PREEMPTED]
+    assert high.end is EndReason.FINISHED
     assert victims
-    assert {found.stints[0].by for found in victims} == {high.key}
-    assert {found.end for found in held.of("low")} == {End.FINISHED}
+    assert {found.placements[0].by for found in victims} == {high.key}
+    assert {found.end for found in held.of("low")} == {EndReason.FINISHED}

@@ -21,13 +21,13 @@ from asched.model.pod import Pod
 from asched.model.resources import AnyObject
 
 
-class HistoryEvent(msgspec.Struct, frozen=True, gc=False, tag=True):
+class TraceEventBase(msgspec.Struct, frozen=True, gc=False, tag=True):
     """Base of all that may happen; the tag ``type`` is the class name."""
 
     at_ns: int
 
 
-class PodCreated(HistoryEvent, frozen=True):
+class PodCreated(TraceEventBase, frozen=True):
     """A pod came to be.
 
     One with a node name is on that node already, and holds its room there from now on: it was there
@@ -43,7 +43,7 @@ class PodCreated(HistoryEvent, frozen=True):
     with a uid of its own and what is left of its running time. False: it is lost."""
 
 
-class PodDeleted(HistoryEvent, frozen=True):
+class PodDeleted(TraceEventBase, frozen=True):
     """Somebody deleted a pod: it ends now, pending or running, and does not return."""
 
     key: str
@@ -51,7 +51,7 @@ class PodDeleted(HistoryEvent, frozen=True):
     """That of :class:`PodCreated`, also where the pod has returned since under another one."""
 
 
-class ObjectSet(HistoryEvent, frozen=True):
+class ObjectSet(TraceEventBase, frozen=True):
     """An object appeared or changed; it is now as given.
 
     Of a pod that is there this takes over labels and specification (a gate that was lifted, a
@@ -61,7 +61,7 @@ class ObjectSet(HistoryEvent, frozen=True):
     object: AnyObject
 
 
-class ObjectRemoved(HistoryEvent, frozen=True):
+class ObjectRemoved(TraceEventBase, frozen=True):
     """An object other than a pod is gone. Pods on a node that went end with it."""
 
     kind: str
@@ -69,19 +69,19 @@ class ObjectRemoved(HistoryEvent, frozen=True):
     uid: str = ""
 
 
-class NodeDrained(HistoryEvent, frozen=True):
+class NodeDrained(TraceEventBase, frozen=True):
     """A node is cordoned and its pods are evicted (``kubectl drain``)."""
 
     node: str
 
 
-Event: TypeAlias = PodCreated | PodDeleted | ObjectSet | ObjectRemoved | NodeDrained
+TraceEvent: TypeAlias = PodCreated | PodDeleted | ObjectSet | ObjectRemoved | NodeDrained
 
 
-class Exogenous(msgspec.Struct, frozen=True):
+class WorkloadTrace(msgspec.Struct, frozen=True):
     """A history of what happened by itself."""
 
-    events: tuple[Event, ...]
+    events: tuple[TraceEvent, ...]
     """In order of time. Those of the same time happen in the order given and are seen together."""
     begin_ns: int
     """When it begins; no event is earlier."""
@@ -105,7 +105,7 @@ class Exogenous(msgspec.Struct, frozen=True):
             raise ValueError(f"the period ends at {self.end_ns}, before it begins")
 
 
-class End(StrEnum):
+class EndReason(StrEnum):
     """Why a pod left its node, or ended."""
 
     FINISHED = "finished"
@@ -119,7 +119,7 @@ class End(StrEnum):
     """It was not bound after all: its node was gone, or a Permit plugin turned it away."""
 
 
-class NodeStay(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
+class PodPlacement(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """A period in which a pod held room on a node."""
 
     node: str
@@ -130,7 +130,7 @@ class NodeStay(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """When it was bound; None where that did not happen."""
     ended_ns: int | None = None
     """When its room was free again; None where it is there still."""
-    end: End | None = None
+    end: EndReason | None = None
     by: str = ""
     """The key of the pod that it was preempted for."""
     evicted_ns: int | None = None
@@ -147,11 +147,11 @@ class PodRun(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     """Decisions made for it, whatever came out."""
     rejections: int = 0
     """Of these, how many found no node."""
-    stints: tuple[NodeStay, ...] = ()
+    placements: tuple[PodPlacement, ...] = ()
     """In order of time; more than one only where it was evicted and came back, or a binding failed."""
     ended_ns: int | None = None
     """When it was gone for good; None where it is there still."""
-    end: End | None = None
+    end: EndReason | None = None
     message: str = ""
     """Why it was rejected last, if it is pending at the end."""
 
@@ -167,23 +167,23 @@ class PodRun(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
     @property
     def node(self) -> str:
         """The node it was bound to first; empty where it never was."""
-        return next((stint.node for stint in self.stints if stint.bound_ns is not None), "")
+        return next((placement.node for placement in self.placements if placement.bound_ns is not None), "")
 
     @property
     def bound_ns(self) -> int | None:
         """When it was bound for the first time; None where it never was."""
-        return next((s.bound_ns for s in self.stints if s.bound_ns is not None), None)
+        return next((s.bound_ns for s in self.placements if s.bound_ns is not None), None)
 
     def pending_ns(self, until_ns: int) -> int:
         """How long it waited to be bound in all, again after each eviction, up to ``until_ns``."""
         total, since_ns = 0, self.created_ns
-        for stint in self.stints:
-            if stint.bound_ns is None:
+        for placement in self.placements:
+            if placement.bound_ns is None:
                 continue
-            total += stint.bound_ns - since_ns
-            if stint.ended_ns is None:
+            total += placement.bound_ns - since_ns
+            if placement.ended_ns is None:
                 return total
-            since_ns = stint.ended_ns
+            since_ns = placement.ended_ns
         return total + (until_ns if self.ended_ns is None else self.ended_ns) - since_ns
 
 

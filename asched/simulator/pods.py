@@ -13,14 +13,14 @@ from typing import TypeAlias
 import msgspec
 
 from asched.model.pod import Pod
-from asched.simulator.history import End, NodeStay, PodCreated, PodRun
+from asched.model.quantity import NS_PER_S
+from asched.simulator.trace import EndReason, PodPlacement, PodCreated, PodRun
 
-NS_PER_S = 1_000_000_000
 DEFAULT_GRACE_S = 30
 """What a pod gets that does not say (``terminationGracePeriodSeconds`` as the API server defaults it)."""
 
 
-class Life:
+class SimulatedPod:
     """One pod from its creation to its end, whatever it is called in between: a pod that its
     controller makes anew goes on here under another uid."""
 
@@ -39,7 +39,7 @@ class Life:
         "rejections",
         "returned",
         "run_left_ns",
-        "stints",
+        "placements",
     )
 
     def __init__(self, created: PodCreated, created_ns: int) -> None:
@@ -48,7 +48,7 @@ class Life:
         self.pod = created.pod
         """As it is now."""
         self.run_left_ns = created.run_ns
-        self.stints: list[NodeStay] = []
+        self.placements: list[PodPlacement] = []
         self.attempts = 0
         self.rejections = 0
         self.returned = 0
@@ -58,10 +58,10 @@ class Life:
         """The node on which room is being made for it."""
         self.evicted_ns: int | None = None
         """When its eviction was decided; None while it is not being evicted."""
-        self.evicted_for = End.DELETED
+        self.evicted_for = EndReason.DELETED
         self.evicted_by = ""
         self.ended_ns: int | None = None
-        self.end: End | None = None
+        self.end: EndReason | None = None
 
     @property
     def key(self) -> str:
@@ -73,14 +73,14 @@ class Life:
         return self.pod.metadata.uid
 
     @property
-    def stint(self) -> NodeStay | None:
-        """The stint that it is in now."""
-        last = self.stints[-1] if self.stints else None
+    def placement(self) -> PodPlacement | None:
+        """The placement that it is in now."""
+        last = self.placements[-1] if self.placements else None
         return last if last is not None and last.ended_ns is None else None
 
     @property
     def bound(self) -> bool:
-        return self.stint is not None and self.stint.bound_ns is not None
+        return self.placement is not None and self.placement.bound_ns is not None
 
     @property
     def grace_ns(self) -> int:
@@ -93,37 +93,37 @@ class Life:
     # -- on a node ----------------------------------------------------------------------------
 
     def assign(self, node: str, at_ns: int) -> None:
-        self.stints.append(NodeStay(node, at_ns))
+        self.placements.append(PodPlacement(node, at_ns))
         self.nominated = ""
 
     def bind(self, at_ns: int) -> None:
         """It is bound where it was assigned, and runs."""
-        stint = self.stints[-1]
-        self.stints[-1] = msgspec.structs.replace(stint, bound_ns=at_ns)
+        placement = self.placements[-1]
+        self.placements[-1] = msgspec.structs.replace(placement, bound_ns=at_ns)
         replace, pod = msgspec.structs.replace, self.pod
         self.pod = replace(
             pod,
-            spec=replace(pod.spec, node_name=stint.node),
+            spec=replace(pod.spec, node_name=placement.node),
             status=replace(pod.status, phase="Running", start_time=moment(at_ns)),
         )
 
-    def leave(self, at_ns: int, why: End) -> None:
+    def leave(self, at_ns: int, why: EndReason) -> None:
         """It holds no room any more, if it did."""
-        stint = self.stint
-        if stint is None:
+        placement = self.placement
+        if placement is None:
             return
-        if self.run_left_ns is not None and stint.bound_ns is not None:
-            self.run_left_ns -= at_ns - stint.bound_ns
-        self.stints[-1] = msgspec.structs.replace(stint, ended_ns=at_ns, end=why)
+        if self.run_left_ns is not None and placement.bound_ns is not None:
+            self.run_left_ns -= at_ns - placement.bound_ns
+        self.placements[-1] = msgspec.structs.replace(placement, ended_ns=at_ns, end=why)
 
     # -- eviction, return and end ---------------------------------------------------------------
 
-    def evict(self, at_ns: int, why: End, by: str) -> None:
+    def evict(self, at_ns: int, why: EndReason, by: str) -> None:
         """It is to go, and ends after its grace period."""
         self.evicted_ns, self.evicted_for, self.evicted_by = at_ns, why, by
-        stint = self.stint
-        if stint is not None:
-            self.stints[-1] = msgspec.structs.replace(stint, by=by, evicted_ns=at_ns)
+        placement = self.placement
+        if placement is not None:
+            self.placements[-1] = msgspec.structs.replace(placement, by=by, evicted_ns=at_ns)
         metadata = msgspec.structs.replace(
             self.pod.metadata, deletion_timestamp=moment(at_ns + self.grace_ns)
         )
@@ -144,7 +144,7 @@ class Life:
         spec = replace(pod.spec, node_name="")
         self.pod = Pod(metadata=metadata, spec=spec)
 
-    def finish(self, at_ns: int, why: End) -> None:
+    def finish(self, at_ns: int, why: EndReason) -> None:
         self.ended_ns, self.end, self.message = at_ns, why, ""
 
     def as_run(self) -> PodRun:
@@ -153,10 +153,10 @@ class Life:
             self.created_ns,
             self.attempts,
             self.rejections,
-            tuple(self.stints),
+            tuple(self.placements),
             self.ended_ns,
             self.end,
-            "" if self.stint is not None else self.message,
+            "" if self.placement is not None else self.message,
         )
 
 
@@ -169,7 +169,7 @@ Action: TypeAlias = Callable[[int], None]
 """Something that happens; it is told when, in nanoseconds."""
 
 
-class Agenda:
+class EventQueue:
     """Actions by the time they are due; those of the same time in the order they were entered."""
 
     __slots__ = ("_entered", "_heap")

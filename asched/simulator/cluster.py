@@ -28,9 +28,9 @@ from asched.model.meta import Object
 from asched.model.node import Node
 from asched.model.pod import SUCCEEDED, Pod
 from asched.model.resources import KINDS, AnyObject
-from asched.simulator.history import (
-    End,
-    Event,
+from asched.simulator.trace import (
+    EndReason,
+    TraceEvent,
     NodeDrained,
     NodeSpan,
     ObjectRemoved,
@@ -39,7 +39,7 @@ from asched.simulator.history import (
     PodDeleted,
     PodRun,
 )
-from asched.simulator.lives import Agenda, Life
+from asched.simulator.pods import EventQueue, SimulatedPod
 from asched.state.cluster import ClusterState, PodPhase
 from asched.state.observe import observe_object
 from asched.state.records import AnyRecord, BindFailed, Bound, ObjectGone, VictimEvicted
@@ -78,33 +78,33 @@ def with_status_of(group: GroupT, known: Object | None) -> GroupT:
     return group
 
 
-class World:
+class SimulatedCluster:
     """The cluster as it is. What the scheduler knows of it is the state of the fold."""
 
     def __init__(
-        self, state: ClusterState, agenda: Agenda, record: Callable[[AnyRecord], None]
+        self, state: ClusterState, agenda: EventQueue, record: Callable[[AnyRecord], None]
     ) -> None:
         """``record`` is told what a scheduler sees, and folds it into ``state`` at once."""
         self._state = state
         self._agenda = agenda
         self._record = record
-        self._lives: dict[str, Life] = {}
+        self._lives: dict[str, SimulatedPod] = {}
         """The pods that are there, by key."""
-        self._by_uid: dict[str, Life] = {}
+        self._by_uid: dict[str, SimulatedPod] = {}
         """All pods that ever were, by the uid they were created with."""
         self._queued: dict[str, deque[PodCreated]] = {}
         """Pods that wait until their name is free."""
         self._open: dict[str, NodeSpan] = {}
         self._closed: list[NodeSpan] = []
 
-    def life(self, key: str, uid: str) -> Life | None:
+    def life(self, key: str, uid: str) -> SimulatedPod | None:
         """The pod that is there under that key and present uid."""
         life = self._lives.get(key)
         return life if life is not None and life.uid == uid else None
 
     # -- what happens by itself -----------------------------------------------------------------
 
-    def happen(self, event: Event) -> None:
+    def happen(self, event: TraceEvent) -> None:
         match event:
             case PodCreated():
                 self._create(event, event.at_ns)
@@ -124,7 +124,7 @@ class World:
         if key in self._lives:
             self._queued.setdefault(key, deque()).append(event)
             return
-        life = self._lives[key] = self._by_uid[event.pod.metadata.uid] = Life(event, at_ns)
+        life = self._lives[key] = self._by_uid[event.pod.metadata.uid] = SimulatedPod(event, at_ns)
         node = event.pod.spec.node_name
         if node:
             life.assign(node, at_ns)
@@ -135,14 +135,14 @@ class World:
         life = self._by_uid.get(event.uid)
         if life is not None:
             if life.end is None:
-                self._end(life, event.at_ns, End.DELETED)
+                self._end(life, event.at_ns, EndReason.DELETED)
             return
         queued = self._queued.get(event.key, deque())
         for created in [c for c in queued if c.pod.metadata.uid == event.uid]:
             # It never got its name; what it waited for is told all the same.
             queued.remove(created)
-            life = self._by_uid[event.uid] = Life(created, created.at_ns)
-            life.finish(event.at_ns, End.DELETED)
+            life = self._by_uid[event.uid] = SimulatedPod(created, created.at_ns)
+            life.finish(event.at_ns, EndReason.DELETED)
 
     def _change_pod(self, pod: Pod) -> None:
         life = self._by_uid.get(pod.metadata.uid)
@@ -173,7 +173,7 @@ class World:
         if kind is Node:
             self._close_span(event.key, event.at_ns)
             for life in self._bound_on(event.key):
-                self._return_or_end(life, event.at_ns, End.NODE_GONE)
+                self._return_or_end(life, event.at_ns, EndReason.NODE_GONE)
 
     def _drain(self, event: NodeDrained) -> None:
         span = self._open.get(event.node)
@@ -184,11 +184,11 @@ class World:
         for life in self._bound_on(event.node):
             owner = life.pod.metadata.controller
             if owner is None or owner.kind != "DaemonSet":
-                self._evict(life, event.at_ns, End.DRAINED, "")
+                self._evict(life, event.at_ns, EndReason.DRAINED, "")
 
-    def _bound_on(self, node: str) -> list[Life]:
+    def _bound_on(self, node: str) -> list[SimulatedPod]:
         return [
-            life for life in self._lives.values() if life.bound and life.stints[-1].node == node
+            life for life in self._lives.values() if life.bound and life.placements[-1].node == node
         ]
 
     # -- what follows from decisions --------------------------------------------------------------
@@ -200,7 +200,7 @@ class World:
             return
         life = self._lives[key]
         if node not in self._open:
-            life.leave(at_ns, End.BIND_FAILED)
+            life.leave(at_ns, EndReason.BIND_FAILED)
             life.message = f"node {node} is gone since the pod was assigned"
             self._record(BindFailed(key, uid, node, Code.ERROR, "", life.message))
             return
@@ -215,7 +215,7 @@ class World:
         self._record(VictimEvicted(key, uid))
         life = self.life(key, uid)
         if life is not None:
-            self._evict(life, at_ns, End.PREEMPTED, by)
+            self._evict(life, at_ns, EndReason.PREEMPTED, by)
 
     def write_group(self, decision: PodGroupDecided, at_ns: int) -> None:
         """A PodGroup gets the status that was decided for it."""
@@ -227,17 +227,17 @@ class World:
         if isinstance(group, PodGroup | CustomPodGroup):
             self._show(cast("AnyObject", with_status(group, decision)))
 
-    def _bound(self, life: Life, at_ns: int) -> None:
+    def _bound(self, life: SimulatedPod, at_ns: int) -> None:
         life.bind(at_ns)
         if life.run_left_ns is not None:
             due_ns = at_ns + max(0, life.run_left_ns)
             self._agenda.enter(due_ns, partial(self._finished, life, life.uid))
 
-    def _finished(self, life: Life, uid: str, at_ns: int) -> None:
+    def _finished(self, life: SimulatedPod, uid: str, at_ns: int) -> None:
         if life.end is None and life.uid == uid:
-            self._end(life, at_ns, End.FINISHED)
+            self._end(life, at_ns, EndReason.FINISHED)
 
-    def _evict(self, life: Life, at_ns: int, why: End, by: str) -> None:
+    def _evict(self, life: SimulatedPod, at_ns: int, why: EndReason, by: str) -> None:
         if life.evicted_ns is not None:
             return
         grace_ns = life.grace_ns
@@ -248,11 +248,11 @@ class World:
         else:
             self._evicted(life, life.uid, at_ns)
 
-    def _evicted(self, life: Life, uid: str, at_ns: int) -> None:
+    def _evicted(self, life: SimulatedPod, uid: str, at_ns: int) -> None:
         if life.end is None and life.uid == uid:
             self._return_or_end(life, at_ns, life.evicted_for)
 
-    def _return_or_end(self, life: Life, at_ns: int, why: End) -> None:
+    def _return_or_end(self, life: SimulatedPod, at_ns: int, why: EndReason) -> None:
         if not life.created.returns:
             self._end(life, at_ns, why)
             return
@@ -261,12 +261,12 @@ class World:
         life.come_back(at_ns)
         self._show(life.pod)
 
-    def _end(self, life: Life, at_ns: int, why: End) -> None:
+    def _end(self, life: SimulatedPod, at_ns: int, why: EndReason) -> None:
         life.leave(at_ns, why)
         life.finish(at_ns, why)
         key = life.key
         del self._lives[key]
-        if why is End.FINISHED:
+        if why is EndReason.FINISHED:
             status = msgspec.structs.replace(life.pod.status, phase=SUCCEEDED)
             self._show(msgspec.structs.replace(life.pod, status=status))
         else:
@@ -288,7 +288,7 @@ class World:
     def pods(self) -> tuple[PodRun, ...]:
         """Every pod that was created, in that order."""
         lives = [*self._by_uid.values()]
-        lives += [Life(c, c.at_ns) for queued in self._queued.values() for c in queued]
+        lives += [SimulatedPod(c, c.at_ns) for queued in self._queued.values() for c in queued]
         runs = [life.as_run() for life in lives]
         return tuple(sorted(runs, key=lambda run: run.created_ns))
 
