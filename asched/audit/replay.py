@@ -13,9 +13,9 @@ from typing import Final
 
 import msgspec
 
-from asched.audit.travel import fold_before
+from asched.audit.lookup import fold_before
 from asched.config.registry import PluginRegistry
-from asched.core.deciders import AllDeciders
+from asched.core.scheduler import SchedulerCore
 from asched.cycle.shadow import ShadowDecider
 from asched.framework.runtime.profile import PluginOrigin, ProfileError
 from asched.journal.store import JournalStore
@@ -31,7 +31,7 @@ from asched.state.records import (
     Rejected,
     ShadowCompared,
 )
-from asched.state.session_records import EvictionDecided, PodGroupDecided
+from asched.state.session_records import EvictionDecided, PodGroupStatusDecided
 
 PROGRESS_EVERY: Final = 500
 """Records between two reports of progress."""
@@ -77,8 +77,7 @@ class ReplayVerifier:
     def __init__(self, fold: Fold, *, from_the_start: bool) -> None:
         """``fold`` has folded what came before; ``from_the_start`` says that this is nothing."""
         self.decisions = 0
-        self._fold = fold
-        self._decider = AllDeciders(fold.state)
+        self._core = SchedulerCore(fold)
         self._answering = ShadowDecider(fold.state)
         self._expected: deque[Decision] = deque()
         # What plugins say of held pods during an attempt follows it as decisions of their own, and
@@ -91,7 +90,7 @@ class ReplayVerifier:
         try:
             divergence = self._judged(seq, record)
             if divergence is None:
-                self._fold.apply(record)
+                self._core.replay(record)
         except FoldError as error:
             return Divergence(seq, f"it contradicts the state: {error}", _stored(record))
         return divergence
@@ -116,7 +115,7 @@ class ReplayVerifier:
             return None
         self._may_belong_before = False
         if not self._expected:
-            self._expected.extend(self._decider.next())
+            self._expected.extend(self._core.propose())
         if not self._expected:
             return Divergence(seq, "there is nothing to decide", _stored(record))
         decided = self._expected.popleft()
@@ -127,7 +126,7 @@ class ReplayVerifier:
 
     def _compared(self, seq: int, recorded: ShadowCompared) -> Divergence | None:
         """A decision of shadow mode: what we would have decided, beside what another did."""
-        entry = self._fold.state.entry(recorded.key, recorded.uid)
+        entry = self._core.state.entry(recorded.key, recorded.uid)
         if entry is None:
             return Divergence(seq, "there is no such pod to decide for", _stored(recorded))
         self.decisions += 1
@@ -142,7 +141,7 @@ class ReplayVerifier:
 def _follows_another(record: AnyRecord) -> bool:
     """Whether the decision may have been made together with the one before it."""
     match record:
-        case PermitAllowed() | PermitRejected() | EvictionDecided() | PodGroupDecided():
+        case PermitAllowed() | PermitRejected() | EvictionDecided() | PodGroupStatusDecided():
             return True
         case Assigned() | Rejected():
             return record.session > 0

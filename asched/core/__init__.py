@@ -1,0 +1,1 @@
+"""The sans-I/O scheduler core: changes and outcomes in, records out."""

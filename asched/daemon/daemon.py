@@ -16,11 +16,12 @@ from asched.batch.registry import SessionRegistry
 from asched.config.file import Configuration
 from asched.config.registry import PluginRegistry
 from asched.config.settings import PluginLimits
-from asched.daemon.effects.dispatcher import Effects
+from asched.core.inputs import ChangeSink
+from asched.daemon.effects.dispatcher import EffectDispatcher
 from asched.daemon.effects.extenders import ExtenderPool
 from asched.daemon.engine.checkpoints import Checkpoints
 from asched.daemon.engine.commits import Commits
-from asched.daemon.engine.engine import Engine, EngineLimits
+from asched.daemon.engine.engine import Engine, EngineLimits, EngineOptions
 from asched.daemon.engine.inbox import Inbox
 from asched.daemon.engine.runtime import Runtime
 from asched.daemon.ha.follower import BufferedWatch, Start
@@ -50,7 +51,6 @@ from asched.journal.errors import (
     JournalIOError,
 )
 from asched.journal.store import JournalStore
-from asched.kube.changes import ChangeSink
 from asched.kube.client import NO_RETRY, ApiClient
 from asched.kube.errors import ApiError, NoResponseError
 from asched.kube.events import EventRecorder, EventRecorderSettings
@@ -62,9 +62,7 @@ from asched.state.fold import Fold
 from asched.state.records import (
     EngineStarted,
     LeadershipGained,
-    Lottery,
 )
-from asched.state.rules import LATEST_RULES
 from asched.state.session_records import SessionsLoaded
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
@@ -115,7 +113,7 @@ class Daemon(NamedTuple):
 
     def hangs(self) -> bool:
         """Whether only a restart may help."""
-        return self.engine.hangs(SLOW_TURN_S)
+        return self.engine.is_stuck(SLOW_TURN_S)
 
 
 @asynccontextmanager
@@ -330,13 +328,15 @@ def _assemble(parts: _Parts, start: Start, extenders: Sequence[HttpExtender]) ->
         inbox,
         parts.machine.clock,
         parts.metrics,
-        awaited=frozenset(resources),
-        limits=EngineLimits(slice_s=settings.engine.turn_time_slice.total_seconds()),
-        committed=parts.checkpoints.committed,
-        sessions=TimedRegistry(registry, parts.metrics.sessions),
-        observer=stopwatch,
-        standby=parts.standby,
-        permitted=_always if leadership is None else leadership.leads,
+        EngineOptions(
+            awaited=frozenset(resources),
+            limits=EngineLimits(slice_s=settings.engine.turn_time_slice.total_seconds()),
+            committed=parts.checkpoints.committed,
+            sessions=TimedRegistry(registry, parts.metrics.sessions),
+            stopwatch=stopwatch,
+            standby=parts.standby,
+            may_decide=_always if leadership is None else leadership.leads,
+        ),
     )
     files = SessionFiles(
         settings.batch, configuration.sessions, registry, client.clock, inbox.put_outcome
@@ -349,7 +349,7 @@ def _assemble(parts: _Parts, start: Start, extenders: Sequence[HttpExtender]) ->
     )
     parts.metrics.watch(fold.state, lambda: watch.reflectors)
     parts.metrics.watch_work(
-        lambda: Backlog(len(inbox), inbox.oldest_age_s), lambda: effects.under_way, events
+        lambda: Backlog(len(inbox), inbox.oldest_age_s), lambda: effects.in_flight, events
     )
     running = Running(
         engine, effects, inbox, parts.extenders, files, watch, fold.state, parts.registry.load
@@ -365,10 +365,10 @@ def _effects(
     events: EventRecorder | None,
     extenders: Sequence[HttpExtender],
     stopwatch: CycleStopwatch,
-) -> Effects:
+) -> EffectDispatcher:
     client, leadership, metrics = parts.client, parts.leadership, parts.metrics
     writing = client.permitted(leadership) if leadership is not None else client
-    return Effects(
+    return EffectDispatcher(
         state,
         writing,
         events,
@@ -425,7 +425,7 @@ def _record_start(configuration: Configuration, daemon: Daemon, epoch: int | Non
     # A journal that never knew sessions need not hear that there are none.
     loaded = (SessionsLoaded(sessions),) if sessions or daemon.cluster.sessions else ()
     daemon.engine.record_start(
-        EngineStarted(__version__, settings.seed, Lottery.SAMPLE, rules=LATEST_RULES),
+        EngineStarted(__version__, settings.seed),
         *(() if epoch is None else (LeadershipGained(epoch),)),
         profiles_record(configuration),
         *loaded,

@@ -29,7 +29,7 @@ from asched.state.records import (
     AttemptFailed,
     Decision,
     EngineStarted,
-    ExtenderAsked,
+    ExtenderCallRequested,
     PermitAllowed,
     PermitRejected,
     ProfilesLoaded,
@@ -38,8 +38,8 @@ from asched.state.records import (
 )
 from asched.state.session_records import (
     EvictionDecided,
-    PodGroupDecided,
-    SessionHeld,
+    PodGroupStatusDecided,
+    SessionExecuted,
     SessionsLoaded,
 )
 
@@ -256,11 +256,11 @@ class Simulation:
                     self._world.preempt, decision.key, decision.uid, decision.preemptor.key
                 )
                 self._agenda.enter(decided_ns + self._scheduler.pace.evict_ns, evict)
-            case PodGroupDecided():
+            case PodGroupStatusDecided():
                 self._agenda.enter(decided_ns, partial(self._world.write_group, decision))
-            case SessionHeld():
+            case SessionExecuted():
                 pass  # what came of it are decisions of their own
-            case ExtenderAsked():
+            case ExtenderCallRequested():
                 raise AssertionError("an extender was asked, and none was configured")
 
     def _life_of(self, decision: _PodDecision) -> SimulatedPod:
@@ -283,7 +283,7 @@ class Simulation:
         life.rejections += 1
         life.message = decision.message
         nominated = life.nominated if decision.nominated_node is None else decision.nominated_node
-        if decision.victims or decision.displaced or nominated != life.nominated:
+        if decision.victims or decision.cleared_nominations or nominated != life.nominated:
             self._tried.clear()
         life.nominated = nominated
         self._tried.add(life.key)

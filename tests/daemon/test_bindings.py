@@ -14,8 +14,9 @@ import pytest
 
 from asched.config.kube_scheduler import Extender
 from asched.config.settings import PluginLimits
-from asched.daemon.effects.dispatcher import Effects
-from asched.daemon.engine.inbox import Inbox, Outcome, Reconfiguration
+from asched.daemon.effects.dispatcher import EffectDispatcher
+from asched.core.inputs import Outcome
+from asched.daemon.engine.inbox import Inbox, Reconfiguration
 from asched.daemon.plugin_host.evaluator import ExternalPlugins
 from asched.daemon.telemetry.metrics import Metrics
 from asched.framework.binding import BindingClient
@@ -30,7 +31,7 @@ from asched.kube.http1 import HttpAnswer
 from asched.kube.timing import Backoff, RetryPolicy
 from asched.kube.transport import ApiRequest, OpenAnswer, one_by_one
 from asched.plugins.node_resources.fit import NodeResourcesFit
-from asched.state.records import Bound, ObjectGone, ProfilesLoaded
+from asched.state.records import Bound, ObjectDeleted, ProfilesLoaded
 from tests.cycle.scheduling import Scheduling
 from tests.extenders.service import serving
 from tests.kube.harness import ManualClock
@@ -62,12 +63,12 @@ class First(PostBindPlugin):
     may_end: ClassVar[anyio.Event]
 
     async def post_bind(self, client: BindingClient, pod: PodInfo, node_name: str) -> None:
-        self.left_s.append(client.context.left_s)
+        self.left_s.append(client.context.remaining_s)
         try:
             await self.may_end.wait()
             First.told.append(f"{self.name} of {pod.name}")
         finally:
-            self.left_s.append(client.context.left_s)
+            self.left_s.append(client.context.remaining_s)
 
 
 class Second(First):
@@ -123,7 +124,7 @@ class Gate:
 class Office:
     """Decisions, and who carries them out."""
 
-    def __init__(self, scheduling: Scheduling, effects: Effects, gate: Gate, inbox: Inbox) -> None:
+    def __init__(self, scheduling: Scheduling, effects: EffectDispatcher, gate: Gate, inbox: Inbox) -> None:
         self.scheduling = scheduling
         self.effects = effects
         self.gate = gate
@@ -132,7 +133,7 @@ class Office:
     def decide(self) -> None:
         """Decide about all pods; what was decided is durable."""
         for decision in self.scheduling.decide():
-            self.effects.release(decision)
+            self.effects.dispatch(decision)
 
     def outcomes(self) -> list[Outcome | Reconfiguration]:
         """What came of it."""
@@ -168,7 +169,7 @@ async def office(
             scheduling.apply(ProfilesLoaded((profile,), extenders=(spec,)))
         scheduling.see(a_node("n"))
         tasks = await stack.enter_async_context(anyio.create_task_group())
-        effects = Effects(
+        effects = EffectDispatcher(
             scheduling.state, client, None, tasks, inbox,
             lambda: Backoff(RetryPolicy(), random), Metrics(), asked, extenders,
         )  # fmt: skip
@@ -181,7 +182,7 @@ async def office(
 async def settled(o: Office) -> None:
     """All effects have ended."""
     with anyio.fail_after(60):
-        while o.effects.under_way:
+        while o.effects.in_flight:
             await anyio.lowlevel.checkpoint()
 
 
@@ -192,7 +193,7 @@ async def test_a_plugin_is_not_asked_for_what_is_released_after_the_stop() -> No
         o.effects.stop()
         o.decide()
         await anyio.wait_all_tasks_blocked()
-        assert o.effects.under_way == 0
+        assert o.effects.in_flight == 0
         assert Slow.asked == []
         assert o.outcomes() == []
 
@@ -239,21 +240,21 @@ async def test_a_plugin_is_not_asked_for_a_pod_that_went_while_its_binding_waite
         o.scheduling.pass_time(60)
         o.decide()  # waits in the pod's lane, until its condition is written
         assert o.scheduling.state.pods["default/p"].node == "n"
-        o.scheduling.apply(ObjectGone("Pod", "default/p", "pod-p"))
+        o.scheduling.apply(ObjectDeleted("Pod", "default/p", "pod-p"))
         o.effects.forget("default/p", "pod-p")
         o.gate.open_now.set()
         await anyio.wait_all_tasks_blocked()
-        assert o.effects.under_way == 0
+        assert o.effects.in_flight == 0
         assert Slow.asked == []
         assert o.outcomes() == []
 
 
-ENDINGS = pytest.mark.parametrize("end", [Effects.stop, Effects.depose])
+ENDINGS = pytest.mark.parametrize("end", [EffectDispatcher.stop, EffectDispatcher.depose])
 
 
 @ENDINGS
 async def test_all_that_want_to_hear_of_a_binding_are_told_though_the_end_came_first(
-    end: Callable[[Effects], None],
+    end: Callable[[EffectDispatcher], None],
 ) -> None:
     async with office(First, Second) as o:
         o.gate.shut()
@@ -274,7 +275,7 @@ async def test_all_that_want_to_hear_of_a_binding_are_told_though_the_end_came_f
 
 @ENDINGS
 async def test_who_hears_of_a_binding_when_the_end_comes_has_a_little_time_left(
-    end: Callable[[Effects], None],
+    end: Callable[[EffectDispatcher], None],
 ) -> None:
     async with office(First, Second) as o:
         o.scheduling.see(a_pod("p"))
@@ -320,7 +321,7 @@ async def test_a_pod_that_waits_for_a_plugin_and_an_extender_counts_once() -> No
         o.scheduling.see(a_pod("p"))
         o.decide()
         await anyio.wait_all_tasks_blocked()
-        assert (Slow.asked, o.effects.under_way, o.effects.load) == (["p"], 1, 0)
+        assert (Slow.asked, o.effects.in_flight, o.effects.load) == (["p"], 1, 0)
         Slow.may_end.set()
         await settled(o)
         assert loads == [0]
@@ -335,7 +336,7 @@ async def test_a_pod_that_waits_for_a_plugin_is_no_load_meanwhile() -> None:
         o.decide()
         assert o.effects.load == 1
         await anyio.wait_all_tasks_blocked()
-        assert (o.effects.under_way, o.effects.load) == (1, 0)
+        assert (o.effects.in_flight, o.effects.load) == (1, 0)
         Slow.may_end.set()
         await anyio.wait_all_tasks_blocked()
         assert o.effects.load == 1  # the API server's answer is awaited

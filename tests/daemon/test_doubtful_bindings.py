@@ -18,8 +18,9 @@ from asched.config.kube_scheduler import Extender
 from asched.config.settings import PluginLimits
 from asched.daemon.effects.binder import LATEST_ARRIVAL_S, BindReconciler
 from asched.daemon.effects.binding_cycle import binding_cycle
-from asched.daemon.effects.dispatcher import Effects
-from asched.daemon.engine.inbox import Inbox, Outcome, Reconfiguration
+from asched.daemon.effects.dispatcher import EffectDispatcher
+from asched.core.inputs import Outcome
+from asched.daemon.engine.inbox import Inbox, Reconfiguration
 from asched.daemon.plugin_host.evaluator import ExternalPlugins
 from asched.daemon.telemetry.metrics import Metrics
 from asched.framework.binding import BindingClient
@@ -38,7 +39,7 @@ from asched.kube.extenders import ExtenderError, HttpExtender
 from asched.kube.timing import Backoff, RetryPolicy
 from asched.model.pod import Pod
 from asched.plugins.default_binder import DefaultBinder
-from asched.state.records import BindFailed, Bound, ObjectGone, ProfilesLoaded
+from asched.state.records import BindFailed, Bound, ObjectDeleted, ProfilesLoaded
 from tests.cycle.plugins import RoomForAll
 from tests.cycle.scheduling import Scheduling
 from tests.daemon.scripted_api import POD, Answer, NodeThatStays, pod_on, silence, status
@@ -310,7 +311,7 @@ async def test_an_extender_that_takes_too_long_or_is_cut_off_has_not() -> None:
 class Start:
     """A process that finds a decision in the journal, of a pod that may have been bound since."""
 
-    def __init__(self, scheduling: Scheduling, effects: Effects, inbox: Inbox) -> None:
+    def __init__(self, scheduling: Scheduling, effects: EffectDispatcher, inbox: Inbox) -> None:
         self.scheduling = scheduling
         self.effects = effects
         self._inbox = inbox
@@ -318,7 +319,7 @@ class Start:
     async def outcomes(self) -> list[Outcome | Reconfiguration]:
         """What comes of it in the end."""
         with anyio.fail_after(60):
-            while self.effects.under_way:
+            while self.effects.in_flight:
                 await anyio.lowlevel.checkpoint()
         found = []
         while (outcome := self._inbox.next_outcome()) is not None:
@@ -334,7 +335,7 @@ async def started(network: NodeThatStays, *more: type[Plugin]) -> AsyncIterator[
     scheduling.decide()
     asked = ExternalPlugins(scheduling.state, loader(*plugins), PluginLimits())
     async with anyio.create_task_group() as tasks:
-        effects = Effects(
+        effects = EffectDispatcher(
             scheduling.state, network.client(), None, tasks, inbox,
             lambda: Backoff(RetryPolicy(), random), Metrics(), asked,
         )  # fmt: skip
@@ -367,7 +368,7 @@ async def test_without_its_profile_a_pod_is_given_up_at_last() -> None:
 async def test_what_a_crashed_leader_sent_may_arrive_when_it_leads_again() -> None:
     network = NodeThatStays(UNBOUND, UNBOUND, pod_on("n"))
     async with started(network) as start:
-        start.effects.disown()
+        start.effects.abandon_previous_term()
         assert await start.outcomes() == [Bound("default/p", "pod-p", "n")]
     assert network.asked == ["GET"] * 3
 
@@ -375,7 +376,7 @@ async def test_what_a_crashed_leader_sent_may_arrive_when_it_leads_again() -> No
 async def test_an_earlier_term_is_given_up_at_last() -> None:
     network = NodeThatStays(reads=UNBOUND)
     async with started(network) as start:
-        start.effects.disown()
+        start.effects.abandon_previous_term()
         (outcome,) = await start.outcomes()
     assert isinstance(outcome, BindFailed)
     assert "earlier term" in outcome.message
@@ -387,8 +388,8 @@ async def test_what_permit_held_in_an_earlier_term_was_never_sent() -> None:
     network = NodeThatStays()
     async with started(network, Holding) as start:
         assert "default/p" in start.scheduling.state.waiting
-        start.effects.disown()
-        assert start.effects.under_way == 0
+        start.effects.abandon_previous_term()
+        assert start.effects.in_flight == 0
         (outcome,) = await start.outcomes()
     assert isinstance(outcome, BindFailed)
     assert "earlier term" in outcome.message
@@ -406,15 +407,15 @@ async def test_what_was_given_up_before_its_turn_came_is_not_bound() -> None:
     assert network.asked == []
 
 
-@pytest.mark.parametrize("take_up", [Effects.resume, Effects.disown])
-async def test_who_merely_keeps_its_place_is_no_load(take_up: Callable[[Effects], None]) -> None:
+@pytest.mark.parametrize("take_up", [EffectDispatcher.resume, EffectDispatcher.abandon_previous_term])
+async def test_who_merely_keeps_its_place_is_no_load(take_up: Callable[[EffectDispatcher], None]) -> None:
     network = NodeThatStays(reads=UNBOUND)
     network.clock.horizon_s = 10.0
     async with started(network) as start:
-        start.scheduling.apply(ObjectGone("Node", "n", "node-n"))
+        start.scheduling.apply(ObjectDeleted("Node", "n", "node-n"))
         take_up(start.effects)
         await network.clock.horizon_reached.wait()
-        assert (start.effects.under_way, start.effects.load) == (1, 0)
+        assert (start.effects.in_flight, start.effects.load) == (1, 0)
         start.effects.stop()
         assert await start.outcomes() == []
         assert start.effects.load == 0

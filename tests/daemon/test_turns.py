@@ -13,10 +13,10 @@ from asched.audit.replay import replay
 from asched.config.registry import PluginRegistry
 from asched.config.settings import PluginLimits
 from asched.core.inputs import Listed, Upserted
-from asched.daemon.effects.dispatcher import Effects
+from asched.daemon.effects.dispatcher import EffectDispatcher
 from asched.daemon.engine.clock import EngineClock
 from asched.daemon.engine.commits import Commits
-from asched.daemon.engine.engine import Engine, EngineLimits
+from asched.daemon.engine.engine import Engine, EngineLimits, EngineOptions
 from asched.daemon.engine.inbox import Inbox, Reconfiguration
 from asched.daemon.plugin_host.evaluator import ExternalPlugins
 from asched.daemon.telemetry.metrics import Metrics
@@ -74,7 +74,7 @@ class Scene:
     """An engine, what feeds it, and its journal."""
 
     def __init__(
-        self, engine: Engine, effects: Effects, inbox: Inbox, gate: Gate, journal: MemoryStore,
+        self, engine: Engine, effects: EffectDispatcher, inbox: Inbox, gate: Gate, journal: MemoryStore,
         plugins: tuple[type[Plugin], ...], state: ClusterState,
     ) -> None:  # fmt: skip
         self.engine = engine
@@ -126,14 +126,17 @@ async def scene(
     )  # fmt: skip
     await journal.claim("it", claimed_at_ns=engine_clock.time_ns())
     async with anyio.create_task_group() as tasks:
-        effects = Effects(
+        effects = EffectDispatcher(
             state, client, None, tasks, inbox, lambda: Backoff(RetryPolicy(), random), metrics,
             ExternalPlugins(state, load, PluginLimits()),
         )  # fmt: skip
         engine = Engine(
             Fold(state, load), Commits(journal, engine_clock, metrics, next_seq=1), effects, inbox,
-            engine_clock, metrics, awaited=frozenset(), limits=limits, standby=standby,
-            permitted=permitted,
+            engine_clock, metrics,
+            EngineOptions(
+                awaited=frozenset(), limits=limits or EngineLimits(), standby=standby,
+                may_decide=permitted,
+            ),
         )  # fmt: skip
         started = EngineStarted("test", seed=1)
         engine.record_start(started, ProfilesLoaded((profile_of(*plugins),)))
@@ -265,7 +268,7 @@ async def test_so_is_what_follows_while_too_many_effects_are_under_way() -> None
         await s.turn(a_node("n0"), a_pod("held"))
         await s.turn(a_pod("p"))
         await anyio.wait_all_tasks_blocked()
-        assert (s.effects.under_way, s.effects.load) == (1, 0)
+        assert (s.effects.in_flight, s.effects.load) == (1, 0)
         await s.turn()
         s.gate.shut()
         Slow.may_end.set()
@@ -275,7 +278,7 @@ async def test_so_is_what_follows_while_too_many_effects_are_under_way() -> None
         assert "default/held" in s.state.waiting
         s.gate.open_now.set()
         with anyio.fail_after(PATIENCE_S):
-            while s.effects.under_way:
+            while s.effects.in_flight:
                 await anyio.lowlevel.checkpoint()
         await s.turn()
         assert await rejected_on_time(s)

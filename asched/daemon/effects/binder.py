@@ -11,10 +11,9 @@ from functools import partial
 import structlog
 
 from asched.daemon.engine.runtime import StoppableSleep
-from asched.framework.binding import Unavailable
+from asched.framework.binding import ClaimRef, Unavailable
 from asched.framework.pod_info import PodInfo
 from asched.framework.status import SUCCESS, Status
-from asched.framework.volume_assumptions import ClaimRef
 from asched.kube.errors import ApiError, NoResponseError
 from asched.kube.extenders import ExtenderError, HttpExtender
 from asched.kube.timing import Backoff, Clock

@@ -12,7 +12,7 @@ from asched.daemon.plugin_host.binding_calls import BindingPluginCalls
 from asched.framework.binding import BindingClient
 from asched.framework.interface import BindPlugin, PostBindPlugin, PreBindPlugin
 from asched.framework.pod_info import PodInfo
-from asched.framework.runtime.observation import FAILURES, printable, reason_of
+from asched.framework.runtime.observation import CURRENT_CALL, FAILURES, to_printable, failure_reason
 from asched.framework.runtime.profile import Profile
 from asched.framework.status import SUCCESS, Status
 from asched.kube.extenders import HttpExtender
@@ -109,7 +109,7 @@ class _Cycle:
             async def ask(client: BindingClient, plugin: PreBindPlugin = plugin) -> object:
                 return await plugin.pre_bind(client, pod, node_name)
 
-            status = await self._work.ask(plugin, "PreBind", self._binder, ask)
+            status = await self._work.call(plugin, "PreBind", self._binder, ask)
             if not status.is_success:
                 return status
         return SUCCESS
@@ -118,7 +118,7 @@ class _Cycle:
         """How an extender's binding ended (``extendersBinding`` of kube-scheduler); None where the
         Bind plugins are to do it."""
         pod = self._pod
-        if extenders and self._work.left_open:  # as a plugin that may take long
+        if extenders and self._work.deferred:  # as a plugin that may take long
             raise AbandonedError
         for extender in extenders:
             status = await self._binder.bind_by(extender, pod, self._node_name)
@@ -136,8 +136,8 @@ class _Cycle:
             async def ask(client: BindingClient, plugin: BindPlugin = plugin) -> object:
                 return await plugin.bind(client, pod, node_name)
 
-            status = await self._work.ask(plugin, "Bind", self._binder, ask)
-            if self._work.cut_short:
+            status = await self._work.call(plugin, "Bind", self._binder, ask)
+            if self._work.cancelled:
                 # It may have bound the pod in a way of its own, and cannot say so any more.
                 self._binder.doubt()
                 return status
@@ -154,17 +154,20 @@ class _Cycle:
             return SUCCESS
 
         for plugin in self._profile.post_bind:
-            status = await self._work.ask(plugin, "PostBind", self._binder, partial(tell, plugin))
+            status = await self._work.call(plugin, "PostBind", self._binder, partial(tell, plugin))
             if not status.is_success:
                 log.warning("PostBind failed", pod=pod.key, error=status.message)
 
 
 def _has_something_to_do(plugin: PreBindPlugin, pod: PodInfo, node_name: str) -> bool:
+    outer, CURRENT_CALL.call = CURRENT_CALL.call, (plugin.name, "PreBindPreFlight")
     try:
         return plugin.pre_bind_pre_flight(pod, node_name)
     except BaseException as error:  # noqa: BLE001  third-party code, and it awaits nothing
-        FAILURES.note(plugin.name, "PreBindPreFlight", reason_of(error))
+        FAILURES.note(plugin.name, "PreBindPreFlight", failure_reason(error))
         log.warning(
-            "PreBindPreFlight raised", pod=pod.key, plugin=plugin.name, error=printable(error)
+            "PreBindPreFlight raised", pod=pod.key, plugin=plugin.name, error=to_printable(error)
         )
         return True  # then its PreBind says what is wrong
+    finally:
+        CURRENT_CALL.call = outer

@@ -12,7 +12,7 @@ from asched.daemon.effects.binder import BindReconciler
 from asched.daemon.effects.binding_cycle import binding_cycle, given_up, plain_binding
 from asched.daemon.effects.queue import EffectContext
 from asched.daemon.plugin_host.binding_calls import BindingPluginCalls
-from asched.daemon.plugin_host.binding_client import Ending
+from asched.daemon.plugin_host.binding_client import CancelReason
 from asched.daemon.telemetry.scheduler_metrics import AttemptResult, SchedulingMetrics
 from asched.daemon.telemetry.stopwatch import BindingStopwatch, CycleStopwatch
 from asched.framework.pod_info import PodInfo, QueuedPod
@@ -67,7 +67,7 @@ class Bindings:
         self._work: dict[str, BindingPluginCalls] = {}
         """What plugins do for bindings under way, by the pod's uid: lanes are by uid as well, so the
         binding of a pod that is gone may not have ended when that of its namesake begins."""
-        self._ended: Ending | None = None
+        self._ended: CancelReason | None = None
         """How it was ended: a binding may begin after that, for what was decided before."""
         self.left_in_doubt = False
         """Whether one was left by a stop though what it had sent may still arrive."""
@@ -86,15 +86,15 @@ class Bindings:
         """That pod is gone: what plugins do for it is cancelled."""
         work = self._work.get(uid)
         if work is not None:
-            work.end(Ending.POD_GONE)
+            work.cancel(CancelReason.POD_GONE)
 
-    def end(self, why: Ending) -> None:
+    def end(self, why: CancelReason) -> None:
         """What plugins do is cancelled, also for bindings that begin later; where leadership was lost,
         none begins any more."""
-        if self._ended is not Ending.LEADERSHIP_LOST:  # this process does not lead again
+        if self._ended is not CancelReason.LEADERSHIP_LOST:  # this process does not lead again
             self._ended = why
         for work in self._work.values():
-            work.end(why)
+            work.cancel(why)
 
     async def _run(
         self,
@@ -105,7 +105,7 @@ class Bindings:
         perhaps_begun_s: float | None,
     ) -> None:
         """``queued`` is what the queue knew of the pod; None for one that a session placed."""
-        if self._ended is Ending.LEADERSHIP_LOST:
+        if self._ended is CancelReason.LEADERSHIP_LOST:
             return
         entry = self._cluster.entry(info.key, info.uid)
         if entry is None or entry.phase is not PodPhase.ASSUMED or entry.node != node_name:
@@ -189,7 +189,7 @@ class Bindings:
         binders = self._binders(info)
         work = self._work[info.uid] = BindingPluginCalls(self._limits, waiting, watch)
         if self._ended is not None:
-            work.end(self._ended)
+            work.cancel(self._ended)
         waiting(len(binders))
         try:
             return await binding_cycle(profile, binder, info, node_name, binders, work)

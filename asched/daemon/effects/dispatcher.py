@@ -17,7 +17,7 @@ from asched.daemon.effects.queue import EffectContext, PerPodQueue
 from asched.daemon.effects.stale_terms import StaleTermCleanup
 from asched.daemon.engine.inbox import Inbox
 from asched.daemon.engine.runtime import StoppableSleep
-from asched.daemon.plugin_host.binding_client import Ending
+from asched.daemon.plugin_host.binding_client import CancelReason
 from asched.daemon.plugin_host.evaluator import ExternalPlugins
 from asched.daemon.telemetry.metrics import Metrics
 from asched.daemon.telemetry.stopwatch import CycleStopwatch
@@ -45,13 +45,13 @@ from asched.state.records import (
     BindFailed,
     Decision,
     EvictionFailed,
-    ExtenderAsked,
+    ExtenderCallRequested,
     PermitAllowed,
     PermitRejected,
     Rejected,
-    VictimEvicted,
+    EvictionSucceeded,
 )
-from asched.state.session_records import EvictionDecided, PodGroupDecided, SessionHeld
+from asched.state.session_records import EvictionDecided, PodGroupStatusDecided, SessionExecuted
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
@@ -71,7 +71,7 @@ class _Told(NamedTuple):
     written: bool = False
 
 
-class Effects:
+class EffectDispatcher:
     """Carries out decisions. Outcomes come back as records in the inbox."""
 
     def __init__(
@@ -115,31 +115,31 @@ class Effects:
         pod's lane carries. A later word on the condition replaces an earlier one, but not this."""
 
     @property
-    def under_way(self) -> int:
+    def in_flight(self) -> int:
         """Pods with effects that have not ended."""
         return len(self._lanes)
 
     @property
-    def left_in_doubt(self) -> bool:
+    def has_unresolved_bindings(self) -> bool:
         """Whether a binding was left by a stop that may still arrive."""
         return self._bindings.left_in_doubt
 
     @property
     def load(self) -> int:
-        """As :attr:`under_way`, without pods that an extender is to bind, or that wait for a plugin of
+        """As :attr:`in_flight`, without pods that an extender is to bind, or that wait for a plugin of
         the binding cycle: a slow one must not keep us from deciding for pods that it has no part in. Nor
         must bindings that merely keep their place until it is known whether they arrive.
         Never less than 0."""
         return len(self._lanes) - self._bindings.waiting_outside
 
-    def release(self, decision: Decision) -> None:
+    def dispatch(self, decision: Decision) -> None:
         """Begin the effects of a decision that was just folded and is in the journal."""
-        if isinstance(decision, SessionHeld):
+        if isinstance(decision, SessionExecuted):
             if decision.error:
                 log.error("a session came to nothing", scheduler=decision.scheduler_name,
                           number=decision.number, error=decision.error)  # fmt: skip
             return
-        if isinstance(decision, PodGroupDecided):
+        if isinstance(decision, PodGroupStatusDecided):
             self._sessions.group_decided(decision)
             return
         entry = self._cluster.entry(decision.key, decision.uid)
@@ -155,13 +155,13 @@ class Effects:
                 self._bindings.begin_if_due(entry)
             case Rejected():
                 self._tell(entry.info, decision.message, "Unschedulable", decision.nominated_node)
-                for displaced in decision.displaced:
+                for displaced in decision.cleared_nominations:
                     self._nominate(displaced.key, displaced.uid, "")
                 for victim in decision.victims:
                     self._evict(self._cluster.evictions[victim.uid])
             case EvictionDecided():
                 self._evict(self._cluster.evictions[decision.uid])
-            case ExtenderAsked():
+            case ExtenderCallRequested():
                 self._asking.ask(decision, entry.info)
             case AttemptFailed():
                 self._tell(entry.info, decision.message, "SchedulerError", None)
@@ -200,7 +200,7 @@ class Effects:
         if self._lanes:
             log.info("effects decided before the start", effects=len(self._lanes))
 
-    def disown(self) -> None:
+    def abandon_previous_term(self) -> None:
         """After the start of a standby: what an earlier term of ours decided and is not known to be
         done is not done any more, because whoever led since may have given the room away."""
         self._bindings.taken |= self._earlier_term.give_up()
@@ -214,16 +214,16 @@ class Effects:
         """Let what is under way end, but try nothing again. What plugins do is cancelled, and they are
         not asked for what is released later: the next start asks them again. Only DefaultBinder goes
         on, and PostBind is told, because no start does so again."""
-        self._end(Ending.STOPPING)
+        self._end(CancelReason.STOPPING)
         self._lanes.close()
 
     def depose(self) -> None:
         """Leadership was lost: what plugins do is cancelled at once, however long the last word takes,
         and no binding begins any more. Somebody else decides about those pods by now. Only what PostBind
         is told is true whoever leads."""
-        self._end(Ending.LEADERSHIP_LOST)
+        self._end(CancelReason.LEADERSHIP_LOST)
 
-    def _end(self, why: Ending) -> None:
+    def _end(self, why: CancelReason) -> None:
         self._pauses.end()
         self._bindings.end(why)
 
@@ -360,7 +360,7 @@ class Effects:
             if self._events is not None:
                 by = PodRef.of(preemptor.key, preemptor.uid)
                 self._events.preempted(ref, by, eviction.node)
-            self._report(VictimEvicted(victim.key, victim.uid))
+            self._report(EvictionSucceeded(victim.key, victim.uid))
             return
         log.warning("eviction failed", pod=victim.key, error=outcome.message)
         self._report(EvictionFailed(victim.key, victim.uid, outcome.message))

@@ -26,12 +26,12 @@ from asched.state.cluster import ClusterState
 from asched.state.inquiries import packed
 from asched.state.records import (
     ExtenderAnswer,
-    ExtenderAsked,
-    ExtenderFailed,
+    ExtenderCallRequested,
+    ExtenderCallFailed,
     ExtenderFiltered,
     ExtenderPrioritized,
-    ExtenderRefusal,
-    ExtenderReviewed,
+    ExtenderFailedNodes,
+    ExtenderPreemptionProcessed,
 )
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
@@ -69,7 +69,7 @@ class ExternalCalls:
         self._extenders = extenders
         self._failing.clear()
 
-    def ask(self, question: ExtenderAsked, pod: PodInfo) -> None:
+    def ask(self, question: ExtenderCallRequested, pod: PodInfo) -> None:
         """Put a question that was just folded and is in the journal, about the nodes as they now
         are. What is asked is settled on return; the answers come later."""
         if question.extenders[0] >= len(self._extenders):
@@ -99,7 +99,7 @@ class ExternalCalls:
         self,
         asked: Sequence[HttpExtender],
         index: int,
-        question: ExtenderAsked,
+        question: ExtenderCallRequested,
         pod: PodInfo,
         nodes: AskedNodes,
         victims: Sequence[VictimPods],
@@ -108,7 +108,7 @@ class ExternalCalls:
         try:
             answer = await self._answer(asked[index], index, question, pod, nodes, victims)
         except ExtenderError as error:
-            answer = ExtenderFailed(
+            answer = ExtenderCallFailed(
                 question.key, question.uid, question.attempt, index, question.verb, str(error)
             )
             trouble = str(error)
@@ -117,20 +117,20 @@ class ExternalCalls:
             self._report(answer)
 
     async def _run_plugin(
-        self, asked: Sequence[HttpExtender], index: int, question: ExtenderAsked, pod: PodInfo
+        self, asked: Sequence[HttpExtender], index: int, question: ExtenderCallRequested, pod: PodInfo
     ) -> None:
         answer = None
         if asked is self._extenders:
             answer = await self._plugins.answer(index, question, pod)
         if answer is not None and asked is self._extenders:
-            self._say(index, answer.message if isinstance(answer, ExtenderFailed) else "")
+            self._say(index, answer.message if isinstance(answer, ExtenderCallFailed) else "")
             self._report(answer)
 
     async def _answer(
         self,
         extender: HttpExtender,
         index: int,
-        question: ExtenderAsked,
+        question: ExtenderCallRequested,
         pod: PodInfo,
         nodes: AskedNodes,
         victims: Sequence[VictimPods],
@@ -141,7 +141,7 @@ class ExternalCalls:
                 filtered = await extender.filter(pod.pod, nodes)
                 passed = np.array([name in filtered.passed for name in nodes.names], np.bool_)
                 refused = _refusals(nodes.names, filtered)
-                return ExtenderFiltered(*about, passed=packed(passed), refused=refused)
+                return ExtenderFiltered(*about, passed=packed(passed), failed_nodes=refused)
             case ExtenderVerb.PRIORITIZE:
                 scores = await extender.prioritize(pod.pod, nodes)
                 in_order = tuple(scores.get(name, 0) for name in nodes.names)
@@ -149,7 +149,7 @@ class ExternalCalls:
             case ExtenderVerb.PREEMPT:
                 left = await extender.preempt(pod.pod, victims)
                 resolved = tuple(self._resolved(extender, candidate) for candidate in left)
-                return ExtenderReviewed(*about, candidates=resolved)
+                return ExtenderPreemptionProcessed(*about, candidates=resolved)
 
     def _resolved(
         self, extender: HttpExtender, candidate: PreemptionCandidate
@@ -191,7 +191,7 @@ class ExternalCalls:
             log.info("the extender answers again", extender=name)
 
 
-def _refusals(names: Sequence[str], answer: FilterAnswer) -> tuple[ExtenderRefusal, ...]:
+def _refusals(names: Sequence[str], answer: FilterAnswer) -> tuple[ExtenderFailedNodes, ...]:
     """The refused nodes by what is said of them. What passed is not refused, whatever is said."""
     places: dict[ExtenderRejection, list[int]] = {}
     for place, name in enumerate(names):
@@ -202,5 +202,5 @@ def _refusals(names: Sequence[str], answer: FilterAnswer) -> tuple[ExtenderRefus
     for refusal, where in places.items():
         mask = np.zeros(len(names), np.bool_)
         mask[where] = True
-        found.append(ExtenderRefusal(refusal.message, packed(mask), refusal.unresolvable))
+        found.append(ExtenderFailedNodes(refusal.message, packed(mask), refusal.unresolvable))
     return tuple(found)

@@ -20,7 +20,7 @@ from asched.kube.group_writer import (
 )
 from asched.kube.writers import OutcomeUnknown, PatchOutcome, WriteRejected
 from asched.model.pod import Pod
-from asched.state.session_records import PodGroupDecided, PodGroupWriteFailed, PodGroupWritten
+from asched.state.session_records import PodGroupStatusDecided, PodGroupStatusWriteFailed, PodGroupStatusWritten
 
 EVICT = "Evict"
 UNSCHEDULABLE = "Unschedulable"
@@ -43,7 +43,7 @@ class SessionEffects:
         self._clock = context.clock
         self._backoff = context.backoff
 
-    def group_decided(self, decision: PodGroupDecided) -> None:
+    def group_decided(self, decision: PodGroupStatusDecided) -> None:
         """A PodGroup gets a status."""
         if decision.event and self._events is not None:
             ref = GroupRef.of(decision.kind, decision.group, decision.uid)
@@ -69,11 +69,11 @@ class SessionEffects:
 
     # -- statuses -----------------------------------------------------------------------------
 
-    def _write(self, decision: PodGroupDecided) -> None:
+    def _write(self, decision: PodGroupStatusDecided) -> None:
         status = _status(decision, self._clock.utc())
         self._lanes.submit(decision.uid, "status", partial(self._run_write, decision, status))
 
-    async def _run_write(self, decision: PodGroupDecided, status: GroupStatus) -> None:
+    async def _run_write(self, decision: PodGroupStatusDecided, status: GroupStatus) -> None:
         """Until it is known how it ended, a newer decision takes its place, or the daemon stops."""
         group = GroupRef.of(decision.kind, decision.group, decision.uid)
         backoff = self._backoff()
@@ -85,17 +85,17 @@ class SessionEffects:
             if not await self._pauses.pause(backoff.next_s()):
                 return
 
-    def _is_wanted(self, decision: PodGroupDecided) -> bool:
+    def _is_wanted(self, decision: PodGroupStatusDecided) -> bool:
         write = self._cluster.sessions.writes.get((decision.kind, decision.group))
         return write is not None and write.decision is decision
 
-    def _ended(self, decision: PodGroupDecided, outcome: PatchOutcome) -> None:
+    def _ended(self, decision: PodGroupStatusDecided, outcome: PatchOutcome) -> None:
         kind, group, uid = decision.kind, decision.group, decision.uid
         if isinstance(outcome, WriteRejected | OutcomeUnknown):
             log.warning("status of a PodGroup not written", group=group, error=outcome.message)
-            self._report(PodGroupWriteFailed(kind, group, uid, outcome.message))
+            self._report(PodGroupStatusWriteFailed(kind, group, uid, outcome.message))
         else:
-            self._report(PodGroupWritten(kind, group, uid))
+            self._report(PodGroupStatusWritten(kind, group, uid))
 
 
 def _worth_another_try(outcome: PatchOutcome) -> bool:
@@ -105,7 +105,7 @@ def _worth_another_try(outcome: PatchOutcome) -> bool:
     )
 
 
-def _status(decision: PodGroupDecided, now: datetime) -> GroupStatus:
+def _status(decision: PodGroupStatusDecided, now: datetime) -> GroupStatus:
     return GroupStatus(
         tuple(
             PodGroupConditionPatch(

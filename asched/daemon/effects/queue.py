@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from anyio.abc import TaskGroup
 
-from asched.daemon.engine.inbox import Outcome
+from asched.core.inputs import Outcome
 from asched.daemon.engine.runtime import StoppableSleep
 from asched.kube.timing import Backoff, Clock
 from asched.state.cluster import ClusterState

@@ -14,7 +14,7 @@ from asched.framework.pod_info import PodInfo
 from asched.framework.status import Code
 from asched.state.cluster import PodPhase
 from asched.state.records import BindFailed, EvictionFailed
-from asched.state.session_records import PodGroupWriteFailed
+from asched.state.session_records import PodGroupStatusWriteFailed
 
 WHY = "decided in an earlier term of leadership, and given up"
 
@@ -61,7 +61,7 @@ class StaleTermCleanup:
             self._report(EvictionFailed(eviction.victim.key, eviction.victim.uid, WHY))
         for (kind, group), write in self._cluster.sessions.writes.items():
             if write.under_way:
-                self._report(PodGroupWriteFailed(kind, group, write.decision.uid, WHY))
+                self._report(PodGroupStatusWriteFailed(kind, group, write.decision.uid, WHY))
         if assumed:
             log.info("bindings of an earlier term are given up", bindings=len(assumed))
         return {entry.info.uid for entry in assumed}

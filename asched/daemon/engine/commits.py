@@ -44,7 +44,7 @@ class Commits:
     ) -> None:
         """``next_seq`` is where the journal goes on; ``retry_s`` the pause before an append that
         failed is tried again, ``patience_s`` how long one may be tried in all, as it is then."""
-        self.trouble = ""
+        self.error = ""
         """Why the journal cannot be written now; empty while it can."""
         self.failures = 0
         """Appends that had to be repeated."""
@@ -57,7 +57,7 @@ class Commits:
 
     def unwritable(self) -> str:
         """The same as what a check says of it."""
-        return f"the journal cannot be written: {self.trouble}" if self.trouble else ""
+        return f"the journal cannot be written: {self.error}" if self.error else ""
 
     async def append(self, batch: Sequence[AnyRecord], now_ns: int) -> int:
         """Append the batch; it is durable on return. Returns the number of its last record.
@@ -74,14 +74,14 @@ class Commits:
                     batch, written_at_ns=now_ns, first_seq=self._next_seq
                 )
             except (JournalFullError, JournalBusyError, JournalIOError) as error:
-                self._complain(str(error))
+                self._report_error(str(error))
                 if self._since_s(began_ns) > self._patience_s():
                     raise
                 await self._clock.sleep(self._retry_s)
                 continue
             break
-        if self.trouble:
-            self.trouble = ""
+        if self.error:
+            self.error = ""
             log.info("journal: written again")
         self._next_seq = appended.last_seq + 1
         self._metrics.engine.appended(len(batch), appended.last_seq, self._since_s(began_ns))
@@ -90,12 +90,12 @@ class Commits:
     def _since_s(self, began_ns: int) -> float:
         return (self._clock.monotonic_ns() - began_ns) / NS_PER_S
 
-    def _complain(self, error: str) -> None:
+    def _report_error(self, error: str) -> None:
         """Of a journal that cannot be written: once for each new reason."""
         self.failures += 1
         self._metrics.engine.append_failed()
-        if error != self.trouble:
-            self.trouble = error
+        if error != self.error:
+            self.error = error
             log.error("journal: nothing is decided until it can be written", error=error)
 
 

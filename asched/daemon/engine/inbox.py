@@ -12,31 +12,9 @@ import anyio
 from asched.core.inputs import Batch, Change
 from asched.model.quantity import NS_PER_S
 from asched.model.resources import WatchedResource
-from asched.state.records import (
-    BindFailed,
-    Bound,
-    EvictionFailed,
-    ExtenderAnswer,
-    LeadershipGained,
-    LeadershipLost,
-    ProfilesLoaded,
-    VictimEvicted,
-)
-from asched.state.session_records import PodGroupWriteFailed, PodGroupWritten, SessionsLoaded
-
-Outcome = (
-    Bound
-    | BindFailed
-    | VictimEvicted
-    | EvictionFailed
-    | ExtenderAnswer
-    | PodGroupWritten
-    | PodGroupWriteFailed
-    | SessionsLoaded
-    | LeadershipGained
-    | LeadershipLost
-)
-
+from asched.core.inputs import Outcome
+from asched.state.records import LeadershipGained, ProfilesLoaded
+from asched.state.session_records import SessionsLoaded
 
 class Reconfiguration(NamedTuple):
     """Another configuration for the engine, to be taken up between what it does."""
@@ -45,7 +23,7 @@ class Reconfiguration(NamedTuple):
     awaited: Mapping[WatchedResource, int]
     """Resources that have to be listed before anything is decided under it, and of which generation
     (:attr:`~asched.core.inputs.Listed.generation`) that list has to be, or of a later one."""
-    taken_up: Callable[[], None]
+    applied: Callable[[], None]
     """Called when the records are folded and nothing is decided yet."""
 
 

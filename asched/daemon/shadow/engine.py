@@ -1,6 +1,6 @@
-"""The loop of shadow mode: what arrives is compared, folded and appended. Nothing else follows.
+"""The engine loop of shadow mode: compare, fold, commit.
 
-It is given no writer and no client, so there is nothing here that could change the cluster.
+It has no writer and no client, so it cannot change the cluster.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ import anyio
 import anyio.lowlevel
 import structlog
 
+from asched.core.scheduler import SchedulerCore
 from asched.daemon.engine.clock import EngineClock, SteadyTime
 from asched.daemon.engine.commits import Commits
 from asched.daemon.engine.inbox import Inbox
@@ -18,19 +19,19 @@ from asched.daemon.shadow.follower import ShadowFollower
 from asched.daemon.shadow.report import Difference
 from asched.daemon.telemetry.health import Check, troubles
 from asched.model.quantity import NS_PER_S
-from asched.state.records import AnyRecord, ShadowCompared, TurnStarted
+from asched.state.records import AnyRecord, ShadowCompared
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
 SLICE_S = 0.05
-"""How long a turn may go on comparing before it commits."""
+"""Time for comparing before a turn commits."""
 
 Listener = Callable[[ShadowCompared | Difference], None]
-"""Told of each comparison when it is durable, and of each difference once it is looked into."""
+"""Called with each comparison when it is durable, and with each difference once it is explained."""
 
 
 class ShadowEngine:
-    """Owns the loop. One per process."""
+    """The loop of shadow mode. One per process."""
 
     def __init__(
         self,
@@ -43,29 +44,25 @@ class ShadowEngine:
         self.synced = anyio.Event()
         """Set once everything was listed and comparisons begin."""
         self._follower = follower
+        self._core = SchedulerCore(follower)
         self._commits = commits
         self._inbox = inbox
         self._clock = clock
         self._time = SteadyTime(clock, follower.state.now_ns)
         self._listener = listener
-        self._batch: list[AnyRecord] = []
-        self._explained: list[Difference] = []
-        self._now_ns = follower.state.now_ns
-        self._turn_begun = False
         self._stopping = False
 
     async def run(self) -> None:
-        """Turn after turn until :meth:`stop`; then what is open is explained as far as possible.
+        """Turn after turn until :meth:`stop`; then explain the remaining differences.
 
-        Raises a :class:`~asched.journal.errors.JournalError` where the journal cannot be gone on
-        with.
+        Raises a :class:`~asched.journal.errors.JournalError` if the journal is unusable.
         """
         while not self._stopping:
             await self.turn()
             await self._wait()
-        self._look_at_the_clock()
+        self._begin_turn()
         for record in self._follower.explained_at_the_end():
-            self._apply(record)
+            self._core.apply(record)
         await self._commit()
 
     def stop(self) -> None:
@@ -73,11 +70,11 @@ class ShadowEngine:
         self._inbox.wake()
 
     def checks(self) -> list[Check]:
-        """What has to be so for it to compare."""
+        """Conditions of readiness: caches listed, journal writable."""
         return [Check("caches", self._unlisted), Check("journal", self._commits.unwritable)]
 
     def troubles(self) -> list[str]:
-        """What keeps it from comparing, a line each."""
+        """The failed checks, a line each."""
         return troubles(self.checks())
 
     def _unlisted(self) -> str:
@@ -85,62 +82,47 @@ class ShadowEngine:
         return f"not listed yet: {missing}" if missing else ""
 
     def record_start(self, *records: AnyRecord) -> None:
-        """Fold what a start adds to the journal; committed with the first turn."""
-        self._look_at_the_clock()
+        """Fold the records of a start; the first turn commits them."""
+        self._begin_turn()
         for record in records:
-            self._apply(record)
+            self._core.apply(record)
 
     async def turn(self) -> None:
-        """Compare and fold what has arrived, commit, and tell."""
-        self._look_at_the_clock()
+        """Compare and fold what arrived, then commit."""
+        core, follower = self._core, self._follower
+        self._begin_turn()
         ends_ns = self._clock.monotonic_ns() + round(SLICE_S * NS_PER_S)
         while (change := self._inbox.next_change()) is not None:
-            for record in self._follower.observe(change, self._begin):
-                self._apply(record)
+            for record in follower.observe(change, core.record_turn):
+                core.apply(record)
             if self._clock.monotonic_ns() >= ends_ns:
                 break
-        due_ns = self._follower.due_ns()
-        if due_ns is not None and due_ns <= self._now_ns:
-            self._begin()
-        for explained in self._follower.explained():
-            self._apply(explained)
+        due_ns = follower.due_ns()
+        if due_ns is not None and due_ns <= core.now_ns:
+            core.record_turn()
+        for explained in follower.explained():
+            core.apply(explained)
         await self._commit()
-        if not self._follower.awaited and not self.synced.is_set():
-            log.info("caches synced", nodes=self._follower.state.nodes.cluster_size)
+        if not follower.awaited and not self.synced.is_set():
+            log.info("caches synced", nodes=core.state.nodes.cluster_size)
             self.synced.set()
 
+    def _begin_turn(self) -> None:
+        self._core.begin_turn(self._time.now_ns())
+
     async def _commit(self) -> None:
-        if not self._batch:
+        if not self._core.has_records:
             return
-        batch, self._batch = self._batch, []
-        await self._commits.append(batch, self._now_ns)
+        batch = self._core.take_records()
+        await self._commits.append(batch, self._core.now_ns)
         for record in batch:
             if isinstance(record, ShadowCompared):
                 self._listener(record)
-        explained, self._explained = self._explained, []
-        for difference in explained:
+        for difference in self._follower.take_differences():
             self._listener(difference)
 
-    def _look_at_the_clock(self) -> None:
-        self._now_ns = self._time.now_ns()
-        self._turn_begun = False
-
-    def _begin(self) -> None:
-        """The clock goes into the journal before the first record that depends on it."""
-        if not self._turn_begun:
-            self._turn_begun = True
-            self._apply(TurnStarted(self._now_ns))
-
-    def _apply(self, record: AnyRecord) -> None:
-        if not self._turn_begun:
-            self._begin()
-        difference = self._follower.apply(record)
-        self._batch.append(record)
-        if difference is not None:
-            self._explained.append(difference)
-
     async def _wait(self) -> None:
-        """Until something arrives, or the time of an explanation has come."""
+        """Return when something arrives or an explanation is due."""
         await anyio.lowlevel.checkpoint()
         if len(self._inbox) or self._stopping:
             return

@@ -1,0 +1,115 @@
+"""Reports of the API server that wait for the watch to confirm them.
+
+The answer to a request and the watch event report the same change. The watch event carries more, so
+an answer that arrives first waits for it, and one record is enough.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from asched.framework.interface import Victim
+from asched.model.pod import FAILED, SUCCEEDED, Pod
+from asched.state.cluster import ClusterState
+from asched.state.records import (
+    AnyRecord,
+    Bound,
+    ObjectDeleted,
+    ObjectObserved,
+    PodUpdated,
+    PodObserved,
+    EvictionSucceeded,
+)
+
+
+class PendingEvictions:
+    """Accepted evictions whose victims the watch still shows as running.
+
+    An accepted deletion frees nothing yet. A preemptor that is requeued before the watch shows the
+    deletion would find no room and evict the same victims again.
+    """
+
+    def __init__(self, cluster: ClusterState) -> None:
+        self._cluster = cluster
+        self._accepted: dict[str, EvictionSucceeded] = {}
+        """By the victim's UID."""
+
+    def hold(self, evicted: EvictionSucceeded) -> bool:
+        """Keep the report if the watch does not show the deletion yet; False if it does."""
+        entry = self._cluster.entry(evicted.key, evicted.uid)
+        if entry is None or entry.info.pod.terminating:
+            return False
+        self._accepted[evicted.uid] = evicted
+        return True
+
+    def with_room(self, evicted: EvictionSucceeded) -> EvictionSucceeded:
+        """The report, with a note if the victim no longer occupies a node."""
+        entry = self._cluster.entry(evicted.key, evicted.uid)
+        unplaced = entry is not None and not entry.node
+        return msgspec.structs.replace(evicted, unplaced=True) if unplaced else evicted
+
+    def due_before(self, record: AnyRecord) -> EvictionSucceeded | None:
+        """The report to record right before ``record``, which shows the victim deleted.
+
+        Either a kept report, or a new one for a victim that lost its node before its deletion was
+        answered.
+        """
+        evictions = self._cluster.evictions
+        if not self._accepted and not evictions:
+            return None
+        victim = self._deleted_by(record)
+        if victim is None:
+            return None
+        report = self._accepted.pop(victim.uid, None)
+        if report is not None:
+            return self.with_room(report)
+        if victim.uid in evictions:
+            report = self.with_room(EvictionSucceeded(victim.key, victim.uid))
+            return report if report.unplaced else None
+        return None
+
+    def _deleted_by(self, record: AnyRecord) -> Victim | None:
+        """The pod that ``record`` shows deleted or terminating."""
+        match record:
+            case ObjectDeleted():
+                return Victim(record.key, record.uid)
+            case PodUpdated() if record.deletion_timestamp or record.phase in (SUCCEEDED, FAILED):
+                return Victim(record.key, record.uid)
+            case ObjectObserved(object=Pod() as pod):
+                ended = Victim(pod.key, pod.uid) if pod.terminating or pod.terminal else None
+                return self._replaced(pod.key, pod.uid) or ended
+            case PodObserved():
+                return self._replaced(record.key, record.uid)
+        return None
+
+    def _replaced(self, key: str, uid: str) -> Victim | None:
+        """The known pod of the same name with another UID: its deletion was never observed."""
+        entry = self._cluster.pods.get(key)
+        if entry is None or entry.info.uid == uid:
+            return None
+        return Victim(key, entry.info.uid)
+
+
+class UnconfirmedBindings:
+    """Successful bindings that the watch has not shown yet. They wait for one turn."""
+
+    def __init__(self, cluster: ClusterState) -> None:
+        self._cluster = cluster
+        self._bound: list[Bound] = []
+
+    def __bool__(self) -> bool:
+        return bool(self._bound)
+
+    def add(self, bound: Bound) -> None:
+        """Keep the report unless the watch has shown the binding."""
+        if not self._is_confirmed(bound):
+            self._bound.append(bound)
+
+    def take(self) -> list[Bound]:
+        """Remove all reports; return those that the watch has not confirmed meanwhile."""
+        reports, self._bound = self._bound, []
+        return [report for report in reports if not self._is_confirmed(report)]
+
+    def _is_confirmed(self, bound: Bound) -> bool:
+        entry = self._cluster.entry(bound.key, bound.uid)
+        return entry is not None and entry.info.pod.node_name == entry.node == bound.node

@@ -1,0 +1,73 @@
+"""Inputs of the core: changes of the cluster, and outcomes of effects."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+import msgspec
+
+from asched.model.resources import AnyObject, WatchedResource
+from asched.state.records import (
+    BindFailed,
+    Bound,
+    EvictionFailed,
+    ExtenderAnswer,
+    LeadershipGained,
+    LeadershipLost,
+    EvictionSucceeded,
+)
+from asched.state.session_records import PodGroupStatusWriteFailed, PodGroupStatusWritten, SessionsLoaded
+
+
+class Listed(msgspec.Struct, frozen=True, gc=False):
+    """All objects of a resource. Known objects that are missing here were deleted."""
+
+    resource: WatchedResource
+    objects: tuple[AnyObject, ...]
+    unreadable: frozenset[str] = frozenset()
+    """Keys of objects that exist but cannot be decoded. Their last known state is kept."""
+    generation: int = 0
+    """Number of requested relists of the watch when this list was requested."""
+
+
+class Upserted(msgspec.Struct, frozen=True, gc=False):
+    """An object was created or updated."""
+
+    resource: WatchedResource
+    object: AnyObject
+
+
+class Deleted(msgspec.Struct, frozen=True, gc=False):
+    """An object was deleted, or no longer matches the selector of the watch."""
+
+    resource: WatchedResource
+    object: AnyObject
+    """Its last state; only its metadata if that could not be decoded."""
+
+
+Change = Listed | Upserted | Deleted
+Batch = tuple[Change, ...]
+
+Outcome = (
+    Bound
+    | BindFailed
+    | EvictionSucceeded
+    | EvictionFailed
+    | ExtenderAnswer
+    | PodGroupStatusWritten
+    | PodGroupStatusWriteFailed
+    | SessionsLoaded
+    | LeadershipGained
+    | LeadershipLost
+)
+"""Result of an effect, or a change of the daemon's own situation; recorded as it is."""
+
+
+class ChangeSink(Protocol):
+    """Destination of the changes of a watch."""
+
+    def put_changes(self, batch: Batch) -> None:
+        """Accept a batch. Batches arrive in order."""
+
+    async def until_room(self) -> None:
+        """Return when the sink accepts more: the back-pressure for watches."""

@@ -1,0 +1,293 @@
+"""The scheduler as a state machine without I/O.
+
+The daemon, shadow mode, the simulator, replay and the engine benchmark drive the same core; they
+differ only in where inputs come from and what becomes of the records. The design follows
+``distributed.worker_state_machine`` of Dask: one state, events in, instructions out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import NamedTuple, Protocol
+
+from asched.batch.decide import SessionDecider
+from asched.batch.registry import SessionRegistry
+from asched.core.confirmations import PendingEvictions, UnconfirmedBindings
+from asched.core.inputs import Change, Deleted, Listed, Outcome
+from asched.cycle.decide import AttemptObserver, Decider
+from asched.framework.sessions import SessionOutcome
+from asched.model.resources import WatchedResource
+from asched.state.cluster import ClusterState
+from asched.state.observe import News, observe_deletion, observe_list, observe_object
+from asched.state.records import (
+    AnyRecord,
+    Bound,
+    Decision,
+    LeadershipGained,
+    LeadershipLost,
+    TurnStarted,
+    EvictionSucceeded,
+)
+
+
+class Folding(Protocol):
+    """A fold, or a wrapper around one."""
+
+    @property
+    def state(self) -> ClusterState: ...
+
+    def apply(self, record: AnyRecord) -> object: ...
+
+
+class DecisionListener(Protocol):
+    """Receives decisions for metrics. Must not change the state."""
+
+    def deciding(self, decision: Decision) -> None:
+        """The decision is about to be folded."""
+
+    def decided(self, decisions: tuple[Decision, ...], duration_ns: int) -> None:
+        """The decisions of one round were folded; deciding and folding took ``duration_ns``."""
+
+
+class Budget(NamedTuple):
+    """Limits of one :meth:`SchedulerCore.decide`."""
+
+    decisions: int
+    """No new round starts after this many decisions."""
+    deadline_ns: int = 2**63
+    """No new round starts after this time of the core's monotonic clock."""
+
+
+class SchedulerCore:
+    """One scheduler. Not thread-safe; the driver calls it from one task.
+
+    A turn is :meth:`begin_turn`, then any number of :meth:`observe`, :meth:`outcome` and
+    :meth:`decide`, then :meth:`take_records`. The driver appends these records to the journal and
+    carries out the decisions among them afterwards.
+    """
+
+    def __init__(
+        self,
+        fold: Folding,
+        *,
+        monotonic_ns: Callable[[], int] = lambda: 0,
+        awaited: Iterable[WatchedResource] = (),
+        sessions: SessionRegistry | None = None,
+        observer: AttemptObserver | None = None,
+        listener: DecisionListener | None = None,
+        standby: bool = False,
+    ) -> None:
+        """``awaited``: resources that must be listed before the first decision. ``sessions``: actions
+        and plugins of batch sessions, by default all that are installed. ``observer`` times attempts.
+        A ``standby`` decides nothing until the outcome ``LeadershipGained``."""
+        self.state = fold.state
+        self.now_ns = fold.state.now_ns
+        """Wall clock of the turn, nanoseconds since the epoch."""
+        self.standby = standby
+        self.idle = False
+        """Whether there is nothing to decide until something else is folded."""
+        self.awaited: dict[WatchedResource, int] = dict.fromkeys(awaited, 0)
+        """Resources to be listed before a decision, with the least generation of that list."""
+        self._fold = fold
+        self._monotonic_ns = monotonic_ns
+        self._listener = listener
+        self._pods = Decider(fold.state, observer)
+        source = SessionRegistry.discover if sessions is None else lambda: sessions
+        self._sessions = SessionDecider(fold.state, source)
+        self._evictions = PendingEvictions(fold.state)
+        self._bindings = UnconfirmedBindings(fold.state)
+        self._listing: _Listing | None = None
+        self._records: list[AnyRecord] = []
+        self._turn_recorded = False
+
+    # -- a turn -------------------------------------------------------------------------------
+
+    def begin_turn(self, now_ns: int) -> None:
+        """Start a turn at ``now_ns``, which must not be before the last turn."""
+        self.now_ns = now_ns
+        self._turn_recorded = False
+
+    def fire_timers(self, *, may_decide: bool) -> None:
+        """Record the turn if a timer is due, so that folding it ends backoffs and timeouts."""
+        due_ns = self.next_timer_ns(may_decide=may_decide)
+        if due_ns is not None and due_ns <= self.now_ns:
+            self.record_turn()
+
+    def record_turn(self) -> None:
+        """Record the clock of the turn, once. Records depend on it, so it precedes the first."""
+        if not self._turn_recorded:
+            self._turn_recorded = True
+            self.apply(TurnStarted(self.now_ns))
+
+    def apply(self, record: AnyRecord) -> None:
+        """Fold a record and add it to the records of the turn."""
+        if not self._turn_recorded:
+            self.record_turn()
+        if (report := self._evictions.due_before(record)) is not None:
+            self.apply(report)
+        self._fold.apply(record)
+        self.idle = False
+        self._records.append(record)
+
+    def replay(self, record: AnyRecord) -> None:
+        """Fold a record that the journal holds."""
+        self._fold.apply(record)
+        self.idle = False
+
+    @property
+    def has_records(self) -> bool:
+        return bool(self._records)
+
+    def take_records(self) -> list[AnyRecord]:
+        """Remove and return the records since the last call, in order."""
+        records, self._records = self._records, []
+        return records
+
+    # -- input --------------------------------------------------------------------------------
+
+    @property
+    def listing(self) -> bool:
+        """Whether part of a list is still to be folded by :meth:`continue_list`."""
+        return self._listing is not None
+
+    def observe(self, change: Change) -> None:
+        """Fold what a change of the cluster means for scheduling. A change that no decision depends
+        on leaves no record. After a list, call :meth:`continue_list` until :attr:`listing` ends."""
+        if isinstance(change, Listed):
+            news = observe_list(self.state, change.resource, change.objects, change.unreadable)
+            self._listing = _Listing(change.resource, change.generation, news)
+            return
+        if isinstance(change, Deleted):
+            record: AnyRecord | None = observe_deletion(self.state, change.object)
+        else:
+            record = observe_object(self.state, change.object)
+        if record is not None:
+            self.apply(record)
+
+    def continue_list(self) -> None:
+        """Fold the next object of a list. Long lists are spread over several turns."""
+        if self._listing is None:
+            return
+        record = next(self._listing.news, None)
+        if record is not None:
+            self.apply(record)
+            return
+        resource, generation, _ = self._listing
+        self._listing = None
+        self.mark_listed(resource, generation)
+
+    def mark_listed(self, resource: WatchedResource, generation: int = 0) -> None:
+        """Note that a list of the resource was folded."""
+        least = self.awaited.get(resource)
+        if least is not None and generation >= least:
+            del self.awaited[resource]
+
+    def await_lists(self, generations: Mapping[WatchedResource, int]) -> None:
+        """Decide nothing until each resource is listed with at least this generation."""
+        self.awaited |= generations
+
+    def outcome(self, outcome: Outcome) -> None:
+        """Fold the outcome of an effect. Bindings and evictions wait for the watch to confirm them."""
+        if isinstance(outcome, Bound):
+            self._bindings.add(outcome)
+            return
+        if isinstance(outcome, EvictionSucceeded):
+            if self._evictions.hold(outcome):
+                return
+            outcome = self._evictions.with_room(outcome)
+        elif isinstance(outcome, LeadershipGained | LeadershipLost):
+            self.record_unconfirmed()
+            self.standby = isinstance(outcome, LeadershipLost)
+        self.apply(outcome)
+
+    @property
+    def has_unconfirmed(self) -> bool:
+        """Whether bindings wait for :meth:`record_unconfirmed`."""
+        return bool(self._bindings)
+
+    def record_unconfirmed(self) -> None:
+        """Record the bindings that the watch has not confirmed since their answer."""
+        for bound in self._bindings.take():
+            self.apply(bound)
+
+    # -- decisions ----------------------------------------------------------------------------
+
+    @property
+    def unlisted(self) -> str:
+        """Why nothing is decided yet: the resources that are not listed; empty if all are."""
+        missing = ", ".join(sorted(resource.label for resource in self.awaited))
+        return f"not listed yet: {missing}" if missing else ""
+
+    def propose(self) -> tuple[Decision, ...]:
+        """The next decisions, empty if there is nothing to decide now. Fold all of them before the
+        next call. A batch session that is due precedes pods: it is short, and a backlog of pods
+        would delay it."""
+        if self.state.sessions and (decisions := self._sessions.next()):
+            return decisions
+        return self._pods.next()
+
+    def decide(self, budget: Budget) -> list[Decision]:
+        """Decide and fold until nothing is left to decide or the budget is used up."""
+        made: list[Decision] = []
+        if budget.decisions <= 0 or not self._may_have_decisions():
+            return made
+        self.record_turn()
+        now_ns = self._monotonic_ns()
+        while len(made) < budget.decisions and now_ns < budget.deadline_ns:
+            decisions, began_ns = self.propose(), now_ns
+            if not decisions:
+                self.idle = True
+                break
+            for decision in decisions:
+                if self._listener is not None:
+                    self._listener.deciding(decision)
+                self.apply(decision)
+            now_ns = self._monotonic_ns()
+            if self._listener is not None:
+                self._listener.decided(decisions, now_ns - began_ns)
+            made.extend(decisions)
+        return made
+
+    def _may_have_decisions(self) -> bool:
+        """False if :meth:`propose` returned nothing and nothing changed since.
+
+        Two changes leave no record: asynchronous answers of Permit plugins, and deadlines that passed
+        while nothing could be decided.
+        """
+        if not self.idle or self.state.permits.answers:
+            return True
+        due_ns = self.next_decision_ns()
+        return due_ns is not None and due_ns <= self.now_ns
+
+    def next_decision_ns(self) -> int | None:
+        """Deadline of the next decision that needs no input (nanoseconds since the epoch): a Permit
+        timeout, a batch session, or a circuit breaker."""
+        state = self.state
+        deadlines = (
+            state.permits.next_deadline_ns(),
+            state.sessions.next_timer_ns(),
+            state.circuits.next_timer_ns(),
+        )
+        return min((ns for ns in deadlines if ns is not None), default=None)
+
+    def next_timer_ns(self, *, may_decide: bool = True) -> int | None:
+        """Deadline of the next turn that needs no input. Without ``may_decide``, deadlines that only a
+        decision can end are left out: they would cause one turn after the other."""
+        queue_ns = self.state.queue.next_timer_ns()
+        decision_ns = self.next_decision_ns() if may_decide else None
+        if queue_ns is None or decision_ns is None:
+            return decision_ns if queue_ns is None else queue_ns
+        return min(queue_ns, decision_ns)
+
+    @property
+    def last_session(self) -> SessionOutcome | None:
+        """Outcome of the last batch session; for metrics."""
+        return self._sessions.last
+
+
+class _Listing(NamedTuple):
+    """A list that is being folded."""
+
+    resource: WatchedResource
+    generation: int
+    news: Iterator[News]
