@@ -11,7 +11,7 @@ from typing import Any, NamedTuple
 
 from asched.framework.interface import ReservePlugin
 from asched.framework.pod_info import PodInfo
-from asched.framework.runtime.observation import FAILURES, printable, reason_of
+from asched.framework.runtime.observation import CURRENT_CALL, FAILURES, to_printable, failure_reason
 from asched.framework.runtime.profile import Profile
 from asched.state.records import Assigned
 
@@ -37,7 +37,7 @@ class ReservePluginCalls:
     def enter(self, profile: Profile | None, pod: PodInfo, assignment: Assigned) -> None:
         """The pod was assigned."""
         for plugin in _plugins(profile):
-            self._tell(plugin, plugin.reserved, pod, assignment)
+            self._tell(plugin, plugin.on_reserved, pod, assignment)
 
     def strike(self, profile: Profile | None, pod: PodInfo, assignment: Assigned) -> None:
         """The pod will not get there after all."""
@@ -47,12 +47,12 @@ class ReservePluginCalls:
     def close(self, profile: Profile | None, pod: PodInfo, assignment: Assigned) -> None:
         """The pod is bound as decided."""
         for plugin in _plugins(profile):
-            self._tell(plugin, plugin.settled, pod, assignment)
+            self._tell(plugin, plugin.on_bound, pod, assignment)
 
     def release(self, profile: Profile | None, pod: PodInfo, assignment: Assigned) -> None:
         """A pod that was bound as decided is gone."""
         for plugin in reversed(_plugins(profile)):
-            self._tell(plugin, plugin.released, pod, assignment)
+            self._tell(plugin, plugin.on_deleted, pod, assignment)
 
     def _tell(
         self,
@@ -65,14 +65,17 @@ class ReservePluginCalls:
         for reservation in assignment.reservations:
             if reservation.plugin == plugin.name:
                 note = reservation.note
+        outer, CURRENT_CALL.call = CURRENT_CALL.call, (plugin.name, "Reserve")
         try:
             method(pod, assignment.node, note)
         except BaseException as error:  # noqa: BLE001  third-party code, and the fold has to go on
-            FAILURES.note(plugin.name, "Reserve", reason_of(error))
-            what = f"{method.__name__}: {type(error).__name__}: {printable(error)}"
+            FAILURES.note(plugin.name, "Reserve", failure_reason(error))
+            what = f"{method.__name__}: {type(error).__name__}: {to_printable(error)}"
             self.faults.append(ReservePluginFault(plugin.name, pod.key, what))
             self.fault_count += 1
             del self.faults[:-_MOST_FAULTS]
+        finally:
+            CURRENT_CALL.call = outer
 
 
 def _plugins(profile: Profile | None) -> tuple[ReservePlugin, ...]:

@@ -13,7 +13,7 @@ from functools import cmp_to_key
 from typing import Any
 
 from asched.framework.pod_info import QueuedPod
-from asched.framework.runtime.observation import FAILURES, reason_of
+from asched.framework.runtime.observation import CURRENT_CALL, FAILURES, failure_reason
 from asched.framework.runtime.profile import Profile
 
 _SLACK = 64
@@ -124,11 +124,14 @@ class Guarded:
 def sort_key(profile: Profile, pod: QueuedPod) -> SortKey:
     """What the heap sorts by. A pod whose QueueSort raises comes after all others: one pod must not
     stop the queue."""
+    outer, CURRENT_CALL.call = CURRENT_CALL.call, (profile.queue_sort.name, "QueueSort")
     try:
         key = _plugin_key(profile, pod)
     except BaseException as error:  # noqa: BLE001  third-party code, asked while a record is folded
-        FAILURES.note(profile.queue_sort.name, "QueueSort", reason_of(error))
+        FAILURES.note(profile.queue_sort.name, "QueueSort", failure_reason(error))
         return (2,)
+    finally:
+        CURRENT_CALL.call = outer
     return _safe(key)
 
 
@@ -178,7 +181,8 @@ def _plugin_key(profile: Profile, pod: QueuedPod) -> Any:
         return key
 
     def compare(first: QueuedPod, second: QueuedPod) -> int:
-        return -1 if sort.less(first, second) else int(sort.less(second, first))
+        with CURRENT_CALL.of(sort.name, "QueueSort"):
+            return -1 if sort.less(first, second) else int(sort.less(second, first))
 
     # The queue goes on to change the pod: its place must be that of the moment it was pushed.
     return cmp_to_key(compare)(copy(pod))

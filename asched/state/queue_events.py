@@ -13,7 +13,13 @@ from typing import NamedTuple
 from asched.framework.events import ClusterEvent, EventResource, QueueingHint
 from asched.framework.pod_groups import PodGroupKey, group_of, key_of
 from asched.framework.pod_info import QueuedPod
-from asched.framework.runtime.observation import FAILURES, OBSERVATION, FailureReason, reason_of
+from asched.framework.runtime.observation import (
+    CURRENT_CALL,
+    FAILURES,
+    OBSERVATION,
+    FailureReason,
+    failure_reason,
+)
 from asched.framework.runtime.profile import RegisteredEvent
 from asched.model.groups import CustomPodGroup, PodGroup
 from asched.model.meta import Object
@@ -90,12 +96,15 @@ def hint_of(registered: RegisteredEvent, pod: Pod, happened: QueuedClusterEvent)
         return QueueingHint.QUEUE
     hint = registered.hint
     if OBSERVATION.hints is not None:
-        hint = OBSERVATION.hints.watched_hint(registered.plugin, happened.event, hint)
+        hint = OBSERVATION.hints.wrap_hint(registered.plugin, happened.event, hint)
+    outer, CURRENT_CALL.call = CURRENT_CALL.call, (registered.plugin, "QueueingHint")
     try:
         answer: object = hint(pod, happened.old, happened.new)
     except BaseException as error:  # noqa: BLE001  a plugin's code: its bug must not strand a pod
-        FAILURES.note(registered.plugin, "QueueingHint", reason_of(error))
+        FAILURES.note(registered.plugin, "QueueingHint", failure_reason(error))
         return QueueingHint.QUEUE
+    finally:
+        CURRENT_CALL.call = outer
     if not isinstance(answer, QueueingHint):
         FAILURES.note(registered.plugin, "QueueingHint", FailureReason.NONSENSE)
         return QueueingHint.QUEUE

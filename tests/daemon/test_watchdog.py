@@ -1,20 +1,76 @@
-"""What the watchdog takes note of while it looks at a stack."""
+"""Which plugin calls the watchdog reports."""
 
 from __future__ import annotations
 
-import sys
-import weakref
-from types import FrameType
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
 
-from asched.daemon.plugin_host.watchdog import visited
+from asched.daemon.plugin_host.guarded_loop import PluginTasks, guarded_loop
+from asched.daemon.plugin_host.watchdog import Watchdog
+from asched.framework.runtime.observation import CURRENT_CALL
+
+LIMIT_S = 0.2
 
 
-def test_classes_that_are_seen_on_a_stack_are_not_remembered() -> None:
-    class Passerby:
-        def frame(self) -> FrameType:
-            return sys._getframe()
+def watch(block: Callable[[], Awaitable[None]]) -> Watchdog:
+    """Run a coroutine in a guarded loop that is watched."""
+    watchdog = Watchdog(lambda plugin: LIMIT_S, interval_s=0.01)
 
-    frame = Passerby().frame()
-    before = weakref.getweakrefcount(Passerby)
-    assert visited(frame) is None
-    assert weakref.getweakrefcount(Passerby) == before
+    async def run() -> None:
+        with watchdog:
+            await block()
+
+    with asyncio.Runner(loop_factory=guarded_loop) as runner:
+        runner.run(run())
+    return watchdog
+
+
+def test_synchronous_call_over_its_limit_is_reported_once() -> None:
+    async def block() -> None:
+        with CURRENT_CALL.of("Slow", "Filter"):
+            time.sleep(2 * LIMIT_S)
+
+    watchdog = watch(block)
+    assert watchdog.overruns == {("Slow", "Filter"): 1}
+    assert watchdog.trouble().startswith("plugin Slow at Filter blocked the event loop for 0.")
+
+
+def test_asynchronous_plugin_that_blocks_is_reported() -> None:
+    async def block() -> None:
+        async def plugin() -> None:
+            with PluginTasks("Blocks", "PreBind"):
+                await asyncio.sleep(0)
+                time.sleep(2 * LIMIT_S)
+
+        await asyncio.create_task(plugin())
+
+    assert watch(block).overruns == {("Blocks", "PreBind"): 1}
+
+
+def test_asynchronous_plugin_that_waits_is_not_reported() -> None:
+    async def block() -> None:
+        with PluginTasks("Waits", "PreBind"):
+            await asyncio.sleep(2 * LIMIT_S)
+
+    watchdog = watch(block)
+    assert not watchdog.overruns
+    assert not watchdog.trouble()
+
+
+def test_successive_short_calls_are_not_one_long_call() -> None:
+    async def block() -> None:
+        ends_s = time.monotonic() + 2 * LIMIT_S
+        while time.monotonic() < ends_s:
+            with CURRENT_CALL.of("Quick", "Filter"):
+                time.sleep(0.005)
+
+    assert not watch(block).overruns
+
+
+def test_inner_call_hides_the_outer_one_until_it_returns() -> None:
+    with CURRENT_CALL.of("Outer", "PostFilter"):
+        with CURRENT_CALL.of("Inner", "Filter"):
+            assert CURRENT_CALL.call == ("Inner", "Filter")
+        assert CURRENT_CALL.call == ("Outer", "PostFilter")
+    assert CURRENT_CALL.call is None

@@ -1,5 +1,7 @@
-"""Plugins that are not asked as part of a decision, because they are not pure or may take long.
+"""Runs plugins without risk to the daemon; see ``docs/plugins/safety.md``.
 
-A decision that needs what such a plugin says is a question (``ExtenderAsked``); here it is put, and the
-answer goes the way of an HTTP extender's. See ``docs/plugins/safety.md``.
+Plugins that are impure or slow are evaluated outside decisions, in the daemon or in a worker process:
+``external_plugins`` picks a client, ``clients`` and ``worker`` exchange ``messages``, ``evaluator`` calls
+the plugin. ``binding_calls`` and ``binding_client`` limit plugins of the binding cycle. ``guarded_loop``
+and ``watchdog`` protect the event loop.
 """

@@ -1,4 +1,4 @@
-"""Calls into plugins of the binding cycle: limited in time, and kept from doing harm to others."""
+"""Calls into plugins of the binding cycle: limited in time and isolated from the daemon's tasks."""
 
 from __future__ import annotations
 
@@ -9,125 +9,127 @@ import anyio
 import structlog
 
 from asched.config.settings import PluginLimits
-from asched.daemon.effects.binder import AbandonedError, BindReconciler
+from asched.daemon.effects.reconciler import AbandonedError, BindReconciler
 from asched.daemon.plugin_host.binding_client import (
     BindingPluginClient,
-    CallTime,
-    Ending,
-    LimitedTime,
-    UnlimitedTime,
+    CallScope,
+    CancelReason,
+    LimitedCall,
+    UnlimitedCall,
 )
 from asched.daemon.plugin_host.guarded_loop import PluginTasks
 from asched.daemon.telemetry.stopwatch import BindingStopwatch
 from asched.framework.binding import BindingClient
 from asched.framework.interface import PRE_BIND_TIME_LIMIT_S, BindPlugin, Plugin, PreBindPlugin
-from asched.framework.runtime.observation import FAILURES, FailureReason, printable, reason_of
+from asched.framework.runtime.observation import (
+    FAILURES,
+    FailureReason,
+    failure_reason,
+    to_printable,
+)
 from asched.framework.status import Code, Status
 from asched.plugins.default_binder import DefaultBinder
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
-
 POST_BIND_TIME_LIMIT_S = 60.0
-"""Nothing depends on what PostBind does; longer than this nobody waits for its end."""
 POST_BIND_GRACE_S = 5.0
-"""As long a PostBind has where the scheduler stops: the pod is bound, and no start tells it again."""
+"""How long PostBind may run on once the scheduler stops: no later start calls it for the pod."""
 
 
 class StrayCancellationError(Exception):
-    """A plugin awaited something that was cancelled, while nobody had cancelled the plugin."""
+    """A plugin awaited a cancelled task, but the plugin itself was not cancelled."""
 
 
 class BindingPluginCalls:
-    """What plugins do for one pod, one after the other."""
+    """Calls plugins for the binding cycle of one pod, one after the other."""
 
     def __init__(
         self,
         limits: PluginLimits | None = None,
-        waiting: Callable[[int], None] | None = None,
-        watch: BindingStopwatch | None = None,
+        waiting: Callable[[int], None] = lambda change: None,
+        stopwatch: BindingStopwatch | None = None,
     ) -> None:
-        """``limits``: how long plugins may take, where that is not left to them. ``waiting`` is told
-        1 and -1 where the pod begins and ends to wait for a plugin that may take long. ``watch`` takes
-        the time of each."""
-        self._watch = watch
+        """``limits``: configured time limits. ``waiting`` is called with 1 and -1 as the pod starts
+        and stops to wait for a plugin that may take long."""
+        self._stopwatch = stopwatch
         self._limits = PluginLimits() if limits is None else limits
-        self._waiting = waiting or _nobody_counts
-        self._time: CallTime | None = None
+        self._waiting = waiting
+        self._scope: CallScope | None = None
         self._point = ""
-        """The extension point of the plugin that was asked last."""
-        self._ended: Ending | None = None
-        self.cut_short = False
-        """Whether the last plugin was cancelled."""
+        """The extension point of the latest call."""
+        self._reason: CancelReason | None = None
+        self.cancelled = False
+        """Whether the latest call was cancelled."""
 
-    def end(self, why: Ending) -> None:
-        """Cancel the plugin that is asked now, and ask none any more.
+    def cancel(self, reason: CancelReason) -> None:
+        """Cancel the present call and refuse later ones.
 
-        Where it :attr:`~Ending.leaves_it_open`, PostBind is told all the same, within
-        :data:`POST_BIND_GRACE_S`; and at a stop DefaultBinder binds, which awaits nothing but us.
+        If the reason :attr:`~CancelReason.defers_outcome`, PostBind is still called, for at most
+        :data:`POST_BIND_GRACE_S`. While the scheduler stops, DefaultBinder may still bind.
         """
-        self._ended = self._ended or why
-        if self._time is not None:
-            self._time.end(self._ended, _grace_s(self._point, why))
+        self._reason = self._reason or reason
+        if self._scope is not None:
+            self._scope.cancel(self._reason, _grace_s(self._point, reason))
 
-    async def ask(
+    async def call(
         self,
         plugin: Plugin,
         point: str,
         binder: BindReconciler,
         method: Callable[[BindingClient], Awaitable[object]],
     ) -> Status:
-        """What a plugin says; an error with its name on it where it raises, hangs or talks nonsense.
+        """The plugin's status; an error with its name if it raises, times out or returns no status.
 
-        Errors are worded as kube-scheduler words them (``running PreBind plugin "X": ...``). Raises
-        :class:`AbandonedError` where the daemon stops first, or does not lead any more; not at
-        PostBind, because of what is so already there is nothing to abandon.
+        Errors have the wording of kube-scheduler (``running PreBind plugin "X": ...``). Raises
+        :class:`AbandonedError` if the daemon stops first or no longer leads. PostBind never raises
+        it: the pod is bound already.
         """
         self._point = point
-        time = self._time = self._time_for(plugin, point)
-        client = BindingPluginClient(plugin, point, binder, time)
-        if self._watch is not None:
-            method = self._watch.watched(plugin.name, point, method)
+        scope = self._scope = self._scope_for(plugin, point)
+        client = BindingPluginClient(plugin, point, binder, scope)
+        if self._stopwatch is not None:
+            method = self._stopwatch.watched(plugin.name, point, method)
         status: object = None
         error: BaseException | None = None
         try:
-            if isinstance(time, LimitedTime):
+            if isinstance(scope, LimitedCall):
                 with PluginTasks(plugin.name, point) as tasks:
                     self._waiting(1)
                     try:
-                        with time.scope:
-                            status = await _not_cancelled_by_itself(method, client, tasks)
+                        with scope.scope:
+                            status = await _isolated(method, client, tasks)
                     finally:
                         self._waiting(-1)
             else:
                 status = await method(client)
         except anyio.get_cancelled_exc_class():
             raise
-        except BaseException as raised:  # noqa: BLE001  third-party code runs here
+        except BaseException as raised:  # noqa: BLE001  third-party code
             error = raised
         finally:
-            self._time = None
-        self.cut_short = time.cut_short
-        if point != "PostBind" and (binder.abandoned or (self.cut_short and self.left_open)):
+            self._scope = None
+        self.cancelled = scope.cancelled
+        if point != "PostBind" and (binder.abandoned or (self.cancelled and self.deferred)):
             raise AbandonedError
-        return _as_status(plugin, point, time, status, error)
+        return _as_status(plugin, point, scope, status, error)
 
     @property
-    def left_open(self) -> bool:
-        """Whether it was ended in a way that leaves what becomes of the pod to the next start."""
-        return self._ended is not None and self._ended.leaves_it_open
+    def deferred(self) -> bool:
+        """Whether the next start, or the next leader, continues the binding."""
+        return self._reason is not None and self._reason.defers_outcome
 
-    def _time_for(self, plugin: Plugin, point: str) -> LimitedTime | UnlimitedTime:
-        limit_s, ended = self._limit_s(plugin, point), self._ended
-        binds_itself = limit_s == inf and type(plugin) is DefaultBinder
-        if binds_itself and (ended is None or ended is Ending.STOPPING):
-            return UnlimitedTime()
-        if self.left_open and point != "PostBind":
+    def _scope_for(self, plugin: Plugin, point: str) -> LimitedCall | UnlimitedCall:
+        limit_s, reason = self._limit_s(plugin, point), self._reason
+        awaits_client_only = limit_s == inf and type(plugin) is DefaultBinder
+        if awaits_client_only and (reason is None or reason is CancelReason.STOPPING):
+            return UnlimitedCall()
+        if self.deferred and point != "PostBind":
             raise AbandonedError
-        time = LimitedTime(limit_s)
-        if ended is not None:
-            time.end(ended, _grace_s(point, ended))
-        return time
+        scope = LimitedCall(limit_s)
+        if reason is not None:
+            scope.cancel(reason, _grace_s(point, reason))
+        return scope
 
     def _limit_s(self, plugin: Plugin, point: str) -> float:
         configured_s = self._limits.limit_s(plugin.name)
@@ -137,49 +139,44 @@ class BindingPluginCalls:
             return POST_BIND_TIME_LIMIT_S
         try:
             own_s = float(plugin.time_limit_s)
-        except BaseException as error:  # noqa: BLE001  a property is third-party code as well
-            FAILURES.note(plugin.name, point, reason_of(error))
+        except BaseException as error:  # noqa: BLE001  a property may be third-party code
+            FAILURES.note(plugin.name, point, failure_reason(error))
             return PRE_BIND_TIME_LIMIT_S
         return own_s if own_s > 0 else PRE_BIND_TIME_LIMIT_S
 
 
-def _grace_s(point: str, why: Ending) -> float:
-    return POST_BIND_GRACE_S if point == "PostBind" and why.leaves_it_open else 0.0
-
-
-def _nobody_counts(pods: int) -> None:
-    pass
+def _grace_s(point: str, reason: CancelReason) -> float:
+    return POST_BIND_GRACE_S if point == "PostBind" and reason.defers_outcome else 0.0
 
 
 def _as_status(
-    plugin: Plugin, point: str, time: CallTime, status: object, error: BaseException | None
+    plugin: Plugin, point: str, scope: CallScope, status: object, error: BaseException | None
 ) -> Status:
-    if time.ended and (time.cut_short or isinstance(error, AbandonedError)):
-        what = time.ended
-    elif time.cut_short:
+    if scope.ended and (scope.cancelled or isinstance(error, AbandonedError)):
+        what = scope.ended
+    elif scope.cancelled:
         FAILURES.note(plugin.name, point, FailureReason.TIMEOUT)
-        what = f"no answer within {time.limit_s:g} s"
+        what = f"no answer within {scope.limit_s:g} s"
     elif error is not None:
-        log.warning("a plugin of the binding cycle raised", plugin=plugin.name, point=point,
-                    exc_info=error)  # fmt: skip
-        FAILURES.note(plugin.name, point, reason_of(error))
-        what = f"{type(error).__name__}: {printable(error)}"
+        log.warning("plugin raised", plugin=plugin.name, point=point, exc_info=error)
+        FAILURES.note(plugin.name, point, failure_reason(error))
+        what = f"{type(error).__name__}: {to_printable(error)}"
     elif not isinstance(status, Status):
         FAILURES.note(plugin.name, point, FailureReason.NONSENSE)
-        what = f"answered {printable(status)!r}, no Status"
+        what = f"answered {to_printable(status)!r}, no Status"
     elif status.code is Code.ERROR:
         FAILURES.note(plugin.name, point, FailureReason.ERROR)
-        what = printable(status.message)
+        what = to_printable(status.message)
     else:
         return status.by(plugin.name)
     return Status.error(f'running {point} plugin "{plugin.name}": {what}').by(plugin.name)
 
 
-async def _not_cancelled_by_itself(
+async def _isolated(
     method: Callable[[BindingClient], Awaitable[object]], client: BindingClient, tasks: PluginTasks
 ) -> object:
-    """What the plugin answers. A cancellation that is its own doing must not pass for ours: it would
-    end the daemon without a word."""
+    """The plugin's answer. A cancellation that the plugin caused itself becomes an error: passed on,
+    it would end the daemon silently."""
     try:
         return await method(client)
     except anyio.get_cancelled_exc_class() as cancelled:
@@ -187,4 +184,4 @@ async def _not_cancelled_by_itself(
             raise
         raise StrayCancellationError("awaited something that was cancelled") from cancelled
     finally:
-        tasks.end()
+        tasks.cancel_leaked()

@@ -1,7 +1,7 @@
-"""What a plugin of the binding cycle gets to work with: as long as it may, and what it asked for.
+"""What a plugin of the binding cycle works with: a time limit, and a client that checks permissions.
 
-Python keeps nothing from code that wants at it, so this is no wall against malice. It keeps plugins
-honest: what they do to the cluster is what their ``needs`` say, which an operator can read.
+Python cannot isolate malicious code in the same process. The checks keep plugins honest: what a plugin
+does to the cluster is listed in its ``needs``, which an operator can read.
 """
 
 from __future__ import annotations
@@ -14,34 +14,33 @@ from typing import Protocol
 
 import anyio
 
-from asched.daemon.effects.binder import BindReconciler
-from asched.framework.binding import NotPermitted, Permission
+from asched.daemon.effects.reconciler import BindReconciler
+from asched.framework.binding import ClaimRef, NotPermitted, Permission
 from asched.framework.interface import Plugin
 from asched.framework.pod_info import PodInfo
 from asched.framework.runtime.observation import FAILURES, FailureReason
 from asched.framework.status import Status
-from asched.framework.volume_assumptions import ClaimRef
 from asched.model.storage import PersistentVolume, PersistentVolumeClaim
 
 
-class Ending(StrEnum):
-    """Why a plugin is cancelled before its time is up."""
+class CancelReason(StrEnum):
+    """Why a plugin is cancelled before its time limit."""
 
     POD_GONE = "the pod is gone"
     STOPPING = "the scheduler stops"
     LEADERSHIP_LOST = "leadership was lost"
 
     @property
-    def leaves_it_open(self) -> bool:
-        """Whether what becomes of the pod is for the next start, or the next leader, to say."""
-        return self is not Ending.POD_GONE
+    def defers_outcome(self) -> bool:
+        """Whether the next start, or the next leader, continues the binding."""
+        return self is not CancelReason.POD_GONE
 
 
-class CallTime(Protocol):
-    """The time of one call of a plugin: the framework's ``BindingContext``, and who ends it."""
+class CallScope(Protocol):
+    """The time limit of one plugin call; the framework's ``BindingContext``."""
 
-    ended: str
-    """Why it was ended, or is about to be, before its time was up; empty where it was not."""
+    cancel_reason: str
+    """Why the call is cancelled before its time limit; empty if it is not."""
 
     @property
     def limit_s(self) -> float: ...
@@ -50,111 +49,105 @@ class CallTime(Protocol):
     def left_s(self) -> float: ...
 
     @property
-    def overrun(self) -> bool:
-        """Whether it was cancelled because its time was up."""
+    def cancelled(self) -> bool:
+        """Whether the call was cancelled, for any reason."""
 
-    @property
-    def cut_short(self) -> bool:
-        """Whether it was cancelled, for whatever reason."""
+    def cancel(self, reason: str, grace_s: float = 0.0) -> None:
+        """Cancel what the plugin awaits, ``grace_s`` from now or once a :meth:`paused` block ends."""
 
-    def end(self, why: str, grace_s: float = 0.0) -> None:
-        """Cancel what the plugin awaits, in ``grace_s`` or as soon after as it may be."""
-
-    def not_counted(self) -> AbstractContextManager[None]:
-        """In the block no time passes and nothing is cancelled: the plugin waits for us, and what we
-        do has to come to its end."""
+    def paused(self) -> AbstractContextManager[None]:
+        """A block in which the time limit does not elapse and nothing is cancelled."""
 
 
-class LimitedTime:
-    """So many seconds from now."""
+class LimitedCall:
+    """A call that is cancelled after ``limit_s`` seconds."""
 
     def __init__(self, limit_s: float) -> None:
-        self.ended = ""
+        self.cancel_reason = ""
         self.limit_s = limit_s
         self.scope = anyio.CancelScope(deadline=anyio.current_time() + limit_s)
-        self._not_counted = 0
+        self._pauses = 0
         self._grace_s = 0.0
 
     @property
     def left_s(self) -> float:
-        return math.inf if self._not_counted else self.scope.deadline - anyio.current_time()
+        return math.inf if self._pauses else self.scope.deadline - anyio.current_time()
 
     @property
-    def overrun(self) -> bool:
-        return self.scope.cancelled_caught and not self.ended
-
-    @property
-    def cut_short(self) -> bool:
+    def cancelled(self) -> bool:
         return self.scope.cancelled_caught
 
-    def end(self, why: str, grace_s: float = 0.0) -> None:
-        self.ended = self.ended or why
+    def cancel(self, reason: str, grace_s: float = 0.0) -> None:
+        self.cancel_reason = self.cancel_reason or reason
         self._grace_s = grace_s
-        if not self._not_counted:
-            self._cut()
+        if not self._pauses:
+            self._cancel_scope()
 
-    def _cut(self) -> None:
+    def _cancel_scope(self) -> None:
         if self._grace_s:
             self.scope.deadline = min(self.scope.deadline, anyio.current_time() + self._grace_s)
         else:
             self.scope.cancel()
 
     @contextmanager
-    def not_counted(self) -> Iterator[None]:
+    def paused(self) -> Iterator[None]:
         left_s = self.scope.deadline - anyio.current_time()
-        self._not_counted += 1
+        self._pauses += 1
         self.scope.deadline = math.inf
         try:
             yield
         finally:
-            self._not_counted -= 1
+            self._pauses -= 1
             self.scope.deadline = anyio.current_time() + left_s
-            if self.ended and not self._not_counted:
-                self._cut()
+            if self.cancel_reason and not self._pauses:
+                self._cancel_scope()
 
 
-class UnlimitedTime:
-    """That of DefaultBinder, which awaits nothing but us: it is not cancelled, and nobody is guarded
-    from it.
+class UnlimitedCall:
+    """A call that is never cancelled: for DefaultBinder, which awaits only the client.
 
-    It binds nearly every pod, so there is nothing here that costs time.
+    DefaultBinder binds almost every pod, so this adds no work.
     """
 
-    __slots__ = ("ended",)
+    __slots__ = ("cancel_reason",)
 
     limit_s = left_s = math.inf
-    overrun = cut_short = False
+    cancelled = False
 
     def __init__(self) -> None:
-        self.ended = ""
+        self.cancel_reason = ""
 
-    def end(self, why: str, grace_s: float = 0.0) -> None:
-        self.ended = self.ended or why
+    def cancel(self, reason: str, grace_s: float = 0.0) -> None:
+        self.cancel_reason = self.cancel_reason or reason
 
-    def not_counted(self) -> AbstractContextManager[None]:
-        return _NOTHING_TO_STOP
+    def paused(self) -> AbstractContextManager[None]:
+        return _NO_PAUSE
 
 
-_NOTHING_TO_STOP = nullcontext()
+_NO_PAUSE = nullcontext()
 
 
 class BindingPluginClient:
-    """The framework's ``BindingClient`` for one call of one plugin. What its ``needs`` do not name
-    raises :class:`NotPermitted`."""
+    """The framework's ``BindingClient`` for one plugin call.
 
-    __slots__ = ("_binder", "_plugin", "_point", "_time")
+    Methods raise :class:`NotPermitted` unless the plugin's ``needs`` include their permission.
+    """
 
-    def __init__(self, plugin: Plugin, point: str, binder: BindReconciler, time: CallTime) -> None:
+    __slots__ = ("_binder", "_plugin", "_point", "_scope")
+
+    def __init__(
+        self, plugin: Plugin, point: str, binder: BindReconciler, scope: CallScope
+    ) -> None:
         self._plugin = plugin
         self._point = point
         self._binder = binder
-        self._time = time
+        self._scope = scope
 
     @property
-    def context(self) -> CallTime:
-        return self._time
+    def context(self) -> CallScope:
+        return self._scope
 
-    def _demand(self, permission: Permission) -> None:
+    def _require(self, permission: Permission) -> None:
         plugin = self._plugin
         if permission not in plugin.needs:
             FAILURES.note(plugin.name, self._point, FailureReason.NOT_PERMITTED)
@@ -163,29 +156,29 @@ class BindingPluginClient:
             )
 
     async def bind(self, pod: PodInfo, node_name: str) -> Status:
-        self._demand(Permission.BIND)
-        # Cut short, the fate of the binding would be unknown.
-        with self._time.not_counted():
+        self._require(Permission.BIND)
+        # A cancelled request would leave the outcome of the binding unknown.
+        with self._scope.paused():
             return await self._binder.bind(pod, node_name)
 
     async def claim_volume(self, volume: str, claim: ClaimRef) -> Status:
-        self._demand(Permission.CLAIM_VOLUME)
+        self._require(Permission.CLAIM_VOLUME)
         return await self._binder.claim_volume(volume, claim)
 
     async def select_node(self, claim: ClaimRef, node_name: str) -> Status:
-        self._demand(Permission.SELECT_NODE)
+        self._require(Permission.SELECT_NODE)
         return await self._binder.select_node(claim, node_name)
 
     async def read_volume(self, name: str) -> PersistentVolume | None:
-        self._demand(Permission.READ_VOLUME)
+        self._require(Permission.READ_VOLUME)
         return await self._binder.read_volume(name)
 
     async def read_claim(self, claim: ClaimRef) -> PersistentVolumeClaim | None:
-        self._demand(Permission.READ_CLAIM)
+        self._require(Permission.READ_CLAIM)
         return await self._binder.read_claim(claim)
 
     async def annotate(self, pod: PodInfo, annotations: Mapping[str, str]) -> Status:
-        self._demand(Permission.ANNOTATE)
+        self._require(Permission.ANNOTATE)
         return await self._binder.annotate(pod, annotations)
 
     async def wait_until(

@@ -1,14 +1,11 @@
-"""How one plugin is asked outside decisions: in this process, or in a worker.
-
-A worker process, seen from the daemon.
-"""
+"""Clients that evaluate one external plugin: in the daemon, or in a worker process."""
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import AsyncIterator, Callable, Iterable
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from contextlib import asynccontextmanager
 from itertools import islice
 from typing import NamedTuple, Protocol
 
@@ -19,33 +16,42 @@ from anyio.abc import Process
 from anyio.streams.buffered import BufferedByteReceiveStream
 
 from asched.daemon.plugin_host import messages as m
-from asched.daemon.plugin_host.messages import Mirroring
-from asched.daemon.plugin_host.respondent import AttemptKey, PluginEvaluator, Rejection
+from asched.daemon.plugin_host.evaluator import AttemptKey, PluginEvaluator, Rejection
 from asched.framework.interface import Plugin
 from asched.framework.nodes import Int64Column, RowArray
 from asched.framework.pod_info import PodInfo
 from asched.framework.runtime.extenders import ExtenderVerb
 from asched.framework.runtime.observation import FAILURES, FailureReason
+from asched.model.node import Node
 from asched.state.cluster import ClusterState
-from asched.state.inquiries import unpacked
+from asched.state.node_table import NodeTable
+from asched.state.pending_evaluations import unpack_mask
 
-START_TIME_LIMIT_S = 30.0
-"""From the start of the process until its plugin is made: that may have much to import."""
-_LAST_WORDS_S = 1.0
-"""How long a process that closed its pipes may take to end by itself."""
+START_TIMEOUT_S = 30.0
+"""Limit from the start of a process until its plugin is created, imports included."""
+WORKER_TIME_LIMIT_S = 5.0
+"""Default limit of one call of a plugin in a worker."""
+_EXIT_WAIT_S = 1.0
+"""How long a process that closed its pipes may take to exit."""
+_QUEUE_TIMEOUT_S = 60.0
+_MESSAGES_AT_ONCE = 500
+_MAX_BACKOFF_S = 30.0
 _PRIVATE = ("ASCHED_", "KUBECONFIG", "KUBERNETES_", "PG", "NOTIFY_SOCKET")
-"""Beginnings of the names of variables that are no concern of a plugin."""
+"""Prefixes of environment variables that workers do not get."""
 
 
 class WorkerLostError(Exception):
-    """The process ended, could not be started, or was ended because it took too long."""
+    """The process ended, could not be started, or was killed because it took too long."""
+
+
+class EvaluationError(Exception):
+    """The plugin was not evaluated. The text names the plugin and the reason."""
 
 
 class WorkerProcess:
-    """One process from its start to its end. Raises :class:`WorkerLostError` once it is over."""
+    """One worker process, from its start to its end. Raises :class:`WorkerLostError` once it ended."""
 
     def __init__(self) -> None:
-        self._stack = AsyncExitStack()
         self._process: Process | None = None
         self._source: BufferedByteReceiveStream | None = None
 
@@ -53,7 +59,7 @@ class WorkerProcess:
     def alive(self) -> bool:
         return self._process is not None and self._process.returncode is None
 
-    async def start(self, begin: m.Begin) -> None:
+    async def start(self, plugin: m.StartPlugin) -> None:
         command = [sys.executable, "-m", "asched.daemon.plugin_host.worker"]
         environment = {k: v for k, v in os.environ.items() if not k.startswith(_PRIVATE)}
         try:
@@ -62,15 +68,15 @@ class WorkerProcess:
             raise WorkerLostError(f"its worker cannot be started: {error}") from None
         assert self._process.stdout is not None
         self._source = BufferedByteReceiveStream(self._process.stdout)
-        with anyio.move_on_after(START_TIME_LIMIT_S):
-            await self.send([begin])
+        with anyio.move_on_after(START_TIMEOUT_S):
+            await self.send([plugin])
             reply = await self.receive()
             if isinstance(reply, m.EvaluationFailed):
-                await self.end()
-                raise WorkerLostError(f"it cannot be made in its worker: {reply.message}")
+                await self.kill()
+                raise WorkerLostError(f"it cannot be created in its worker: {reply.message}")
             return
-        await self.end()
-        raise WorkerLostError(f"its worker did not start within {START_TIME_LIMIT_S:g} s")
+        await self.kill()
+        raise WorkerLostError(f"its worker did not start within {START_TIMEOUT_S:g} s")
 
     async def send(self, messages: Iterable[m.ToWorker]) -> None:
         assert self._process is not None
@@ -90,20 +96,19 @@ class WorkerProcess:
         try:
             reply: m.FromWorker = m.decode_from_worker(body)
         except ValueError as error:
-            await self.end()
-            raise WorkerLostError(f"its worker talks nonsense: {error}") from None
+            await self.kill()
+            raise WorkerLostError(f"its worker sent an invalid message: {error}") from None
         return reply
 
     async def _lost(self) -> WorkerLostError:
         assert self._process is not None
-        # Its pipes are closed, so it has ended or is about to: how, is worth knowing.
-        with anyio.move_on_after(_LAST_WORDS_S):
+        # Its pipes are closed: wait for the exit code.
+        with anyio.move_on_after(_EXIT_WAIT_S):
             await self._process.wait()
-        await self.end()
+        await self.kill()
         return WorkerLostError(f"its worker ended with code {self._process.returncode}")
 
-    async def end(self) -> None:
-        """End it at once, whatever it does."""
+    async def kill(self) -> None:
         if self._process is None:
             return
         with anyio.CancelScope(shield=True):
@@ -112,167 +117,210 @@ class WorkerProcess:
             await self._process.aclose()
 
 
-WORKER_TIME_LIMIT_S = 5.0
-"""How long a plugin in a worker may think about one question, unless the settings say otherwise."""
-_PATIENCE_S = 60.0
-"""How long a question waits for its turn."""
-_MESSAGES_AT_ONCE = 500
-_LONGEST_PAUSE_S = 30.0
+class _SentRow:
+    """What a worker knows of one row."""
+
+    __slots__ = ("node", "pods")
+
+    def __init__(self, node: Node) -> None:
+        self.node = node
+        self.pods: dict[str, PodInfo] = {}
 
 
-class WorkerTimeoutError(Exception):
-    """The plugin did not answer. The text says which, and why."""
+class NodeTableSync:
+    """Keeps one worker's copy of the node table current. It visits only rows that changed."""
+
+    def __init__(self, table: NodeTable) -> None:
+        self._table = table
+        self._sent: dict[int, _SentRow] = {}
+        self._cursor: int | None = None
+
+    @property
+    def behind(self) -> bool:
+        """Whether the table changed since :meth:`changes` was called."""
+        return self._cursor != self._table.cursor
+
+    def changes(self) -> Iterator[m.NodeTableChange]:
+        """The changes since the last call. The table may change during the iteration: call it again
+        while :attr:`behind`."""
+        table, cursor = self._table, self._cursor
+        changed = None if cursor is None else table.changed_since(cursor)
+        self._cursor = table.cursor
+        for row in range(table.size) if changed is None else changed:
+            yield from self._row_changes(row)
+
+    def _row_changes(self, row: int) -> Iterator[m.NodeTableChange]:
+        table, sent = self._table, self._sent.get(row)
+        if not table.alive[row]:
+            if sent is not None:
+                del self._sent[row]
+                yield m.NodeRemoved(row)
+            return
+        node = table.node(row)
+        if sent is None or sent.node.name != node.name:
+            sent = self._sent[row] = _SentRow(node)
+            yield m.NodeUpserted(row, node)
+        elif sent.node is not node:
+            sent.node = node
+            yield m.NodeUpserted(row, node)
+        pods = {pod.uid: pod for pod in table.pods(row)}
+        for uid in sent.pods.keys() - pods.keys():
+            del sent.pods[uid]
+            yield m.PodRemoved(row, uid)
+        for uid, pod in pods.items():
+            if sent.pods.get(uid) is not pod:
+                sent.pods[uid] = pod
+                yield m.PodUpserted(row, pod.pod)
 
 
 class PendingCall(NamedTuple):
-    """A question as it is put: about these rows, as long as they are still there."""
+    """An evaluation that waits for its plugin."""
 
     verb: ExtenderVerb
     pod: PodInfo
     attempt: int
     rows: Callable[[], RowArray | None]
-    """The rows as they now are; None where nobody waits for the answer any more."""
+    """The present rows of the nodes; None once the result is no longer needed."""
 
 
-Answer = list[Rejection] | Int64Column
-"""What is refused, or a score for each row."""
+Evaluation = list[Rejection] | Int64Column
+"""Rejections, or a score for each row."""
 
 
 class PluginClient(Protocol):
-    """Asks one plugin of one profile."""
+    """Evaluates one plugin of one profile."""
 
-    async def answer(self, asked: PendingCall) -> Answer | None:
-        """None where nobody waits for it any more. Raises :class:`WorkerTimeoutError`, and
+    async def evaluate(self, call: PendingCall) -> Evaluation | None:
+        """None once the result is no longer needed. Raises :class:`EvaluationError` and
         :class:`~asched.framework.runtime.plugin_calls.PluginFailure`."""
 
     async def close(self) -> None: ...
 
 
-class InProcess:
-    """A plugin that is not pure, but quick."""
+class InProcessClient:
+    """A plugin that is impure but quick."""
 
     def __init__(self, plugin: Plugin, cluster: ClusterState) -> None:
-        self._respondent = PluginEvaluator(plugin)
+        self._evaluator = PluginEvaluator(plugin)
         self._cluster = cluster
 
-    async def answer(self, asked: PendingCall) -> Answer | None:
+    async def evaluate(self, call: PendingCall) -> Evaluation | None:
         await anyio.lowlevel.checkpoint()
-        rows = asked.rows()
+        rows = call.rows()
         if rows is None:
             return None
         nodes = self._cluster.nodes.take(rows)
-        key = AttemptKey(asked.pod.uid, asked.attempt)
-        ask = (
-            self._respondent.filter if asked.verb is ExtenderVerb.FILTER else self._respondent.score
-        )
-        return ask(key, asked.pod, nodes)
+        key = AttemptKey(call.pod.uid, call.attempt)
+        if call.verb is ExtenderVerb.FILTER:
+            return self._evaluator.filter(key, call.pod, nodes)
+        return self._evaluator.score(key, call.pod, nodes)
 
     async def close(self) -> None:
         pass
 
 
-class InWorker:
-    """A plugin in a process of its own, which is started when it is first asked, and again when it
-    was lost: at once, then after pauses that grow until it answers again."""
+class WorkerClient:
+    """A plugin in a worker process, which starts with the first call.
+
+    A lost process is restarted: once immediately, then with exponential backoff.
+    """
 
     def __init__(
-        self, begin: m.Begin, cluster: ClusterState, limit_s: Callable[[], float | None]
+        self, plugin: m.StartPlugin, cluster: ClusterState, limit_s: Callable[[], float | None]
     ) -> None:
-        self._begin = begin
+        self._plugin = plugin
         self._cluster = cluster
         self._limit_s = limit_s
         self._process = WorkerProcess()
-        self._mirroring = Mirroring(cluster.nodes)
-        self._turn = anyio.Lock()
+        self._sync = NodeTableSync(cluster.nodes)
+        self._lock = anyio.Lock()
         self._number = 0
-        self._lost_in_a_row = 0
-        self._not_before_s = 0.0
+        self._losses = 0
+        """Consecutive ones."""
+        self._restart_at_s = 0.0
 
-    async def answer(self, asked: PendingCall) -> Answer | None:
-        async with self._in_turn():
-            if asked.rows() is None:
+    async def evaluate(self, call: PendingCall) -> Evaluation | None:
+        async with self._locked():
+            if call.rows() is None:
                 return None
             try:
-                await self._be_ready()
-                reply = await self._put(asked)
+                await self._prepare()
+                result = await self._send(call)
             except WorkerLostError as error:
                 self._lost(FailureReason.WORKER_ENDED)
-                raise self._no_answer(str(error)) from None
+                raise self._error(str(error)) from None
             except anyio.get_cancelled_exc_class():
-                # Cancelled amid an exchange: what comes next on the pipe would be no answer.
-                await self._process.end()
+                # The reply to the cancelled request may still arrive on the pipe.
+                await self._process.kill()
                 raise
-            self._lost_in_a_row = 0
-            return reply
+            self._losses = 0
+            return result
 
     @asynccontextmanager
-    async def _in_turn(self) -> AsyncIterator[None]:
-        """One question at a time: the plugin is synchronous."""
-        with anyio.move_on_after(_PATIENCE_S) as patience:
-            await self._turn.acquire()
-        if patience.cancelled_caught:
-            raise self._no_answer(f"its worker is busy with other pods for {_PATIENCE_S:g} s")
+    async def _locked(self) -> AsyncIterator[None]:
+        """One call at a time: the plugin is synchronous."""
+        with anyio.move_on_after(_QUEUE_TIMEOUT_S) as waiting:
+            await self._lock.acquire()
+        if waiting.cancelled_caught:
+            raise self._error(f"its worker is busy with other pods for {_QUEUE_TIMEOUT_S:g} s")
         try:
             yield
         finally:
-            self._turn.release()
+            self._lock.release()
 
-    async def _be_ready(self) -> None:
-        """Have a worker that knows all nodes as they now are. Raises WorkerLostError."""
+    async def _prepare(self) -> None:
+        """Start the worker if needed and synchronize its nodes. Raises WorkerLostError."""
         if not self._process.alive:
-            if anyio.current_time() < self._not_before_s:
-                raise self._no_answer("its worker was lost, and is not started again yet")
-            self._mirroring = Mirroring(self._cluster.nodes)
-            await self._process.start(self._begin)
-        while self._mirroring.behind:
-            news = self._mirroring.news()
-            while some := [*islice(news, _MESSAGES_AT_ONCE)]:
+            if anyio.current_time() < self._restart_at_s:
+                raise self._error("its worker was lost, and is not started again yet")
+            self._sync = NodeTableSync(self._cluster.nodes)
+            await self._process.start(self._plugin)
+        while self._sync.behind:
+            changes = self._sync.changes()
+            while some := [*islice(changes, _MESSAGES_AT_ONCE)]:
                 await self._process.send(some)
 
-    async def _put(self, asked: PendingCall) -> Answer | None:
-        rows = asked.rows()
+    async def _send(self, call: PendingCall) -> Evaluation | None:
+        rows = call.rows()
         if rows is None:
             return None
         self._number += 1
-        question = m.EvaluationRequest(
-            self._number,
-            asked.verb,
-            asked.attempt,
-            asked.pod.pod,
-            tuple(rows.tolist()),
-            self._cluster.now_ns,
+        request = m.EvaluationRequest(
+            number=self._number,
+            verb=call.verb,
+            attempt=call.attempt,
+            pod=call.pod.pod,
+            rows=tuple(rows.tolist()),
+            now_ns=self._cluster.now_ns,
         )
         limit_s = self._limit_s() or WORKER_TIME_LIMIT_S
-        with anyio.move_on_after(limit_s) as limit:
-            await self._process.send([question])
-            return self._understood(await self._process.receive(), len(rows))
-        assert limit.cancelled_caught
-        await self._process.end()
+        with anyio.move_on_after(limit_s):
+            await self._process.send([request])
+            return self._result(await self._process.receive(), len(rows))
+        await self._process.kill()
         self._lost(FailureReason.TIMEOUT)
-        raise self._no_answer(f"no answer within {limit_s:g} s; its worker was ended")
+        raise self._error(f"no answer within {limit_s:g} s; its worker was ended")
 
-    def _understood(self, reply: m.FromWorker, size: int) -> Answer:
-        match reply:
-            case m.FilterReply(number=number, refused=refused) if number == self._number:
-                return [Rejection(r.message, unpacked(r.places, size)) for r in refused]
-            case m.ScoreReply(number=number, scores=scores) if (number, len(scores)) == (
-                self._number,
-                size,
-            ):
-                return np.array(scores, np.int64)
-            case m.EvaluationFailed(number=number) if number == self._number:
-                FAILURES.note(self._begin.name, reply.point, reply.reason)
-                raise WorkerTimeoutError(reply.message)
-        raise WorkerLostError("its worker answered another question than it was asked")
+    def _result(self, reply: m.FromWorker, size: int) -> Evaluation:
+        if not isinstance(reply, m.Ready) and reply.number == self._number:
+            match reply:
+                case m.FilterReply(rejections=rejections):
+                    return [Rejection(r.message, unpack_mask(r.places, size)) for r in rejections]
+                case m.ScoreReply(scores=scores) if len(scores) == size:
+                    return np.array(scores, np.int64)
+                case m.EvaluationFailed():
+                    FAILURES.note(self._plugin.name, reply.point, reply.reason)
+                    raise EvaluationError(reply.message)
+        raise WorkerLostError("its worker replied to another request")
 
     def _lost(self, reason: FailureReason) -> None:
-        FAILURES.note(self._begin.name, "Worker", reason)
-        pause_s = min(2.0**self._lost_in_a_row - 1, _LONGEST_PAUSE_S)
-        self._lost_in_a_row = min(self._lost_in_a_row + 1, 16)
-        self._not_before_s = anyio.current_time() + pause_s
+        FAILURES.note(self._plugin.name, "Worker", reason)
+        backoff_s = min(2.0**self._losses - 1, _MAX_BACKOFF_S)
+        self._losses = min(self._losses + 1, 16)
+        self._restart_at_s = anyio.current_time() + backoff_s
 
-    def _no_answer(self, why: str) -> WorkerTimeoutError:
-        return WorkerTimeoutError(f"plugin {self._begin.name}: {why}")
+    def _error(self, why: str) -> EvaluationError:
+        return EvaluationError(f"plugin {self._plugin.name}: {why}")
 
     async def close(self) -> None:
-        await self._process.end()
+        await self._process.kill()

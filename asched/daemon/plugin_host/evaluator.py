@@ -1,180 +1,116 @@
-"""All plugins that are asked outside decisions: finds who is to answer a question, and makes a record of
-what it says."""
+"""Evaluates one plugin for some nodes, in the daemon or in a worker."""
 
 from __future__ import annotations
 
-import sys
-from functools import partial
+from collections import OrderedDict
+from typing import NamedTuple
 
-import anyio
-import msgspec
 import numpy as np
 
-from asched.config.settings import PluginLimits
-from asched.daemon.plugin_host import messages as m
-from asched.daemon.plugin_host.clients import (
-    Answer,
-    InProcess,
-    InWorker,
-    PendingCall,
-    PluginClient,
-    WorkerTimeoutError,
+from asched.framework.cycle_state import CycleState
+from asched.framework.interface import (
+    FilterAllPlugin,
+    FilterPlugin,
+    Plugin,
+    PreFilterPlugin,
+    PreFilterResult,
+    PreScorePlugin,
+    ScoreAllPlugin,
+    ScorePlugin,
 )
-from asched.framework.binding import Isolation
-from asched.framework.interface import Plugin
-from asched.framework.nodes import BoolColumn, RowArray
+from asched.framework.nodes import BoolColumn, Int64Column, Nodes
 from asched.framework.pod_info import PodInfo
-from asched.framework.runtime.observation import FAILURES, printable, reason_of
-from asched.framework.runtime.plugin_calls import PluginFailure
-from asched.framework.runtime.profile import ExternalPlugin, PluginLoader, parse_arguments
-from asched.state.cluster import ClusterState, ProfileHandle
-from asched.state.inquiries import PendingEvaluation, packed, present_rows
-from asched.state.records import (
-    ExtenderAnswer,
-    ExtenderAsked,
-    ExtenderFailed,
-    ExtenderFiltered,
-    ExtenderPrioritized,
-    ExtenderRefusal,
+from asched.framework.runtime.findings import FILTER_CODES
+from asched.framework.runtime.plugin_calls import (
+    ask,
+    error_answer,
+    filter_nodes,
+    normalized,
+    score_nodes,
 )
+from asched.framework.status import Status
+
+_MAX_ATTEMPTS = 64
+"""CycleStates that are kept; PreFilter runs again for an older attempt."""
 
 
-class ExternalPlugins:
-    """Asks the plugins of the profiles as they now are. To be closed."""
-
-    def __init__(self, cluster: ClusterState, load: PluginLoader, limits: PluginLimits) -> None:
-        self._cluster = cluster
-        self._load = load
-        self.limits = limits
-        self._answerers: dict[tuple[str, str], tuple[bytes, PluginClient]] = {}
-
-    async def aclose(self) -> None:
-        """End all workers."""
-        answerers, self._answerers = self._answerers, {}
-        for _, answerer in answerers.values():
-            await answerer.close()
-
-    async def answer(
-        self, index: int, question: ExtenderAsked, pod: PodInfo
-    ) -> ExtenderAnswer | None:
-        """Put a question to the outsider of that number, which is a plugin. None where nobody waits
-        for the answer any more."""
-        plugin = self._cluster.outsiders[index]
-        assert isinstance(plugin, ExternalPlugin)
-        about = (question.key, question.uid, question.attempt, index)
-        put = _Put(self._cluster, index, question)
-        try:
-            answerer = await self._answerer(plugin)
-            asked = PendingCall(question.verb, pod, question.attempt, put.rows)
-            answer = await answerer.answer(asked)
-        except (PluginFailure, WorkerTimeoutError) as failure:
-            return ExtenderFailed(*about, question.verb, str(failure))
-        return None if answer is None else _recorded(about, put, answer)
-
-    # -- who answers --------------------------------------------------------------------------
-
-    async def _answerer(self, plugin: ExternalPlugin) -> PluginClient:
-        """Raises :class:`WorkerTimeoutError` for a plugin that cannot be made."""
-        key = (plugin.scheduler_name, plugin.name)
-        profile = self._cluster.profiles[plugin.scheduler_name]
-        arguments = profile.spec.arguments.get(plugin.name)
-        worker = self._runs_in_worker(plugin.name)
-        made_for = msgspec.json.encode((arguments, worker))
-        known = self._answerers.get(key)
-        if known is not None and known[0] == made_for:
-            return known[1]
-        if known is not None:
-            del self._answerers[key]
-            await known[1].close()
-        loaded = self._load(plugin.name)
-        make = self._in_worker if worker else self._in_process
-        answerer = make(loaded, plugin, arguments)
-        self._answerers[key] = made_for, answerer
-        return answerer
-
-    def _runs_in_worker(self, name: str) -> bool:
-        isolation = self.limits.isolation(name) or self._load(name).runs_in
-        return isolation is Isolation.WORKER
-
-    def _in_worker(
-        self, loaded: type[Plugin], plugin: ExternalPlugin, arguments: dict[str, object] | None
-    ) -> PluginClient:
-        begin = m.Begin(
-            plugin.name,
-            loaded.__module__,
-            loaded.__qualname__,
-            arguments or {},
-            plugin.scheduler_name,
-            tuple(sys.path),
-        )
-        return InWorker(begin, self._cluster, partial(self.limits.limit_s, plugin.name))
-
-    def _in_process(
-        self, loaded: type[Plugin], plugin: ExternalPlugin, arguments: dict[str, object] | None
-    ) -> PluginClient:
-        handle = ProfileHandle(self._cluster, plugin.scheduler_name)
-        handle.built(self._cluster.profiles[plugin.scheduler_name])
-        try:
-            made = loaded(parse_arguments(loaded, arguments), handle)
-        except anyio.get_cancelled_exc_class():
-            raise
-        except BaseException as error:
-            FAILURES.note(plugin.name, "Init", reason_of(error))
-            what = f"{type(error).__name__}: {printable(error)}"
-            raise WorkerTimeoutError(f"plugin {plugin.name}: it cannot be made: {what}") from error
-        return InProcess(made, self._cluster)
+class AttemptKey(NamedTuple):
+    uid: str
+    attempt: int
 
 
-class _Put:
-    """A question as it was put last: about those of its nodes that were still there."""
+class Rejection(NamedTuple):
+    """Nodes that the plugin rejects with the same message."""
 
-    def __init__(self, cluster: ClusterState, index: int, question: ExtenderAsked) -> None:
-        self._cluster = cluster
-        self._index = index
-        self._question = question
-        self.size = 0
-        """How many nodes the question is about."""
-        self.places: RowArray = np.zeros(0, np.intp)
-        """Which of them were there."""
-
-    def rows(self) -> RowArray | None:
-        """Their rows now; None where nobody waits for the answer any more."""
-        inquiry = self._inquiry()
-        if inquiry is None:
-            return None
-        self.size = len(inquiry.rows)
-        self.places = np.flatnonzero(present_rows(inquiry.rows))
-        return inquiry.rows[self.places]
-
-    def _inquiry(self) -> PendingEvaluation | None:
-        question = self._question
-        inquiry = self._cluster.inquiries.get(question.key)
-        if inquiry is None or not inquiry.is_of(question.uid, question.attempt):
-            return None
-        if inquiry.verb is not question.verb or self._index not in inquiry.pending:
-            return None
-        return inquiry
+    message: str
+    where: BoolColumn
+    """By position in the request."""
 
 
-def _recorded(about: tuple[str, str, int, int], put: _Put, answer: Answer) -> ExtenderAnswer:
-    """The answer about the nodes that were there, as one about all that were asked about."""
-    places, size = put.places, put.size
-    if isinstance(answer, np.ndarray):
-        scores = np.zeros(size, np.int64)
-        scores[places] = answer
-        return ExtenderPrioritized(*about, scores=tuple(scores.tolist()))
+class PluginEvaluator:
+    """Runs Filter and Score of one plugin, and keeps the CycleStates of recent attempts."""
 
-    def spread(mask: BoolColumn) -> BoolColumn:
-        everywhere = np.zeros(size, np.bool_)
-        everywhere[places] = mask
-        return everywhere
+    def __init__(self, plugin: Plugin) -> None:
+        self._plugin = plugin
+        self._states: OrderedDict[AttemptKey, CycleState] = OrderedDict()
 
-    passed = np.ones(len(places), np.bool_)
-    for refused in answer:
-        passed &= ~refused.where
-    # Evicting pods might help, but nobody could try it out: so none are.
-    refusals = tuple(
-        ExtenderRefusal(refused.message, packed(spread(refused.where)), unresolvable=True)
-        for refused in answer
-    )
-    return ExtenderFiltered(*about, passed=packed(spread(passed)), refused=refusals)
+    def filter(self, attempt: AttemptKey, pod: PodInfo, nodes: Nodes) -> list[Rejection]:
+        """The nodes that the plugin rejects. Raises :class:`PluginFailure`."""
+        plugin, state = self._plugin, self._begin(attempt)
+        result = self._pre_filter(state, pod, nodes)
+        if result.status.is_rejection:
+            return [Rejection(result.status.message, np.ones(nodes.size, np.bool_))]
+        if plugin.name in state.skip_filter:
+            return []
+        rejections = []
+        if result.node_names is not None:
+            left_out = np.array([name not in result.node_names for name in nodes.names], np.bool_)
+            rejections.append(Rejection(f"node(s) didn't satisfy plugin {plugin.name}", left_out))
+        if isinstance(plugin, FilterPlugin | FilterAllPlugin):
+            verdicts = filter_nodes(plugin, state, pod, nodes)
+            for number, status in enumerate(verdicts.statuses, 1):
+                where = verdicts.codes == number
+                if where.any():
+                    if status.code not in FILTER_CODES:
+                        raise error_answer(plugin.name, "Filter", _text(status))
+                    rejections.append(Rejection(status.message, where))
+        return rejections
+
+    def score(self, attempt: AttemptKey, pod: PodInfo, nodes: Nodes) -> Int64Column:
+        """The plugin's normalized scores, 0 to 100. Raises :class:`PluginFailure`."""
+        plugin = self._plugin
+        state = self._states.get(attempt)
+        if state is None:
+            state = self._begin(attempt)
+            self._pre_filter(state, pod, nodes)
+        if isinstance(plugin, PreScorePlugin):
+            status = ask(Status, plugin, "PreScore", plugin.pre_score, state, pod, nodes)
+            if status.is_skip:
+                return np.zeros(nodes.size, np.int64)
+            if not status.is_success:
+                raise error_answer(plugin.name, "PreScore", status.message)
+        if not isinstance(plugin, ScorePlugin | ScoreAllPlugin):
+            return np.zeros(nodes.size, np.int64)
+        return normalized(plugin, state, pod, score_nodes(plugin, state, pod, nodes))
+
+    def _begin(self, attempt: AttemptKey) -> CycleState:
+        state = self._states[attempt] = CycleState()
+        self._states.move_to_end(attempt)
+        if len(self._states) > _MAX_ATTEMPTS:
+            self._states.popitem(last=False)
+        return state
+
+    def _pre_filter(self, state: CycleState, pod: PodInfo, nodes: Nodes) -> PreFilterResult:
+        plugin = self._plugin
+        if not isinstance(plugin, PreFilterPlugin):
+            return PreFilterResult()
+        result = ask(PreFilterResult, plugin, "PreFilter", plugin.pre_filter, state, pod, nodes)
+        if result.status.is_skip:
+            state.skip_filter.add(plugin.name)
+        elif not result.status.is_success and not result.status.is_rejection:
+            raise error_answer(plugin.name, "PreFilter", _text(result.status))
+        return result
+
+
+def _text(status: Status) -> str:
+    return status.message or status.code.title

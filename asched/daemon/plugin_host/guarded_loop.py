@@ -1,92 +1,110 @@
-"""An event loop on which a plugin's doings stay its own.
+"""An event loop that protects the daemon from plugins.
 
-Plugins run in the daemon's loop. One that stops the loop, cancels the tasks of others or leaves tasks
-behind would take the daemon with it, mostly without meaning to. Who calls is seen by a context variable
-(asynchronous plugins) or on the stack (synchronous ones); only calls that are rare anyway look.
+Plugins run in the daemon's loop. A plugin that stops the loop, cancels tasks of the daemon or leaves
+tasks behind would end the daemon, mostly by mistake. A context variable identifies asynchronous
+plugins, :data:`~asched.framework.runtime.observation.CURRENT_CALL` synchronous ones.
 """
 
 from __future__ import annotations
 
 import asyncio
-import sys
 from collections.abc import Callable, Coroutine, Generator
 from contextvars import Context, ContextVar
-from types import FrameType
-from typing import Any, NoReturn, Self
+from typing import Any, Self
 
 import structlog
 
-from asched.framework.runtime.observation import FAILURES, FailureReason
+from asched.framework.runtime.observation import (
+    CURRENT_CALL,
+    FAILURES,
+    FailureReason,
+    PluginCall,
+)
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
-_SYNCHRONOUS_CALLS = "asched.framework.runtime.plugin_calls"
-"""The module through which synchronous plugins are called."""
-
 
 class PluginTasks:
-    """The tasks of one call of an asynchronous plugin: the one that it runs in, and those it began.
+    """The tasks of one asynchronous plugin call: the task that it runs in and those that it starts.
 
     The plugin runs in the block of this context manager.
     """
 
-    __slots__ = ("_begun", "_outer", "_own", "plugin", "point")
+    __slots__ = ("_outer", "_own", "_started", "call")
 
     def __init__(self, plugin: str, point: str) -> None:
-        self.plugin = plugin
-        self.point = point
+        self.call: PluginCall = (plugin, point)
         self._own = asyncio.current_task()
-        self._begun: list[asyncio.Task[Any]] = []
+        self._started: list[asyncio.Task[Any]] = []
 
     def __enter__(self) -> Self:
         self._outer = _PLUGIN.set(self)
+        if isinstance(self._own, GuardedTask):
+            self._own.plugin_tasks = self
         return self
 
     def __exit__(self, *exc: object) -> None:
+        if isinstance(self._own, GuardedTask):
+            self._own.plugin_tasks = None
         _PLUGIN.reset(self._outer)
 
-    def begun(self, task: asyncio.Task[Any]) -> None:
-        self._begun.append(task)
+    def add(self, task: GuardedTask) -> None:
+        """The plugin started a task."""
+        task.plugin_tasks = self
+        self._started.append(task)
 
     def owns(self, task: asyncio.Task[Any]) -> bool:
-        return task is self._own or task in self._begun
+        return task is self._own or task in self._started
 
-    def end(self) -> None:
-        """The call is over: cancel what it left behind."""
-        for task in self._begun:
+    def cancel_leaked(self) -> None:
+        """Cancel the tasks that the plugin left behind when it returned."""
+        for task in self._started:
             if not task.done():
-                FAILURES.note(self.plugin, self.point, FailureReason.LEAKED_TASK)
+                plugin, point = self.call
+                FAILURES.note(plugin, point, FailureReason.LEAKED_TASK)
                 log.warning(
-                    "a plugin left a task behind, which is cancelled", plugin=self.plugin,
-                    point=self.point, task=task.get_name(),
-                )  # fmt: skip
+                    "plugin leaked a task", plugin=plugin, point=point, task=task.get_name()
+                )
                 task.cancel()
 
 
 _PLUGIN: ContextVar[PluginTasks | None] = ContextVar("asched-plugin", default=None)
-"""The call of an asynchronous plugin that runs in this context."""
+"""The asynchronous plugin call that runs in this context."""
 
 
 class GuardedTask(asyncio.Task[Any]):
-    """A task that plugins cannot cancel unless it is theirs."""
+    """A task that only its own plugin can cancel, if the caller is a plugin."""
+
+    plugin_tasks: PluginTasks | None = None
+    """The asynchronous plugin call that the task executes now."""
 
     def cancel(self, msg: Any | None = None) -> bool:
         tasks = _PLUGIN.get()
-        if tasks is not None:
-            if not tasks.owns(self):
-                _meddled(tasks.plugin, tasks.point, "it cancelled a task that is not its own")
+        if tasks is None or not tasks.owns(self):
+            call = _calling_plugin()
+            if call is not None:
+                plugin, point = call
+                FAILURES.note(plugin, point, FailureReason.NOT_PERMITTED)
+                log.error("plugin may not cancel a task of the daemon", plugin=plugin, point=point)
                 return False
-        elif (meddler := _synchronous_plugin()) is not None:
-            _meddled(*meddler, "it cancelled a task")
-            return False
         return super().cancel(msg)
+
+
+def current_plugin_call(loop: asyncio.AbstractEventLoop) -> PluginCall | None:
+    """The plugin call that ``loop`` executes now, one tuple for each call. Any thread may ask."""
+    call = CURRENT_CALL.call
+    if call is not None:
+        return call
+    task = asyncio.current_task(loop)
+    tasks = task.plugin_tasks if isinstance(task, GuardedTask) else None
+    return None if tasks is None else tasks.call
 
 
 def guarded_loop() -> asyncio.AbstractEventLoop:
     """A new event loop for a daemon."""
     try:
         import uvloop
-    except ImportError:  # not every platform has it
+    except ImportError:  # not available on every platform
         loop = asyncio.new_event_loop()
     else:
         loop = uvloop.new_event_loop()
@@ -95,11 +113,10 @@ def guarded_loop() -> asyncio.AbstractEventLoop:
 
 
 def guard(loop: asyncio.AbstractEventLoop) -> None:
-    """Guard a loop: tasks that are made from now on, and its end."""
+    """Guard the tasks that ``loop`` creates from now on, and its ``stop`` method."""
     loop.set_task_factory(_task)
-    stop = loop.stop
-    # Read when it is called: `run_until_complete` itself ends by it.
-    loop.stop = _unless_plugin(stop)  # type: ignore[method-assign]
+    # asyncio looks the attribute up on each call: `run_until_complete` ends by it as well.
+    loop.stop = _refused_to_plugins(loop.stop)  # type: ignore[method-assign]
 
 
 def _task(
@@ -111,40 +128,22 @@ def _task(
     task = GuardedTask(coroutine, loop=loop, context=context, **more)
     tasks = _PLUGIN.get()
     if tasks is not None:
-        tasks.begun(task)
+        tasks.add(task)
     return task
 
 
-def _unless_plugin(stop: Callable[[], None]) -> Callable[[], None]:
-    def stop_unless_plugin() -> None:
-        tasks = _PLUGIN.get()
-        if tasks is not None:
-            _refuse(tasks.plugin, tasks.point)
-        meddler = _synchronous_plugin()
-        if meddler is not None:
-            _refuse(*meddler)
+def _refused_to_plugins(stop: Callable[[], None]) -> Callable[[], None]:
+    def guarded_stop() -> None:
+        call = _calling_plugin()
+        if call is not None:
+            FAILURES.note(*call, FailureReason.NOT_PERMITTED)
+            raise RuntimeError("a plugin cannot stop the event loop")
         stop()
 
-    return stop_unless_plugin
+    return guarded_stop
 
 
-def _refuse(plugin: str, point: str) -> NoReturn:
-    FAILURES.note(plugin, point, FailureReason.NOT_PERMITTED)
-    raise RuntimeError("a plugin cannot stop the event loop")
-
-
-def _meddled(plugin: str, point: str, what: str) -> None:
-    FAILURES.note(plugin, point, FailureReason.NOT_PERMITTED)
-    log.error("a plugin meddles", plugin=plugin, point=point, what=what)
-
-
-def _synchronous_plugin() -> tuple[str, str] | None:
-    """Name and extension point of the plugin that the present code was called by, if any."""
-    frame: FrameType | None = sys._getframe(2)
-    while frame is not None:
-        ours = frame.f_globals.get("__name__") == _SYNCHRONOUS_CALLS
-        if ours and "plugin" in frame.f_locals:
-            plugin, point = frame.f_locals["plugin"], frame.f_locals.get("point", "")
-            return str(plugin.name), str(point)
-        frame = frame.f_back
-    return None
+def _calling_plugin() -> PluginCall | None:
+    """The plugin that called the present code, if any."""
+    tasks = _PLUGIN.get()
+    return CURRENT_CALL.call if tasks is None else tasks.call

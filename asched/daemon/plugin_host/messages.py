@@ -1,24 +1,18 @@
-"""What a daemon and a worker process say to each other: msgpack, each message after its length.
+"""The protocol between the daemon and a worker: msgpack messages, each preceded by its length.
 
-Nothing that either side sends can make the other run code.
-
-What a worker has to be told of the cluster's nodes, so that it knows them as they now are.
+Neither side can make the other execute code.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any, Final, dataclass_transform
 
 import msgspec
 
-from asched.daemon.plugin_host import messages as m
-from asched.framework.pod_info import PodInfo
 from asched.framework.runtime.extenders import ExtenderVerb
 from asched.framework.runtime.observation import FailureReason
 from asched.model.node import Node
 from asched.model.pod import Pod
-from asched.state.node_table import NodeTable
 
 LENGTH_BYTES: Final = 4
 
@@ -28,8 +22,11 @@ class Message(msgspec.Struct, frozen=True, array_like=True, tag=True):
     """Base of all messages."""
 
 
-class Begin(Message):
-    """To a worker, first of all: the plugin that it is to be."""
+# -- to a worker ------------------------------------------------------------------------------------
+
+
+class StartPlugin(Message):
+    """First message: create this plugin."""
 
     name: str
     module: str
@@ -39,35 +36,35 @@ class Begin(Message):
     search_path: tuple[str, ...]
 
 
-class NodeIs(Message):
-    """To a worker: the row holds this node, and no pods yet."""
+class NodeUpserted(Message):
+    """The row holds this node. A node that was not in the row before has no pods yet."""
 
     row: int
     node: Node
 
 
-class NodeWent(Message):
-    """To a worker: the row is empty."""
+class NodeRemoved(Message):
+    """The row is empty."""
 
     row: int
 
 
-class PodCame(Message):
-    """To a worker: the pod is on the row's node; one of its uid that was there is replaced."""
+class PodUpserted(Message):
+    """The pod is on the row's node; it replaces a pod with the same uid."""
 
     row: int
     pod: Pod
 
 
-class PodWent(Message):
-    """To a worker: the pod is not on the row's node any more."""
+class PodRemoved(Message):
+    """The pod is no longer on the row's node."""
 
     row: int
     uid: str
 
 
 class EvaluationRequest(Message):
-    """To a worker: about the nodes of ``rows``, in that order."""
+    """Filter or score the nodes of ``rows``; the reply keeps their order."""
 
     number: int
     verb: ExtenderVerb
@@ -77,34 +74,34 @@ class EvaluationRequest(Message):
     now_ns: int
 
 
+# -- from a worker ----------------------------------------------------------------------------------
+
+
 class Ready(Message):
-    """From a worker: the plugin is there."""
+    """The plugin was created."""
 
 
 class NodeRejections(msgspec.Struct, frozen=True, array_like=True):
-    """Nodes that were refused with the same words."""
+    """Nodes that the plugin rejects with the same message."""
 
     message: str
     places: bytes
-    """Which of the question's nodes, a bit each."""
+    """A bit for each node of the request."""
 
 
 class FilterReply(Message):
-    """From a worker: the nodes that are refused."""
-
     number: int
-    refused: tuple[NodeRejections, ...]
+    rejections: tuple[NodeRejections, ...]
 
 
 class ScoreReply(Message):
-    """From a worker: a score for each of the question's nodes."""
-
     number: int
     scores: tuple[int, ...]
+    """One for each node of the request."""
 
 
 class EvaluationFailed(Message):
-    """From a worker: the plugin failed; with number 0, it could not be had at all."""
+    """The plugin failed. With ``number`` 0 it could not be created."""
 
     number: int
     message: str
@@ -112,7 +109,8 @@ class EvaluationFailed(Message):
     reason: FailureReason
 
 
-ToWorker = Begin | NodeIs | NodeWent | PodCame | PodWent | EvaluationRequest
+NodeTableChange = NodeUpserted | NodeRemoved | PodUpserted | PodRemoved
+ToWorker = StartPlugin | NodeTableChange | EvaluationRequest
 FromWorker = Ready | FilterReply | ScoreReply | EvaluationFailed
 
 encode = msgspec.msgpack.Encoder().encode
@@ -121,62 +119,6 @@ decode_from_worker = msgspec.msgpack.Decoder(FromWorker).decode
 
 
 def framed(message: ToWorker | FromWorker) -> bytes:
-    """The message with its length before it."""
+    """The encoded message, preceded by its length."""
     body = encode(message)
     return len(body).to_bytes(LENGTH_BYTES, "big") + body
-
-
-class _Told:
-    """What a worker was told of one row."""
-
-    __slots__ = ("node", "pods")
-
-    def __init__(self, node: Node) -> None:
-        self.node = node
-        self.pods: dict[str, PodInfo] = {}
-
-
-class Mirroring:
-    """Follows the node table for one worker. It looks only at rows that changed since it last did."""
-
-    def __init__(self, table: NodeTable) -> None:
-        self._table = table
-        self._told: dict[int, _Told] = {}
-        self._cursor: int | None = None
-
-    def news(self) -> Iterator[m.ToWorker]:
-        """What changed since this was last gone through to its end. The table may change meanwhile:
-        go through it again until there is none."""
-        table, cursor = self._table, self._cursor
-        changed = None if cursor is None else table.changed_since(cursor)
-        self._cursor = table.cursor
-        for row in range(table.size) if changed is None else changed:
-            yield from self._of_row(row)
-
-    @property
-    def behind(self) -> bool:
-        """Whether the table has changed since :meth:`news` was begun."""
-        return self._cursor != self._table.cursor
-
-    def _of_row(self, row: int) -> Iterator[m.ToWorker]:
-        table, told = self._table, self._told.get(row)
-        if not table.alive[row]:
-            if told is not None:
-                del self._told[row]
-                yield m.NodeWent(row)
-            return
-        node = table.node(row)
-        if told is None or told.node.name != node.name:
-            told = self._told[row] = _Told(node)
-            yield m.NodeIs(row, node)
-        elif told.node is not node:
-            told.node = node
-            yield m.NodeIs(row, node)
-        here = {pod.uid: pod for pod in table.pods(row)}
-        for uid in told.pods.keys() - here.keys():
-            del told.pods[uid]
-            yield m.PodWent(row, uid)
-        for uid, pod in here.items():
-            if told.pods.get(uid) is not pod:
-                told.pods[uid] = pod
-                yield m.PodCame(row, pod.pod)

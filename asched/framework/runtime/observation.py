@@ -11,7 +11,8 @@ Which plugins failed here, how often and in which way: for metrics, no decision 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from enum import StrEnum
 from typing import NamedTuple, ParamSpec, Protocol, TypeVar
 
@@ -35,7 +36,7 @@ class CallObserver(Protocol):
 class HintObserver(Protocol):
     """Watches queueing hints."""
 
-    def watched_hint(
+    def wrap_hint(
         self, plugin: str, event: ClusterEvent, hint: QueueingHintFn
     ) -> QueueingHintFn:
         """As :meth:`CallObserver.watched`."""
@@ -55,6 +56,34 @@ class Observation:
 
 
 OBSERVATION = Observation()
+
+PluginCall = tuple[str, str]
+"""Name of a plugin and the extension point at which it is called."""
+
+
+class CurrentCall:
+    """The synchronous plugin call that the event loop's thread executes now.
+
+    Other threads read it: the watchdog reports a plugin that does not return. Each call stores a new
+    tuple, so that its identity tells calls apart.
+    """
+
+    __slots__ = ("call",)
+
+    def __init__(self) -> None:
+        self.call: PluginCall | None = None
+
+    @contextmanager
+    def of(self, plugin: str, point: str) -> Iterator[None]:
+        """Record a call for the block. Hot paths set :attr:`call` inline."""
+        outer, self.call = self.call, (plugin, point)
+        try:
+            yield
+        finally:
+            self.call = outer
+
+
+CURRENT_CALL = CurrentCall()
 
 
 class FailureReason(StrEnum):
@@ -102,7 +131,7 @@ class Failures:
 FAILURES = Failures()
 
 
-def reason_of(error: BaseException) -> FailureReason:
+def failure_reason(error: BaseException) -> FailureReason:
     """What a plugin that raised this did."""
     return FailureReason.RAISED if isinstance(error, Exception) else FailureReason.EXITED
 
@@ -111,7 +140,7 @@ LONGEST_TEXT = 16_384
 """Of what a plugin says, at most so many characters are kept."""
 
 
-def printable(text: object) -> str:
+def to_printable(text: object) -> str:
     """A plugin's words as text that can be recorded, whatever they are."""
     try:
         words = text if isinstance(text, str) else str(text)

@@ -27,15 +27,16 @@ from asched.framework.nodes import (
     NodeInfo,
     Nodes,
     RowArray,
-    Verdicts,
+    FilterResult,
 )
 from asched.framework.pod_info import PodInfo
 from asched.framework.runtime.observation import (
+    CURRENT_CALL,
     FAILURES,
     OBSERVATION,
     FailureReason,
-    printable,
-    reason_of,
+    to_printable,
+    failure_reason,
 )
 from asched.framework.runtime.profile import ExtenderInterruption
 from asched.framework.status import SUCCESS, Code, Status
@@ -56,16 +57,16 @@ class PluginFailure(Exception):  # noqa: N818  it is caught by name, never shown
         what: str,
         reason: FailureReason = FailureReason.NONSENSE,
     ) -> None:
-        super().__init__(f"plugin {plugin} at {point}: {printable(what)}")
+        super().__init__(f"plugin {plugin} at {point}: {to_printable(what)}")
         self.plugin = plugin
         self.point = point
         self.reason = reason
         FAILURES.note(plugin, point, reason)
 
 
-def unusable(plugin: str, point: str, error: Exception) -> PluginFailure:
+def invalid_answer(plugin: str, point: str, error: Exception) -> PluginFailure:
     """A plugin's answer was of the right type, and yet nothing can be made of it."""
-    what = f"its answer cannot be used: {type(error).__name__}: {printable(error)}"
+    what = f"its answer cannot be used: {type(error).__name__}: {to_printable(error)}"
     return PluginFailure(plugin, point, what)
 
 
@@ -93,7 +94,7 @@ def scores_one(plugin: Plugin) -> TypeGuard[ScorePlugin]:
     return _derives(type(plugin), ScorePlugin)
 
 
-def minds_suppositions(plugin: Plugin) -> TypeGuard[PreFilterExtensions]:
+def has_prefilter_extensions(plugin: Plugin) -> TypeGuard[PreFilterExtensions]:
     return _derives(type(plugin), PreFilterExtensions)
 
 
@@ -113,30 +114,37 @@ def call(
     plugin's."""
     if OBSERVATION.calls is not None:
         method = OBSERVATION.calls.watched(plugin.name, point, method)
+    outer, CURRENT_CALL.call = CURRENT_CALL.call, (plugin.name, point)
     try:
         return method(*args, **kwargs)
     except ExtenderInterruption:
         raise
     except BaseException as error:
         raise _raised(plugin, point, error) from error
+    finally:
+        CURRENT_CALL.call = outer
 
 
 def _raised(plugin: Plugin, point: str, error: BaseException) -> PluginFailure:
-    what = f"{type(error).__name__}: {printable(error)}"
-    return PluginFailure(plugin.name, point, what, reason_of(error))
+    what = f"{type(error).__name__}: {to_printable(error)}"
+    return PluginFailure(plugin.name, point, what, failure_reason(error))
 
 
-def concerns(plugin: Plugin, pod: PodInfo) -> bool:
+def applies_to(plugin: Plugin, pod: PodInfo) -> bool:
     """Whether the plugin has anything to do for the pod. Raises :class:`PluginFailure`."""
+    outer, CURRENT_CALL.call = CURRENT_CALL.call, (plugin.name, "AppliesTo")
     try:
-        return bool(plugin.concerns(pod))
+        return bool(plugin.applies_to(pod))
     except BaseException as error:
-        raise _raised(plugin, "Concerns", error) from error
+        raise _raised(plugin, "AppliesTo", error) from error
+    finally:
+        CURRENT_CALL.call = outer
 
 
-def held_back(plugin: PreEnqueuePlugin, pod: PodInfo) -> Status | None:
+def gate_status(plugin: PreEnqueuePlugin, pod: PodInfo) -> Status | None:
     """Why a PreEnqueue plugin keeps the pod out of the queue, with the plugin's name; None where it
     does not. One that raises keeps it out, too: its text is the error's."""
+    outer, CURRENT_CALL.call = CURRENT_CALL.call, (plugin.name, "PreEnqueue")
     try:
         status = plugin.pre_enqueue(pod)
         if status.is_success:
@@ -146,6 +154,8 @@ def held_back(plugin: PreEnqueuePlugin, pod: PodInfo) -> Status | None:
         return Status.error(str(failure)).by(plugin.name)
     except BaseException as error:  # noqa: BLE001  a plugin's bug holds its pods back, no more
         return Status.error(str(_raised(plugin, "PreEnqueue", error))).by(plugin.name)
+    finally:
+        CURRENT_CALL.call = outer
 
 
 def ask(
@@ -160,19 +170,22 @@ def ask(
     # All of call() once more: it is done several times for each pod, and one call less is felt.
     if OBSERVATION.calls is not None:
         method = OBSERVATION.calls.watched(plugin.name, point, method)
+    outer, CURRENT_CALL.call = CURRENT_CALL.call, (plugin.name, point)
     try:
         answer: object = method(*args, **kwargs)
     except ExtenderInterruption:
         raise
     except BaseException as error:
         raise _raised(plugin, point, error) from error
+    finally:
+        CURRENT_CALL.call = outer
     # A plugin is foreign code: its annotations promise nothing.
     if not isinstance(answer, expected):
         raise _unexpected(plugin, point, answer, expected)
     return answer
 
 
-def answered_error(plugin: str, point: str, message: str) -> PluginFailure:
+def error_answer(plugin: str, point: str, message: str) -> PluginFailure:
     """A plugin's proper answer was neither a yes nor a no: it says that something failed."""
     return PluginFailure(plugin, point, message, FailureReason.ERROR)
 
@@ -192,29 +205,29 @@ def check_status(plugin: str, point: str, status: Status) -> Status:
         status.message.encode()
         hash(status)
     except Exception as error:
-        raise unusable(plugin, point, error) from error
+        raise invalid_answer(plugin, point, error) from error
     return status
 
 
 def _shown(answer: object) -> str:
     try:
-        return printable(repr(answer))
+        return to_printable(repr(answer))
     except BaseException:  # noqa: BLE001  its repr may be a plugin's code
         return f"a {type(answer).__name__}"
 
 
 def filter_nodes(
     plugin: FilterPlugin | FilterAllPlugin, state: CycleState, pod: PodInfo, nodes: Nodes
-) -> Verdicts:
+) -> FilterResult:
     """One filter's verdict on every row, whichever form the plugin is written in."""
     if filters_all(plugin):
-        verdicts = ask(Verdicts, plugin, "Filter", plugin.filter_all, state, pod, nodes)
+        verdicts = ask(FilterResult, plugin, "Filter", plugin.filter_all, state, pod, nodes)
         refuses = _check_verdicts(plugin, verdicts, nodes.size)
-        return verdicts if refuses else Verdicts(verdicts.codes, ())
+        return verdicts if refuses else FilterResult(verdicts.codes, ())
     return _filter_each(cast("FilterPlugin", plugin), state, pod, nodes)
 
 
-def _filter_each(plugin: FilterPlugin, state: CycleState, pod: PodInfo, nodes: Nodes) -> Verdicts:
+def _filter_each(plugin: FilterPlugin, state: CycleState, pod: PodInfo, nodes: Nodes) -> FilterResult:
     """The verdicts of a filter that is written for one node. It is called once for each, so what is
     done around a call counts thousands of times for a pod."""
     rows, infos = _alive(nodes)
@@ -236,7 +249,7 @@ def _filter_each(plugin: FilterPlugin, state: CycleState, pod: PodInfo, nodes: N
         verdicts.append(number)
     codes = np.zeros(nodes.size, np.int16)
     codes[rows] = verdicts
-    return Verdicts(codes, statuses)
+    return FilterResult(codes, statuses)
 
 
 def _alive(nodes: Nodes) -> tuple[RowArray | slice, Sequence[NodeInfo]]:
@@ -264,15 +277,18 @@ def _each(
     ask_all = each
     if OBSERVATION.calls is not None:
         ask_all = OBSERVATION.calls.watched(plugin.name, point, each)
+    outer, CURRENT_CALL.call = CURRENT_CALL.call, (plugin.name, point)
     try:
         return ask_all()
     except ExtenderInterruption:
         raise
     except BaseException as error:
         raise _raised(plugin, point, error) from error
+    finally:
+        CURRENT_CALL.call = outer
 
 
-def _check_verdicts(plugin: Plugin, verdicts: Verdicts, size: int) -> bool:
+def _check_verdicts(plugin: Plugin, verdicts: FilterResult, size: int) -> bool:
     """Whether they refuse any node."""
     codes, known = verdicts.codes, len(verdicts.statuses)
     if not isinstance(codes, np.ndarray) or codes.dtype.kind not in "iu":
@@ -288,7 +304,7 @@ def _check_verdicts(plugin: Plugin, verdicts: Verdicts, size: int) -> bool:
         successes = any(status.is_success for status in verdicts.statuses)
         hash(tuple(verdicts.statuses))  # as they are told apart by it
     except Exception as error:
-        raise unusable(plugin.name, "Filter", error) from error
+        raise invalid_answer(plugin.name, "Filter", error) from error
     if successes:
         raise PluginFailure(plugin.name, "Filter", "Success among the statuses of refused nodes")
     return highest > 0
