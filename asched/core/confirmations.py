@@ -8,17 +8,17 @@ from __future__ import annotations
 
 import msgspec
 
-from asched.framework.interface import Victim
+from asched.framework.cluster import Victim
 from asched.model.pod import FAILED, SUCCEEDED, Pod
 from asched.state.cluster import ClusterState
 from asched.state.records import (
     AnyRecord,
     Bound,
+    EvictionSucceeded,
     ObjectDeleted,
     ObjectObserved,
-    PodUpdated,
     PodObserved,
-    EvictionSucceeded,
+    PodUpdated,
 )
 
 

@@ -17,25 +17,24 @@ from asched.config.file import Configuration
 from asched.config.registry import PluginRegistry
 from asched.config.settings import PluginLimits
 from asched.core.inputs import ChangeSink
-from asched.daemon.effects.dispatcher import EffectDispatcher
-from asched.daemon.effects.extenders import ExtenderPool
+from asched.daemon.effects.dispatcher import EffectDispatcher, EffectServices
+from asched.daemon.effects.extender_pool import ExtenderPool
 from asched.daemon.engine.checkpoints import Checkpoints
 from asched.daemon.engine.commits import Commits
 from asched.daemon.engine.engine import Engine, EngineLimits, EngineOptions
 from asched.daemon.engine.inbox import Inbox
 from asched.daemon.engine.runtime import Runtime
-from asched.daemon.ha.follower import BufferedWatch, Start
+from asched.daemon.ha.follower import BufferedWatch, StartState
 from asched.daemon.ha.leadership import Leadership, LeadershipController
-from asched.daemon.plugin_host.evaluator import ExternalPlugins
-from asched.daemon.reload.reconfiguring import (
+from asched.daemon.plugin_host.external_plugins import ExternalPlugins
+from asched.daemon.reload.reconfigurer import (
     ConfigApplied,
     Reconfigurer,
-    Running,
-    annotations_read,
+    ReloadTargets,
     profiles_record,
-    watched_for,
 )
 from asched.daemon.reload.session_files import SessionFiles
+from asched.daemon.reload.watched import annotations_of, watched_resources
 from asched.daemon.telemetry.batch_metrics import TimedRegistry
 from asched.daemon.telemetry.collectors import Backlog
 from asched.daemon.telemetry.health import Check, troubles
@@ -51,7 +50,7 @@ from asched.journal.errors import (
     JournalIOError,
 )
 from asched.journal.store import JournalStore
-from asched.kube.client import NO_RETRY, ApiClient
+from asched.kube.client import NO_RETRY, ApiClient, RequestOptions
 from asched.kube.errors import ApiError, NoResponseError
 from asched.kube.events import EventRecorder, EventRecorderSettings
 from asched.kube.extenders import HttpExtender
@@ -96,8 +95,8 @@ class Daemon(NamedTuple):
     events: EventRecorder | None
     watch: ClusterWatch
     inbox: Inbox
-    take_up: Callable[[Configuration], Awaitable[ConfigApplied]]
-    """Decides by another configuration from now on: :meth:`Reconfigurer.take_up`."""
+    apply_config: Callable[[Configuration], Awaitable[ConfigApplied]]
+    """Decides by another configuration from now on: :meth:`Reconfigurer.apply_config`."""
 
     def checks(self) -> list[Check]:
         """What has to be so for it to be ready."""
@@ -126,7 +125,7 @@ async def running_daemon(
     machine: Runtime | None = None,
     *,
     leadership: Leadership | None = None,
-    start: Start | None = None,
+    start: StartState | None = None,
 ) -> AsyncIterator[Daemon]:
     """Fold the journal, take up the watches, and schedule until the block ends.
 
@@ -193,12 +192,12 @@ async def _finish(daemon: Daemon, checkpoints: Checkpoints | None) -> None:
 
 async def _start(
     journal: JournalStore, registry: PluginRegistry, machine: Runtime, *, patient: bool
-) -> Start:
+) -> StartState:
     # First the claim, then the fold: after it nobody else can append.
     epoch = await _claim(journal, machine, patient=patient)
     fold, kept_seq = await nearest(journal, registry.load)
     next_seq = await fold_journal(fold, journal, kept_seq)
-    return Start(fold, next_seq, kept_seq, epoch)
+    return StartState(fold, next_seq, kept_seq, epoch)
 
 
 async def _claim(journal: JournalStore, machine: Runtime, *, patient: bool) -> int:
@@ -252,7 +251,7 @@ async def _first_answer(client: ApiClient) -> None:
     while True:
         try:
             await client.request(
-                "GET", "/version", retry=NO_RETRY, timeout_s=_FIRST_ANSWER_TIMEOUT_S
+                "GET", "/version", options=RequestOptions(None, NO_RETRY, _FIRST_ANSWER_TIMEOUT_S)
             )
         except ApiError:
             return
@@ -302,7 +301,7 @@ class _Parts(NamedTuple):
     standby: bool
 
 
-def _assemble(parts: _Parts, start: Start, extenders: Sequence[HttpExtender]) -> Daemon:
+def _assemble(parts: _Parts, start: StartState, extenders: Sequence[HttpExtender]) -> Daemon:
     settings, client, fold = parts.configuration.settings, parts.client, start.fold
     leadership = parts.leadership
     monotonic_ns = parts.machine.clock.monotonic_ns
@@ -312,7 +311,7 @@ def _assemble(parts: _Parts, start: Start, extenders: Sequence[HttpExtender]) ->
     effects = _effects(parts, fold.state, inbox, events, extenders, stopwatch)
     configuration, registry = parts.configuration, SessionRegistry.discover()
     load, profiles = parts.registry.load, configuration.profiles
-    resources = watched_for(profiles, configuration.sessions, load)
+    resources = watched_resources(profiles, configuration.sessions, load)
     # Where the journal is shared, a next leader could write it no better.
     patience_s = leadership.journal_patience_s if leadership and parts.standby else _for_ever
     engine = Engine(
@@ -351,11 +350,11 @@ def _assemble(parts: _Parts, start: Start, extenders: Sequence[HttpExtender]) ->
     parts.metrics.watch_work(
         lambda: Backlog(len(inbox), inbox.oldest_age_s), lambda: effects.in_flight, events
     )
-    running = Running(
+    running = ReloadTargets(
         engine, effects, inbox, parts.extenders, files, watch, fold.state, parts.registry.load
     )
     reconfigurer = Reconfigurer(configuration, running)
-    return Daemon(engine, fold.state, events, watch, inbox, reconfigurer.take_up)
+    return Daemon(engine, fold.state, events, watch, inbox, reconfigurer.apply_config)
 
 
 def _effects(
@@ -367,19 +366,17 @@ def _effects(
     stopwatch: CycleStopwatch,
 ) -> EffectDispatcher:
     client, leadership, metrics = parts.client, parts.leadership, parts.metrics
-    writing = client.permitted(leadership) if leadership is not None else client
-    return EffectDispatcher(
-        state,
-        writing,
-        events,
-        parts.tasks,
-        inbox,
-        lambda: CountedBackoff(_EFFECT_RETRY, client.random, metrics.engine.effect_retried),
-        metrics,
-        parts.plugins,
-        extenders,
-        stopwatch,
+    services = EffectServices(
+        client=client.guarded_by(leadership) if leadership is not None else client,
+        events=events,
+        tasks=parts.tasks,
+        backoff=lambda: CountedBackoff(_EFFECT_RETRY, client.random, metrics.engine.effect_retried),
+        metrics=metrics,
+        plugins=parts.plugins,
+        extenders=extenders,
+        stopwatch=stopwatch,
     )
+    return EffectDispatcher(state, inbox, services)
 
 
 def cluster_watch(
@@ -390,10 +387,10 @@ def cluster_watch(
     return ClusterWatch(
         client,
         sink,
-        watched_for(profiles, sessions, load),
+        watched_resources(profiles, sessions, load),
         # How many pods of a job have finished is part of what a session looks at.
         finished_pods=bool(sessions),
-        annotations=annotations_read(profiles, load),
+        annotations=annotations_of(profiles, load),
     )
 
 

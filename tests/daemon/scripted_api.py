@@ -7,23 +7,27 @@ from random import Random
 
 import msgspec
 
-from asched.daemon.effects.binder import BindReconciler
+from asched.daemon.effects.reconciler import BindingIO, BindReconciler
 from asched.daemon.engine.runtime import StoppableSleep
 from asched.framework.pod_info import PodInfo
-from asched.kube.client import ApiClient
-from asched.kube.credentials import Credentials, FixedCredentials
+from asched.kube.client import ApiClient, FixedCredentials, RenewingCredentials
 from asched.kube.errors import NoResponseError
-from asched.kube.http1 import HttpAnswer
+from asched.kube.pod_writer import PodWriter
 from asched.kube.timing import Backoff, RetryPolicy
-from asched.kube.transport import ApiRequest, OpenAnswer, one_by_one
-from asched.kube.volume_writers import VolumeWriter
-from asched.kube.writers import PodWriter
+from asched.kube.transport import (
+    ApiRequest,
+    Credentials,
+    HttpResponse,
+    StreamingResponse,
+    exchange_sequentially,
+)
+from asched.kube.volume_writer import VolumeWriter
 from asched.model.meta import ObjectMeta
 from asched.model.pod import Pod
 from tests.kube.harness import ManualClock
 
 POD = PodInfo(Pod(metadata=ObjectMeta(name="p", namespace="d", uid="pod-p")))
-Answer = Callable[[], HttpAnswer]
+Answer = Callable[[], HttpResponse]
 
 
 class NodeThatStays:
@@ -44,7 +48,7 @@ class NodeThatStays:
         self._reads = reads
         self._writes = writes
 
-    async def exchange(self, credentials: Credentials, request: ApiRequest) -> HttpAnswer:
+    async def exchange(self, credentials: Credentials, request: ApiRequest) -> HttpResponse:
         if not self.stays:
             self.nodes.clear()
         self.asked.append(request.method)
@@ -53,31 +57,37 @@ class NodeThatStays:
         answer = later if later is not None and not self._answers else self._answers.pop(0)
         return answer()
 
-    async def exchange_line(
+    async def exchange_pipelined(
         self, credentials: Credentials, requests: Sequence[ApiRequest]
-    ) -> list[HttpAnswer]:
-        return await one_by_one(self, credentials, requests)
+    ) -> list[HttpResponse]:
+        return await exchange_sequentially(self, credentials, requests)
 
-    async def open(self, credentials: Credentials, request: ApiRequest) -> OpenAnswer:
+    async def open(self, credentials: Credentials, request: ApiRequest) -> StreamingResponse:
         raise NotImplementedError("nothing is watched")
 
     def client(self) -> ApiClient:
         credentials = Credentials("http://127.0.0.1")
         return ApiClient(
-            self, FixedCredentials(credentials), credentials, clock=self.clock, random=Random(1),
-            budget=None, retry=RetryPolicy(attempts=2),
-        )  # fmt: skip
+            self,
+            RenewingCredentials(FixedCredentials(credentials), credentials, self.clock),
+            clock=self.clock,
+            random=Random(1),
+            retry=RetryPolicy(attempts=2),
+        )
 
     def binder(
         self,
-        perhaps_begun_s: float | None = None,
+        possibly_sent_at_s: float | None = None,
         waiting: Callable[[int], None] = lambda change: None,
     ) -> BindReconciler:
         client = self.client()
-        return BindReconciler(
+        io = BindingIO(
             PodWriter(client), VolumeWriter(client), self.pauses, self.clock,
-            Backoff(RetryPolicy(), client.random), self.nodes.__contains__, perhaps_begun_s, waiting,
+            self.nodes.__contains__,
         )  # fmt: skip
+        return BindReconciler(
+            io, Backoff(RetryPolicy(), client.random), possibly_sent_at_s, waiting
+        )
 
 
 class NodeThatGoes(NodeThatStays):
@@ -88,13 +98,13 @@ class NodeThatGoes(NodeThatStays):
 
 def status(code: int, message: str = "") -> Answer:
     body = msgspec.json.encode({"message": message}) if message else b"{}"
-    return lambda: HttpAnswer(code, body, None, reusable=True)
+    return lambda: HttpResponse(code, body, None, reusable=True)
 
 
 def pod_on(node: str) -> Answer:
     body = msgspec.json.encode({"metadata": {"uid": "pod-p"}, "spec": {"nodeName": node}})
-    return lambda: HttpAnswer(200, body, None, reusable=True)
+    return lambda: HttpResponse(200, body, None, reusable=True)
 
 
-def silence() -> HttpAnswer:
+def silence() -> HttpResponse:
     raise NoResponseError("connection reset by peer", sent=True)

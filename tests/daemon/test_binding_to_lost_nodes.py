@@ -3,11 +3,11 @@ may yet be, keeps its place."""
 
 from __future__ import annotations
 
-from asched.daemon.effects.binder import LATEST_ARRIVAL_S
+from asched.daemon.effects.reconciler import MAX_REQUEST_AGE_S
 from asched.framework.status import Code
 from tests.daemon.scripted_api import POD, NodeThatGoes, NodeThatStays, pod_on, silence, status
 
-GONE = "node n is gone since the pod was assigned"
+GONE = "node n was removed after the pod was assigned"
 
 
 async def test_before_the_first_try() -> None:
@@ -38,7 +38,7 @@ async def test_while_its_fate_is_unknown() -> None:
     assert (answer.code, answer.message) == (Code.ERROR, GONE)
     assert {*network.asked[1:]} == {"GET"}
     # Not sooner than the API server gives a request up.
-    assert network.clock.monotonic_s() - begin_s >= LATEST_ARRIVAL_S
+    assert network.clock.monotonic_s() - begin_s >= MAX_REQUEST_AGE_S
 
 
 async def test_what_was_sent_may_arrive_when_the_node_is_gone_already() -> None:

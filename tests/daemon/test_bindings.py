@@ -14,22 +14,26 @@ import pytest
 
 from asched.config.kube_scheduler import Extender
 from asched.config.settings import PluginLimits
-from asched.daemon.effects.dispatcher import EffectDispatcher
 from asched.core.inputs import Outcome
+from asched.daemon.effects.dispatcher import EffectDispatcher, EffectServices
 from asched.daemon.engine.inbox import Inbox, Reconfiguration
-from asched.daemon.plugin_host.evaluator import ExternalPlugins
+from asched.daemon.plugin_host.external_plugins import ExternalPlugins
 from asched.daemon.telemetry.metrics import Metrics
 from asched.framework.binding import BindingClient
 from asched.framework.interface import Plugin, PostBindPlugin, PreBindPlugin
 from asched.framework.pod_info import PodInfo
 from asched.framework.runtime.extenders import ExtenderSpec
 from asched.framework.status import SUCCESS, Status
-from asched.kube.client import ApiClient
-from asched.kube.credentials import Credentials, FixedCredentials
+from asched.kube.client import ApiClient, FixedCredentials, RenewingCredentials
 from asched.kube.extenders import HttpExtender
-from asched.kube.http1 import HttpAnswer
 from asched.kube.timing import Backoff, RetryPolicy
-from asched.kube.transport import ApiRequest, OpenAnswer, one_by_one
+from asched.kube.transport import (
+    ApiRequest,
+    Credentials,
+    HttpResponse,
+    StreamingResponse,
+    exchange_sequentially,
+)
 from asched.plugins.node_resources.fit import NodeResourcesFit
 from asched.state.records import Bound, ObjectDeleted, ProfilesLoaded
 from tests.cycle.scheduling import Scheduling
@@ -107,24 +111,26 @@ class Gate:
     def shut(self) -> None:
         self.open_now = anyio.Event()
 
-    async def exchange(self, credentials: Credentials, request: ApiRequest) -> HttpAnswer:
+    async def exchange(self, credentials: Credentials, request: ApiRequest) -> HttpResponse:
         self.asked.append(f"{request.method} {request.path.removeprefix('/api/v1/namespaces/')}")
         await self.open_now.wait()
-        return HttpAnswer(200, b"{}", None, reusable=True)
+        return HttpResponse(200, b"{}", None, reusable=True)
 
-    async def exchange_line(
+    async def exchange_pipelined(
         self, credentials: Credentials, requests: Sequence[ApiRequest]
-    ) -> list[HttpAnswer]:
-        return await one_by_one(self, credentials, requests)
+    ) -> list[HttpResponse]:
+        return await exchange_sequentially(self, credentials, requests)
 
-    async def open(self, credentials: Credentials, request: ApiRequest) -> OpenAnswer:
+    async def open(self, credentials: Credentials, request: ApiRequest) -> StreamingResponse:
         raise NotImplementedError("nothing is watched")
 
 
 class Office:
     """Decisions, and who carries them out."""
 
-    def __init__(self, scheduling: Scheduling, effects: EffectDispatcher, gate: Gate, inbox: Inbox) -> None:
+    def __init__(
+        self, scheduling: Scheduling, effects: EffectDispatcher, gate: Gate, inbox: Inbox
+    ) -> None:
         self.scheduling = scheduling
         self.effects = effects
         self.gate = gate
@@ -151,10 +157,9 @@ async def office(
     gate, inbox, clock, random = Gate(), Inbox(), ManualClock(), Random(1)
     scheduling = Scheduling(NodeResourcesFit, *plugins)
     credentials = Credentials("http://127.0.0.1")
-    client = ApiClient(
-        gate, FixedCredentials(credentials), credentials, clock=clock, random=random, budget=None,
-        retry=RetryPolicy(attempts=1),
-    )  # fmt: skip
+    renewing = RenewingCredentials(FixedCredentials(credentials), credentials, clock)
+    retry = RetryPolicy(attempts=1)
+    client = ApiClient(gate, renewing, clock=clock, random=random, retry=retry)
     asked = ExternalPlugins(scheduling.state, loader(NodeResourcesFit, *plugins), PluginLimits())
     async with AsyncExitStack() as stack:
         extenders = []
@@ -170,9 +175,18 @@ async def office(
         scheduling.see(a_node("n"))
         tasks = await stack.enter_async_context(anyio.create_task_group())
         effects = EffectDispatcher(
-            scheduling.state, client, None, tasks, inbox,
-            lambda: Backoff(RetryPolicy(), random), Metrics(), asked, extenders,
-        )  # fmt: skip
+            scheduling.state,
+            inbox,
+            EffectServices(
+                client=client,
+                events=None,
+                tasks=tasks,
+                backoff=lambda: Backoff(RetryPolicy(), random),
+                metrics=Metrics(),
+                plugins=asked,
+                extenders=extenders,
+            ),
+        )
         yield Office(scheduling, effects, gate, inbox)
         effects.stop()
         Slow.may_end.set()

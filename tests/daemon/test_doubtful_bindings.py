@@ -16,12 +16,12 @@ from aiohttp import web
 
 from asched.config.kube_scheduler import Extender
 from asched.config.settings import PluginLimits
-from asched.daemon.effects.binder import LATEST_ARRIVAL_S, BindReconciler
-from asched.daemon.effects.binding_cycle import binding_cycle
-from asched.daemon.effects.dispatcher import EffectDispatcher
 from asched.core.inputs import Outcome
+from asched.daemon.effects.bind import BindingCycle
+from asched.daemon.effects.dispatcher import EffectDispatcher, EffectServices
+from asched.daemon.effects.reconciler import MAX_REQUEST_AGE_S, BindReconciler
 from asched.daemon.engine.inbox import Inbox, Reconfiguration
-from asched.daemon.plugin_host.evaluator import ExternalPlugins
+from asched.daemon.plugin_host.external_plugins import ExternalPlugins
 from asched.daemon.telemetry.metrics import Metrics
 from asched.framework.binding import BindingClient
 from asched.framework.cycle_state import CycleState
@@ -111,7 +111,7 @@ def assert_given_up_in_time(network: NodeThatStays, since_s: float = 0.0) -> Non
     """It was looked at when nothing could arrive any more, and at no later time."""
     last_s = network.asked_at_s[-1] - since_s
     assert network.asked[-1] == "GET"
-    assert LATEST_ARRIVAL_S <= last_s < LATEST_ARRIVAL_S + 0.001
+    assert MAX_REQUEST_AGE_S <= last_s < MAX_REQUEST_AGE_S + 0.001
 
 
 # -- how a binding may end ------------------------------------------------------------------------
@@ -120,7 +120,7 @@ def assert_given_up_in_time(network: NodeThatStays, since_s: float = 0.0) -> Non
 async def test_what_an_earlier_process_sent_is_looked_for_where_prebind_fails() -> None:
     network = NodeThatStays(UNBOUND, UNBOUND, pod_on("n"))
     binder = network.binder(AN_EARLIER_PROCESS)
-    outcome = await binding_cycle(profile_with(Fussy, DefaultBinder), binder, POD, "n")
+    outcome = await BindingCycle(profile_with(Fussy, DefaultBinder), binder, POD, "n").run()
     assert isinstance(outcome, Bound)
     assert network.asked == ["GET"] * 3
 
@@ -128,7 +128,7 @@ async def test_what_an_earlier_process_sent_is_looked_for_where_prebind_fails() 
 async def test_prebind_fails_when_nothing_can_arrive_any_more() -> None:
     network = NodeThatStays(reads=UNBOUND)
     binder = network.binder(AN_EARLIER_PROCESS)
-    outcome = await binding_cycle(profile_with(Fussy, DefaultBinder), binder, POD, "n")
+    outcome = await BindingCycle(profile_with(Fussy, DefaultBinder), binder, POD, "n").run()
     assert isinstance(outcome, BindFailed)
     assert (outcome.plugin, outcome.code, outcome.message) == ("Fussy", Code.ERROR, NOT_TODAY)
     assert_given_up_in_time(network)
@@ -137,14 +137,16 @@ async def test_prebind_fails_when_nothing_can_arrive_any_more() -> None:
 async def test_what_has_arrived_is_seen_though_prebind_took_longer_than_that() -> None:
     network = NodeThatStays(pod_on("n"))
     binder = network.binder(AN_EARLIER_PROCESS)
-    network.clock.now_s = 10 * LATEST_ARRIVAL_S
-    outcome = await binding_cycle(profile_with(Fussy, DefaultBinder), binder, POD, "n")
+    network.clock.now_s = 10 * MAX_REQUEST_AGE_S
+    outcome = await BindingCycle(profile_with(Fussy, DefaultBinder), binder, POD, "n").run()
     assert isinstance(outcome, Bound)
 
 
 async def test_without_a_doubt_nobody_looks() -> None:
     network = NodeThatStays()
-    outcome = await binding_cycle(profile_with(Fussy, DefaultBinder), network.binder(), POD, "n")
+    outcome = await BindingCycle(
+        profile_with(Fussy, DefaultBinder), network.binder(), POD, "n"
+    ).run()
     assert isinstance(outcome, BindFailed)
     assert network.asked == []
 
@@ -155,24 +157,24 @@ async def test_without_a_doubt_nobody_looks() -> None:
 async def test_what_ends_the_matter_ends_the_doubt(found: Answer) -> None:
     network = NodeThatStays(UNBOUND, found)
     binder = network.binder(AN_EARLIER_PROCESS)
-    outcome = await binding_cycle(profile_with(Fussy, DefaultBinder), binder, POD, "n")
+    outcome = await BindingCycle(profile_with(Fussy, DefaultBinder), binder, POD, "n").run()
     assert isinstance(outcome, BindFailed)
     assert network.asked == ["GET", "GET"]
-    assert not binder.in_doubt
+    assert not binder.unresolved
 
 
 async def test_a_stop_leaves_it_open() -> None:
     network = NodeThatStays(UNBOUND)
     network.pauses.end()
     binder = network.binder(AN_EARLIER_PROCESS)
-    outcome = await binding_cycle(profile_with(Fussy, DefaultBinder), binder, POD, "n")
+    outcome = await BindingCycle(profile_with(Fussy, DefaultBinder), binder, POD, "n").run()
     assert outcome is None
-    assert binder.in_doubt
+    assert binder.unresolved
 
 
 async def test_a_bind_plugin_that_is_cut_short_may_have_asked_somebody() -> None:
     network = NodeThatStays(UNBOUND, UNBOUND, pod_on("n"))
-    outcome = await binding_cycle(profile_with(Deaf), network.binder(), POD, "n")
+    outcome = await BindingCycle(profile_with(Deaf), network.binder(), POD, "n").run()
     assert isinstance(outcome, Bound)
 
 
@@ -188,7 +190,7 @@ async def test_a_doubt_ends_though_every_try_is_put_off(code: int) -> None:
         answer = await binder.bind(POD, "n")
     assert answer.code is Code.ERROR
     assert network.asked.count("POST") > 5
-    assert LATEST_ARRIVAL_S <= network.clock.monotonic_s() < LATEST_ARRIVAL_S + 15
+    assert MAX_REQUEST_AGE_S <= network.clock.monotonic_s() < MAX_REQUEST_AGE_S + 15
 
 
 async def test_a_failure_that_was_answered_leaves_no_doubt() -> None:
@@ -221,7 +223,7 @@ async def test_a_server_that_gave_up_waiting_may_bind_the_pod_yet(
 
 
 async def bound_by(extender: HttpExtender, binder: BindReconciler) -> Bound | BindFailed | None:
-    return await binding_cycle(profile_with(DefaultBinder), binder, POD, "n", [extender])
+    return await BindingCycle(profile_with(DefaultBinder), binder, POD, "n").run([extender])
 
 
 async def test_an_extender_that_did_not_answer_may_bind_yet() -> None:
@@ -336,9 +338,17 @@ async def started(network: NodeThatStays, *more: type[Plugin]) -> AsyncIterator[
     asked = ExternalPlugins(scheduling.state, loader(*plugins), PluginLimits())
     async with anyio.create_task_group() as tasks:
         effects = EffectDispatcher(
-            scheduling.state, network.client(), None, tasks, inbox,
-            lambda: Backoff(RetryPolicy(), random), Metrics(), asked,
-        )  # fmt: skip
+            scheduling.state,
+            inbox,
+            EffectServices(
+                client=network.client(),
+                events=None,
+                tasks=tasks,
+                backoff=lambda: Backoff(RetryPolicy(), random),
+                metrics=Metrics(),
+                plugins=asked,
+            ),
+        )
         yield Start(scheduling, effects, inbox)
         effects.stop()
 
@@ -361,7 +371,7 @@ async def test_without_its_profile_a_pod_is_given_up_at_last() -> None:
         start.effects.resume()
         (outcome,) = await start.outcomes()
     assert isinstance(outcome, BindFailed)
-    assert outcome.message == "profile default-scheduler is gone since the pod was assigned"
+    assert outcome.message == "profile default-scheduler was removed after the pod was assigned"
     assert_given_up_in_time(network)
 
 
@@ -379,7 +389,7 @@ async def test_an_earlier_term_is_given_up_at_last() -> None:
         start.effects.abandon_previous_term()
         (outcome,) = await start.outcomes()
     assert isinstance(outcome, BindFailed)
-    assert "earlier term" in outcome.message
+    assert "previous term" in outcome.message
     assert_given_up_in_time(network)
 
 
@@ -392,7 +402,7 @@ async def test_what_permit_held_in_an_earlier_term_was_never_sent() -> None:
         assert start.effects.in_flight == 0
         (outcome,) = await start.outcomes()
     assert isinstance(outcome, BindFailed)
-    assert "earlier term" in outcome.message
+    assert "previous term" in outcome.message
     start.scheduling.apply(outcome)
     assert not start.scheduling.state.waiting
     assert network.asked == []
@@ -407,8 +417,12 @@ async def test_what_was_given_up_before_its_turn_came_is_not_bound() -> None:
     assert network.asked == []
 
 
-@pytest.mark.parametrize("take_up", [EffectDispatcher.resume, EffectDispatcher.abandon_previous_term])
-async def test_who_merely_keeps_its_place_is_no_load(take_up: Callable[[EffectDispatcher], None]) -> None:
+@pytest.mark.parametrize(
+    "take_up", [EffectDispatcher.resume, EffectDispatcher.abandon_previous_term]
+)
+async def test_who_merely_keeps_its_place_is_no_load(
+    take_up: Callable[[EffectDispatcher], None],
+) -> None:
     network = NodeThatStays(reads=UNBOUND)
     network.clock.horizon_s = 10.0
     async with started(network) as start:

@@ -12,26 +12,30 @@ import msgspec
 import pytest
 
 from asched.config.settings import PluginLimits
-from asched.daemon.effects.dispatcher import Effects
+from asched.daemon.effects.dispatcher import EffectDispatcher, EffectServices
 from asched.daemon.engine.inbox import Inbox
-from asched.daemon.plugin_host.evaluator import ExternalPlugins
+from asched.daemon.plugin_host.external_plugins import ExternalPlugins
 from asched.daemon.telemetry.metrics import Metrics
-from asched.framework.interface import Victim
+from asched.framework.cluster import Victim
 from asched.framework.status import Code
-from asched.kube.client import ApiClient
-from asched.kube.credentials import Credentials, FixedCredentials
-from asched.kube.http1 import HttpAnswer
+from asched.kube.client import ApiClient, FixedCredentials, RenewingCredentials
 from asched.kube.timing import Backoff, RetryPolicy
-from asched.kube.transport import ApiRequest, OpenAnswer, one_by_one
+from asched.kube.transport import (
+    ApiRequest,
+    Credentials,
+    HttpResponse,
+    StreamingResponse,
+    exchange_sequentially,
+)
 from asched.model.pod import PodCondition
 from asched.plugins.node_resources.fit import NodeResourcesFit
 from asched.state.records import (
     Assigned,
     BindFailed,
     Decision,
-    ObjectGone,
-    PermitHold,
+    ObjectDeleted,
     PermitRejected,
+    PermitWait,
     Rejected,
 )
 from tests.cycle.scheduling import Scheduling
@@ -73,9 +77,9 @@ class Api:
     def shut(self) -> None:
         self.open_now = anyio.Event()
 
-    async def exchange(self, credentials: Credentials, request: ApiRequest) -> HttpAnswer:
+    async def exchange(self, credentials: Credentials, request: ApiRequest) -> HttpResponse:
         if request.method != "PATCH":
-            return HttpAnswer(500, b"{}", None, reusable=True)
+            return HttpResponse(500, b"{}", None, reusable=True)
         status = msgspec.json.decode(request.body or b"", type=_Patch).status
         node = status.nominated_node_name
         self.said.append(
@@ -88,26 +92,26 @@ class Api:
         code = self.codes.pop(0) if self.codes else 200
         if code == 200 and node is not msgspec.UNSET:
             self.nominated = node or ""
-        return HttpAnswer(code, b"{}", None, reusable=True)
+        return HttpResponse(code, b"{}", None, reusable=True)
 
-    async def exchange_line(
+    async def exchange_pipelined(
         self, credentials: Credentials, requests: Sequence[ApiRequest]
-    ) -> list[HttpAnswer]:
-        return await one_by_one(self, credentials, requests)
+    ) -> list[HttpResponse]:
+        return await exchange_sequentially(self, credentials, requests)
 
-    async def open(self, credentials: Credentials, request: ApiRequest) -> OpenAnswer:
+    async def open(self, credentials: Credentials, request: ApiRequest) -> StreamingResponse:
         raise NotImplementedError("nothing is watched")
 
 
 class Term:
     """One life of a daemon: what is decided in it is folded and carried out."""
 
-    def __init__(self, scheduling: Scheduling, effects: Effects, api: Api) -> None:
+    def __init__(self, scheduling: Scheduling, effects: EffectDispatcher, api: Api) -> None:
         self.scheduling, self.effects, self.api = scheduling, effects, api
 
     def decide(self, decision: Decision) -> None:
         self.scheduling.apply(decision)
-        self.effects.release(decision)
+        self.effects.dispatch(decision)
 
     def reject(self, message: str, nominated: str | None = None) -> None:
         self.decide(Rejected(KEY, UID, 1, message, ("NodeResourcesFit",), nominated_node=nominated))
@@ -117,7 +121,7 @@ class Term:
         displaced = (Victim(KEY, UID),)
         self.decide(
             Rejected("default/first", "pod-first", 1, "first", ("NodeResourcesFit",),
-                     nominated_node="n", displaced=displaced)
+                     nominated_node="n", cleared_nominations=displaced)
         )  # fmt: skip
 
     def see(self, nominated: str) -> None:
@@ -132,7 +136,7 @@ class Term:
     async def settled(self) -> None:
         self.api.open_now.set()
         with anyio.fail_after(60):
-            while self.effects.under_way:
+            while self.effects.in_flight:
                 await anyio.lowlevel.checkpoint()
 
 
@@ -140,16 +144,23 @@ class Term:
 async def term(scheduling: Scheduling, api: Api) -> AsyncIterator[Term]:
     inbox, clock, random = Inbox(), ManualClock(), Random(1)
     credentials = Credentials("http://127.0.0.1")
-    client = ApiClient(
-        api, FixedCredentials(credentials), credentials, clock=clock, random=random, budget=None,
-        retry=RetryPolicy(attempts=1),
-    )  # fmt: skip
+    renewing = RenewingCredentials(FixedCredentials(credentials), credentials, clock)
+    retry = RetryPolicy(attempts=1)
+    client = ApiClient(api, renewing, clock=clock, random=random, retry=retry)
     asked = ExternalPlugins(scheduling.state, loader(NodeResourcesFit), PluginLimits())
     async with anyio.create_task_group() as tasks:
-        effects = Effects(
-            scheduling.state, client, None, tasks, inbox,
-            lambda: Backoff(RetryPolicy(), random), Metrics(), asked,
-        )  # fmt: skip
+        effects = EffectDispatcher(
+            scheduling.state,
+            inbox,
+            EffectServices(
+                client=client,
+                events=None,
+                tasks=tasks,
+                backoff=lambda: Backoff(RetryPolicy(), random),
+                metrics=Metrics(),
+                plugins=asked,
+            ),
+        )
         yield Term(scheduling, effects, api)
         effects.stop()
 
@@ -341,7 +352,7 @@ async def test_no_nomination_is_written_for_a_pod_that_got_a_node_or_went() -> N
         await begin(t)
         t.reject("preempting", "n")
         t.decide(Assigned(KEY, UID, "n", 2, 1))
-        t.scheduling.apply(ObjectGone("Pod", KEY, UID))
+        t.scheduling.apply(ObjectDeleted("Pod", KEY, UID))
         t.effects.forget(KEY, UID)
         await t.settled()
         assert t.api.said == [("no room", NOTHING)]
@@ -351,7 +362,7 @@ async def test_nor_when_the_node_was_lost_again_before_it_was_said() -> None:
     async with one_term() as t:
         await begin(t)
         t.reject("preempting", "n")
-        t.decide(Assigned(KEY, UID, "n", 2, 1, holds=(PermitHold("Permit", 10**18),)))
+        t.decide(Assigned(KEY, UID, "n", 2, 1, permit_waits=(PermitWait("Permit", 10**18),)))
         t.decide(PermitRejected(KEY, UID, "Permit", "not now"))
         await t.settled()
         assert t.api.said[1:] == [("not now", NOTHING)]
@@ -365,7 +376,7 @@ async def test_a_nomination_that_ended_with_an_assignment_is_cleared_with_what_b
         t.reject("preempting", "n")
         await t.settled()
         t.see(nominated="n")
-        t.decide(Assigned(KEY, UID, "n", 2, 1, holds=(PermitHold("Permit", 10**18),)))
+        t.decide(Assigned(KEY, UID, "n", 2, 1, permit_waits=(PermitWait("Permit", 10**18),)))
         failure = BindFailed(KEY, UID, "n", Code.ERROR, message="the node is gone")
         t.scheduling.apply(failure)
         t.effects.binding_failed(failure)
@@ -461,7 +472,7 @@ async def test_nor_where_it_is_assigned_at_once() -> None:
     scheduling.apply(Rejected(KEY, UID, 1, "preempting", ("Fit",), nominated_node="n"))
     async with term(scheduling, api) as after:
         after.effects.resume()
-        after.decide(Assigned(KEY, UID, "n", 2, 1, holds=(PermitHold("Permit", 10**18),)))
+        after.decide(Assigned(KEY, UID, "n", 2, 1, permit_waits=(PermitWait("Permit", 10**18),)))
         await after.settled()
     assert api.said == []
 
@@ -474,7 +485,7 @@ async def test_what_an_earlier_term_did_not_say_goes_with_the_first_word_of_the_
         before.effects.depose()
         await before.settled()
     async with term(scheduling, api) as after:
-        after.effects.disown()
+        after.effects.abandon_previous_term()
         await after.settled()
         assert api.said[1:] == []
         after.reject("victims leave")
@@ -506,7 +517,7 @@ async def test_what_another_leader_nominated_since_overrules_what_an_earlier_ter
         await before.settled()
     async with term(scheduling, api) as after:
         after.see(nominated="m")
-        after.effects.disown()
+        after.effects.abandon_previous_term()
         after.reject("victims leave")
         await after.settled()
     assert api.said[1:] == [("victims leave", NOTHING)]

@@ -8,7 +8,7 @@ from typing import ClassVar
 import anyio
 import pytest
 
-from asched.daemon.effects import binder as patient_binder
+from asched.daemon.effects import reconciler
 from asched.framework.binding import BindingClient
 from asched.framework.interface import BindPlugin, PostBindPlugin, PreBindPlugin
 from asched.framework.pod_info import PodInfo
@@ -33,7 +33,7 @@ class Patient(PreBindPlugin):
     waits: ClassVar[bool] = True
 
     async def pre_bind(self, client: BindingClient, pod: PodInfo, node_name: str) -> Status:
-        self.begun.append(client.context.left_s)
+        self.begun.append(client.context.remaining_s)
         try:
             if self.waits:
                 await anyio.sleep_forever()
@@ -150,7 +150,7 @@ class Undecided(BindPlugin):
 async def test_a_bind_that_is_cut_short_is_read_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(patient_binder, "LATEST_ARRIVAL_S", 0.2)
+    monkeypatch.setattr(reconciler, "MAX_REQUEST_AGE_S", 0.2)
     async with world(tmp_path, nodes=1) as w:
         Undecided.world = w
         async with w.daemon(OWN_BINDER, Undecided):

@@ -10,9 +10,10 @@ import anyio
 import pytest
 
 from asched.daemon.daemon import Daemon
-from asched.daemon.effects import binder as patient_binder
+from asched.daemon.effects import reconciler
+from asched.framework.cluster import Victim
 from asched.framework.cycle_state import CycleState
-from asched.framework.interface import NodeStatuses, PostFilterPlugin, PostFilterResult, Victim
+from asched.framework.interface import NodeToStatus, PostFilterPlugin, PostFilterResult
 from asched.framework.pod_info import PodInfo
 from asched.framework.status import SUCCESS, Status
 from asched.journal import open_journal
@@ -122,7 +123,7 @@ async def test_pods_and_nodes_that_vanished_while_down(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # How long a binding that was sent before may still arrive, which is a minute in earnest.
-    monkeypatch.setattr(patient_binder, "LATEST_ARRIVAL_S", 0.2)
+    monkeypatch.setattr(reconciler, "MAX_REQUEST_AGE_S", 0.2)
     async with world(tmp_path, nodes=2, cpu="1") as w:
         w.faults.delay(NEVER_S, count=100, verb="create", resource=BINDING)
         w.add_pods(2, "p", "800m")
@@ -138,14 +139,14 @@ async def test_pods_and_nodes_that_vanished_while_down(
         async with open_journal(str(w.journal), read_only=True) as store:
             failures = [s.record async for s in store.read() if isinstance(s.record, BindFailed)]
         assert [failure.message for failure in failures] == [
-            f"node {nodes['p-1']} is gone since the pod was assigned"
+            f"node {nodes['p-1']} was removed after the pod was assigned"
         ]
 
 
 async def test_a_profile_that_vanished_leaves_its_pods_to_others(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(patient_binder, "LATEST_ARRIVAL_S", 0.2)
+    monkeypatch.setattr(reconciler, "MAX_REQUEST_AGE_S", 0.2)
     config = KUBE + "profiles: [{schedulerName: a}, {schedulerName: b}]\n"
     async with world(tmp_path, nodes=1, cpu="1") as w:
         w.faults.delay(NEVER_S, count=100, verb="create", resource=BINDING)
@@ -167,7 +168,7 @@ class Usurper(PostFilterPlugin):
     api_version: ClassVar[int] = 1
 
     def post_filter(
-        self, state: CycleState, pod: PodInfo, statuses: NodeStatuses
+        self, state: CycleState, pod: PodInfo, statuses: NodeToStatus
     ) -> PostFilterResult:
         nodes = self.handle.cluster.nodes
         row = nodes.row_of("n0")

@@ -13,21 +13,21 @@ from asched.audit.replay import replay
 from asched.config.registry import PluginRegistry
 from asched.config.settings import PluginLimits
 from asched.core.inputs import Listed, Upserted
-from asched.daemon.effects.dispatcher import EffectDispatcher
+from asched.daemon.effects.dispatcher import EffectDispatcher, EffectServices
 from asched.daemon.engine.clock import EngineClock
 from asched.daemon.engine.commits import Commits
 from asched.daemon.engine.engine import Engine, EngineLimits, EngineOptions
 from asched.daemon.engine.inbox import Inbox, Reconfiguration
-from asched.daemon.plugin_host.evaluator import ExternalPlugins
+from asched.daemon.plugin_host.external_plugins import ExternalPlugins
 from asched.daemon.telemetry.metrics import Metrics
 from asched.framework.cycle_state import CycleState
 from asched.framework.interface import PermitResult, PermitReview, Plugin
 from asched.framework.pod_info import PodInfo
 from asched.framework.status import Code, Status
 from asched.journal.memory import MemoryStore
-from asched.kube.client import ApiClient
-from asched.kube.credentials import Credentials, FixedCredentials
+from asched.kube.client import ApiClient, FixedCredentials, RenewingCredentials
 from asched.kube.timing import Backoff, RetryPolicy
+from asched.kube.transport import Credentials
 from asched.model.pod import Pod
 from asched.model.quantity import NS_PER_S
 from asched.model.resources import AnyObject, Resource
@@ -120,16 +120,23 @@ async def scene(
     inbox, state, metrics = Inbox(monotonic_ns=engine_clock.monotonic_ns), ClusterState(), Metrics()
     load = {plugin.name: plugin for plugin in (*ESSENTIAL, *plugins)}.__getitem__
     credentials = Credentials("http://127.0.0.1")
-    client = ApiClient(
-        gate, FixedCredentials(credentials), credentials, clock=clock, random=random, budget=None,
-        retry=RetryPolicy(attempts=1),
-    )  # fmt: skip
+    renewing = RenewingCredentials(FixedCredentials(credentials), credentials, clock)
+    retry = RetryPolicy(attempts=1)
+    client = ApiClient(gate, renewing, clock=clock, random=random, retry=retry)
     await journal.claim("it", claimed_at_ns=engine_clock.time_ns())
     async with anyio.create_task_group() as tasks:
         effects = EffectDispatcher(
-            state, client, None, tasks, inbox, lambda: Backoff(RetryPolicy(), random), metrics,
-            ExternalPlugins(state, load, PluginLimits()),
-        )  # fmt: skip
+            state,
+            inbox,
+            EffectServices(
+                client=client,
+                events=None,
+                tasks=tasks,
+                backoff=lambda: Backoff(RetryPolicy(), random),
+                metrics=metrics,
+                plugins=ExternalPlugins(state, load, PluginLimits()),
+            ),
+        )
         engine = Engine(
             Fold(state, load), Commits(journal, engine_clock, metrics, next_seq=1), effects, inbox,
             engine_clock, metrics,

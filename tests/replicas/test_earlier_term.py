@@ -12,7 +12,7 @@ import pytest
 
 from asched.config.file import parse
 from asched.daemon.daemon import Daemon, running_daemon
-from asched.daemon.effects import binder as patient_binder
+from asched.daemon.effects import reconciler
 from asched.daemon.ha.election import LeaseTiming
 from asched.daemon.ha.leadership import candidate
 from asched.daemon.ha.lease import LeaderElector, LeaseName
@@ -32,7 +32,7 @@ CONFIG = KUBE + "podInitialBackoffSeconds: 1\npodMaxBackoffSeconds: 1\n"
 @pytest.fixture(autouse=True)
 def what_was_sent_arrives_soon(monkeypatch: pytest.MonkeyPatch) -> None:
     """Or never: a minute in earnest."""
-    monkeypatch.setattr(patient_binder, "LATEST_ARRIVAL_S", 0.2)
+    monkeypatch.setattr(reconciler, "MAX_REQUEST_AGE_S", 0.2)
 
 
 class Gate(PermitReview):
@@ -111,7 +111,7 @@ async def test_what_was_held_by_permit_may_have_no_room_by_now(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Neither is it bound when Permit lets go, nor kept until nothing sent for it can arrive."""
-    monkeypatch.setattr(patient_binder, "LATEST_ARRIVAL_S", 3600.0)
+    monkeypatch.setattr(reconciler, "MAX_REQUEST_AGE_S", 3600.0)
     monkeypatch.setattr(Gate, "is_open", False)
     config = CONFIG + "profiles: [{plugins: {multiPoint: {enabled: [{name: Gate}]}}}]\n"
     async with world(tmp_path, nodes=1, cpu="4") as w:
@@ -138,4 +138,4 @@ async def check_records(w: World) -> None:
     assert terms == [LeadershipGained, LeadershipLost] * 2
     given_up = [r for r in records if isinstance(r, BindFailed)]
     assert [(r.key, r.node) for r in given_up] == [("default/old", "n0")]
-    assert "earlier term" in given_up[0].message
+    assert "previous term" in given_up[0].message

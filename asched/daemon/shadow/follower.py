@@ -18,12 +18,12 @@ from typing import NamedTuple
 
 from asched.config.extenders import without_ignored_resources
 from asched.config.file import Configuration
+from asched.core.inputs import Change, Deleted, Listed
 from asched.cycle.shadow import ShadowDecider
 from asched.daemon.shadow.explaining import Explainer, Window
 from asched.daemon.shadow.report import Difference, Report, ReportWriter
 from asched.daemon.shadow.steps import folded_step
-from asched.framework.runtime.profile import PluginLoader, all_within
-from asched.kube.changes import Change, Deleted, Listed
+from asched.framework.runtime.profile import PluginLoader, evaluate_in_process
 from asched.model.pod import POD_SCHEDULED, Pod
 from asched.model.resources import WatchedResource
 from asched.state.cluster import ClusterState, PodEntry, PodPhase
@@ -158,6 +158,7 @@ class ShadowFollower:
         """What was not listed yet."""
         self._position = 0
         self._notes: list[str] = []
+        self._differences: list[Difference] = []
         self._of_bindings: dict[int, bool] = {}
         """Open disagreements by number: whether they are about bindings."""
 
@@ -168,8 +169,8 @@ class ShadowFollower:
         self._fold.apply(record)
         self._trail.apply(record)
 
-    def apply(self, record: AnyRecord) -> Difference | None:
-        """Fold a record. Returns the difference that it explains, if it does."""
+    def apply(self, record: AnyRecord) -> None:
+        """Fold a record. An explained difference is kept for :meth:`take_differences`."""
         if isinstance(record, ShadowCompared):
             self._writer.compared(self.state, record)
         step = folded_step(self._fold, record, self._position)
@@ -180,8 +181,14 @@ class ShadowFollower:
             self._explainer.ask(step, record, self.state.pods[record.key].info.pod)
         if isinstance(record, ShadowExplained):
             binding = self._of_bindings.pop(record.number)
-            return self._writer.explained(record, binding=binding)
-        return None
+            difference = self._writer.explained(record, binding=binding)
+            if difference is not None:
+                self._differences.append(difference)
+
+    def take_differences(self) -> list[Difference]:
+        """Remove and return the differences that were explained since the last call."""
+        differences, self._differences = self._differences, []
+        return differences
 
     def observe(
         self, change: Change, before_comparing: Callable[[], None] = lambda: None
@@ -256,4 +263,4 @@ def profiles_record(configuration: Configuration) -> ProfilesLoaded:
     scheduler = configuration.scheduler
     profiles = without_ignored_resources(configuration.profiles, scheduler.extenders)
     # Nobody asks from outside here.
-    return ProfilesLoaded(all_within(profiles))
+    return ProfilesLoaded(evaluate_in_process(profiles))

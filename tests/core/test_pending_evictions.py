@@ -7,8 +7,8 @@ from datetime import UTC, datetime
 import msgspec
 import pytest
 
-from asched.daemon.engine.confirmations import PendingEvictions
-from asched.framework.interface import Victim
+from asched.core.confirmations import PendingEvictions
+from asched.framework.cluster import Victim
 from asched.framework.sessions import SessionSpec
 from asched.framework.status import Code
 from asched.model.pod import ContainerStatus, Pod, ResourceRequirements
@@ -18,10 +18,10 @@ from asched.state.observe import News, observe_deletion, observe_object
 from asched.state.records import (
     Assigned,
     BindFailed,
-    ObjectSeen,
-    PodSeen,
+    EvictionSucceeded,
+    ObjectObserved,
+    PodObserved,
     Rejected,
-    VictimEvicted,
 )
 from asched.state.session_records import SessionsLoaded
 from tests.state.objects import a_node, a_pod, bound, deleted, in_phase
@@ -46,35 +46,35 @@ def _fold(fold: Fold, news: News | None) -> News:
 def test_a_victim_that_stands_there_is_held_until_it_is_gone() -> None:
     fold, pod = _with_victim()
     echo = PendingEvictions(fold.state)
-    report = VictimEvicted("default/victim", pod.metadata.uid)
-    assert echo.holds(report)
+    report = EvictionSucceeded("default/victim", pod.metadata.uid)
+    assert echo.hold(report)
     labelled = observe_object(fold.state, in_phase(pod, "Running"))
     assert labelled is not None
-    assert echo.told_before(labelled) is None
+    assert echo.due_before(labelled) is None
     gone = observe_deletion(fold.state, pod)
     assert gone is not None
-    assert echo.told_before(gone) == report
+    assert echo.due_before(gone) == report
     assert not echo
 
 
 def test_it_is_told_as_soon_as_the_victim_is_leaving() -> None:
     fold, pod = _with_victim()
     echo = PendingEvictions(fold.state)
-    report = VictimEvicted("default/victim", pod.metadata.uid)
-    assert echo.holds(report)
+    report = EvictionSucceeded("default/victim", pod.metadata.uid)
+    assert echo.hold(report)
     leaving = observe_object(fold.state, deleted(pod, WHEN))
     assert leaving is not None
-    assert echo.told_before(leaving) == report
+    assert echo.due_before(leaving) == report
     assert not echo
 
 
 def test_one_that_ends_by_itself_meanwhile_is_not_kept_for_ever() -> None:
     fold, pod = _with_victim()
     echo = PendingEvictions(fold.state)
-    assert echo.holds(VictimEvicted("default/victim", pod.metadata.uid))
+    assert echo.hold(EvictionSucceeded("default/victim", pod.metadata.uid))
     ended = observe_object(fold.state, in_phase(pod, "Succeeded"))
     assert ended is not None
-    assert echo.told_before(ended) is not None
+    assert echo.due_before(ended) is not None
     assert not echo
 
 
@@ -89,11 +89,11 @@ def test_nor_is_one_that_ends_and_is_shown_anew_with_it() -> None:
     )
     _fold(fold, observe_object(fold.state, msgspec.structs.replace(pod, status=resized)))
     echo = PendingEvictions(fold.state)
-    report = VictimEvicted("default/victim", pod.metadata.uid)
-    assert echo.holds(report)
+    report = EvictionSucceeded("default/victim", pod.metadata.uid)
+    assert echo.hold(report)
     ended = observe_object(fold.state, in_phase(pod, "Succeeded"))
-    assert isinstance(ended, ObjectSeen)
-    assert echo.told_before(ended) == report
+    assert isinstance(ended, ObjectObserved)
+    assert echo.due_before(ended) == report
     assert not echo
 
 
@@ -102,22 +102,22 @@ def test_nor_is_one_whose_name_another_pod_has_got(like_another: bool) -> None:
     """What told of its end was lost."""
     fold, pod = _with_victim()
     echo = PendingEvictions(fold.state)
-    report = VictimEvicted("default/victim", pod.metadata.uid)
-    assert echo.holds(report)
+    report = EvictionSucceeded("default/victim", pod.metadata.uid)
+    assert echo.hold(report)
     follower = a_pod("victim", None if like_another else {"cpu": "700m"}, uid="another")
     seen = observe_object(fold.state, follower)
-    assert isinstance(seen, PodSeen if like_another else ObjectSeen)
-    assert echo.told_before(seen) == report
+    assert isinstance(seen, PodObserved if like_another else ObjectObserved)
+    assert echo.due_before(seen) == report
     assert not echo
 
 
 def test_what_the_watch_has_shown_already_is_not_held() -> None:
     fold, pod = _with_victim()
-    report = VictimEvicted("default/victim", pod.metadata.uid)
+    report = EvictionSucceeded("default/victim", pod.metadata.uid)
     _fold(fold, observe_object(fold.state, deleted(pod, WHEN)))
-    assert not PendingEvictions(fold.state).holds(report)
+    assert not PendingEvictions(fold.state).hold(report)
     _fold(fold, observe_deletion(fold.state, pod))
-    assert not PendingEvictions(fold.state).holds(report)
+    assert not PendingEvictions(fold.state).hold(report)
 
 
 def _with_preemptor_of_one_without_room() -> Fold:
@@ -128,14 +128,14 @@ def _with_preemptor_of_one_without_room() -> Fold:
     for seen in (a_node("n0"), victim, preemptor):
         _fold(fold, observe_object(fold.state, seen))
     low = Victim("default/victim", victim.metadata.uid)
-    fold.apply(Assigned(low.key, low.uid, "n0", attempt=1, feasible=1))
+    fold.apply(Assigned(low.key, low.uid, "n0", attempt=1, feasible_nodes=1))
     fold.apply(
         Rejected(
             "default/preemptor",
             preemptor.metadata.uid,
             attempt=1,
             message="no room",
-            plugins=("NodeResourcesFit",),
+            unschedulable_plugins=("NodeResourcesFit",),
             nominated_node="n0",
             victims=(low,),
         )
@@ -150,11 +150,11 @@ def test_a_victim_that_lost_its_room_lets_the_preemptor_go_on() -> None:
     fold = _with_preemptor_of_one_without_room()
     victim = fold.state.pods["default/victim"].info.pod
     echo = PendingEvictions(fold.state)
-    report = VictimEvicted("default/victim", victim.metadata.uid)
-    assert echo.holds(report)
+    report = EvictionSucceeded("default/victim", victim.metadata.uid)
+    assert echo.hold(report)
     gone = observe_deletion(fold.state, victim)
     assert gone is not None
-    told = echo.told_before(gone)
+    told = echo.due_before(gone)
     assert told is not None
     fold.apply(told)
     fold.apply(gone)
@@ -166,19 +166,19 @@ def test_so_does_one_that_is_going_before_we_are_answered() -> None:
     echo = PendingEvictions(fold.state)
     leaving = observe_object(fold.state, deleted(fold.state.pods["default/victim"].info.pod, WHEN))
     assert leaving is not None
-    told = echo.told_before(leaving)
+    told = echo.due_before(leaving)
     assert told is not None
     fold.apply(told)
     fold.apply(leaving)
     assert "default/preemptor" in fold.state.queue.active
-    assert echo.told_before(leaving) is None
+    assert echo.due_before(leaving) is None
 
 
 def test_so_does_one_that_goes_before_we_are_answered() -> None:
     fold = _with_preemptor_of_one_without_room()
     gone = observe_deletion(fold.state, fold.state.pods["default/victim"].info.pod)
     assert gone is not None
-    told = PendingEvictions(fold.state).told_before(gone)
+    told = PendingEvictions(fold.state).due_before(gone)
     assert told is not None
     fold.apply(told)
     fold.apply(gone)
@@ -188,5 +188,5 @@ def test_so_does_one_that_goes_before_we_are_answered() -> None:
 def test_a_journal_of_before_is_folded_as_it_was() -> None:
     fold = _with_preemptor_of_one_without_room()
     victim = fold.state.pods["default/victim"].info.pod
-    fold.apply(VictimEvicted("default/victim", victim.metadata.uid))
+    fold.apply(EvictionSucceeded("default/victim", victim.metadata.uid))
     assert "default/preemptor" in fold.state.queue.gated

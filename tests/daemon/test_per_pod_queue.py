@@ -8,10 +8,10 @@ from functools import partial
 import anyio
 import anyio.lowlevel
 
-from asched.daemon.effects.queue import REVIEWED_AFTER, Job, PerPodQueue
+from asched.core.inputs import Listed
+from asched.daemon.effects.per_pod_queue import REVIEW_INTERVAL, Job, PerPodQueue
 from asched.daemon.engine.inbox import Inbox
 from asched.daemon.engine.runtime import StoppableSleep
-from asched.kube.changes import Listed
 from asched.kube.timing import SystemClock
 from asched.model.resources import Resource
 from asched.state.records import Bound, LeadershipGained
@@ -86,7 +86,7 @@ async def test_tasks_that_only_a_burst_needed_end() -> None:
             lanes.submit(f"burst-{lane}", "tell", anyio.lowlevel.checkpoint)
         await anyio.wait_all_tasks_blocked()
         assert len(asyncio.all_tasks()) - before == 200
-        for _ in range(8 * REVIEWED_AFTER):
+        for _ in range(8 * REVIEW_INTERVAL):
             lanes.submit("calm", "tell", anyio.lowlevel.checkpoint)
             while len(lanes):
                 await anyio.lowlevel.checkpoint()

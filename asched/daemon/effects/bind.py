@@ -1,0 +1,384 @@
+"""The binding cycle: PreBind, Bind and PostBind of a pod, concurrent with later decisions."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+from typing import NamedTuple
+
+import structlog
+
+from asched.config.settings import PluginLimits
+from asched.daemon.effects.per_pod_queue import EffectContext
+from asched.daemon.effects.reconciler import AbandonedError, BindingIO, BindReconciler
+from asched.daemon.plugin_host.binding_calls import BindingPluginCalls
+from asched.daemon.plugin_host.binding_client import CancelReason
+from asched.daemon.telemetry.scheduler_metrics import AttemptResult, SchedulingMetrics
+from asched.daemon.telemetry.stopwatch import BindingStopwatch, CycleStopwatch
+from asched.framework.binding import BindingClient
+from asched.framework.interface import BindPlugin, PostBindPlugin, PreBindPlugin
+from asched.framework.pod_info import PodInfo, QueuedPod
+from asched.framework.runtime.observation import FAILURES, failure_reason, to_printable
+from asched.framework.runtime.profile import Profile
+from asched.framework.status import SUCCESS, Code, Status
+from asched.framework.volumes import mounts_claims
+from asched.kube.client import ApiClient
+from asched.kube.extenders import HttpExtender
+from asched.kube.pod_writer import BoundElsewhere, PodWriter, WriteSucceeded
+from asched.kube.volume_writer import VolumeWriter
+from asched.model.node import Node
+from asched.model.quantity import NS_PER_S
+from asched.state.cluster import ClusterState, PodEntry, PodPhase
+from asched.state.records import BindFailed, Bound
+
+PREVIOUS_TERM = "decided in a previous term of leadership, and abandoned"
+
+log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
+
+
+class BindOptions(NamedTuple):
+    """What a :class:`BindHandler` needs beside the context."""
+
+    bound: Callable[[PodInfo, str], None]
+    """Called with a pod and its node before a successful binding is reported."""
+    metrics: SchedulingMetrics
+    limits: PluginLimits
+    extenders: Sequence[HttpExtender]
+    """Extenders of the recorded configuration, in its order."""
+    stopwatch: CycleStopwatch | None
+    """Times some of the binding cycles."""
+
+
+class BindHandler:
+    """Binds assumed pods to their nodes and reports ``Bound`` or ``BindFailed``."""
+
+    def __init__(self, context: EffectContext, client: ApiClient, options: BindOptions) -> None:
+        self.extenders = options.extenders
+        self.waiting_outside = 0
+        """Pods whose binding waits for a slow plugin, an extender, or an unanswered request. They do
+        not count as load."""
+        self.has_unresolved = False
+        """Whether the stop abandoned a binding that may still reach the API server."""
+        self._context = context
+        self._cluster = context.cluster
+        self._io = BindingIO(
+            PodWriter(client), VolumeWriter(client), context.sleep, context.clock, self._node_exists
+        )
+        self._options = options
+        self._expected_failures: set[str] = set()
+        """UIDs of pods whose ``BindFailed`` needs no condition: bound by another scheduler, or
+        decided in a previous term."""
+        self._calls: dict[str, BindingPluginCalls] = {}
+        """Plugin calls in flight by UID, because a pod of the same name may be bound meanwhile."""
+        self._cancelled: CancelReason | None = None
+
+    def start(self, entry: PodEntry, *, possibly_sent: bool = False) -> None:
+        """Start the binding cycle if the pod is assumed and not held by Permit. ``possibly_sent``: a
+        previous process may have sent the binding."""
+        if entry.phase is not PodPhase.ASSUMED or entry.info.key in self._cluster.waiting:
+            return
+        now_s = self._context.clock.monotonic_s()
+        queued = self._cluster.queue.known(entry.info.key)
+        binding = _Binding(entry.info, entry.node, queued, now_s, now_s if possibly_sent else None)
+        self._context.queue.submit(entry.info.uid, "bind", partial(self._run, binding))
+
+    def resume(self) -> None:
+        """Restart the bindings that were decided before this process started."""
+        for entry in self._cluster.pods.values():
+            self.start(entry, possibly_sent=True)
+
+    def abandon_previous_term(self) -> None:
+        """Fail what a previous term of this replica decided: another leader may have used the room.
+
+        A pod that Permit held fails at once, because its binding was never sent. Any other binding may
+        still arrive, so its pod keeps the node until the outcome is known. Nothing is written.
+        """
+        assumed = [e for e in self._cluster.pods.values() if e.phase is PodPhase.ASSUMED]
+        now_s, held = self._context.clock.monotonic_s(), self._cluster.waiting.keys()
+        for entry in assumed:
+            pod, node = entry.info, entry.node
+            self._expected_failures.add(pod.uid)
+            if pod.key in held:
+                failed = BindFailed(pod.key, pod.uid, node, Code.ERROR, message=PREVIOUS_TERM)
+                self._context.report(failed)
+                continue
+            resolve = partial(
+                self._resolve, BindReconciler(self._io, self._context.backoff(), now_s), pod, node
+            )
+            self._context.queue.submit(pod.uid, "resolve", resolve)
+        if assumed:
+            log.info("bindings of a previous term abandoned", bindings=len(assumed))
+
+    def forget(self, uid: str) -> None:
+        """The pod was deleted: cancel its plugin calls."""
+        calls = self._calls.get(uid)
+        if calls is not None:
+            calls.cancel(CancelReason.POD_GONE)
+
+    def cancel(self, reason: CancelReason) -> None:
+        """Cancel plugin calls, later ones included. After a loss of leadership no binding starts."""
+        if self._cancelled is not CancelReason.LEADERSHIP_LOST:  # this process does not lead again
+            self._cancelled = reason
+        for calls in self._calls.values():
+            calls.cancel(reason)
+
+    def is_expected(self, failure: BindFailed) -> bool:
+        """Whether the failure needs no condition on the pod; asked once for each failure."""
+        if failure.uid not in self._expected_failures:
+            return False
+        self._expected_failures.remove(failure.uid)
+        return True
+
+    # -- one binding --------------------------------------------------------------------------
+
+    async def _run(self, binding: _Binding) -> None:
+        info, node = binding.info, binding.node
+        entry = self._cluster.entry(info.key, info.uid)
+        if self._cancelled is CancelReason.LEADERSHIP_LOST or entry is None:
+            return
+        if entry.phase is not PodPhase.ASSUMED or entry.node != node:
+            return  # bound or given up while this job waited
+        waiting = _CountedOnce(self._wait_outside)
+        backoff = self._context.backoff()
+        reconciler = BindReconciler(self._io, backoff, binding.possibly_sent_at_s, waiting)
+        served = is_served(self._cluster, info.pod.spec.scheduler_name)
+        if not served or not self._node_exists(node):
+            missing = f"node {node}" if served else f"profile {info.pod.spec.scheduler_name}"
+            failure = Status.error(f"{missing} was removed after the pod was assigned")
+            outcome = await concluded(
+                reconciler, info, node, reconciler.reconcile(info, node, failure)
+            )
+        else:
+            outcome = await self._bind(binding, reconciler, waiting)
+        if outcome is not None:
+            self._report(binding, outcome, reconciler)
+        else:
+            self.has_unresolved |= reconciler.unresolved
+
+    async def _bind(
+        self, binding: _Binding, reconciler: BindReconciler, waiting: Callable[[int], None]
+    ) -> Bound | BindFailed | None:
+        info, node, queued = binding.info, binding.node, binding.queued
+        profile = self._profile(info)
+        if profile is None:  # placed by a batch session, which has no binding plugins
+            return await concluded(reconciler, info, node, reconciler.bind(info, node))
+        stopwatch: BindingStopwatch | None = None
+        if queued is not None and self._options.stopwatch is not None:
+            stopwatch = self._options.stopwatch.binding(info, queued.attempts)
+        calls = BindingPluginCalls(self._options.limits, waiting, stopwatch)
+        self._calls[info.uid] = calls
+        if self._cancelled is not None:
+            calls.cancel(self._cancelled)
+        extenders = self._binding_extenders(info)
+        waiting(len(extenders))
+        try:
+            cycle = BindingCycle(profile, reconciler, info, node, calls)
+            return await cycle.run(extenders)
+        finally:
+            waiting(-len(extenders))
+            del self._calls[info.uid]
+            if stopwatch is not None:
+                stopwatch.end()
+
+    async def _resolve(self, reconciler: BindReconciler, pod: PodInfo, node: str) -> None:
+        failure = Status.error(PREVIOUS_TERM)
+        outcome = await concluded(reconciler, pod, node, reconciler.reconcile(pod, node, failure))
+        if outcome is not None:
+            self._context.report(outcome)
+
+    def _report(
+        self, binding: _Binding, outcome: Bound | BindFailed, reconciler: BindReconciler
+    ) -> None:
+        info, queued, clock = binding.info, binding.queued, self._context.clock
+        result = AttemptResult.SCHEDULED
+        if isinstance(outcome, BindFailed):
+            result = AttemptResult.ERROR
+            log.warning(
+                "binding failed",
+                pod=info.key,
+                node=outcome.node,
+                plugin=outcome.plugin,
+                error=outcome.message,
+            )
+            if isinstance(reconciler.bind_result, BoundElsewhere):
+                self._expected_failures.add(info.uid)
+        else:
+            self._options.bound(info, outcome.node)
+            if queued is not None and queued.entered_at_ns is not None:
+                waited_s = clock.utc().timestamp() - queued.entered_at_ns / NS_PER_S
+                self._options.metrics.scheduled(queued.attempts, waited_s)
+        name, duration_s = info.pod.spec.scheduler_name, clock.monotonic_s() - binding.started_at_s
+        self._options.metrics.attempt_ended(result, name, duration_s)
+        self._context.report(outcome)
+
+    def _profile(self, info: PodInfo) -> Profile | None:
+        """The profile that binds the pod; None if no plugin takes part."""
+        name = info.pod.spec.scheduler_name
+        profile = self._cluster.profiles.get(name)
+        if profile is not None:
+            return self._cluster.circuits.in_force(profile)
+        return self._cluster.binding_profile(name) if mounts_claims(info.pod) else None
+
+    def _binding_extenders(self, info: PodInfo) -> list[HttpExtender]:
+        """Extenders that bind the pod instead of the Bind plugins."""
+        return [
+            extender
+            for spec, extender in zip(self._cluster.extenders, self.extenders, strict=True)
+            if spec.bind_verb and spec.is_interested_in(info)
+        ]
+
+    def _wait_outside(self, pods: int) -> None:
+        self.waiting_outside += pods
+
+    def _node_exists(self, name: str) -> bool:
+        return name in self._cluster.objects(Node)
+
+
+class _Binding(NamedTuple):
+    """A binding that was started."""
+
+    info: PodInfo
+    node: str
+    queued: QueuedPod | None
+    """State of the pod in the queue; None for a pod that a batch session placed."""
+    started_at_s: float
+    possibly_sent_at_s: float | None
+
+
+class BindingCycle:
+    """One pod's binding cycle."""
+
+    def __init__(
+        self,
+        profile: Profile,
+        reconciler: BindReconciler,
+        pod: PodInfo,
+        node_name: str,
+        calls: BindingPluginCalls | None = None,
+    ) -> None:
+        self._profile = profile
+        self._reconciler = reconciler
+        self._pod = pod
+        self._node_name = node_name
+        self._calls = BindingPluginCalls() if calls is None else calls
+
+    async def run(self, extenders: Sequence[HttpExtender] = ()) -> Bound | BindFailed | None:
+        """The outcome; None if it was abandoned. The first of ``extenders`` that does not fail, or is
+        not ignorable, binds the pod; without one the Bind plugins do. Never raises for a plugin."""
+        outcome = await concluded(
+            self._reconciler, self._pod, self._node_name, self._steps(extenders)
+        )
+        if isinstance(outcome, Bound):
+            await self._post_bind()
+        return outcome
+
+    async def _steps(self, extenders: Sequence[HttpExtender]) -> Status:
+        status = await self._pre_bind()
+        if not status.is_success:
+            return status
+        bound = await self._bind_by_extender(extenders)
+        return await self._bind() if bound is None else bound
+
+    async def _pre_bind(self) -> Status:
+        pod, node_name = self._pod, self._node_name
+        for plugin in self._profile.pre_bind:
+            if not _has_pre_bind_work(plugin, pod, node_name):
+                continue
+
+            async def call(client: BindingClient, plugin: PreBindPlugin = plugin) -> object:
+                return await plugin.pre_bind(client, pod, node_name)
+
+            status = await self._calls.call(plugin, "PreBind", self._reconciler, call)
+            if not status.is_success:
+                return status
+        return SUCCESS
+
+    async def _bind_by_extender(self, extenders: Sequence[HttpExtender]) -> Status | None:
+        """Status of an extender's binding (``extendersBinding`` of kube-scheduler); None if the Bind
+        plugins have to bind."""
+        pod = self._pod
+        if extenders and self._calls.deferred:  # an extender may take long, as a plugin
+            raise AbandonedError
+        for extender in extenders:
+            status = await self._reconciler.bind_by(extender, pod, self._node_name)
+            if status.is_success or not extender.config.ignorable:
+                return status
+            log.info("ignorable extender failed to bind", pod=pod.key, error=status.message)
+        return None
+
+    async def _bind(self) -> Status:
+        pod, node_name = self._pod, self._node_name
+        for plugin in self._profile.bind:
+
+            async def call(client: BindingClient, plugin: BindPlugin = plugin) -> object:
+                return await plugin.bind(client, pod, node_name)
+
+            status = await self._calls.call(plugin, "Bind", self._reconciler, call)
+            if self._calls.cancelled:
+                self._reconciler.mark_unknown()  # it may have bound the pod in its own way
+                return status
+            if not status.is_skip:
+                return status
+        return Status.error("every Bind plugin answered Skip")
+
+    async def _post_bind(self) -> None:
+        pod, node_name = self._pod, self._node_name
+
+        async def call(plugin: PostBindPlugin, client: BindingClient) -> Status:
+            await plugin.post_bind(client, pod, node_name)
+            return SUCCESS
+
+        for plugin in self._profile.post_bind:
+            status = await self._calls.call(
+                plugin, "PostBind", self._reconciler, partial(call, plugin)
+            )
+            if not status.is_success:
+                log.warning("PostBind failed", pod=pod.key, error=status.message)
+
+
+async def concluded(
+    reconciler: BindReconciler, pod: PodInfo, node_name: str, steps: Awaitable[Status]
+) -> Bound | BindFailed | None:
+    """The outcome of a binding; None if it was abandoned. Every binding ends here, so that none fails
+    while it is unresolved."""
+    try:
+        status = await steps
+        if not status.is_success:
+            status = await reconciler.reconcile(pod, node_name, status)
+    except AbandonedError:
+        return None
+    # A pod that the API server bound is bound, whatever a plugin reports.
+    if status.is_success or isinstance(reconciler.bind_result, WriteSucceeded):
+        return Bound(pod.key, pod.uid, node_name)
+    return BindFailed(pod.key, pod.uid, node_name, status.code, status.plugin, status.message)
+
+
+def is_served(cluster: ClusterState, scheduler_name: str) -> bool:
+    """Whether a profile or a batch session schedules pods of that scheduler name."""
+    return scheduler_name in cluster.profiles or scheduler_name in cluster.sessions
+
+
+class _CountedOnce:
+    """Counts a pod once, from the first of its waits to the last."""
+
+    __slots__ = ("_count", "_waits")
+
+    def __init__(self, count: Callable[[int], None]) -> None:
+        self._count = count
+        self._waits = 0
+
+    def __call__(self, change: int) -> None:
+        waited = bool(self._waits)
+        self._waits += change
+        self._count(bool(self._waits) - waited)
+
+
+def _has_pre_bind_work(plugin: PreBindPlugin, pod: PodInfo, node_name: str) -> bool:
+    try:
+        return plugin.pre_bind_pre_flight(pod, node_name)
+    except BaseException as error:  # noqa: BLE001  third-party code; it awaits nothing
+        FAILURES.note(plugin.name, "PreBindPreFlight", failure_reason(error))
+        log.warning(
+            "PreBindPreFlight raised", pod=pod.key, plugin=plugin.name, error=to_printable(error)
+        )
+        return True  # its PreBind reports the fault

@@ -1,0 +1,172 @@
+"""The status of pods that were not scheduled: condition ``PodScheduled=False`` and nominated node."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from functools import partial
+from typing import NamedTuple
+
+import structlog
+
+from asched.daemon.effects.per_pod_queue import EffectContext
+from asched.framework.pod_info import PodInfo
+from asched.kube.events import EventRecorder
+from asched.kube.pod_writer import (
+    OutcomeUnknown,
+    PodRef,
+    PodWriter,
+    Reason,
+    WriteRejected,
+    WriteSucceeded,
+)
+from asched.model.pod import POD_SCHEDULED
+from asched.state.cluster import PodPhase
+
+log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
+
+
+class _Status(NamedTuple):
+    """The latest status of a pod, written or about to be."""
+
+    uid: str
+    message: str
+    reason: Reason
+    nominated_node: str
+    since: datetime | None
+    """When the pod became unschedulable; None if the pod's condition was false before we started."""
+    written: bool = False
+
+
+class PodStatusHandler:
+    """Writes why a pod was not scheduled, and its nominated node.
+
+    Only the latest message of a pod is written. A nomination is kept until it was written, because a
+    later decision may change the message alone.
+    """
+
+    def __init__(
+        self, context: EffectContext, writer: PodWriter, events: EventRecorder | None
+    ) -> None:
+        """``events`` None posts none."""
+        self._context = context
+        self._cluster = context.cluster
+        self._writer = writer
+        self._events = events
+        self._statuses: dict[str, _Status] = {}
+        """By pod key; removed when the pod is bound or deleted."""
+        self._nominations: dict[str, str] = {}
+        """By UID: the node of the next nomination to be written; empty clears it."""
+
+    def write(self, info: PodInfo, message: str, reason: Reason, nominated: str | None) -> None:
+        """Write the condition unless the pod has it. ``nominated`` None keeps the nomination."""
+        if self._events is not None:
+            self._events.failed_scheduling(pod_ref(info), message)
+        known = self._statuses.get(info.key)
+        if known is not None and known.uid != info.uid:
+            known = None
+        node = self._nomination_to_write(info, nominated, known)
+        if node is not None:
+            self._nominations[info.uid] = node
+        elif known is not None and (known.message, known.reason) == (message, reason):
+            return
+        if node is None:
+            node = known.nominated_node if known else info.pod.status.nominated_node_name
+        since = known.since if known else self._unschedulable_since(info)
+        status = self._statuses[info.key] = _Status(info.uid, message, reason, node, since)
+        self._context.queue.submit(info.uid, "status", partial(self._patch, info, status))
+
+    def nominate(self, key: str, uid: str, node: str) -> None:
+        """Write the nominated node alone; empty clears it."""
+        self.forget(key, uid)
+        self._nominations[uid] = node
+        job = partial(self._patch_nomination, PodRef.of(key, uid), node)
+        self._context.queue.submit(uid, "nominate", job)
+
+    def assigned(self, key: str, uid: str) -> None:
+        """The pod got a node: a nomination that was not written yet is no longer needed."""
+        if self._nominations.get(uid):
+            self.forget(key, uid)
+
+    def forget(self, key: str, uid: str) -> None:
+        """The pod was bound or deleted."""
+        self._nominations.pop(uid, None)
+        known = self._statuses.get(key)
+        if known is not None and known.uid == uid:
+            del self._statuses[key]
+
+    def resume(self) -> None:
+        """Write the nominations that were decided before this process started."""
+        for node, pods in self._cluster.nominator.by_node.items():
+            for info in pods.values():
+                if info.pod.status.nominated_node_name != node:
+                    self.nominate(info.key, info.uid, node)
+
+    def _nomination_to_write(
+        self, info: PodInfo, decided: str | None, known: _Status | None
+    ) -> str | None:
+        """The node to nominate, empty to clear; None if the API server has it or is about to.
+
+        A decided nomination is written unless the pod has it, as in kube-scheduler (``updatePod`` with
+        ``ModeOverride``). A decision without one writes nothing (``ModeNoop``), unless an earlier
+        write failed: then the state differs from what the watch shows.
+        """
+        shown = info.pod.status.nominated_node_name
+        if decided is None:
+            held = self._cluster.nominator.node_of(info.key)
+            return None if held == shown or (known and held == known.nominated_node) else held
+        if known is None or (known.written and decided == known.nominated_node):
+            return None if decided == shown else decided  # another client may have changed it
+        return None if decided == known.nominated_node else decided
+
+    def _unschedulable_since(self, info: PodInfo) -> datetime | None:
+        known = [c.status for c in info.pod.status.conditions if c.type == POD_SCHEDULED]
+        return None if known == ["False"] else self._context.clock.utc()
+
+    async def _patch(self, info: PodInfo, status: _Status) -> None:
+        nominated = self._nominations.pop(info.uid, None)
+        entry = self._cluster.entry(info.key, info.uid)
+        if entry is None or entry.phase is not PodPhase.PENDING:
+            self._discard(info.key, status)  # assigned or deleted meanwhile
+            return
+        outcome = await self._writer.patch_unschedulable(
+            pod_ref(info),
+            message=status.message,
+            reason=status.reason,
+            last_transition=status.since,
+            nominated_node=nominated,
+        )
+        if not isinstance(outcome, WriteSucceeded):
+            self._discard(info.key, status)
+            self._keep_nomination(info.key, info.uid, nominated)
+        elif self._statuses.get(info.key) is status:
+            self._statuses[info.key] = status._replace(written=True)
+        if isinstance(outcome, WriteRejected | OutcomeUnknown):
+            log.warning("condition not written", pod=info.key, error=outcome.message)
+
+    async def _patch_nomination(self, ref: PodRef, node: str) -> None:
+        if self._nominations.get(ref.uid) != node:
+            return  # written with a condition, or replaced
+        del self._nominations[ref.uid]
+        entry = self._cluster.entry(ref.key, ref.uid)
+        if entry is None or (node and entry.phase is not PodPhase.PENDING):
+            return
+        outcome = await self._writer.nominate(ref, node)
+        if not isinstance(outcome, WriteSucceeded):
+            self._keep_nomination(ref.key, ref.uid, node)
+        if isinstance(outcome, WriteRejected | OutcomeUnknown):
+            log.warning("nomination not written", pod=ref.key, node=node, error=outcome.message)
+
+    def _discard(self, key: str, status: _Status) -> None:
+        """The status was not written: the next attempt writes it again."""
+        if self._statuses.get(key) is status:
+            del self._statuses[key]
+
+    def _keep_nomination(self, key: str, uid: str, nominated: str | None) -> None:
+        """The nomination was not written: the next queued status of the pod carries it."""
+        waiting = self._statuses.get(key)
+        if nominated is not None and waiting is not None and waiting.uid == uid:
+            self._nominations.setdefault(uid, nominated)
+
+
+def pod_ref(info: PodInfo) -> PodRef:
+    return PodRef(info.namespace, info.name, info.uid)

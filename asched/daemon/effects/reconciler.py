@@ -1,0 +1,232 @@
+"""A binding whose outcome is always determined before it is reported."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
+from typing import NamedTuple
+
+import structlog
+
+from asched.daemon.engine.runtime import StoppableSleep
+from asched.framework.binding import ClaimRef, Unavailable
+from asched.framework.pod_info import PodInfo
+from asched.framework.status import SUCCESS, Status
+from asched.kube.errors import ApiError, NoResponseError
+from asched.kube.extenders import ExtenderError, HttpExtender
+from asched.kube.pod_writer import (
+    BindOutcome,
+    BoundElsewhere,
+    OutcomeUnknown,
+    PodGone,
+    PodRef,
+    PodWriter,
+    WriteRejected,
+    WriteSucceeded,
+)
+from asched.kube.timing import Backoff, Clock
+from asched.kube.volume_writer import VolumeOutcome, VolumeWriter
+from asched.model.resources import DecodeError
+from asched.model.storage import PersistentVolume, PersistentVolumeClaim
+
+_CHECK_INTERVAL_S = 0.25
+"""Interval of :meth:`BindReconciler.wait_until`."""
+
+MAX_REQUEST_AGE_S = 60.0
+"""An API server may execute a request up to this long after it was sent (``--request-timeout`` of
+kube-apiserver)."""
+
+log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
+
+
+class AbandonedError(Exception):
+    """The daemon stops before the outcome of a binding is known. The next start resumes it."""
+
+
+class BindingIO(NamedTuple):
+    """What a :class:`BindReconciler` works with."""
+
+    writer: PodWriter
+    volumes: VolumeWriter
+    sleep: StoppableSleep
+    clock: Clock
+    node_exists: Callable[[str], bool]
+
+
+class BindReconciler:
+    """The framework's ``BindingClient`` for one binding.
+
+    Returns once the outcome of the binding is known. Until then the pod keeps its node: if the
+    request succeeded, placing the pod elsewhere would bind it twice. A binding is *unresolved* after a
+    request was sent and not answered; every failure goes through :meth:`reconcile`, which ends that.
+    """
+
+    def __init__(
+        self,
+        io: BindingIO,
+        backoff: Backoff,
+        possibly_sent_at_s: float | None = None,
+        waiting: Callable[[int], None] = lambda change: None,
+    ) -> None:
+        """``possibly_sent_at_s``: latest monotonic time at which a previous process may have sent the
+        binding. ``waiting`` is called with 1 and -1 around waits for an unresolved request."""
+        self.bind_result: BindOutcome | None = None
+        """Latest result of the binding as the API server reports it."""
+        self.abandoned = False
+        self._io = io
+        self._backoff = backoff
+        self._waiting = waiting
+        self._unresolved_until_s: float | None = None
+        """Until this monotonic time an unanswered request may be executed; None if resolved."""
+        if possibly_sent_at_s is not None:
+            self._unresolved_until_s = possibly_sent_at_s + MAX_REQUEST_AGE_S
+
+    @property
+    def unresolved(self) -> bool:
+        """Whether the pod may have been bound, or may yet be, by an unanswered request."""
+        return self._unresolved_until_s is not None
+
+    async def bind(self, pod: PodInfo, node_name: str) -> Status:
+        """Bind the pod unless the node is known to be deleted.
+
+        Raises :class:`AbandonedError` if the daemon stops first.
+        """
+        ref = PodRef(pod.namespace, pod.name, pod.uid)
+        node_exists = partial(self._io.node_exists, node_name)
+        while node_exists():
+            outcome = self._note(await self._io.writer.bind(ref, node_name, node_exists))
+            if isinstance(outcome, WriteSucceeded):
+                return SUCCESS
+            if isinstance(outcome, OutcomeUnknown):
+                self.mark_unknown()
+            if not self._retryable(outcome, node_name):
+                return await self.reconcile(pod, node_name, Status.error(outcome.message))
+            log.debug("binding retried", pod=pod.key, node=node_name, error=outcome.message)
+            await self._pause(self._backoff.next_s())
+        deleted = Status.error(f"node {node_name} was removed after the pod was assigned")
+        return await self.reconcile(pod, node_name, deleted)
+
+    async def bind_by(self, extender: HttpExtender, pod: PodInfo, node_name: str) -> Status:
+        """Let the extender bind the pod. After a failure the binding is unresolved: the extender may
+        have bound the pod before it failed.
+
+        Raises :class:`AbandonedError` if the daemon stops or no longer leads.
+        """
+        if not self._io.writer.may_write:
+            self.abandoned = True
+            raise AbandonedError
+        try:
+            await extender.bind(pod.pod, node_name)
+        except ExtenderError as error:
+            self.mark_unknown(may_arrive=error.in_doubt)
+            return Status.error(str(error))
+        return SUCCESS
+
+    def mark_unknown(self, *, may_arrive: bool = True) -> None:
+        """Note a request without a definite answer. With ``may_arrive`` the API server may still
+        execute it; otherwise it was executed by now or never will be."""
+        until_s = self._io.clock.monotonic_s() + (MAX_REQUEST_AGE_S if may_arrive else 0.0)
+        if self._unresolved_until_s is None or self._unresolved_until_s < until_s:
+            self._unresolved_until_s = until_s
+
+    async def reconcile(self, pod: PodInfo, node_name: str, failure: Status) -> Status:
+        """The final status of a binding that ended in ``failure``: success if the pod turns out to be
+        bound. Reads the pod until it is bound or no request can be executed any more, at most
+        :data:`MAX_REQUEST_AGE_S` while the API server answers.
+
+        Raises :class:`AbandonedError` if the daemon stops first.
+        """
+        ref = PodRef(pod.namespace, pod.name, pod.uid)
+        self._waiting(1)
+        try:
+            while self.unresolved:
+                left_s = self._unresolved_s()
+                read = await self._io.writer.read_bind_result(ref, node_name, failure.message)
+                outcome = self._note(read)
+                if isinstance(outcome, WriteSucceeded):
+                    return SUCCESS
+                if isinstance(outcome, BoundElsewhere | PodGone):
+                    return Status.error(outcome.message)
+                if isinstance(outcome, WriteRejected) and left_s <= 0:
+                    self._unresolved_until_s = None  # not bound, and no request is left
+                    break
+                delay_s = self._backoff.next_s()
+                await self._pause(min(delay_s, left_s) if left_s > 0 else delay_s)
+        finally:
+            self._waiting(-1)
+        return failure
+
+    def _unresolved_s(self) -> float:
+        """Time left in which an unanswered request may be executed."""
+        if self._unresolved_until_s is None:
+            return 0.0
+        return self._unresolved_until_s - self._io.clock.monotonic_s()
+
+    def _note(self, outcome: BindOutcome) -> BindOutcome:
+        """Keep the result. A definite one resolves the binding: a later request changes nothing."""
+        if isinstance(outcome, WriteSucceeded | BoundElsewhere | PodGone):
+            self._unresolved_until_s = None
+        self.bind_result = outcome
+        return outcome
+
+    def _retryable(self, outcome: BindOutcome, node_name: str) -> bool:
+        if isinstance(outcome, OutcomeUnknown):
+            return True
+        if not isinstance(outcome, WriteRejected) or not self._io.node_exists(node_name):
+            return False
+        # Without an answer another decision would fail as well. An overloaded server is retried
+        # only while the pod must keep its node anyway.
+        overloaded = outcome.status == 429 or outcome.status >= 500
+        return not outcome.status or (overloaded and self._unresolved_s() > 0)
+
+    async def annotate(self, pod: PodInfo, annotations: Mapping[str, str]) -> Status:
+        ref = PodRef(pod.namespace, pod.name, pod.uid)
+        outcome = await self._io.writer.annotate(ref, annotations)
+        return SUCCESS if isinstance(outcome, WriteSucceeded) else Status.error(outcome.message)
+
+    async def wait_until(
+        self, check: Callable[[], Awaitable[Status | None]], timeout_s: float
+    ) -> Status | None:
+        """Poll ``check`` until it returns a status; None after ``timeout_s``.
+
+        Raises :class:`AbandonedError` if the daemon stops first.
+        """
+        deadline_s = self._io.clock.monotonic_s() + timeout_s
+        while True:
+            status = await check()
+            if status is not None:
+                return status
+            left_s = deadline_s - self._io.clock.monotonic_s()
+            if left_s <= 0:
+                return None
+            await self._pause(min(_CHECK_INTERVAL_S, left_s))
+
+    async def _pause(self, delay_s: float) -> None:
+        if not await self._io.sleep.pause(delay_s):
+            self.abandoned = True
+            raise AbandonedError
+
+    # A volume write with an unknown outcome is an error: the pod is scheduled again, and finds the
+    # volume bound to its claim if the write succeeded.
+
+    async def claim_volume(self, volume: str, claim: ClaimRef) -> Status:
+        return _status(await self._io.volumes.claim_volume(volume, claim))
+
+    async def select_node(self, claim: ClaimRef, node_name: str) -> Status:
+        return _status(await self._io.volumes.select_node(claim, node_name))
+
+    async def read_volume(self, name: str) -> PersistentVolume | None:
+        try:
+            return await self._io.volumes.read_volume(name)
+        except (ApiError, NoResponseError, DecodeError) as error:
+            raise Unavailable(str(error)) from None
+
+    async def read_claim(self, claim: ClaimRef) -> PersistentVolumeClaim | None:
+        try:
+            return await self._io.volumes.read_claim(claim)
+        except (ApiError, NoResponseError, DecodeError) as error:
+            raise Unavailable(str(error)) from None
+
+
+def _status(outcome: VolumeOutcome) -> Status:
+    return SUCCESS if isinstance(outcome, WriteSucceeded) else Status.error(outcome.message)
