@@ -1,4 +1,4 @@
-"""The files that configure batch sessions, and their changes while the daemon runs."""
+"""Watches the files that configure batch sessions while the daemon runs."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from asched.framework.sessions import SessionSpec
 from asched.kube.timing import Clock
 from asched.state.session_records import SessionsLoaded
 
-SLOWEST_POLL_S = 5.0
-"""The files are read again with every period of a session, but not less often than this."""
+MAX_POLL_INTERVAL_S = 5.0
+"""Files are polled with the shortest session period, and at least this often."""
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
 
 class SessionFiles:
-    """Looks after the files while the daemon runs."""
+    """Polls the files and reports changes."""
 
     def __init__(
         self,
@@ -31,57 +31,55 @@ class SessionFiles:
         clock: Clock,
         report: Callable[[SessionsLoaded], None],
     ) -> None:
-        """``loaded`` is what the daemon began with. A change that can be used is reported."""
-        self._batch = batch
-        self._loaded = {spec.scheduler_name: spec for spec in loaded}
+        """``loaded``: what the daemon was started with. ``report`` gets each valid change."""
         self._registry = registry
         self._clock = clock
         self._report = report
-        self._complaints: dict[str, str] = {}
+        self._errors: dict[str, str] = {}
+        """The error logged last, by file."""
+        self.configure(batch, loaded)
 
-    async def run(self) -> None:
-        """Until cancelled."""
-        while True:
-            periods = [s.period.total_seconds() for s in self._batch if s.conf]
-            await self._clock.sleep(min((*periods, SLOWEST_POLL_S)))
-            await self.look()
-
-    def follow(self, batch: Sequence[BatchSettings], loaded: Sequence[SessionSpec]) -> None:
-        """Look after the files of another configuration, which was loaded as given."""
+    def configure(self, batch: Sequence[BatchSettings], loaded: Sequence[SessionSpec]) -> None:
+        """Watch the files of another configuration, from which ``loaded`` was read."""
         self._batch = batch
         self._loaded = {spec.scheduler_name: spec for spec in loaded}
-        self._complaints.clear()
+        self._errors.clear()
 
-    async def look(self) -> None:
-        """Read all files once. One that cannot be used leaves things as they are."""
+    async def run(self) -> None:
+        """Poll until cancelled."""
+        while True:
+            periods = [s.period.total_seconds() for s in self._batch if s.conf]
+            await self._clock.sleep(min((*periods, MAX_POLL_INTERVAL_S)))
+            await self.poll()
+
+    async def poll(self) -> None:
+        """Read all files once. An invalid file keeps its previous configuration."""
         changed, batch = False, self._batch
         for settings in batch:
             if not settings.conf:
                 continue
-            spec = await anyio.to_thread.run_sync(self._usable, settings)
+            spec = await anyio.to_thread.run_sync(self._read, settings)
             if batch is not self._batch:
-                return  # what was read is not configured any more
+                return  # another configuration was applied meanwhile
             if spec is not None and spec != self._loaded[settings.scheduler_name]:
                 self._loaded[settings.scheduler_name] = spec
                 changed = True
-                log.info("sessions are configured anew", conf=settings.conf)
+                log.info("session configuration changed", conf=settings.conf)
         if changed:
             specs = (self._loaded[settings.scheduler_name] for settings in self._batch)
             self._report(SessionsLoaded(tuple(specs)))
 
-    def _usable(self, settings: BatchSettings) -> SessionSpec | None:
-        """What the file says now; None, said once, where that cannot be used."""
+    def _read(self, settings: BatchSettings) -> SessionSpec | None:
+        """The specification in the file; None, logged once, if it is invalid."""
         try:
             found = read_conf(settings, self._registry)
-            complaint = found.fault
+            problem = found.fault
         except ConfError as error:
-            complaint = str(error)
-        if complaint:
-            if self._complaints.get(settings.conf) != complaint:
-                log.error(
-                    "a changed configuration cannot be used; the last one stays", error=complaint
-                )
-            self._complaints[settings.conf] = complaint
-            return None
-        self._complaints.pop(settings.conf, None)
-        return found.spec
+            problem = str(error)
+        if not problem:
+            self._errors.pop(settings.conf, None)
+            return found.spec
+        if self._errors.get(settings.conf) != problem:
+            log.error("session configuration rejected", conf=settings.conf, error=problem)
+        self._errors[settings.conf] = problem
+        return None
