@@ -7,7 +7,7 @@ and the rules of validation are that version's. What depends on plugins (merging
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from datetime import timedelta
 from typing import Annotated, Any, Final
 from urllib.parse import urlsplit
@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 import msgspec
 
 from asched.framework.interface import ExtensionPoint
+from asched.framework.runtime.extenders import ExtenderSpec, redacted_url
 from asched.framework.runtime.strict import ConfigurationError, Path, Problem, StrictDecoder, quote
 
 API_VERSION: Final = "kubescheduler.config.k8s.io/v1"
@@ -152,9 +153,28 @@ class Extender(Section, frozen=True):
     managed_resources: tuple[ManagedResource, ...] = ()
     ignorable: bool = False
 
+    @property
+    def spec(self) -> ExtenderSpec:
+        """The form that decisions use."""
+        return ExtenderSpec(
+            name=redacted_url(self.url_prefix),
+            filter_verb=self.filter_verb,
+            prioritize_verb=self.prioritize_verb,
+            preempt_verb=self.preempt_verb,
+            bind_verb=self.bind_verb,
+            weight=self.weight,
+            managed_resources=tuple(resource.name for resource in self.managed_resources),
+            ignorable=self.ignorable,
+        )
+
+
+def in_call_order(extenders: Iterable[Extender]) -> tuple[Extender, ...]:
+    """kube-scheduler's order: ignorable extenders last."""
+    return tuple(sorted(extenders, key=lambda extender: extender.ignorable))
+
 
 class KubeSchedulerConfiguration(Section, frozen=True):
-    """The whole document."""
+    """The complete document."""
 
     api_version: str = API_VERSION
     kind: str = KIND

@@ -13,16 +13,16 @@ import msgspec
 
 from asched.config.registry import PluginRegistry
 from asched.config.settings import PluginSettings
-from asched.framework.binding import Isolation
+from asched.framework.binding import ExecutionMode
 from asched.framework.interface import EnqueueExtensions
-from asched.framework.runtime.observation import printable
+from asched.framework.runtime.observation import to_printable
 from asched.framework.runtime.profile import (
     BINDING_POINTS,
     OUTSIDE_POINTS,
     PluginPolicy,
     ProfileSpec,
-    not_at,
     parse_arguments,
+    unsupported_point,
 )
 from asched.state.cluster import ClusterState, ProfileHandle
 
@@ -75,7 +75,7 @@ def _broken(
             if isinstance(made, EnqueueExtensions):
                 made.events_to_register()
         except BaseException as error:  # noqa: BLE001  third-party code, tried before anything runs
-            reason = " ".join(f"{type(error).__name__}: {printable(error)}".split())
+            reason = " ".join(f"{type(error).__name__}: {to_printable(error)}".split())
             label = f"{origin.distribution} {origin.version}".strip()
             broken[name] = f"{label}: {reason}" if label else reason
     return broken
@@ -101,13 +101,13 @@ def _policies(
     found = []
     for name in sorted(spec.plugin_names):
         plugin, said = registry.load(name), settings.get(name)
-        isolation = plugin.runs_in
+        isolation = plugin.execution_mode
         if said is not None and said.isolation is not None:
             isolation = said.isolation
         breaker = said.circuit_breaker if said is not None else None
         policy = PluginPolicy(
             name,
-            outside=not plugin.pure or isolation is Isolation.WORKER,
+            outside=not plugin.pure or isolation is ExecutionMode.WORKER,
             optional=said is not None and said.optional,
             breaker=None if breaker is None else breaker.spec,
         )
@@ -120,7 +120,7 @@ def _misplaced(spec: ProfileSpec, policies: Sequence[PluginPolicy]) -> list[str]
     outside = {policy.name for policy in policies if policy.outside}
     served = {point.field for point in (*OUTSIDE_POINTS, *BINDING_POINTS)}
     return [
-        f"profile {spec.scheduler_name}: plugin {plugin.name} {not_at(field)}"
+        f"profile {spec.scheduler_name}: plugin {plugin.name} {unsupported_point(field)}"
         for field, plugins in spec.points.items()
         for plugin in plugins
         if plugin.name in outside and field not in served

@@ -14,6 +14,7 @@ import msgspec
 
 from asched.config.kube_scheduler import (
     API_VERSION,
+    Extender,
     KubeSchedulerConfiguration,
     PluginRef,
     PluginSet,
@@ -58,11 +59,37 @@ registry has."""
 
 _DEFAULT_NAMES: Final = frozenset(ref.name for ref in DEFAULT_PLUGINS)
 _ALL: Final = "*"
+_FIT: Final = "NodeResourcesFit"
 
 
 def default_plugins(registry: PluginRegistry) -> tuple[PluginRef, ...]:
     """What a profile enables at MultiPoint by default: of kube-scheduler's what is there."""
     return tuple(ref for ref in DEFAULT_PLUGINS if ref.name in registry)
+
+
+def without_ignored_resources(
+    profiles: Iterable[ProfileSpec], extenders: Iterable[Extender]
+) -> tuple[ProfileSpec, ...]:
+    """The profiles with NodeResourcesFit ignoring resources that extenders manage.
+
+    As in kube-scheduler, resources with ``ignoredByScheduler`` replace ``ignoredResources``.
+    """
+    ignored = [
+        resource.name
+        for extender in extenders
+        for resource in extender.managed_resources
+        if resource.ignored_by_scheduler
+    ]
+    if not ignored:
+        return tuple(profiles)
+    return tuple(_with_ignored(profile, ignored) for profile in profiles)
+
+
+def _with_ignored(profile: ProfileSpec, resources: list[str]) -> ProfileSpec:
+    if _FIT not in profile.plugin_names:
+        return profile
+    args: dict[str, Any] = profile.arguments.get(_FIT, {}) | {"ignoredResources": resources}
+    return msgspec.structs.replace(profile, arguments=profile.arguments | {_FIT: args})
 
 
 class _Enabled(NamedTuple):

@@ -15,7 +15,7 @@ from typing import Annotated, Final
 import msgspec
 
 from asched.config.kube_scheduler import LeaderElection, Section, leader_election_problems
-from asched.framework.binding import Isolation
+from asched.framework.binding import ExecutionMode
 from asched.framework.runtime.profile import BreakerSpec
 from asched.framework.sessions import Compatibility
 
@@ -48,7 +48,7 @@ class PluginSettings(Section, frozen=True):
     optional: bool = False
     """Pods are scheduled without it where it is missing or broken at the start, where it does not
     answer from its worker, and while its circuit is open."""
-    isolation: Isolation | None = None
+    isolation: ExecutionMode | None = None
     """Where it is asked at Filter and Score; by default what the plugin itself says."""
     time_limit: timedelta | None = None
     """How long one call may take: in a worker, and in PreBind, Bind and PostBind. In the daemon's own
@@ -67,9 +67,9 @@ class PluginLimits:
 
     def __init__(self, settings: Iterable[PluginSettings] = ()) -> None:
         self._of: dict[str, PluginSettings] = {}
-        self.take_up(settings)
+        self.configure(settings)
 
-    def take_up(self, settings: Iterable[PluginSettings]) -> None:
+    def configure(self, settings: Iterable[PluginSettings]) -> None:
         self._of = {plugin.name: plugin for plugin in settings}
 
     def limit_s(self, plugin: str) -> float | None:
@@ -79,7 +79,7 @@ class PluginLimits:
             return None
         return settings.time_limit.total_seconds()
 
-    def isolation(self, plugin: str) -> Isolation | None:
+    def isolation(self, plugin: str) -> ExecutionMode | None:
         settings = self._of.get(plugin)
         return None if settings is None else settings.isolation
 

@@ -1,20 +1,29 @@
-"""Requests to the API server: bytes in, bytes out, retried where that is safe."""
+"""Requests to the API server: bytes in, bytes out, retried if that is safe."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from datetime import datetime
 from random import Random
+from typing import NamedTuple, Protocol
 
 import anyio
 import structlog
 
-from asched.kube.credentials import Credentials, CredentialSource
 from asched.kube.errors import ApiError, KubeConfigError, NoResponseError
-from asched.kube.http1 import HttpAnswer
-from asched.kube.lease_guard import GuardedTransport, LeaseWriteGuard
 from asched.kube.timing import Backoff, Clock, RequestBudget, RetryPolicy
-from asched.kube.transport import ApiRequest, OpenAnswer, Transport
+from asched.kube.transport import (
+    ApiRequest,
+    Credentials,
+    GuardedTransport,
+    HttpResponse,
+    LeaseWriteGuard,
+    ReadOnlyTransport,
+    StreamingResponse,
+    Transport,
+    always,
+)
 
 JSON = "application/json"
 MERGE_PATCH = "application/merge-patch+json"
@@ -22,10 +31,81 @@ STRATEGIC_MERGE_PATCH = "application/strategic-merge-patch+json"
 
 REQUEST_TIMEOUT_S = 30.0
 RENEWAL_INTERVAL_S = 10.0
-"""Credentials are not loaded again more often than this however often they are refused."""
+"""Minimum time between two renewals of credentials after a 401."""
 NO_RETRY = RetryPolicy(attempts=1)
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
+
+
+class CredentialSource(Protocol):
+    """Loads credentials, any number of times."""
+
+    async def load(self, now: datetime) -> Credentials:
+        """Raises KubeConfigError."""
+        ...
+
+
+class FixedCredentials:
+    """Credentials that never change."""
+
+    def __init__(self, credentials: Credentials) -> None:
+        self._credentials = credentials
+
+    async def load(self, now: datetime) -> Credentials:
+        return self._credentials
+
+
+class RenewingCredentials:
+    """The current credentials of a client, reloaded from their source when they expire."""
+
+    def __init__(self, source: CredentialSource, loaded: Credentials, clock: Clock) -> None:
+        self.current = loaded
+        self._source = source
+        self._clock = clock
+        self._lock = anyio.Lock()
+        self._renew_not_before_s = clock.monotonic_s()
+
+    @property
+    def expired(self) -> bool:
+        renew_at = self.current.renew_at
+        return renew_at is not None and self._clock.utc() >= renew_at
+
+    async def renew_after_401(self, refused: Credentials) -> Credentials:
+        """New credentials, or ``refused`` if the last renewal is too recent."""
+        if self.current is refused:
+            now_s = self._clock.monotonic_s()
+            if now_s < self._renew_not_before_s:
+                return refused
+            self._renew_not_before_s = now_s + RENEWAL_INTERVAL_S
+        return await self.renew(refused)
+
+    async def renew(self, stale: Credentials) -> Credentials:
+        """Load the credentials again, once for all concurrent callers."""
+        async with self._lock:
+            if self.current is not stale:
+                return self.current
+            try:
+                self.current = await self._source.load(self._clock.utc())
+            except KubeConfigError as error:
+                # The old credentials may still be valid; if not, the server answers 401.
+                log.warning("credentials not renewed", error=str(error))
+            return self.current
+
+
+class RequestOptions(NamedTuple):
+    """How a request is retried."""
+
+    idempotent: bool | None = None
+    """Whether it may be repeated after a 5xx or without a response; None: if it is a GET."""
+    retry: RetryPolicy | None = None
+    """None: the client's."""
+    timeout_s: float = REQUEST_TIMEOUT_S
+    """For each attempt."""
+    should_retry: Callable[[], bool] = always
+    """Called before each repetition."""
+
+
+_DEFAULT_OPTIONS = RequestOptions()
 
 
 class ApiClient:
@@ -34,60 +114,50 @@ class ApiClient:
     def __init__(
         self,
         transport: Transport,
-        source: CredentialSource,
-        credentials: Credentials,
+        credentials: RenewingCredentials,
         *,
         clock: Clock,
         random: Random,
-        budget: RequestBudget | None,
+        budget: RequestBudget | None = None,
         retry: RetryPolicy,
+        may_write: Callable[[], bool] = always,
     ) -> None:
         self._transport = transport
-        self._source = source
         self._credentials = credentials
-        self._renewing = anyio.Lock()
-        self._renew_not_before_s = clock.monotonic_s()
         self._budget = budget
         self._retry = retry
-        self._permit: LeaseWriteGuard | None = None
+        self._may_write = may_write
         self.clock = clock
         self.random = random
 
     @property
     def server(self) -> str:
         """The API server's URL, for messages."""
-        return self._credentials.server
+        return self._credentials.current.server
 
     def read_only(self) -> ApiClient:
-        """The same connections, for reading: whatever is not a GET raises PermissionError."""
-        return _ReadOnlyClient(
-            self._transport,
-            self._source,
-            self._credentials,
-            clock=self.clock,
-            random=self.random,
-            budget=self._budget,
-            retry=self._retry,
-        )
+        """A client on the same connections that raises PermissionError for writes."""
+        return self._over(ReadOnlyTransport(self._transport), lambda: False)
 
-    def permitted(self, permit: LeaseWriteGuard) -> ApiClient:
-        """The same connections; whatever is not a GET is only sent while ``permit`` allows it."""
-        client = ApiClient(
-            GuardedTransport(self._transport, permit),
-            self._source,
+    def guarded_by(self, guard: LeaseWriteGuard) -> ApiClient:
+        """A client on the same connections that writes only while ``guard`` allows it."""
+        return self._over(GuardedTransport(self._transport, guard), guard.leads)
+
+    def _over(self, transport: Transport, may_write: Callable[[], bool]) -> ApiClient:
+        return ApiClient(
+            transport,
             self._credentials,
             clock=self.clock,
             random=self.random,
             budget=self._budget,
             retry=self._retry,
+            may_write=may_write,
         )
-        client._permit = permit
-        return client
 
     @property
     def may_write(self) -> bool:
-        """Whether what is not a GET would be sent now."""
-        return self._permit is None or self._permit.leads()
+        """Whether a write would be sent now."""
+        return self._may_write()
 
     async def request(
         self,
@@ -97,30 +167,26 @@ class ApiClient:
         params: Mapping[str, str] | None = None,
         body: bytes | None = None,
         content_type: str = JSON,
-        idempotent: bool | None = None,
-        retry: RetryPolicy | None = None,
-        timeout_s: float = REQUEST_TIMEOUT_S,
-        wanted: Callable[[], bool] = lambda: True,
+        options: RequestOptions = _DEFAULT_OPTIONS,
     ) -> bytes:
-        """Send one request and return the body of its answer.
+        """Send one request and return the body of the response.
 
-        A request that the server put off (429) or that never reached it is sent again in any case;
-        one that failed with 5xx or without an answer only if it is ``idempotent`` (by default: if
-        it is a GET), because it may have been carried out. Before each repetition ``wanted`` is asked
-        whether it still makes sense. Raises ApiError for the server's
-        refusal and NoAnswerError where no answer came, both after the last attempt.
+        A request that was throttled (429) or never reached the server is always retried. After a
+        5xx or without a response it is retried only if it is idempotent, because it may have been
+        carried out. Raises ApiError for a failure response and NoResponseError if none arrived,
+        both after the last attempt.
         """
-        policy = retry or self._retry
-        repeatable = method == "GET" if idempotent is None else idempotent
+        policy = options.retry or self._retry
+        repeatable = method == "GET" if options.idempotent is None else options.idempotent
         backoff: Backoff | None = None
-        request = ApiRequest(method, path, params, content_type, body, timeout_s)
+        request = ApiRequest(method, path, params, content_type, body, options.timeout_s)
         for attempts_left in range(policy.attempts - 1, -1, -1):
             try:
                 return await self._send(request)
             except ApiError as error:
                 failed: ApiError | NoResponseError = error
-                put_off = error.status == 429
-                if not attempts_left or not (put_off or (repeatable and error.status >= 500)):
+                throttled = error.status == 429
+                if not attempts_left or not (throttled or (repeatable and error.status >= 500)):
                     raise
                 at_least_s = error.retry_after_s
             except NoResponseError as error:
@@ -130,110 +196,75 @@ class ApiClient:
                 at_least_s = None
             backoff = backoff or Backoff(policy, self.random)
             await self.clock.sleep(backoff.next_s(at_least_s))
-            if not wanted():
+            if not options.should_retry():
                 raise failed
         raise AssertionError("the last attempt returns or raises")
 
-    async def request_line(self, requests: Sequence[ApiRequest]) -> list[bytes | ApiError]:
-        """Send requests that repeat without harm in one go, once each; per request the body of its
-        answer, or the server's refusal.
+    async def request_pipelined(self, requests: Sequence[ApiRequest]) -> list[bytes | ApiError]:
+        """Send idempotent requests at once, without retries.
 
-        Raises NoAnswerError where one has no answer: any of them may have been carried out.
+        Returns for each request the body of its response, or the failure. Raises NoResponseError
+        if a response is missing: any of the requests may have been carried out.
         """
-        credentials = self._credentials
-        if self._are_stale(credentials):
-            credentials = await self._renew(credentials)
-        for request in requests:
-            self._allow(request)
-            if self._budget is not None:
+        credentials = self._credentials.current
+        if self._credentials.expired:
+            credentials = await self._credentials.renew(credentials)
+        if self._budget is not None:
+            for _ in requests:
                 await self._budget.take()
-        answers = await self._transport.exchange_line(credentials, requests)
-        return [answer.body if answer.status < 300 else _failure(answer) for answer in answers]
+        responses = await self._transport.exchange_pipelined(credentials, requests)
+        return [r.body if r.status < 300 else _failure(r) for r in responses]
 
     @asynccontextmanager
     async def stream(
         self, path: str, params: Mapping[str, str], *, timeout_s: float
-    ) -> AsyncIterator[OpenAnswer]:
-        """Open a watch, once: reopening is the caller's. ``timeout_s`` bounds its whole life.
+    ) -> AsyncIterator[StreamingResponse]:
+        """Open a watch, without retries. ``timeout_s`` bounds its whole life.
 
-        Raises ApiError and NoAnswerError.
+        Raises ApiError and NoResponseError.
         """
         request = ApiRequest("GET", path, params, JSON, None, timeout_s)
-        credentials = self._credentials
-        if self._are_stale(credentials):
-            credentials = await self._renew(credentials)
-        answer = await self._open(credentials, request)
+        credentials = self._credentials.current
+        if self._credentials.expired:
+            credentials = await self._credentials.renew(credentials)
+        response = await self._open(credentials, request)
         try:
-            if answer.status == 401:
-                renewed = await self._renew_after_refusal(credentials)
+            if response.status == 401:
+                renewed = await self._credentials.renew_after_401(credentials)
                 if renewed is not credentials:
-                    answer.release()
-                    answer = await self._open(renewed, request)
-            if answer.status >= 300:
-                raise _failure(await answer.whole())
-            yield answer
+                    response.release()
+                    response = await self._open(renewed, request)
+            if response.status >= 300:
+                raise _failure(await response.read_all())
+            yield response
         finally:
-            answer.release()
+            response.release()
 
     async def _send(self, request: ApiRequest) -> bytes:
-        """The body of a successful answer. A 401 renews the credentials, once."""
-        credentials = self._credentials
-        if self._are_stale(credentials):
-            credentials = await self._renew(credentials)
-        answer = await self._exchange(credentials, request)
-        if answer.status == 401:
-            renewed = await self._renew_after_refusal(credentials)
+        """The body of a successful response. A 401 renews the credentials, once."""
+        credentials = self._credentials.current
+        if self._credentials.expired:
+            credentials = await self._credentials.renew(credentials)
+        response = await self._exchange(credentials, request)
+        if response.status == 401:
+            renewed = await self._credentials.renew_after_401(credentials)
             if renewed is not credentials:
-                answer = await self._exchange(renewed, request)
-        if answer.status >= 300:
-            raise _failure(answer)
-        return answer.body
+                response = await self._exchange(renewed, request)
+        if response.status >= 300:
+            raise _failure(response)
+        return response.body
 
-    async def _exchange(self, credentials: Credentials, request: ApiRequest) -> HttpAnswer:
-        self._allow(request)
+    async def _exchange(self, credentials: Credentials, request: ApiRequest) -> HttpResponse:
+        # Before the transport's checks: the wait may outlast a lease.
         if self._budget is not None:
             await self._budget.take()
         return await self._transport.exchange(credentials, request)
 
-    async def _open(self, credentials: Credentials, request: ApiRequest) -> OpenAnswer:
-        self._allow(request)
+    async def _open(self, credentials: Credentials, request: ApiRequest) -> StreamingResponse:
         if self._budget is not None:
             await self._budget.take()
         return await self._transport.open(credentials, request)
 
-    def _allow(self, request: ApiRequest) -> None:
-        """Every request goes through here, whoever makes it, before anything of it is sent."""
 
-    def _are_stale(self, credentials: Credentials) -> bool:
-        return credentials.renew_at is not None and self.clock.utc() >= credentials.renew_at
-
-    async def _renew_after_refusal(self, refused: Credentials) -> Credentials:
-        """New credentials after a 401, unless the last renewal is too recent to try another."""
-        if self._credentials is refused:
-            now_s = self.clock.monotonic_s()
-            if now_s < self._renew_not_before_s:
-                return refused
-            self._renew_not_before_s = now_s + RENEWAL_INTERVAL_S
-        return await self._renew(refused)
-
-    async def _renew(self, stale: Credentials) -> Credentials:
-        """Load the credentials again, once for all who found the same ones stale."""
-        async with self._renewing:
-            if self._credentials is not stale:
-                return self._credentials
-            try:
-                self._credentials = await self._source.load(self.clock.utc())
-            except KubeConfigError as error:
-                # What we hold may still be good; if not, the server says so.
-                log.warning("credentials not renewed", error=str(error))
-            return self._credentials
-
-
-class _ReadOnlyClient(ApiClient):
-    def _allow(self, request: ApiRequest) -> None:
-        if request.method != "GET":
-            raise PermissionError(f"{request.method} {request.path}: this client only reads")
-
-
-def _failure(answer: HttpAnswer) -> ApiError:
-    return ApiError.from_response(answer.status, answer.body, answer.retry_after)
+def _failure(response: HttpResponse) -> ApiError:
+    return ApiError.from_response(response.status, response.body, response.retry_after)

@@ -1,26 +1,51 @@
-"""Opening a connection to a cluster."""
+"""Opening a connection to a cluster: its credentials, and a client that uses them.
+
+kubernetes-asyncio reads kubeconfigs and service accounts, with all ways to authenticate that it
+supports: tokens, client certificates, exec plugins, OIDC and other auth providers. It is imported
+when credentials are first loaded, because the import takes 0.3 s.
+"""
 
 from __future__ import annotations
 
+import base64
+import os
+import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from random import Random
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote, urlsplit, urlunsplit
 
 import aiohttp
+import anyio
+import yaml
 
 from asched import __version__
-from asched.kube.client import ApiClient
-from asched.kube.credentials import CredentialSource, find_credentials
+from asched.config.yaml import read_limited
+from asched.kube.client import ApiClient, CredentialSource, RenewingCredentials
+from asched.kube.errors import CredentialPluginError, KubeConfigError
 from asched.kube.http import HttpTransport
 from asched.kube.pool import ConnectionPool
 from asched.kube.timing import Clock, RequestBudget, RetryPolicy, SystemClock
-from asched.kube.transport import RequestWatcher, Transport, WatchedTransport
+from asched.kube.transport import Credentials, ObservedTransport, RequestObserver, Transport
+
+if TYPE_CHECKING:
+    from kubernetes_asyncio.client import Configuration
 
 USER_AGENT = f"asched/{__version__}"
 MAX_CONNECTIONS = 128
-"""Kept-alive connections at most, and as many again for watches."""
+"""Limit for kept-alive connections, and a separate one for watches."""
 KEEPALIVE_S = 60.0
+
+TOKEN_FILE_REREAD = timedelta(minutes=1)
+"""Lifetime of a token that was read from a file; client-go uses the same."""
+EXPIRY_MARGIN = timedelta(seconds=30)
+"""How long before its expiry a token is renewed."""
+LOAD_TIMEOUT_S = 60.0
+"""Limit for exec plugins and token requests to identity providers."""
+SERVICE_ACCOUNT_DIR = Path("/var/run/secrets/kubernetes.io/serviceaccount")
 
 
 @asynccontextmanager
@@ -30,19 +55,18 @@ async def connect(
     *,
     qps: float | None = None,
     burst: int | None = None,
-    watcher: RequestWatcher | None = None,
+    observer: RequestObserver | None = None,
 ) -> AsyncIterator[ApiClient]:
     """A client for the cluster that ``kubeconfig`` (or the environment) names.
 
-    ``qps`` requests a second, with ``burst`` at once, are sent at most; without ``qps`` there is no
-    such limit. ``watcher`` is told of every request. Certificates are verified unless the kubeconfig
-    says otherwise. Raises KubeConfigError.
+    ``qps`` and ``burst`` limit the request rate; without ``qps`` there is no limit. Certificates are
+    verified unless the kubeconfig disables it. Raises KubeConfigError.
     """
     clock = SystemClock()
     budget = RequestBudget(qps, burst or max(1, round(2 * qps)), clock) if qps else None
     source = find_credentials(kubeconfig, context)
     async with open_client(
-        source, clock=clock, random=Random(), budget=budget, watcher=watcher
+        source, clock=clock, random=Random(), budget=budget, observer=observer
     ) as client:
         yield client
 
@@ -55,10 +79,10 @@ async def open_client(
     random: Random,
     budget: RequestBudget | None = None,
     retry: RetryPolicy | None = None,
-    watcher: RequestWatcher | None = None,
+    observer: RequestObserver | None = None,
 ) -> AsyncIterator[ApiClient]:
-    """A client with all that it needs given: its credentials, time and randomness."""
-    credentials = await source.load(clock.utc())
+    """As :func:`connect`, with credentials, time and randomness injected."""
+    loaded = await source.load(clock.utc())
     connector = aiohttp.TCPConnector(limit=MAX_CONNECTIONS, keepalive_timeout=KEEPALIVE_S)
     pool = ConnectionPool(MAX_CONNECTIONS, KEEPALIVE_S)
     async with aiohttp.ClientSession(
@@ -68,12 +92,11 @@ async def open_client(
     ) as session:
         try:
             transport: Transport = HttpTransport(session, pool)
-            if watcher is not None:
-                transport = WatchedTransport(transport, watcher, clock)
+            if observer is not None:
+                transport = ObservedTransport(transport, observer, clock)
             yield ApiClient(
                 transport,
-                source,
-                credentials,
+                RenewingCredentials(source, loaded, clock),
                 clock=clock,
                 random=random,
                 budget=budget,
@@ -81,3 +104,220 @@ async def open_client(
             )
         finally:
             await pool.close()
+
+
+def find_credentials(kubeconfig: Path | None, context: str | None) -> CredentialSource:
+    """``kubeconfig`` if given, else $KUBECONFIG, else the pod's service account, else
+    ``~/.kube/config``.
+
+    This is kubectl's order with the pod before the home directory. Several files in $KUBECONFIG are
+    merged. Raises KubeConfigError if there is no source.
+    """
+    if kubeconfig is not None:
+        return KubeConfig([kubeconfig.expanduser()], context)
+    if named := os.environ.get("KUBECONFIG", "").strip(os.pathsep):
+        files = [Path(name).expanduser() for name in named.split(os.pathsep) if name]
+        return KubeConfig([file for file in files if file.exists()] or files[:1], context)
+    if os.environ.get("KUBERNETES_SERVICE_HOST"):
+        if context is not None:
+            raise KubeConfigError("a context needs a kubeconfig, but the service account is used")
+        return ServiceAccount()
+    home = Path.home() / ".kube" / "config"
+    if not home.is_file():
+        raise KubeConfigError(
+            f"no cluster: give --kubeconfig, set KUBECONFIG, create {home}, or run in a cluster"
+        )
+    return KubeConfig([home], context)
+
+
+class KubeConfig:
+    """The merged content of kubeconfig files. ``context`` None means the current-context."""
+
+    def __init__(self, files: list[Path], context: str | None = None) -> None:
+        self._files = files
+        self._context = context
+        self._where = os.pathsep.join(map(str, files))
+        self._tls = _TlsContexts(self._where)
+
+    async def load(self, now: datetime) -> Credentials:
+        user = self._user([self._parsed(file) for file in self._files])
+        from kubernetes_asyncio.client import Configuration
+        from kubernetes_asyncio.config import ConfigException, load_kube_config
+
+        found = Configuration(host="")
+        try:
+            with anyio.fail_after(LOAD_TIMEOUT_S):
+                loader = await load_kube_config(
+                    config_file=self._where,
+                    context=self._context,
+                    client_configuration=found,
+                    persist_config=False,
+                )
+        except TimeoutError:
+            raise CredentialPluginError(
+                f"{self._where}: no credentials within {LOAD_TIMEOUT_S:g} s"
+            ) from None
+        except ConfigException as error:
+            # The prefix marks a plugin that failed; another attempt may succeed.
+            kind = CredentialPluginError if str(error).startswith("exec: ") else KubeConfigError
+            raise kind(f"{self._where}: {_one_line(error)}") from None
+        except (OSError, ValueError, TypeError, LookupError, AttributeError) as error:
+            raise KubeConfigError(f"{self._where}: {_one_line(error)}") from None
+        expiry = getattr(loader, "exec_plugin_expiry", None)
+        renew_at = expiry - EXPIRY_MARGIN if isinstance(expiry, datetime) else None
+        if "tokenFile" in user:
+            renew_at = now + TOKEN_FILE_REREAD
+        return self._tls.credentials(found, renew_at)
+
+    def _parsed(self, file: Path) -> dict[str, Any]:
+        try:
+            content = yaml.safe_load(read_limited(file).decode())
+        except OSError as error:
+            raise KubeConfigError(f"{file}: {error.strerror or error}") from None
+        except (yaml.YAMLError, UnicodeDecodeError, RecursionError) as error:
+            raise KubeConfigError(f"{file}: not YAML: {_one_line(error)}") from None
+        if not isinstance(content, dict):
+            raise KubeConfigError(f"{file}: not a kubeconfig")
+        return content
+
+    def _user(self, contents: list[dict[str, Any]]) -> dict[str, Any]:
+        """The user section of the context; the library accepts a context without one."""
+        contexts, users = _by_name(contents, "contexts"), _by_name(contents, "users")
+        current = [c["current-context"] for c in contents if "current-context" in c]
+        name = self._context or (current[-1] if current else None)
+        if not name:
+            raise KubeConfigError(f"{self._where}: no current-context; choose one with --context")
+        if name not in contexts:
+            known = ", ".join(sorted(contexts)) or "none"
+            raise KubeConfigError(f"{self._where}: no context {name!r}; available: {known}")
+        context = contexts[name].get("context")
+        user = context.get("user") if isinstance(context, dict) else None
+        if user not in users:
+            raise KubeConfigError(f"{self._where}: context {name!r} has no known user: {user!r}")
+        section = users[user].get("user") or {}
+        if not isinstance(section, dict):
+            raise KubeConfigError(f"{self._where}: user {user!r} is not a mapping")
+        return section
+
+
+def _by_name(contents: list[dict[str, Any]], section: str) -> dict[str, dict[str, Any]]:
+    """The named entries of all files; the first of a name counts."""
+    entries: dict[str, dict[str, Any]] = {}
+    for content in contents:
+        listed = content.get(section)
+        for entry in listed if isinstance(listed, list) else ():
+            if isinstance(entry, dict) and "name" in entry:
+                entries.setdefault(str(entry["name"]), entry)
+    return entries
+
+
+class ServiceAccount:
+    """The service account that is mounted into the pod."""
+
+    def __init__(self, mounted_at: Path = SERVICE_ACCOUNT_DIR) -> None:
+        self._mounted_at = mounted_at
+        self._where = "in-cluster configuration"
+        self._tls = _TlsContexts(self._where)
+
+    async def load(self, now: datetime) -> Credentials:
+        from kubernetes_asyncio.client import Configuration
+        from kubernetes_asyncio.config import ConfigException, load_incluster_config
+
+        found = Configuration(host="")
+        try:
+            load_incluster_config(  # type: ignore[no-untyped-call]
+                found,
+                try_refresh_token=False,
+                token_filename=str(self._mounted_at / "token"),
+                cert_filename=str(self._mounted_at / "ca.crt"),
+            )
+        except (ConfigException, OSError, UnicodeDecodeError) as error:
+            raise KubeConfigError(f"{self._where}: {_one_line(error)}") from None
+        return self._tls.credentials(found, now + TOKEN_FILE_REREAD)
+
+
+class _TlsContexts:
+    """Converts configurations into credentials, with one TLS context per set of certificates.
+
+    Connections are pooled by their context. A new one for each renewed token would cost a
+    handshake per connection.
+    """
+
+    def __init__(self, where: str) -> None:
+        """``where`` names the source in errors."""
+        self._where = where
+        self._made_from: tuple[object, ...] | None = None
+        self._context: ssl.SSLContext | None = None
+
+    def credentials(self, found: Configuration, renew_at: datetime | None) -> Credentials:
+        """Raises KubeConfigError."""
+        server = str(found.host or "").rstrip("/")
+        if not server.startswith(("http://", "https://")):
+            raise KubeConfigError(
+                f"{self._where}: the server must be an http or https URL, not {server!r}"
+            )
+        # A token that was read from a file ends with a newline.
+        authorization = str(found.api_key.get("BearerToken") or "").strip()
+        if not authorization.isprintable():
+            raise KubeConfigError(f"{self._where}: the token holds control characters")
+        server, url_authorization = _split_userinfo(server)
+        return Credentials(
+            server=server,
+            authorization=authorization or url_authorization,
+            tls=self._get(found) if server.startswith("https://") else None,
+            tls_server_name=found.tls_server_name or None,
+            proxy=found.proxy or None,
+            renew_at=renew_at.astimezone(UTC) if renew_at else None,
+        )
+
+    def _get(self, found: Configuration) -> ssl.SSLContext:
+        files = (found.ssl_ca_cert, found.cert_file, found.key_file)
+        made_from = (found.verify_ssl, *(self._content(file) for file in files))
+        if self._context is None or made_from != self._made_from:
+            self._context = self._made(found)
+            self._made_from = made_from
+        return self._context
+
+    def _made(self, found: Configuration) -> ssl.SSLContext:
+        try:
+            context = ssl.create_default_context(cafile=found.ssl_ca_cert or None)
+        except (OSError, ssl.SSLError) as error:
+            raise KubeConfigError(
+                f"{self._where}: certificate authority {found.ssl_ca_cert}: {_one_line(error)}"
+            ) from None
+        # Go does not enforce RFC 5280 strictly, and certificates of old tools violate it.
+        context.verify_flags &= ~ssl.VERIFY_X509_STRICT
+        if not found.verify_ssl:
+            context.check_hostname = False
+            context.verify_mode = ssl.CERT_NONE
+        if found.cert_file:
+            try:
+                context.load_cert_chain(found.cert_file, found.key_file or None)
+            except (OSError, ssl.SSLError) as error:
+                raise KubeConfigError(
+                    f"{self._where}: client certificate {found.cert_file}: {_one_line(error)}"
+                ) from None
+        return context
+
+    def _content(self, file: str | None) -> bytes:
+        try:
+            return read_limited(Path(file)) if file else b""
+        except OSError as error:
+            raise KubeConfigError(f"{self._where}: {file}: {error.strerror or error}") from None
+
+
+def _split_userinfo(server: str) -> tuple[str, str]:
+    """The URL without user and password, and these as an Authorization header, as client-go's HTTP
+    client sends them."""
+    parts = urlsplit(server)
+    userinfo, at, host = parts.netloc.rpartition("@")
+    if not at:
+        return server, ""
+    name, _, password = userinfo.partition(":")
+    plain = f"{unquote(name)}:{unquote(password)}".encode()
+    bare = urlunsplit((parts.scheme, host, parts.path, parts.query, parts.fragment))
+    return bare, f"Basic {base64.b64encode(plain).decode()}"
+
+
+def _one_line(error: Exception) -> str:
+    return " ".join(str(error).split()) or type(error).__name__

@@ -1,4 +1,4 @@
-"""From the bytes of lists and watches to changes. What does not decode is reported and skipped."""
+"""Decodes lists and watches into changes; undecodable objects are logged and skipped."""
 
 from __future__ import annotations
 
@@ -9,14 +9,14 @@ from typing import cast
 import msgspec
 import structlog
 
-from asched.kube.changes import Change, Deleted, Listed, Upserted
+from asched.core.inputs import Change, Deleted, Listed, Upserted
 from asched.kube.errors import ApiStatus
 from asched.model.declared_annotations import DeclaredAnnotations
 from asched.model.pod import Pod
 from asched.model.resources import AnyObject, DecodeError, WatchedResource, decode
 
 LINE_LIMIT_BYTES = 16 * 1024 * 1024
-"""Longest watch line. etcd holds objects of 1.5 MB by default, so this is no object."""
+"""Longest watch line. etcd's default limit for an object is 1.5 MB."""
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
@@ -30,7 +30,7 @@ class WatchEventType(Enum):
 
 
 class WatchEvent(msgspec.Struct, frozen=True):
-    """One line of a watch, its object not decoded yet."""
+    """One line of a watch, with its object undecoded."""
 
     type: WatchEventType
     object: msgspec.Raw
@@ -48,7 +48,7 @@ _NO_META = _Meta()
 
 
 class _Head(msgspec.Struct, frozen=True):
-    """Just an object's identity and version."""
+    """Only identity and version of an object."""
 
     metadata: _Meta = _NO_META
 
@@ -67,13 +67,13 @@ class ListPage(msgspec.Struct, frozen=True):
     continue_token: str
 
 
-class Counts(msgspec.Struct):
-    """What one decoder has seen. Only it writes them."""
+class DecoderCounts(msgspec.Struct):
+    """Counters of one decoder."""
 
     events: int = 0
     objects: int = 0
     skipped: int = 0
-    """Lines and objects that were left out because they do not decode."""
+    """Lines and objects that could not be decoded."""
 
 
 _event_decoder = msgspec.json.Decoder(WatchEvent)
@@ -83,22 +83,22 @@ _status_decoder = msgspec.json.Decoder(ApiStatus)
 _MALFORMED = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 
 
-class MalformedAnswerError(ValueError):
-    """A list that is not JSON, or a watch line that is no event."""
+class MalformedResponseError(ValueError):
+    """A list or a watch line that cannot be parsed."""
 
 
 class LineSplitter:
-    """Cuts a stream of chunks into lines, each byte copied at most twice however long a line is."""
+    """Splits a stream of chunks into lines, copying each byte at most twice."""
 
     def __init__(self, limit_bytes: int = LINE_LIMIT_BYTES) -> None:
         self._limit_bytes = limit_bytes
         self._parts: list[bytes] = []
         self._held_bytes = 0
         self.overlong = 0
-        """Lines that were longer than the limit and left out."""
+        """Number of lines dropped because they exceed the limit."""
 
     def feed(self, chunk: bytes) -> list[bytes]:
-        """The lines that ``chunk`` completes, without their newlines and without empty ones."""
+        """The non-empty lines that ``chunk`` completes, without newlines."""
         first, *rest = chunk.split(b"\n")
         self._hold(first)
         if not rest:
@@ -124,15 +124,15 @@ class LineSplitter:
 
 
 def parse_event(line: bytes) -> WatchEvent:
-    """Raises MalformedAnswerError."""
+    """Raises MalformedResponseError."""
     try:
         return _event_decoder.decode(line)
     except _MALFORMED as error:
-        raise MalformedAnswerError(str(error)) from None
+        raise MalformedResponseError(str(error)) from None
 
 
 def parse_status(raw: bytes | msgspec.Raw) -> ApiStatus:
-    """The object of an ERROR event; what is no Status says so in its message."""
+    """The Status of an ERROR event; for any other object the message says what is wrong."""
     try:
         return _status_decoder.decode(raw)
     except _MALFORMED as error:
@@ -140,7 +140,7 @@ def parse_status(raw: bytes | msgspec.Raw) -> ApiStatus:
 
 
 def resource_version(raw: bytes | msgspec.Raw) -> str:
-    """``metadata.resourceVersion``, empty where there is none to read."""
+    """``metadata.resourceVersion``, empty if there is none."""
     return _head(raw).metadata.resource_version or ""
 
 
@@ -152,26 +152,26 @@ def _head(raw: bytes | msgspec.Raw) -> _Head:
 
 
 class ObjectDecoder:
-    """Decodes what the API sends of one resource."""
+    """Decodes lists and watch events of one resource."""
 
     def __init__(self, resource: WatchedResource, annotations: Collection[str] = ()) -> None:
-        """``annotations``: those of pods that plugins read."""
+        """``annotations``: names of pod annotations that plugins read."""
         self.resource = resource
         self._declared: DeclaredAnnotations | None = None
-        self.declare(annotations)
-        self.counts = Counts()
+        self.keep_annotations(annotations)
+        self.counts = DecoderCounts()
         self._reported: dict[str, str] = {}
 
-    def declare(self, annotations: Collection[str]) -> None:
-        """Keep these annotations of pods from here on."""
+    def keep_annotations(self, annotations: Collection[str]) -> None:
+        """Keep these annotations of pods that are decoded from now on."""
         self._declared = DeclaredAnnotations(annotations) if annotations else None
 
     def page(self, body: bytes | msgspec.Raw) -> ListPage:
-        """Decode a list. Raises MalformedAnswerError where it is none."""
+        """Decode a page of a list. Raises MalformedResponseError."""
         try:
             listed = _items_decoder.decode(body)
         except _MALFORMED as error:
-            raise MalformedAnswerError(f"list of {self.resource.plural}: {error}") from None
+            raise MalformedResponseError(f"list of {self.resource.plural}: {error}") from None
         objects: list[AnyObject] = []
         unreadable: set[str] = set()
         for raw in listed.items or ():
@@ -188,12 +188,12 @@ class ObjectDecoder:
         )
 
     def listed(self, body: bytes | msgspec.Raw) -> Listed:
-        """Decode a list that came in one page."""
+        """Decode a list that consists of one page."""
         page = self.page(body)
         return Listed(self.resource, page.objects, page.unreadable)
 
     def change(self, event: WatchEvent) -> Change | None:
-        """The change that an event tells of; None if it is none, or does not decode."""
+        """The change of an event; None for bookmarks, errors and undecodable objects."""
         self.counts.events += 1
         if event.type is WatchEventType.BOOKMARK or event.type is WatchEventType.ERROR:
             return None
@@ -203,7 +203,7 @@ class ObjectDecoder:
             key = self._skip(event.object, error)
             if event.type is WatchEventType.DELETED and key:
                 self._reported.pop(key, None)
-                return Deleted(self.resource, self._bare(event.object))
+                return Deleted(self.resource, self._identity(event.object))
             return None
         if self._reported:
             self._reported.pop(decoded.key, None)
@@ -212,25 +212,25 @@ class ObjectDecoder:
         return Upserted(self.resource, decoded)
 
     def skip_line(self, reason: str) -> None:
-        """Report a watch line that is no event at all."""
+        """Count and log a watch line that is no event."""
         self.counts.skipped += 1
         log.warning("watch line skipped", resource=self.resource.plural, error=reason)
 
     def _decode(self, raw: bytes | msgspec.Raw) -> AnyObject:
-        # A resource's type is one of those in AnyObject; the checker cannot see it.
+        # Every resource's type is in AnyObject, which mypy cannot infer.
         decoded = decode(self.resource, raw)
         if self._declared is not None and isinstance(decoded, Pod):
             decoded = self._declared.kept(decoded, raw)
         return cast(AnyObject, decoded)
 
-    def _bare(self, raw: bytes | msgspec.Raw) -> AnyObject:
-        """Of a deletion the identity suffices: an object must not outlive a field we cannot read."""
+    def _identity(self, raw: bytes | msgspec.Raw) -> AnyObject:
+        """The object with only its identity, which suffices for a deletion."""
         meta = _head(raw).metadata
         names = {"name": meta.name, "namespace": meta.namespace, "uid": meta.uid}
         return self._decode(msgspec.json.encode({"metadata": names}))
 
     def _skip(self, raw: bytes | msgspec.Raw, error: DecodeError) -> str:
-        """Count and report an object that does not decode, once a version. Returns its key."""
+        """Count an undecodable object and log it once per version. Returns its key."""
         self.counts.skipped += 1
         meta = _head(raw).metadata
         key = f"{meta.namespace}/{meta.name}" if meta.namespace else (meta.name or "")

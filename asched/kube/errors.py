@@ -1,4 +1,4 @@
-"""What can go wrong between here and the API server."""
+"""Errors of connections and requests to the API server."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ class KubeConfigError(Exception):
 
 
 class CredentialPluginError(KubeConfigError):
-    """A program that the kubeconfig names gave no credentials; it may the next time."""
+    """An exec plugin or identity provider gave no credentials; a retry may succeed."""
 
 
 class NoResponseError(Exception):
-    """No answer came: refused, dropped, timed out, TLS. Whether it was carried out is unknown
-    unless ``sent`` is false."""
+    """No response arrived: refused, dropped, timed out, TLS. Unless ``sent`` is False, the request
+    may have been carried out."""
 
     def __init__(self, message: str, *, sent: bool) -> None:
         super().__init__(message)
         self.sent = sent
-        """False if the request certainly never reached the server."""
+        """False if the request did not reach the server."""
 
 
 class StatusCause(msgspec.Struct, frozen=True):
@@ -58,10 +58,9 @@ _ETCD_TIMEOUT = "etcdserver: request timed out"
 
 
 class ApiError(Exception):
-    """The API server answered with a failure.
+    """The API server returned a failure.
 
-    ``reason`` is the machine-readable one (``NotFound``, ``Conflict`` ...), empty where the server
-    gave none.
+    ``reason`` is machine-readable (``NotFound``, ``Conflict`` ...), empty if the server gave none.
     """
 
     def __init__(
@@ -82,7 +81,7 @@ class ApiError(Exception):
 
     @classmethod
     def from_response(cls, status: int, body: bytes, retry_after: str | None) -> ApiError:
-        """Read a failure; a body that is no Status (a proxy's page) becomes the message."""
+        """Decode a failure. A body that is no Status, as from a proxy, becomes the message."""
         try:
             decoded = _status_decoder.decode(body)
         except (msgspec.DecodeError, UnicodeDecodeError):
@@ -96,7 +95,7 @@ class ApiError(Exception):
 
     @classmethod
     def from_status(cls, status: ApiStatus, code: int = 0) -> ApiError:
-        """From a decoded Status; ``code`` is the HTTP status where there was one."""
+        """From a decoded Status; ``code`` is the HTTP status if there was one."""
         details = status.details or StatusDetails()
         return cls(
             code or status.code or 500,
@@ -108,29 +107,29 @@ class ApiError(Exception):
 
     @property
     def expired(self) -> bool:
-        """410: the resourceVersion or continue token is older than what the server keeps."""
+        """410: the server no longer has the resourceVersion or continue token."""
         return self.status == 410 or self.reason in ("Expired", "Gone")
 
     @property
-    def may_be_done(self) -> bool:
-        """Whoever answered had waited too long: what was asked for may be done, or may yet be.
+    def may_take_effect(self) -> bool:
+        """A timeout: the write may have been carried out, or may be later.
 
-        The timeout filter of kube-apiserver answers 504 while the handler goes on, and so does a proxy.
-        Where etcd times out the write may be applied later; that comes with 500, or, for a Binding,
-        with 409 (``assignPod``), in etcd's words.
+        The timeout filter of kube-apiserver, or a proxy, returns 504 while the handler continues. A
+        write that etcd timed out on may still be applied. It is reported with etcd's message and
+        status 500, or 409 for a Binding (``assignPod``).
         """
         return self.status == 504 or _ETCD_TIMEOUT in self.message
 
     @property
     def concerns_uid(self) -> bool:
-        """Refused because the object of that name is now another one, with another UID."""
+        """The UID precondition failed: the object of that name is now another one."""
         if self.status == 422:
             return any(cause.field == "metadata.uid" for cause in self.details.causes)
         return self.status == 409 and "UID in" in self.message
 
 
 def _seconds(retry_after: str | None) -> float | None:
-    """Retry-After in its form of seconds, the only one the API server uses."""
+    """Retry-After in seconds, the only form that the API server uses."""
     if retry_after is None:
         return None
     try:

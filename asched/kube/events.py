@@ -1,15 +1,15 @@
-"""The Events that users see with ``kubectl describe``: Scheduled, FailedScheduling, Preempted, and
-those about PodGroups.
+"""Kubernetes Events about pods and PodGroups: Scheduled, FailedScheduling, Preempted ...
 
-Recording never waits and never fails: events are put into a bounded queue which sender tasks empty,
-and when it is full the oldest goes. The same event of the same object within a while becomes a
-series of one Event, as client-go's recorder makes it.
+Recording never waits and never fails. Events go into a bounded queue, from which the oldest is
+dropped when it is full. Sender tasks empty it. Repetitions of an event become a series of one Event,
+as with client-go's recorder.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict, deque
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import lru_cache
 from typing import NamedTuple
@@ -18,15 +18,15 @@ import anyio
 import msgspec
 import structlog
 
-from asched.kube.client import JSON, MERGE_PATCH, ApiClient
+from asched.kube.client import JSON, MERGE_PATCH, ApiClient, RequestOptions
 from asched.kube.errors import ApiError, NoResponseError
 from asched.kube.group_writer import GroupRef
+from asched.kube.pod_writer import PodRef
 from asched.kube.timing import RetryPolicy
 from asched.kube.transport import ApiRequest
-from asched.kube.writers import PodRef
 
 NOTE_LIMIT_BYTES = 1024
-"""The API server refuses longer notes."""
+"""The API server rejects longer notes."""
 _CUT = " ..."
 NAME_LIMIT = 253
 
@@ -34,39 +34,39 @@ log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
 
 class EventRecorderSettings(msgspec.Struct, frozen=True):
-    """Bounds of the recorder."""
+    """Sizes, delays and limits of the recorder."""
 
     queue_limit: int = 4096
     senders: int = 4
-    line_limit: int = 16
-    """So many new Events are sent in one go, at most."""
+    pipeline_limit: int = 16
+    """Maximum number of new Events in one pipelined write."""
     gather_s: float = 0.02
-    """How long a sender waits for more of them."""
-    line_pause_s: float = 60.0
-    """How long Events are sent one by one after a line of them had no answer."""
+    """How long a sender waits for more Events."""
+    pipeline_pause_s: float = 60.0
+    """How long pipelining is disabled after one without a response."""
     series_window_s: float = 360.0
-    """A series ends when its event has not occurred for this long (client-go: 6 min)."""
+    """A series ends if its event has not occurred for this long (client-go: 6 min)."""
     series_update_s: float = 60.0
-    """A growing series is updated on the server at most this often, after its second event."""
+    """Minimum time between updates of a growing series, after its second event."""
     series_limit: int = 4096
     warn_every_s: float = 60.0
     retry: RetryPolicy = RetryPolicy(attempts=4, initial_s=0.5, max_s=10.0)
     request_timeout_s: float = 10.0
 
     def __post_init__(self) -> None:
-        if min(self.queue_limit, self.senders, self.series_limit, self.line_limit) < 1:
-            raise ValueError("an event recorder needs room for one event and one sender")
+        if min(self.queue_limit, self.senders, self.series_limit, self.pipeline_limit) < 1:
+            raise ValueError("limits of the event recorder must be at least 1")
 
 
 class EventCounts(msgspec.Struct):
-    """What became of recorded events. Only the recorder writes them."""
+    """Counters of recorded events, updated by the recorder."""
 
     recorded: int = 0
     sent: int = 0
     dropped: int = 0
-    """Left out because the queue was full."""
+    """Dropped because the queue was full."""
     failed: int = 0
-    """Given up after the server refused them or did not answer."""
+    """Abandoned after failures or without a response."""
 
 
 class _Reference(msgspec.Struct, frozen=True, rename="camel"):
@@ -107,7 +107,7 @@ class _SeriesPatch(msgspec.Struct, frozen=True):
 
 
 class _Key(NamedTuple):
-    """Two events that agree in this are the same one occurring again."""
+    """Events with the same key belong to one series."""
 
     reason: str
     note: str
@@ -115,27 +115,24 @@ class _Key(NamedTuple):
     related: PodRef | None
 
 
+@dataclass(slots=True)
 class _Occurrence:
-    """One Event on the server, and how often it has occurred."""
+    """One Event on the server, and how often it occurred."""
 
-    __slots__ = ("count", "count_sent", "created", "event", "last_at", "last_at_s", "queued",
-                 "updated_at_s")  # fmt: skip
-
-    def __init__(self, event: _Event, at: datetime, at_s: float) -> None:
-        self.event = event
-        self.count = 1
-        self.count_sent = 0
-        self.created = False
-        self.queued = False
-        self.last_at = at
-        self.last_at_s = at_s
-        self.updated_at_s = at_s
+    event: _Event
+    last_at: datetime
+    last_at_s: float
+    updated_at_s: float
+    count: int = 1
+    count_sent: int = 0
+    created: bool = False
+    queued: bool = False
 
 
 class EventRecorder:
-    """Records events about pods and sends them in the background.
+    """Records events and sends them in the background.
 
-    ``run`` must be running for anything to be sent; ``stop`` ends it after a last effort.
+    :meth:`run` sends them; :meth:`stop` sends the rest and ends it.
     """
 
     def __init__(
@@ -145,36 +142,41 @@ class EventRecorder:
         instance: str,
         settings: EventRecorderSettings | None = None,
     ) -> None:
-        """``controller`` is the scheduler's name, ``instance`` this process among its replicas."""
+        """``controller`` is the scheduler's name, ``instance`` identifies the replica."""
         self.counts = EventCounts()
         self._client = client
         self._controller = controller
         self._instance = instance
         self._settings = settings or EventRecorderSettings()
+        self._options = RequestOptions(
+            idempotent=True,
+            retry=self._settings.retry,
+            timeout_s=self._settings.request_timeout_s,
+        )
         self._series: OrderedDict[_Key, _Occurrence] = OrderedDict()
         self._queue: deque[_Occurrence] = deque()
-        self._arrived = anyio.Event()
-        """Set when something was put into the queue, or nothing more will be."""
-        self._gathering = anyio.Lock()
-        self._unanswered = 0
-        """Events that were taken from the queue and whose fate is open."""
-        self._no_lines_until_s = 0.0
+        self._wake = anyio.Event()
+        """Set when the queue grows, and when the recorder is closed."""
+        self._gather_lock = anyio.Lock()
+        self._in_flight = 0
+        """Events taken from the queue and not yet sent or failed."""
+        self._no_pipelining_until_s = 0.0
         self._closed = False
         self._sending = anyio.CancelScope()
         self._sent_all = anyio.Event()
-        self._dropped_unsaid = 0
+        self._drops_not_logged = 0
         self._warned_at_s: float | None = None
         self._last_name_ns = 0
 
     @property
     def waiting(self) -> int:
-        """Events that wait to be sent."""
+        """Number of queued events."""
         return len(self._queue)
 
     # -- recording ----------------------------------------------------------------------------
 
     def scheduled(self, pod: PodRef, node: str) -> None:
-        """Happens to a pod once, so there is no series to look for, and none is kept from growing."""
+        """Record that a pod was bound. This happens once per pod, so no series is kept."""
         note = f"Successfully assigned {pod.namespace}/{pod.name} to {node}"
         self.counts.recorded += 1
         now, now_s = self._client.clock.utc(), self._client.clock.monotonic_s()
@@ -189,8 +191,8 @@ class EventRecorder:
         note = f"Preempted by pod {preemptor.uid} on node {node}"
         self._record("Preempted", "Preempting", "Normal", note, victim, preemptor)
 
-    def of_group(self, group: GroupRef, event_type: str, reason: str, note: str) -> None:
-        """An Event about a PodGroup."""
+    def record_group(self, group: GroupRef, event_type: str, reason: str, note: str) -> None:
+        """Record an Event about a PodGroup."""
         self._record(reason, "Scheduling", event_type, note, group)
 
     def _record(
@@ -221,7 +223,6 @@ class EventRecorder:
     def _occurrence(
         self, key: _Key, action: str, event_type: str, now: datetime, now_s: float
     ) -> _Occurrence:
-        """A new one."""
         regarding, related = key.regarding, key.related
         event = _Event(
             api_version="events.k8s.io/v1",
@@ -237,17 +238,17 @@ class EventRecorder:
             type=event_type,
             related=_reference(related) if related is not None else None,
         )
-        return _Occurrence(event, now, now_s)
+        return _Occurrence(event, now, now_s, now_s)
 
     def _name(self, pod_name: str, now: datetime) -> str:
-        """``<pod>.<nanoseconds in hex>`` like client-go's, unique here, and never too long."""
+        """``<pod>.<nanoseconds in hex>`` as in client-go, unique and within the length limit."""
         stamp_ns = max(int(now.timestamp() * 1e6) * 1000, self._last_name_ns + 1)
         self._last_name_ns = stamp_ns
         suffix = f".{stamp_ns:x}"
         return pod_name[: NAME_LIMIT - len(suffix)].rstrip("-.") + suffix
 
     def _end_series(self, now_s: float) -> None:
-        """Forget series that have not grown for a while, after a last update."""
+        """Remove expired series after a last update, and the oldest if there are too many."""
         while self._series:
             key, oldest = next(iter(self._series.items()))
             expired = now_s - oldest.last_at_s >= self._settings.series_window_s
@@ -270,24 +271,24 @@ class EventRecorder:
         if len(self._queue) >= self._settings.queue_limit:
             self._queue.popleft().queued = False
             self.counts.dropped += 1
-            self._dropped_unsaid += 1
-            self._warn_of_drops(occurrence.last_at_s)
+            self._drops_not_logged += 1
+            self._log_drops(occurrence.last_at_s)
         self._queue.append(occurrence)
         occurrence.queued = True
-        self._arrived.set()
+        self._wake.set()
 
-    def _warn_of_drops(self, now_s: float) -> None:
+    def _log_drops(self, now_s: float) -> None:
         last_s = self._warned_at_s
         if last_s is not None and now_s - last_s < self._settings.warn_every_s:
             return
         self._warned_at_s = now_s
-        log.warning("events dropped: the API server is too slow", dropped=self._dropped_unsaid)
-        self._dropped_unsaid = 0
+        log.warning("events dropped: queue is full", dropped=self._drops_not_logged)
+        self._drops_not_logged = 0
 
     # -- sending ------------------------------------------------------------------------------
 
     async def run(self) -> None:
-        """Send what is recorded, until stopped or cancelled."""
+        """Send recorded events until stopped or cancelled."""
         try:
             with self._sending:
                 async with anyio.create_task_group() as tasks:
@@ -298,23 +299,23 @@ class EventRecorder:
             self._sent_all.set()
 
     async def stop(self, deadline_s: float) -> None:
-        """Take no more events, send those that wait, and give up after ``deadline_s`` seconds."""
+        """Accept no more events and send the queued ones within ``deadline_s`` seconds."""
         for occurrence in self._series.values():
             self._enqueue_if_behind(occurrence)
         self._series.clear()
         self._closed = True
-        self._arrived.set()
+        self._wake.set()
         with anyio.move_on_after(deadline_s):
             await self._sent_all.wait()
-        if self._queue or self._unanswered:
+        if self._queue or self._in_flight:
             log.warning(
-                "events not sent before the end", events=len(self._queue) + self._unanswered
+                "events not sent before shutdown", events=len(self._queue) + self._in_flight
             )
         self._sending.cancel()
 
     async def _send_queued(self) -> None:
         while occurrences := await self._gathered():
-            for occurrence in await self._left_by_a_line(occurrences):
+            for occurrence in await self._create_pipelined(occurrences):
                 try:
                     await self._deliver(occurrence)
                 except (ApiError, NoResponseError) as error:
@@ -322,45 +323,48 @@ class EventRecorder:
                     log.warning("event not sent", reason=occurrence.event.reason, error=str(error))
                 else:
                     self.counts.sent += 1
-                self._unanswered -= 1
+                self._in_flight -= 1
 
     async def _gathered(self) -> list[_Occurrence]:
-        """What is to be sent next; nothing at the end. Nobody looks for an Event as soon as it
-        happens, so a moment is given to others to be sent along."""
-        limit = self._settings.line_limit
-        async with self._gathering:
+        """The next events to send, after a short wait for more of them; empty when closed."""
+        limit = self._settings.pipeline_limit
+        async with self._gather_lock:
             while not self._queue:
                 if self._closed:
                     return []
-                self._arrived = anyio.Event()
-                await self._arrived.wait()
+                self._wake = anyio.Event()
+                await self._wake.wait()
             if len(self._queue) < limit and not self._closed:
                 await self._client.clock.sleep(self._settings.gather_s)
             taken = [self._queue.popleft() for _ in range(min(limit, len(self._queue)))]
-        self._unanswered += len(taken)
+        self._in_flight += len(taken)
         for occurrence in taken:
             occurrence.queued = False
         return taken
 
-    async def _left_by_a_line(self, occurrences: Sequence[_Occurrence]) -> Sequence[_Occurrence]:
-        """Create what is new in one go: half of what a request costs is its way there and back. What
-        is left to be delivered one by one is returned."""
+    async def _create_pipelined(self, occurrences: Sequence[_Occurrence]) -> Sequence[_Occurrence]:
+        """Create new Events in one pipelined write, which saves half the cost of a request.
+
+        Returns those to be sent one by one.
+        """
         new: list[_Occurrence] = []
         left: list[_Occurrence] = []
         for occurrence in occurrences:
             is_new = not occurrence.created and occurrence.count == 1
             (new if is_new else left).append(occurrence)
-        if len(new) < 2 or self._client.clock.monotonic_s() < self._no_lines_until_s:
+        if len(new) < 2 or self._client.clock.monotonic_s() < self._no_pipelining_until_s:
             return occurrences
+        timeout_s = self._settings.request_timeout_s
         requests = [
-            ApiRequest("POST", _collection(one.event), None, JSON, _encode(one.event),
-                       self._settings.request_timeout_s)
+            ApiRequest("POST", _collection(one.event), None, JSON, _encode(one.event), timeout_s)
             for one in new
-        ]  # fmt: skip
+        ]
         try:
-            answers = await self._client.request_line(requests)
+            answers = await self._client.request_pipelined(requests)
         except NoResponseError:
-            self._no_lines_until_s = self._client.clock.monotonic_s() + self._settings.line_pause_s
+            self._no_pipelining_until_s = (
+                self._client.clock.monotonic_s() + self._settings.pipeline_pause_s
+            )
             return occurrences
         for one, answer in zip(new, answers, strict=True):
             if isinstance(answer, ApiError):
@@ -369,7 +373,7 @@ class EventRecorder:
                 one.created = True
                 one.count_sent = 1
                 self.counts.sent += 1
-                self._unanswered -= 1
+                self._in_flight -= 1
         return left
 
     async def _deliver(self, occurrence: _Occurrence) -> None:
@@ -382,7 +386,7 @@ class EventRecorder:
             except ApiError as error:
                 if error.status != 404:
                     raise
-                # Events live for an hour; the series goes on in a new one of the same name.
+                # Events expire after an hour; the series continues in a new one of the same name.
                 await self._create(occurrence)
                 await self._update(occurrence, count)
         occurrence.count_sent = count
@@ -391,7 +395,7 @@ class EventRecorder:
         try:
             await self._request("POST", _collection(occurrence.event), occurrence.event)
         except ApiError as error:
-            # Its name is ours alone, so it is there because an earlier try did get through.
+            # The name is unique, so an earlier attempt succeeded.
             if error.reason != "AlreadyExists":
                 raise
         occurrence.created = True
@@ -402,15 +406,13 @@ class EventRecorder:
         await self._request("PATCH", path, _SeriesPatch(series))
 
     async def _request(self, method: str, path: str, body: msgspec.Struct) -> None:
-        # Both repeat without harm: the name of a created event is given, a series counts absolutely.
+        # Both are idempotent: a created event has a fixed name, and a series an absolute count.
         await self._client.request(
             method,
             path,
             body=_encode(body),
             content_type=MERGE_PATCH if method == "PATCH" else JSON,
-            idempotent=True,
-            retry=self._settings.retry,
-            timeout_s=self._settings.request_timeout_s,
+            options=self._options,
         )
 
 
@@ -418,7 +420,7 @@ _encode: Callable[[msgspec.Struct], bytes] = msgspec.json.Encoder().encode
 
 
 def cut_note(note: str) -> str:
-    """At most 1024 bytes, cut as kube-scheduler cuts it but never within a character."""
+    """At most 1024 bytes, cut as in kube-scheduler, but never within a character."""
     encoded = note.encode()
     if len(encoded) <= NOTE_LIMIT_BYTES:
         return note
@@ -439,10 +441,10 @@ def _reference(thing: PodRef | GroupRef) -> _Reference:
 
 def _micro_time(moment: datetime) -> str:
     """``metav1.MicroTime``."""
-    return f"{_to_the_second(int(moment.timestamp()))}.{moment.microsecond:06d}Z"
+    return f"{_seconds_text(int(moment.timestamp()))}.{moment.microsecond:06d}Z"
 
 
 @lru_cache(maxsize=8)
-def _to_the_second(unix_s: int) -> str:
-    """A burst of Events has many in each second, and a time takes longer to write than the rest."""
+def _seconds_text(unix_s: int) -> str:
+    """Cached: formatting a time takes longer than encoding the rest of an Event."""
     return datetime.fromtimestamp(unix_s, UTC).isoformat()[: -len("+00:00")]

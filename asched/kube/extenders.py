@@ -1,10 +1,8 @@
-"""Calls to HTTP extenders: the wire format of ``k8s.io/kube-scheduler/extender/v1``.
+"""Client for HTTP extenders: the wire format of ``k8s.io/kube-scheduler/extender/v1``.
 
-Its fields have no JSON names of their own, so they are written as in Go (``NodeNames``), and read
-in any case, as Go's decoder reads them. A request goes to the configured URL and nowhere else: no
-redirect is followed, no proxy asked, nothing is tried twice.
-
-TLS with extenders: ``tlsConfig`` and ``enableHTTPS`` as client-go reads them.
+The Go types have no JSON names, so fields are written as in Go (``NodeNames``) and read case
+insensitively, as by Go's decoder. Requests go to the configured URL only: no redirects, no proxy, no
+retries. ``tlsConfig`` and ``enableHTTPS`` have client-go's meaning.
 """
 
 from __future__ import annotations
@@ -21,10 +19,9 @@ import aiohttp
 import anyio
 import msgspec
 
-from asched.config.extenders import in_order_of_asking
-from asched.config.kube_scheduler import Extender, ExtenderTLS
-from asched.framework.interface import Victim
-from asched.framework.runtime.extenders import PreemptionCandidate, shown_url
+from asched.config.kube_scheduler import Extender, ExtenderTLS, in_call_order
+from asched.framework.cluster import Victim
+from asched.framework.runtime.extenders import PreemptionCandidate, redacted_url
 from asched.kube.connection import KEEPALIVE_S, USER_AGENT
 from asched.kube.errors import KubeConfigError
 from asched.model.meta import ApiStruct
@@ -33,37 +30,39 @@ from asched.model.pod import Pod
 from asched.model.quantity import MAX_INT64, MIN_INT64
 
 
-class TlsSettings(NamedTuple):
-    """How to speak TLS with one extender."""
+class ExtenderTlsContext(NamedTuple):
+    """The TLS parameters of connections to one extender."""
 
     context: ssl.SSLContext
     server_name: str | None
-    """What its certificate is checked against; None for the host of the URL."""
+    """Expected name in the certificate; None: the host of the URL."""
 
 
-def tls_settings(extender: Extender) -> TlsSettings | None:
-    """None where the system's own certificates will do.
+def tls_settings(extender: Extender) -> ExtenderTlsContext | None:
+    """None if the system's certificate authorities are used.
 
-    Only ``insecure`` leaves certificates unverified. (In kube-scheduler so does ``enableHTTPS`` with no
-    certificate authority.) Data takes precedence over files. Raises :class:`KubeConfigError`.
+    Only ``insecure`` disables verification; in kube-scheduler ``enableHTTPS`` without a certificate
+    authority does so, too. Data takes precedence over files. Raises :class:`KubeConfigError`.
     """
     tls = extender.tls_config or ExtenderTLS()
     has_ca = bool(tls.ca_file or tls.ca_data)
     if tls == ExtenderTLS():
         return None
-    where = f"extender {shown_url(extender.url_prefix)}"
+    where = f"extender {redacted_url(extender.url_prefix)}"
     if tls.insecure and has_ca:
-        raise KubeConfigError(f"{where}: a certificate authority and insecure exclude each other")
+        raise KubeConfigError(
+            f"{where}: a certificate authority and insecure are mutually exclusive"
+        )
     try:
         context = _context(tls)
     except (OSError, ValueError) as error:
         what = " ".join(str(error).split()) or type(error).__name__
         files = [file for file in (tls.ca_file, tls.cert_file, tls.key_file) if file]
         if files:
-            # Of certificate files the system says what is wrong, but not with which.
+            # The system's errors do not name the file.
             what += f" ({', '.join(files)})"
         raise KubeConfigError(f"{where}: tlsConfig: {what}") from None
-    return TlsSettings(context, tls.server_name or None)
+    return ExtenderTlsContext(context, tls.server_name or None)
 
 
 def _context(tls: ExtenderTLS) -> ssl.SSLContext:
@@ -71,7 +70,7 @@ def _context(tls: ExtenderTLS) -> ssl.SSLContext:
         context = ssl.create_default_context(cadata=tls.ca_data.decode())
     else:
         context = ssl.create_default_context(cafile=tls.ca_file or None)
-    # Go does not ask for RFC 5280's letter, and authorities made by old tools would fail under it.
+    # Go does not enforce RFC 5280 strictly, and certificates of old tools violate it.
     context.verify_flags &= ~ssl.VERIFY_X509_STRICT
     if tls.insecure:
         context.check_hostname = False
@@ -90,7 +89,7 @@ def _context(tls: ExtenderTLS) -> ssl.SSLContext:
 
 @contextmanager
 def _as_file(data: bytes, file: str) -> Iterator[str]:
-    """A file with ``data``, readable by nobody else, for as long as the block; else ``file``."""
+    """A private temporary file with ``data``, or ``file`` if there is no data."""
     if not data:
         yield file
         return
@@ -103,62 +102,61 @@ def _as_file(data: bytes, file: str) -> Iterator[str]:
         os.unlink(path)
 
 
-MAX_ANSWER_BYTES: Final = 64 * 1024 * 1024
-"""A longer answer is a mistake: 5,000 complete nodes are about 50 MiB."""
-AT_ONCE: Final = 16
-"""Requests to one extender at the same time; further ones wait, which is no part of its timeout."""
+MAX_RESPONSE_BYTES: Final = 64 * 1024 * 1024
+"""5,000 complete nodes are about 50 MiB."""
+MAX_CONCURRENT_CALLS: Final = 16
+"""Limit per extender. Waiting for a slot is not part of the timeout."""
 
 _NEVER_SENT = (aiohttp.ClientConnectorError, aiohttp.InvalidURL)
-_FROM_A_PROXY = (502, 504)
-"""Answers of a proxy that did not get the extender's."""
+_PROXY_ERRORS = (502, 504)
+"""Statuses of a proxy that got no response from the extender."""
 
 T = TypeVar("T")
 
 
 class ExtenderError(Exception):
-    """The extender failed: not reached, late, refusing, or talking nonsense. One line."""
+    """The call failed: unreachable, timed out, rejected or malformed. The message is one line."""
 
-    def __init__(self, message: str, *, in_doubt: bool = False) -> None:
+    def __init__(self, message: str, *, may_take_effect: bool = False) -> None:
         super().__init__(message)
-        self.in_doubt = in_doubt
-        """Whether what it was asked for may be done later: it was sent, and nobody said what became of
-        it."""
+        self.may_take_effect = may_take_effect
+        """Whether the call may be carried out later: it was sent, and the result is unknown."""
 
 
-class AskedNodes:
-    """The nodes of a question. Written as JSON once, however many questions are about them: of
-    thousands of nodes that takes longer than all else in asking."""
+class ExtenderNodes:
+    """The nodes of a call. Their JSON is cached, because several calls are about the same nodes and
+    encoding thousands of them takes longer than the rest of a call."""
 
     def __init__(self, objects: Sequence[Node]) -> None:
         self.objects = objects
         self.names = [node.metadata.name for node in objects]
-        self._written: dict[bool, msgspec.Raw] = {}
+        self._encoded: dict[bool, msgspec.Raw] = {}
 
-    def written(self, *, compact: bool) -> msgspec.Raw:
-        """The list of names, if ``compact``, or else of whole nodes."""
-        known = self._written.get(compact)
+    def encoded(self, *, compact: bool) -> msgspec.Raw:
+        """A JSON list of names, if ``compact``, else of complete nodes."""
+        known = self._encoded.get(compact)
         if known is None:
             known = msgspec.Raw(msgspec.json.encode(self.names if compact else self.objects))
-            self._written[compact] = known
+            self._encoded[compact] = known
         return known
 
 
 class ExtenderRejection(NamedTuple):
-    """Why a node was refused."""
+    """Why a node was rejected."""
 
     message: str
     unresolvable: bool
 
 
-class FilterAnswer(NamedTuple):
-    """What an extender said of the nodes of a question. A node in neither was not mentioned."""
+class ExtenderFilterResult(NamedTuple):
+    """The result of the filter verb. The extender did not mention nodes that are in neither."""
 
     passed: frozenset[str]
-    refused: Mapping[str, ExtenderRejection]
+    rejected: Mapping[str, ExtenderRejection]
 
 
 class VictimPods(NamedTuple):
-    """A candidate with its victims as pods."""
+    """A preemption candidate with its victims as pods."""
 
     candidate: PreemptionCandidate
     pods: Sequence[Pod]
@@ -168,26 +166,26 @@ class HttpExtender:
     """One configured extender."""
 
     def __init__(
-        self, config: Extender, session: aiohttp.ClientSession, tls: TlsSettings | None
+        self, config: Extender, session: aiohttp.ClientSession, tls: ExtenderTlsContext | None
     ) -> None:
         self.config = config
-        self.name = shown_url(config.url_prefix)
+        self.name = redacted_url(config.url_prefix)
         self._session = session
         self._tls = tls
-        self._places = anyio.CapacityLimiter(AT_ONCE)
-        # As in Kubernetes' component configuration, none means the default.
+        self._slots = anyio.CapacityLimiter(MAX_CONCURRENT_CALLS)
+        # As in Kubernetes' component configuration, 0 means the default.
         default_s = Extender("").http_timeout.total_seconds()
         self._timeout_s = config.http_timeout.total_seconds() or default_s
 
     @property
     def busy(self) -> bool:
-        """Whether an answer is awaited."""
-        places = self._places.statistics()
-        return bool(places.borrowed_tokens or places.tasks_waiting)
+        """Whether a call is in progress or waiting."""
+        slots = self._slots.statistics()
+        return bool(slots.borrowed_tokens or slots.tasks_waiting)
 
-    async def filter(self, pod: Pod, nodes: AskedNodes) -> FilterAnswer:
+    async def filter(self, pod: Pod, nodes: ExtenderNodes) -> ExtenderFilterResult:
         """Raises :class:`ExtenderError`."""
-        url, fields = await self._ask_about(self.config.filter_verb, pod, nodes)
+        url, fields = await self._call_fields(self.config.filter_verb, pod, nodes)
         error = _decoded(url, fields.get("error"), _TEXT, "")
         if error:
             raise ExtenderError(error)
@@ -201,11 +199,11 @@ class HttpExtender:
                 )
         unresolvable = _decoded(url, fields.get("failedandunresolvablenodes"), _REASONS, {})
         failed = _decoded(url, fields.get("failednodes"), _REASONS, {})
-        refused = {name: ExtenderRejection(message, False) for name, message in failed.items()}
-        refused |= {
+        rejected = {name: ExtenderRejection(message, False) for name, message in failed.items()}
+        rejected |= {
             name: ExtenderRejection(message, True) for name, message in unresolvable.items()
         }
-        return FilterAnswer(frozenset(passed), refused)
+        return ExtenderFilterResult(frozenset(passed), rejected)
 
     def _passed(self, url: str, fields: Mapping[str, msgspec.Raw]) -> list[str]:
         if self.config.node_cache_capable and "nodenames" in fields:
@@ -215,38 +213,40 @@ class HttpExtender:
         items = _fields(url, fields["nodes"]).get("items")
         return [item.metadata.name for item in _decoded(url, items, _NODES, [])]
 
-    async def prioritize(self, pod: Pod, nodes: AskedNodes) -> dict[str, int]:
-        """Score by node, as the extender gave it. Raises :class:`ExtenderError`."""
-        url, body = await self._send_nodes(self.config.prioritize_verb, pod, nodes)
+    async def prioritize(self, pod: Pod, nodes: ExtenderNodes) -> dict[str, int]:
+        """The extender's score by node. Raises :class:`ExtenderError`."""
+        url, body = await self._call_with_nodes(self.config.prioritize_verb, pod, nodes)
         scores: dict[str, int] = {}
         for raw in _decoded(url, body, _LIST, []):
             fields = _fields(url, raw)
             host = _decoded(url, fields.get("host"), _TEXT, "")
             score = _decoded(url, fields.get("score"), _NUMBER, 0)
-            # A host that is given twice counts twice, as in kube-scheduler.
+            # As in kube-scheduler, the scores of a repeated host are added.
             scores[host] = min(max(scores.get(host, 0) + score, MIN_INT64), MAX_INT64)
         return scores
 
     async def preempt(
-        self, pod: Pod, asked: Sequence[VictimPods]
+        self, pod: Pod, candidates: Sequence[VictimPods]
     ) -> tuple[PreemptionCandidate, ...]:
-        """The candidates that the extender leaves, in its words. Victims are known by their uid
-        alone, their key is filled in where it was among the question's.
+        """The candidates that the extender returns.
 
-        Raises :class:`ExtenderError`.
+        The response identifies victims by UID; keys are those of the request. Raises
+        :class:`ExtenderError`.
         """
         compact = self.config.node_cache_capable
-        victims = {about.candidate.node: _victims(about, compact=compact) for about in asked}
-        question = {
-            "Pod": complete(pod),
+        victims = {about.candidate.node: _victims(about, compact=compact) for about in candidates}
+        request = {
+            "Pod": with_defaults(pod),
             "NodeNameToVictims": None if compact else victims,
             "NodeNameToMetaVictims": victims if compact else None,
         }
-        url, body = await self._send(self.config.preempt_verb, question)
-        answer = _fields(url, body).get("nodenametometavictims")
-        keys = {victim.uid: victim.key for about in asked for victim in about.candidate.victims}
+        url, body = await self._call(self.config.preempt_verb, request)
+        returned = _fields(url, body).get("nodenametometavictims")
+        keys = {
+            victim.uid: victim.key for about in candidates for victim in about.candidate.victims
+        }
         found = []
-        for node, raw in _decoded(url, answer, _MAP, {}).items():
+        for node, raw in _decoded(url, returned, _MAP, {}).items():
             candidate = _candidate(url, node, raw, keys)
             if candidate.victims:
                 found.append(candidate)
@@ -255,54 +255,59 @@ class HttpExtender:
         return tuple(found)
 
     async def bind(self, pod: Pod, node_name: str) -> None:
-        """Have the extender bind the pod. Raises :class:`ExtenderError`; then it may be bound or
-        not, or, where that is in doubt, may be bound later."""
+        """Have the extender bind the pod.
+
+        After an :class:`ExtenderError` the pod may be bound, or be bound later.
+        """
         meta = pod.metadata
-        question = {
+        request = {
             "PodName": meta.name,
             "PodNamespace": meta.namespace,
             "PodUID": meta.uid,
             "Node": node_name,
         }
-        url, body = await self._send(self.config.bind_verb, question)
+        url, body = await self._call(self.config.bind_verb, request)
         error = _decoded(url, _fields(url, body).get("error"), _TEXT, "")
         if error:
             raise ExtenderError(error)
 
     # -- requests -----------------------------------------------------------------------------
 
-    async def _ask_about(
-        self, verb: str, pod: Pod, nodes: AskedNodes
+    async def _call_fields(
+        self, verb: str, pod: Pod, nodes: ExtenderNodes
     ) -> tuple[str, dict[str, msgspec.Raw]]:
-        url, body = await self._send_nodes(verb, pod, nodes)
+        url, body = await self._call_with_nodes(verb, pod, nodes)
         return url, _fields(url, body)
 
-    async def _send_nodes(self, verb: str, pod: Pod, nodes: AskedNodes) -> tuple[str, msgspec.Raw]:
+    async def _call_with_nodes(
+        self, verb: str, pod: Pod, nodes: ExtenderNodes
+    ) -> tuple[str, msgspec.Raw]:
         compact = self.config.node_cache_capable
-        question = {
-            "Pod": complete(pod),
-            "Nodes": None if compact else {"metadata": {}, "items": nodes.written(compact=False)},
-            "NodeNames": nodes.written(compact=True) if compact else None,
+        request = {
+            "Pod": with_defaults(pod),
+            "Nodes": None if compact else {"metadata": {}, "items": nodes.encoded(compact=False)},
+            "NodeNames": nodes.encoded(compact=True) if compact else None,
         }
-        return await self._send(verb, question)
+        return await self._call(verb, request)
 
-    async def _send(self, verb: str, question: dict[str, Any]) -> tuple[str, msgspec.Raw]:
-        """The answer's body, and the URL for messages."""
+    async def _call(self, verb: str, request: dict[str, Any]) -> tuple[str, msgspec.Raw]:
+        """The URL for messages, and the body of the response."""
         url = f"{self.config.url_prefix.rstrip('/')}/{verb}"
-        shown = shown_url(url)
-        async with self._places:
-            # Not before: a question of thousands of nodes is megabytes, and many may wait here.
-            body = msgspec.json.encode(question)
+        shown = redacted_url(url)
+        async with self._slots:
+            # Encoded late: with thousands of nodes it is megabytes, and many calls may wait.
+            body = msgspec.json.encode(request)
             try:
                 return shown, msgspec.Raw(await self._post(url, shown, verb, body))
             except TimeoutError:
                 raise ExtenderError(
-                    f'Post "{shown}": no answer within {self._timeout_s:g} s', in_doubt=True
+                    f'Post "{shown}": no response within {self._timeout_s:g} s',
+                    may_take_effect=True,
                 ) from None
             except (aiohttp.ClientError, OSError, ValueError) as error:
                 what = " ".join(str(error).split()) or type(error).__name__
                 sent = not isinstance(error, _NEVER_SENT)
-                raise ExtenderError(f'Post "{shown}": {what}', in_doubt=sent) from None
+                raise ExtenderError(f'Post "{shown}": {what}', may_take_effect=sent) from None
 
     async def _post(self, url: str, shown: str, verb: str, body: bytes) -> bytes:
         tls = self._tls
@@ -318,14 +323,14 @@ class HttpExtender:
             if response.status != 200:
                 raise ExtenderError(
                     f"failed {verb} with extender at URL {shown}, code {response.status}",
-                    in_doubt=response.status in _FROM_A_PROXY,
+                    may_take_effect=response.status in _PROXY_ERRORS,
                 )
             chunks, size = [], 0
             async for chunk in response.content.iter_any():
                 size += len(chunk)
-                if size > MAX_ANSWER_BYTES:
+                if size > MAX_RESPONSE_BYTES:
                     raise ExtenderError(
-                        f'Post "{shown}": the answer is over {MAX_ANSWER_BYTES} bytes'
+                        f'Post "{shown}": the response is over {MAX_RESPONSE_BYTES} bytes'
                     )
                 chunks.append(chunk)
             return b"".join(chunks)
@@ -333,15 +338,15 @@ class HttpExtender:
 
 @asynccontextmanager
 async def open_extenders(configured: Sequence[Extender]) -> AsyncIterator[tuple[HttpExtender, ...]]:
-    """The extenders, ready to be called, in the order in which they are to be asked.
+    """Clients for the extenders, in call order.
 
-    Raises :class:`~asched.kube.errors.KubeConfigError` for certificates that cannot be used.
+    Raises :class:`~asched.kube.errors.KubeConfigError` if a certificate is unusable.
     """
     if not configured:
         yield ()
         return
-    made = [(config, tls_settings(config)) for config in in_order_of_asking(configured)]
-    # How many connections there are is bounded by the places that each extender has.
+    made = [(config, tls_settings(config)) for config in in_call_order(configured)]
+    # The slots of each extender bound the number of connections.
     connector = aiohttp.TCPConnector(limit=0, keepalive_timeout=KEEPALIVE_S)
     async with aiohttp.ClientSession(
         connector=connector,
@@ -352,41 +357,40 @@ async def open_extenders(configured: Sequence[Extender]) -> AsyncIterator[tuple[
         yield tuple(HttpExtender(config, session, tls) for config, tls in made)
 
 
-# -- questions ------------------------------------------------------------------------------------
+# -- requests -------------------------------------------------------------------------------------
 
 
-def complete(value: object) -> Any:
-    """A model object as plain values with the API's own defaults written out.
+def with_defaults(value: object) -> Any:
+    """A model object as plain values, including fields that have the API's default.
 
-    The journal leaves out what is as by default, ``schedulerName: default-scheduler`` for one; an
-    extender in Go would read it as empty.
+    The journal omits them, and an extender in Go would read a missing ``schedulerName`` as empty.
     """
     if isinstance(value, ApiStruct):
         plain = {}
         for field in _fields_of(type(value)):
             own = getattr(value, field.name)
             if own or (own is not None and own != field.default):
-                plain[field.encode_name] = complete(own)
+                plain[field.encode_name] = with_defaults(own)
         return plain
     if isinstance(value, tuple):
-        return [complete(item) for item in value]
+        return [with_defaults(item) for item in value]
     return value
 
 
 @cache
 def _fields_of(struct: type[ApiStruct]) -> tuple[msgspec.structs.FieldInfo, ...]:
-    """Looked up once for each kind: reading the annotations takes longer than the values."""
+    """Cached: reading the annotations takes longer than reading the values."""
     return msgspec.structs.fields(struct)
 
 
 def _victims(about: VictimPods, *, compact: bool) -> dict[str, Any]:
-    pods: list[Any] = [complete(pod) for pod in about.pods]
+    pods: list[Any] = [with_defaults(pod) for pod in about.pods]
     if compact:
         pods = [{"UID": victim.uid} for victim in about.candidate.victims]
     return {"Pods": pods, "NumPDBViolations": about.candidate.pdb_violations}
 
 
-# -- answers --------------------------------------------------------------------------------------
+# -- responses ------------------------------------------------------------------------------------
 
 
 class _NamedMeta(msgspec.Struct, frozen=True):
@@ -394,7 +398,7 @@ class _NamedMeta(msgspec.Struct, frozen=True):
 
 
 class _Named(msgspec.Struct, frozen=True):
-    """Of a whole node that comes back only the name is of interest."""
+    """A returned node, of which only the name is used."""
 
     metadata: _NamedMeta = _NamedMeta()
 
@@ -409,17 +413,17 @@ _MAP = msgspec.json.Decoder(dict[str, msgspec.Raw])
 
 
 def _decoded(url: str, raw: msgspec.Raw | None, decoder: msgspec.json.Decoder[T], default: T) -> T:
-    """One value of an answer; ``default`` where it is absent or null."""
+    """One value of a response; ``default`` if it is absent or null."""
     if raw is None or bytes(raw) == b"null":
         return default
     try:
         return decoder.decode(raw)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise ExtenderError(f"the answer of {url} does not decode: {error}") from None
+        raise ExtenderError(f"cannot decode the response of {url}: {error}") from None
 
 
 def _fields(url: str, raw: msgspec.Raw) -> dict[str, msgspec.Raw]:
-    """The fields of an answer by lower-case name; nulls left out."""
+    """The non-null fields of a response by lower-case name."""
     fields = _decoded(url, raw, _MAP, {})
     return {name.lower(): value for name, value in fields.items() if bytes(value) != b"null"}
 

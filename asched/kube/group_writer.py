@@ -1,20 +1,26 @@
-"""What is done to PodGroups: their status, after a batch session."""
+"""Writes to PodGroups: their status, after a batch session or a gang decision."""
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
 
 from asched.kube.client import MERGE_PATCH, ApiClient
 from asched.kube.errors import ApiError, NoResponseError
-from asched.kube.writers import OutcomeUnknown, PatchOutcome, PodGone, WriteRejected, WriteSucceeded
+from asched.kube.pod_writer import (
+    IDEMPOTENT,
+    OutcomeUnknown,
+    PatchOutcome,
+    PodGone,
+    WriteRejected,
+    WriteSucceeded,
+)
 from asched.model.resources import GroupResource
 
 
 class GroupRef(msgspec.Struct, frozen=True, gc=False):
-    """One particular PodGroup: a later one of the same name has another UID."""
+    """A PodGroup with its UID: a later one of the same name has another."""
 
     resource: GroupResource
     namespace: str
@@ -23,7 +29,7 @@ class GroupRef(msgspec.Struct, frozen=True, gc=False):
 
     @classmethod
     def of(cls, kind: str, key: str, uid: str) -> GroupRef:
-        """From the name of its type and ``namespace/name``."""
+        """From the name of its model type and ``namespace/name``."""
         namespace, _, name = key.partition("/")
         return cls(_RESOURCES[kind], namespace, name, uid)
 
@@ -44,7 +50,7 @@ class GroupRef(msgspec.Struct, frozen=True, gc=False):
 class PodGroupConditionPatch(
     msgspec.Struct, frozen=True, rename="camel", gc=False, omit_defaults=True, kw_only=True
 ):
-    """A condition as it is written."""
+    """A condition in the form of the API."""
 
     type: str
     status: str
@@ -55,7 +61,7 @@ class PodGroupConditionPatch(
 
 
 class GroupStatus(msgspec.Struct, frozen=True, gc=False):
-    """The whole status of a PodGroup; the counts and the phase are those of custom resources."""
+    """The complete status of a PodGroup. Only custom resources have counts and a phase."""
 
     conditions: tuple[PodGroupConditionPatch, ...]
     phase: str = ""
@@ -71,7 +77,7 @@ _encode = msgspec.json.Encoder().encode
 
 
 class GroupWriter:
-    """Carries out effects on PodGroups."""
+    """Patches the status of PodGroups."""
 
     def __init__(self, client: ApiClient) -> None:
         self._client = client
@@ -79,10 +85,10 @@ class GroupWriter:
     async def write_status(self, group: GroupRef, status: GroupStatus) -> PatchOutcome:
         """Merge the status into the PodGroup, with its UID as the precondition.
 
-        A definition without a status subresource, as kube-batch ships it, answers 404 there: then
-        the PodGroup itself is patched. Kubernetes' own have one.
+        kube-batch's definition has no status subresource, and a patch of it returns 404. Then the
+        PodGroup itself is patched. Kubernetes' own PodGroup has the subresource.
         """
-        body = _encode({"metadata": {"uid": group.uid}, "status": _as_written(group, status)})
+        body = _encode({"metadata": {"uid": group.uid}, "status": _status_form(group, status)})
         outcome = await self._patch(f"{group.path}/status", body)
         if isinstance(outcome, PodGone) and group.resource is not GroupResource.POD_GROUPS:
             return await self._patch(group.path, body)
@@ -91,7 +97,7 @@ class GroupWriter:
     async def _patch(self, path: str, body: bytes) -> PatchOutcome:
         try:
             await self._client.request(
-                "PATCH", path, body=body, content_type=MERGE_PATCH, idempotent=True
+                "PATCH", path, body=body, content_type=MERGE_PATCH, options=IDEMPOTENT
             )
         except ApiError as error:
             if error.status == 404 or error.concerns_uid:
@@ -104,14 +110,14 @@ class GroupWriter:
         return WriteSucceeded()
 
 
-def _as_written(group: GroupRef, status: GroupStatus) -> Any:
+def _status_form(group: GroupRef, status: GroupStatus) -> Any:
     if group.resource is GroupResource.POD_GROUPS:
         return {"conditions": [_without_transition(c) for c in status.conditions]}
     return status
 
 
 def _without_transition(condition: PodGroupConditionPatch) -> dict[str, str]:
-    """A condition of Kubernetes' own, which has no transition id and always a time and a message."""
+    """The form of Kubernetes' own PodGroup: no transition id, always a message."""
     written = {
         "type": condition.type,
         "status": condition.status,
@@ -121,8 +127,3 @@ def _without_transition(condition: PodGroupConditionPatch) -> dict[str, str]:
     if condition.last_transition_time:
         written["lastTransitionTime"] = condition.last_transition_time
     return written
-
-
-def rfc3339(moment: datetime) -> str:
-    """``metav1.Time``: whole seconds, UTC."""
-    return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

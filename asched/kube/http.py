@@ -1,7 +1,7 @@
-"""Requests to the API server over the network.
+"""The transport over HTTP/1.1.
 
-Short requests have connections of their own (:mod:`asched.kube.pool`). Watches, and everything where
-there is a proxy, go over aiohttp.
+Short requests use kept-alive connections (:mod:`asched.kube.pool`). Watches, and all requests
+through a proxy, use aiohttp.
 """
 
 from __future__ import annotations
@@ -13,22 +13,20 @@ from urllib.parse import quote, urlencode, urlsplit
 
 import aiohttp
 
-from asched.kube.credentials import Credentials
 from asched.kube.errors import NoResponseError
-from asched.kube.http1 import BODY_LIMIT_BYTES, HttpAnswer
-from asched.kube.pool import ConnectionPool, Endpoint, describe
-from asched.kube.transport import ApiRequest, one_by_one
+from asched.kube.pool import BODY_LIMIT_BYTES, ConnectionPool, Endpoint, describe
+from asched.kube.transport import ApiRequest, Credentials, HttpResponse, exchange_sequentially
 
 _JSON = "application/json"
 _CONNECT_TIMEOUT_S = 30.0
 _PATH_CHARACTERS = "/:@!$&'()*+,;=-._~"
-"""What a path may hold as it is (RFC 3986, 3.3)."""
-_IS_USUAL_PATH = re.compile(r"[A-Za-z0-9/.-]*").fullmatch
-"""Such a path needs no quoting, which is found out faster than quoted."""
+"""Characters that a path may hold unquoted (RFC 3986, 3.3)."""
+_NEEDS_NO_QUOTING = re.compile(r"[A-Za-z0-9/.-]*").fullmatch
+"""A check that is faster than quoting."""
 
 
 class _Route:
-    """How requests are put to one server under one set of credentials: all of them that repeats."""
+    """The part of requests that is the same for one server and one set of credentials."""
 
     def __init__(self, credentials: Credentials, user_agent: str) -> None:
         server = urlsplit(credentials.server)
@@ -49,9 +47,9 @@ class _Route:
         self._fields = "\r\n".join(fields)
 
     def request(self, request: ApiRequest) -> bytes:
-        """The whole request as it goes over the connection."""
+        """The complete request as bytes."""
         target = self._prefix + request.path
-        if not _IS_USUAL_PATH(request.path):
+        if not _NEEDS_NO_QUOTING(request.path):
             target = self._prefix + quote(request.path, safe=_PATH_CHARACTERS)
         if request.params:
             target = f"{target}?{urlencode(request.params)}"
@@ -65,8 +63,8 @@ class _Route:
         return head.encode("latin-1") + request.body
 
 
-class _AiohttpAnswer:
-    """An :class:`~asched.kube.transport.OpenAnswer`."""
+class _AiohttpResponse:
+    """A :class:`~asched.kube.transport.StreamingResponse`."""
 
     def __init__(self, response: aiohttp.ClientResponse) -> None:
         self._response = response
@@ -81,22 +79,22 @@ class _AiohttpAnswer:
         except (aiohttp.ClientError, OSError) as error:
             raise NoResponseError(describe(error), sent=True) from None
 
-    async def whole(self) -> HttpAnswer:
+    async def read_all(self) -> HttpResponse:
         body = bytearray()
         try:
             async for piece in self._response.content.iter_any():
                 body += piece
                 if len(body) > BODY_LIMIT_BYTES:
-                    raise NoResponseError("a body of too many bytes", sent=True)
+                    raise NoResponseError("the body is too large", sent=True)
         except (aiohttp.ClientError, OSError) as error:
             raise NoResponseError(describe(error), sent=True) from None
         finally:
             self.release()
         retry_after = self._response.headers.get("Retry-After")
-        return HttpAnswer(self.status, bytes(body), retry_after, reusable=True)
+        return HttpResponse(self.status, bytes(body), retry_after, reusable=True)
 
     def release(self) -> None:
-        # Returns the connection to the pool, or closes it where the body was not read to its end.
+        # aiohttp closes the connection if the body was not read to its end.
         self._response.release()
 
 
@@ -104,29 +102,29 @@ class HttpTransport:
     """A :class:`~asched.kube.transport.Transport` over HTTP/1.1."""
 
     def __init__(self, session: aiohttp.ClientSession, pool: ConnectionPool) -> None:
-        """Both are closed by who made them. The session says which user agent we are."""
+        """The caller closes both. The session's headers hold the user agent."""
         self._session = session
         self._pool = pool
         self._route: _Route | None = None
 
-    async def exchange(self, credentials: Credentials, request: ApiRequest) -> HttpAnswer:
+    async def exchange(self, credentials: Credentials, request: ApiRequest) -> HttpResponse:
         if credentials.proxy is not None:
-            return await (await self.open(credentials, request)).whole()
+            return await (await self.open(credentials, request)).read_all()
         route = self._route_of(credentials)
         return await self._pool.exchange(
             route.endpoint, route.request(request), request.timeout_s, request.may_send
         )
 
-    async def exchange_line(
+    async def exchange_pipelined(
         self, credentials: Credentials, requests: Sequence[ApiRequest]
-    ) -> list[HttpAnswer]:
+    ) -> list[HttpResponse]:
         if credentials.proxy is not None:
-            return await one_by_one(self, credentials, requests)
+            return await exchange_sequentially(self, credentials, requests)
         route = self._route_of(credentials)
-        line = b"".join(map(route.request, requests))
+        pipeline = b"".join(map(route.request, requests))
         first = requests[0]
-        return await self._pool.exchange_line(
-            route.endpoint, line, len(requests), first.timeout_s, first.may_send
+        return await self._pool.exchange_pipelined(
+            route.endpoint, pipeline, len(requests), first.timeout_s, first.may_send
         )
 
     def _route_of(self, credentials: Credentials) -> _Route:
@@ -135,7 +133,7 @@ class HttpTransport:
             route = self._route = _Route(credentials, self._session.headers["User-Agent"])
         return route
 
-    async def open(self, credentials: Credentials, request: ApiRequest) -> _AiohttpAnswer:
+    async def open(self, credentials: Credentials, request: ApiRequest) -> _AiohttpResponse:
         headers = {"Accept": _JSON}
         if request.body is not None:
             headers["Content-Type"] = request.content_type
@@ -161,12 +159,12 @@ class HttpTransport:
             raise NoResponseError(describe(error), sent=False) from None
         except (aiohttp.ClientError, OSError) as error:
             raise NoResponseError(describe(error), sent=True) from None
-        _probe_when_idle(response)
-        return _AiohttpAnswer(response)
+        _enable_keepalive(response)
+        return _AiohttpResponse(response)
 
 
-def _probe_when_idle(response: aiohttp.ClientResponse) -> None:
-    """Let the kernel notice a peer that vanished: a silent watch would otherwise hang for minutes."""
+def _enable_keepalive(response: aiohttp.ClientResponse) -> None:
+    """Enable TCP keepalive: without it a watch on a lost connection hangs for minutes."""
     transport = response.connection.transport if response.connection is not None else None
     peer = transport.get_extra_info("socket") if transport is not None else None
     if peer is None:

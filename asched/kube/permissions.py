@@ -1,7 +1,7 @@
-"""What asched asks of the API server: no more than ``system:kube-scheduler`` allows.
+"""The permissions that asched needs, all of them within ``system:kube-scheduler``.
 
-That ClusterRole exists in every cluster, so a binding to it is all that an installation needs;
-where pods have volumes, one to ``system:volume-scheduler`` too, which kube-scheduler's user has.
+That ClusterRole exists in every cluster, so an installation needs only a binding to it. For pods
+with volumes it also needs ``system:volume-scheduler``, as does kube-scheduler's user.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from asched.model.resources import GroupResource, Resource, WatchedResource
 
 
 class ApiPermission(NamedTuple):
-    """A verb on a resource, as RBAC names them; ``resource`` may hold a subresource."""
+    """A verb on a resource in RBAC's terms; ``resource`` may hold a subresource."""
 
     group: str
     resource: str
@@ -20,9 +20,9 @@ class ApiPermission(NamedTuple):
 
 
 OPTIONAL: frozenset[WatchedResource] = frozenset({Resource.PRIORITY_CLASSES, *GroupResource})
-"""Resources that the role does not let us read: where that is forbidden the scheduler goes on as if
-there were none. The API server writes a priority class's value into each pod; pod groups and queues
-are of use in some configurations only (``docs/batch.md`` says what they take)."""
+"""Resources that the role does not allow to read. If reading one is forbidden, the scheduler
+continues as if it had no objects. The API server copies a priority class's value into each pod. Only
+some configurations use pod groups and queues (see ``docs/batch.md``)."""
 
 READ = frozenset(
     ApiPermission(resource.value.group, resource.plural, verb)
@@ -45,7 +45,7 @@ WRITE = frozenset(
     }
 )
 REQUIRED = READ | WRITE
-"""Everything that this package uses of what every cluster has."""
+"""All permissions on resources that every cluster has."""
 
 _POD_GROUPS = frozenset(
     resource.value.group for resource in GroupResource if resource.kind == "PodGroup"
@@ -60,10 +60,10 @@ SESSIONS = frozenset(
     | {ApiPermission(group, "podgroups/status", "patch") for group in _POD_GROUPS}
     | {ApiPermission(group, "podgroups", "patch") for group in _POD_GROUPS - {_OWN}}
 )
-"""What batch sessions use beside it."""
+"""Additional permissions for batch sessions."""
 GANGS = frozenset(
     {ApiPermission(group, "podgroups", verb) for group in _POD_GROUPS for verb in ("list", "watch")}
     | {ApiPermission(_OWN, "podgroups/status", "patch")}
 )
-"""What profiles with ``GangScheduling`` use beside it: they write the status of Kubernetes' own PodGroups
-alone."""
+"""Additional permissions for profiles with ``GangScheduling``, which write the status of
+Kubernetes' own PodGroups only."""

@@ -1,9 +1,9 @@
-"""Kept-alive connections for short requests.
+"""HTTP/1.1 over kept-alive connections, for short requests.
 
-A general HTTP client spends most of a request's CPU (aiohttp: some 165 us) on what a scheduler that
-binds thousands of pods a second has no use for: cookies, redirects, compression, streaming bodies.
-Here a request is one write and its answer one parse by llhttp, some 60 us with everything around
-them. Watches, and all requests through a proxy, go over aiohttp.
+A general HTTP client spends most of a request's CPU time (aiohttp: some 165 us) on cookies,
+redirects, compression and streaming bodies. A scheduler that binds thousands of pods a second needs
+none of them. Here a request is one write and its response one parse by llhttp: some 60 us with
+everything around them. Watches, and all requests through a proxy, use aiohttp.
 """
 
 from __future__ import annotations
@@ -16,13 +16,125 @@ from contextlib import suppress
 from typing import NamedTuple, cast
 from urllib.parse import urlsplit
 
+from httptools import HttpParserCallbackError, HttpParserError, HttpResponseParser
+
 from asched.kube.errors import NoResponseError
-from asched.kube.http1 import AnswerParser, HttpAnswer, MalformedHttpError
-from asched.kube.transport import always
+from asched.kube.transport import HttpResponse, always
+
+HEAD_LIMIT_BYTES = 64 * 1024
+"""Limit for a head, for trailers, and for what separates two chunks of a body."""
+BODY_LIMIT_BYTES = 256 * 1024 * 1024
+"""Limit for a body. Lists are read in pages of 500, and an object rarely exceeds 10 KiB."""
+
+
+class MalformedHttpError(ValueError):
+    """The bytes are no HTTP/1.1 response, one of ambiguous length, or too large."""
+
+
+class ResponseParser:
+    """Parses the responses of one connection with llhttp (RFC 9112).
+
+    Adds limits for the memory that a response may take. A response whose end is uncertain is an
+    error, after which the connection is unusable.
+    """
+
+    def __init__(self) -> None:
+        self._parser = HttpResponseParser(self)
+        self._responses: list[HttpResponse] = []
+        """The complete ones among those expected."""
+        self._begin()
+
+    def _begin(self) -> None:
+        self._status = 0
+        """Status of the final response, once its head is complete."""
+        self._framed = False
+        """Whether the head delimits the body; if not, the body ends with the connection."""
+        self._retry_after: str | None = None
+        self._body: list[bytes] = []
+        self._body_bytes = 0
+        self._overhead_bytes = 0
+        """Bytes since the last body data or complete head."""
+
+    def feed(self, data: bytes, expected: int = 1) -> list[HttpResponse] | None:
+        """The ``expected`` responses once ``data`` completes the last of them, else None.
+
+        Raises MalformedHttpError, also for bytes that follow the last response.
+        """
+        body_bytes, complete = self._body_bytes, len(self._responses)
+        try:
+            # llhttp continues with the next response and skips empty lines before it. If the last
+            # expected response is complete before the last byte, something follows it.
+            self._parser.feed_data(data[:-1])
+            if len(self._responses) >= expected:
+                raise MalformedHttpError("more data than was requested")
+            self._parser.feed_data(data[-1:])
+        except HttpParserCallbackError as error:
+            raise (error.__context__ or error) from None
+        except HttpParserError as error:
+            raise MalformedHttpError(str(error)) from None
+        if len(self._responses) == expected:
+            responses, self._responses = self._responses, []
+            return responses
+        if len(self._responses) == complete and self._body_bytes == body_bytes:
+            self._overhead_bytes += len(data)
+            if self._overhead_bytes > HEAD_LIMIT_BYTES:
+                raise MalformedHttpError("a head, a chunk's size or trailers without end")
+        return None
+
+    def end(self, expected: int = 1) -> list[HttpResponse] | None:
+        """The responses if the end of the connection completes the last one, else None."""
+        if not self._status or self._framed or len(self._responses) + 1 < expected:
+            return None
+        return [*self._responses, self._finished(reusable=False)]
+
+    def _finished(self, *, reusable: bool) -> HttpResponse:
+        body = b"".join(self._body)
+        response = HttpResponse(self._status, body, self._retry_after, reusable)
+        self._begin()
+        return response
+
+    # -- callbacks of llhttp ------------------------------------------------------------------
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        if self._status:
+            return  # a trailer
+        name = name.lower()
+        if name == b"content-length":
+            self._framed = True
+        elif name == b"transfer-encoding":
+            # llhttp accepts others if chunked is the last, and leaves their decoding to us.
+            if self._framed or value.strip().lower() != b"chunked":
+                raise MalformedHttpError("a transfer encoding other than chunked")
+            self._framed = True
+        elif name == b"retry-after":
+            self._retry_after = value.decode("latin-1").strip() or None
+
+    def on_headers_complete(self) -> None:
+        status = self._parser.get_status_code()
+        if self._parser.get_http_version() not in ("1.1", "1.0"):
+            raise MalformedHttpError("not a response of HTTP/1.1")
+        if status >= 200:
+            self._status = status
+            self._overhead_bytes = 0
+        elif status < 100 or status == 101 or self._framed:
+            raise MalformedHttpError(f"an unexpected response {status}")
+        else:
+            self._retry_after = None
+
+    def on_body(self, piece: bytes) -> None:
+        self._body.append(piece)
+        self._body_bytes += len(piece)
+        self._overhead_bytes = 0
+        if self._body_bytes > BODY_LIMIT_BYTES:
+            raise MalformedHttpError("the body is too large")
+
+    def on_message_complete(self) -> None:
+        if self._status:  # else an interim response, such as 103
+            self._responses.append(self._finished(reusable=self._parser.should_keep_alive()))
 
 
 class Endpoint(NamedTuple):
-    """Where connections go, and as whom."""
+    """The address of connections, and how they are secured."""
 
     host: str
     port: int
@@ -31,7 +143,7 @@ class Endpoint(NamedTuple):
 
     @classmethod
     def of(cls, url: str, tls: ssl.SSLContext | None, tls_server_name: str | None) -> Endpoint:
-        """``tls`` None with an https URL means the certificates of the system."""
+        """``tls`` None with an https URL means the system's certificate authorities."""
         parts = urlsplit(url)
         secure = parts.scheme == "https"
         if secure and tls is None:
@@ -39,45 +151,52 @@ class Endpoint(NamedTuple):
         port = parts.port or (443 if secure else 80)
         return cls(parts.hostname or "", port, tls if secure else None, tls_server_name)
 
+    @property
+    def address(self) -> str:
+        """For messages."""
+        return f"{self.host}:{self.port}"
+
 
 class _Connection(asyncio.Protocol):
-    """One connection: one request at a time, or one line of them."""
+    """One connection. It carries one request, or one pipeline of requests, at a time."""
 
     def __init__(self, pool: ConnectionPool, endpoint: Endpoint) -> None:
         self.endpoint = endpoint
         self.used_at_s = 0.0
-        """When its last answer came, by the clock of the event loop."""
+        """Time of its last response, by the clock of the event loop."""
         self._pool = pool
         self._loop = pool.loop
         self._transport: asyncio.Transport | None = None
-        self._parser = AnswerParser()
-        self._answers: asyncio.Future[list[HttpAnswer]] | None = None
-        self._due = 0
-        """So many are waited for."""
+        self._parser = ResponseParser()
+        self._waiter: asyncio.Future[list[HttpResponse]] | None = None
+        self._expected = 0
 
     @property
     def usable(self) -> bool:
         return self._transport is not None and not self._transport.is_closing()
 
-    async def ask(self, requests: bytes, due: int, timeout_s: float) -> list[HttpAnswer]:
-        """Raises NoAnswerError; the connection is then of no more use."""
+    async def send(self, requests: bytes, expected: int, timeout_s: float) -> list[HttpResponse]:
+        """Send and return the ``expected`` responses.
+
+        Raises NoResponseError; the connection is unusable then.
+        """
         transport = self._transport
-        assert self._answers is None, "one line at a time"
+        assert self._waiter is None, "one pipeline at a time"
         if transport is None or transport.is_closing():
             raise NoResponseError("the connection was closed", sent=False)
-        answers: asyncio.Future[list[HttpAnswer]] = self._loop.create_future()
-        self._answers, self._due = answers, due
+        waiter: asyncio.Future[list[HttpResponse]] = self._loop.create_future()
+        self._waiter, self._expected = waiter, expected
         timer = self._loop.call_later(timeout_s, self._fail, f"timed out after {timeout_s:g} s")
         transport.write(requests)
         try:
-            return await answers
+            return await waiter
         except asyncio.CancelledError:
-            # Its answer is still to come, and would be taken for that to the next request.
+            # A late response would be taken for that to the next request.
             self.abort()
             raise
         finally:
             timer.cancel()
-            self._answers = None
+            self._waiter = None
 
     def abort(self) -> None:
         if self._transport is not None:
@@ -85,64 +204,65 @@ class _Connection(asyncio.Protocol):
 
     def _fail(self, why: str) -> None:
         self.abort()
-        if self._answers is not None and not self._answers.done():
-            self._answers.set_exception(NoResponseError(why, sent=True))
+        if self._waiter is not None and not self._waiter.done():
+            self._waiter.set_exception(NoResponseError(why, sent=True))
 
-    # -- what the event loop tells --------------------------------------------------------------
+    # -- callbacks of the event loop ----------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # uvloop's transports have the methods of this class but do not inherit from it.
         self._transport = cast(asyncio.Transport, transport)
 
     def data_received(self, data: bytes) -> None:
-        waiting = self._answers
-        if waiting is None or waiting.done():
-            self.abort()  # nobody asked
+        waiter = self._waiter
+        if waiter is None or waiter.done():
+            self.abort()  # unsolicited data
             return
         try:
-            answers = self._parser.feed(data, self._due)
+            responses = self._parser.feed(data, self._expected)
         except MalformedHttpError as error:
-            self._fail(f"not understood: {error}")
+            self._fail(f"malformed response: {error}")
             return
-        if answers is not None:
-            if not answers[-1].reusable:
+        if responses is not None:
+            if not responses[-1].reusable:
                 self.abort()
-            waiting.set_result(answers)
+            waiter.set_result(responses)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        waiting = self._answers
-        if waiting is not None and not waiting.done():
-            answers = None if exc is not None else self._parser.end(self._due)
-            if answers is None:
+        waiter = self._waiter
+        if waiter is not None and not waiter.done():
+            responses = None if exc is not None else self._parser.end(self._expected)
+            if responses is None:
                 self._fail(describe(exc) if exc is not None else "the connection was closed")
             else:
-                waiting.set_result(answers)
+                waiter.set_result(responses)
         self._pool.lost(self)
 
 
 class ConnectionPool:
-    """At most ``limit`` connections to the endpoint that was asked for last. Made in the event loop that
-    it is used in."""
+    """At most ``limit`` connections to the endpoint of the latest request.
+
+    Must be created in the event loop that uses it.
+    """
 
     def __init__(self, limit: int, keepalive_s: float) -> None:
-        """A connection that was silent for longer than ``keepalive_s`` is not used again, and closed
-        when others come back."""
-        # Kept: before Python 3.12 each look for the running loop asks the kernel who we are.
+        """A connection idle for longer than ``keepalive_s`` is not reused. It is closed when
+        another one is returned."""
+        # Before Python 3.12 each lookup of the running loop makes a system call.
         self.loop = asyncio.get_running_loop()
         self._limit = limit
         self._keepalive_s = keepalive_s
         self._endpoint: Endpoint | None = None
         self._idle: list[_Connection] = []
-        """The one used last is the last one: the others may fall silent."""
-        self._waiting: deque[asyncio.Future[_Connection | None]] = deque()
-        """Those for whom all connections were busy; given one, or None where there is room for a
-        new one."""
+        """The most recently used one is last, and taken first."""
+        self._waiters: deque[asyncio.Future[_Connection | None]] = deque()
+        """Requests that wait for a connection; None as result: there is room for a new one."""
         self._connections: set[_Connection] = set()
         self._connecting = 0
 
     @property
     def idle(self) -> int:
-        """Connections that wait for their next request."""
+        """Number of idle connections."""
         return len(self._idle)
 
     async def exchange(
@@ -151,27 +271,27 @@ class ConnectionPool:
         request: bytes,
         timeout_s: float,
         may_send: Callable[[], bool] = always,
-    ) -> HttpAnswer:
-        """Send a whole request, head and body, and wait for its answer.
+    ) -> HttpResponse:
+        """Send a complete request and return the response.
 
-        Raises NoAnswerError where none came within ``timeout_s``; the wait for a free connection
-        counts. After such a wait ``may_send`` is asked: a lease that was good before may have run out.
+        ``timeout_s`` includes the wait for a free connection. After such a wait ``may_send`` is
+        called again, because a lease may have run out. Raises NoResponseError.
         """
-        (answer,) = await self.exchange_line(endpoint, request, 1, timeout_s, may_send)
-        return answer
+        (response,) = await self.exchange_pipelined(endpoint, request, 1, timeout_s, may_send)
+        return response
 
-    async def exchange_line(
+    async def exchange_pipelined(
         self,
         endpoint: Endpoint,
         requests: bytes,
-        due: int,
+        expected: int,
         timeout_s: float,
         may_send: Callable[[], bool] = always,
-    ) -> list[HttpAnswer]:
-        """Send ``due`` whole requests at once, one after the other, and wait for their answers, which
-        come in the same order (pipelining, RFC 9112, 9.3.2).
+    ) -> list[HttpResponse]:
+        """Send ``expected`` complete requests at once and return their responses in order
+        (pipelining, RFC 9112, 9.3.2).
 
-        Raises NoAnswerError as :meth:`exchange`, also where some were answered.
+        Raises NoResponseError as :meth:`exchange`, also if only some have a response.
         """
         connection = self._take(endpoint)
         if connection is None:
@@ -184,26 +304,26 @@ class ConnectionPool:
                 why = "no connection was free in time" if late else "no longer permitted"
                 raise NoResponseError(f"not sent: {why}", sent=False)
         try:
-            return await connection.ask(requests, due, timeout_s)
+            return await connection.send(requests, expected, timeout_s)
         finally:
             self._put_back(connection)
 
     async def close(self) -> None:
-        """Break all connections."""
+        """Abort all connections."""
         for connection in tuple(self._connections):
             connection.abort()
-        # The event loop closes the sockets in its next round.
+        # The event loop closes the sockets in its next iteration.
         await asyncio.sleep(0)
 
     def lost(self, connection: _Connection) -> None:
-        """Told by a connection that has ended."""
+        """Called by a connection that has ended."""
         self._connections.discard(connection)
         with suppress(ValueError):
             self._idle.remove(connection)
         self._give(None)
 
     def _take(self, endpoint: Endpoint) -> _Connection | None:
-        """A connection that is free now."""
+        """An idle connection, if there is one."""
         if endpoint != self._endpoint:
             self._endpoint = endpoint
             for connection in tuple(self._idle):
@@ -212,15 +332,15 @@ class ConnectionPool:
         while self._idle:
             connection = self._idle.pop()
             if connection.usable:
-                silent_s = self.loop.time() - connection.used_at_s
-                if silent_s <= self._keepalive_s:
+                idle_s = self.loop.time() - connection.used_at_s
+                if idle_s <= self._keepalive_s:
                     return connection
                 connection.abort()
         return None
 
     def _put_back(self, connection: _Connection) -> None:
         if not connection.usable:
-            return  # told as lost in a moment, or already
+            return  # :meth:`lost` is called for it
         if connection.endpoint != self._endpoint:
             connection.abort()
             return
@@ -228,42 +348,41 @@ class ConnectionPool:
         if self._give(connection):
             return
         self._idle.append(connection)
-        # The one that has been silent longest: what a burst needed does not stay for ever.
+        # Connections that a burst needed are closed one by one.
         if now_s - self._idle[0].used_at_s > self._keepalive_s:
             self._idle.pop(0).abort()
 
     def _give(self, connection: _Connection | None) -> bool:
-        """To who has waited longest. False where nobody waits."""
-        while self._waiting:
-            waiting = self._waiting.popleft()
-            if not waiting.done():
-                waiting.set_result(connection)
+        """Wake the longest waiter. Returns False if there is none."""
+        while self._waiters:
+            waiter = self._waiters.popleft()
+            if not waiter.done():
+                waiter.set_result(connection)
                 return True
         return False
 
     async def _wait_for_one(self, endpoint: Endpoint, ends_s: float) -> _Connection:
         try:
             while len(self._connections) + self._connecting >= self._limit:
-                connection = await self._in_turn(ends_s)
+                connection = await self._wait_in_line(ends_s)
                 if connection is not None and connection.usable:
                     return connection
             async with asyncio.timeout_at(ends_s):
                 return await self._connect(endpoint)
         except TimeoutError as error:
-            where = f"{endpoint.host}:{endpoint.port}"
             raise NoResponseError(
-                f"no connection to {where}: {describe(error)}", sent=False
+                f"no connection to {endpoint.address}: {describe(error)}", sent=False
             ) from None
 
-    async def _in_turn(self, ends_s: float) -> _Connection | None:
-        turn: asyncio.Future[_Connection | None] = self.loop.create_future()
-        self._waiting.append(turn)
-        timer = self.loop.call_at(ends_s, _in_vain, turn)
+    async def _wait_in_line(self, ends_s: float) -> _Connection | None:
+        waiter: asyncio.Future[_Connection | None] = self.loop.create_future()
+        self._waiters.append(waiter)
+        timer = self.loop.call_at(ends_s, _time_out, waiter)
         try:
-            return await turn
+            return await waiter
         except asyncio.CancelledError:
-            if turn.done() and not turn.cancelled() and turn.exception() is None:
-                given = turn.result()
+            if waiter.done() and not waiter.cancelled() and waiter.exception() is None:
+                given = waiter.result()
                 if given is None:
                     self._give(None)
                 else:
@@ -287,8 +406,7 @@ class ConnectionPool:
         except OSError as error:
             if isinstance(error, TimeoutError):
                 raise
-            where = f"{endpoint.host}:{endpoint.port}"
-            why = f"cannot connect to {where}: {describe(error)}"
+            why = f"cannot connect to {endpoint.address}: {describe(error)}"
             raise NoResponseError(why, sent=False) from None
         finally:
             self._connecting -= 1
@@ -298,13 +416,13 @@ class ConnectionPool:
         return connection
 
 
-def _in_vain(turn: asyncio.Future[_Connection | None]) -> None:
-    if not turn.done():
-        turn.set_exception(TimeoutError())
+def _time_out(waiter: asyncio.Future[_Connection | None]) -> None:
+    if not waiter.done():
+        waiter.set_exception(TimeoutError())
 
 
 def describe(error: Exception) -> str:
-    """An error of the connection in one line."""
+    """A connection error in one line."""
     if isinstance(error, TimeoutError):
         return f"timed out ({type(error).__name__})"
     return " ".join(str(error).split()) or type(error).__name__

@@ -1,11 +1,11 @@
-"""List and watch one resource for ever, and hand over what changes.
+"""Lists and watches resources, and delivers their changes to a sink.
 
-    list -> watch -> (ended) -> watch again from the last resourceVersion
+    list -> watch -> (ended) -> watch from the last resourceVersion
       ^        |
       +- 410 --+
 
-Every request that brought nothing new is followed by a pause that grows, so nothing spins however
-the server misbehaves; one that did bring something is followed by the next at once.
+A request without progress is followed by a growing delay, so the loop cannot spin whatever the server
+does. A request with progress is followed by the next one immediately.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ import msgspec
 import structlog
 from anyio.abc import TaskGroup, TaskStatus
 
-from asched.kube.changes import Change, ChangeSink, Listed
+from asched.core.inputs import Change, ChangeSink, Listed
 from asched.kube.client import ApiClient
 from asched.kube.decoding import (
     LineSplitter,
-    MalformedAnswerError,
+    MalformedResponseError,
     ObjectDecoder,
     WatchEvent,
     WatchEventType,
@@ -40,67 +40,66 @@ from asched.model.resources import (
     WatchedResource,
 )
 
-UNFINISHED = "status.phase!=Succeeded,status.phase!=Failed"
-"""Selects pods as kube-scheduler does: it sees finished pods go rather than finish."""
+UNFINISHED_PODS = "status.phase!=Succeeded,status.phase!=Failed"
+"""kube-scheduler's field selector for pods: a pod that finishes is seen as deleted."""
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
 
 class ReflectorSettings(msgspec.Struct, frozen=True):
-    """Sizes and patience of a reflector. The defaults suit a real cluster."""
+    """Sizes, timeouts and delays of a reflector."""
 
     page_limit: int = 500
     watch_timeout_s: tuple[int, int] = (300, 600)
-    """A watch asks the server to end it after a random time between these."""
+    """Range of the random ``timeoutSeconds`` of a watch."""
     watch_grace_s: float = 30.0
-    """So much longer than it asked for, a watch is taken for dead."""
+    """How long after its ``timeoutSeconds`` a watch is abandoned."""
     healthy_watch_s: float = 10.0
-    """A watch that lived this long is opened again without a pause, even if it was silent."""
+    """A watch that lived this long is reopened without delay, even without events."""
     retry: RetryPolicy = RetryPolicy(initial_s=0.8, max_s=30.0)
     slow_retry: RetryPolicy = RetryPolicy(initial_s=10.0, max_s=60.0)
-    """For what only somebody else can mend: no permission, a resource that is not served."""
-    complain_every_s: float = 300.0
-    """The same trouble is not logged more often than this."""
+    """For failures that need an administrator: no permission, resource not served."""
+    log_every_s: float = 300.0
+    """Minimum time between two log lines about the same problem."""
     relist_after_failures: int = 5
-    """A watch refused so often in a row is given up for a new list."""
+    """Number of consecutive failures of a watch after which the resource is listed again."""
 
 
 class ReflectorCounts(msgspec.Struct):
-    """Requests of one reflector. Only it writes them."""
+    """Counters of one reflector."""
 
     lists: int = 0
     watches: int = 0
     failures: int = 0
 
 
-class _Complaints:
-    """Says each trouble once per while, and once when it is over."""
+class _ProblemLog:
+    """Logs a problem once per interval, and when it ends."""
 
     def __init__(self, resource: WatchedResource, clock: Clock, every_s: float) -> None:
         self._resource = resource
         self._clock = clock
         self._every_s = every_s
         self._kind = ""
-        self._said_at_s = 0.0
+        self._logged_at_s = 0.0
 
-    def about(self, kind: str, text: str) -> None:
+    def problem(self, kind: str, text: str) -> None:
         now_s = self._clock.monotonic_s()
-        if kind == self._kind and now_s - self._said_at_s < self._every_s:
+        if kind == self._kind and now_s - self._logged_at_s < self._every_s:
             return
-        self._kind, self._said_at_s = kind, now_s
-        # That an optional API group is not installed, and that kube-scheduler's role does not let us
-        # read the rest of these, is how most clusters are.
-        say = log.info if self._resource in OPTIONAL else log.warning
-        say(kind, resource=self._resource.label, error=text)
+        self._kind, self._logged_at_s = kind, now_s
+        # In most clusters optional API groups are not installed or not readable.
+        write = log.info if self._resource in OPTIONAL else log.warning
+        write(kind, resource=self._resource.label, error=text)
 
-    def over(self) -> None:
+    def resolved(self) -> None:
         if self._kind:
-            log.info("watching again", resource=self._resource.label, after=self._kind)
+            log.info("watch restored", resource=self._resource.label, after=self._kind)
             self._kind = ""
 
 
 class Reflector:
-    """Keeps a sink informed of one resource. ``run`` never returns by itself."""
+    """Delivers the changes of one resource to a sink. :meth:`run` never returns."""
 
     def __init__(
         self,
@@ -112,73 +111,72 @@ class Reflector:
         field_selector: str = "",
         annotations: Collection[str] = (),
     ) -> None:
-        """``field_selector`` leaves out objects that nobody wants to hear of; ``annotations`` are those
-        of pods that plugins read."""
+        """``annotations``: names of pod annotations that plugins read."""
         self.resource = resource
         self.synced = False
-        """Whether the sink has had a list (an empty one if the resource is not served)."""
+        """Whether the sink received a list (an empty one if the resource is not served)."""
         self.decoder = ObjectDecoder(resource, annotations)
         self.counts = ReflectorCounts()
         self._client = client
         self._sink = sink
         self.field_selector = field_selector
-        """Which objects are watched; all where it is empty."""
+        """Selects the objects; empty selects all."""
         self._settings = settings or ReflectorSettings()
         self._backoff = Backoff(self._settings.retry, client.random)
         self._slow_backoff = Backoff(self._settings.slow_retry, client.random)
-        self._complaints = _Complaints(resource, client.clock, self._settings.complain_every_s)
+        self._problems = _ProblemLog(resource, client.clock, self._settings.log_every_s)
         self._resource_version = ""
-        """Where to go on watching; empty if a list is due."""
-        self._list_due = False
-        """Whether to list whatever is known."""
+        """Where the next watch starts; empty if a list is due."""
+        self._relist_requested = False
         self.generation = 0
-        """How often it was told to :meth:`list_again`; its lists say so."""
-        self._present = anyio.CancelScope()
-        """Around the present step and the pause that follows it."""
-        self._failures_in_a_row = 0
+        """Number of calls of :meth:`relist`; part of each list."""
+        self._step_scope = anyio.CancelScope()
+        """Around the current step and the delay after it."""
+        self._consecutive_failures = 0
         self._garbled_after: str | None = None
-        """The version after which a line was garbled once already."""
-        self.fresh = anyio.Event()
-        """Set when a list, or the answer to a watch, has come since :meth:`watch_again`, or the start."""
+        """The resourceVersion after which a line was already garbled once."""
+        self.responded = anyio.Event()
+        """Set by the first list or open watch since the start or :meth:`restart_watch`."""
 
     @property
     def resource_version(self) -> str:
-        """How far the watch has got; empty if a list is due."""
+        """Version of the last delivered change; empty if a list is due."""
         return self._resource_version
 
     async def run(self, *, task_status: TaskStatus[None] = anyio.TASK_STATUS_IGNORED) -> None:
-        """Reports as started after the first attempt to list, whether or not it succeeded."""
+        """Reports as started after the first attempt to list, successful or not."""
         started = False
         while True:
-            if self._list_due:
-                # Whatever the watch that was cut off has brought.
-                self._list_due = False
+            if self._relist_requested:
+                self._relist_requested = False
                 self._resource_version = ""
-            with anyio.CancelScope() as self._present:
-                pause_s = await self._step()
+            with anyio.CancelScope() as self._step_scope:
+                delay_s = await self._step()
                 if not started:
                     task_status.started()
                     started = True
-                if pause_s > 0:
-                    await self._client.clock.sleep(pause_s)
+                if delay_s > 0:
+                    await self._client.clock.sleep(delay_s)
                 else:
                     await anyio.lowlevel.checkpoint()
 
-    def watch_again(self) -> None:
-        """Cut off what is under way, a pause as well, and go on from where the watch has got: what a
-        connection that hangs did not bring comes at once."""
-        self.fresh = anyio.Event()
-        self._present.cancel()
+    def restart_watch(self) -> None:
+        """Cancel the current request or delay and continue from the last resourceVersion.
 
-    def list_again(self, field_selector: str) -> None:
-        """Cut off what is under way and begin with a list of what ``field_selector`` selects."""
+        This delivers changes that a hanging connection holds back.
+        """
+        self.responded = anyio.Event()
+        self._step_scope.cancel()
+
+    def relist(self, field_selector: str) -> None:
+        """Cancel the current request or delay and list the objects that the selector matches."""
         self.field_selector = field_selector
-        self._list_due = True
+        self._relist_requested = True
         self.generation += 1
-        self._present.cancel()
+        self._step_scope.cancel()
 
     async def _step(self) -> float:
-        """One list, or the life of one watch. Returns how long to pause before the next, seconds."""
+        """One list, or the life of one watch. Returns the delay before the next step in seconds."""
         try:
             if not self._resource_version:
                 await self._list()
@@ -186,16 +184,16 @@ class Reflector:
             return await self._watch()
         except ApiError as error:
             self.counts.failures += 1
-            return await self._after_refusal(error)
-        except (NoResponseError, MalformedAnswerError) as error:
+            return await self._after_failure(error)
+        except (NoResponseError, MalformedResponseError) as error:
             self.counts.failures += 1
-            self._complaints.about("no answer from the API server", str(error))
+            self._problems.problem("no response from the API server", str(error))
             return self._backoff.next_s()
 
     # -- list ---------------------------------------------------------------------------------
 
     async def _list(self) -> None:
-        """Get everything, page by page, and hand it over as one list."""
+        """Fetch all pages and deliver them as one list."""
         self.counts.lists += 1
         generation = self.generation
         params = self._selector() | {"limit": str(self._settings.page_limit)}
@@ -208,7 +206,7 @@ class Reflector:
             except ApiError as error:
                 if not (error.expired and "continue" in params):
                     raise
-                # The pages were too slow. Once more, and if that is too slow too, in one piece.
+                # The continue token expired. Retry in pages once, then without a limit.
                 expired += 1
                 objects.clear()
                 unreadable.clear()
@@ -223,13 +221,15 @@ class Reflector:
                 break
             params["continue"] = page.continue_token
         if not page.resource_version:
-            raise MalformedAnswerError(f"list of {self.resource.plural} without a resourceVersion")
+            raise MalformedResponseError(
+                f"list of {self.resource.plural} without a resourceVersion"
+            )
         listed = Listed(self.resource, tuple(objects), frozenset(unreadable), generation)
         self._sink.put_changes((listed,))
         self.synced = True
-        self.fresh.set()
+        self.responded.set()
         self._resource_version = page.resource_version
-        self._failures_in_a_row = 0
+        self._consecutive_failures = 0
         self._slow_backoff.reset()
         await self._sink.until_room()
 
@@ -239,7 +239,7 @@ class Reflector:
     # -- watch --------------------------------------------------------------------------------
 
     async def _watch(self) -> float:
-        """Watch until the stream ends. Raises what ended it unless something had come before."""
+        """Watch until the stream ends. Raises the error that ended it if there was no progress."""
         self.counts.watches += 1
         timeout_s = self._client.random.randint(*self._settings.watch_timeout_s)
         params = self._selector() | {
@@ -251,12 +251,12 @@ class Reflector:
         began_at_s = self._client.clock.monotonic_s()
         events_before = self.decoder.counts.events
         version_before = self._resource_version
-        broken: NoResponseError | MalformedAnswerError | None = None
+        broken: NoResponseError | MalformedResponseError | None = None
         try:
             await self._read_watch(params, timeout_s + self._settings.watch_grace_s)
-        except (NoResponseError, MalformedAnswerError) as error:
+        except (NoResponseError, MalformedResponseError) as error:
             broken = error
-        # Bookmarks do not count: a server that sends one and hangs up is still to be paced.
+        # Bookmarks are no progress: a server that sends one and hangs up must not cause a busy loop.
         progress = (
             self.decoder.counts.events > events_before and self._resource_version != version_before
         )
@@ -272,29 +272,29 @@ class Reflector:
         lines = LineSplitter()
         overlong = 0
         async with self._client.stream(self.resource.path, params, timeout_s=timeout_s) as stream:
-            self.fresh.set()
+            self.responded.set()
             while chunk := await stream.read():
                 await self._deliver(lines.feed(chunk))
-                self._complaints.over()
+                self._problems.resolved()
                 if lines.overlong > overlong:
                     overlong = lines.overlong
-                    self.decoder.skip_line("longer than any object can be")
+                    self.decoder.skip_line("line too long")
 
     async def _deliver(self, lines: list[bytes]) -> None:
-        """Hand over the changes of one chunk as one batch, remember how far that is, and wait for room.
+        """Deliver the changes of one chunk as one batch, store the version, and wait for room.
 
-        Raises ApiError for an ERROR event and MalformedAnswerError for a garbled line, both after what
-        came before it was handed over.
+        Raises ApiError for an ERROR event and MalformedResponseError for a garbled line, both after
+        the preceding changes were delivered.
         """
         changes: list[Change] = []
         events: list[WatchEvent] = []
-        ended: ApiError | MalformedAnswerError | None = None
+        ended: ApiError | MalformedResponseError | None = None
         for line in lines:
             try:
                 event = parse_event(line)
-            except MalformedAnswerError as error:
+            except MalformedResponseError as error:
                 version = _last_version(events) or self._resource_version
-                if self._may_read_again(version):
+                if self._first_time_garbled(version):
                     ended = error
                     break
                 self.decoder.skip_line(str(error))
@@ -311,55 +311,54 @@ class Reflector:
             self._sink.put_changes(tuple(changes))
         if events:
             self._resource_version = _last_version(events) or self._resource_version
-            self._failures_in_a_row = 0
+            self._consecutive_failures = 0
         if changes:
             await self._sink.until_room()
         if ended is not None:
             raise ended
 
-    def _may_read_again(self, version: str) -> bool:
-        """A garbled line may be an event lost, so it is asked for once more before it is skipped."""
+    def _first_time_garbled(self, version: str) -> bool:
+        """A garbled line may hide an event, so it is requested again before it is skipped."""
         if self._garbled_after == version:
             return False
         self._garbled_after = version
         return True
 
-    # -- trouble ------------------------------------------------------------------------------
+    # -- failures -----------------------------------------------------------------------------
 
-    async def _after_refusal(self, error: ApiError) -> float:
-        """What an error of the API server means for the next step. Returns the pause, seconds."""
+    async def _after_failure(self, error: ApiError) -> float:
+        """Choose the next step after a failure. Returns the delay in seconds."""
         if error.expired:
-            log.info("listing again", resource=self.resource.label, because=error.message)
+            log.info("relisting", resource=self.resource.label, reason=error.message)
             self._resource_version = ""
             return self._backoff.next_s()
         if error.status == 404 and not self.resource.value.group:
-            # Every API server has the core API: this is a proxy's answer, or one that just starts.
-            self._complaints.about("not found, though every API server serves it", str(error))
+            # Every API server has the core API: a proxy responded, or a starting server.
+            self._problems.problem("core resource not found", str(error))
             self._resource_version = ""
             return self._slow_backoff.next_s(error.retry_after_s)
         if error.status == 404:
-            self._complaints.about("not served by the API server", "404; tried again later")
-            return await self._without()
+            self._problems.problem("not served by the API server", "404; will retry")
+            return await self._treat_as_empty()
         if error.status == 403:
-            self._complaints.about("not permitted", error.message)
+            self._problems.problem("not permitted", error.message)
             if self.resource in OPTIONAL or isinstance(self.resource, CustomWatched):
-                return await self._without()
+                return await self._treat_as_empty()
             return self._slow_backoff.next_s(error.retry_after_s)
-        self._complaints.about("refused by the API server", str(error))
-        self._failures_in_a_row += 1
-        our_fault = 400 <= error.status < 500 and error.status not in (401, 429)
-        if our_fault or self._failures_in_a_row >= self._settings.relist_after_failures:
+        self._problems.problem("API server returned an error", str(error))
+        self._consecutive_failures += 1
+        client_error = 400 <= error.status < 500 and error.status not in (401, 429)
+        if client_error or self._consecutive_failures >= self._settings.relist_after_failures:
             self._resource_version = ""
         return self._backoff.next_s(error.retry_after_s)
 
-    async def _without(self) -> float:
-        """To the scheduler a resource that does not exist is one without objects.
+    async def _treat_as_empty(self) -> float:
+        """Deliver an empty list for a resource that is not served, unless it was listed before.
 
-        That holds for one never seen only: a server that forgets a resource it served before, as a
-        broken proxy would make it seem, does not delete what is known.
+        A resource that seems to vanish, as behind a broken proxy, keeps its known objects.
         """
         self._resource_version = ""
-        self.fresh.set()
+        self.responded.set()
         if not self.synced:
             self._sink.put_changes((Listed(self.resource, (), generation=self.generation),))
             self.synced = True
@@ -368,7 +367,7 @@ class Reflector:
 
 
 def _last_version(events: list[WatchEvent]) -> str:
-    """The newest resourceVersion among events in their order; empty if none has one."""
+    """The resourceVersion of the last event that has one, else empty."""
     for event in reversed(events):
         if version := resource_version(event.object):
             return version
@@ -376,7 +375,7 @@ def _last_version(events: list[WatchEvent]) -> str:
 
 
 class ClusterWatch:
-    """Reflectors of all that scheduling reads, with one sink."""
+    """The reflectors of all resources that scheduling reads, with one sink."""
 
     def __init__(
         self,
@@ -388,21 +387,21 @@ class ClusterWatch:
         finished_pods: bool = False,
         annotations: Collection[str] = (),
     ) -> None:
-        """``finished_pods``: whether pods that have finished are of interest, too; ``annotations``: those
-        of pods that plugins read."""
+        """``finished_pods``: whether to watch finished pods; ``annotations``: names of pod
+        annotations that plugins read."""
         self.annotations = frozenset(annotations)
         self._client = client
         self._sink = sink
         self._settings = settings
         self.finished_pods = finished_pods
-        """Whether pods that have finished are watched."""
-        self._begun = anyio.Event()
+        """Whether finished pods are watched."""
+        self._started = anyio.Event()
         self._tasks: TaskGroup | None = None
         self.reflectors = [self._reflector(resource) for resource in resources]
 
     def _reflector(self, resource: WatchedResource) -> Reflector:
-        leaves_out = resource is Resource.PODS and not self.finished_pods
-        selector = UNFINISHED if leaves_out else ""
+        unfinished_only = resource is Resource.PODS and not self.finished_pods
+        selector = UNFINISHED_PODS if unfinished_only else ""
         return Reflector(
             self._client,
             resource,
@@ -415,24 +414,26 @@ class ClusterWatch:
     async def run(self) -> None:
         """Watch until cancelled.
 
-        The resources are listed one after the other in their order, so that what pods refer to is
-        known before the pods; one that cannot be listed does not hold up the next.
+        Resources are listed one after the other, so those that pods refer to are known before the
+        pods. One that cannot be listed does not delay the next.
         """
         async with anyio.create_task_group() as tasks:
             for reflector in self.reflectors:
                 await tasks.start(reflector.run)
             self._tasks = tasks
-            self._begun.set()
+            self._started.set()
 
-    async def renew(self, within_s: float) -> Sequence[WatchedResource]:
-        """Begin all watches anew from where they have got, so that none is behind for a connection that
-        hangs or a pause. Returns those that the API server has not answered ``within_s``."""
+    async def restart(self, within_s: float) -> Sequence[WatchedResource]:
+        """Restart all watches from their last resourceVersion, so that none lags behind.
+
+        Returns the resources without a response within ``within_s`` seconds.
+        """
         for reflector in self.reflectors:
-            reflector.watch_again()
+            reflector.restart_watch()
         with anyio.move_on_after(within_s):
             for reflector in self.reflectors:
-                await reflector.fresh.wait()
-        return [r.resource for r in self.reflectors if not r.fresh.is_set()]
+                await reflector.responded.wait()
+        return [r.resource for r in self.reflectors if not r.responded.is_set()]
 
     async def extend(
         self,
@@ -441,22 +442,23 @@ class ClusterWatch:
         finished_pods: bool = False,
         annotations: Collection[str] = (),
     ) -> None:
-        """Watch more while it runs: these resources, pods that have finished as well, and these
-        annotations of pods. What is watched already goes on. Waits for a first attempt to list what
-        is new."""
-        await self._begun.wait()
+        """Watch these resources, finished pods and annotations in addition.
+
+        Returns after the first attempt to list each new resource.
+        """
+        await self._started.wait()
         assert self._tasks is not None
         if finished_pods and not self.finished_pods:
             self.finished_pods = True
             for reflector in self.reflectors:
                 if reflector.resource is Resource.PODS:
-                    reflector.list_again("")
+                    reflector.relist("")
         if not self.annotations.issuperset(annotations):
             self.annotations |= frozenset(annotations)
             for reflector in self.reflectors:
                 if reflector.resource is Resource.PODS:
-                    reflector.decoder.declare(self.annotations)
-                    reflector.list_again(reflector.field_selector)
+                    reflector.decoder.keep_annotations(self.annotations)
+                    reflector.relist(reflector.field_selector)
         known = {reflector.resource for reflector in self.reflectors}
         for resource in resources:
             if resource not in known:

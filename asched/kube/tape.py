@@ -1,7 +1,7 @@
-"""Recorded watches, played through the same decoding as live ones.
+"""Recorded watches, decoded like live ones.
 
-A tape is gzipped JSON lines: ``{"t": seconds, "resource": plural, "type": ..., "object": ...}``,
-where ``type`` is LISTED (the object is a list) or that of a watch event.
+A tape is gzipped JSON lines: ``{"t": seconds, "resource": plural, "type": ..., "object": ...}``.
+``type`` is LISTED (the object is a list) or the type of a watch event.
 """
 
 from __future__ import annotations
@@ -13,20 +13,20 @@ from pathlib import Path
 import msgspec
 import structlog
 
-from asched.kube.changes import Change, ChangeSink
-from asched.kube.decoding import MalformedAnswerError, ObjectDecoder, WatchEvent, WatchEventType
+from asched.core.inputs import Change, ChangeSink
+from asched.kube.decoding import MalformedResponseError, ObjectDecoder, WatchEvent, WatchEventType
 from asched.model.resources import Resource
 
 LISTED = "LISTED"
 BATCH_LIMIT = 256
 LINE_LIMIT_BYTES = 512 * 1024 * 1024
-"""Of a line, which may be the list of a whole cluster."""
+"""Limit for a line, which may hold the list of a whole cluster."""
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
 
 class TapeError(Exception):
-    """A tape that cannot be read; the text is one line for the user."""
+    """The tape cannot be read; the message is one line for the user."""
 
 
 class _Line(msgspec.Struct, frozen=True):
@@ -37,24 +37,24 @@ class _Line(msgspec.Struct, frozen=True):
 
 
 class TapeChange(msgspec.Struct, frozen=True, gc=False):
-    """A change and when it arrived, in seconds since the tape began."""
+    """A change and its arrival time in seconds since the start of the tape."""
 
     at_s: float
     change: Change
 
 
 class Tape:
-    """A recorded tape. Reading it decodes line by line; ``decoders`` count what was skipped."""
+    """A recorded tape, decoded line by line; ``decoders`` count skipped objects."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
         self.decoders = {resource: ObjectDecoder(resource) for resource in Resource}
 
     def __iter__(self) -> Iterator[TapeChange]:
-        """All changes in their order of arrival.
+        """All changes in order of arrival.
 
-        An object that does not decode is logged and skipped as in a live watch, and so is a
-        resource that is not watched. Raises TapeError for a file that is no tape.
+        Objects that cannot be decoded and resources that are not watched are logged and skipped.
+        Raises TapeError if the file is no tape.
         """
         by_plural = {resource.plural: resource for resource in Resource}
         decoder = msgspec.json.Decoder(_Line)
@@ -81,7 +81,7 @@ class Tape:
             raise TapeError(f"{self._path}: not a tape: {error}") from None
 
     async def feed(self, sink: ChangeSink) -> None:
-        """Hand everything over, as fast as the sink takes it. Raises TapeError."""
+        """Deliver all changes as fast as the sink accepts them. Raises TapeError."""
         batch: list[Change] = []
         for recorded in self:
             batch.append(recorded.change)
@@ -99,12 +99,12 @@ class Tape:
             if line.type == LISTED:
                 return decoder.listed(line.object)
             return decoder.change(WatchEvent(WatchEventType(line.type), line.object))
-        except (ValueError, MalformedAnswerError) as error:
+        except (ValueError, MalformedResponseError) as error:
             raise TapeError(f"{self._path}: line {number}: {error}") from None
 
 
 def _lines(file: gzip.GzipFile) -> Iterator[bytes]:
-    """Raises OSError for a line that is longer than any."""
+    """Raises OSError for a line over the limit."""
     while line := file.readline(LINE_LIMIT_BYTES):
         if len(line) == LINE_LIMIT_BYTES:
             raise OSError(f"a line of more than {LINE_LIMIT_BYTES} bytes")

@@ -1,4 +1,4 @@
-"""Time and patience: the clock that is injected, retries with jitter, the request budget."""
+"""The injected clock, retries with jitter, and the client-side rate limit."""
 
 from __future__ import annotations
 
@@ -11,23 +11,42 @@ import anyio
 import msgspec
 
 MAX_RETRY_AFTER_S = 120.0
-"""A Retry-After beyond this is taken for a mistake."""
+"""Upper bound for a server's Retry-After; larger values are treated as a mistake."""
 
 
 class Clock(Protocol):
-    """Where this package gets the time from. Tests drive one by hand."""
+    """Source of time for the client and the engine; tests and simulations provide their own.
 
-    def monotonic_s(self) -> float:
-        """Seconds that never run backwards."""
+    Subclasses get :meth:`monotonic_s` and :meth:`utc` from the nanosecond clocks.
+    """
 
-    def utc(self) -> datetime:
-        """The wall clock, with time zone UTC."""
+    def time_ns(self) -> int:
+        """Wall clock: nanoseconds since the Unix epoch."""
+        ...
+
+    def monotonic_ns(self) -> int:
+        """Nanoseconds of a clock that never runs backwards."""
+        ...
 
     async def sleep(self, delay_s: float) -> None: ...
 
+    def monotonic_s(self) -> float:
+        """:meth:`monotonic_ns` in seconds."""
+        return self.monotonic_ns() / 1e9
 
-class SystemClock:
-    """The machine's own clock."""
+    def utc(self) -> datetime:
+        """The wall clock, with time zone UTC."""
+        return datetime.fromtimestamp(self.time_ns() / 1e9, UTC)
+
+
+class SystemClock(Clock):
+    """The clocks of the machine."""
+
+    def time_ns(self) -> int:
+        return time.time_ns()
+
+    def monotonic_ns(self) -> int:
+        return time.monotonic_ns()
 
     def monotonic_s(self) -> float:
         return time.monotonic()
@@ -40,10 +59,10 @@ class SystemClock:
 
 
 class RetryPolicy(msgspec.Struct, frozen=True):
-    """How often something is tried and how long to pause in between."""
+    """Number of attempts and the exponential backoff between them."""
 
     attempts: int = 5
-    """Tries in all; 1 means no retry."""
+    """Total attempts; 1 means no retry."""
     initial_s: float = 0.1
     factor: float = 2.0
     max_s: float = 10.0
@@ -54,10 +73,10 @@ class RetryPolicy(msgspec.Struct, frozen=True):
 
 
 class Backoff:
-    """Pauses that grow exponentially, each shortened at random by up to half.
+    """Delays that grow exponentially, each shortened at random by up to half.
 
-    The jitter keeps many clients from coming back at the same moment; never less than half the
-    nominal pause, so nothing that uses it can spin.
+    The jitter spreads clients out. A delay is never less than half its nominal value, so a retry
+    loop cannot spin.
     """
 
     def __init__(self, policy: RetryPolicy, random: Random) -> None:
@@ -66,13 +85,13 @@ class Backoff:
         self._nominal_s = policy.initial_s
 
     def next_s(self, at_least_s: float | None = None) -> float:
-        """The next pause; ``at_least_s`` is a server's Retry-After."""
+        """The next delay; ``at_least_s`` is a server's Retry-After."""
         nominal_s = self._nominal_s
         self._nominal_s = min(nominal_s * self._policy.factor, self._policy.max_s)
         delay_s = nominal_s * self._random.uniform(0.5, 1.0)
         if at_least_s is None:
             return delay_s
-        # Somewhat later than asked for, so that all who were told the same do not return at once.
+        # Clients that got the same Retry-After must not return at the same moment.
         return max(delay_s, min(at_least_s, MAX_RETRY_AFTER_S) * self._random.uniform(1.0, 1.2))
 
     def reset(self) -> None:
@@ -80,7 +99,7 @@ class Backoff:
 
 
 class RequestBudget:
-    """Client-side rate limit: a token bucket, as ``clientConnection.qps`` and ``burst`` mean it."""
+    """Token bucket with the meaning of ``clientConnection.qps`` and ``burst``."""
 
     def __init__(self, qps: float, burst: int, clock: Clock) -> None:
         if qps <= 0 or burst < 1:
@@ -92,11 +111,11 @@ class RequestBudget:
         self._filled_at_s = clock.monotonic_s()
 
     async def take(self) -> None:
-        """Wait until one more request is within the budget."""
+        """Wait until the budget allows one more request."""
         now_s = self._clock.monotonic_s()
         earned = (now_s - self._filled_at_s) * self._qps
         self._tokens = min(self._tokens + earned, float(self._burst)) - 1.0
         self._filled_at_s = now_s
         if self._tokens < 0:
-            # The token is taken in advance, so those who come later wait in turn.
+            # The token is taken in advance, so later callers wait in order.
             await self._clock.sleep(-self._tokens / self._qps)

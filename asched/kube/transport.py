@@ -1,18 +1,21 @@
-"""How requests get to an API server and answers back.
+"""The port between the client and the network: one request in, one response out.
 
-:class:`~asched.kube.http.HttpTransport` does it over the network. A simulation that is to be the same
-each time gives a client another one, which needs no network.
+:class:`~asched.kube.http.HttpTransport` implements it over HTTP/1.1, tests and simulations in
+memory. The other transports here wrap one: to guard writes by a lease, to refuse writes, or to
+report requests to an observer.
 """
 
 from __future__ import annotations
 
+import ssl
 from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
 from typing import NamedTuple, Protocol
 from urllib.parse import urlsplit
 
-from asched.kube.credentials import Credentials
+import msgspec
+
 from asched.kube.errors import NoResponseError
-from asched.kube.http1 import HttpAnswer
 from asched.kube.timing import Clock
 
 
@@ -20,8 +23,22 @@ def always() -> bool:
     return True
 
 
+class Credentials(msgspec.Struct, frozen=True):
+    """Where the API server is, and how to authenticate to it."""
+
+    server: str
+    """Scheme, host, port and path prefix, without a trailing slash."""
+    authorization: str = ""
+    """Value of the Authorization header; empty with a client certificate."""
+    tls: ssl.SSLContext | None = None
+    tls_server_name: str | None = None
+    proxy: str | None = None
+    renew_at: datetime | None = None
+    """When to load them again; None: only after a 401."""
+
+
 class ApiRequest(NamedTuple):
-    """One request, without what says where to and as whom."""
+    """One request, without server and credentials."""
 
     method: str
     path: str
@@ -30,121 +47,204 @@ class ApiRequest(NamedTuple):
     body: bytes | None
     timeout_s: float
     may_send: Callable[[], bool] = always
-    """Asked once more after any wait for a connection. Where it says no nothing is sent."""
+    """Called again after a wait for a connection; nothing is sent if it returns False."""
 
 
-class OpenAnswer(Protocol):
-    """An answer whose body is still to come."""
+class HttpResponse(NamedTuple):
+    """A complete response."""
+
+    status: int
+    body: bytes
+    retry_after: str | None
+    """The Retry-After header as received."""
+    reusable: bool
+    """Whether the connection may carry another request."""
+
+
+class StreamingResponse(Protocol):
+    """A response whose body is still arriving."""
 
     @property
     def status(self) -> int: ...
 
     async def read(self) -> bytes:
-        """What has arrived of the body, at least one byte; empty at its end.
+        """The next bytes of the body, at least one; empty at its end.
 
-        Raises NoAnswerError where it breaks off.
+        Raises NoResponseError if the connection breaks.
         """
         ...
 
-    async def whole(self) -> HttpAnswer:
-        """With all of its body; nothing is left to be released. Raises NoAnswerError."""
+    async def read_all(self) -> HttpResponse:
+        """Read the body to its end and release the connection. Raises NoResponseError."""
         ...
 
     def release(self) -> None:
-        """No more of it is wanted. Idempotent."""
+        """Release the connection. Idempotent."""
         ...
 
 
 class Transport(Protocol):
-    """Carries single requests: no retries, no credentials of its own."""
+    """Carries single requests, without retries or authentication of its own."""
 
-    async def exchange(self, credentials: Credentials, request: ApiRequest) -> HttpAnswer:
-        """Send a short request and wait for its answer, whatever its status.
+    async def exchange(self, credentials: Credentials, request: ApiRequest) -> HttpResponse:
+        """Send a short request and return the response, whatever its status.
 
-        Raises NoAnswerError, also where none came within the request's ``timeout_s``.
+        Raises NoResponseError, also if none arrived within the request's ``timeout_s``.
         """
         ...
 
-    async def exchange_line(
+    async def exchange_pipelined(
         self, credentials: Credentials, requests: Sequence[ApiRequest]
-    ) -> list[HttpAnswer]:
-        """Send short requests without waiting for the answers in between; ``timeout_s`` and ``may_send``
-        of the first are for all. For what repeats without harm.
+    ) -> list[HttpResponse]:
+        """Send idempotent requests without waiting for the responses in between.
 
-        Raises NoAnswerError where one has no answer: which were carried out is unknown then.
+        ``timeout_s`` and ``may_send`` of the first apply to all. Raises NoResponseError if a
+        response is missing; any of the requests may have been carried out.
         """
         ...
 
-    async def open(self, credentials: Credentials, request: ApiRequest) -> OpenAnswer:
-        """Send a request whose answer goes on for a while. ``timeout_s`` bounds all of it.
+    async def open(self, credentials: Credentials, request: ApiRequest) -> StreamingResponse:
+        """Send a request with a streaming response, all of it within ``timeout_s``.
 
-        Raises NoAnswerError.
+        Raises NoResponseError.
         """
         ...
 
 
-async def one_by_one(
+async def exchange_sequentially(
     transport: Transport, credentials: Credentials, requests: Sequence[ApiRequest]
-) -> list[HttpAnswer]:
-    """A transport's ``exchange_line`` where it has no better one."""
+) -> list[HttpResponse]:
+    """``exchange_pipelined`` for a transport without pipelining."""
     return [await transport.exchange(credentials, request) for request in requests]
 
 
-class RequestWatcher(Protocol):
-    """Is told of every request, those that are repeated each time."""
+class LeaseWriteGuard(Protocol):
+    """Whether this replica may write, and for how long."""
 
-    def answered(self, method: str, host: str, status: int, duration_s: float) -> None:
-        """``host`` as in the server's URL, with its port; ``status`` 0 where no answer came."""
+    def leads(self) -> bool:
+        """Whether a request may be sent now."""
+        ...
+
+    def lease_left_s(self) -> float:
+        """Seconds until every request under way must have ended."""
+        ...
 
 
-class WatchedTransport:
-    """A :class:`Transport` that tells a watcher of what goes through it."""
+class GuardedTransport:
+    """Sends writes only while the guard allows it; reads always pass.
 
-    def __init__(self, transport: Transport, watcher: RequestWatcher, clock: Clock) -> None:
+    A write is abandoned when the lease would end, however slow its response is.
+    """
+
+    def __init__(self, transport: Transport, guard: LeaseWriteGuard) -> None:
         self._transport = transport
-        self._watcher = watcher
+        self._guard = guard
+
+    async def exchange(self, credentials: Credentials, request: ApiRequest) -> HttpResponse:
+        """As :class:`Transport`; NoResponseError with nothing sent if the guard refuses."""
+        return await self._transport.exchange(credentials, self._bounded(request))
+
+    async def exchange_pipelined(
+        self, credentials: Credentials, requests: Sequence[ApiRequest]
+    ) -> list[HttpResponse]:
+        """As :meth:`exchange`."""
+        bounded = [self._bounded(request) for request in requests]
+        return await self._transport.exchange_pipelined(credentials, bounded)
+
+    async def open(self, credentials: Credentials, request: ApiRequest) -> StreamingResponse:
+        return await self._transport.open(credentials, request)
+
+    def _bounded(self, request: ApiRequest) -> ApiRequest:
+        if request.method == "GET":
+            return request
+        if not self._guard.leads():
+            raise NoResponseError("not sent: this replica does not lead", sent=False)
+        left_s = self._guard.lease_left_s()
+        return request._replace(
+            timeout_s=min(request.timeout_s, left_s), may_send=self._guard.leads
+        )
+
+
+class ReadOnlyTransport:
+    """Raises PermissionError for every request that is not a GET."""
+
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
+
+    async def exchange(self, credentials: Credentials, request: ApiRequest) -> HttpResponse:
+        return await self._transport.exchange(credentials, _checked_read(request))
+
+    async def exchange_pipelined(
+        self, credentials: Credentials, requests: Sequence[ApiRequest]
+    ) -> list[HttpResponse]:
+        reads = [_checked_read(request) for request in requests]
+        return await self._transport.exchange_pipelined(credentials, reads)
+
+    async def open(self, credentials: Credentials, request: ApiRequest) -> StreamingResponse:
+        return await self._transport.open(credentials, _checked_read(request))
+
+
+def _checked_read(request: ApiRequest) -> ApiRequest:
+    if request.method != "GET":
+        raise PermissionError(f"{request.method} {request.path}: this client is read-only")
+    return request
+
+
+class RequestObserver(Protocol):
+    """Receives every request that was sent, each retry included."""
+
+    def request_finished(self, method: str, host: str, status: int, duration_s: float) -> None:
+        """``host`` is host and port of the server's URL; ``status`` 0 means no response."""
+
+
+class ObservedTransport:
+    """Reports each request to an observer."""
+
+    def __init__(self, transport: Transport, observer: RequestObserver, clock: Clock) -> None:
+        self._transport = transport
+        self._observer = observer
         self._clock = clock
         self._server = self._host = ""
 
-    async def exchange(self, credentials: Credentials, request: ApiRequest) -> HttpAnswer:
+    async def exchange(self, credentials: Credentials, request: ApiRequest) -> HttpResponse:
         began_s = self._clock.monotonic_s()
         try:
-            answer = await self._transport.exchange(credentials, request)
+            response = await self._transport.exchange(credentials, request)
         except NoResponseError:
-            self._tell(credentials, request, 0, began_s)
+            self._report(credentials, request, 0, began_s)
             raise
-        self._tell(credentials, request, answer.status, began_s)
-        return answer
+        self._report(credentials, request, response.status, began_s)
+        return response
 
-    async def exchange_line(
+    async def exchange_pipelined(
         self, credentials: Credentials, requests: Sequence[ApiRequest]
-    ) -> list[HttpAnswer]:
+    ) -> list[HttpResponse]:
         began_s = self._clock.monotonic_s()
         try:
-            answers = await self._transport.exchange_line(credentials, requests)
+            responses = await self._transport.exchange_pipelined(credentials, requests)
         except NoResponseError:
             for request in requests:
-                self._tell(credentials, request, 0, began_s)
+                self._report(credentials, request, 0, began_s)
             raise
-        for request, answer in zip(requests, answers, strict=True):
-            self._tell(credentials, request, answer.status, began_s)
-        return answers
+        for request, response in zip(requests, responses, strict=True):
+            self._report(credentials, request, response.status, began_s)
+        return responses
 
-    async def open(self, credentials: Credentials, request: ApiRequest) -> OpenAnswer:
+    async def open(self, credentials: Credentials, request: ApiRequest) -> StreamingResponse:
         began_s = self._clock.monotonic_s()
         try:
-            answer = await self._transport.open(credentials, request)
+            response = await self._transport.open(credentials, request)
         except NoResponseError:
-            self._tell(credentials, request, 0, began_s)
+            self._report(credentials, request, 0, began_s)
             raise
-        self._tell(credentials, request, answer.status, began_s)
-        return answer
+        self._report(credentials, request, response.status, began_s)
+        return response
 
-    def _tell(
+    def _report(
         self, credentials: Credentials, request: ApiRequest, status: int, began_s: float
     ) -> None:
         if credentials.server != self._server:
             self._server = credentials.server
             self._host = urlsplit(credentials.server).netloc.rpartition("@")[2]
         duration_s = self._clock.monotonic_s() - began_s
-        self._watcher.answered(request.method, self._host, status, duration_s)
+        self._observer.request_finished(request.method, self._host, status, duration_s)

@@ -10,12 +10,12 @@ import anyio
 import pytest
 from aiohttp import web
 
-from asched.kube.extenders import AT_ONCE
+from asched.kube.extenders import MAX_CONCURRENT_CALLS
 from asched.state.records import (
     Assigned,
     AttemptFailed,
-    ExtenderAsked,
-    ExtenderFailed,
+    ExtenderCallFailed,
+    ExtenderCallRequested,
     ExtenderFiltered,
     ExtenderPrioritized,
     Rejected,
@@ -43,7 +43,7 @@ async def test_filter_leaves_what_it_passes(tmp_path: Path) -> None:
         assert question["Nodes"] is None
         assert sorted(question["NodeNames"]) == ["n0", "n1", "n2", "n3"]
         decisions = await replayed(w)
-        assert [len(of(decisions, kind)) for kind in (ExtenderAsked, Assigned)] == [3, 3]
+        assert [len(of(decisions, kind)) for kind in (ExtenderCallRequested, Assigned)] == [3, 3]
         assert {decision.attempt for decision in of(decisions, Assigned)} == {1}
 
 
@@ -74,7 +74,7 @@ async def test_refusals_are_counted_in_the_message_and_any_event_wakes_the_pod(
             w.cluster.create("namespaces", {"metadata": {"name": "unrelated"}})
             await w.until(lambda: w.node_of("p") == "n0")
         (rejected,) = of(await replayed(w), Rejected)
-        assert rejected.plugins == ("Extender", "NodeUnschedulable")
+        assert rejected.unschedulable_plugins == ("Extender", "NodeUnschedulable")
 
 
 async def test_scores_are_scaled_and_weighted(tmp_path: Path) -> None:
@@ -127,7 +127,7 @@ async def test_extenders_are_asked_in_turn_about_what_is_left_and_all_at_once_fo
         assert sorted(names_of(second.asked("filter")[0])) == ["n1", "n2", "n3"]
         for service in (first, second):
             assert sorted(names_of(service.asked("prioritize")[0])) == ["n2", "n3"]
-        asked = of(await replayed(w), ExtenderAsked)
+        asked = of(await replayed(w), ExtenderCallRequested)
         assert [question.extenders for question in asked] == [(0,), (1,), (0, 1)]
 
 
@@ -243,7 +243,7 @@ async def test_an_ignorable_one_is_passed_over(tmp_path: Path, trouble: Any, mes
         async with w.daemon(service.config(httpTimeout="50ms", ignorable=True, **FILTER)):
             w.add_pod("p")
             await w.until(lambda: not w.unbound())
-        (failure,) = of(await records_of(w), ExtenderFailed)
+        (failure,) = of(await records_of(w), ExtenderCallFailed)
         assert failure.message == message.format(url=service.url)
         await replayed(w)
 
@@ -263,7 +263,7 @@ async def test_failing_to_score_is_never_an_error(tmp_path: Path) -> None:
         async with w.daemon(service.config(prioritizeVerb="prioritize", weight=1)):
             w.add_pod("p")
             await w.until(lambda: not w.unbound())
-        (failure,) = of(await records_of(w), ExtenderFailed)
+        (failure,) = of(await records_of(w), ExtenderCallFailed)
         assert "does not decode" in failure.message
 
 
@@ -285,10 +285,10 @@ async def test_a_slow_extender_delays_nobody_else(tmp_path: Path) -> None:
             w.add_pods(200, "quick")
             await w.until(lambda: len(w.unbound()) == 40)
             assert all(name.startswith("slow") for name in w.unbound())
-            assert len(daemon.cluster.inquiries) == 40
+            assert len(daemon.cluster.pending_evaluations) == 40
             release.set()
             await w.until(lambda: not w.unbound())
-            assert not daemon.cluster.inquiries
+            assert not daemon.cluster.pending_evaluations
         await replayed(w)
 
 
@@ -333,8 +333,8 @@ async def test_a_crash_between_question_and_answer_asks_again(tmp_path: Path) ->
             await w.until(lambda: w.node_of("p") == "n2")
         decisions = await replayed(w)
         assert [type(decision) for decision in decisions] == [
-            ExtenderAsked,
-            ExtenderAsked,
+            ExtenderCallRequested,
+            ExtenderCallRequested,
             Assigned,
         ]
         assert {decision.attempt for decision in decisions} == {1}
@@ -369,7 +369,7 @@ async def test_a_slow_binder_delays_nobody_else(tmp_path: Path) -> None:
             for number in range(20):
                 w.add_pod(f"slow-{number}", containers=[container])
             # As many as are bound at once wait already.
-            await w.until(lambda: len(service.questions) == AT_ONCE)
+            await w.until(lambda: len(service.questions) == MAX_CONCURRENT_CALLS)
             w.add_pods(50, "quick")
             await w.until(lambda: all(name.startswith("slow") for name in w.unbound()))
             assert len(w.unbound()) == 20
@@ -390,7 +390,7 @@ async def test_a_pod_deleted_while_its_question_is_out(tmp_path: Path) -> None:
             await w.until(lambda: len(service.questions) == 2)
             release.set()
             await w.until(lambda: not w.unbound())
-            assert not daemon.cluster.inquiries
+            assert not daemon.cluster.pending_evaluations
         await replayed(w)
 
 
@@ -468,10 +468,10 @@ async def test_records_are_small(tmp_path: Path) -> None:
             w.add_pod("p")
             await w.until(lambda: w.node_of("p") == "n2")
         records = await records_of(w)
-        kinds = (ExtenderAsked, ExtenderFiltered, ExtenderPrioritized)
+        kinds = (ExtenderCallRequested, ExtenderFiltered, ExtenderPrioritized)
         from asched.journal.codec import CODEC
 
         sizes = [len(CODEC.encode(r).payload) for r in records if isinstance(r, kinds)]
         assert len(sizes) == 4
         assert max(sizes) < 400
-        assert json.loads(CODEC.encode(of(records, ExtenderAsked)[0]).payload)["verb"] == "filter"
+        assert json.loads(CODEC.encode(of(records, ExtenderCallRequested)[0]).payload)["verb"] == "filter"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from asched.state.records import ExtenderAsked, ExtenderReviewed, Rejected
+from asched.state.records import ExtenderCallRequested, ExtenderPreemptionProcessed, Rejected
 from tests.daemon.world import World, world
 from tests.extenders.replay import records_of, replayed
 from tests.extenders.service import Json, serving
@@ -64,7 +64,7 @@ async def test_an_extender_chooses_node_and_victims(tmp_path: Path) -> None:
         assert victims_of(question) == {"n0": {"n0-1"}, "n1": {"n1-1"}}
         assert question["NodeNameToMetaVictims"] is None
         decisions = await replayed(w)
-        (asked,) = [d for d in decisions if isinstance(d, ExtenderAsked)]
+        (asked,) = [d for d in decisions if isinstance(d, ExtenderCallRequested)]
         (rejected,) = [d for d in decisions if isinstance(d, Rejected)]
         assert rejected.attempt == asked.attempt == 1
         assert [victim.uid for victim in rejected.victims] == [uid]
@@ -144,5 +144,5 @@ async def test_an_ignorable_extender_that_fails_leaves_the_choice_to_us(tmp_path
             w.add_pod("heir", "500m", priorityClassName="p100")
             await w.until(lambda: bool(w.node_of("heir")))
         assert len(service.asked("preempt")) == 1
-        assert not [r for r in await records_of(w) if isinstance(r, ExtenderReviewed)]
+        assert not [r for r in await records_of(w) if isinstance(r, ExtenderPreemptionProcessed)]
         await replayed(w)

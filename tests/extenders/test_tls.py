@@ -9,7 +9,7 @@ import pytest
 
 from asched.config.kube_scheduler import Extender, ExtenderTLS
 from asched.kube.errors import KubeConfigError
-from asched.kube.extenders import AskedNodes, ExtenderError, open_extenders
+from asched.kube.extenders import ExtenderError, ExtenderNodes, open_extenders
 from asched.model.meta import ObjectMeta
 from asched.model.node import Node
 from asched.model.pod import Pod
@@ -17,7 +17,7 @@ from tests.extenders.certificates import CERTIFICATE, KEY, NAME
 from tests.extenders.service import names_of, serving
 
 POD = Pod(metadata=ObjectMeta(name="p", namespace="default", uid="u"))
-NODES = AskedNodes([Node(metadata=ObjectMeta(name="n0"))])
+NODES = ExtenderNodes([Node(metadata=ObjectMeta(name="n0"))])
 CA = CERTIFICATE.encode()
 
 

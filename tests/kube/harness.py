@@ -13,11 +13,11 @@ import anyio.lowlevel
 import msgspec
 from aiohttp import web
 
-from asched.kube.changes import Batch, Deleted, Listed
-from asched.kube.client import ApiClient
+from asched.core.inputs import Batch, Deleted, Listed
+from asched.kube.client import ApiClient, CredentialSource, FixedCredentials
 from asched.kube.connection import open_client
-from asched.kube.credentials import Credentials, CredentialSource, FixedCredentials
-from asched.kube.timing import RequestBudget, RetryPolicy
+from asched.kube.timing import Clock, RequestBudget, RetryPolicy
+from asched.kube.transport import Credentials
 from asched.model.resources import AnyObject, Resource, WatchedResource
 
 BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
@@ -25,7 +25,7 @@ PATIENCE_S = 60.0
 """How long a test waits for what must come; only a failing test ever waits that long."""
 
 
-class ManualClock:
+class ManualClock(Clock):
     """Sleeping takes no time but moves the clock; a sleep beyond the horizon never ends."""
 
     def __init__(self, horizon_s: float = float("inf")) -> None:
@@ -33,6 +33,12 @@ class ManualClock:
         self.sleeps_s: list[float] = []
         self.horizon_s = horizon_s
         self.horizon_reached = anyio.Event()
+
+    def time_ns(self) -> int:
+        return int(self.utc().timestamp() * 1e9)
+
+    def monotonic_ns(self) -> int:
+        return int(self.now_s * 1e9)
 
     def monotonic_s(self) -> float:
         return self.now_s

@@ -13,9 +13,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asched.kube.credentials import Credentials, FixedCredentials
+from asched.kube.client import FixedCredentials, RequestOptions
 from asched.kube.errors import ApiError, NoResponseError
 from asched.kube.timing import MAX_RETRY_AFTER_S, Backoff, RequestBudget, RetryPolicy
+from asched.kube.transport import Credentials
 from tests.kube.harness import (
     Answer,
     Asked,
@@ -117,7 +118,9 @@ async def test_a_slow_server_is_given_up() -> None:
         client_for(server.url, ManualClock(), retry=RetryPolicy(attempts=1)) as client,
     ):
         with pytest.raises(NoResponseError) as caught:
-            await client.request("GET", "/api/v1/pods", timeout_s=0.05)
+            await client.request(
+                "GET", "/api/v1/pods", options=RequestOptions(timeout_s=0.05)
+            )
     assert caught.value.sent
     assert "timed out" in str(caught.value)
 

@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 import yaml
 
-from asched.kube.connection import connect
-from asched.kube.credentials import (
+from asched.kube.connection import (
     TOKEN_FILE_REREAD,
-    KubeConfigFile,
+    KubeConfig,
     ServiceAccount,
+    connect,
     find_credentials,
 )
 from asched.kube.errors import KubeConfigError
@@ -78,7 +78,7 @@ async def test_a_user_in_the_url_is_sent_as_basic_authorization(tmp_path: Path) 
 async def test_a_token_file_is_read_again_every_minute(tmp_path: Path) -> None:
     (tmp_path / "token").write_text("first\n")
     path = kubeconfig(tmp_path, "http://api", {"tokenFile": str(tmp_path / "token")})
-    source = KubeConfigFile(path)
+    source = KubeConfig([path])
     first = await source.load(BEGIN)
     assert first.authorization == "Bearer first"
     assert first.renew_at == BEGIN + TOKEN_FILE_REREAD
@@ -97,25 +97,25 @@ async def test_an_exec_plugin_gives_the_token_and_its_expiry(tmp_path: Path) -> 
         "args": ["-c", f"print('{credential}')"],
     }
     path = kubeconfig(tmp_path, "http://api", {"exec": plugin})
-    found = await KubeConfigFile(path).load(BEGIN)
+    found = await KubeConfig([path]).load(BEGIN)
     assert found.authorization == "Bearer minted"
     assert found.renew_at is not None
     assert 0 < (BEGIN.replace(hour=1) - found.renew_at).total_seconds() < 60
 
 
 async def test_certificates_are_verified_unless_told_otherwise(tmp_path: Path) -> None:
-    strict = await KubeConfigFile(kubeconfig(tmp_path, "https://api")).load(BEGIN)
+    strict = await KubeConfig([kubeconfig(tmp_path, "https://api")]).load(BEGIN)
     assert strict.tls is not None
     assert (strict.tls.verify_mode, strict.tls.check_hostname) == (ssl.CERT_REQUIRED, True)
     trusting: dict[str, Any] = {"insecure-skip-tls-verify": True}
     path = kubeconfig(tmp_path, "https://api", **trusting)
-    loose = await KubeConfigFile(path).load(BEGIN)
+    loose = await KubeConfig([path]).load(BEGIN)
     assert loose.tls is not None
     assert loose.tls.verify_mode is ssl.CERT_NONE
 
 
 async def test_the_same_certificates_keep_their_connections(tmp_path: Path) -> None:
-    source = KubeConfigFile(kubeconfig(tmp_path, "https://api", {"token": "t"}))
+    source = KubeConfig([kubeconfig(tmp_path, "https://api", {"token": "t"})])
     assert (await source.load(BEGIN)).tls is (await source.load(BEGIN)).tls
 
 
@@ -142,7 +142,7 @@ async def test_bad_credentials_are_one_line(
 ) -> None:
     path = kubeconfig(tmp_path, "https://api", user, **cluster)
     with pytest.raises(KubeConfigError) as caught:
-        await KubeConfigFile(path).load(BEGIN)
+        await KubeConfig([path]).load(BEGIN)
     assert says in str(caught.value)
     assert str(path) in str(caught.value)
     assert "\n" not in str(caught.value)

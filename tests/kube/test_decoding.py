@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
 
-from asched.kube.changes import Deleted, Upserted
+from asched.core.inputs import Deleted, Upserted
 from asched.kube.decoding import (
     LineSplitter,
-    MalformedAnswerError,
+    MalformedResponseError,
     ObjectDecoder,
     WatchEvent,
     WatchEventType,
@@ -70,7 +70,7 @@ def test_a_line_beyond_the_limit_is_left_out_and_the_next_is_not() -> None:
     ],
 )
 def test_what_is_no_event_is_malformed(line: bytes) -> None:
-    with pytest.raises(MalformedAnswerError):
+    with pytest.raises(MalformedResponseError):
         parse_event(line)
 
 
@@ -138,7 +138,7 @@ def test_a_list_keeps_what_decodes_and_names_what_does_not() -> None:
 
 @pytest.mark.parametrize("body", [b"", b"<html>", b"[]", b'{"items":{}}'])
 def test_a_list_that_is_none_is_an_error(body: bytes) -> None:
-    with pytest.raises(MalformedAnswerError):
+    with pytest.raises(MalformedResponseError):
         ObjectDecoder(Resource.PODS).page(body)
 
 

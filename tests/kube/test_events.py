@@ -17,8 +17,8 @@ from asched.apiserver.auth import SCHEDULER
 from asched.apiserver.cluster import EmbeddedCluster
 from asched.apiserver.http import ApiServer
 from asched.kube.events import NOTE_LIMIT_BYTES, EventRecorder, EventRecorderSettings, cut_note
+from asched.kube.pod_writer import PodRef
 from asched.kube.timing import RetryPolicy
-from asched.kube.writers import PodRef
 from tests.kube.harness import (
     PATIENCE_S,
     Answer,
@@ -234,7 +234,7 @@ async def test_what_is_new_goes_in_one_line_and_is_there_once() -> None:
 
     async with virtual_clock() as clock, anyio.create_task_group() as tasks:
         transport = ScriptTransport(script, clock)
-        settings = EventRecorderSettings(line_limit=8, senders=1)
+        settings = EventRecorderSettings(pipeline_limit=8, senders=1)
         recorder = EventRecorder(client_over(transport, clock), "c", "i", settings)
         for pod in pods(20):
             recorder.scheduled(pod, "n")
@@ -272,7 +272,7 @@ async def test_after_a_line_without_an_answer_events_go_alone_for_a_while() -> N
         recorder = EventRecorder(client_over(transport, clock), "c", "i", settings)
         tasks.start_soon(recorder.run)
         lines = []
-        for pause_s in (2 * settings.request_timeout_s, settings.line_pause_s, 1.0):
+        for pause_s in (2 * settings.request_timeout_s, settings.pipeline_pause_s, 1.0):
             for pod in pods(3):
                 recorder.scheduled(pod, f"n{clock.now_s}")
             await clock.sleep(pause_s)

@@ -8,25 +8,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asched.kube.http1 import (
-    BODY_LIMIT_BYTES,
-    HEAD_LIMIT_BYTES,
-    AnswerParser,
-    HttpAnswer,
-    MalformedHttpError,
-)
+from asched.kube.pool import BODY_LIMIT_BYTES, HEAD_LIMIT_BYTES, MalformedHttpError, ResponseParser
+from asched.kube.transport import HttpResponse
 
 OK_HEAD = b"HTTP/1.1 200 OK\r\n"
 OK_CHUNKED = OK_HEAD + b"Transfer-Encoding: chunked\r\n\r\n"
 
 
-def fed(*pieces: bytes) -> HttpAnswer | None:
+def fed(*pieces: bytes) -> HttpResponse | None:
     answers = fed_line(1, *pieces)
     return answers[0] if answers is not None else None
 
 
-def fed_line(due: int, *pieces: bytes) -> list[HttpAnswer] | None:
-    parser = AnswerParser()
+def fed_line(due: int, *pieces: bytes) -> list[HttpResponse] | None:
+    parser = ResponseParser()
     answers = [parser.feed(piece, due) for piece in pieces]
     assert not any(answers[:-1]), "complete before its last byte"
     return answers[-1]
@@ -52,7 +47,7 @@ def cut(whole: bytes, places: list[int]) -> list[bytes]:
 @given(st.binary(max_size=200), st.lists(st.integers(0, 10_000), max_size=8))
 def test_a_body_of_known_length_however_it_is_cut(body: bytes, places: list[int]) -> None:
     answer = fed(*cut(plain(201, body), places))
-    assert answer == HttpAnswer(201, body, None, reusable=True)
+    assert answer == HttpResponse(201, body, None, reusable=True)
 
 
 @given(
@@ -64,17 +59,17 @@ def test_a_chunked_body_however_it_is_cut(
     chunks: list[bytes], trailers: bytes, places: list[int]
 ) -> None:
     answer = fed(*cut(chunked(chunks, trailers), places))
-    assert answer == HttpAnswer(200, b"".join(chunks), None, reusable=True)
+    assert answer == HttpResponse(200, b"".join(chunks), None, reusable=True)
 
 
 def test_one_answer_after_the_other() -> None:
-    parser = AnswerParser()
+    parser = ResponseParser()
     first = parser.feed(chunked([b"one"]))
     second = parser.feed(plain(404, b"two", "Retry-After: 3"))
     third = parser.feed(b"HTTP/1.1 204 No Content\r\n\r\n")
-    assert first == [HttpAnswer(200, b"one", None, reusable=True)]
-    assert second == [HttpAnswer(404, b"two", "3", reusable=True)]
-    assert third == [HttpAnswer(204, b"", None, reusable=True)]
+    assert first == [HttpResponse(200, b"one", None, reusable=True)]
+    assert second == [HttpResponse(404, b"two", "3", reusable=True)]
+    assert third == [HttpResponse(204, b"", None, reusable=True)]
 
 
 @given(
@@ -87,12 +82,12 @@ def test_a_line_of_answers_however_it_is_cut(
 ) -> None:
     whole = [chunked([body] if body else []) if in_chunks else plain(200, body) for body in bodies]
     answers = fed_line(len(bodies), *cut(b"".join(whole), places))
-    assert answers == [HttpAnswer(200, body, None, reusable=True) for body in bodies]
+    assert answers == [HttpResponse(200, body, None, reusable=True) for body in bodies]
 
 
 @given(st.integers(1, 4), st.integers(1, 4), st.lists(st.integers(0, 10_000), max_size=4))
 def test_more_answers_than_are_due_are_refused(due: int, more: int, places: list[int]) -> None:
-    parser = AnswerParser()
+    parser = ResponseParser()
     pieces = cut(plain(200, b"x") * (due + more), places)
     enough = len(plain(200, b"x")) * due
     for piece in pieces:
@@ -108,36 +103,36 @@ def test_more_answers_than_are_due_are_refused(due: int, more: int, places: list
 
 
 def test_a_line_that_ends_with_the_connection_lacks_no_answer() -> None:
-    parser = AnswerParser()
+    parser = ResponseParser()
     assert parser.feed(plain(200, b"a") + b"HTTP/1.0 200 OK\r\n\r\nb", 2) is None
     assert parser.end(2) == [
-        HttpAnswer(200, b"a", None, reusable=True), HttpAnswer(200, b"b", None, reusable=False)
+        HttpResponse(200, b"a", None, reusable=True), HttpResponse(200, b"b", None, reusable=False)
     ]  # fmt: skip
 
 
 def test_a_line_that_breaks_off_is_none() -> None:
-    parser = AnswerParser()
+    parser = ResponseParser()
     assert parser.feed(plain(200, b"a") + b"HTTP/1.0 200 OK\r\n\r\nb", 3) is None
     assert parser.end(3) is None
 
 
 def test_interim_answers_are_passed_over() -> None:
     interim = b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 103 Early Hints\r\nLink: x\r\n\r\n"
-    assert fed(interim + plain(200, b"x")) == HttpAnswer(200, b"x", None, reusable=True)
+    assert fed(interim + plain(200, b"x")) == HttpResponse(200, b"x", None, reusable=True)
 
 
 def test_a_body_without_length_ends_with_the_connection() -> None:
-    parser = AnswerParser()
+    parser = ResponseParser()
     assert parser.feed(b"HTTP/1.0 200 OK\r\n\r\nab") is None
     assert parser.feed(b"cd") is None
-    assert parser.end() == [HttpAnswer(200, b"abcd", None, reusable=False)]
+    assert parser.end() == [HttpResponse(200, b"abcd", None, reusable=False)]
 
 
 @pytest.mark.parametrize(
     "begun", [b"", b"HTTP/1.1 200 OK\r\n", plain(200, b"abc")[:-1], chunked([b"abc"])[:-2]]
 )
 def test_an_answer_that_broke_off_is_none(begun: bytes) -> None:
-    parser = AnswerParser()
+    parser = ResponseParser()
     assert parser.feed(begun) is None
     assert parser.end() is None
 
@@ -152,13 +147,13 @@ def test_a_connection_that_the_server_closes_is_not_used_again(fields: str) -> N
 @pytest.mark.parametrize("status", [204, 304])
 def test_some_answers_have_no_body_whatever_length_they_give(status: int) -> None:
     answer = b"HTTP/1.1 %d Whatever\r\nContent-Length: 3\r\n\r\n" % status
-    assert fed(answer) == HttpAnswer(status, b"", None, reusable=True)
+    assert fed(answer) == HttpResponse(status, b"", None, reusable=True)
 
 
 def test_trailers_and_interim_answers_say_nothing_about_the_answer() -> None:
     early = b"HTTP/1.1 103 Early Hints\r\nRetry-After: 9\r\n\r\n"
     late = chunked([b"abc"], b"Retry-After: 9\r\n")
-    assert fed(early + late) == HttpAnswer(200, b"abc", None, reusable=True)
+    assert fed(early + late) == HttpResponse(200, b"abc", None, reusable=True)
 
 
 HEADS = [
@@ -173,9 +168,9 @@ HEADS = [
 BODIES = [b"", b"abc", b"abcd", b"abc\r\n", b"3\r\nabc\r\n0\r\n\r\n", b"3\nabc\n0\n\n"]
 
 
-def outcome(pieces: list[bytes]) -> HttpAnswer | str:
+def outcome(pieces: list[bytes]) -> HttpResponse | str:
     """What comes of it, to the end of the connection."""
-    parser = AnswerParser()
+    parser = ResponseParser()
     answers = None
     for piece in pieces:
         if answers is not None:
@@ -252,7 +247,7 @@ def test_what_cannot_be_understood_is_refused(nonsense: bytes) -> None:
     ],
 )
 def test_what_never_ends_is_refused(begin: bytes, more: bytes) -> None:
-    parser = AnswerParser()
+    parser = ResponseParser()
     parser.feed(begin or more)
     piece = more * (1000 // len(more) + 1)
     for _ in range(HEAD_LIMIT_BYTES // len(piece) - 1):
@@ -265,12 +260,12 @@ def test_what_never_ends_is_refused(begin: bytes, more: bytes) -> None:
 def test_a_body_takes_no_more_memory_than_is_allowed(
     chunks: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("asched.kube.http1.BODY_LIMIT_BYTES", 1000)
+    monkeypatch.setattr("asched.kube.pool.BODY_LIMIT_BYTES", 1000)
 
     def answer_of(body: bytes) -> bytes:
         return chunked([body[:500], body[500:]]) if chunks else plain(200, body)
 
-    assert fed(answer_of(b"a" * 1000)) == HttpAnswer(200, b"a" * 1000, None, reusable=True)
+    assert fed(answer_of(b"a" * 1000)) == HttpResponse(200, b"a" * 1000, None, reusable=True)
     with pytest.raises(MalformedHttpError, match="too many"):
         fed(answer_of(b"a" * 1001))
     assert BODY_LIMIT_BYTES > 100 * 2**20, "a page of large objects has room"

@@ -14,7 +14,7 @@ import pytest
 
 from asched.apiserver.cluster import EmbeddedCluster
 from asched.apiserver.http import ApiServer
-from asched.apiserver.store import StoreChange
+from asched.apiserver.storage import StoreChange
 from asched.daemon.ha.election import LeaseTiming
 from asched.daemon.ha.lease import LeaderElector, LeaseName
 from asched.kube.connection import connect
@@ -224,7 +224,7 @@ async def test_writes_are_not_sent_without_leadership_and_do_not_outlast_the_lea
 
     async with virtual_clock() as clock:
         plain, permit = scripted_client(script, clock), Permitted(6.0)
-        client = plain.permitted(permit)
+        client = plain.guarded_by(permit)
         await client.request("PUT", "/x")
         assert client.may_write
         with pytest.raises(NoResponseError, match="timed out after 6 s"):
@@ -301,7 +301,7 @@ async def test_nothing_is_sent_by_who_led_before_it_waited_for_a_connection(
 ) -> None:
     async with world(tmp_path) as w, connect(w.kubeconfig) as client:
         with pytest.raises(NoResponseError, match="does not lead") as refused:
-            await client.permitted(Ending()).request(
+            await client.guarded_by(Ending()).request(
                 "PUT", "/api/v1/namespaces/default", body=b"{}"
             )
     assert not refused.value.sent

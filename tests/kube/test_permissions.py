@@ -6,8 +6,8 @@ from asched.apiserver.auth import KUBE_SCHEDULER_RULES, SCHEDULER
 from asched.apiserver.cluster import EmbeddedCluster
 from asched.apiserver.http import ApiServer
 from asched.kube.permissions import OPTIONAL, REQUIRED
+from asched.kube.pod_writer import PodRef, PodWriter
 from asched.kube.reflector import ClusterWatch
-from asched.kube.writers import PodRef, PodWriter
 from asched.model.resources import Resource
 from tests.kube.harness import BEGIN, ManualClock, View, client_for, running
 

@@ -182,7 +182,7 @@ def test_a_line_of_requests_is_sent_at_once_and_answered_in_turn(run: Any) -> No
     async def scenario() -> None:
         server = Server(patient)
         async with server.run() as endpoint, pool() as connections:
-            answers = await connections.exchange_line(endpoint, REQUEST * 3, 3, 10.0)
+            answers = await connections.exchange_pipelined(endpoint, REQUEST * 3, 3, 10.0)
             assert [found.body for found in answers] == [b"0", b"1", b"2"]
             assert (await connections.exchange(endpoint, REQUEST, 10.0)).body == b"hello"
         assert server.accepted == 1
@@ -210,7 +210,7 @@ async def test_a_line_that_is_not_answered_to_its_end_is_of_unknown_fate(said: b
     async with server.run() as endpoint, pool() as connections:
         for _ in range(2):
             with pytest.raises(NoResponseError) as caught:
-                await connections.exchange_line(endpoint, REQUEST * 2, 2, 10.0)
+                await connections.exchange_pipelined(endpoint, REQUEST * 2, 2, 10.0)
             assert caught.value.sent
     assert server.accepted == 2
 

@@ -10,8 +10,7 @@ import anyio
 import pytest
 
 from asched.kube.events import EventRecorder
-from asched.kube.reflector import Reflector
-from asched.kube.writers import (
+from asched.kube.pod_writer import (
     BoundElsewhere,
     PodGone,
     PodRef,
@@ -19,6 +18,7 @@ from asched.kube.writers import (
     WriteRejected,
     WriteSucceeded,
 )
+from asched.kube.reflector import Reflector
 from asched.model.resources import Resource
 from tests.kube.harness import (
     BEGIN,

@@ -11,7 +11,7 @@ import anyio
 import pytest
 from structlog.testing import capture_logs
 
-from asched.kube.changes import Deleted, Listed, Upserted
+from asched.core.inputs import Deleted, Listed, Upserted
 from asched.kube.reflector import ClusterWatch, Reflector, ReflectorSettings
 from asched.model.resources import Resource, WatchedResource
 from tests.kube.harness import (
@@ -245,10 +245,10 @@ async def test_a_watch_that_hangs_is_begun_again_where_it_has_got() -> None:
     script = lists_and_watches(in_turn(listing([], "10")), watches)
     async with reflecting(script) as scene:
         await scene.until(lambda: scene.names == {"b"})
-        scene.reflector.watch_again()
-        assert not scene.reflector.fresh.is_set()
+        scene.reflector.restart_watch()
+        assert not scene.reflector.responded.is_set()
         await scene.until(lambda: scene.names == {"b", "c"})
-        assert scene.reflector.fresh.is_set()
+        assert scene.reflector.responded.is_set()
     assert scene.watched_from == ["10", "11"]
     assert len(scene.lists) == 1
 
@@ -275,7 +275,7 @@ async def test_a_watch_in_a_pause_is_begun_again_at_once() -> None:
     script = lists_and_watches(in_turn(listing([], "10")), watches)
     async with reflecting(script, horizon_s=0.0) as scene:
         await scene.clock.horizon_reached.wait()
-        scene.reflector.watch_again()
+        scene.reflector.restart_watch()
         await scene.until(lambda: scene.names == {"b"})
 
 
@@ -401,7 +401,7 @@ async def test_the_core_api_is_not_taken_for_empty_because_it_is_not_found() -> 
         len(change.objects) for (change,) in scene.view.batches if isinstance(change, Listed)
     ] == [1, 1]
     assert {entry["event"] for entry in logs if entry["log_level"] == "warning"} == {
-        "not found, though every API server serves it"
+        "core resource not found"
     }
     assert len(scene.clock.sleeps_s) == 3
     assert all(slept >= 5 for slept in scene.clock.sleeps_s)
@@ -412,7 +412,7 @@ async def test_a_core_resource_that_is_not_found_is_not_listed() -> None:
         with anyio.fail_after(PATIENCE_S):
             await scene.clock.horizon_reached.wait()
         assert not scene.reflector.synced
-        assert not scene.reflector.fresh.is_set()
+        assert not scene.reflector.responded.is_set()
     assert scene.view.batches == []
 
 
@@ -466,7 +466,7 @@ async def test_a_token_refused_for_a_while_does_not_begin_a_new_list() -> None:
             await scene.until(lambda: scene.names == {"a"})
             await anyio.wait_all_tasks_blocked()
     assert len(scene.lists) == 1
-    assert [entry["event"] for entry in logs] == ["refused by the API server", "watching again"]
+    assert [entry["event"] for entry in logs] == ["API server returned an error", "watch restored"]
 
 
 async def test_what_scheduling_can_do_without_may_be_forbidden() -> None:
@@ -524,8 +524,8 @@ async def test_what_a_full_sink_has_taken_is_not_delivered_again() -> None:
             await scene.until(partial(view.has_batches, taken))
             await anyio.wait_all_tasks_blocked()
             assert view.has_batches(taken), "each is held back"
-            scene.reflector.watch_again()
-            assert not scene.reflector.fresh.is_set()
+            scene.reflector.restart_watch()
+            assert not scene.reflector.responded.is_set()
         assert [type(change) for batch in view.batches for change in batch] == [
             Listed, Upserted, Deleted, Upserted
         ]  # fmt: skip
@@ -539,7 +539,7 @@ async def test_that_nothing_is_served_is_said_once_to_a_full_sink() -> None:
     async with reflecting(script, horizon_s=0, view=view, resource=resource) as scene:
         await scene.until(lambda: bool(view.batches))
         await anyio.wait_all_tasks_blocked()
-        scene.reflector.watch_again()
+        scene.reflector.restart_watch()
         with anyio.fail_after(PATIENCE_S):
             await scene.clock.horizon_reached.wait()
     assert view.batches == [(Listed(Resource.CSI_NODES, ()),)]

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from asched.apiserver.cluster import EmbeddedCluster
 from asched.apiserver.http import ApiServer
-from asched.kube.reflector import UNFINISHED, Reflector, ReflectorSettings
+from asched.kube.reflector import UNFINISHED_PODS, Reflector, ReflectorSettings
 from asched.model.resources import Resource, decode
 from tests.kube.harness import ManualClock, View, client_for, running
 
@@ -125,7 +125,7 @@ async def test_the_sink_ends_up_with_what_the_server_has(history: list[Step], se
     async with server.run(), client_for(server.url, clock, seed=seed) as client:
         past = History(server)
         settings = ReflectorSettings(page_limit=2)
-        reflector = Reflector(client, Resource.PODS, view, settings, field_selector=UNFINISHED)
+        reflector = Reflector(client, Resource.PODS, view, settings, field_selector=UNFINISHED_PODS)
 
         def caught_up() -> bool:
             return reflector.synced and view.of(Resource.PODS) == past.expected()

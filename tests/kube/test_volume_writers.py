@@ -10,9 +10,9 @@ from asched.apiserver.auth import SCHEDULER
 from asched.apiserver.cluster import EmbeddedCluster
 from asched.apiserver.faults import Fault, Faults
 from asched.apiserver.http import ApiServer
-from asched.framework.volume_assumptions import ClaimRef
-from asched.kube.volume_writers import BOUND_BY_CONTROLLER, SELECTED_NODE, VolumeWriter
-from asched.kube.writers import OutcomeUnknown, WriteRejected, WriteSucceeded
+from asched.framework.binding import ClaimRef
+from asched.kube.pod_writer import OutcomeUnknown, WriteRejected, WriteSucceeded
+from asched.kube.volume_writer import BOUND_BY_CONTROLLER, SELECTED_NODE, VolumeWriter
 from tests.kube.harness import ManualClock, client_for
 
 Object = dict[str, Any]

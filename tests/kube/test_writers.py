@@ -13,8 +13,7 @@ from asched.apiserver.auth import SCHEDULER
 from asched.apiserver.cluster import EmbeddedCluster
 from asched.apiserver.http import ApiServer
 from asched.kube.client import ApiClient
-from asched.kube.timing import RetryPolicy
-from asched.kube.writers import (
+from asched.kube.pod_writer import (
     BoundElsewhere,
     OutcomeUnknown,
     PodGone,
@@ -23,6 +22,7 @@ from asched.kube.writers import (
     WriteRejected,
     WriteSucceeded,
 )
+from asched.kube.timing import RetryPolicy
 from tests.kube.harness import (
     Answer,
     ManualClock,

@@ -13,22 +13,26 @@ import anyio
 import anyio.lowlevel
 from anyio import wait_all_tasks_blocked
 
-from asched.kube.client import ApiClient
-from asched.kube.credentials import Credentials, FixedCredentials
+from asched.kube.client import ApiClient, FixedCredentials, RenewingCredentials
 from asched.kube.errors import NoResponseError
-from asched.kube.http1 import HttpAnswer
-from asched.kube.timing import RetryPolicy
-from asched.kube.transport import ApiRequest, one_by_one
+from asched.kube.timing import Clock, RetryPolicy
+from asched.kube.transport import ApiRequest, Credentials, HttpResponse, exchange_sequentially
 from tests.kube.harness import BEGIN, Answer, Asked, Script
 
 
-class VirtualClock:
+class VirtualClock(Clock):
     """Any number may sleep at the same time; made by :func:`virtual_clock`."""
 
     def __init__(self) -> None:
         self.now_s = 0.0
         self._sleepers: list[tuple[float, int, anyio.Event]] = []
         self._numbers = count()
+
+    def time_ns(self) -> int:
+        return int(self.utc().timestamp() * 1e9)
+
+    def monotonic_ns(self) -> int:
+        return int(self.now_s * 1e9)
 
     def monotonic_s(self) -> float:
         return self.now_s
@@ -72,7 +76,7 @@ class _Silence:
         await anyio.sleep_forever()
         return b""
 
-    async def whole(self) -> HttpAnswer:
+    async def read_all(self) -> HttpResponse:
         raise AssertionError("nobody asks for all of an endless answer")
 
     def release(self) -> None:
@@ -88,7 +92,7 @@ class ScriptTransport:
         self.lines: list[int] = []
         """How many requests went in each line."""
 
-    async def exchange(self, credentials: Credentials, request: ApiRequest) -> HttpAnswer:
+    async def exchange(self, credentials: Credentials, request: ApiRequest) -> HttpResponse:
         answer = self._script(
             Asked(request.method, request.path, request.params or {}, {}, request.body or b"")
         )
@@ -96,13 +100,13 @@ class ScriptTransport:
             await self._clock.sleep(request.timeout_s)
             raise NoResponseError(f"timed out after {request.timeout_s:g} s", sent=True)
         assert isinstance(answer.body, bytes)
-        return HttpAnswer(answer.status, answer.body, None, reusable=True)
+        return HttpResponse(answer.status, answer.body, None, reusable=True)
 
-    async def exchange_line(
+    async def exchange_pipelined(
         self, credentials: Credentials, requests: Sequence[ApiRequest]
-    ) -> list[HttpAnswer]:
+    ) -> list[HttpResponse]:
         self.lines.append(len(requests))
-        return await one_by_one(self, credentials, requests)
+        return await exchange_sequentially(self, credentials, requests)
 
     async def open(self, credentials: Credentials, request: ApiRequest) -> _Silence:
         return _Silence()
@@ -117,11 +121,9 @@ def client_over(transport: ScriptTransport, clock: VirtualClock) -> ApiClient:
     credentials = Credentials("http://script", "")
     return ApiClient(
         transport,
-        FixedCredentials(credentials),
-        credentials,
+        RenewingCredentials(FixedCredentials(credentials), credentials, clock),
         clock=clock,
         random=Random(0),
-        budget=None,
         retry=RetryPolicy(),
     )
 

@@ -7,22 +7,26 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asched.config.extenders import spec_of
 from asched.config.kube_scheduler import Extender, ManagedResource
 from asched.framework.pod_info import PodInfo
 from asched.framework.runtime.extenders import ExtenderSpec, ExtenderVerb
 from asched.model.pod import Container, ResourceRequirements
 from asched.plugins.node_resources.fit import NodeResourcesFit
 from asched.state import records as r
-from asched.state.inquiries import FilterAnswers, PendingEvaluation, mask_of, packed, unpacked
+from asched.state.pending_evaluations import (
+    FilterResults,
+    PendingEvaluation,
+    mask_of_rows,
+    pack_mask,
+    unpack_mask,
+)
 from asched.state.records import (
-    ExtenderAsked,
-    ExtenderFailed,
+    ExtenderCallFailed,
+    ExtenderCallRequested,
+    ExtenderFailedNodes,
     ExtenderFiltered,
     ExtenderPrioritized,
-    ExtenderRefusal,
 )
-from asched.state.rules import LATEST_RULES, Rules
 from tests.cycle.scheduling import Scheduling, the_one
 from tests.state.objects import a_node, a_pod
 from tests.state.profiles import profile_of
@@ -33,32 +37,32 @@ masks = st.lists(st.booleans(), max_size=40).map(lambda bits: np.array(bits, np.
 
 @given(masks)
 def test_masks_survive_packing(mask: np.ndarray[tuple[int], np.dtype[np.bool_]]) -> None:
-    bits = packed(mask)
-    assert unpacked(bits, len(mask)).tolist() == mask.tolist()
+    bits = pack_mask(mask)
+    assert unpack_mask(bits, len(mask)).tolist() == mask.tolist()
     assert len(bits) == (len(mask) + 7) // 8
-    assert unpacked(bits, len(mask) + 5).tolist() == [*mask.tolist(), *[False] * 5]
+    assert unpack_mask(bits, len(mask) + 5).tolist() == [*mask.tolist(), *[False] * 5]
 
 
 def asked(*rows: int, verb: ExtenderVerb = ExtenderVerb.FILTER, size: int = 8) -> PendingEvaluation:
     mask = np.zeros(size, np.bool_)
     mask[list(rows)] = True
-    inquiry = PendingEvaluation(UID, ATTEMPT)
-    question = ExtenderAsked("default/p", UID, ATTEMPT, verb, (0, 1), nodes=packed(mask))
-    inquiry.ask(question, size)
-    return inquiry
+    evaluation = PendingEvaluation(UID, ATTEMPT)
+    question = ExtenderCallRequested("default/p", UID, ATTEMPT, verb, (0, 1), nodes=pack_mask(mask))
+    evaluation.begin(question, size)
+    return evaluation
 
 
 def places(size: int, *positions: int) -> bytes:
     mask = np.zeros(size, np.bool_)
     mask[list(positions)] = True
-    return packed(mask)
+    return pack_mask(mask)
 
 
-def answer(passed: bytes, *refused: ExtenderRefusal, extender: int = 0) -> ExtenderFiltered:
+def answer(passed: bytes, *refused: ExtenderFailedNodes, extender: int = 0) -> ExtenderFiltered:
     return ExtenderFiltered("default/p", UID, ATTEMPT, extender, passed, refused)
 
 
-def verdicts(answers: FilterAnswers) -> dict[int, str]:
+def verdicts(answers: FilterResults) -> dict[int, str]:
     """Row to what was said: ``ok``, or the code and reasons."""
     codes, about = answers.column(8)
     found = {}
@@ -69,27 +73,27 @@ def verdicts(answers: FilterAnswers) -> dict[int, str]:
 
 
 def test_positions_are_those_of_the_question() -> None:
-    inquiry = asked(1, 3, 4, 6)
-    no_gpu = ExtenderRefusal("no gpu", places(4, 1))
-    never = ExtenderRefusal("never", places(4, 0, 2), unresolvable=True)
+    evaluation = asked(1, 3, 4, 6)
+    no_gpu = ExtenderFailedNodes("no gpu", places(4, 1))
+    never = ExtenderFailedNodes("never", places(4, 0, 2), unresolvable=True)
     # What passes is not refused, whatever is said of it elsewhere.
-    inquiry.enter(answer(places(4, 2), no_gpu, never))
-    assert verdicts(inquiry.filters[0]) == {
+    evaluation.add(answer(places(4, 2), no_gpu, never))
+    assert verdicts(evaluation.filters[0]) == {
         1: "UnschedulableAndUnresolvable: never",
         3: "Unschedulable: no gpu",
         4: "ok",
         6: "UnschedulableAndUnresolvable: ",
     }
-    assert inquiry.pending == {1}
+    assert evaluation.pending == {1}
 
 
 def test_a_later_question_adds_to_what_is_known() -> None:
-    inquiry = asked(1, 3)
-    inquiry.enter(answer(places(2, 0), ExtenderRefusal("full", places(2, 1))))
-    second = ExtenderAsked("default/p", UID, ATTEMPT, ExtenderVerb.FILTER, (0,), places(8, 5, 7))
-    inquiry.ask(second, 8)
-    inquiry.enter(answer(places(2, 1), ExtenderRefusal("busy", places(2, 0))))
-    assert verdicts(inquiry.filters[0]) == {
+    evaluation = asked(1, 3)
+    evaluation.add(answer(places(2, 0), ExtenderFailedNodes("full", places(2, 1))))
+    second = ExtenderCallRequested("default/p", UID, ATTEMPT, ExtenderVerb.FILTER, (0,), places(8, 5, 7))
+    evaluation.begin(second, 8)
+    evaluation.add(answer(places(2, 1), ExtenderFailedNodes("busy", places(2, 0))))
+    assert verdicts(evaluation.filters[0]) == {
         1: "ok",
         3: "Unschedulable: full",
         5: "Unschedulable: busy",
@@ -98,30 +102,30 @@ def test_a_later_question_adds_to_what_is_known() -> None:
 
 
 def test_a_row_that_another_node_takes_is_not_known() -> None:
-    inquiry = asked(1, 3, 5)
-    inquiry.node_gone(3)
-    inquiry.enter(answer(places(3, 0, 1, 2)))
-    assert verdicts(inquiry.filters[0]) == {1: "ok", 5: "ok"}
-    inquiry.node_gone(1)
-    assert verdicts(inquiry.filters[0]) == {5: "ok"}
+    evaluation = asked(1, 3, 5)
+    evaluation.on_node_deleted(3)
+    evaluation.add(answer(places(3, 0, 1, 2)))
+    assert verdicts(evaluation.filters[0]) == {1: "ok", 5: "ok"}
+    evaluation.on_node_deleted(1)
+    assert verdicts(evaluation.filters[0]) == {5: "ok"}
     scored = asked(1, 3, verb=ExtenderVerb.PRIORITIZE)
-    scored.node_gone(1)
-    scored.enter(ExtenderPrioritized("default/p", UID, ATTEMPT, 1, (7, 8)))
-    assert mask_of(scored.compared, 8).nonzero()[0].tolist() == [3]
+    scored.on_node_deleted(1)
+    scored.add(ExtenderPrioritized("default/p", UID, ATTEMPT, 1, (7, 8)))
+    assert mask_of_rows(scored.scored_rows, 8).nonzero()[0].tolist() == [3]
     assert scored.scores[1].tolist() == [7, 8]
 
 
 def test_only_what_was_asked_is_expected() -> None:
-    inquiry = asked(1)
-    assert inquiry.expects(answer(b""))
-    assert not inquiry.expects(answer(b"", extender=2))
-    assert not inquiry.expects(ExtenderPrioritized("default/p", UID, ATTEMPT, 0, ()))
-    assert not inquiry.expects(ExtenderFiltered("default/p", UID, ATTEMPT + 1, 0, b""))
-    assert not inquiry.expects(ExtenderFiltered("default/p", "other", ATTEMPT, 0, b""))
-    failure = ExtenderFailed("default/p", UID, ATTEMPT, 0, ExtenderVerb.FILTER, "down")
-    inquiry.enter(failure)
-    assert not inquiry.expects(failure)
-    assert inquiry.failures == {(ExtenderVerb.FILTER, 0): "down"}
+    evaluation = asked(1)
+    assert evaluation.expects(answer(b""))
+    assert not evaluation.expects(answer(b"", extender=2))
+    assert not evaluation.expects(ExtenderPrioritized("default/p", UID, ATTEMPT, 0, ()))
+    assert not evaluation.expects(ExtenderFiltered("default/p", UID, ATTEMPT + 1, 0, b""))
+    assert not evaluation.expects(ExtenderFiltered("default/p", "other", ATTEMPT, 0, b""))
+    failure = ExtenderCallFailed("default/p", UID, ATTEMPT, 0, ExtenderVerb.FILTER, "down")
+    evaluation.add(failure)
+    assert not evaluation.expects(failure)
+    assert evaluation.failures == {(ExtenderVerb.FILTER, 0): "down"}
 
 
 def test_who_is_interested() -> None:
@@ -144,27 +148,27 @@ def test_no_secret_is_recorded() -> None:
         weight=2,
         managed_resources=(ManagedResource("a.b/c"),),
     )
-    assert spec_of(extender) == ExtenderSpec(
+    assert extender.spec == ExtenderSpec(
         "https://host:1/x", filter_verb="f", weight=2, managed_resources=("a.b/c",)
     )
 
 
-def asked_about(rules: Rules) -> Scheduling:
-    scheduling = Scheduling(NodeResourcesFit, rules=rules)
+def asked_about() -> Scheduling:
+    scheduling = Scheduling(NodeResourcesFit)
     profiles = (profile_of(NodeResourcesFit),)
-    extenders = (spec_of(Extender("http://x", filter_verb="filter")),)
+    extenders = (Extender("http://x", filter_verb="filter").spec,)
     scheduling.apply(r.ProfilesLoaded(profiles, extenders=extenders))
     scheduling.see(a_node("n"), a_pod("p", {"cpu": "9"}))
     assert isinstance(the_one(scheduling.decide()), r.Rejected)
     # This time somebody has to be asked.
     scheduling.see(a_node("m", {"cpu": "9", "pods": "9"}))
     scheduling.pass_time(60)
-    assert isinstance(the_one(scheduling.decide()), ExtenderAsked)
+    assert isinstance(the_one(scheduling.decide()), ExtenderCallRequested)
     return scheduling
 
 
 def test_a_pod_that_changes_while_its_question_is_out_waits_for_the_answer() -> None:
-    scheduling = asked_about(LATEST_RULES)
+    scheduling = asked_about()
     scheduling.see(a_pod("p", {"cpu": "9"}, labels={"now": "labelled"}))
     assert scheduling.decide() == []
     scheduling.apply(ExtenderFiltered("default/p", "pod-p", 2, 0, places(1, 0)))
@@ -172,11 +176,3 @@ def test_a_pod_that_changes_while_its_question_is_out_waits_for_the_answer() -> 
     assert isinstance(decision, r.Assigned)
     assert (decision.node, decision.attempt) == ("m", 2)
     assert scheduling.state.pods["default/p"].info.pod.metadata.labels == {"now": "labelled"}
-
-
-def test_journals_of_before_had_it_tried_beside_that() -> None:
-    scheduling = asked_about(Rules.SESSIONS_BACK_OFF)
-    scheduling.fold.apply(r.ObjectSeen(a_pod("p", {"cpu": "9"}, labels={"now": "labelled"})))
-    (again,) = scheduling.decider.next()
-    assert isinstance(again, ExtenderAsked)
-    assert again.attempt == 1

@@ -1,7 +1,7 @@
-"""What is done to pods: bind, say why not, nominate, evict.
+"""Writes to pods: bind, set conditions, nominate, evict.
 
-What the API server may well answer comes back as a value. A request of unknown fate is never taken
-for failed: the pod is read back first.
+Failures that the API server is expected to return are values. A request with an unknown result is
+not treated as failed: the pod is read back first.
 """
 
 from __future__ import annotations
@@ -13,12 +13,13 @@ from typing import Literal
 
 import msgspec
 
-from asched.kube.client import STRATEGIC_MERGE_PATCH, ApiClient
+from asched.kube.client import STRATEGIC_MERGE_PATCH, ApiClient, RequestOptions
 from asched.kube.errors import ApiError, NoResponseError
+from asched.kube.transport import always
 from asched.model.pod import DEFAULT_SCHEDULER_NAME, POD_SCHEDULED
 
 Reason = Literal["Unschedulable", "SchedulerError"]
-"""Why a pod is not scheduled. ``SchedulingGated`` is set by the API server itself."""
+"""Reasons of ``PodScheduled=False``; the API server itself sets ``SchedulingGated``."""
 
 
 class PodRef(msgspec.Struct, frozen=True, gc=False):
@@ -44,11 +45,11 @@ class PodRef(msgspec.Struct, frozen=True, gc=False):
 
 
 class WriteSucceeded(msgspec.Struct, frozen=True, gc=False):
-    """It is as asked for."""
+    """The object is in the requested state."""
 
 
 class BoundElsewhere(msgspec.Struct, frozen=True, gc=False):
-    """Somebody bound the pod to another node first."""
+    """The pod is already bound to another node."""
 
     node: str
 
@@ -58,20 +59,20 @@ class BoundElsewhere(msgspec.Struct, frozen=True, gc=False):
 
 
 class PodGone(msgspec.Struct, frozen=True, gc=False):
-    """The pod does not exist any more, or another one has its name."""
+    """The pod no longer exists, or another one has its name."""
 
     message: str = "the pod is gone"
 
 
 class WriteRejected(msgspec.Struct, frozen=True, gc=False):
-    """Certainly not done; ``status`` is the HTTP status, 0 where the server was not reached."""
+    """Not carried out; ``status`` is the HTTP status, 0 if the server was not reached."""
 
     message: str
     status: int = 0
 
 
 class OutcomeUnknown(msgspec.Struct, frozen=True, gc=False):
-    """Whether it was done could not be found out; the watch will tell."""
+    """Whether the write was carried out is unknown until the watch shows it."""
 
     message: str
 
@@ -123,13 +124,13 @@ class _Annotated(msgspec.Struct, frozen=True):
 
 
 class _AnnotationPatch(msgspec.Struct, frozen=True):
-    """The UID is the precondition here, too."""
+    """The UID is the precondition, as in :class:`_Patch`."""
 
     metadata: _Annotated
 
 
 class _Patch(msgspec.Struct, frozen=True):
-    """The UID in a patch is its precondition: the API server refuses to change one."""
+    """The UID is the precondition: the API server rejects a patch that changes it."""
 
     metadata: _Uid
     status: _StatusPatch
@@ -150,41 +151,46 @@ class _PodMeta(msgspec.Struct, frozen=True):
 
 
 class _PodState(msgspec.Struct, frozen=True):
-    """What tells whether a binding took place."""
+    """The fields that show whether a pod is bound."""
 
     metadata: _PodMeta = _PodMeta()
     spec: _PodSpec = _PodSpec()
 
+
+IDEMPOTENT = RequestOptions(idempotent=True)
+"""For writes whose repetition has no further effect."""
 
 _encode = msgspec.json.Encoder().encode
 _pod_state_decoder = msgspec.json.Decoder(_PodState)
 
 
 class PodWriter:
-    """Carries out effects on pods."""
+    """Binds, patches and deletes pods."""
 
     def __init__(self, client: ApiClient) -> None:
         self._client = client
 
     @property
     def may_write(self) -> bool:
-        """Whether a request would be sent now: False on a replica that does not lead."""
+        """Whether a write would be sent now: False on a replica that does not lead."""
         return self._client.may_write
 
     async def bind(
-        self, pod: PodRef, node: str, wanted: Callable[[], bool] = lambda: True
+        self, pod: PodRef, node: str, should_retry: Callable[[], bool] = always
     ) -> BindOutcome:
         """Post the Binding, with the pod's UID as its precondition.
 
-        A conflict, a server error or no answer is read back before anything is concluded, so
-        binding to the node it is bound to already is a success. A pod that is not bound though
-        nobody answered, or only that it took too long, is Unknown. ``wanted`` is asked before a request
-        that was put off is sent again.
+        After a conflict, a server error or no response the pod is read back, so binding it to the
+        node that it is bound to already is a success. OutcomeUnknown: the pod is not bound, but the
+        request may yet take effect. ``should_retry`` is called before each repetition.
         """
         binding = _Binding(_Name(pod.name, pod.namespace, pod.uid), _Target(node))
         try:
             await self._client.request(
-                "POST", f"{pod.path}/binding", body=_encode(binding), wanted=wanted
+                "POST",
+                f"{pod.path}/binding",
+                body=_encode(binding),
+                options=RequestOptions(should_retry=should_retry),
             )
         except ApiError as error:
             if error.status == 404:
@@ -192,16 +198,15 @@ class PodWriter:
             if error.status != 409 and error.status < 500:
                 return WriteRejected(error.message, error.status)
             found = await self._read_back(pod, node, error.message, error.status)
-            return _not_yet(found) if error.may_be_done else found
+            return _unless_pending(found) if error.may_take_effect else found
         except NoResponseError as error:
             if not error.sent:
                 return WriteRejected(str(error))
-            return _not_yet(await self._read_back(pod, node, str(error), 0))
+            return _unless_pending(await self._read_back(pod, node, str(error), 0))
         return WriteSucceeded()
 
-    async def fate(self, pod: PodRef, node: str, message: str) -> BindOutcome:
-        """Whether a pod that somebody else was to bind is bound; ``message`` says what went wrong
-        and is the outcome's own where it is not."""
+    async def read_bind_result(self, pod: PodRef, node: str, message: str) -> BindOutcome:
+        """Read whether another component bound the pod; WriteRejected with ``message`` if not."""
         return await self._read_back(pod, node, message, 0)
 
     async def _read_back(self, pod: PodRef, node: str, message: str, status: int) -> BindOutcome:
@@ -233,10 +238,10 @@ class PodWriter:
     ) -> PatchOutcome:
         """Set the condition ``PodScheduled=False`` and, unless None, the nominated node.
 
-        ``last_transition`` is when the condition became false; None leaves the time that it has, for
-        one that is false already. An empty ``nominated_node`` clears it.
+        ``last_transition`` is when the condition became false; None keeps the time of a condition
+        that is already false. An empty ``nominated_node`` clears the nomination.
         """
-        since = msgspec.UNSET if last_transition is None else _rfc3339(last_transition)
+        since = msgspec.UNSET if last_transition is None else rfc3339(last_transition)
         condition = _Condition(POD_SCHEDULED, "False", reason, message, since)
         return await self._patch(pod, _StatusPatch((condition,), _nomination(nominated_node)))
 
@@ -251,32 +256,32 @@ class PodWriter:
         now: datetime,
         scheduler_name: str = DEFAULT_SCHEDULER_NAME,
     ) -> EvictOutcome:
-        """Mark the victim as preempted, then delete it with its own grace period.
+        """Set DisruptionTarget on the victim, then delete it with its own grace period.
 
-        As kube-scheduler does: the condition comes first, because a Job's pod failure policy reads
-        it; where it cannot be set the pod is not deleted. A victim that is gone is a success.
+        The order is kube-scheduler's: a Job's pod failure policy reads the condition. If it cannot
+        be set the pod is not deleted. A victim that is gone is a success.
         """
         condition = _Condition(
             "DisruptionTarget",
             "True",
             "PreemptionByScheduler",
             f"{scheduler_name}: preempting to accommodate a higher priority pod",
-            _rfc3339(now),
+            rfc3339(now),
         )
         marked = await self._patch(victim, _StatusPatch((condition,)))
         if isinstance(marked, PodGone):
             return WriteSucceeded()
         if not isinstance(marked, WriteSucceeded):
             return marked
-        options = _encode(_DeleteOptions(_Uid(victim.uid)))
+        body = _encode(_DeleteOptions(_Uid(victim.uid)))
         try:
-            await self._client.request("DELETE", victim.path, body=options, idempotent=True)
+            await self._client.request("DELETE", victim.path, body=body, options=IDEMPOTENT)
         except ApiError as error:
             if error.status == 404 or error.concerns_uid:
                 return WriteSucceeded()
             return _failed(error)
         except NoResponseError as error:
-            return _no_answer(error)
+            return _no_response(error)
         return WriteSucceeded()
 
     async def _patch(self, pod: PodRef, status: _StatusPatch) -> PatchOutcome:
@@ -284,7 +289,7 @@ class PodWriter:
         return await self._send_patch(f"{pod.path}/status", body)
 
     async def annotate(self, pod: PodRef, annotations: Mapping[str, str]) -> PatchOutcome:
-        """Set these annotations, and leave the others as they are."""
+        """Set these annotations and keep the others."""
         body = _encode(_AnnotationPatch(_Annotated(pod.uid, annotations)))
         return await self._send_patch(pod.path, body)
 
@@ -295,24 +300,24 @@ class PodWriter:
                 path,
                 body=body,
                 content_type=STRATEGIC_MERGE_PATCH,
-                idempotent=True,
+                options=IDEMPOTENT,
             )
         except ApiError as error:
             if error.status == 404 or error.concerns_uid:
                 return PodGone()
             return _failed(error)
         except NoResponseError as error:
-            return _no_answer(error)
+            return _no_response(error)
         return WriteSucceeded()
 
 
 def _nomination(node: str | None) -> str | msgspec.UnsetType | None:
-    """In a merge patch null takes a field away and an absent one leaves it alone."""
+    """In a merge patch null removes a field, and an absent field is unchanged."""
     return msgspec.UNSET if node is None else (node or None)
 
 
-def _not_yet(found: BindOutcome) -> BindOutcome:
-    """A pod that is not bound though a Binding was sent and never answered for: it may yet be."""
+def _unless_pending(found: BindOutcome) -> BindOutcome:
+    """A Binding without a definite response may still take effect on an unbound pod."""
     return OutcomeUnknown(found.message) if isinstance(found, WriteRejected) else found
 
 
@@ -322,16 +327,16 @@ def _failed(error: ApiError) -> WriteRejected | OutcomeUnknown:
     return WriteRejected(error.message, error.status)
 
 
-def _no_answer(error: NoResponseError) -> WriteRejected | OutcomeUnknown:
+def _no_response(error: NoResponseError) -> WriteRejected | OutcomeUnknown:
     return OutcomeUnknown(str(error)) if error.sent else WriteRejected(str(error))
 
 
-def _rfc3339(moment: datetime) -> str:
+def rfc3339(moment: datetime) -> str:
     """``metav1.Time``: whole seconds, UTC."""
     return _whole_second(int(moment.timestamp()))
 
 
 @lru_cache(maxsize=4)
 def _whole_second(second: int) -> str:
-    """Kept, since many victims go in the same second."""
+    """Cached, because many victims are evicted in the same second."""
     return datetime.fromtimestamp(second, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -1,9 +1,9 @@
-"""What is done to volumes and claims before a pod is bound (``bindAPIUpdate`` of kube-scheduler).
+"""Writes to volumes and claims before a pod is bound (``bindAPIUpdate`` of kube-scheduler).
 
-kube-scheduler writes the whole object back with the resourceVersion it knows. We keep only what
-scheduling reads of an object, so we read it, see that nobody else was faster, and patch the few
-fields under that resourceVersion. The permissions are those of the built-in
-``system:volume-scheduler``, which is bound to the scheduler's user beside ``system:kube-scheduler``.
+kube-scheduler writes back the whole object under its resourceVersion. Here only the fields that
+scheduling reads are kept, so the object is read, checked for concurrent changes, and patched under
+the resourceVersion just read. The permissions are those of the built-in ClusterRole
+``system:volume-scheduler``.
 """
 
 from __future__ import annotations
@@ -13,10 +13,10 @@ from typing import Any
 
 import msgspec
 
-from asched.framework.volume_assumptions import ClaimRef
+from asched.framework.binding import ClaimRef
 from asched.kube.client import MERGE_PATCH, ApiClient
 from asched.kube.errors import ApiError, NoResponseError
-from asched.kube.writers import OutcomeUnknown, WriteRejected, WriteSucceeded
+from asched.kube.pod_writer import IDEMPOTENT, OutcomeUnknown, WriteRejected, WriteSucceeded
 from asched.model.resources import DecodeError, Resource, decode
 from asched.model.storage import PersistentVolume, PersistentVolumeClaim
 
@@ -25,7 +25,7 @@ VolumeOutcome = WriteSucceeded | WriteRejected | OutcomeUnknown
 BOUND_BY_CONTROLLER = "pv.kubernetes.io/bound-by-controller"
 SELECTED_NODE = "volume.kubernetes.io/selected-node"
 _TRIES = 3
-"""A patch that came too late is made again from a fresh reading this often in all."""
+"""Attempts to read and patch an object that others modify concurrently."""
 
 
 class _Meta(msgspec.Struct, frozen=True, rename="camel"):
@@ -46,7 +46,7 @@ class _Spec(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class _Present(msgspec.Struct, frozen=True):
-    """A volume or a claim, as far as a patch must know it."""
+    """The fields of a volume or claim that a patch depends on."""
 
     metadata: _Meta = _Meta()
     spec: _Spec = _Spec()
@@ -56,11 +56,11 @@ _decode_present = msgspec.json.Decoder(_Present).decode
 _encode = msgspec.json.Encoder().encode
 
 _Plan = Callable[[_Present], "dict[str, Any] | VolumeOutcome"]
-"""What to patch into the present object, or the outcome where nothing is to be patched."""
+"""The patch of the present object, or the outcome if it needs none."""
 
 
 class VolumeWriter:
-    """Promises volumes to claims, and claims to nodes."""
+    """Binds volumes to claims and selects nodes for provisioning."""
 
     def __init__(self, client: ApiClient) -> None:
         self._client = client
@@ -72,7 +72,7 @@ class VolumeWriter:
             held = present.spec.claim_ref
             if held is not None and _is_other(held, claim):
                 by = f"{held.namespace}/{held.name}"
-                return WriteRejected(f'volume "{volume}" is claimed by {by} already', 409)
+                return WriteRejected(f'volume "{volume}" is already claimed by {by}', 409)
             if held is not None and held.uid:
                 return WriteSucceeded()
             patch: dict[str, Any] = {
@@ -93,33 +93,35 @@ class VolumeWriter:
         return await self._change(_volume_path(volume), plan)
 
     async def select_node(self, claim: ClaimRef, node_name: str) -> VolumeOutcome:
-        """Say for which node the claim's volume is to be made."""
+        """Set the node for which the claim's volume is to be provisioned."""
 
         def plan(present: _Present) -> dict[str, Any] | VolumeOutcome:
             if present.metadata.uid != claim.uid:
-                return WriteRejected(f'claim "{claim.key}" is another one by now', 409)
+                return WriteRejected(f'claim "{claim.key}" was replaced by another one', 409)
             selected = (present.metadata.annotations or {}).get(SELECTED_NODE)
             if selected == node_name:
                 return WriteSucceeded()
             if selected is not None:
                 return WriteRejected(
-                    f'node {selected} is selected for claim "{claim.key}" already', 409
+                    f'node {selected} is already selected for claim "{claim.key}"', 409
                 )
             if present.spec.volume_name:
-                return WriteRejected(f'claim "{claim.key}" was bound meanwhile', 409)
+                return WriteRejected(f'claim "{claim.key}" is already bound', 409)
             return {"metadata": {"annotations": {SELECTED_NODE: node_name}}}
 
         return await self._change(_claim_path(claim), plan)
 
     async def read_volume(self, name: str) -> PersistentVolume | None:
-        """The volume as it is now, None if there is none. Raises ApiError, NoAnswerError and
-        DecodeError."""
+        """The present volume, None if there is none.
+
+        Raises ApiError, NoResponseError and DecodeError.
+        """
         body = await self._read(_volume_path(name))
         found = None if body is None else decode(Resource.PERSISTENT_VOLUMES, body)
         return found if isinstance(found, PersistentVolume) else None
 
     async def read_claim(self, claim: ClaimRef) -> PersistentVolumeClaim | None:
-        """The claim as it is now, None if that very one is gone. Raises as :meth:`read_volume`."""
+        """The present claim, None if it is gone. Raises as :meth:`read_volume`."""
         body = await self._read(_claim_path(claim))
         found = None if body is None else decode(Resource.PERSISTENT_VOLUME_CLAIMS, body)
         same = isinstance(found, PersistentVolumeClaim) and found.uid == claim.uid
@@ -145,21 +147,21 @@ class VolumeWriter:
             return OutcomeUnknown(str(error)) if error.sent else WriteRejected(str(error))
         except (msgspec.DecodeError, DecodeError) as error:
             return WriteRejected(str(error))
-        return WriteRejected("the object has been modified again and again", 409)
+        return WriteRejected("the object was modified concurrently", 409)
 
     async def _change_once(self, path: str, plan: _Plan) -> VolumeOutcome | None:
-        """None where the object was modified between reading and patching."""
+        """None if the object was modified between reading and patching."""
         present = _decode_present(await self._client.request("GET", path))
         patch = plan(present)
         if not isinstance(patch, dict):
             return patch
-        # As preconditions: the API server refuses to patch another object, or a later state of it.
+        # Preconditions: the API server rejects a patch of another object or a later state of it.
         metadata = patch.setdefault("metadata", {})
         metadata["uid"] = present.metadata.uid
         metadata["resourceVersion"] = present.metadata.resource_version
         try:
             await self._client.request(
-                "PATCH", path, body=_encode(patch), content_type=MERGE_PATCH, idempotent=True
+                "PATCH", path, body=_encode(patch), content_type=MERGE_PATCH, options=IDEMPOTENT
             )
         except ApiError as error:
             if error.status == 409:
