@@ -16,13 +16,13 @@ from asched.batch.registry import SessionRegistry
 from asched.config.file import parse
 from asched.config.registry import PluginRegistry
 from asched.daemon.daemon import Daemon, running_daemon
-from asched.daemon.engine.clock import SystemEngineClock
 from asched.daemon.engine.runtime import Runtime
 from asched.daemon.telemetry.metrics import Metrics
 from asched.framework.session_plugins import Action, Session
 from asched.framework.sessions import EvictionReason
 from asched.journal import open_journal
 from asched.kube.connection import connect
+from asched.kube.timing import SystemClock
 from asched.model.groups import IncubatorPodGroup
 from asched.model.quantity import NS_PER_S
 from asched.model.resources import GroupResource, Resource
@@ -32,14 +32,14 @@ from asched.state.records import (
     Assigned,
     BindFailed,
     EngineStarted,
-    ObjectGone,
-    ObjectSeen,
-    PodChanged,
-    PodSeen,
+    ObjectDeleted,
+    ObjectObserved,
+    PodObserved,
+    PodUpdated,
     Rejected,
     TurnStarted,
 )
-from asched.state.session_records import EvictionDecided, PodGroupDecided, SessionHeld
+from asched.state.session_records import EvictionDecided, PodGroupStatusDecided, SessionExecuted
 from tests.batch_world.jobs import (
     BATCH,
     add_gang,
@@ -98,7 +98,7 @@ async def test_an_idle_cluster_leaves_nothing_in_the_journal(tmp_path: Path) -> 
             await w.until(lambda: bool(unschedulable(w, "huge")))
             await w.until(lambda: w.condition("huge-3").get("reason") == "Unschedulable")
             await quiet(daemon)
-        sessions = [r for r in await recorded(w) if isinstance(r, SessionHeld)]
+        sessions = [r for r in await recorded(w) if isinstance(r, SessionExecuted)]
         rejections = [r for r in await recorded(w) if isinstance(r, Rejected)]
         assert len(rejections) == 4, "what was said once is not said again"
         assert len(sessions) < 8
@@ -185,7 +185,7 @@ def terminating(w: World) -> list[str]:
     return [p["metadata"]["name"] for p in pods if "deletionTimestamp" in p["metadata"]]
 
 
-class HurriedClock(SystemEngineClock):
+class HurriedClock(SystemClock):
     """An hour ahead, and a second further at every look."""
 
     def __init__(self) -> None:
@@ -245,13 +245,13 @@ async def test_a_session_is_decided_at_the_time_that_the_journal_gives_it(
     for record in records:
         if isinstance(record, TurnStarted):
             now_ns = record.now_ns
-        elif isinstance(record, SessionHeld):
+        elif isinstance(record, SessionExecuted):
             recorded_ns.append(now_ns)
     assert Witness.held_ns == recorded_ns
     restart = max(n for n, record in enumerate(records) if isinstance(record, EngineStarted))
     kinds = [type(record) for record in records[restart:]]
-    news = kinds[: kinds.index(SessionHeld)]
-    assert not {ObjectSeen, PodSeen, PodChanged, ObjectGone} & {*news}, "the lists bring no news"
+    news = kinds[: kinds.index(SessionExecuted)]
+    assert not {ObjectObserved, PodObserved, PodUpdated, ObjectDeleted} & {*news}, "the lists bring no news"
     assert news.count(TurnStarted) == 1, "the start was another turn"
 
 
@@ -285,7 +285,7 @@ async def test_a_status_that_is_refused_is_not_tried_for_ever(tmp_path: Path) ->
         async with w.daemon(BATCH) as daemon:
             await w.until(lambda: bound(w, "job") == 2)
             await quiet(daemon)
-            first = [r for r in await recorded(w) if isinstance(r, PodGroupDecided)]
+            first = [r for r in await recorded(w) if isinstance(r, PodGroupStatusDecided)]
             assert len(first) >= 1
             run_all(w)
             await w.until(lambda: status(w, "job").get("running") == 2)

@@ -8,7 +8,7 @@ import anyio
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asched.daemon.engine.clock import SteadyTime
+from asched.daemon.engine.runtime import SteadyTime
 from asched.journal import open_journal
 from asched.model.quantity import NS_PER_S
 from tests.daemon.test_third_party_plugins import Never, enabled
@@ -85,10 +85,10 @@ async def test_what_is_overdue_but_cannot_be_decided_fills_no_journal(tmp_path: 
             w.add_pod("held")
             while not daemon.cluster.waiting:
                 await anyio.wait_all_tasks_blocked()
-            w.faults.answer(500, count=10_000, verb="list", resource="nodes")
+            w.faults.respond(500, count=10_000, verb="list", resource="nodes")
         async with w.daemon(enabled("Never"), Never) as daemon:
             assert daemon.cluster.waiting
-            await w.until(lambda: w.faults.shown >= 5)  # 1 s at least, and a permit lasts 0.5 s
+            await w.until(lambda: w.faults.injected >= 5)  # 1 s at least, and a permit lasts 0.5 s
             assert daemon.cluster.waiting
             assert daemon.engine.stats.turns < 20
         async with open_journal(str(w.journal), read_only=True) as store:

@@ -7,10 +7,10 @@ import signal
 from collections.abc import Callable
 from pathlib import Path
 
-from asched.apiserver.store import StoreChange
+from asched.apiserver.storage import StoreChange
 from asched.audit.replay import replay
 from asched.config.registry import PluginRegistry
-from asched.daemon.daemon import fold_journal
+from asched.daemon.startup import fold_journal
 from asched.journal import open_journal
 from asched.journal.chain import GENESIS, verify
 from asched.state.cluster import ClusterState, PodPhase

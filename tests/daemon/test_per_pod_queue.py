@@ -111,7 +111,7 @@ async def test_pauses_end_when_the_daemon_stops() -> None:
 
 
 async def test_the_inbox_holds_watches_back_but_never_outcomes() -> None:
-    inbox, listed = Inbox(most_changes=4), Listed(Resource.PODS, ())
+    inbox, listed = Inbox(max_changes=4), Listed(Resource.PODS, ())
     handed_over: list[int] = []
 
     async def watch(number: int) -> None:
@@ -147,9 +147,9 @@ def test_leadership_waits_for_the_changes_that_came_before_it() -> None:
     inbox.next_change()
     assert inbox.next_outcome() is None
     inbox.next_change()
-    assert inbox.next_outcome(amid_list=True) is None
+    assert inbox.next_outcome(listing=True) is None
     inbox.next_change()
-    assert inbox.next_outcome(amid_list=True) == gained, "that list came after it"
+    assert inbox.next_outcome(listing=True) == gained, "that list came after it"
     assert inbox.next_outcome() is None
     assert len(inbox) == 0
 

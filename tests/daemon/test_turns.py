@@ -14,7 +14,6 @@ from asched.config.registry import PluginRegistry
 from asched.config.settings import PluginLimits
 from asched.core.inputs import Listed, Upserted
 from asched.daemon.effects.dispatcher import EffectDispatcher, EffectServices
-from asched.daemon.engine.clock import EngineClock
 from asched.daemon.engine.commits import Commits
 from asched.daemon.engine.engine import Engine, EngineLimits, EngineOptions
 from asched.daemon.engine.inbox import Inbox, Reconfiguration
@@ -26,7 +25,7 @@ from asched.framework.pod_info import PodInfo
 from asched.framework.status import Code, Status
 from asched.journal.memory import MemoryStore
 from asched.kube.client import ApiClient, FixedCredentials, RenewingCredentials
-from asched.kube.timing import Backoff, RetryPolicy
+from asched.kube.timing import Backoff, Clock, RetryPolicy
 from asched.kube.transport import Credentials
 from asched.model.pod import Pod
 from asched.model.quantity import NS_PER_S
@@ -116,7 +115,7 @@ async def scene(
 ) -> AsyncIterator[Scene]:
     """Everything was listed. The API server does all that it is asked for, once its gate is open."""
     gate, clock, random, journal = Gate(), ManualClock(), Random(1), MemoryStore()
-    engine_clock: EngineClock = StepClock()
+    engine_clock: Clock = StepClock()
     inbox, state, metrics = Inbox(monotonic_ns=engine_clock.monotonic_ns), ClusterState(), Metrics()
     load = {plugin.name: plugin for plugin in (*ESSENTIAL, *plugins)}.__getitem__
     credentials = Credentials("http://127.0.0.1")

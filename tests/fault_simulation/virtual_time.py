@@ -148,7 +148,7 @@ class VirtualLoop(asyncio.SelectorEventLoop):
 
 
 class VirtualClock:
-    """One machine's clock: the daemon's ``EngineClock`` and the client's ``Clock`` in one."""
+    """One machine's clock: the daemon's ``Clock`` and the client's ``Clock`` in one."""
 
     def __init__(self, loop: VirtualLoop, thinking_s: Callable[[], float]) -> None:
         """``thinking_s`` is how long went by since the engine looked last, beside what it waited."""

@@ -10,7 +10,6 @@ import asyncpg
 import pytest
 from sqlalchemy import make_url
 
-from asched.daemon.engine.clock import SystemEngineClock
 from asched.daemon.engine.commits import Commits, journal_when_reachable
 from asched.daemon.telemetry.metrics import Metrics
 from asched.journal.errors import JournalOpenError, JournalUnreachableError
@@ -35,7 +34,7 @@ class _Healing:
             await self._heal()
 
 
-class HealingEngineClock(_Healing, SystemEngineClock):
+class HealingEngineClock(_Healing, SystemClock):
     """Of an engine that waits to append."""
 
 

@@ -17,7 +17,6 @@ import pytest
 from sqlalchemy import NullPool, insert, make_url, text
 from sqlalchemy.ext.asyncio import create_async_engine
 
-from asched.daemon.engine.clock import SystemEngineClock
 from asched.daemon.engine.commits import Commits
 from asched.daemon.telemetry.metrics import Metrics
 from asched.journal import postgres
@@ -34,6 +33,7 @@ from asched.journal.opening import open_journal
 from asched.journal.schema import JOURNAL_BATCH, JOURNAL_RECORD
 from asched.journal.sql import SqlStore
 from asched.journal.store import JournalStore
+from asched.kube.timing import SystemClock
 from tests.journal.conftest import NewDatabase
 from tests.journal.samples import turn, verified_head
 from tests.journal.test_fencing import until_somebody_waits
@@ -240,7 +240,7 @@ async def test_a_checkpoint_without_room_changes_nothing(url: str, store: Journa
     assert found.blob == b"before"
 
 
-class RepairingClock(SystemEngineClock):
+class RepairingClock(SystemClock):
     """Somebody makes room while the daemon pauses for the n-th time."""
 
     def __init__(self, faults: Faults, pauses: int) -> None:

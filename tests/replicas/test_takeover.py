@@ -7,7 +7,7 @@ from pathlib import Path
 from time import monotonic
 
 from asched.config.registry import PluginRegistry
-from asched.daemon.daemon import fold_journal
+from asched.daemon.startup import fold_journal
 from asched.journal import open_journal
 from asched.state.cluster import ClusterState, PodPhase
 from asched.state.fold import Fold

@@ -87,7 +87,7 @@ class Checkpoints:
         if self._every and self._seq > self._last_seq:
             due = self._picture()
             if due is not None:
-                await self._save(due.seq, await self._machine.aside(partial(encode, due.image)))
+                await self._save(due.seq, await self._machine.run_in_thread(partial(encode, due.image)))
 
     def _picture(self) -> _Due | None:
         """The state as it is; None where a plugin is missing, because who has it makes another one
@@ -104,7 +104,7 @@ class Checkpoints:
             try:
                 next(steps)
             except StopIteration as end:
-                return await self._machine.aside(partial(sealed, end.value))
+                return await self._machine.run_in_thread(partial(sealed, end.value))
             await self._machine.clock.sleep(_BETWEEN_STEPS_S)
 
     async def _save(self, seq: int, blob: bytes) -> None:

@@ -1,7 +1,4 @@
-"""Appending to the journal, for as long as it takes.
-
-Opening the journal of a daemon, for as long as it takes.
-"""
+"""Opening the journal and appending to it, with retries while it is unavailable."""
 
 from __future__ import annotations
 
@@ -12,7 +9,6 @@ from random import Random
 
 import structlog
 
-from asched.daemon.engine.clock import EngineClock
 from asched.daemon.telemetry.metrics import Metrics
 from asched.journal.errors import (
     JournalBusyError,
@@ -30,42 +26,41 @@ log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
 
 class Commits:
-    """The one place of a daemon that appends."""
+    """Appends to the journal. The only writer of a daemon."""
 
     def __init__(
         self,
         journal: JournalStore,
-        clock: EngineClock,
+        clock: Clock,
         metrics: Metrics,
         *,
         next_seq: int,
         retry_s: float = 1.0,
-        patience_s: Callable[[], float] = lambda: math.inf,
+        timeout_s: Callable[[], float] = lambda: math.inf,
     ) -> None:
-        """``next_seq`` is where the journal goes on; ``retry_s`` the pause before an append that
-        failed is tried again, ``patience_s`` how long one may be tried in all, as it is then."""
+        """``next_seq``: number of the next record. ``retry_s``: delay between attempts.
+        ``timeout_s``: how long one append is attempted in all, evaluated after each failure."""
         self.error = ""
-        """Why the journal cannot be written now; empty while it can."""
+        """Why the journal cannot be written; empty while it can."""
         self.failures = 0
-        """Appends that had to be repeated."""
+        """Number of failed attempts."""
         self._journal = journal
         self._clock = clock
         self._metrics = metrics
         self._next_seq = next_seq
         self._retry_s = retry_s
-        self._patience_s = patience_s
+        self._timeout_s = timeout_s
 
     def unwritable(self) -> str:
-        """The same as what a check says of it."""
+        """:attr:`error` as the text of a failed check."""
         return f"the journal cannot be written: {self.error}" if self.error else ""
 
     async def append(self, batch: Sequence[AnyRecord], now_ns: int) -> int:
-        """Append the batch; it is durable on return. Returns the number of its last record.
+        """Append the batch and return the number of its last record; the batch is durable then.
 
-        A full or unreachable disk holds everything up and loses nothing: the same batch is tried
-        until it is stored, and it cannot be stored twice. Raises a
-        :class:`~asched.journal.errors.JournalError` where the journal cannot be gone on with, and the
-        last one when patience ends.
+        A full or unreachable disk delays the append, which is idempotent. Raises a
+        :class:`~asched.journal.errors.JournalError` if the journal is unusable, and the last error
+        after the timeout.
         """
         began_ns = self._clock.monotonic_ns()
         while True:
@@ -75,14 +70,14 @@ class Commits:
                 )
             except (JournalFullError, JournalBusyError, JournalIOError) as error:
                 self._report_error(str(error))
-                if self._since_s(began_ns) > self._patience_s():
+                if self._since_s(began_ns) > self._timeout_s():
                     raise
                 await self._clock.sleep(self._retry_s)
                 continue
             break
         if self.error:
             self.error = ""
-            log.info("journal: written again")
+            log.info("journal writable again")
         self._next_seq = appended.last_seq + 1
         self._metrics.engine.appended(len(batch), appended.last_seq, self._since_s(began_ns))
         return appended.last_seq
@@ -91,43 +86,40 @@ class Commits:
         return (self._clock.monotonic_ns() - began_ns) / NS_PER_S
 
     def _report_error(self, error: str) -> None:
-        """Of a journal that cannot be written: once for each new reason."""
+        """Log each new reason once."""
         self.failures += 1
         self._metrics.engine.append_failed()
         if error != self.error:
             self.error = error
-            log.error("journal: nothing is decided until it can be written", error=error)
+            log.error("journal not writable, no decisions until it is", error=error)
 
 
 _RETRY = RetryPolicy(initial_s=0.2, max_s=5.0)
-_COMPLAIN_EVERY_S = 60.0
+_LOG_INTERVAL_S = 60.0
 
 
 @asynccontextmanager
 async def journal_when_reachable(
     url: str, clock: Clock, random: Random
 ) -> AsyncIterator[JournalStore]:
-    """Open the journal at ``url`` once it can be, and close it at the end of the block.
+    """Open the journal at ``url``, and close it at the end of the block.
 
-    A database that does not answer yet, or cannot be written during a failover, is waited for, as the
-    API server is: after a power failure everything starts at once. Raises
-    another :class:`~asched.journal.errors.JournalError` where waiting changes nothing.
+    Waits for a database that does not answer or cannot be written during a failover: after a power
+    failure everything starts at once. Raises any other
+    :class:`~asched.journal.errors.JournalError`.
     """
     async with AsyncExitStack() as stack:
         yield await _opened(stack, url, clock, Backoff(_RETRY, random))
 
 
 async def _opened(stack: AsyncExitStack, url: str, clock: Clock, backoff: Backoff) -> JournalStore:
-    complained_at_s = -_COMPLAIN_EVERY_S
+    logged_at_s = -_LOG_INTERVAL_S
     while True:
         try:
             return await stack.enter_async_context(open_journal(url))
         except JournalUnreachableError as error:
             now_s = clock.monotonic_s()
-            if now_s - complained_at_s >= _COMPLAIN_EVERY_S:
-                complained_at_s = now_s
-                log.warning(
-                    "the journal cannot be opened; trying until it can",
-                    journal=shown(url), error=str(error),
-                )  # fmt: skip
+            if now_s - logged_at_s >= _LOG_INTERVAL_S:
+                logged_at_s = now_s
+                log.warning("journal not reachable, retrying", journal=shown(url), error=str(error))
         await clock.sleep(backoff.next_s())

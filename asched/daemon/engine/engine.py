@@ -19,17 +19,18 @@ from asched.batch.registry import SessionRegistry
 from asched.core.scheduler import Budget, SchedulerCore
 from asched.daemon.effects.dispatcher import EffectDispatcher
 from asched.daemon.engine.checkpoints import Committed
-from asched.daemon.engine.clock import EngineClock, SteadyTime
 from asched.daemon.engine.commits import Commits
 from asched.daemon.engine.inbox import Inbox, Reconfiguration
+from asched.daemon.engine.runtime import SteadyTime
 from asched.daemon.telemetry.engine_watch import EngineWatch
 from asched.daemon.telemetry.health import Check
 from asched.daemon.telemetry.metrics import Metrics
 from asched.daemon.telemetry.scheduler_metrics import AttemptResult
 from asched.daemon.telemetry.stopwatch import CycleStopwatch
 from asched.framework.runtime.profile import ProfileError
-from asched.model.resources import Resource, WatchedResource
+from asched.kube.timing import Clock
 from asched.model.quantity import NS_PER_S
+from asched.model.resources import Resource, WatchedResource
 from asched.state.fold import Fold
 from asched.state.records import (
     AnyRecord,
@@ -101,7 +102,7 @@ class Engine:
         commits: Commits,
         effects: EffectDispatcher,
         inbox: Inbox,
-        clock: EngineClock,
+        clock: Clock,
         metrics: Metrics,
         options: EngineOptions | None = None,
     ) -> None:
@@ -290,8 +291,8 @@ class Engine:
 
     def _observe_outcomes(self) -> None:
         # Changes come first: the watch has mostly shown a binding before it is answered.
-        amid_list = self._core.listing
-        while (outcome := self._inbox.next_outcome(amid_list=amid_list)) is not None:
+        listing = self._core.listing
+        while (outcome := self._inbox.next_outcome(listing=listing)) is not None:
             if isinstance(outcome, Reconfiguration):
                 self._reconfigure(outcome)
             else:

@@ -1,7 +1,4 @@
-"""What a daemon has of the machine that it runs on, given to it in one place.
-
-Waiting between tries, for no longer than the daemon runs.
-"""
+"""What a daemon needs of its machine: time, threads and a name. Simulations provide their own."""
 
 from __future__ import annotations
 
@@ -12,52 +9,73 @@ from typing import NamedTuple, Protocol, TypeVar
 
 import anyio
 
-from asched.daemon.engine.clock import EngineClock, SystemEngineClock
-from asched.kube.timing import Clock
+from asched.kube.timing import Clock, SystemClock
 
 T = TypeVar("T")
 
 
 class RunInThread(Protocol):
-    """Runs what computes for long without holding up the event loop."""
+    """Runs a long computation without blocking the event loop."""
 
     async def __call__(self, compute: Callable[[], T], /) -> T: ...
 
 
-async def in_a_thread(compute: Callable[[], T], /) -> T:
-    """An :class:`RunInThread`: in a thread of its own."""
+async def run_in_thread(compute: Callable[[], T], /) -> T:
+    """A :class:`RunInThread` that uses a worker thread."""
     return await anyio.to_thread.run_sync(compute)
 
 
 class Runtime(NamedTuple):
-    """Time, threads and a name.
+    """Clock, threads and name of a process.
 
-    A simulation gives its own, and an :class:`~asched.kube.client.ApiClient` whose clock shows the
-    same time: nothing else of a daemon looks at a clock, but for the event loop.
+    A simulation provides its own, and an :class:`~asched.kube.client.ApiClient` with the same clock.
+    Apart from the event loop, nothing in a daemon uses another clock.
     """
 
-    clock: EngineClock
-    aside: RunInThread
+    clock: Clock
+    run_in_thread: RunInThread
     instance: str
-    """Tells this process from its replicas, in the journal and in Events."""
+    """Identifies this process among replicas, in the journal and in Events."""
 
     @classmethod
     def of_this_process(cls) -> Runtime:
-        return cls(SystemEngineClock(), in_a_thread, f"{socket.gethostname()}_{os.getpid()}")
+        return cls(SystemClock(), run_in_thread, f"{socket.gethostname()}_{os.getpid()}")
+
+
+class SteadyTime:
+    """A wall clock that never runs backwards.
+
+    After the system clock is set back, time continues at the pace of the monotonic clock until the
+    system clock has caught up. So records stay in order, and a backoff does not take an hour longer.
+    """
+
+    def __init__(self, clock: Clock, not_before_ns: int) -> None:
+        """``not_before_ns``: time of the last record in the journal."""
+        self._clock = clock
+        self._now_ns = not_before_ns
+        self._monotonic_ns = clock.monotonic_ns()
+
+    def now_ns(self) -> int:
+        """Nanoseconds since the epoch; never less than before."""
+        monotonic_ns = self._clock.monotonic_ns()
+        passed_ns = monotonic_ns - self._monotonic_ns
+        self._monotonic_ns = monotonic_ns
+        self._now_ns = max(self._clock.time_ns(), self._now_ns + passed_ns)
+        return self._now_ns
 
 
 class StoppableSleep:
-    """All pauses of effects that will be tried again. A daemon that stops ends them at once: what
-    was not done by then is in the journal, and the next start takes it up."""
+    """Delays between retries. A stopping daemon ends all of them: the next start resumes from the
+    journal what was not completed."""
 
     def __init__(self, clock: Clock) -> None:
         self._clock = clock
         self._scopes: set[anyio.CancelScope] = set()
-        self._over = False
+        self._stopped = False
 
     async def pause(self, delay_s: float) -> bool:
-        """Sleep ``delay_s``. False where there is no more time: do not try again."""
-        if self._over:
+        """Sleep ``delay_s``. Returns False if the daemon stops: do not retry."""
+        if self._stopped:
             return False
         with anyio.CancelScope() as scope:
             self._scopes.add(scope)
@@ -68,7 +86,7 @@ class StoppableSleep:
         return not scope.cancelled_caught
 
     def end(self) -> None:
-        """End the present pauses, and let none begin."""
-        self._over = True
+        """End the current and all later delays."""
+        self._stopped = True
         for scope in tuple(self._scopes):
             scope.cancel()

@@ -20,23 +20,21 @@ from asched.config.file import Configuration
 from asched.config.registry import PluginRegistry
 from asched.daemon.daemon import (
     Daemon,
-    cluster_watch,
     running_daemon,
-    watch_from_first_answer,
 )
 from asched.daemon.engine.runtime import Runtime
-from asched.daemon.ha.follower import BufferedChanges, BufferedWatch, JournalFollower, Start
+from asched.daemon.ha.follower import BufferedChanges, BufferedWatch, JournalFollower, StartState
 from asched.daemon.ha.leadership import Leadership
-from asched.daemon.reload.reconfiguring import (
+from asched.daemon.reload.reconfigurer import (
     ConfigApplied,
     ReconfigurationError,
-    annotations_read,
-    kept_until_restart,
+    check_buildable,
+    check_valid,
     profiles_record,
-    refuse_faults,
-    try_out,
-    watched_for,
+    restart_settings,
 )
+from asched.daemon.reload.watched import annotations_of, watched_resources
+from asched.daemon.startup import cluster_watch, watch_when_reachable
 from asched.daemon.telemetry.health import Check
 from asched.daemon.telemetry.metrics import Metrics
 from asched.journal.errors import JournalBusyError, JournalIOError
@@ -101,14 +99,14 @@ class Replica:
         """Whether only a restart may help."""
         return self.daemon is not None and self.daemon.hangs()
 
-    async def take_up(self, new: Configuration) -> ConfigApplied:
-        """As :meth:`Daemon.take_up`; a standby that follows a journal decides by it once it leads."""
+    async def apply_config(self, new: Configuration) -> ConfigApplied:
+        """As :meth:`Daemon.apply_config`; a standby that follows a journal decides by it once it leads."""
         async with self._one_at_a_time:
             if self.daemon is not None:
-                return await self.daemon.take_up(new)
+                return await self.daemon.apply_config(new)
             if self.standby is None:
                 raise ReconfigurationError("nothing was started yet")
-            return await self.standby.take_up(new)
+            return await self.standby.apply_config(new)
 
     async def lead(self, daemon: Daemon, standby: Standby, configuration: Configuration) -> None:
         """It is this daemon from now on, which was started with that ``configuration``: what the standby
@@ -119,7 +117,7 @@ class Replica:
             if standby.configuration == configuration:
                 return
             try:
-                await daemon.take_up(standby.configuration)
+                await daemon.apply_config(standby.configuration)
             except ReconfigurationError as error:
                 log.error(
                     "a configuration that came amid the takeover cannot be used", error=str(error)
@@ -155,14 +153,14 @@ class Standby:
         listed = ", ".join(sorted(resource.label for resource in missing))
         return f"not listed yet: {listed}" if listed else ""
 
-    async def take_up(self, new: Configuration) -> ConfigApplied:
+    async def apply_config(self, new: Configuration) -> ConfigApplied:
         """Decide by another configuration once it leads. Raises ReconfigurationError where a leader would
-        (:meth:`Reconfigurer.take_up`), which would end it at the takeover, and where it has to watch
+        (:meth:`Reconfigurer.apply_config`), which would end it at the takeover, and where it has to watch
         something else for that."""
         load = self._parts.registry.load
-        kept = kept_until_restart(self._parts.configuration, new)
-        refuse_faults(new)
-        try_out(profiles_record(new), self._follower.fold.state, load)
+        kept = restart_settings(self._parts.configuration, new)
+        check_valid(new)
+        check_buildable(profiles_record(new), self._follower.fold.state, load)
         if not self._watches_all(new):
             raise ReconfigurationError("it needs something else watched: restart this standby")
         try:
@@ -177,16 +175,16 @@ class Standby:
     def _watches_all(self, new: Configuration) -> bool:
         load, profiles = self._parts.registry.load, new.profiles
         return (
-            frozenset(watched_for(profiles, new.sessions, load)) == self.resources
-            and annotations_read(profiles, load) == self._watch.annotations
+            frozenset(watched_resources(profiles, new.sessions, load)) == self.resources
+            and annotations_of(profiles, load) == self._watch.annotations
             and bool(new.sessions) == self._watch.finished_pods
         )
 
     async def watch(self) -> None:
         """Until cancelled, also when it leads."""
-        await watch_from_first_answer(self._parts.client, self._watch)
+        await watch_when_reachable(self._parts.client, self._watch)
 
-    async def until_leading(self, warm: anyio.Event) -> Start:
+    async def until_leading(self, warm: anyio.Event) -> StartState:
         """Keep close behind the leader, take the journal over once this process leads, and say
         where it goes on. Only a standby that is warm, and can read the journal, tries to lead.
 
@@ -205,7 +203,7 @@ class Standby:
         epoch = await self._claim()
         log.info("journal taken over", epoch=epoch, records=follower.seq - before)
         held = BufferedWatch(self._watch, self._room)
-        return Start(follower.fold, follower.seq + 1, follower.kept_seq, epoch, held)
+        return StartState(follower.fold, follower.seq + 1, follower.kept_seq, epoch, held)
 
     async def _claim(self) -> int:
         """Claim the journal and fold it to its end; the epoch. Tried for as long as this process
@@ -245,13 +243,13 @@ async def running_replica(parts: ReplicaParts, *, shared: bool) -> AsyncIterator
             yield replica
         return
     async with anyio.create_task_group() as tasks:
-        term = SharedTerm(parts, replica)
+        term = ReplicaLifecycle(parts, replica)
         tasks.start_soon(term.run)
         yield replica
         term.stop()
 
 
-class SharedTerm:
+class ReplicaLifecycle:
     """The life of a replica that shares its journal: as a standby, and as the leader."""
 
     def __init__(self, parts: ReplicaParts, replica: Replica) -> None:
@@ -278,7 +276,7 @@ class SharedTerm:
 
     async def _take_part(self) -> None:
         parts = self._parts
-        start: Start | None = None
+        start: StartState | None = None
         async with anyio.create_task_group() as tasks:
             with self._waiting:
                 follower = await JournalFollower.open(
@@ -291,7 +289,7 @@ class SharedTerm:
                 await self._lead(start, standby)
             tasks.cancel_scope.cancel()
 
-    async def _lead(self, start: Start, standby: Standby) -> None:
+    async def _lead(self, start: StartState, standby: Standby) -> None:
         parts, configuration = self._parts, standby.configuration
         async with running_daemon(
             configuration, parts.registry, parts.client, parts.journal, parts.metrics,

@@ -12,12 +12,13 @@ import anyio.lowlevel
 import structlog
 
 from asched.core.scheduler import SchedulerCore
-from asched.daemon.engine.clock import EngineClock, SteadyTime
 from asched.daemon.engine.commits import Commits
 from asched.daemon.engine.inbox import Inbox
+from asched.daemon.engine.runtime import SteadyTime
 from asched.daemon.shadow.follower import ShadowFollower
 from asched.daemon.shadow.report import Difference
 from asched.daemon.telemetry.health import Check, troubles
+from asched.kube.timing import Clock
 from asched.model.quantity import NS_PER_S
 from asched.state.records import AnyRecord, ShadowCompared
 
@@ -38,7 +39,7 @@ class ShadowEngine:
         follower: ShadowFollower,
         commits: Commits,
         inbox: Inbox,
-        clock: EngineClock,
+        clock: Clock,
         listener: Listener,
     ) -> None:
         self.synced = anyio.Event()
