@@ -1,32 +1,23 @@
-"""The public plugin API: what a plugin may import, together with :mod:`asched.model`.
+"""The public plugin API, together with :mod:`asched.model`.
 
-All that is in ``__all__`` is the contract of :data:`API_VERSION`, whichever module it is written in.
-Within one version it only grows; a name that got a better one is kept under the old one and warns
-(:mod:`asched.framework.deprecation`). ``docs/plugins/index.md`` is the guide.
+Plugins import only these two packages. Every name in ``__all__`` is part of :data:`API_VERSION`,
+which only grows. ``docs/plugins/index.md`` is the guide.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Final
-
 from asched.framework.binding import (
     BindingClient,
     BindingContext,
-    Isolation,
+    ClaimRef,
+    ExecutionMode,
     NotPermitted,
     Permission,
     Unavailable,
 )
-from asched.framework.cluster import (
-    Cluster,
-)
-from asched.framework.cycle_state import (
-    Cloneable,
-    CycleState,
-    StateKey,
-)
-from asched.framework.deprecation import Renamed, renamed_names
+from asched.framework.caching import LruCache, RowCache
+from asched.framework.cluster import Cluster, Eviction, Handle, MountedVolumes, Victim, WaitingPod
+from asched.framework.cycle_state import Cloneable, CycleState, StateKey
 from asched.framework.events import (
     ActionType,
     ClusterEvent,
@@ -42,12 +33,10 @@ from asched.framework.interface import (
     Arguments,
     BindPlugin,
     EnqueueExtensions,
-    Eviction,
     ExtensionPoint,
     FilterAllPlugin,
     FilterPlugin,
-    Handle,
-    NodeStatuses,
+    NodeToStatus,
     NormalizeScore,
     PermitPlugin,
     PermitResult,
@@ -68,26 +57,20 @@ from asched.framework.interface import (
     Scope,
     ScoreAllPlugin,
     ScorePlugin,
-    Victim,
-    Waiting,
-)
-from asched.framework.memo import (
-    Memo,
-    RowMemo,
 )
 from asched.framework.nodes import (
     MAX_NODE_SCORE,
     MIN_NODE_SCORE,
     BoolColumn,
+    FilterResult,
+    HypotheticalNodes,
     Int32Column,
     Int64Column,
     LabelColumn,
     NodeInfo,
     Nodes,
     RowArray,
-    SupposedNodes,
     TaintColumn,
-    Verdicts,
 )
 from asched.framework.pod_groups import (
     AnyPodGroup,
@@ -98,37 +81,24 @@ from asched.framework.pod_groups import (
     group_of,
     min_count,
 )
-from asched.framework.pod_info import (
-    HostPort,
-    LabelSet,
-    PodInfo,
-    PodShape,
-    QueuedPod,
-)
+from asched.framework.pod_info import HostPort, LabelSet, PodInfo, PodShape, QueuedPod
 from asched.framework.pod_queries import (
     AffinityTerm,
     PodQuery,
     Selector,
     TermHolders,
     TermKind,
+    WorkloadSelectors,
 )
-from asched.framework.scoring import (
-    normalize_to_highest,
-    truncated_quotient,
-)
-from asched.framework.session_objects import (
-    Job,
-    Queue,
-    Task,
-    TaskStatus,
-)
+from asched.framework.runtime.dry_run import FilterDryRun, FilterDryRunner
+from asched.framework.scoring import normalize_to_highest, truncated_quotient
+from asched.framework.session_objects import Job, Queue, Task, TaskStatus
 from asched.framework.session_plugins import (
     Action,
     AllocatablePlugin,
-    Closing,
     ClosingPlugin,
+    ClosingSession,
     EventHandlerPlugin,
-    Invalid,
     JobOrderPlugin,
     JobPipelinedPlugin,
     JobReadyPlugin,
@@ -143,29 +113,11 @@ from asched.framework.session_plugins import (
     SessionPlugin,
     Statement,
     TaskOrderPlugin,
-    VictimTest,
+    ValidateResult,
+    VictimFilter,
 )
-from asched.framework.status import (
-    REJECTIONS,
-    SUCCESS,
-    Code,
-    Status,
-)
-from asched.framework.trial import (
-    Fit,
-    Trial,
-)
-from asched.framework.volume_assumptions import (
-    ClaimRef,
-)
-from asched.framework.volumes import (
-    MountedVolumes,
-    PodClaim,
-    claims_of,
-)
-from asched.framework.workload_selectors import (
-    WorkloadSelectors,
-)
+from asched.framework.status import REJECTIONS, SUCCESS, Code, Status
+from asched.framework.volumes import PodClaim, claims_of
 
 __all__ = [
     "API_VERSION",
@@ -181,7 +133,7 @@ __all__ = [
     "BoolColumn",
     "ClaimRef",
     "Cloneable",
-    "Closing",
+    "ClosingSession",
     "ClosingPlugin",
     "Cluster",
     "ClusterEvent",
@@ -196,14 +148,14 @@ __all__ = [
     "ExtensionPoint",
     "FilterAllPlugin",
     "FilterPlugin",
-    "Fit",
+    "FilterDryRunner",
     "GroupMembers",
     "Handle",
     "HostPort",
     "Int32Column",
     "Int64Column",
-    "Invalid",
-    "Isolation",
+    "ValidateResult",
+    "ExecutionMode",
     "Job",
     "JobOrderPlugin",
     "JobPipelinedPlugin",
@@ -213,11 +165,11 @@ __all__ = [
     "LabelSet",
     "MAX_NODE_SCORE",
     "MIN_NODE_SCORE",
-    "Memo",
+    "LruCache",
     "MountedVolumes",
     "NodeInfo",
     "NodeOrderPlugin",
-    "NodeStatuses",
+    "NodeToStatus",
     "Nodes",
     "NormalizeScore",
     "NotPermitted",
@@ -254,7 +206,7 @@ __all__ = [
     "ReservePlugin",
     "ReserveResult",
     "RowArray",
-    "RowMemo",
+    "RowCache",
     "SUCCESS",
     "Scope",
     "ScoreAllPlugin",
@@ -266,19 +218,19 @@ __all__ = [
     "StateKey",
     "Statement",
     "Status",
-    "SupposedNodes",
+    "HypotheticalNodes",
     "TaintColumn",
     "Task",
     "TaskOrderPlugin",
     "TaskStatus",
     "TermHolders",
     "TermKind",
-    "Trial",
+    "FilterDryRun",
     "Unavailable",
-    "Verdicts",
+    "FilterResult",
     "Victim",
-    "VictimTest",
-    "Waiting",
+    "VictimFilter",
+    "WaitingPod",
     "WorkloadSelectors",
     "claims_of",
     "custom_event",
@@ -288,10 +240,3 @@ __all__ = [
     "normalize_to_highest",
     "truncated_quotient",
 ]
-
-RENAMED: Final[Mapping[str, Renamed]] = {}
-"""Old names of the contract, which still work and warn."""
-
-if not TYPE_CHECKING:
-    # A type checker is to refuse what is not listed above.
-    __getattr__ = renamed_names(__name__, RENAMED)

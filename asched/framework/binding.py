@@ -1,33 +1,46 @@
-"""What plugins of the binding cycle are given to talk to the API server.
+"""API of the binding cycle: what PreBind, Bind and PostBind plugins may use.
 
-What a plugin declares of itself so that others are safe from it, and what it gets for that.
-
-See ``docs/plugins/safety.md``.
+``docs/plugins/safety.md`` describes the limits.
 """
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
 from enum import Enum
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from asched.framework.pod_info import PodInfo
 from asched.framework.status import Status
-from asched.framework.volume_assumptions import ClaimRef
 from asched.model.storage import PersistentVolume, PersistentVolumeClaim
 
 
-class Isolation(Enum):
-    """Where a plugin is asked while a decision is made."""
+class ClaimRef(NamedTuple):
+    """Identifies one PersistentVolumeClaim. A recreated claim has another UID."""
 
-    LOOP = "loop"
-    """In the daemon itself, as part of the decision: quick, and it has to be."""
+    namespace: str
+    name: str
+    uid: str
+
+    @classmethod
+    def of(cls, claim: PersistentVolumeClaim) -> ClaimRef:
+        return cls(claim.namespace, claim.name, claim.uid)
+
+    @property
+    def key(self) -> str:
+        return f"{self.namespace}/{self.name}"
+
+
+class ExecutionMode(Enum):
+    """Where the framework calls a plugin during a scheduling cycle."""
+
+    IN_PROCESS = "loop"
+    """In the daemon, as part of the decision. Calls must be fast."""
     WORKER = "worker"
-    """In a process of its own, which is ended where it takes too long. Its answers are recorded."""
+    """In a separate process, which is killed if a call takes too long. Answers are recorded."""
 
 
 class Permission(Enum):
-    """What a plugin may ask of the API server: each value is a method of ``BindingClient``."""
+    """Calls that a plugin may make to the API server. Each value is a ``BindingClient`` method."""
 
     BIND = "bind"
     CLAIM_VOLUME = "claim_volume"
@@ -37,67 +50,65 @@ class Permission(Enum):
     ANNOTATE = "annotate"
 
 
-class NotPermitted(Exception):  # noqa: N818  a state of things, as its neighbour Unavailable
-    """A plugin asked for something that its ``needs`` do not name. The text says what."""
+class NotPermitted(Exception):  # noqa: N818  named like Unavailable
+    """The plugin made a call that its ``needs`` do not list."""
+
+
+class Unavailable(Exception):  # noqa: N818  a condition, not a defect
+    """The API server is not reachable."""
 
 
 class BindingContext(Protocol):
-    """How long a plugin of the binding cycle may take, and whether it still need."""
+    """Deadline and cancellation of a plugin call in the binding cycle."""
 
     @property
-    def left_s(self) -> float:
-        """Seconds until the plugin is cancelled; infinite where nothing limits it."""
+    def remaining_s(self) -> float:
+        """Seconds until the call is cancelled; infinite if it has no limit."""
 
     @property
-    def ended(self) -> str:
-        """Why the plugin is cancelled, empty while it is not: its time is up, the pod is gone, the
-        scheduler stops or leads no more. What it awaits is cancelled in the same moment."""
+    def cancel_reason(self) -> str:
+        """Why the call is cancelled: its time is up, the pod was deleted, the scheduler is stopping
+        or lost leadership. Empty while the call may continue."""
 
 
-class NoLimit:
-    """The :class:`BindingContext` of work that nothing limits."""
+class UnlimitedContext:
+    """A :class:`BindingContext` without a limit."""
 
-    left_s = float("inf")
-    ended = ""
-
-
-class Unavailable(Exception):  # noqa: N818  a state of things, not a mistake
-    """The API server could not be asked just now."""
+    remaining_s = float("inf")
+    cancel_reason = ""
 
 
 class BindingClient(Protocol):
-    """What plugins of the binding cycle may ask of the API server.
+    """Calls to the API server for plugins of the binding cycle.
 
-    Everything but :attr:`context` and :meth:`wait_until` has to be named in :attr:`~asched.framework.interface.Plugin.needs`, or
-    raises :class:`~asched.framework.binding.NotPermitted`.
+    :attr:`context` and :meth:`wait_until` are always available. Each other method must be listed in
+    :attr:`~asched.framework.interface.Plugin.needs`, or it raises :class:`NotPermitted`.
     """
 
     @property
-    def context(self) -> BindingContext:
-        """How long the plugin may take, and whether it still need."""
+    def context(self) -> BindingContext: ...
 
     async def bind(self, pod: PodInfo, node_name: str) -> Status:
-        """Post the Binding. A conflict is read back before anything is concluded."""
+        """Post the Binding. After a conflict the pod is read back to find the outcome."""
 
     async def claim_volume(self, volume: str, claim: ClaimRef) -> Status:
-        """Set the volume's ``claimRef``. An error where another claim has it already."""
+        """Set the volume's ``claimRef``. Returns an error if another claim has it."""
 
     async def select_node(self, claim: ClaimRef, node_name: str) -> Status:
-        """Set the claim's annotation ``volume.kubernetes.io/selected-node``, for which its volume
-        is then made."""
+        """Set the claim's annotation ``volume.kubernetes.io/selected-node``, which starts dynamic
+        provisioning for that node."""
 
     async def read_volume(self, name: str) -> PersistentVolume | None:
-        """The volume as the API server has it now, None if it has none of that name. Raises
+        """The volume as stored in the API server, or None. Raises :class:`Unavailable`."""
+
+    async def read_claim(self, claim: ClaimRef) -> PersistentVolumeClaim | None:
+        """The claim as stored in the API server, or None if it is gone or was recreated. Raises
         :class:`Unavailable`."""
 
     async def annotate(self, pod: PodInfo, annotations: Mapping[str, str]) -> Status:
-        """Set annotations of the pod, over those of the same names. An error where it is gone."""
-
-    async def read_claim(self, claim: ClaimRef) -> PersistentVolumeClaim | None:
-        """The very claim as the API server has it now. Raises :class:`Unavailable`."""
+        """Set annotations of the pod. Returns an error if the pod is gone."""
 
     async def wait_until(
         self, check: Callable[[], Awaitable[Status | None]], timeout_s: float
     ) -> Status | None:
-        """Ask ``check`` from time to time until it answers other than None; None where it did not
-        within ``timeout_s``."""
+        """Poll ``check`` until it returns a status; None after ``timeout_s``."""

@@ -1,83 +1,183 @@
-"""The cluster as plugins may read it: what a :class:`~asched.framework.interface.Handle` leads to."""
+"""What a plugin may read: its :class:`Handle` and the :class:`Cluster` behind it.
+
+Everything here is a read-only view; a plugin changes none of it.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import Protocol, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, Protocol, TypeVar
 
-from asched.framework.change_log import RowCounts
-from asched.framework.nodes import Int64Column, Nodes, RowArray, SupposedNodes
+import msgspec
+
+from asched.framework.caching import RowCounts
+from asched.framework.cycle_state import CycleState
+from asched.framework.nodes import HypotheticalNodes, Int64Column, Nodes, RowArray
 from asched.framework.pod_groups import GroupMembers, PodGroupKey
+from asched.framework.pod_info import PodInfo
 from asched.framework.pod_queries import PodQuery, TermHolders, TermKind
-from asched.framework.volumes import MountedVolumes
 from asched.model.meta import Object
+
+if TYPE_CHECKING:
+    from asched.framework.runtime.dry_run import FilterDryRunner
 
 ObjectT = TypeVar("ObjectT", bound=Object)
 
 
+class MountedVolumes(Protocol):
+    """The volumes that pods on nodes mount, by row of :attr:`Cluster.nodes`."""
+
+    def pods_with_claim(self, key: str) -> int:
+        """How many pods on nodes use the claim ``namespace/name``."""
+
+    def pods_with_disks(self) -> Mapping[int, Mapping[str, PodInfo]]:
+        """The pods with inline disks (:func:`asched.framework.volumes.is_disk`), by row and UID."""
+
+    @property
+    def attachable(self) -> Int64Column:
+        """By row, how many volumes of its pods may count against an attach limit
+        (:func:`asched.framework.volumes.is_attachable`). A volume counts once for each pod."""
+
+
 class Cluster(Protocol):
-    """What a plugin may read of the cluster. Views, never to be changed by a plugin."""
-
-    def count_pods(self, query: PodQuery) -> Int64Column:
-        """How many matching pods the node of each row of :attr:`nodes` has, assumed ones included."""
-
-    def row_counts(self, query: PodQuery) -> RowCounts:
-        """As :meth:`count_pods`, with what moved lately. The same object for as long as the question
-        is remembered, brought up to date by each call."""
-
-    def term_holders(self, kind: TermKind) -> Sequence[TermHolders]:
-        """Every distinct affinity term of that kind which pods on nodes have, and where. The same
-        object as before while the terms are the same; the columns move on."""
+    """The cluster, with assumed pods on their nodes."""
 
     @property
     def nodes(self) -> Nodes: ...
 
     @property
+    def row_stamps(self) -> Int64Column:
+        """By row of :attr:`nodes`: a number that changes with the node, the pods on it and the pods
+        nominated to it."""
+
+    def hypothetical_nodes(self, rows: RowArray) -> HypotheticalNodes:
+        """A copy of these rows of :attr:`nodes` on which pods can be added and removed."""
+
+    @property
     def pods_version(self) -> int:
-        """Changes whenever a pod comes to a node or leaves it, or changes there."""
+        """Changes when a pod is added to a node, removed from it or updated there."""
 
     @property
     def lowest_priority(self) -> int | None:
-        """The lowest priority of all pods on nodes; None where there is none."""
+        """The lowest priority of all pods on nodes; None if there are none."""
+
+    def count_pods(self, query: PodQuery) -> Int64Column:
+        """By row of :attr:`nodes`, how many pods match."""
+
+    def row_counts(self, query: PodQuery) -> RowCounts:
+        """:meth:`count_pods` with a log of recent changes. Each call updates and returns the same
+        object while the query stays cached."""
+
+    def term_holders(self, kind: TermKind) -> Sequence[TermHolders]:
+        """Each distinct affinity term of that kind on pods on nodes, with the number of pods by row.
+        The same object until :attr:`terms_version` changes; its counts are updated in place."""
 
     @property
     def terms_version(self) -> int:
-        """Changes whenever :meth:`term_holders` of any kind has another answer; how many pods hold a
-        term where does not matter."""
+        """Changes when the set of terms of any kind changes, not when only their counts do."""
 
     @property
     def has_term_holders(self) -> bool:
-        """Whether any pod on a node has any affinity term, of whatever kind."""
+        """Whether any pod on a node has an affinity term of any kind."""
 
     @property
-    def row_stamps(self) -> Int64Column:
-        """By row of :attr:`nodes`: a number that changes whenever anything about the row does: its
-        node, the pods on it, the pods nominated to it."""
+    def volumes(self) -> MountedVolumes: ...
 
-    def suppose(self, rows: RowArray) -> SupposedNodes:
-        """A hypothesis about these rows of :attr:`nodes`; at first all is as it is."""
-
-    @property
-    def volumes(self) -> MountedVolumes:
-        """What the pods on nodes mount."""
-
-    def group_members(self, group: PodGroupKey) -> GroupMembers:
-        """The pods of a group."""
+    def group_members(self, group: PodGroupKey) -> GroupMembers: ...
 
     def sleeping_members(self, group: PodGroupKey) -> Sequence[str]:
-        """Keys of the members that wait, turned away for the sake of the group alone, sorted."""
+        """Sorted keys of the members with status ``GANG_PENDING``."""
 
     @property
     def groups_holding(self) -> Collection[PodGroupKey]:
-        """The groups with members that Permit holds, sorted."""
+        """Sorted groups with members that wait on Permit."""
 
     def objects(self, kind: type[ObjectT]) -> Mapping[str, ObjectT]:
-        """All objects of one kind other than pods and nodes, by ``namespace/name`` (or name). Of custom
-        resources those that :attr:`asched.framework.interface.Plugin.custom_resources` name."""
+        """All objects of a kind other than Pod and Node, by ``namespace/name`` (or name).
+
+        Custom resources must be listed in
+        :attr:`asched.framework.interface.Plugin.custom_resources`.
+        """
 
     def objects_version(self, *kinds: type[Object]) -> int:
-        """Grows whenever one of :meth:`objects` of these kinds appears, changes or goes."""
+        """Grows when any object of these kinds is added, updated or deleted."""
 
     @property
     def now_ns(self) -> int:
-        """The time of the present turn, nanoseconds since the epoch: the only clock of a plugin."""
+        """Time of the current turn, nanoseconds since the epoch. A plugin has no other clock."""
+
+
+class WaitingPod(Protocol):
+    """A pod that waits on Permit."""
+
+    @property
+    def info(self) -> PodInfo: ...
+
+    @property
+    def node_name(self) -> str: ...
+
+    @property
+    def pending(self) -> frozenset[str]:
+        """The Permit plugins that have not allowed the pod yet."""
+
+    def allow(self, plugin: str) -> None: ...
+
+    def reject(self, plugin: str, message: str) -> None: ...
+
+
+class Victim(msgspec.Struct, frozen=True, gc=False):
+    """A pod to be evicted."""
+
+    key: str
+    uid: str
+
+
+class Eviction(NamedTuple):
+    """A victim and its preemptor."""
+
+    victim: Victim
+    preemptor: Victim
+    node: str
+    reason: str = ""
+    """The action of the batch session that evicts; empty for preemption in a scheduling cycle."""
+
+
+class Handle(Protocol):
+    """The framework as a plugin sees it, for the lifetime of its profile."""
+
+    @property
+    def cluster(self) -> Cluster: ...
+
+    @property
+    def scheduler_name(self) -> str: ...
+
+    def waiting_pods(self) -> Sequence[WaitingPod]:
+        """Pods that wait on Permit, oldest first. Calls to ``allow`` and ``reject`` become decisions
+        of their own right after the current attempt."""
+
+    def nominated_node(self, pod: PodInfo) -> str:
+        """The node to which the pod is nominated, or an empty string."""
+
+    def nominated_pods(self, node_name: str) -> Sequence[PodInfo]:
+        """The pods that are nominated to the node."""
+
+    @property
+    def evictions(self) -> Mapping[str, Eviction]:
+        """Evictions that are decided but not yet observed, by UID of the victim."""
+
+    def is_preempting(self, uid: str) -> bool:
+        """Whether the pod with that UID is the preemptor of any of :attr:`evictions`."""
+
+    @property
+    def preempted_for(self) -> Collection[str]:
+        """Keys of unbound preemptors whose evictions have all completed or been given up.
+
+        Includes pods that were rejected by a plugin other than the one that held them at Permit.
+        """
+
+    def dry_run(self, state: CycleState, pod: PodInfo) -> FilterDryRunner:
+        """Runs the profile's filters for the pod on hypothetical nodes. ``state`` is the state of
+        the pod's attempt, after PreFilter."""
+
+    def draw(self, words: str, below: int) -> int:
+        """A pseudo-random number from 0 to ``below - 1`` that a replay repeats for equal words."""

@@ -38,7 +38,7 @@ class CycleState:
     changed, or has a ``clone`` method, or is a plain value that :func:`copy.copy` copies.
     """
 
-    __slots__ = ("_values", "skip_filter", "skip_score", "unconcerned")
+    __slots__ = ("_values", "inapplicable", "skip_filter", "skip_score")
 
     def __init__(self) -> None:
         self._values: dict[StateKey[Any], Any] = {}
@@ -46,7 +46,7 @@ class CycleState:
         """Names of the plugins whose PreFilter answered Skip."""
         self.skip_score: set[str] = set()
         """Names of the plugins whose PreScore answered Skip."""
-        self.unconcerned: set[str] = set()
+        self.inapplicable: set[str] = set()
         """Names of the plugins that the pod does not concern, of those that were asked so far."""
 
     @classmethod
@@ -56,7 +56,7 @@ class CycleState:
         state._values = other._values.copy()
         state.skip_filter = other.skip_filter.copy()
         state.skip_score = other.skip_score.copy()
-        state.unconcerned = other.unconcerned.copy()
+        state.inapplicable = other.inapplicable.copy()
         return state
 
     def write(self, key: StateKey[T], value: T) -> None:
@@ -84,7 +84,7 @@ class CycleState:
         twin = CycleState()
         twin.skip_filter = set(self.skip_filter)
         twin.skip_score = set(self.skip_score)
-        twin.unconcerned = set(self.unconcerned)
+        twin.inapplicable = set(self.inapplicable)
         for key, held in self._values.items():
             # What Cloneable asks for, without the cost of asking a protocol.
             clone = getattr(held, "clone", None)

@@ -202,7 +202,7 @@ class Nodes(ABC):
         """The same columns for a choice of rows. Columns are gathered when first asked for."""
 
     @property
-    def supposed_rows(self) -> Collection[int]:
+    def modified_rows(self) -> Collection[int]:
         """Rows on which pods are supposed to be, or to be away, otherwise than they are."""
         return ()
 
@@ -225,25 +225,25 @@ class Nodes(ABC):
         return int(self.requested(resource)[row])
 
 
-class SupposedNodes(Nodes):
+class HypotheticalNodes(Nodes):
     """Nodes of a hypothesis: the columns say what they would, were pods there that are not, or away
     that are there. The cluster itself does not change. Rows of it cannot be taken again."""
 
     @abstractmethod
-    def suppose_pods(self, placed: Iterable[tuple[int, PodInfo]]) -> None:
+    def add_pods(self, placed: Iterable[tuple[int, PodInfo]]) -> None:
         """As if each pod were on the node of its row as well. Raises ValueError if one is."""
 
     @abstractmethod
-    def suppose_without_pods(self, placed: Iterable[tuple[int, PodInfo]]) -> None:
+    def remove_pods(self, placed: Iterable[tuple[int, PodInfo]]) -> None:
         """As if none of the pods were there. Raises KeyError if one is not."""
 
-    def suppose_pod(self, row: int, pod: PodInfo) -> None:
+    def add_pod(self, row: int, pod: PodInfo) -> None:
         """As if ``pod`` were on the node of ``row`` as well. Raises ValueError if it is."""
-        self.suppose_pods([(row, pod)])
+        self.add_pods([(row, pod)])
 
-    def suppose_without(self, row: int, pod: PodInfo) -> None:
+    def remove_pod(self, row: int, pod: PodInfo) -> None:
         """As if ``pod`` were not there. Raises KeyError if it is not."""
-        self.suppose_without_pods([(row, pod)])
+        self.remove_pods([(row, pod)])
 
 
 class NodeInfo:
@@ -312,7 +312,7 @@ class NodeInfo:
         return f"NodeInfo({self.name})"
 
 
-class Verdicts:
+class FilterResult:
     """What a filter says of every node: ``codes[row]`` is 0 for yes, else ``statuses[code - 1]``.
 
     Few distinct statuses stand for thousands of nodes, so no object is made per node.
@@ -325,12 +325,12 @@ class Verdicts:
         self.statuses = statuses
 
     @classmethod
-    def passing(cls, size: int) -> Verdicts:
+    def passing(cls, size: int) -> FilterResult:
         """Every node passes."""
         return cls(np.zeros(size, np.int16), ())
 
     @classmethod
-    def reject(cls, where: BoolColumn, status: Status) -> Verdicts:
+    def reject(cls, where: BoolColumn, status: Status) -> FilterResult:
         """``status`` where the mask is true, a pass elsewhere."""
         return cls(where.astype(np.int16), (status,))
 

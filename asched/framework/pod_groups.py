@@ -1,4 +1,4 @@
-"""Pods that are to be scheduled together: the group that a pod is of, and how its members stand."""
+"""PodGroups as plugins see them: the group that a pod names, and the status of its members."""
 
 from __future__ import annotations
 
@@ -14,33 +14,35 @@ if TYPE_CHECKING:
     from asched.framework.cluster import Cluster
 
 GANG_SCHEDULING = "GangScheduling"
-"""The plugin that holds pods back for the sake of their group. A pod that it alone turned away is in
-order itself, and is tried again as soon as one of its siblings gets a place."""
+"""The plugin that delays pods until their gang fits. If it is the only plugin that rejected a pod,
+the pod itself is schedulable and is retried as soon as another member gets a node."""
 
 GANG_ROOM = "GangRoom"
-"""What stands for its siblings among the plugins that rejected a pod that would have preempted for a gang
-that stays incomplete (:attr:`MemberStatus.IN_VAIN`). Anything may help one of them, so every event wakes
-the pod, after its backoff."""
+"""Recorded as the rejecting plugin of a pod that preempts no other because its gang would stay
+incomplete (:attr:`MemberStatus.GANG_INFEASIBLE`). Every event requeues the pod, after its backoff."""
 
 POD_GROUP_SCHEDULED = "PodGroupScheduled"
-"""The condition of Kubernetes' own PodGroups that says whether the gang has its places."""
+"""Condition of ``scheduling.k8s.io`` PodGroups: whether all members of the gang have a node."""
 
 AnyPodGroup = PodGroup | CustomPodGroup
-"""A PodGroup of Kubernetes' own, or of a custom kind."""
+"""A PodGroup of ``scheduling.k8s.io``, or a custom resource."""
 
 
 class PodGroupKey(NamedTuple):
-    """What a pod says it belongs to, whether or not that exists."""
+    """The group that a pod names. The PodGroup itself may not exist."""
 
     key: str
     """``namespace/name`` of the PodGroup."""
     native: bool
-    """It is Kubernetes' own PodGroup, not a custom resource."""
+    """True for ``scheduling.k8s.io``, False for a custom resource."""
 
 
 def group_of(pod: Pod) -> PodGroupKey | None:
-    """The group that the pod names: in ``spec.schedulingGroup.podGroupName`` one of Kubernetes' own,
-    else in the annotation ``scheduling.k8s.io/group-name`` a custom one (as for kube-batch)."""
+    """The group that the pod names.
+
+    ``spec.schedulingGroup.podGroupName`` names a PodGroup of ``scheduling.k8s.io``, else the
+    annotation ``scheduling.k8s.io/group-name`` names a custom resource, as for kube-batch.
+    """
     own = pod.spec.scheduling_group
     if own is not None and own.pod_group_name:
         return PodGroupKey(f"{pod.metadata.namespace}/{own.pod_group_name}", True)
@@ -49,13 +51,11 @@ def group_of(pod: Pod) -> PodGroupKey | None:
 
 
 def key_of(group: AnyPodGroup) -> PodGroupKey:
-    """How pods name this group."""
     return PodGroupKey(group.key, isinstance(group, PodGroup))
 
 
 def only_status_changed(old: Object | None, new: Object | None) -> bool:
-    """Whether these are one and the same PodGroup asking for the same: what schedulers write into its
-    status makes no difference to its pods."""
+    """Whether both are the same PodGroup with the same spec. Its status does not affect its pods."""
     return (
         isinstance(old, PodGroup | CustomPodGroup)
         and isinstance(new, PodGroup | CustomPodGroup)
@@ -64,7 +64,7 @@ def only_status_changed(old: Object | None, new: Object | None) -> bool:
 
 
 def find_group(cluster: Cluster, group: PodGroupKey) -> AnyPodGroup | None:
-    """The PodGroup of that key; None while there is none."""
+    """The PodGroup with that key, or None."""
     if group.native:
         return cluster.objects(PodGroup).get(group.key)
     for kind in CUSTOM_POD_GROUPS:
@@ -75,58 +75,57 @@ def find_group(cluster: Cluster, group: PodGroupKey) -> AnyPodGroup | None:
 
 
 def min_count(group: AnyPodGroup) -> int:
-    """How many pods of the group must run together; 0 where they are scheduled one by one."""
+    """How many pods of the group must run together; 0 if they are scheduled one by one."""
     return group.min_count if isinstance(group, PodGroup) else group.spec.min_member
 
 
 class MemberStatus(Enum):
-    """Where a member of a group stands."""
+    """Scheduling status of a member of a pod group."""
 
     READY = "ready"
-    """Pending, and nothing is known against it."""
-    ASLEEP = "asleep"
-    """Pending; its last attempt ended for the sake of the group alone."""
-    REFUSED = "refused"
-    """Pending; its last attempt ended for a reason of its own, and none has ended otherwise since."""
-    IN_VAIN = "in vain"
-    """Pending; it could have had room made for it, but not enough of its siblings."""
-    AWAITING_ROOM = "awaiting room"
-    """Refused as well, but room is being made for it on a node."""
-    HELD_BACK = "held back"
-    """Pending, with scheduling gates or without a profile that would try it."""
+    """Pending; its last attempt did not reject it."""
+    GANG_PENDING = "gang pending"
+    """Pending; only :data:`GANG_SCHEDULING` rejected its last attempt."""
+    REJECTED = "rejected"
+    """Pending; another plugin rejected its last attempt, and no later attempt ended otherwise."""
+    GANG_INFEASIBLE = "gang infeasible"
+    """Pending; preemption would help this pod, but not enough other members."""
+    NOMINATED = "nominated"
+    """Rejected, and nominated to a node on which preemption makes room."""
+    GATED = "gated"
+    """Pending with scheduling gates, or no profile schedules it."""
     WAITING = "waiting"
-    """Assumed on a node, and held there by Permit."""
-    PLACED = "placed"
+    """Assumed on a node and waiting on Permit."""
+    ASSIGNED = "assigned"
     """Assumed on a node or bound to it."""
-    LEAVING = "leaving"
-    """Being deleted: it counts for nothing any more."""
+    TERMINATING = "terminating"
+    """Being deleted: never counted."""
 
 
-SETTLED = (MemberStatus.AWAITING_ROOM, MemberStatus.WAITING, MemberStatus.PLACED)
-"""Members that have a place, or for which room is being made."""
+WITH_NODE = (MemberStatus.NOMINATED, MemberStatus.WAITING, MemberStatus.ASSIGNED)
+"""Members that have a node or are nominated to one."""
 
-HOPEFUL = (MemberStatus.READY, MemberStatus.ASLEEP, *SETTLED)
-"""Those, and members that may get a place when they are tried."""
+SCHEDULABLE = (MemberStatus.READY, MemberStatus.GANG_PENDING, *WITH_NODE)
+"""Members that have a node, or may get one when they are tried."""
 
-REFUSED = (MemberStatus.REFUSED, MemberStatus.IN_VAIN)
-"""Members for whose sake no other is tried: only they themselves, once something changes for them."""
+UNSCHEDULABLE = (MemberStatus.REJECTED, MemberStatus.GANG_INFEASIBLE)
+"""Members that are retried only when an event may make them schedulable."""
 
-UNSETTLED = (MemberStatus.READY, MemberStatus.ASLEEP, MemberStatus.IN_VAIN)
-"""Members without a place, of which nothing says that there would be none if room were made."""
+WITHOUT_NODE = (MemberStatus.READY, MemberStatus.GANG_PENDING, MemberStatus.GANG_INFEASIBLE)
+"""Members without a node that may get one by preemption."""
 
 
 class GroupMembers(Protocol):
-    """The pods of one group that are not finished."""
+    """The pods of one group that have not finished."""
 
     @property
-    def standings(self) -> Mapping[str, MemberStatus]:
-        """By the pod's key."""
+    def statuses(self) -> Mapping[str, MemberStatus]:
+        """By pod key."""
 
-    def count(self, *standings: MemberStatus) -> int:
-        """How many members stand so. Takes no longer for more members."""
+    def count(self, *statuses: MemberStatus) -> int:
+        """How many members have one of these statuses, in constant time."""
 
 
-def siblings(members: GroupMembers, key: str, standings: Sequence[MemberStatus]) -> int:
-    """How many members other than the pod of that key stand so. A pod that is being tried is none of
-    them, whatever became of it before."""
-    return members.count(*standings) - (members.standings.get(key) in standings)
+def siblings(members: GroupMembers, key: str, statuses: Sequence[MemberStatus]) -> int:
+    """How many members other than the pod ``key`` have one of these statuses."""
+    return members.count(*statuses) - (members.statuses.get(key) in statuses)

@@ -1,8 +1,7 @@
-"""Questions about where pods are: how many that match are on each node, who holds which term.
+"""Queries about pods: label selectors, affinity terms, and the selectors of a pod's workload.
 
-Affinity and spreading ask the same few questions for thousands of pods. The answers are kept by
-the state, per distinct question, and brought up to date by what changed since, so a question that
-was asked before costs about nothing.
+The cluster caches answers per distinct query and updates them incrementally, so that repeating a
+query is nearly free.
 """
 
 from __future__ import annotations
@@ -10,27 +9,33 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from enum import Enum
 from functools import lru_cache
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 import msgspec
 
-from asched.framework.change_log import RowCounts
+from asched.framework.caching import LruCache, RowCounts
 from asched.framework.nodes import Int64Column
 from asched.framework.pod_info import LabelSet, PodShape
+from asched.model.meta import OwnerReference
 from asched.model.pod import Affinity, PodAffinityTerm
 from asched.model.selectors import LabelSelector
+from asched.model.workloads import ReplicaSet, ReplicationController, Service, StatefulSet
+
+if TYPE_CHECKING:
+    from asched.framework.cluster import Cluster
 
 _encode = msgspec.json.Encoder(order="deterministic").encode
 
 
 class Selector:
-    """A label selector that can be compared and hashed. None selects nothing, empty everything."""
+    """A hashable label selector. None selects nothing; an empty selector selects everything."""
 
-    __slots__ = ("_key", "_selector")
+    __slots__ = ("_selector", "encoded")
 
     def __init__(self, selector: LabelSelector | None) -> None:
         self._selector = selector
-        self._key = _encode(selector)
+        self.encoded: bytes = _encode(selector)
+        """Canonical JSON: equal for equal selectors."""
 
     def matches(self, labels: Mapping[str, str]) -> bool:
         return self._selector is not None and self._selector.matches(labels)
@@ -40,20 +45,20 @@ class Selector:
         return self._selector is None
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Selector) and self._key == other._key
+        return isinstance(other, Selector) and self.encoded == other.encoded
 
     def __hash__(self) -> int:
-        return hash(self._key)
+        return hash(self.encoded)
 
     def __repr__(self) -> str:
-        return f"Selector({self._key.decode()})"
+        return f"Selector({self.encoded.decode()})"
 
 
 class PodQuery(NamedTuple):
     """Which pods to count."""
 
     selectors: tuple[Selector, ...]
-    """All of them must match."""
+    """All must match."""
     namespaces: frozenset[str] | None
     """None for any namespace."""
     count_terminating: bool = True
@@ -64,11 +69,11 @@ class PodQuery(NamedTuple):
 
 
 class AffinityTerm(NamedTuple):
-    """One pod-affinity term of a pod, its namespaces resolved as far as they can be."""
+    """A pod affinity term with resolved namespaces."""
 
     selector: Selector
     namespaces: frozenset[str]
-    """Named ones; the pod's own where the term names none and selects none."""
+    """The listed namespaces, or the pod's own if the term neither lists nor selects any."""
     namespace_selector: Selector
     topology_key: str
 
@@ -85,7 +90,7 @@ class AffinityTerm(NamedTuple):
         )
 
     def matches(self, labels: LabelSet, namespace_labels: Mapping[str, str]) -> bool:
-        """Whether a pod with these labels is meant; ``namespace_labels`` are its namespace's."""
+        """Whether the term selects a pod with these labels in a namespace with those labels."""
         in_scope = labels.namespace in self.namespaces or self.namespace_selector.matches(
             namespace_labels
         )
@@ -93,7 +98,7 @@ class AffinityTerm(NamedTuple):
 
 
 class TermKind(Enum):
-    """The four lists of terms that a pod can have."""
+    """The four lists of affinity terms of a pod."""
 
     REQUIRED_AFFINITY = "requiredAffinity"
     REQUIRED_ANTI_AFFINITY = "requiredAntiAffinity"
@@ -108,7 +113,7 @@ class WeightedTerm(NamedTuple):
 
 
 class TermHolders(NamedTuple):
-    """A term that pods on nodes have, and how many on each node do."""
+    """An affinity term, and the number of pods with that term on each node."""
 
     term: AffinityTerm
     weight: int
@@ -116,25 +121,25 @@ class TermHolders(NamedTuple):
 
     @property
     def holders(self) -> Int64Column:
-        """By row; read-only."""
+        """Number of pods by row; read-only."""
         return self.counts.column
 
 
 PodTerms = Mapping[TermKind, Sequence[WeightedTerm]]
-"""The affinity terms of a pod; every kind has an entry."""
+"""The affinity terms of a pod. Every kind has an entry."""
 
 
 @lru_cache(maxsize=4096)
 def terms_of(shape: PodShape, namespace: str) -> PodTerms:
-    """The terms that pods of a shape have in a namespace. Like pods get the same object."""
+    """The terms of pods of a shape in a namespace; the same object for equal arguments."""
     return {kind: _terms(shape.affinity, namespace, kind) for kind in TermKind}
 
 
 def _terms(affinity: Affinity | None, namespace: str, kind: TermKind) -> Sequence[WeightedTerm]:
     if affinity is None:
         return ()
-    wants_near = kind in (TermKind.REQUIRED_AFFINITY, TermKind.PREFERRED_AFFINITY)
-    rules = affinity.pod_affinity if wants_near else affinity.pod_anti_affinity
+    is_affinity = kind in (TermKind.REQUIRED_AFFINITY, TermKind.PREFERRED_AFFINITY)
+    rules = affinity.pod_affinity if is_affinity else affinity.pod_anti_affinity
     if rules is None:
         return ()
     if kind in (TermKind.REQUIRED_AFFINITY, TermKind.REQUIRED_ANTI_AFFINITY):
@@ -144,3 +149,60 @@ def _terms(affinity: Affinity | None, namespace: str, kind: TermKind) -> Sequenc
         for entry in rules.preferred
         if entry.weight
     ]
+
+
+_WORKLOAD_KINDS = (Service, ReplicationController, ReplicaSet, StatefulSet)
+_MAX_CACHED = 4096
+
+
+class WorkloadSelectors:
+    """The combined selectors of a pod's services and controller (``helper.DefaultSelector``).
+
+    Combines all services that select the pod, and the ReplicationController, ReplicaSet or
+    StatefulSet that controls it.
+    """
+
+    def __init__(self, cluster: Cluster) -> None:
+        self._cluster = cluster
+        self._version = -1
+        self._services: dict[str, list[Service]] = {}
+        self._known: LruCache[tuple[int, OwnerReference | None], tuple[Selector, ...]] = LruCache(
+            _MAX_CACHED
+        )
+
+    def of(self, labels: LabelSet, owner: OwnerReference | None) -> tuple[Selector, ...]:
+        """The selectors for a pod with these labels and this controller. Pods of the same workload
+        match all of them; empty if the pod has no service and no controller."""
+        cluster = self._cluster
+        version = cluster.objects_version(*_WORKLOAD_KINDS)
+        if version != self._version:
+            self._version = version
+            self._known.clear()
+            self._services = {}
+            for service in cluster.objects(Service).values():
+                self._services.setdefault(service.namespace, []).append(service)
+        if owner is None and labels.namespace not in self._services:
+            return ()
+        return self._known.get((labels.number, owner), lambda: self._combine(labels, owner))
+
+    def _combine(self, labels: LabelSet, owner: OwnerReference | None) -> tuple[Selector, ...]:
+        merged: dict[str, str] = {}
+        for service in self._services.get(labels.namespace, ()):
+            selector = service.spec.selector
+            if all(labels.labels.get(key) == value for key, value in selector.items()):
+                merged.update(selector)
+        further: LabelSelector | None = None
+        if owner is not None:
+            key = f"{labels.namespace}/{owner.name}"
+            match (owner.api_version, owner.kind):
+                case ("v1", "ReplicationController"):
+                    controller = self._cluster.objects(ReplicationController).get(key)
+                    merged.update({} if controller is None else controller.spec.selector)
+                case ("apps/v1", "ReplicaSet"):
+                    replica_set = self._cluster.objects(ReplicaSet).get(key)
+                    further = None if replica_set is None else replica_set.spec.selector
+                case ("apps/v1", "StatefulSet"):
+                    stateful_set = self._cluster.objects(StatefulSet).get(key)
+                    further = None if stateful_set is None else stateful_set.spec.selector
+        parts = [LabelSelector(match_labels=merged)] + ([] if further is None else [further])
+        return tuple(Selector(p) for p in parts if p.match_labels or p.match_expressions)

@@ -1,22 +1,25 @@
-"""Bringing raw scores into 0 to 100, as ``helper.DefaultNormalizeScore`` of kube-scheduler does.
-
-Chance that a replay repeats: a number drawn by a hash in place of a random one.
-"""
+"""Arithmetic of scores, as in kube-scheduler (``helper.DefaultNormalizeScore``), and base classes
+for plugins that give many nodes the same score."""
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Callable
 from hashlib import blake2b
+from typing import Protocol
 
 import numpy as np
 
+from asched.framework.caching import ChangeLog
+from asched.framework.cycle_state import CycleState
+from asched.framework.interface import NormalizeScore, ScoreAllPlugin
 from asched.framework.nodes import MAX_NODE_SCORE, Int64Column
 
 
 def truncated_quotient(dividend: Int64Column, divisor: Int64Column) -> Int64Column:
-    """``dividend / divisor`` as Go divides integers: towards zero. The divisor must be positive."""
+    """``dividend / divisor`` rounded towards zero, as in Go. The divisor must be positive."""
     if len(divisor) > 1 and (divisor == divisor[0]).all():
-        # Most nodes are of one size, and dividing by one number is several times as fast.
+        # Often all nodes have the same size. Division by one number is several times faster.
         divisor = divisor[:1]
     quotient: Int64Column = dividend // divisor
     if len(quotient) and quotient.min() < 0:
@@ -30,7 +33,7 @@ def quotient(dividend: int, divisor: int) -> int:
 
 
 def wrapped(number: int) -> int:
-    """``number`` as 64 bits hold it: columns wrap, as Go does, and single numbers must agree."""
+    """``number`` as a signed 64-bit integer that wraps around, as columns and Go integers do."""
     if -(2**63) <= number < 2**63:
         return number
     return (number + 2**63) % 2**64 - 2**63
@@ -41,7 +44,7 @@ def normalize_to_highest(
 ) -> Int64Column:
     """Scale so that the highest score becomes ``ceiling``; with ``reverse`` the lowest is best.
 
-    Where no score is above zero all become ``ceiling`` in reverse, and stay as they are otherwise.
+    If no score is above zero, all become ``ceiling`` in reverse and are unchanged otherwise.
     """
     highest = int(scores.max(initial=0))
     if highest == 0:
@@ -53,18 +56,53 @@ def normalize_to_highest(
 def of_each_value(
     formula: Callable[[Int64Column], Int64Column], scores: Int64Column, lowest: int, highest: int
 ) -> Int64Column:
-    """``formula`` of every score, worked out once per value where scores lie close together.
+    """``formula(scores)``, evaluated once per distinct value if the scores are close together.
 
-    ``lowest`` and ``highest`` are those of ``scores``, or beyond.
+    All ``scores`` must be between ``lowest`` and ``highest``.
     """
     if highest - lowest >= len(scores):
         return formula(scores)
     by_value = formula(np.arange(lowest, highest + 1))
-    # Every score has its place, so there is nothing to clip, but no time goes into looking for it.
+    # No index is out of range; "clip" is the fastest mode.
     return by_value.take(scores - lowest if lowest else scores, mode="clip")
 
 
 def draw(seed: int, words: str, below: int) -> int:
-    """A number from 0 to ``below - 1``, the same for the same recorded seed and words."""
+    """A pseudo-random number from 0 to ``below - 1``, derived from a recorded seed and ``words``."""
     digest = blake2b(f"{seed}/{words}".encode(), digest_size=8).digest()
     return int.from_bytes(digest, "big") % below
+
+
+class NodeClasses(Protocol):
+    """Groups nodes by the values that their raw score depends on.
+
+    A score that depends on few numbers, such as the pods of a zone, is equal for thousands of nodes.
+    It is then computed once per class, and a placement changes the class of few nodes.
+    """
+
+    @property
+    def of_row(self) -> Int64Column:
+        """The class by row; read-only."""
+
+    @property
+    def moved(self) -> ChangeLog[int]:
+        """Rows whose class changed."""
+
+    def __hash__(self) -> int: ...
+
+    def raw_of(self, classes: Int64Column) -> Int64Column:
+        """The current raw scores of these classes, in an array that does not change afterwards."""
+
+
+class ScoresByClass(ScoreAllPlugin, NormalizeScore):
+    """A plugin that scores classes of nodes, and normalizes by the lowest and highest score.
+
+    For built-in plugins: not part of the public API.
+    """
+
+    @abstractmethod
+    def node_classes(self, state: CycleState) -> NodeClasses | None:
+        """The node classes of this attempt, after PreScore; None if each node has to be scored.
+
+        The same object as long as it is updated in place.
+        """

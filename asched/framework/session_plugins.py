@@ -109,7 +109,7 @@ class Session(Protocol):
         """A number from 0 to ``below - 1``, in place of a random one."""
 
 
-class Closing(Protocol):
+class ClosingSession(Protocol):
     """What a plugin may still say when the session closes."""
 
     def set_condition(self, job: Job, condition_type: str, reason: str, message: str) -> None:
@@ -141,7 +141,7 @@ class ClosingPlugin(SessionPlugin):
     """Asked when a session closes."""
 
     @abstractmethod
-    def on_close(self, closing: Closing) -> None:
+    def on_close(self, closing: ClosingSession) -> None:
         """The actions have run: what is there to be said about the jobs?"""
 
 
@@ -195,7 +195,7 @@ class JobPipelinedPlugin(SessionPlugin):
         """Whether enough tasks have room or wait for it."""
 
 
-class Invalid(Protocol):
+class ValidateResult(Protocol):
     """Why a job is not worth trying."""
 
     @property
@@ -209,7 +209,7 @@ class JobValidPlugin(SessionPlugin):
     """Can the job be scheduled at all in this session?"""
 
     @abstractmethod
-    def job_valid(self, job: Job) -> Invalid | None:
+    def job_valid(self, job: Job) -> ValidateResult | None:
         """None for a job that is worth trying."""
 
 
@@ -254,10 +254,10 @@ class NodeOrderPlugin(SessionPlugin):
         """The score of each of these rows, which are those that the task could go to."""
 
 
-class VictimTest(Protocol):
+class VictimFilter(Protocol):
     """One plugin's opinion while victims are chosen for one task on one node, one by one."""
 
-    def consents(self, candidate: Task) -> bool:
+    def allows(self, candidate: Task) -> bool:
         """Whether this one may go, those taken before being gone."""
 
     def take(self, candidate: Task) -> None:
@@ -268,7 +268,7 @@ class PreemptablePlugin(SessionPlugin):
     """Which tasks may be evicted for one of the same queue?"""
 
     @abstractmethod
-    def preemptable(self, preemptor: Task) -> VictimTest: ...
+    def preemptable(self, preemptor: Task) -> VictimFilter: ...
 
     def may_lose_to_preemptor(self, job: Job, preemptor: Task) -> bool:
         """Whether any task of the job could pass the test. Saves looking at each; may be generous,
@@ -280,7 +280,7 @@ class ReclaimablePlugin(SessionPlugin):
     """Which tasks may be evicted for one of another queue?"""
 
     @abstractmethod
-    def reclaimable(self, reclaimer: Task) -> VictimTest: ...
+    def reclaimable(self, reclaimer: Task) -> VictimFilter: ...
 
     def may_lose_to_reclaimer(self, job: Job, reclaimer: Task) -> bool:
         """As :meth:`PreemptablePlugin.may_lose_to_preemptor`."""

@@ -148,7 +148,7 @@ class SessionEvent(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
         return f"{self.kind} {self.key} {self.type} {self.reason}: {self.message}"
 
 
-class ActionTally(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
+class ActionCounts(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """What one action of a session did, in numbers."""
 
     action: str
@@ -162,7 +162,7 @@ class ActionTally(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """Operations that were undone."""
 
 
-class PluginTally(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
+class PluginCounts(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """How often one plugin was asked, by callback, and how often it decided against."""
 
     plugin: str
@@ -190,8 +190,8 @@ class SessionOutcome(msgspec.Struct, frozen=True, omit_defaults=True):
     unschedulable: tuple[UnschedulablePod, ...] = ()
     events: tuple[SessionEvent, ...] = ()
     ignored_jobs: tuple[IgnoredJob, ...] = ()
-    actions: tuple[ActionTally, ...] = ()
-    plugins: tuple[PluginTally, ...] = ()
+    actions: tuple[ActionCounts, ...] = ()
+    plugins: tuple[PluginCounts, ...] = ()
 
 
 def session_id(scheduler_name: str, number: int) -> str:

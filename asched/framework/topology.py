@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from asched.framework.change_log import ChangeLog, RowCounts
+from asched.framework.caching import ChangeLog, RowCounts
 from asched.framework.nodes import BoolColumn, Int64Column, LabelColumn, Nodes, RowArray
 
 

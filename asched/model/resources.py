@@ -370,3 +370,40 @@ KINDS: dict[str, type[Object]] = {
     for resource in resources
 } | {CustomObject.__name__: CustomObject}
 """The struct of each kind that is kept, by the name that records give it."""
+
+
+class DeclaredAnnotations:
+    """Decodes the pod annotations that plugins declare to read; all others are dropped.
+
+    Most pods have none of them. A search for their names in the raw bytes detects this cheaply.
+    """
+
+    def __init__(self, keys: Collection[str]) -> None:
+        names = sorted(set(keys))
+        self._needles = [key.encode() for key in names]
+        fields = [
+            (f"f{number}", str | None, msgspec.field(default=None, name=key))
+            for number, key in enumerate(names)
+        ]
+        kept = msgspec.defstruct("Kept", fields, omit_defaults=True, gc=False)
+        meta = msgspec.defstruct("Meta", [("annotations", kept | None, None)], gc=False)
+        pod = msgspec.defstruct("PodWithMeta", [("metadata", meta | None, None)], gc=False)
+        self._decoder = msgspec.json.Decoder(pod)
+
+    def add_to(self, pod: Pod, raw: bytes | msgspec.Raw) -> Pod:
+        """``pod``, which was decoded from ``raw``, with its declared annotations.
+
+        Raises :class:`DecodeError` if one of them is not a string.
+        """
+        text = bytes(raw)
+        if not any(needle in text for needle in self._needles):
+            return pod
+        try:
+            found = msgspec.to_builtins(self._decoder.decode(text))
+        except msgspec.DecodeError as error:
+            raise DecodeError(f"{pod.key}: {error}") from None
+        annotations: dict[str, str] = (found["metadata"] or {}).get("annotations") or {}
+        if not annotations:
+            return pod
+        metadata = msgspec.structs.replace(pod.metadata, declared_annotations=annotations)
+        return msgspec.structs.replace(pod, metadata=metadata)

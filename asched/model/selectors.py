@@ -20,10 +20,9 @@ class LabelSelectorRequirement(ApiStruct):
 
 
 class LabelSelector(ApiStruct):
-    """``matchLabels`` and ``matchExpressions``, all of which must hold. Empty matches everything.
+    """``matchLabels`` and ``matchExpressions`` together. An empty selector matches everything.
 
-    A *missing* selector (``None`` where the API has an optional one) matches nothing; that
-    distinction is the caller's, as it is in Kubernetes.
+    A missing optional selector (None) matches nothing; callers handle that case.
     """
 
     match_labels: dict[str, str] = {}
@@ -48,7 +47,7 @@ class NodeSelectorRequirement(ApiStruct):
 
 
 class NodeSelectorTerm(ApiStruct):
-    """All requirements must hold; a term with neither labels nor fields matches no node."""
+    """All requirements must match; an empty term matches no node."""
 
     match_expressions: tuple[NodeSelectorRequirement, ...] = ()
     match_fields: tuple[NodeSelectorRequirement, ...] = ()
@@ -66,7 +65,7 @@ class NodeSelectorTerm(ApiStruct):
 
 
 class NodeSelector(ApiStruct):
-    """Any one of the terms must match."""
+    """At least one term must match."""
 
     node_selector_terms: tuple[NodeSelectorTerm, ...] = ()
 
@@ -75,7 +74,7 @@ class NodeSelector(ApiStruct):
 
 
 class PreferredSchedulingTerm(ApiStruct):
-    """Nodes that are preferred, and how much that counts."""
+    """Preferred nodes, with a weight."""
 
     weight: int = 0
     preference: NodeSelectorTerm = NodeSelectorTerm()
@@ -85,10 +84,10 @@ NODE_NAME_FIELD = "metadata.name"
 
 
 def field_matches(requirement: NodeSelectorRequirement, node_name: str) -> bool:
-    """Whether a node of that name satisfies one of ``matchFields``.
+    """Whether a node of that name satisfies a requirement of ``matchFields``.
 
-    As in ``nodeaffinity.NewNodeSelector`` the one field is the node's name, and ``In`` and
-    ``NotIn`` take exactly one value; anything else matches nothing.
+    The only field is ``metadata.name``, and ``In`` and ``NotIn`` take exactly one value. Anything
+    else matches nothing (``nodeaffinity.NewNodeSelector``).
     """
     if requirement.key != NODE_NAME_FIELD or len(requirement.values) != 1:
         return False
@@ -97,12 +96,11 @@ def field_matches(requirement: NodeSelectorRequirement, node_name: str) -> bool:
     return requirement.operator == "NotIn" and node_name != requirement.values[0]
 
 
-# ParseInt of Go: an optional sign and decimal digits, within 64 bits.
 _INTEGER = re.compile(r"[+-]?[0-9]+", re.ASCII)
 
 
 def parse_int64(text: str) -> int | None:
-    """``strconv.ParseInt(text, 10, 64)``: the number, or None where Go reports an error."""
+    """``strconv.ParseInt(text, 10, 64)`` of Go; None if it reports an error."""
     if _INTEGER.fullmatch(text) is None:
         return None
     number = int(text)
@@ -110,11 +108,11 @@ def parse_int64(text: str) -> int | None:
 
 
 def operator_matches(operator: str, actual: str | None, values: tuple[str, ...]) -> bool:
-    """Whether a label's value satisfies one requirement.
+    """Whether a label's value satisfies a requirement (``labels.Requirement.Matches``).
 
-    ``actual`` is None where the label is absent: ``NotIn`` and ``DoesNotExist`` then hold, as in
-    ``labels.Requirement.Matches``. ``Gt`` and ``Lt`` compare 64-bit integers and fail for anything
-    else. An unknown operator, or one with the wrong number of values, matches nothing.
+    ``actual`` is None if the label is absent, which satisfies ``NotIn`` and ``DoesNotExist``.
+    ``Gt`` and ``Lt`` compare 64-bit integers. An unknown operator, or one with the wrong number of
+    values, matches nothing.
     """
     match operator:
         case "In":
@@ -134,3 +132,80 @@ def operator_matches(operator: str, actual: str | None, values: tuple[str, ...])
             return left > right if operator == "Gt" else left < right
         case _:
             return False
+
+
+# -- validation -----------------------------------------------------------------------------------
+
+_LABEL_VALUE = re.compile(r"(?:[A-Za-z0-9](?:[-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?", re.ASCII)
+_DNS_SUBDOMAIN = re.compile(
+    r"[a-z0-9](?:[-a-z0-9]*[a-z0-9])?(?:\.[a-z0-9](?:[-a-z0-9]*[a-z0-9])?)*", re.ASCII
+)
+_MAX_SUBDOMAIN_LENGTH = 253
+
+
+def is_qualified_name(text: str) -> bool:
+    """Whether ``text`` is a label key or resource name (``validation.IsQualifiedName``)."""
+    prefix, slash, name = text.rpartition("/")
+    if slash and (len(prefix) > _MAX_SUBDOMAIN_LENGTH or _DNS_SUBDOMAIN.fullmatch(prefix) is None):
+        return False
+    return bool(name) and _LABEL_VALUE.fullmatch(name) is not None
+
+
+def check_term(term: NodeSelectorTerm) -> None:
+    """Raise ValueError, with the field, for a term that the API server rejects."""
+    for index, requirement in enumerate(term.match_expressions):
+        problem = _label_problem(requirement)
+        if problem:
+            raise ValueError(f"matchExpressions[{index}].{problem}")
+    for index, requirement in enumerate(term.match_fields):
+        problem = _field_problem(requirement)
+        if problem:
+            raise ValueError(f"matchFields[{index}].{problem}")
+
+
+def matchable(selector: NodeSelector) -> NodeSelector:
+    """The selector without its invalid terms, which match no node.
+
+    Objects stored by old API servers may have such terms (``nodeaffinity.LazyErrorNodeSelector``).
+    """
+    return NodeSelector(
+        node_selector_terms=tuple(t for t in selector.node_selector_terms if _parses(t))
+    )
+
+
+def _parses(term: NodeSelectorTerm) -> bool:
+    try:
+        check_term(term)
+    except ValueError:
+        return False
+    return True
+
+
+def _label_problem(requirement: NodeSelectorRequirement) -> str:
+    operator, values = requirement.operator, requirement.values
+    if not is_qualified_name(requirement.key):
+        return f"key: {requirement.key!r} is not a label key"
+    match operator:
+        case "In" | "NotIn":
+            if not values:
+                return f"values: operator {operator} needs at least one"
+        case "Exists" | "DoesNotExist":
+            if values:
+                return f"values: operator {operator} takes none"
+        case "Gt" | "Lt":
+            if len(values) != 1 or parse_int64(values[0]) is None:
+                return f"values: operator {operator} needs exactly one integer"
+        case _:
+            return (
+                f"operator: {operator!r} is not one of In, NotIn, Exists, DoesNotExist, Gt and Lt"
+            )
+    wrong = next((text for text in values if _LABEL_VALUE.fullmatch(text) is None), None)
+    return "" if wrong is None else f"values: {wrong!r} is not a label value"
+
+
+def _field_problem(requirement: NodeSelectorRequirement) -> str:
+    if requirement.key != NODE_NAME_FIELD:
+        return f"key: {requirement.key!r} is not {NODE_NAME_FIELD}"
+    if requirement.operator not in ("In", "NotIn"):
+        return f"operator: {requirement.operator!r} is not one of In and NotIn"
+    return "" if len(requirement.values) == 1 else "values: exactly one is needed"

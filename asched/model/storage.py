@@ -5,6 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from asched.model.meta import ApiStruct, Object
+from asched.model.pod import AzureDisk, CinderVolumeSource, PortworxVolumeSource
 from asched.model.quantity import QuantityText
 from asched.model.selectors import LabelSelector, NodeSelector
 
@@ -32,19 +33,6 @@ class AWSElasticBlockStoreVolume(ApiStruct):
     volume_id: str = msgspec.field(default="", name="volumeID")
 
 
-class AzureDiskVolume(ApiStruct):
-    disk_name: str = ""
-    data_disk_uri: str = msgspec.field(default="", name="diskURI")
-
-
-class CinderVolume(ApiStruct):
-    volume_id: str = msgspec.field(default="", name="volumeID")
-
-
-class PortworxVolume(ApiStruct):
-    volume_id: str = msgspec.field(default="", name="volumeID")
-
-
 class PersistentVolumeSpec(ApiStruct):
     """What the volume is, and from which nodes it can be reached."""
 
@@ -57,9 +45,9 @@ class PersistentVolumeSpec(ApiStruct):
     csi: CSIPersistentVolumeSource | None = None
     gce_persistent_disk: GCEPersistentDiskVolume | None = None
     aws_elastic_block_store: AWSElasticBlockStoreVolume | None = None
-    azure_disk: AzureDiskVolume | None = None
-    cinder: CinderVolume | None = None
-    portworx_volume: PortworxVolume | None = None
+    azure_disk: AzureDisk | None = None
+    cinder: CinderVolumeSource | None = None
+    portworx_volume: PortworxVolumeSource | None = None
 
 
 class PersistentVolumeStatus(ApiStruct):

@@ -22,8 +22,8 @@ from typing import Any, Final
 
 import asched.framework
 import asched.model
-from asched.framework.contract import CONTRACTS, PointContract
 from asched.framework.interface import API_VERSION, ExtensionPoint, Plugin
+from tests.docs.extension_points import CONTRACTS, PointContract
 
 FOLDER: Final = Path(__file__).parents[2] / "docs" / "plugins"
 _LINE_LENGTH: Final = 100
@@ -126,7 +126,7 @@ def _flowing(text: str) -> str:
 
 
 def _last_names(reference: str) -> str:
-    """``asched.framework.interface.Handle`` is imported as ``Handle``."""
+    """``asched.framework.cluster.Handle`` is imported as ``Handle``."""
     return re.sub(r"^asched\.[a-z_.]+\.(?=[A-Z])", "", reference)
 
 

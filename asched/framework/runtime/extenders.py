@@ -1,48 +1,78 @@
-"""HTTP extenders as decisions see them: who they are, and what preemption may ask of them.
+"""Evaluators outside the decision: HTTP extenders, and plugins that are impure or run in a worker.
 
-An extender (``KubeSchedulerConfiguration.extenders``) is a service outside that filters, scores,
-binds or reviews victims. Decisions are pure, so they never call one: what an extender answered is
-a record like any other observation, and a decision that needs an answer which is not there yet
-says so. Calling is :mod:`asched.kube.extenders`.
+A decision is pure and calls none of them. It reads their recorded answers, and pauses if one is
+missing. :mod:`asched.kube.extenders` makes the calls of extenders.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from enum import Enum
-from typing import Final, Protocol
+from typing import Final, NamedTuple, Protocol
 from urllib.parse import urlsplit, urlunsplit
 
 import msgspec
 
+from asched.framework.cluster import Victim
 from asched.framework.cycle_state import StateKey
-from asched.framework.interface import Victim
 from asched.framework.nodes import MAX_NODE_SCORE
 from asched.framework.pod_info import PodInfo
-from asched.framework.runtime.profile import ExtenderInterruption
 from asched.framework.status import Status
 
 EXTENDER: Final = "Extender"
-"""What stands for all extenders among the plugins that rejected a pod, as in kube-scheduler. They
-cannot say what may change their mind, so every event wakes a pod that one of them rejected."""
+"""The name under which all extenders appear among the plugins that rejected a pod, as in
+kube-scheduler. Extenders register no events, so every event requeues such a pod."""
 
 MAX_EXTENDER_SCORE: Final = 10
 """Extenders score 0 to 10 (``MaxExtenderPriority``)."""
 
 
 class ExtenderVerb(Enum):
-    """What is asked while a decision is made (binding comes after it)."""
+    """The calls to an extender that a decision depends on."""
 
     FILTER = "filter"
     PRIORITIZE = "prioritize"
     PREEMPT = "preempt"
 
 
-class ExtenderSpec(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What decisions depend on of an extender: the part of its configuration that is recorded.
+class ExternalEvaluator(Protocol):
+    """An :class:`ExtenderSpec` or an :class:`ExternalPlugin`. The verbs are empty if unused."""
 
-    Neither certificates nor passwords are in it.
-    """
+    @property
+    def name(self) -> str: ...
+
+    @property
+    def filter_verb(self) -> str: ...
+
+    @property
+    def prioritize_verb(self) -> str: ...
+
+    @property
+    def preempt_verb(self) -> str: ...
+
+    @property
+    def weight(self) -> int: ...
+
+    @property
+    def score_scale(self) -> int:
+        """The factor that scales its scores to 0 to 100."""
+
+    @property
+    def score_required(self) -> bool:
+        """Whether a failure to score fails the attempt, instead of adding nothing."""
+
+    @property
+    def ignorable(self) -> bool: ...
+
+    @property
+    def reported_as(self) -> str:
+        """The plugin name under which its rejections and failures are reported."""
+
+    def is_interested_in(self, pod: PodInfo) -> bool: ...
+
+
+class ExtenderSpec(msgspec.Struct, frozen=True, omit_defaults=True):
+    """The recorded configuration of an extender, without certificates and passwords."""
 
     name: str
     """Its URL, without a password."""
@@ -52,11 +82,11 @@ class ExtenderSpec(msgspec.Struct, frozen=True, omit_defaults=True):
     bind_verb: str = ""
     weight: int = 1
     managed_resources: tuple[str, ...] = ()
-    """It is interested only in pods that ask for one of these; in all where there are none."""
+    """It handles only pods that request one of these; all pods if empty."""
     ignorable: bool = False
 
     @property
-    def speaks_as(self) -> str:
+    def reported_as(self) -> str:
         return EXTENDER
 
     @property
@@ -64,7 +94,7 @@ class ExtenderSpec(msgspec.Struct, frozen=True, omit_defaults=True):
         return MAX_NODE_SCORE // MAX_EXTENDER_SCORE
 
     @property
-    def must_score(self) -> bool:
+    def score_required(self) -> bool:
         return False
 
     def is_interested_in(self, pod: PodInfo) -> bool:
@@ -80,55 +110,62 @@ class ExtenderSpec(msgspec.Struct, frozen=True, omit_defaults=True):
         )
 
 
-class ExternalEvaluator(Protocol):
-    """Who is asked outside decisions: an HTTP extender, or a plugin that is not asked as part of
-    one (:class:`~asched.framework.runtime.profile.ExternalPlugin`)."""
+class ExternalPlugin(NamedTuple):
+    """A plugin of one profile that is evaluated outside the decision, at Filter and Score."""
 
-    @property
-    def name(self) -> str: ...
+    name: str
+    scheduler_name: str
+    filters: bool
+    scores: bool
+    weight: int
+    ignorable: bool
 
     @property
     def filter_verb(self) -> str:
-        """Empty where it does not filter; and so for the others."""
+        return "filter" if self.filters else ""
 
     @property
-    def prioritize_verb(self) -> str: ...
+    def prioritize_verb(self) -> str:
+        return "score" if self.scores else ""
 
     @property
-    def preempt_verb(self) -> str: ...
+    def preempt_verb(self) -> str:
+        return ""
 
     @property
-    def weight(self) -> int: ...
+    def reported_as(self) -> str:
+        return self.name
 
     @property
     def score_scale(self) -> int:
-        """What makes its scores 0 to 100."""
+        return 1
 
     @property
-    def must_score(self) -> bool:
-        """Whether an attempt fails with its scores; others then merely add nothing."""
+    def score_required(self) -> bool:
+        return not self.ignorable
 
-    @property
-    def ignorable(self) -> bool: ...
-
-    @property
-    def speaks_as(self) -> str:
-        """Who is said to have refused, and to have failed: the name of a plugin, or EXTENDER."""
-
-    def is_interested_in(self, pod: PodInfo) -> bool: ...
+    def is_interested_in(self, pod: PodInfo) -> bool:
+        return pod.pod.spec.scheduler_name == self.scheduler_name
 
 
-def shown_url(url: str) -> str:
-    """The URL as it may be logged and recorded: without user and password."""
+def redacted_url(url: str) -> str:
+    """The URL without user and password, for logs and records."""
     parts = urlsplit(url)
-    return urlunsplit(parts._replace(netloc=parts.netloc.rpartition("@")[2]))
+    return urlunsplit((parts.scheme, parts.netloc.rpartition("@")[2], *parts[2:]))
+
+
+def rejection_status(message: str, *, unresolvable: bool, by: str = EXTENDER) -> Status:
+    """The status of a node that an extender rejected. The message may be empty."""
+    reasons = (message,) if message else ()
+    make = Status.unresolvable if unresolvable else Status.unschedulable
+    return make(*reasons).by(by)
 
 
 # -- preemption -----------------------------------------------------------------------------------
 
 
 class PreemptionCandidate(msgspec.Struct, frozen=True, gc=False):
-    """A node on which room can be made, and who would have to go."""
+    """A node on which the pod fits after the victims are evicted."""
 
     node: str
     victims: tuple[Victim, ...]
@@ -136,42 +173,38 @@ class PreemptionCandidate(msgspec.Struct, frozen=True, gc=False):
 
 
 class CandidateReview(Protocol):
-    """The extenders' say in preemption (``callExtenders`` of kube-scheduler)."""
+    """Lets the extenders change preemption candidates (``callExtenders`` of kube-scheduler)."""
 
     def review(self, candidates: Sequence[PreemptionCandidate]) -> Sequence[PreemptionCandidate]:
-        """The candidates that the extenders leave, with the victims that they choose; in order of
-        ``candidates``, others after them.
+        """The remaining candidates, in order, followed by those that extenders added.
 
-        It may raise :class:`AttemptPausedError` or :class:`ExtenderFailureError`, which a PostFilter
-        plugin lets pass: the framework knows what they mean.
+        Raises :class:`AttemptPausedError` or :class:`ExtenderFailureError`. A PostFilter plugin must
+        not catch them.
         """
 
 
 CANDIDATE_REVIEW: Final[StateKey[CandidateReview]] = StateKey("Extender/preempt")
-"""Where a PostFilter plugin finds the review. Absent where no extender has a say about the pod."""
+"""The review for PostFilter plugins. Absent if no extender handles preemption for the pod."""
+
+
+class ExtenderInterruption(Exception):  # noqa: N818  not an error of the plugin it passes through
+    """Raised through a plugin that called :class:`CandidateReview`."""
 
 
 class AttemptPausedError(ExtenderInterruption):
-    """An answer must be had first; the attempt goes on when it is there."""
+    """The attempt needs an answer that is not recorded yet."""
 
     def __init__(self, extender: int, candidates: Sequence[PreemptionCandidate]) -> None:
         super().__init__(f"extender {extender} has not answered yet")
         self.extender = extender
-        """Its position among the extenders."""
+        """Its index among the extenders."""
         self.candidates = tuple(candidates)
 
 
 class ExtenderFailureError(ExtenderInterruption):
-    """An extender that may not be ignored failed: the attempt ends with its words."""
+    """An extender that is not ignorable failed, which fails the attempt."""
 
     def __init__(self, message: str, plugin: str = EXTENDER) -> None:
         super().__init__(message)
         self.plugin = plugin
-        """Who is said to have failed."""
-
-
-def refusal(message: str, *, unresolvable: bool, by: str = EXTENDER) -> Status:
-    """The status of a node that an extender refused. It may do so without a word."""
-    reasons = (message,) if message else ()
-    make = Status.unresolvable if unresolvable else Status.unschedulable
-    return make(*reasons).by(by)
+        """The plugin name under which the failure is reported."""

@@ -36,9 +36,7 @@ class CallObserver(Protocol):
 class HintObserver(Protocol):
     """Watches queueing hints."""
 
-    def wrap_hint(
-        self, plugin: str, event: ClusterEvent, hint: QueueingHintFn
-    ) -> QueueingHintFn:
+    def wrap_hint(self, plugin: str, event: ClusterEvent, hint: QueueingHintFn) -> QueueingHintFn:
         """As :meth:`CallObserver.watched`."""
 
 

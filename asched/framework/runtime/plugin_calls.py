@@ -1,11 +1,11 @@
-"""Calls into plugins: what they raise or get wrong becomes a failure with their name on it."""
+"""Calls into plugins: exceptions and invalid answers become :class:`PluginFailure`."""
 
 from __future__ import annotations
 
 import operator
 from collections.abc import Callable, Sequence
 from functools import cache
-from typing import Any, ParamSpec, TypeGuard, TypeVar, cast
+from typing import Any, Generic, NamedTuple, ParamSpec, TypeGuard, TypeVar, cast
 
 import numpy as np
 
@@ -14,31 +14,34 @@ from asched.framework.interface import (
     FilterAllPlugin,
     FilterPlugin,
     NormalizeScore,
+    PermitResult,
     Plugin,
+    PostFilterResult,
     PreEnqueuePlugin,
     PreFilterExtensions,
+    PreFilterResult,
+    ReserveResult,
     ScoreAllPlugin,
     ScorePlugin,
 )
-from asched.framework.node_classes import ScoresByClass
 from asched.framework.nodes import (
     MAX_NODE_SCORE,
+    FilterResult,
     Int64Column,
     NodeInfo,
     Nodes,
     RowArray,
-    FilterResult,
 )
 from asched.framework.pod_info import PodInfo
+from asched.framework.runtime.extenders import ExtenderInterruption
 from asched.framework.runtime.observation import (
-    CURRENT_CALL,
     FAILURES,
     OBSERVATION,
     FailureReason,
-    to_printable,
     failure_reason,
+    to_printable,
 )
-from asched.framework.runtime.profile import ExtenderInterruption
+from asched.framework.scoring import ScoresByClass
 from asched.framework.status import SUCCESS, Code, Status
 from asched.model.quantity import MAX_INT64, MIN_INT64
 
@@ -46,9 +49,11 @@ Args = ParamSpec("Args")
 R = TypeVar("R")
 
 
-class PluginFailure(Exception):  # noqa: N818  it is caught by name, never shown as an error class
-    """A plugin raised or answered nonsense. It fails the attempt of its pod, nothing more. Counted in
-    :data:`~asched.framework.runtime.observation.FAILURES`."""
+class PluginFailure(Exception):  # noqa: N818  control flow: it fails one attempt of one pod
+    """A plugin raised or returned an invalid answer, which fails the attempt of its pod.
+
+    Counted in :data:`~asched.framework.runtime.observation.FAILURES`.
+    """
 
     def __init__(
         self,
@@ -65,12 +70,17 @@ class PluginFailure(Exception):  # noqa: N818  it is caught by name, never shown
 
 
 def invalid_answer(plugin: str, point: str, error: Exception) -> PluginFailure:
-    """A plugin's answer was of the right type, and yet nothing can be made of it."""
+    """The failure of an answer that has the right type but invalid content."""
     what = f"its answer cannot be used: {type(error).__name__}: {to_printable(error)}"
     return PluginFailure(plugin, point, what)
 
 
-# Which forms a plugin has is asked several times for each pod, and an abstract base is slow to answer.
+def error_answer(plugin: str, point: str, message: str) -> PluginFailure:
+    """The failure of a valid answer with an error status."""
+    return PluginFailure(plugin, point, message, FailureReason.ERROR)
+
+
+# Called several times for each pod, and isinstance() is slow for abstract classes: cached by type.
 
 
 @cache
@@ -106,23 +116,69 @@ def scores_by_class(plugin: Plugin) -> TypeGuard[ScoresByClass]:
     return _derives(type(plugin), ScoresByClass)
 
 
+# -- calls ----------------------------------------------------------------------------------------
+
+
+class CallSite(NamedTuple, Generic[R]):
+    """An extension point as failures name it, and the type that its method returns."""
+
+    point: str
+    answer: type[R]
+
+
+PRE_FILTER = CallSite("PreFilter", PreFilterResult)
+ADD_POD = CallSite("AddPod", Status)
+REMOVE_POD = CallSite("RemovePod", Status)
+FILTER = CallSite("Filter", Status)
+FILTER_ALL = CallSite("Filter", FilterResult)
+POST_FILTER = CallSite("PostFilter", PostFilterResult)
+PRE_SCORE = CallSite("PreScore", Status)
+SCORE_ALL: CallSite[Int64Column] = CallSite("Score", np.ndarray)
+NORMALIZE_SCORE: CallSite[Int64Column] = CallSite("NormalizeScore", np.ndarray)
+RESERVE = CallSite("Reserve", ReserveResult)
+PERMIT = CallSite("Permit", PermitResult)
+PERMIT_REVIEW = CallSite("Permit", type(None))
+
+
 def call(
     plugin: Plugin, point: str, method: Callable[Args, R], *args: Args.args, **kwargs: Args.kwargs
 ) -> R:
-    """Call a plugin's method. Raises :class:`PluginFailure` for whatever it raises, ``SystemExit``
-    and its like included, but lets :class:`ExtenderInterruption` pass, which is no doing of the
-    plugin's."""
+    """Call a plugin's method.
+
+    Raises :class:`PluginFailure` for any exception, ``SystemExit`` included, except
+    :class:`ExtenderInterruption`.
+    """
     if OBSERVATION.calls is not None:
         method = OBSERVATION.calls.watched(plugin.name, point, method)
-    outer, CURRENT_CALL.call = CURRENT_CALL.call, (plugin.name, point)
     try:
         return method(*args, **kwargs)
     except ExtenderInterruption:
         raise
     except BaseException as error:
         raise _raised(plugin, point, error) from error
-    finally:
-        CURRENT_CALL.call = outer
+
+
+def checked_call(
+    site: CallSite[R],
+    plugin: Plugin,
+    method: Callable[Args, R],
+    *args: Args.args,
+    **kwargs: Args.kwargs,
+) -> R:
+    """:func:`call`, which also raises if the answer is not of the site's type."""
+    # Repeats the code of call(): one function call less, several times for each pod.
+    if OBSERVATION.calls is not None:
+        method = OBSERVATION.calls.watched(plugin.name, site.point, method)
+    try:
+        answer: object = method(*args, **kwargs)
+    except ExtenderInterruption:
+        raise
+    except BaseException as error:
+        raise _raised(plugin, site.point, error) from error
+    # A third-party plugin may ignore its own annotations.
+    if not isinstance(answer, site.answer):
+        raise _unexpected(plugin, site, answer)
+    return answer
 
 
 def _raised(plugin: Plugin, point: str, error: BaseException) -> PluginFailure:
@@ -130,21 +186,29 @@ def _raised(plugin: Plugin, point: str, error: BaseException) -> PluginFailure:
     return PluginFailure(plugin.name, point, what, failure_reason(error))
 
 
+def _unexpected(plugin: Plugin, site: CallSite[Any], answer: object) -> PluginFailure:
+    what = f"answered {_shown(answer)}, not a {site.answer.__name__}"
+    return PluginFailure(plugin.name, site.point, what)
+
+
+def _shown(answer: object) -> str:
+    try:
+        return to_printable(repr(answer))
+    except BaseException:  # noqa: BLE001  __repr__ may be the plugin's code
+        return f"a {type(answer).__name__}"
+
+
 def applies_to(plugin: Plugin, pod: PodInfo) -> bool:
-    """Whether the plugin has anything to do for the pod. Raises :class:`PluginFailure`."""
-    outer, CURRENT_CALL.call = CURRENT_CALL.call, (plugin.name, "AppliesTo")
+    """:meth:`Plugin.applies_to`. Raises :class:`PluginFailure`."""
     try:
         return bool(plugin.applies_to(pod))
     except BaseException as error:
         raise _raised(plugin, "AppliesTo", error) from error
-    finally:
-        CURRENT_CALL.call = outer
 
 
 def gate_status(plugin: PreEnqueuePlugin, pod: PodInfo) -> Status | None:
-    """Why a PreEnqueue plugin keeps the pod out of the queue, with the plugin's name; None where it
-    does not. One that raises keeps it out, too: its text is the error's."""
-    outer, CURRENT_CALL.call = CURRENT_CALL.call, (plugin.name, "PreEnqueue")
+    """The status with which a PreEnqueue plugin gates the pod; None if it does not. An exception
+    gates the pod with an error status."""
     try:
         status = plugin.pre_enqueue(pod)
         if status.is_success:
@@ -152,53 +216,14 @@ def gate_status(plugin: PreEnqueuePlugin, pod: PodInfo) -> Status | None:
         return check_status(plugin.name, "PreEnqueue", status).by(plugin.name)
     except PluginFailure as failure:
         return Status.error(str(failure)).by(plugin.name)
-    except BaseException as error:  # noqa: BLE001  a plugin's bug holds its pods back, no more
+    except BaseException as error:  # noqa: BLE001  a plugin's defect affects only its own pods
         return Status.error(str(_raised(plugin, "PreEnqueue", error))).by(plugin.name)
-    finally:
-        CURRENT_CALL.call = outer
-
-
-def ask(
-    expected: type[R],
-    plugin: Plugin,
-    point: str,
-    method: Callable[Args, R],
-    *args: Args.args,
-    **kwargs: Args.kwargs,
-) -> R:
-    """As :func:`call`; an answer of another type than ``expected`` is a failure too."""
-    # All of call() once more: it is done several times for each pod, and one call less is felt.
-    if OBSERVATION.calls is not None:
-        method = OBSERVATION.calls.watched(plugin.name, point, method)
-    outer, CURRENT_CALL.call = CURRENT_CALL.call, (plugin.name, point)
-    try:
-        answer: object = method(*args, **kwargs)
-    except ExtenderInterruption:
-        raise
-    except BaseException as error:
-        raise _raised(plugin, point, error) from error
-    finally:
-        CURRENT_CALL.call = outer
-    # A plugin is foreign code: its annotations promise nothing.
-    if not isinstance(answer, expected):
-        raise _unexpected(plugin, point, answer, expected)
-    return answer
-
-
-def error_answer(plugin: str, point: str, message: str) -> PluginFailure:
-    """A plugin's proper answer was neither a yes nor a no: it says that something failed."""
-    return PluginFailure(plugin, point, message, FailureReason.ERROR)
-
-
-def _unexpected(plugin: Plugin, point: str, answer: object, expected: type) -> PluginFailure:
-    what = f"answered {_shown(answer)}, not a {expected.__name__}"
-    return PluginFailure(plugin.name, point, what)
 
 
 def check_status(plugin: str, point: str, status: Status) -> Status:
-    """The status, if it is one whose words can be told and recorded. Raises :class:`PluginFailure`.
+    """The status, if it can be printed and recorded. Raises :class:`PluginFailure` otherwise.
 
-    For statuses that say something: :data:`SUCCESS` is asked about too often.
+    Not called for :data:`SUCCESS`, which is by far the most frequent status.
     """
     try:
         Code(status.code)
@@ -209,46 +234,43 @@ def check_status(plugin: str, point: str, status: Status) -> Status:
     return status
 
 
-def _shown(answer: object) -> str:
-    try:
-        return to_printable(repr(answer))
-    except BaseException:  # noqa: BLE001  its repr may be a plugin's code
-        return f"a {type(answer).__name__}"
+# -- Filter ---------------------------------------------------------------------------------------
 
 
 def filter_nodes(
     plugin: FilterPlugin | FilterAllPlugin, state: CycleState, pod: PodInfo, nodes: Nodes
 ) -> FilterResult:
-    """One filter's verdict on every row, whichever form the plugin is written in."""
+    """One filter's result for every row, with either form of the plugin."""
     if filters_all(plugin):
-        verdicts = ask(FilterResult, plugin, "Filter", plugin.filter_all, state, pod, nodes)
-        refuses = _check_verdicts(plugin, verdicts, nodes.size)
-        return verdicts if refuses else FilterResult(verdicts.codes, ())
+        result = checked_call(FILTER_ALL, plugin, plugin.filter_all, state, pod, nodes)
+        rejects = _check_filter_result(plugin, result, nodes.size)
+        return result if rejects else FilterResult(result.codes, ())
     return _filter_each(cast("FilterPlugin", plugin), state, pod, nodes)
 
 
-def _filter_each(plugin: FilterPlugin, state: CycleState, pod: PodInfo, nodes: Nodes) -> FilterResult:
-    """The verdicts of a filter that is written for one node. It is called once for each, so what is
-    done around a call counts thousands of times for a pod."""
+def _filter_each(
+    plugin: FilterPlugin, state: CycleState, pod: PodInfo, nodes: Nodes
+) -> FilterResult:
+    """The result of a filter for single nodes. The loop runs thousands of times for a pod."""
     rows, infos = _alive(nodes)
-    answers = _each(plugin, "Filter", plugin.filter, state, pod, infos)
+    answers = _call_each(plugin, "Filter", plugin.filter, (state, pod), infos)
     statuses: list[Status] = []
     numbers: dict[Status, int] = {}
-    verdicts: list[int] = []
+    codes_of_alive: list[int] = []
     last, number = SUCCESS, 0
     for answer in answers:
         if answer is not last:
-            # A plugin is foreign code: its annotations promise nothing.
+            # A third-party plugin may ignore its own annotations.
             if not isinstance(answer, Status):
-                raise _unexpected(plugin, "Filter", answer, Status)
+                raise _unexpected(plugin, FILTER, answer)
             last, number = answer, 0
             if not answer.is_success:
                 number = numbers.setdefault(answer, len(statuses) + 1)
                 if number > len(statuses):
                     statuses.append(answer)
-        verdicts.append(number)
+        codes_of_alive.append(number)
     codes = np.zeros(nodes.size, np.int16)
-    codes[rows] = verdicts
+    codes[rows] = codes_of_alive
     return FilterResult(codes, statuses)
 
 
@@ -261,52 +283,41 @@ def _alive(nodes: Nodes) -> tuple[RowArray | slice, Sequence[NodeInfo]]:
     return rows, [infos[row] for row in rows.tolist()]
 
 
-def _each(
+def _call_each(
     plugin: Plugin,
     point: str,
     method: Callable[[CycleState, PodInfo, NodeInfo], R],
-    state: CycleState,
-    pod: PodInfo,
+    subject: tuple[CycleState, PodInfo],
     infos: Sequence[NodeInfo],
 ) -> list[R]:
-    """What a method answers to each of the nodes. Raises as :func:`call`."""
+    """The answers of a method for each of the nodes. Raises as :func:`call`."""
+    state, pod = subject
 
-    def each() -> list[R]:
+    def call_all() -> list[R]:
         return [method(state, pod, info) for info in infos]
 
-    ask_all = each
-    if OBSERVATION.calls is not None:
-        ask_all = OBSERVATION.calls.watched(plugin.name, point, each)
-    outer, CURRENT_CALL.call = CURRENT_CALL.call, (plugin.name, point)
-    try:
-        return ask_all()
-    except ExtenderInterruption:
-        raise
-    except BaseException as error:
-        raise _raised(plugin, point, error) from error
-    finally:
-        CURRENT_CALL.call = outer
+    return call(plugin, point, call_all)
 
 
-def _check_verdicts(plugin: Plugin, verdicts: FilterResult, size: int) -> bool:
-    """Whether they refuse any node."""
-    codes, known = verdicts.codes, len(verdicts.statuses)
+def _check_filter_result(plugin: Plugin, result: FilterResult, size: int) -> bool:
+    """Whether the result rejects any node. Raises :class:`PluginFailure` if it is invalid."""
+    codes, known = result.codes, len(result.statuses)
     if not isinstance(codes, np.ndarray) or codes.dtype.kind not in "iu":
-        raise PluginFailure(plugin.name, "Filter", "verdicts that are no array of integers")
+        raise PluginFailure(plugin.name, "Filter", "codes that are not an array of integers")
     if len(codes) != size:
-        raise PluginFailure(plugin.name, "Filter", f"{len(codes)} verdicts for {size} nodes")
-    # Seen as unsigned, a negative code is a large one.
+        raise PluginFailure(plugin.name, "Filter", f"{len(codes)} codes for {size} nodes")
+    # Read as unsigned, a negative code is a large one.
     highest = int(codes.view(_unsigned(codes.dtype)).max(initial=0)) if known else 0
     if highest > known:
-        what = f"a verdict of {codes.min()} or {codes.max()}, but {known} statuses"
+        what = f"a code of {codes.min()} or {codes.max()}, but {known} statuses"
         raise PluginFailure(plugin.name, "Filter", what)
     try:
-        successes = any(status.is_success for status in verdicts.statuses)
-        hash(tuple(verdicts.statuses))  # as they are told apart by it
+        successes = any(status.is_success for status in result.statuses)
+        hash(tuple(result.statuses))  # statuses are keys of dictionaries
     except Exception as error:
         raise invalid_answer(plugin.name, "Filter", error) from error
     if successes:
-        raise PluginFailure(plugin.name, "Filter", "Success among the statuses of refused nodes")
+        raise PluginFailure(plugin.name, "Filter", "Success among the statuses of rejected nodes")
     return highest > 0
 
 
@@ -318,26 +329,29 @@ def _unsigned(dtype: np.dtype[Any]) -> np.dtype[Any]:
 def filter_node(
     plugin: FilterPlugin | FilterAllPlugin, state: CycleState, pod: PodInfo, nodes: Nodes, row: int
 ) -> Status | None:
-    """One filter's verdict on one row, None for a pass; by its form for one node if it has that."""
+    """One filter's status for one row, None for a pass; with the form for one node if it exists."""
     if filters_one(plugin):
-        status = ask(Status, plugin, "Filter", plugin.filter, state, pod, nodes.info(row))
+        status = checked_call(FILTER, plugin, plugin.filter, state, pod, nodes.info(row))
         return None if status.is_success else status
     return filter_nodes(plugin, state, pod, nodes.take(np.array([row], np.intp))).status(0)
+
+
+# -- Score ----------------------------------------------------------------------------------------
 
 
 def score_node(
     plugin: ScorePlugin | ScoreAllPlugin, state: CycleState, pod: PodInfo, nodes: Nodes, row: int
 ) -> int:
-    """One plugin's raw score of one row; by its form for one node if it has that."""
+    """One plugin's raw score of one row; with the form for one node if it exists."""
     if not scores_one(plugin):
         return int(score_nodes(plugin, state, pod, nodes.take(np.array([row], np.intp)))[0])
     return _score(plugin, call(plugin, "Score", plugin.score, state, pod, nodes.info(row)))
 
 
 def _score(plugin: Plugin, answer: object) -> int:
-    """An answer to one node as a score. Raises :class:`PluginFailure`."""
+    """An answer as a score. Raises :class:`PluginFailure` if it is not one."""
     try:
-        score = operator.index(answer)  # type: ignore[arg-type]  # which is the question
+        score = operator.index(answer)  # type: ignore[arg-type]  # raises TypeError
     except TypeError:
         what = f"answered {_shown(answer)}, not an int"
         raise PluginFailure(plugin.name, "Score", what) from None
@@ -349,32 +363,33 @@ def _score(plugin: Plugin, answer: object) -> int:
 def score_nodes(
     plugin: ScorePlugin | ScoreAllPlugin, state: CycleState, pod: PodInfo, nodes: Nodes
 ) -> Int64Column:
-    """One plugin's raw score of every row, whichever form it is written in."""
+    """One plugin's raw score of every row, with either form of the plugin."""
     if scores_all(plugin):
-        scores = ask(np.ndarray, plugin, "Score", plugin.score_all, state, pod, nodes)
+        scores = checked_call(SCORE_ALL, plugin, plugin.score_all, state, pod, nodes)
         return _checked_scores(plugin, "Score", scores, nodes.size)
     rows, infos = _alive(nodes)
-    answers = _each(plugin, "Score", cast("ScorePlugin", plugin).score, state, pod, infos)
+    method = cast("ScorePlugin", plugin).score
+    answers = _call_each(plugin, "Score", method, (state, pod), infos)
     found = np.zeros(nodes.size, np.int64)
     found[rows] = _scores(plugin, answers)
     return found
 
 
 def _scores(plugin: Plugin, answers: Sequence[object]) -> Sequence[int] | Int64Column:
-    """Answers to many nodes as scores. Raises :class:`PluginFailure` for the first that is none."""
+    """Answers as scores. Raises :class:`PluginFailure` for the first that is not one."""
     if {*map(type, answers)} == {int}:
         try:
             return np.array(answers, np.int64)
         except OverflowError:
-            pass  # one of them is too large: which?
+            pass  # one is too large; _score() reports it
     return [_score(plugin, answer) for answer in answers]
 
 
 def normalized(plugin: Plugin, state: CycleState, pod: PodInfo, scores: Int64Column) -> Int64Column:
-    """Scores brought into 0 to 100 by the plugin itself, and checked to be there."""
+    """Scores after the plugin's normalization, if it has one, checked to be in range."""
     if normalizes(plugin):
         raw = scores
-        scores = ask(np.ndarray, plugin, "NormalizeScore", plugin.normalize, state, pod, raw)
+        scores = checked_call(NORMALIZE_SCORE, plugin, plugin.normalize, state, pod, raw)
         scores = _checked_scores(plugin, "NormalizeScore", scores, len(raw))
     check_range(plugin, scores)
     return scores
@@ -392,19 +407,20 @@ def _checked_scores(plugin: Plugin, point: str, scores: Int64Column, size: int) 
 
 
 def check_score(plugin: Plugin, score: int) -> None:
-    """:func:`check_range` for one."""
+    """:func:`check_range` for one score."""
     if not 0 <= score <= MAX_NODE_SCORE:
         what = f"a score of {score} or {score} is outside 0..{MAX_NODE_SCORE}"
         raise PluginFailure(plugin.name, "Score", what)
 
 
 def within_range(scores: Int64Column) -> bool:
-    """Whether all are 0 to 100."""
-    # Seen as unsigned, a negative score is a large one.
+    """Whether all scores are 0 to 100."""
+    # Read as unsigned, a negative score is a large one.
     return not len(scores) or bool(scores.view(np.uint64).max() <= MAX_NODE_SCORE)
 
 
 def check_range(plugin: Plugin, scores: Int64Column) -> None:
+    """Raises :class:`PluginFailure` if a score is not within 0 to 100."""
     if not within_range(scores):
         what = f"a score of {scores.min()} or {scores.max()} is outside 0..{MAX_NODE_SCORE}"
         raise PluginFailure(plugin.name, "Score", what)

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar, cast
 
 import msgspec
 
+from asched.framework.cluster import Handle
 from asched.framework.events import ActionType, ClusterEvent, EventResource, QueueingHintFn
 from asched.framework.interface import (
     BindPlugin,
@@ -22,7 +23,6 @@ from asched.framework.interface import (
     ExtensionPoint,
     FilterAllPlugin,
     FilterPlugin,
-    Handle,
     PermitPlugin,
     PermitReview,
     Plugin,
@@ -37,16 +37,12 @@ from asched.framework.interface import (
     ScoreAllPlugin,
     ScorePlugin,
 )
-from asched.framework.pod_info import PodInfo
-from asched.framework.runtime.observation import printable
+from asched.framework.runtime.extenders import ExternalPlugin
+from asched.framework.runtime.observation import CURRENT_CALL, to_printable
 
 
 class ProfileError(ValueError):
     """A profile cannot be built; the message says which plugin or argument and why."""
-
-
-class ExtenderInterruption(Exception):  # noqa: N818  neither is an error of the plugin it passes
-    """What passes through a plugin that asked extenders."""
 
 
 class BreakerSpec(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
@@ -69,47 +65,6 @@ class PluginPolicy(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     optional: bool = False
     """Pods are scheduled without it where it cannot be asked."""
     breaker: BreakerSpec | None = None
-
-
-class ExternalPlugin(NamedTuple):
-    """A plugin that is asked from outside decisions: of one profile, at Filter and Score.
-
-    It has a say in attempts as an :class:`~asched.framework.runtime.extenders.ExtenderSpec` has.
-    """
-
-    name: str
-    scheduler_name: str
-    filters: bool
-    scores: bool
-    weight: int
-    ignorable: bool
-
-    @property
-    def filter_verb(self) -> str:
-        return "filter" if self.filters else ""
-
-    @property
-    def prioritize_verb(self) -> str:
-        return "score" if self.scores else ""
-
-    @property
-    def preempt_verb(self) -> str:
-        return ""
-
-    @property
-    def speaks_as(self) -> str:
-        return self.name
-
-    @property
-    def score_scale(self) -> int:
-        return 1
-
-    @property
-    def must_score(self) -> bool:
-        return not self.ignorable
-
-    def is_interested_in(self, pod: PodInfo) -> bool:
-        return pod.pod.spec.scheduler_name == self.scheduler_name
 
 
 P = TypeVar("P", bound=Plugin)
@@ -199,7 +154,7 @@ _UNASKED = (
 rejections (``UnrollWildCardResource``). One that registers nothing at all hears of nothing."""
 
 
-def not_at(point: str) -> str:
+def unsupported_point(point: str) -> str:
     """Why a plugin that is asked outside decisions cannot serve a point, after its name."""
     return f"is not pure or runs in a worker, so it cannot serve {point}: a replay would have to call it"
 
@@ -211,7 +166,7 @@ _LISTS = (
 """The attributes of a profile that list plugins which it can do without."""
 
 
-def all_within(specs: Iterable[ProfileSpec]) -> tuple[ProfileSpec, ...]:
+def evaluate_in_process(specs: Iterable[ProfileSpec]) -> tuple[ProfileSpec, ...]:
     """The profiles with every plugin asked as part of decisions: for where nobody asks outside them,
     as in a simulation."""
     replace = msgspec.structs.replace
@@ -360,7 +315,7 @@ class Profile:
     def _check_outside(self, plugin: str, point: ExtensionPoint) -> None:
         if point not in OUTSIDE_POINTS:
             raise ProfileError(
-                f"profile {self.scheduler_name}: plugin {plugin} {not_at(point.field)}"
+                f"profile {self.scheduler_name}: plugin {plugin} {unsupported_point(point.field)}"
             )
 
     def _queue_sort(self) -> QueueSortPlugin:
@@ -390,7 +345,8 @@ class Profile:
 
     def _instantiate(self, plugin: type[Plugin], arguments: dict[str, Any] | None) -> Plugin:
         try:
-            return plugin(parse_arguments(plugin, arguments), self.handle)
+            with CURRENT_CALL.of(plugin.name, "Init"):
+                return plugin(parse_arguments(plugin, arguments), self.handle)
         except ValueError as error:
             raise ProfileError(f"plugin {plugin.name}: {error}") from None
         except BaseException as error:
@@ -401,7 +357,7 @@ class Profile:
         origin = next((o for o in self.spec.origins if o.name == plugin), None)
         label = "" if origin is None else f"{origin.distribution} {origin.version}".strip()
         where = f" of {label}" if label else ""
-        reason = " ".join(f"{type(error).__name__}: {printable(error)}".split())
+        reason = " ".join(f"{type(error).__name__}: {to_printable(error)}".split())
         return ProfileError(f"plugin {plugin}{where}: {what}: {reason}")
 
 

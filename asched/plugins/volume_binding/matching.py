@@ -11,24 +11,18 @@ from typing import NamedTuple
 
 import numpy as np
 
+from asched.framework.binding import ClaimRef
 from asched.framework.cluster import Cluster
-from asched.framework.csi_migration import in_tree_persistent_volume, translated
-from asched.framework.csi_nodes import CsiNodes
-from asched.framework.node_matching import matchable, selector_matches, term_matches
+from asched.framework.node_matching import selector_matches, term_matches
 from asched.framework.nodes import BoolColumn, Int32Column, Nodes, RowArray
-from asched.framework.volume_assumptions import (
-    AssumedVolume,
-    AssumedVolumes,
-    ClaimRef,
-    VolumeChoice,
-)
-from asched.framework.volumes import STORAGE
+from asched.framework.volumes import STORAGE, CsiNodes, in_tree_persistent_volume, translated
 from asched.model.quantity import value
 from asched.model.selectors import (
     LabelSelector,
     NodeSelector,
     NodeSelectorRequirement,
     NodeSelectorTerm,
+    matchable,
 )
 from asched.model.storage import (
     CSIDriver,
@@ -38,6 +32,7 @@ from asched.model.storage import (
     StorageClass,
     TopologySelectorTerm,
 )
+from asched.plugins.volume_binding.assumed import AssumedVolume, AssumedVolumes, VolumeChoice
 from asched.plugins.volume_binding.pool import VolumePool, storage_request
 
 NODE_CONFLICT = 1
@@ -176,7 +171,7 @@ class VolumeFinder:
         open_rows = np.ones(self._nodes.size, np.bool_)
         assigned, rest = [], []
         for claim in claims:
-            node = self._books.chosen_node(claim) or claim.metadata.annotations.selected_node
+            node = self._books.selected_node(claim) or claim.metadata.annotations.selected_node
             if node is None:
                 rest.append(claim)
                 continue
@@ -198,7 +193,7 @@ class VolumeFinder:
         if free is None:
             return Match(claim, (), np.full(self._nodes.size, -1, np.int32))
         of_class = taken.setdefault(claim.storage_class, [])
-        promised = self._books.promised
+        promised = self._books.volumes
         chosen = free.smallest(claim, self._nodes, promised, of_class, self._rows_of)
         of_class.append(chosen)
         return Match(claim, free.volumes, chosen)

@@ -1,7 +1,7 @@
 """VolumeBinding: nodes must reach the pod's volumes; claims that wait for a pod get theirs now.
 
 Filter finds for every node what the claims can have there. Reserve notes the choice for the node
-that was taken; the books (:mod:`asched.framework.volume_assumptions`) keep it from others. PreBind tells
+that was taken; the books (:mod:`asched.plugins.volume_binding.assumed`) keep it from others. PreBind tells
 the API server and waits until the volume controller and the provisioners have done their part.
 """
 
@@ -13,8 +13,8 @@ from typing import Any, ClassVar, NamedTuple
 
 import numpy as np
 
-from asched.framework.binding import BindingClient, Permission, Unavailable
-from asched.framework.csi_nodes import CsiNodes
+from asched.framework.binding import BindingClient, ClaimRef, Permission, Unavailable
+from asched.framework.cluster import Handle
 from asched.framework.cycle_state import CycleState, StateKey
 from asched.framework.events import (
     ActionType,
@@ -27,7 +27,6 @@ from asched.framework.interface import (
     Arguments,
     EnqueueExtensions,
     FilterAllPlugin,
-    Handle,
     PreBindPlugin,
     PreFilterPlugin,
     PreFilterResult,
@@ -36,12 +35,12 @@ from asched.framework.interface import (
     ReserveResult,
     ScoreAllPlugin,
 )
-from asched.framework.nodes import Int64Column, Nodes, Verdicts
+from asched.framework.nodes import FilterResult, Int64Column, Nodes
 from asched.framework.pod_info import PodInfo
 from asched.framework.status import SUCCESS, Status
-from asched.framework.volume_assumptions import AssumedVolumes, ClaimRef, VolumeChoice
 from asched.framework.volumes import (
     WAIT_FOR_FIRST_CONSUMER,
+    CsiNodes,
     PodClaim,
     claim_not_found,
     claims_of,
@@ -60,6 +59,7 @@ from asched.model.storage import (
     PersistentVolumeClaim,
     StorageClass,
 )
+from asched.plugins.volume_binding.assumed import AssumedVolumes, VolumeChoice
 from asched.plugins.volume_binding.matching import (
     NO_MATCH,
     NO_SPACE,
@@ -148,7 +148,7 @@ class VolumeBinding(
             Permission.READ_CLAIM,
         }
     )
-    concerns_templates: ClassVar[bool] = True
+    applies_per_template: ClassVar[bool] = True
 
     def __init__(self, args: VolumeBindingArgs, handle: Handle) -> None:
         super().__init__(args, handle)
@@ -160,7 +160,7 @@ class VolumeBinding(
 
     # -- filter -------------------------------------------------------------------------------
 
-    def concerns(self, pod: PodInfo) -> bool:
+    def applies_to(self, pod: PodInfo) -> bool:
         return mounts_claims(pod.pod)
 
     def pre_filter(self, state: CycleState, pod: PodInfo, nodes: Nodes) -> PreFilterResult:
@@ -194,9 +194,9 @@ class VolumeBinding(
             and not claim.spec.volume_name
         )
 
-    def filter_all(self, state: CycleState, pod: PodInfo, nodes: Nodes) -> Verdicts:
+    def filter_all(self, state: CycleState, pod: PodInfo, nodes: Nodes) -> FilterResult:
         conflicts = self._find(state.read(_CLAIMS), nodes).conflicts
-        return Verdicts(conflicts.astype(np.int16), _STATUSES)
+        return FilterResult(conflicts.astype(np.int16), _STATUSES)
 
     def _find(self, claims: PodClaims, nodes: Nodes) -> PodVolumes:
         cluster = self.handle.cluster
@@ -224,16 +224,16 @@ class VolumeBinding(
         found = self._find(claims, nodes.take(np.array([row], np.intp)))
         return ReserveResult(note=found.choice(0).note())
 
-    def reserved(self, pod: PodInfo, node_name: str, note: dict[str, Any] | None) -> None:
+    def on_reserved(self, pod: PodInfo, node_name: str, note: dict[str, Any] | None) -> None:
         if note is not None:
-            self._books.enter(pod.uid, node_name, VolumeChoice.from_note(note))
+            self._books.add(pod.uid, node_name, VolumeChoice.from_note(note))
 
     def unreserve(self, pod: PodInfo, node_name: str, note: dict[str, Any] | None) -> None:
-        self._books.strike(pod.uid)
+        self._books.remove(pod.uid)
 
-    def settled(self, pod: PodInfo, node_name: str, note: dict[str, Any] | None) -> None:
+    def on_bound(self, pod: PodInfo, node_name: str, note: dict[str, Any] | None) -> None:
         # Claims and volumes show it themselves by now.
-        self._books.strike(pod.uid)
+        self._books.remove(pod.uid)
 
     # -- bind ---------------------------------------------------------------------------------
 

@@ -14,11 +14,11 @@ import numpy as np
 
 from asched.framework.cluster import Cluster
 from asched.framework.nodes import BoolColumn, Int32Column, Nodes, RowArray, Vocabulary
-from asched.framework.volume_assumptions import AssumedVolumes
 from asched.framework.volumes import STORAGE
 from asched.model.quantity import thousandths
 from asched.model.selectors import NodeSelector
 from asched.model.storage import ObjectReference, PersistentVolume, PersistentVolumeClaim
+from asched.plugins.volume_binding.assumed import AssumedVolumes
 
 AVAILABLE = "Available"
 
@@ -226,7 +226,7 @@ class VolumePool:
         self._catch_up()
         named = self._claimed.get(claim.key, {}).values()
         found = [volume for volume in named if refers_to(volume.spec.claim_ref, claim)]
-        promised = (self._known.get(name) for name in self._books.promised_to(claim))
+        promised = (self._known.get(name) for name in self._books.volumes_of(claim))
         found.extend(volume for volume in promised if volume is not None)
         fitting = [
             volume

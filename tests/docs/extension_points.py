@@ -73,7 +73,7 @@ CONTRACTS: Final[Mapping[ExtensionPoint, PointContract]] = {
         " like pods.",
         may="Prepare what Filter needs, in the `CycleState`; reject the pod as a whole; name the only"
         " nodes worth looking at; answer Skip, so that its Filter is not asked.",
-        cost="Once for each attempt. `concerns` saves even that for pods that it has nothing to do with.",
+        cost="Once for each attempt. `applies_to` saves even that for pods that it has nothing to do with.",
         purity=MAY_BE_RECORDED,
         failing=FAILS_THE_ATTEMPT,
         companions=(PreFilterExtensions, EnqueueExtensions),
@@ -94,7 +94,7 @@ CONTRACTS: Final[Mapping[ExtensionPoint, PointContract]] = {
         when="When no node is feasible. Plugins are asked in order until one made room, or one is sure"
         " that nothing will.",
         may="Make room: name victims, nominate a node. It may try pods on and off nodes with"
-        " `handle.fit`. The daemon carries it out.",
+        " `handle.dry_run`. The daemon carries it out.",
         cost="Once for each attempt that found no node.",
         purity=PURE,
         failing=FAILS_THE_ATTEMPT,
@@ -118,7 +118,7 @@ CONTRACTS: Final[Mapping[ExtensionPoint, PointContract]] = {
         companions=(NormalizeScore,),
     ),
     ExtensionPoint.RESERVE: PointContract(
-        when="`reserve` when a node was chosen. `reserved`, `unreserve`, `settled` and `released` when the"
+        when="`reserve` when a node was chosen. `on_reserved`, `unreserve`, `on_bound` and `on_deleted` when the"
         " decision, and what became of it, is folded: live, after a restart and in every replay.",
         may="Turn the node down; add a note to the decision, which comes back with each of the others."
         " The others keep the plugin's own books.",

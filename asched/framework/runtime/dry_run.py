@@ -1,0 +1,257 @@
+"""Dry runs: what the filters return for nodes with pods hypothetically added or removed.
+
+kube-scheduler dry-runs preemption one node at a time, on copies. If no filter reads more than the
+node's own row, rows cannot affect each other, and all nodes share one dry run.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from typing import Protocol
+
+import numpy as np
+
+from asched.framework.cluster import Cluster
+from asched.framework.cycle_state import CycleState
+from asched.framework.interface import FilterAllPlugin, FilterPlugin, PreFilterExtensions, Scope
+from asched.framework.nodes import HypotheticalNodes, Int64Column, RowArray
+from asched.framework.pod_info import PodInfo
+from asched.framework.runtime.diagnosis import FilterDiagnosis, StatusTable
+from asched.framework.runtime.plugin_calls import (
+    ADD_POD,
+    REMOVE_POD,
+    PluginFailure,
+    checked_call,
+    error_answer,
+    filter_node,
+    filter_nodes,
+    filters_one,
+    has_prefilter_extensions,
+)
+from asched.framework.runtime.profile import Profile
+
+Placed = tuple[int, PodInfo]
+"""A row of a dry run, and a pod that is added there or removed."""
+
+RankedFilter = tuple[int, FilterPlugin | FilterAllPlugin]
+
+
+class Nominations(Protocol):
+    """The nominated pods, by node and pod UID."""
+
+    @property
+    def by_node(self) -> Mapping[str, Mapping[str, PodInfo]]: ...
+
+
+class FilterDryRunner:
+    """Dry-runs the filters of a profile for one pod."""
+
+    def __init__(
+        self,
+        profile: Profile,
+        cluster: Cluster,
+        nominations: Nominations,
+        state: CycleState,
+        pod: PodInfo,
+    ) -> None:
+        """``state`` is the state of the pod's attempt after PreFilter. It is not changed."""
+        self.pod = pod
+        self.state = state
+        self._cluster = cluster
+        self._nominations = nominations
+        skipped = state.skip_filter
+        self.fixed: list[RankedFilter] = []
+        """Filters whose answers do not depend on the pods of a node."""
+        self.moving: list[RankedFilter] = []
+        """All other filters."""
+        self.extensions = [
+            plugin
+            for plugin in profile.pre_filter
+            if plugin.name not in skipped and has_prefilter_extensions(plugin)
+        ]
+        """Plugins whose state follows added and removed pods."""
+        self.local = not self.extensions
+        """Whether no filter reads more than a node's own row."""
+        for rank, plugin in enumerate(profile.filter):
+            if plugin.name in skipped:
+                continue
+            scope = plugin.scope
+            (self.fixed if scope is Scope.NODE_OBJECT else self.moving).append((rank, plugin))
+            if scope is Scope.CLUSTER:
+                self.local = False
+
+    def dry_runs(self, rows: RowArray) -> Iterator[FilterDryRun]:
+        """Dry runs that cover ``rows`` of the cluster's nodes, in order: one for all rows if
+        :attr:`local`, else one for each row."""
+        if self.local:
+            yield FilterDryRun(self, rows)
+        else:
+            for row in rows:
+                yield FilterDryRun(self, np.array([row], np.intp))
+
+    def with_nominated(self, rows: RowArray) -> Iterator[tuple[RowArray, FilterDiagnosis]]:
+        """The rows of ``rows`` with nominated pods that count, in parts, each with the diagnosis
+        with those pods added. Raises PluginFailure."""
+        names = self._cluster.nodes.names
+        nominated: dict[int, list[PodInfo]] = {}
+        for index, pod in self.nominated_pods(names[row] for row in rows.tolist()):
+            nominated.setdefault(index, []).append(pod)
+        if not nominated:
+            return
+        if self.local:
+            part = rows[[*nominated]]
+            placed = [(at, pod) for at, pods in enumerate(nominated.values()) for pod in pods]
+            try:
+                found = self.hypothetical(part, placed).diagnose()
+            except PluginFailure:
+                # Filters run on all rows at once, also on rows that other filters rejected. Repeat
+                # one by one, so that a failure does not depend on the number of rows.
+                if len(part) == 1:
+                    raise
+            else:
+                yield part, found
+                return
+        for index, pods in nominated.items():
+            part = rows[[index]]
+            yield part, self.hypothetical(part, [(0, pod) for pod in pods]).diagnose()
+
+    def hypothetical(self, rows: RowArray, placed: Sequence[Placed]) -> _Hypothesis:
+        """These rows of the cluster's nodes, with pods added."""
+        hypothesis = _Hypothesis(self, self.nodes(rows))
+        hypothesis.add(placed)
+        return hypothesis
+
+    def nodes(self, rows: RowArray) -> HypotheticalNodes:
+        return self._cluster.hypothetical_nodes(rows)
+
+    @property
+    def row_stamps(self) -> Int64Column:
+        return self._cluster.row_stamps
+
+    @property
+    def shareable(self) -> bool:
+        """Whether the result holds for all pods of the shape and priority that are not nominated, on
+        rows whose :attr:`row_stamps` are unchanged."""
+        return self.local and not self.pod.pod.spec.node_name
+
+    def nominated_pods(self, names: Iterable[str]) -> list[Placed]:
+        """The other pods nominated to these nodes whose priority is at least the pod's."""
+        by_node = self._nominations.by_node
+        if not by_node:
+            return []
+        uid, priority = self.pod.uid, self.pod.priority
+        return [
+            (row, pod)
+            for row, name in enumerate(names)
+            if name in by_node
+            for pod in by_node[name].values()
+            if pod.uid != uid and pod.priority >= priority
+        ]
+
+
+class FilterDryRun:
+    """Hypothetical nodes, evaluated without and with the pods that are nominated to them."""
+
+    def __init__(self, runner: FilterDryRunner, rows: RowArray) -> None:
+        if not runner.local and len(rows) != 1:
+            raise ValueError("filters that read more than a node's row need one dry run per node")
+        self.rows = rows
+        """The rows among the cluster's nodes."""
+        self.nodes = runner.nodes(rows)
+        self._plain = _Hypothesis(runner, self.nodes)
+        nominated = runner.nominated_pods(self.nodes.names)
+        self._nominated_rows = np.array(sorted({row for row, _ in nominated}), np.intp)
+        self._index = {row: index for index, row in enumerate(self._nominated_rows.tolist())}
+        self._with_nominated: _Hypothesis | None = None
+        if nominated:
+            placed = [(self._index[row], pod) for row, pod in nominated]
+            self._with_nominated = runner.hypothetical(rows[self._nominated_rows], placed)
+
+    def add(self, placed: Sequence[Placed]) -> None:
+        """Add pods to nodes. Raises ValueError for a pod that is there."""
+        self._plain.add(placed)
+        if self._with_nominated is not None:
+            self._with_nominated.add(self._on_nominated_rows(placed))
+
+    def remove(self, placed: Sequence[Placed]) -> None:
+        """Remove pods from nodes. Raises KeyError for a pod that is not there."""
+        self._plain.remove(placed)
+        if self._with_nominated is not None:
+            self._with_nominated.remove(self._on_nominated_rows(placed))
+
+    def _on_nominated_rows(self, placed: Sequence[Placed]) -> list[Placed]:
+        index = self._index
+        return [(index[row], pod) for row, pod in placed if row in index]
+
+    def diagnose(self) -> FilterDiagnosis:
+        """The filters' result for each row.
+
+        A node passes only if the pod fits both with and without the pods nominated to it
+        (``RunFilterPluginsWithNominatedPods`` of kube-scheduler). Raises
+        :class:`~asched.framework.runtime.plugin_calls.PluginFailure`.
+        """
+        found = self._plain.diagnose()
+        if self._with_nominated is not None:
+            with_nominated = self._with_nominated.diagnose()
+            rejected = np.flatnonzero(~with_nominated.passing)
+            found.copy_rows(self._nominated_rows[rejected], with_nominated, rejected)
+        return found
+
+
+class _Hypothesis:
+    """Hypothetical nodes with the cycle state that belongs to them."""
+
+    def __init__(self, runner: FilterDryRunner, nodes: HypotheticalNodes) -> None:
+        self._runner = runner
+        self._nodes = nodes
+        self._state = runner.state.clone() if runner.extensions else runner.state
+        self._table = StatusTable()
+        self._fixed: FilterDiagnosis | None = None
+
+    def add(self, placed: Sequence[Placed]) -> None:
+        self._nodes.add_pods(placed)
+        for plugin in self._runner.extensions:
+            self._update_state(plugin, placed, added=True)
+
+    def remove(self, placed: Sequence[Placed]) -> None:
+        self._nodes.remove_pods(placed)
+        for plugin in self._runner.extensions:
+            self._update_state(plugin, placed, added=False)
+
+    def _update_state(
+        self, plugin: PreFilterExtensions, placed: Sequence[Placed], *, added: bool
+    ) -> None:
+        site, method = (ADD_POD, plugin.add_pod) if added else (REMOVE_POD, plugin.remove_pod)
+        update = partial(method, self._state, self._runner.pod)
+        for row, other in placed:
+            status = checked_call(site, plugin, update, other, self._nodes.info(row))
+            if not status.is_success:
+                message = status.message or status.code.title
+                raise error_answer(plugin.name, site.point, message)
+
+    def diagnose(self) -> FilterDiagnosis:
+        nodes, runner = self._nodes, self._runner
+        if self._fixed is None:
+            self._fixed = FilterDiagnosis(nodes.size, self._table)
+            self._run(runner.fixed, self._fixed)
+        found = FilterDiagnosis(nodes.size, self._table)
+        found.copy_from(self._fixed, slice(None))
+        self._run(runner.moving, found)
+        return found
+
+    def _run(self, filters: Sequence[RankedFilter], found: FilterDiagnosis) -> None:
+        state, pod, nodes = self._state, self._runner.pod, self._nodes
+        if nodes.size == 1:
+            for rank, plugin in filters:
+                if rank > found.rank[0]:
+                    return
+                if filters_one(plugin):
+                    status = filter_node(plugin, state, pod, nodes, 0)
+                else:
+                    status = filter_nodes(plugin, state, pod, nodes).status(0)
+                if status is not None:
+                    found.set(0, rank, status.by(plugin.name))
+            return
+        for rank, plugin in filters:
+            found.add(rank, plugin.name, filter_nodes(plugin, state, pod, nodes))
