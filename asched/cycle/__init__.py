@@ -1,1 +1,1 @@
-"""Decide for one pod: a pure function of the state."""
+"""Scheduling of single pods: PreFilter to Permit, as in kube-scheduler's scheduling cycle."""

@@ -1,9 +1,9 @@
-"""The extenders' part of an attempt: apply their answers, or say which answer is missing.
+"""The extenders' part of an attempt: apply their answers, or request the missing one.
 
-Nothing is called here. The answers are in the state (:mod:`asched.state.inquiries`); where one is
-missing the attempt's decision is :class:`~asched.state.records.ExtenderAsked`, and the attempt is
-run again when it is there. The plugins are then asked anew, on the state as it is by then, and the
-answers count for those of the nodes they were given about that are still feasible.
+Nothing is called here. The answers are in the state (:mod:`asched.state.pending_evaluations`). If
+one is missing, the decision is :class:`~asched.state.records.ExtenderCallRequested`, and the
+attempt runs again when it has arrived. Plugins then run again on the current state, and an answer
+counts for those of its nodes that are still feasible.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from collections.abc import Sequence
 import msgspec
 import numpy as np
 
-from asched.cycle.attempt import Screening
-from asched.framework.nodes import BoolColumn, Int64Column, Verdicts
+from asched.cycle.feasible_nodes import FeasibleNodes
+from asched.framework.nodes import BoolColumn, FilterResult, Int64Column
 from asched.framework.pod_info import PodInfo
 from asched.framework.runtime.extenders import (
     CANDIDATE_REVIEW,
@@ -26,174 +26,175 @@ from asched.framework.runtime.extenders import (
 )
 from asched.framework.runtime.profile import Profile
 from asched.state.cluster import ClusterState
-from asched.state.inquiries import FilterAnswers, PendingEvaluation, mask_of, packed
-from asched.state.records import ExtenderAsked
+from asched.state.pending_evaluations import (
+    FilterResults,
+    PendingEvaluation,
+    mask_of_rows,
+    pack_mask,
+)
+from asched.state.records import ExtenderCallRequested
 
 
 class ExtenderRound:
-    """The extenders that are interested in one attempt's pod, and what they said so far."""
+    """The extenders that are interested in one attempt's pod, and their answers so far."""
 
     def __init__(self, cluster: ClusterState, profile: Profile, pod: PodInfo, attempt: int) -> None:
         self._cluster = cluster
         self._pod = pod
         self._attempt = attempt
-        # After all filters: what a plugin refuses no extender is asked about.
+        # After all filters: extenders get no node that a plugin rejects.
         self._rank = len(profile.filter)
-        known = cluster.inquiries.get(pod.key)
-        self._known = known if known is not None and known.is_of(pod.uid, attempt) else None
+        known = cluster.pending_evaluations.get(pod.key)
+        self.started = known is not None and known.is_of(pod.uid, attempt)
+        """Whether this attempt has requested a call before."""
+        self._answers = (
+            known if known is not None and self.started else PendingEvaluation(pod.uid, attempt)
+        )
         self._extenders = [
             (index, spec)
-            for index, spec in enumerate(cluster.outsiders)
-            if spec.is_interested_in(pod) and spec.speaks_as not in profile.left_out
+            for index, spec in enumerate(cluster.evaluators)
+            if spec.is_interested_in(pod) and spec.reported_as not in profile.left_out
         ]
 
-    @property
-    def begun(self) -> bool:
-        """Whether this attempt has asked before."""
-        return self._known is not None
-
-    def _answers(self) -> PendingEvaluation:
-        return self._known or PendingEvaluation(self._pod.uid, self._attempt)
-
-    def _ask(
+    def _request(
         self, verb: ExtenderVerb, extenders: Sequence[int], nodes: BoolColumn, examined: int = 0
-    ) -> ExtenderAsked:
-        return ExtenderAsked(
-            self._pod.key, self._pod.uid, self._attempt, verb, tuple(extenders),
-            nodes=packed(nodes), examined=examined,
-        )  # fmt: skip
+    ) -> ExtenderCallRequested:
+        return ExtenderCallRequested(
+            self._pod.key,
+            self._pod.uid,
+            self._attempt,
+            verb,
+            tuple(extenders),
+            nodes=pack_mask(nodes),
+            evaluated_nodes=examined,
+        )
 
     # -- filter -------------------------------------------------------------------------------
 
-    def filter(self, screening: Screening) -> ExtenderAsked | None:
-        """Take out of ``screening`` what extenders refuse; or say whom to ask first.
+    def filter(self, found: FeasibleNodes) -> ExtenderCallRequested | None:
+        """Remove the nodes that extenders reject, or request the next call.
 
-        They are asked one after the other, each about what the one before left
-        (``findNodesThatPassExtenders``). A node that became feasible since the question was asked
-        is asked about only if no other is left. Raises :class:`ExtenderFailureError`.
+        Each extender gets the nodes that the previous one left (``findNodesThatPassExtenders``).
+        Nodes that became feasible since the request are only requested if no other is left. Raises
+        :class:`ExtenderFailureError`.
         """
-        if not screening.count or not self._extenders:
+        if not found.count or not self._extenders:
             return None
-        left, unasked = screening.feasible, None
+        left, unknown = found.feasible, None
         for index, spec in self._extenders:
             if not spec.filter_verb:
                 continue
             if not left.any():
                 break
-            failure = self._answers().failures.get((ExtenderVerb.FILTER, index))
+            failure = self._answers.failures.get((ExtenderVerb.FILTER, index))
             if failure is not None:
                 if not spec.ignorable:
-                    raise ExtenderFailureError(failure, spec.speaks_as)
+                    raise ExtenderFailureError(failure, spec.reported_as)
                 continue
-            answers = self._answers().filters.get(index, FilterAnswers())
-            codes, asked = answers.column(self._cluster.nodes.size)
-            refused = left & asked & (codes > 0)
-            self._enter_refusals(screening, refused, answers, spec.speaks_as)
-            missing = left & ~asked
+            answers = self._answers.filters.get(index, FilterResults())
+            codes, answered = answers.column(self._cluster.nodes.size)
+            rejected = np.flatnonzero(left & answered & (codes > 0))
+            if len(rejected):
+                # The diagnosis may be shared with pods of the same shape.
+                found.findings = found.findings.copy()
+                result = FilterResult(codes[rejected], answers.statuses)
+                found.findings.add(self._rank, spec.reported_as, result, rejected)
+            missing = left & ~answered
             if missing.any():
-                unasked = index, missing
-            left = left & asked & (codes == 0)
-        if unasked is not None and not left.any():
-            index, missing = unasked
-            return self._ask(ExtenderVerb.FILTER, [index], missing, screening.examined)
-        _restrict(screening, left)
+                unknown = index, missing
+            left = left & answered & (codes == 0)
+        if unknown is not None and not left.any():
+            index, missing = unknown
+            return self._request(ExtenderVerb.FILTER, [index], missing, found.examined)
+        _set_feasible(found, left)
         return None
-
-    def _enter_refusals(
-        self, screening: Screening, refused: BoolColumn, answers: FilterAnswers, by: str
-    ) -> None:
-        rows = np.flatnonzero(refused)
-        if not len(rows):
-            return
-        codes, _ = answers.column(len(refused))
-        # Findings may be shared with like pods, which the extender said nothing about.
-        screening.findings = screening.findings.copy()
-        screening.findings.add(self._rank, by, Verdicts(codes[rows], answers.statuses), rows)
 
     # -- prioritize ---------------------------------------------------------------------------
 
-    def prioritize(self, screening: Screening) -> ExtenderAsked | Int64Column | None:
-        """What extenders add to the scores, by row of the table; None where none scores; or whom to
-        ask first.
+    def prioritize(self, found: FeasibleNodes) -> ExtenderCallRequested | Int64Column | None:
+        """The extenders' contribution to the totals by row, a request for it, or None without
+        scorers.
 
-        ``screening`` is left with the nodes that they were asked about. All are asked at the same
-        time; one that fails adds nothing, ignorable or not (``prioritizeNodes``). A plugin's scores
-        are needed unless it is optional. Raises :class:`ExtenderFailureError`.
+        ``found`` is reduced to the nodes that were in the request. All extenders are called
+        concurrently; a failed one adds nothing (``prioritizeNodes``), but a plugin's scores are
+        required unless it is optional. Raises :class:`ExtenderFailureError`.
         """
         scorers = [(index, spec) for index, spec in self._extenders if spec.prioritize_verb]
         if not scorers:
             return None
-        answers = self._answers()
+        answers = self._answers
         size = self._cluster.nodes.size
-        left = screening.feasible & mask_of(answers.compared, size)
+        left = found.feasible & mask_of_rows(answers.scored_rows, size)
         if not left.any():
             indices = [index for index, _ in scorers]
-            return self._ask(
-                ExtenderVerb.PRIORITIZE, indices, screening.feasible, screening.examined
-            )
-        _restrict(screening, left)
+            return self._request(ExtenderVerb.PRIORITIZE, indices, found.feasible, found.examined)
+        _set_feasible(found, left)
         bonus = np.zeros(size, np.int64)
-        there = answers.compared >= 0
+        present = answers.scored_rows >= 0
         for index, spec in scorers:
             failure = answers.failures.get((ExtenderVerb.PRIORITIZE, index))
-            if failure is not None and spec.must_score:
-                raise ExtenderFailureError(failure, spec.speaks_as)
+            if failure is not None and spec.score_required:
+                raise ExtenderFailureError(failure, spec.reported_as)
             scores = answers.scores.get(index)
             if scores is not None:
-                bonus[answers.compared[there]] += scores[there] * (spec.weight * spec.score_scale)
+                weight = spec.weight * spec.score_scale
+                bonus[answers.scored_rows[present]] += scores[present] * weight
         return bonus
 
     # -- preempt ------------------------------------------------------------------------------
 
-    def offer_review(self, screening: Screening) -> None:
-        """Let PostFilter plugins find :data:`CANDIDATE_REVIEW`, if an extender has a say."""
+    def offer_preemption_review(self, found: FeasibleNodes) -> None:
+        """Provide :data:`CANDIDATE_REVIEW` to PostFilter plugins if an extender supports
+        preemption."""
         reviewers = [(index, spec) for index, spec in self._extenders if spec.preempt_verb]
         if reviewers:
-            review = _Review(self._cluster, self._answers(), reviewers)
-            screening.state.write(CANDIDATE_REVIEW, review)
+            review = _CandidateReview(self._cluster, self._answers, reviewers)
+            found.state.write(CANDIDATE_REVIEW, review)
 
-    def ask_review(self, paused: AttemptPausedError) -> ExtenderAsked:
-        return ExtenderAsked(
-            self._pod.key, self._pod.uid, self._attempt, ExtenderVerb.PREEMPT, (paused.extender,),
+    def request_preemption_review(self, paused: AttemptPausedError) -> ExtenderCallRequested:
+        return ExtenderCallRequested(
+            self._pod.key,
+            self._pod.uid,
+            self._attempt,
+            ExtenderVerb.PREEMPT,
+            (paused.extender,),
             candidates=paused.candidates,
-        )  # fmt: skip
+        )
 
 
 class NoExtenders:
-    """The :class:`ExtenderRound` of an attempt where there are no extenders."""
+    """The :class:`ExtenderRound` of an attempt without extenders."""
 
-    begun = False
+    started = False
 
-    def filter(self, screening: Screening) -> None:
-        """Nobody refuses any node."""
+    def filter(self, found: FeasibleNodes) -> None: ...
 
-    def prioritize(self, screening: Screening) -> None:
-        """Nobody scores."""
+    def prioritize(self, found: FeasibleNodes) -> None: ...
 
-    def offer_review(self, screening: Screening) -> None:
-        """Nobody has a say in preemption."""
+    def offer_preemption_review(self, found: FeasibleNodes) -> None: ...
 
-    def ask_review(self, paused: AttemptPausedError) -> ExtenderAsked:
-        """Nobody pauses an attempt. Raises RuntimeError."""
-        raise RuntimeError("an attempt is paused for an extender, and there is none") from paused
+    def request_preemption_review(self, paused: AttemptPausedError) -> ExtenderCallRequested:
+        raise RuntimeError("attempt paused for an extender, but none is configured") from paused
 
 
-_NOBODY = NoExtenders()
+_NO_EXTENDERS = NoExtenders()
 
 
-def consult(
+def extender_round(
     cluster: ClusterState, profile: Profile, pod: PodInfo, attempt: int
 ) -> ExtenderRound | NoExtenders:
-    """Whoever has a say in the attempt beside the plugins."""
-    return ExtenderRound(cluster, profile, pod, attempt) if cluster.outsiders else _NOBODY
+    """The extenders' part of the attempt; it includes plugins that run outside decisions."""
+    if cluster.evaluators:
+        return ExtenderRound(cluster, profile, pod, attempt)
+    return _NO_EXTENDERS
 
 
-def _restrict(screening: Screening, left: BoolColumn) -> None:
-    screening.feasible = left
-    screening.count = int(np.count_nonzero(left))
+def _set_feasible(found: FeasibleNodes, feasible: BoolColumn) -> None:
+    found.feasible = feasible
+    found.count = int(np.count_nonzero(feasible))
 
 
-class _Review:
+class _CandidateReview:
     """The :class:`~asched.framework.runtime.extenders.CandidateReview` of one attempt."""
 
     def __init__(
@@ -215,18 +216,18 @@ class _Review:
                 if not spec.ignorable:
                     raise ExtenderFailureError(failure)
                 continue
-            answer = self._answers.reviews.get(index)
+            answer = self._answers.preemptions.get(index)
             if answer is None:
                 raise AttemptPausedError(index, candidates)
-            candidates = self._still_possible(answer, candidates)
+            candidates = self._still_valid(answer, candidates)
         return candidates
 
-    def _still_possible(
+    def _still_valid(
         self, answer: Sequence[PreemptionCandidate], candidates: Sequence[PreemptionCandidate]
     ) -> list[PreemptionCandidate]:
-        """The answer, less the pods and nodes that went since it was asked for."""
+        """The answer without the pods and nodes that are gone since the request."""
         order = {candidate.node: place for place, candidate in enumerate(candidates)}
-        found = []
+        valid = []
         for candidate in answer:
             victims = tuple(
                 victim
@@ -235,5 +236,5 @@ class _Review:
                 and entry.node == candidate.node
             )
             if victims and self._cluster.nodes.row_of(candidate.node) is not None:
-                found.append(msgspec.structs.replace(candidate, victims=victims))
-        return sorted(found, key=lambda c: (order.get(c.node, len(order)), c.node))
+                valid.append(msgspec.structs.replace(candidate, victims=victims))
+        return sorted(valid, key=lambda c: (order.get(c.node, len(order)), c.node))

@@ -1,8 +1,9 @@
-"""One attempt laid open: what every plugin says of every node.
+"""Attempts without effects: a complete inspection, and the decision of shadow mode.
 
-:mod:`asched.cycle.attempt` looks for a decision and leaves out what does not matter to it; here
-each filter is run on its own on every node, and scores are kept even where a single feasible node
-needs none. Pure: it reads the state, and what it runs is what the attempt runs.
+:class:`~asched.cycle.attempt.Attempt` skips what does not affect the decision. :func:`inspect` runs
+each filter separately for every node, and computes scores even for a single feasible node.
+:class:`ShadowDecider` decides for a pod that another scheduler has decided. Both only read the
+state, and run the same code as the attempt.
 """
 
 from __future__ import annotations
@@ -12,32 +13,34 @@ from enum import Enum
 import msgspec
 import numpy as np
 
-from asched.cycle.attempt import Attempt, PluginScores, Screening
-from asched.cycle.decide import NO_NODES, fit_message, left_alone
+from asched.cycle.attempt import Attempt, PluginScores
+from asched.cycle.decide import open_circuit_message
 from asched.cycle.extenders import ExtenderRound
-from asched.cycle.post_filter import post_filter
+from asched.cycle.feasible_nodes import NO_NODES, FeasibleNodes, fit_message
+from asched.cycle.post_filter import run_post_filter
 from asched.cycle.shape_cache import ShapeCache
+from asched.cycle.tie_breaker import BestNodes
 from asched.framework.pod_info import PodInfo
 from asched.framework.runtime.extenders import EXTENDER, AttemptPausedError, ExtenderFailureError
-from asched.framework.runtime.plugin_calls import PluginFailure, filter_nodes, held_back
+from asched.framework.runtime.plugin_calls import PluginFailure, filter_nodes, gate_status
 from asched.framework.runtime.profile import Profile
 from asched.framework.status import Status
 from asched.state.cluster import ClusterState
-from asched.state.records import ExtenderAsked
+from asched.state.records import ExtenderCallRequested, ShadowCompared
 
 
 class AttemptOutcome(Enum):
-    """How an attempt ends, in the words of kube-scheduler's tests."""
+    """How an attempt ends, in the terms of kube-scheduler's tests."""
 
     SCHEDULED = "scheduled"
-    """At least one node is feasible (Reserve and Permit are not asked here)."""
+    """At least one node is feasible. Reserve and Permit are not evaluated."""
     UNSCHEDULABLE = "unschedulable"
     GATED = "gated"
-    """A PreEnqueue plugin holds the pod back: nothing else is run."""
+    """A PreEnqueue plugin gates the pod; nothing else runs."""
     SKIPPED = "skipped"
-    """The pod is being deleted: never tried."""
+    """The pod is being deleted."""
     IGNORED = "ignored"
-    """The pod is another scheduler's."""
+    """The pod belongs to another scheduler."""
     ERROR = "error"
 
 
@@ -45,25 +48,23 @@ class PreFilterInspection(msgspec.Struct, frozen=True):
     """The PreFilter phase."""
 
     rejections: dict[str, Status]
-    """Plugin to status, of those that answered neither Success nor Skip."""
+    """By plugin: statuses other than Success and Skip."""
     skipped: tuple[str, ...]
-    """Plugins whose Filter is not run, sorted."""
+    """Plugins whose Filter does not run, sorted."""
     node_names: tuple[str, ...] | None = None
-    """The only nodes to look at, sorted; None for all. May name nodes that do not exist."""
+    """The only nodes to consider, sorted; None for all. May contain nodes that do not exist."""
     restricted_by: tuple[str, ...] = ()
     status: Status | None = None
-    """The rejection that ended the phase, and with it the attempt."""
+    """The rejection that ended the attempt."""
 
 
 class FilterInspection(msgspec.Struct, frozen=True):
-    """The Filter phase. What is not listed passes."""
+    """The Filter phase. Nodes that are not listed pass."""
 
     plugins: dict[str, dict[str, Status]]
-    """Plugin to node to status: each filter on its own on every node, whatever the others say and
-    without nominated pods."""
+    """By plugin and node: the status of each filter for every node, without nominated pods."""
     nodes: dict[str, Status]
-    """Node to the status that refuses it: of the first filter that fails, with the pods nominated
-    to the node supposed there."""
+    """By node: the status of the first filter that rejects it, with the nominated pods added."""
 
 
 class PluginScoring(msgspec.Struct, frozen=True):
@@ -75,7 +76,7 @@ class PluginScoring(msgspec.Struct, frozen=True):
 
 
 class Inspection(msgspec.Struct, frozen=True):
-    """All that an attempt finds."""
+    """The complete result of an attempt."""
 
     outcome: AttemptOutcome
     nodes: tuple[str, ...] = ()
@@ -87,65 +88,62 @@ class Inspection(msgspec.Struct, frozen=True):
     feasible: tuple[str, ...] = ()
     """Sorted."""
     nominated_node_used: bool = False
-    """The pod's nominated node passed, so no other counts, though all were looked at."""
+    """The nominated node passed, so it is the only feasible node, although all were evaluated."""
     score_skipped: tuple[str, ...] = ()
-    """Plugins whose Score is not run, sorted."""
+    """Plugins whose Score does not run, sorted."""
     scores: dict[str, PluginScoring] = {}
     total: tuple[int, ...] = ()
-    """Sum of weighted normalised scores, aligned with :attr:`feasible`. What extenders add stands
-    among :attr:`scores` under the name ``Extender``."""
+    """Sum of weighted normalized scores, aligned with :attr:`feasible`. :attr:`scores` contains the
+    extenders' contribution under the name ``Extender``."""
     best: tuple[str, ...] = ()
-    """The nodes with the highest total, sorted: any of them may be chosen."""
+    """The nodes with the highest total, sorted; any of them may be selected."""
     message: str = ""
-    """Why not: the text of the pod's ``PodScheduled=False`` condition."""
+    """The message of the pod's ``PodScheduled=False`` condition."""
     awaits_extender: bool = False
-    """An extender's answer is missing, so what is here is without it."""
-    left_alone: Status | None = None
-    """What turns the pod away while a plugin that its profile needs is not asked, as its circuit is
-    open: then nobody is."""
+    """An extender's answer is missing, and the result does not include it."""
+    open_circuit: Status | None = None
+    """The rejection because the circuit breaker of a required plugin is open; no plugin runs."""
     left_out: tuple[str, ...] = ()
-    """Plugins that are not asked while their circuits are open, sorted."""
+    """Plugins that do not run because their circuit breakers are open, sorted."""
     failed_plugin: str = ""
-    """The plugin whose failure is the outcome ``error``."""
+    """The plugin that caused the outcome ``error``."""
 
 
 def inspect(cluster: ClusterState, profile: Profile, pod: PodInfo) -> Inspection:
-    """What an attempt for ``pod`` would find in ``cluster`` as it is. All nodes are looked at,
-    whatever share the profile would be content with."""
+    """What an attempt for ``pod`` would find now. Evaluates all nodes, and ignores
+    ``percentageOfNodesToScore``."""
     names = tuple(sorted(name for name in cluster.nodes.names if name))
     if pod.pod.spec.scheduler_name != profile.scheduler_name:
         return Inspection(AttemptOutcome.IGNORED, names)
     for plugin in profile.pre_enqueue:
-        if held := held_back(plugin, pod):
+        if gated := gate_status(plugin, pod):
             return Inspection(
-                AttemptOutcome.GATED, names, pre_enqueue={plugin.name: held}, message=held.message
+                AttemptOutcome.GATED, names, pre_enqueue={plugin.name: gated}, message=gated.message
             )
     if pod.pod.terminating:
         return Inspection(AttemptOutcome.SKIPPED, names)
     circuits = cluster.circuits
     if plugin_name := circuits.blocking(profile):
-        why = left_alone(circuits.circuit(profile.scheduler_name, plugin_name), plugin_name)
-        refusal = Status.unschedulable(why).by(plugin_name)
-        return Inspection(AttemptOutcome.UNSCHEDULABLE, names, message=why, left_alone=refusal)
+        why = open_circuit_message(
+            circuits.circuit(profile.scheduler_name, plugin_name), plugin_name
+        )
+        rejection = Status.unschedulable(why).by(plugin_name)
+        return Inspection(AttemptOutcome.UNSCHEDULABLE, names, message=why, open_circuit=rejection)
     profile = circuits.in_force(profile)
-    found = _tried(cluster, profile, pod, names)
+    found = _inspect_attempt(cluster, profile, pod, names)
     if not profile.left_out:
         return found
     return msgspec.structs.replace(found, left_out=tuple(sorted(profile.left_out)))
 
 
-def _tried(
+def _inspect_attempt(
     cluster: ClusterState, profile: Profile, pod: PodInfo, names: tuple[str, ...]
 ) -> Inspection:
     if not names:
         return Inspection(AttemptOutcome.UNSCHEDULABLE, message=NO_NODES)
     try:
         return _Inspector(cluster, profile, pod, names).inspection()
-    except PluginFailure as failure:
-        return Inspection(
-            AttemptOutcome.ERROR, names, message=str(failure), failed_plugin=failure.plugin
-        )
-    except ExtenderFailureError as failure:
+    except (PluginFailure, ExtenderFailureError) as failure:
         return Inspection(
             AttemptOutcome.ERROR, names, message=str(failure), failed_plugin=failure.plugin
         )
@@ -159,93 +157,93 @@ class _Inspector:
         self._profile = profile
         self._pod = pod
         self._names = names
-        # A cache of its own: nothing that was computed before has a say.
+        # A new cache, so that the result does not depend on earlier attempts.
         self._attempt = Attempt(cluster, profile, pod, ShapeCache(cluster.nodes))
         queued = cluster.queue.find(pod.key)
         number = 0 if queued is None else queued.attempts + 1
-        self._consultation = ExtenderRound(cluster, profile, pod, number)
+        self._extenders = ExtenderRound(cluster, profile, pod, number)
         self._awaits_extender = False
 
     def inspection(self) -> Inspection:
         nominated = self._cluster.nominator.node_of(self._pod.key)
-        screening = self._screen(nominated)
-        if screening.nominated_used and not screening.count:
-            screening = self._screen("")
-        pre_filter = _pre_filter(self._profile, screening)
+        found = self._find_feasible_nodes(nominated)
+        if found.nominated_used and not found.count:
+            found = self._find_feasible_nodes("")
+        pre_filter = _pre_filter(self._profile, found)
         filters = None
-        if screening.rejected is None:
-            filters = FilterInspection(self._each_filter(screening), self._verdicts(screening))
-        if screening.count:
-            return self._scheduled(screening, pre_filter, filters)
-        post_filter_message = self._post_filter(screening)
+        if found.rejected is None:
+            filters = FilterInspection(self._each_filter(found), self._rejections(found))
+        if found.count:
+            return self._scheduled(found, pre_filter, filters)
+        post_filter_message = self._post_filter(found)
         return Inspection(
             AttemptOutcome.UNSCHEDULABLE,
             self._names,
             pre_filter=pre_filter,
             filter=filters,
-            message=fit_message(self._cluster, screening, post_filter_message),
+            message=fit_message(self._cluster, found, post_filter_message),
             awaits_extender=self._awaits_extender,
         )
 
-    def _screen(self, nominated: str) -> Screening:
-        """What plugins, and extenders as far as they answered, leave."""
-        screening = self._attempt.screen(
-            nominated=nominated, share_of_nodes=False, every_reason=True
+    def _find_feasible_nodes(self, nominated: str) -> FeasibleNodes:
+        """The nodes that pass plugins and the extenders that have answered."""
+        found = self._attempt.find_feasible_nodes(
+            nominated=nominated, limit_nodes=False, all_reasons=True
         )
-        self._awaits_extender = self._consultation.filter(screening) is not None
-        return screening
+        self._awaits_extender = self._extenders.filter(found) is not None
+        return found
 
-    def _post_filter(self, screening: Screening) -> str:
-        self._consultation.offer_review(screening)
-        # What a plugin says to held pods takes effect only if an attempt decides it.
-        with self._cluster.permits.unheard():
+    def _post_filter(self, found: FeasibleNodes) -> str:
+        self._extenders.offer_preemption_review(found)
+        # Answers about waiting pods must not take effect.
+        with self._cluster.permits.discard_answers():
             try:
-                result, _ = post_filter(self._cluster, self._profile, self._pod, screening)
+                result, _ = run_post_filter(self._cluster, self._profile, self._pod, found)
             except AttemptPausedError:
                 self._awaits_extender = True
                 return ""
         return result.status.message
 
-    def _each_filter(self, screening: Screening) -> dict[str, dict[str, Status]]:
-        table, found = self._cluster.nodes, {}
+    def _each_filter(self, found: FeasibleNodes) -> dict[str, dict[str, Status]]:
+        table, rejections = self._cluster.nodes, {}
         alive = np.flatnonzero(table.alive).tolist()
         for plugin in self._profile.filter:
-            if plugin.name in screening.state.skip_filter:
+            if plugin.name in found.state.skip_filter:
                 continue
-            verdicts = filter_nodes(plugin, screening.state, self._pod, table)
-            refused = {}
+            result = filter_nodes(plugin, found.state, self._pod, table)
+            by_node = {}
             for row in alive:
-                status = verdicts.status(row)
+                status = result.status(row)
                 if status is not None:
-                    refused[table.names[row]] = status.by(plugin.name)
-            if refused:
-                found[plugin.name] = refused
-        return found
+                    by_node[table.names[row]] = status.by(plugin.name)
+            if by_node:
+                rejections[plugin.name] = by_node
+        return rejections
 
-    def _verdicts(self, screening: Screening) -> dict[str, Status]:
-        table, found = self._cluster.nodes, {}
-        for row in np.flatnonzero(table.alive & ~screening.findings.passing).tolist():
-            status = screening.findings.status(row)
+    def _rejections(self, found: FeasibleNodes) -> dict[str, Status]:
+        table, rejections = self._cluster.nodes, {}
+        for row in np.flatnonzero(table.alive & ~found.findings.passing).tolist():
+            status = found.findings.status(row)
             if status is not None:
-                found[table.names[row]] = status
-        return found
+                rejections[table.names[row]] = status
+        return rejections
 
     def _scheduled(
         self,
-        screening: Screening,
+        found: FeasibleNodes,
         pre_filter: PreFilterInspection,
         filters: FilterInspection | None,
     ) -> Inspection:
-        # Extenders are asked to score only where there is a choice.
-        bonus = self._consultation.prioritize(screening) if screening.count > 1 else None
-        scoring = self._attempt.score(screening)
-        found = [self._cluster.nodes.names[row] for row in screening.rows.tolist()]
-        order = sorted(range(len(found)), key=found.__getitem__)
-        feasible = tuple(found[index] for index in order)
-        if isinstance(bonus, ExtenderAsked):
+        # As in an attempt, extenders score only if several nodes are feasible.
+        bonus = self._extenders.prioritize(found) if found.count > 1 else None
+        scoring = self._attempt.score(found)
+        names = [self._cluster.nodes.names[row] for row in found.rows.tolist()]
+        order = sorted(range(len(names)), key=names.__getitem__)
+        feasible = tuple(names[index] for index in order)
+        if isinstance(bonus, ExtenderCallRequested):
             self._awaits_extender = True
         elif bonus is not None:
-            extra = bonus[screening.rows]
+            extra = bonus[found.rows]
             scoring.total = scoring.total + extra
             scoring.plugins.append(PluginScores(EXTENDER, 1, extra, extra))
         total = tuple(scoring.total[order].tolist())
@@ -256,7 +254,7 @@ class _Inspector:
             pre_filter=pre_filter,
             filter=filters,
             feasible=feasible,
-            nominated_node_used=screening.nominated_used,
+            nominated_node_used=found.nominated_used,
             score_skipped=scoring.skipped,
             scores={
                 scores.plugin: PluginScoring(
@@ -272,18 +270,89 @@ class _Inspector:
         )
 
 
-def _pre_filter(profile: Profile, screening: Screening) -> PreFilterInspection:
-    rejected, names = screening.rejected, screening.node_names
-    # Restrictions that leave no node together are the phase's own rejection, no plugin's.
-    own_doing = names is not None and not names
+def _pre_filter(profile: Profile, found: FeasibleNodes) -> PreFilterInspection:
+    rejected, names = found.rejected, found.node_names
+    # If the plugins' restrictions have no node in common, no single plugin rejected the pod.
+    disjoint = names is not None and not names
     ran = [plugin.name for plugin in profile.pre_filter]
     if rejected is not None:
-        # Answers that like pods share are known of plugins whose turn did not come, too.
+        # Shared answers also exist for plugins after the rejecting one.
         ran = ran[: ran.index(rejected.plugin)]
     return PreFilterInspection(
-        rejections={rejected.plugin: rejected} if rejected and not own_doing else {},
-        skipped=tuple(sorted(screening.state.skip_filter.intersection(ran))),
+        rejections={rejected.plugin: rejected} if rejected and not disjoint else {},
+        skipped=tuple(sorted(found.state.skip_filter.intersection(ran))),
         node_names=None if names is None else tuple(sorted(names)),
-        restricted_by=screening.narrowed_by,
+        restricted_by=found.restricted_by,
         status=rejected,
     )
+
+
+# -- shadow mode -----------------------------------------------------------------------------------
+
+
+class ShadowDecision(msgspec.Struct, frozen=True):
+    """The decision of an attempt, with all nodes that tie."""
+
+    best: tuple[str, ...] = ()
+    """The nodes with the highest total score, sorted; empty if no node is feasible."""
+    score: int = 0
+    """Their total; 0 for a single feasible node."""
+    feasible: int = 0
+    message: str = ""
+    """The message of the pod's condition if no node is feasible."""
+
+    def agrees_with(self, other: ShadowCompared) -> bool:
+        """Whether the other scheduler's node is among the best, or its message is the same."""
+        if other.node:
+            return other.node in self.best
+        return not self.best and self.message == other.message
+
+
+class ShadowDecider:
+    """Decides from one state. Evaluates all nodes and no extenders."""
+
+    def __init__(self, state: ClusterState) -> None:
+        self._state = state
+        self._cache = ShapeCache(state.nodes)
+
+    def decide(self, info: PodInfo) -> ShadowDecision:
+        """What an attempt for the pod would decide now. A plugin failure becomes the message."""
+        state = self._state
+        if not state.nodes.cluster_size:
+            return ShadowDecision(message=NO_NODES)
+        profile = state.profiles[info.pod.spec.scheduler_name]
+        try:
+            attempt = Attempt(state, profile, info, self._cache)
+            found = attempt.find_feasible_nodes(
+                nominated=state.nominator.node_of(info.key), limit_nodes=False
+            )
+            if not found.count:
+                result, _ = run_post_filter(state, profile, info, found)
+                return ShadowDecision(message=fit_message(state, found, result.status.message))
+            best = BestNodes(0, found.feasible, 1)
+            if found.count > 1:
+                best = attempt.best(found)
+        except (PluginFailure, AttemptPausedError) as failure:
+            return ShadowDecision(message=str(failure))
+        names = sorted(state.nodes.names[row] for row in best.rows.tolist())
+        return ShadowDecision(tuple(names), best.score, found.count)
+
+    def compare(
+        self, number: int, info: PodInfo, node: str = "", message: str = ""
+    ) -> ShadowCompared:
+        """Compare the other scheduler's ``node`` or ``message`` with the own decision.
+
+        ``number`` counts comparisons.
+        """
+        own = self.decide(info)
+        theirs = ShadowCompared(number, info.key, info.uid, node, message)
+        agreed = own.agrees_with(theirs)
+        return msgspec.structs.replace(
+            theirs,
+            best=own.best,
+            score=own.score,
+            feasible_nodes=own.feasible,
+            # An identical message is recorded once.
+            own_message="" if agreed else own.message,
+            agreed=agreed,
+        )

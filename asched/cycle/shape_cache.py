@@ -1,158 +1,162 @@
-"""The shared answers for the shapes seen most recently.
+"""Caches per profile: shared results per pod shape, and the plugins that apply to a pod.
 
-Memory, not state: dropping all of it changes no decision.
+Clearing either cache changes no decision.
 
-Which plugins have nothing to do for a pod: asked once for what can be known of its template.
-
-Most plugins that look beyond a node's own row concern few pods (those with volumes, claims, groups), and
-say so from the pod's specification alone. What they said is kept for the copies of a template, which
-share the specification as one object.
+Most plugins that look beyond a node's own row apply to few pods (those with volumes, claims or
+groups), and ``applies_to`` decides that from the pod's specification. Pods of one template share
+the specification as one object, so the answer is kept by its identity.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
 
-from asched.cycle.shape_answers import ShapeAnswers
+from asched.cycle.shape_filters import ShapeFilters
 from asched.framework.interface import Plugin
 from asched.framework.pod_info import PodInfo, PodShape
-from asched.framework.runtime.plugin_calls import concerns
+from asched.framework.runtime.plugin_calls import applies_to
 from asched.framework.runtime.profile import Profile
 from asched.model.meta import Annotations
 from asched.model.pod import PodSpec
 from asched.state.node_table import NodeTable
 
-_MOST_TEMPLATES = 256
-"""Each keeps a specification alive, also that of a template whose pods are gone."""
+_MAX_TEMPLATES = 256
+"""Each keeps a specification alive, even if its pods are gone."""
 
 
-class Concerned:
-    """The plugins of scope CLUSTER that a pod concerns, by extension point, in the profile's order."""
+class ApplicablePlugins:
+    """The cluster-scope plugins that apply to a pod, by extension point, in the profile's order."""
 
-    __slots__ = ("filter", "nobody", "pre_filter", "pre_score", "score", "unconcerned", "unscored")
+    __slots__ = (
+        "filter",
+        "inapplicable",
+        "inapplicable_scores",
+        "none_applies",
+        "pre_filter",
+        "pre_score",
+        "score",
+    )
 
-    def __init__(self, profile: Profile, unconcerned: frozenset[str]) -> None:
-        self.unconcerned = unconcerned
-        """Names of those of the profile that have nothing to do for the pod."""
-        self.unscored = unconcerned.intersection(p.name for p in profile.own_pre_score)
-        """Names of those of them whose PreScore would answer Skip."""
-        self.nobody = len(unconcerned) == len(profile.own_plugins)
-        self.pre_filter = [p for p in profile.own_pre_filter if p.name not in unconcerned]
-        self.filter = [(rank, p) for rank, p in profile.own_filter if p.name not in unconcerned]
-        self.pre_score = [p for p in profile.own_pre_score if p.name not in unconcerned]
-        self.score = [w for w in profile.own_score if w.plugin.name not in unconcerned]
+    def __init__(self, profile: Profile, inapplicable: frozenset[str]) -> None:
+        self.inapplicable = inapplicable
+        """Names of the profile's cluster-scope plugins that do not apply."""
+        self.inapplicable_scores = inapplicable.intersection(p.name for p in profile.own_pre_score)
+        """Those of them with a PreScore, which would return Skip."""
+        self.none_applies = len(inapplicable) == len(profile.own_plugins)
+        self.pre_filter = [p for p in profile.own_pre_filter if p.name not in inapplicable]
+        self.filter = [(rank, p) for rank, p in profile.own_filter if p.name not in inapplicable]
+        self.pre_score = [p for p in profile.own_pre_score if p.name not in inapplicable]
+        self.score = [w for w in profile.own_score if w.plugin.name not in inapplicable]
 
 
-class _Alike:
-    """What the templates have in common that concern the same plugins."""
+class _TemplateClass:
+    """Templates with the same inapplicable plugins."""
 
-    __slots__ = ("concerned", "unconcerned")
+    __slots__ = ("inapplicable", "plugins")
 
-    def __init__(self, unconcerned: frozenset[str]) -> None:
-        self.unconcerned = unconcerned
-        """Of the plugins that go by the template."""
-        self.concerned: dict[int, Concerned] = {}
-        """By who of the plugins that are asked each time is unconcerned, a bit for each."""
+    def __init__(self, inapplicable: frozenset[str]) -> None:
+        self.inapplicable = inapplicable
+        """Of the plugins that depend on the template alone."""
+        self.plugins: dict[int, ApplicablePlugins] = {}
+        """By a bit mask of the other plugins: those that do not apply."""
 
 
 class _Template:
-    """What is known of the pods of one template."""
+    __slots__ = ("annotations", "namespace", "spec", "template_class")
 
-    __slots__ = ("alike", "annotations", "namespace", "spec")
-
-    def __init__(self, pod: PodInfo, alike: _Alike) -> None:
-        # Held, so that its id stays its own.
+    def __init__(self, pod: PodInfo, template_class: _TemplateClass) -> None:
+        # A reference, so that the id is not reused.
         self.spec: PodSpec = pod.pod.spec
         self.annotations: Annotations = pod.pod.metadata.annotations
         self.namespace = pod.namespace
-        self.alike = alike
+        self.template_class = template_class
 
 
-class Concerns:
-    """What the plugins of one profile say that look at more than a node's own row. Memory, not state."""
+class ApplicabilityCache:
+    """Which of one profile's cluster-scope plugins apply to a pod."""
 
-    __slots__ = ("_alike", "_each_time", "_once", "_profile", "_templates")
+    __slots__ = ("_classes", "_per_pod", "_per_template", "_profile", "_templates")
 
     def __init__(self, profile: Profile) -> None:
         self._profile = profile
-        asked = [p for p in profile.own_plugins if type(p).concerns is not Plugin.concerns]
-        self._once = [p for p in asked if p.concerns_templates]
-        each_time = [p for p in asked if not p.concerns_templates]
-        self._each_time = [(1 << place, plugin) for place, plugin in enumerate(each_time)]
+        asked = [p for p in profile.own_plugins if type(p).applies_to is not Plugin.applies_to]
+        self._per_template = [p for p in asked if p.applies_per_template]
+        per_pod = [p for p in asked if not p.applies_per_template]
+        self._per_pod = [(1 << place, plugin) for place, plugin in enumerate(per_pod)]
         self._templates: OrderedDict[int, _Template] = OrderedDict()
-        # By the plugins that are unconcerned: few such sets occur, however many templates there were.
-        self._alike: dict[frozenset[str], _Alike] = {}
+        # By the inapplicable plugins: few such sets occur, however many templates there are.
+        self._classes: dict[frozenset[str], _TemplateClass] = {}
 
-    def of(self, pod: PodInfo) -> Concerned:
-        """The plugins that the pod concerns now. Raises
-        :class:`~asched.framework.runtime.plugin_calls.PluginFailure`."""
-        alike = self._alike_of(pod)
-        said = 0
-        for bit, plugin in self._each_time:
-            if not concerns(plugin, pod):
-                said |= bit
-        concerned = alike.concerned.get(said)
-        if concerned is None:
-            names = alike.unconcerned.union(p.name for b, p in self._each_time if said & b)
-            concerned = alike.concerned[said] = Concerned(self._profile, names)
-        return concerned
+    def plugins(self, pod: PodInfo) -> ApplicablePlugins:
+        """The plugins that apply to the pod now. Raises :class:`PluginFailure`."""
+        template_class = self._class_of(pod)
+        mask = 0
+        for bit, plugin in self._per_pod:
+            if not applies_to(plugin, pod):
+                mask |= bit
+        plugins = template_class.plugins.get(mask)
+        if plugins is None:
+            names = template_class.inapplicable.union(p.name for b, p in self._per_pod if mask & b)
+            plugins = template_class.plugins[mask] = ApplicablePlugins(self._profile, names)
+        return plugins
 
-    def _alike_of(self, pod: PodInfo) -> _Alike:
+    def _class_of(self, pod: PodInfo) -> _TemplateClass:
         spec, meta = pod.pod.spec, pod.pod.metadata
         template = self._templates.get(id(spec))
         if template is not None:
-            notes = template.annotations
-            same = notes is meta.annotations or notes == meta.annotations
+            annotations = template.annotations
+            same = annotations is meta.annotations or annotations == meta.annotations
             if same and template.namespace == meta.namespace:
-                return template.alike
-        names = frozenset(p.name for p in self._once if not concerns(p, pod))
-        alike = self._alike.get(names)
-        if alike is None:
-            alike = self._alike[names] = _Alike(names)
-        self._templates[id(spec)] = _Template(pod, alike)
-        if len(self._templates) > _MOST_TEMPLATES:
+                return template.template_class
+        names = frozenset(p.name for p in self._per_template if not applies_to(p, pod))
+        template_class = self._classes.get(names)
+        if template_class is None:
+            template_class = self._classes[names] = _TemplateClass(names)
+        self._templates[id(spec)] = _Template(pod, template_class)
+        if len(self._templates) > _MAX_TEMPLATES:
             self._templates.popitem(last=False)
-        return alike
+        return template_class
 
 
-_MOST_SHAPES = 128
-_MOST_PROFILES = 64
+_MAX_SHAPES = 128
+_MAX_PROFILES = 64
 
 
 class ShapeCache:
-    """Answers per profile and shape; the longest unused go first."""
+    """Shared results by profile and shape; evicts the least recently used."""
 
     def __init__(self, table: NodeTable) -> None:
         self._table = table
-        self._answers: OrderedDict[tuple[Profile, PodShape], ShapeAnswers] = OrderedDict()
-        self._concerns: dict[Profile, Concerns] = {}
+        self._filters: OrderedDict[tuple[Profile, PodShape], ShapeFilters] = OrderedDict()
+        self._applicability: dict[Profile, ApplicabilityCache] = {}
 
-    def concerned(self, profile: Profile, pod: PodInfo) -> Concerned:
-        """The plugins that are asked for the pod itself. Raises :class:`PluginFailure`."""
-        known = self._concerns.get(profile)
+    def plugins(self, profile: Profile, pod: PodInfo) -> ApplicablePlugins:
+        """The cluster-scope plugins that apply to the pod. Raises :class:`PluginFailure`."""
+        known = self._applicability.get(profile)
         if known is None:
-            if len(self._concerns) == _MOST_PROFILES:
-                # Those of earlier configurations are asked no more.
-                self._concerns.clear()
-            known = self._concerns[profile] = Concerns(profile)
-        return known.of(pod)
+            if len(self._applicability) == _MAX_PROFILES:
+                # Most belong to earlier configurations.
+                self._applicability.clear()
+            known = self._applicability[profile] = ApplicabilityCache(profile)
+        return known.plugins(pod)
 
-    def answers(self, profile: Profile, pod: PodInfo) -> ShapeAnswers:
-        """Up-to-date answers for the pod's shape. Raises :class:`PluginFailure`."""
+    def filters(self, profile: Profile, pod: PodInfo) -> ShapeFilters:
+        """Up-to-date results for the pod's shape. Raises :class:`PluginFailure`."""
         if pod.pod.spec.node_name:
-            # A demand for one node is not part of the shape, so it is not shared.
-            answers = ShapeAnswers(profile, pod, self._table)
-            answers.refresh(pod)
-            return answers
+            # The shape does not include ``nodeName``, so the results cannot be shared.
+            filters = ShapeFilters(profile, pod, self._table)
+            filters.refresh(pod)
+            return filters
         key = (profile, pod.shape)
-        # Out while it is refreshed: a plugin that fails half-way is asked for all of it next time.
-        known = self._answers.pop(key, None)
+        # Not in the cache during the refresh: if a plugin fails, everything is recomputed next
+        # time.
+        known = self._filters.pop(key, None)
         if known is None or known.outdated:
-            known = ShapeAnswers(profile, pod, self._table)
+            known = ShapeFilters(profile, pod, self._table)
         known.refresh(pod)
-        if known.failed:
+        if known.pre_filter.failed:
             return known
-        self._answers[key] = known
-        if len(self._answers) > _MOST_SHAPES:
-            self._answers.popitem(last=False)
+        self._filters[key] = known
+        if len(self._filters) > _MAX_SHAPES:
+            self._filters.popitem(last=False)
         return known

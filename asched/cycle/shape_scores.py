@@ -1,31 +1,31 @@
-"""What the scorers that like pods share say of one shape, for all nodes, and the sums of that.
+"""Shared scores of one pod shape for all nodes, and their weighted sums.
 
-Scores are brought up to date when they are asked for, and only then; :class:`ShapeScores` hears of what
-changed meanwhile, and decides by itself what of it has to be worked out again.
+Scores are updated only when they are requested. Until then, :class:`ShapeScores` collects what
+changed, and recomputes only the affected part.
 """
 
 from __future__ import annotations
 
 import operator
 from collections.abc import Iterable, Sequence
-from typing import cast
+from typing import NamedTuple
 
 import numpy as np
 
 from asched.cycle.tie_breaker import BestNodes
-from asched.cycle.row_caches import UtilizationCache, UtilizationEntry, WatchedNodes
-from asched.cycle.top_scores import ScoreTable, TopScores
+from asched.cycle.top_scores import ScoreGroupCache, TopScores
 from asched.framework.cycle_state import CycleState
 from asched.framework.interface import Scope, ScoreAllPlugin, ScorePlugin
 from asched.framework.nodes import MAX_NODE_SCORE, BoolColumn, Int64Column, Nodes, RowArray
 from asched.framework.pod_info import PodInfo
 from asched.framework.runtime.plugin_calls import (
+    PRE_SCORE,
     PluginFailure,
-    answered_error,
-    ask,
     check_range,
     check_score,
     check_status,
+    checked_call,
+    error_answer,
     normalized,
     normalizes,
     score_node,
@@ -37,109 +37,174 @@ from asched.framework.status import Status
 from asched.state.node_table import NodeTable
 
 PATCH_SHARE = 4
-"""Patch while less than one row in this many changed; beyond, computing all is cheaper."""
+"""Patch if less than one row in this many changed; otherwise recomputing all is cheaper."""
 FEW_ROWS = 24
-"""Up to so many rows, going through them one by one costs less than numpy's overhead."""
+"""Up to this many rows, a Python loop costs less than numpy's overhead."""
 INFEASIBLE = -1
+
+_MAX_UTILIZATIONS = 4096
+
+
+class UtilizationEntry:
+    """Answers of plugins that depend only on amounts, for equally utilized nodes. Filled in
+    lazily."""
+
+    __slots__ = ("filtered", "rejection", "scored", "scores", "total")
+
+    def __init__(self) -> None:
+        self.filtered = False
+        """Whether the row filters ran; only then :attr:`rejection` is valid."""
+        self.rejection: tuple[int, Status] | None = None
+        """Rank and status of the first row filter that rejects."""
+        self.scored = False
+        """Whether the row scorers ran."""
+        self.scores: tuple[int, ...] = ()
+        self.total: int | None = None
+        """Weighted sum of :attr:`scores`, if none is normalized and all are in range."""
+
+
+class UtilizationCache:
+    """Entries by the table's number for a node's utilization. Clearing it changes no decision."""
+
+    __slots__ = ("_known", "_table")
+
+    def __init__(self, table: NodeTable) -> None:
+        self._table = table
+        self._known: dict[int, UtilizationEntry] = {}
+
+    def of(self, row: int) -> UtilizationEntry:
+        """The entry of nodes utilized like the row is now."""
+        number = self._table.fullness_on(row)
+        known = self._known.get(number)
+        if known is None:
+            if len(self._known) == _MAX_UTILIZATIONS:
+                self._known.clear()
+            known = self._known[number] = UtilizationEntry()
+        return known
+
+    def clear(self) -> None:
+        """Drop the entries, because the set of scorers changed."""
+        self._known.clear()
+
+
+class _Scorers(NamedTuple):
+    """The shared scorers of the profile whose PreScore did not return Skip."""
+
+    all: tuple[Weighted, ...] = ()
+    objects: tuple[Weighted, ...] = ()
+    """Those that depend only on the node's object."""
+    rows: tuple[Weighted, ...] = ()
+    """The others."""
+    absolute: tuple[Weighted, ...] = ()
+    """Those without NormalizeScore."""
+    by_amounts: bool = True
+    """Whether :attr:`rows` depend only on amounts of resources."""
+    rows_normalize: bool = False
+    """Whether any of :attr:`rows` has NormalizeScore."""
+
+    @classmethod
+    def of(cls, scorers: Sequence[Weighted]) -> _Scorers:
+        rows = tuple(w for w in scorers if w.plugin.scope is not Scope.NODE_OBJECT)
+        return cls(
+            all=tuple(scorers),
+            objects=tuple(w for w in scorers if w.plugin.scope is Scope.NODE_OBJECT),
+            rows=rows,
+            absolute=tuple(w for w in scorers if not normalizes(w.plugin)),
+            by_amounts=all(w.plugin.scope is Scope.RESOURCES for w in rows),
+            rows_normalize=any(normalizes(w.plugin) for w in rows),
+        )
 
 
 class ShapeScores:
-    """The shared scores of one profile about one shape. Good after :meth:`catch_up`, until the next
+    """The shared scores of one profile for one shape; valid from :meth:`catch_up` to the next
     change."""
 
     def __init__(
         self,
         profile: Profile,
         state: CycleState,
+        nodes: Nodes,
         table: NodeTable,
-        watched: WatchedNodes,
-        judgements: UtilizationCache,
+        utilization: UtilizationCache,
     ) -> None:
-        """``state`` is what shared PreFilters wrote and shared PreScores will add to; they are shown
-        ``watched`` for the nodes."""
+        """``state`` holds what shared PreFilters wrote; shared PreScores add to it and get
+        ``nodes``."""
         self._profile = profile
         self._state = state
+        self._nodes = nodes
         self._table = table
-        self._watched = watched
-        self._judgements = judgements
+        self._utilization = utilization
+        self._scorers = _Scorers()
         self.raw: dict[str, Int64Column] = {}
-        """Raw scores by plugin, for all rows; empty until asked for."""
+        """Raw scores of all rows by plugin; empty until requested."""
         self._feasible: BoolColumn = np.zeros(0, np.bool_)
         self._count = 0
-        self._leaders: TopScores | None = None
-        """The weighted sums of the scores; None where they are to be summed up anew."""
-        self._standings = ScoreTable()
+        self._totals: TopScores | None = None
+        """Weighted sums of the scores; None if they have to be recomputed."""
+        self._groups = ScoreGroupCache()
         self._steady = False
         self._normalized_part = np.zeros(0, np.int64)
         self._fixed_part: Int64Column | None = None
-        self._scores: list[Weighted] = []
-        self._row_scores: list[Weighted] = []
-        """Those that look at more than the node's object."""
-        self._absolute: list[Weighted] = []
-        """Those whose scores are not normalised."""
-        self._scores_by_fullness = False
-        """Whether row scorers look at nothing but amounts."""
-        self._row_normalizes = False
-        """Whether any row scorer's scores are normalised."""
         self._scored = False
-        """Whether :attr:`raw` is right but for the rows that changed since."""
+        """Whether :attr:`raw` is valid except for :attr:`_changed`."""
         self._changed: set[int] = set()
-        """Rows that changed since their scores were last asked for."""
+        """Rows that changed since the last :meth:`catch_up`."""
         self._objects_changed = False
 
-    # -- what happened ------------------------------------------------------------------------
+    # -- changes ------------------------------------------------------------------------------
 
     def all_changed(self) -> None:
         """Any row may hold another node, and other rows may be feasible."""
-        self._scored, self._leaders = False, None
+        self._scored, self._totals = False, None
 
     def rows_changed(self, rows: Iterable[int], objects_too: bool) -> None:
-        """The nodes in these rows changed, and none went; ``objects_too``: the objects of some of them
-        as well, not only the pods on them."""
+        """The nodes in these rows changed, and none was removed. ``objects_too``: not only their
+        pods."""
         if self._scored:
             self._changed.update(rows)
             self._objects_changed |= objects_too
 
     def rows_added(self) -> None:
-        """The table has more rows than before; :meth:`rows_changed` tells of those, too."""
+        """The table has more rows than before; :meth:`rows_changed` reports them, too."""
         if not self._scored:
             return
         for name, raw in self.raw.items():
             missing = self._table.size - len(raw)
             self.raw[name] = np.concatenate([raw, np.zeros(missing, np.int64)])
-        self._leaders = None
+        self._totals = None
 
     def feasible_changed(self, *, some_more: bool) -> None:
-        """Some rows are feasible no more or, with ``some_more``, became feasible; they are among those
-        that :meth:`rows_changed` tells of. Scores are normalised over the feasible nodes, and those
-        are others now."""
-        if some_more or not self._steady:
-            self._leaders = None
+        """The set of feasible rows, over which scores are normalized, changed.
 
-    # -- keeping up ---------------------------------------------------------------------------
+        ``some_more``: rows became feasible. :meth:`rows_changed` reports all of them, too.
+        """
+        if some_more or not self._steady:
+            self._totals = None
+
+    # -- updates ------------------------------------------------------------------------------
 
     def catch_up(self, pod: PodInfo, feasible: BoolColumn, count: int) -> None:
-        """Bring the raw scores of all rows up to date, of which ``count`` are feasible. Raises
+        """Update the raw scores of all rows, ``count`` of them feasible. Raises
         :class:`PluginFailure`."""
         self._feasible, self._count = feasible, count
-        remembered = self._scored
+        incremental = self._scored
         try:
-            self._renew(pod)
+            self._update(pod)
         except PluginFailure:
-            # What was entered is incomplete; and which failure is told must not depend on what is
-            # remembered, or a replay would differ.
+            # Scores are incomplete. Which failure is reported must not depend on the cache, or a
+            # replay would differ.
             self.all_changed()
-            if not remembered:
+            if not incremental:
                 raise
-            self._renew(pod)
+            self._update(pod)
 
-    def _renew(self, pod: PodInfo) -> None:
+    def _update(self, pod: PodInfo) -> None:
         changed = self._changed
         if not self._scored:
             self.raw.clear()
             self._pre_score(pod)
             self._score_all(pod)
-            self._sort_scorers()
+            self._utilization.clear()
             self._scored = True
         elif len(changed) * PATCH_SHARE > max(self._table.size, 64):
             self._score_all(pod)
@@ -152,93 +217,82 @@ class ShapeScores:
         self._objects_changed = False
 
     def _pre_score(self, pod: PodInfo) -> None:
+        state = self._state
         for plugin in self._profile.pre_score:
             if not plugin.scope.shared:
                 continue
-            status = ask(
-                Status, plugin, "PreScore", plugin.pre_score, self._state, pod,
-                cast(Nodes, self._watched),
-            )  # fmt: skip
+            status = checked_call(PRE_SCORE, plugin, plugin.pre_score, state, pod, self._nodes)
             if status.is_skip:
-                self._state.skip_score.add(plugin.name)
+                state.skip_score.add(plugin.name)
             elif not status.is_success:
                 check_status(plugin.name, "PreScore", status)
-                raise answered_error(plugin.name, "PreScore", status.message)
-        self._scores = [
-            weighted
-            for weighted in self._profile.score
-            if weighted.plugin.scope.shared and weighted.plugin.name not in self._state.skip_score
-        ]
-
-    def _sort_scorers(self) -> None:
-        self._row_scores = [w for w in self._scores if w.plugin.scope is not Scope.NODE_OBJECT]
-        self._absolute = [w for w in self._scores if not normalizes(w.plugin)]
-        self._scores_by_fullness = all(w.plugin.scope is Scope.AMOUNTS for w in self._row_scores)
-        self._row_normalizes = any(normalizes(w.plugin) for w in self._row_scores)
-        self._judgements.forget()
+                raise error_answer(plugin.name, "PreScore", status.message)
+        shared = [w for w in self._profile.score if w.plugin.scope.shared]
+        self._scorers = _Scorers.of([w for w in shared if w.plugin.name not in state.skip_score])
 
     def _score_all(self, pod: PodInfo) -> None:
-        for plugin, _ in self._scores:
+        for plugin, _ in self._scorers.all:
             scores = score_nodes(plugin, self._state, pod, self._table)
-            self._check(plugin, scores, self._feasible)
-            # A copy: rows are patched in place, and what a plugin returned may be its own.
+            _check_scores(plugin, scores, self._feasible)
+            # A copy: rows are patched in place, and the plugin may keep the array it returned.
             self.raw[plugin.name] = scores.astype(np.int64)
-        self._leaders = self._fixed_part = None
+        self._totals = self._fixed_part = None
 
     def _patch(self, pod: PodInfo, rows: RowArray, objects_too: bool) -> None:
         nodes = self._table.take(rows)
-        for plugin, _ in self._scores if objects_too else self._row_scores:
+        for plugin, _ in self._scorers.all if objects_too else self._scorers.rows:
             scores = score_nodes(plugin, self._state, pod, nodes)
-            self._check(plugin, scores, self._feasible[rows])
+            _check_scores(plugin, scores, self._feasible[rows])
             raw = self.raw[plugin.name]
             if normalizes(plugin) and not np.array_equal(raw[rows], scores):
-                self._leaders = None
+                self._totals = None
             raw[rows] = scores
-        if self._leaders is not None:
+        if self._totals is not None:
             if objects_too:
                 self._fixed_part = None
             totals = np.where(self._feasible[rows], self._sum(rows), INFEASIBLE)
-            self._leaders.set_many(rows, totals)
+            self._totals.set_many(rows, totals)
 
     def _score_row(self, pod: PodInfo, row: int, objects_too: bool) -> None:
-        """As :meth:`_patch`, for one row."""
+        """:meth:`_patch` of one row."""
+        scorers = self._scorers
         if objects_too:
-            objects = [w for w in self._scores if w.plugin.scope is Scope.NODE_OBJECT]
-            self._enter_scores(row, objects, self._scores_of(pod, row, objects))
+            self._set_scores(row, scorers.objects, self._scores_of(pod, row, scorers.objects))
             self._fixed_part = None
-        judgement = self._judged(pod, row) if self._scores_by_fullness else None
-        if judgement is None:
-            self._enter_scores(row, self._row_scores, self._scores_of(pod, row, self._row_scores))
-        elif judgement.total is None:
-            self._enter_scores(row, self._row_scores, judgement.scores)
+        entry = self._utilization_of(pod, row) if scorers.by_amounts else None
+        if entry is None:
+            self._set_scores(row, scorers.rows, self._scores_of(pod, row, scorers.rows))
+        elif entry.total is None:
+            self._set_scores(row, scorers.rows, entry.scores)
         else:
-            for (plugin, _), score in zip(self._row_scores, judgement.scores, strict=True):
+            for (plugin, _), score in zip(scorers.rows, entry.scores, strict=True):
                 self.raw[plugin.name][row] = score
-        if self._leaders is None:
+        if self._totals is None:
             return
         if not self._feasible.item(row):
-            self._leaders.set(row, INFEASIBLE)
-        elif judgement is None or judgement.total is None:
-            self._leaders.set(row, self._sum_of(row))
+            self._totals.set(row, INFEASIBLE)
+        elif entry is None or entry.total is None:
+            self._totals.set(row, self._sum_of(row))
         else:
-            self._leaders.set(row, self._fixed().item(row) + judgement.total)
+            self._totals.set(row, self._fixed().item(row) + entry.total)
 
-    def _judged(self, pod: PodInfo, row: int) -> UtilizationEntry:
-        """What row scorers that go by amounts say."""
-        judgement = self._judgements.of(row)
-        if not judgement.scored:
-            judgement.scores = tuple(self._scores_of(pod, row, self._row_scores))
-            if not self._row_normalizes and all(0 <= s <= MAX_NODE_SCORE for s in judgement.scores):
-                weights = [weight for _, weight in self._row_scores]
-                judgement.total = sum(map(operator.mul, judgement.scores, weights))
-            judgement.scored = True
-        return judgement
+    def _utilization_of(self, pod: PodInfo, row: int) -> UtilizationEntry:
+        """The row scorers' answers; all depend only on amounts."""
+        entry = self._utilization.of(row)
+        if not entry.scored:
+            scorers = self._scorers
+            entry.scores = tuple(self._scores_of(pod, row, scorers.rows))
+            if not scorers.rows_normalize and all(0 <= s <= MAX_NODE_SCORE for s in entry.scores):
+                weights = [weight for _, weight in scorers.rows]
+                entry.total = sum(map(operator.mul, entry.scores, weights))
+            entry.scored = True
+        return entry
 
     def _fixed(self) -> Int64Column:
-        """What totals consist of beside scores of row scorers, none of which is normalised."""
+        """The totals without the row scorers, none of which is normalized."""
         if self._fixed_part is None:
             part = self._normalized_part.copy()
-            for plugin, weight in self._absolute:
+            for plugin, weight in self._scorers.absolute:
                 if plugin.scope is Scope.NODE_OBJECT:
                     part += self.raw[plugin.name] * weight
             self._fixed_part = part
@@ -247,7 +301,7 @@ class ShapeScores:
     def _scores_of(self, pod: PodInfo, row: int, scorers: Sequence[Weighted]) -> list[int]:
         return [score_node(plugin, self._state, pod, self._table, row) for plugin, _ in scorers]
 
-    def _enter_scores(self, row: int, scorers: Sequence[Weighted], scores: Sequence[int]) -> None:
+    def _set_scores(self, row: int, scorers: Sequence[Weighted], scores: Sequence[int]) -> None:
         feasible = self._feasible.item(row)
         for (plugin, _), score in zip(scorers, scores, strict=True):
             raw = self.raw[plugin.name]
@@ -255,73 +309,78 @@ class ShapeScores:
                 if feasible:
                     check_score(plugin, score)
             elif raw[row] != score:
-                self._leaders = None
+                self._totals = None
             raw[row] = score
 
     def _sum_of(self, row: int) -> int:
         """:meth:`_sum` of one row."""
         total: int = self._normalized_part.item(row)
-        for plugin, weight in self._absolute:
+        for plugin, weight in self._scorers.absolute:
             total += self.raw[plugin.name].item(row) * weight
         return total
 
     def _sum(self, rows: RowArray | slice) -> Int64Column:
         total = self._normalized_part[rows].copy()
-        for plugin, weight in self._absolute:
+        for plugin, weight in self._scorers.absolute:
             total += self.raw[plugin.name][rows] * weight
         return total
 
     # -- sums ---------------------------------------------------------------------------------
 
     def total(self, pod: PodInfo) -> Int64Column:
-        """The weighted sum of the scores, normalised over the feasible rows; :data:`INFEASIBLE`
-        elsewhere. Raises :class:`PluginFailure`."""
+        """Weighted sum of the scores, normalized over the feasible rows; :data:`INFEASIBLE`
+        elsewhere.
+
+        Raises :class:`PluginFailure`.
+        """
         return self._summed(pod).totals
 
     def is_steady(self, pod: PodInfo) -> bool:
-        """Whether the normalised scores are the same among any of the feasible nodes as among all of
-        them: whoever normalises goes by extremes, and all nodes are equal to it. Raises
-        :class:`PluginFailure`."""
+        """Whether the normalized scores are the same for every subset of the feasible nodes.
+
+        True if each normalizing plugin uses only the extremes, and all raw scores are equal. Raises
+        :class:`PluginFailure`.
+        """
         self._summed(pod)
         return self._steady
 
     def _summed(self, pod: PodInfo) -> TopScores:
-        if self._leaders is None:
+        if self._totals is None:
             everywhere = self._count == self._table.size
             feasible = slice(None) if everywhere else np.flatnonzero(self._feasible)
             part = np.zeros(self._table.size, np.int64)
             self._steady = True
-            for plugin, weight in self._scores:
+            for plugin, weight in self._scorers.all:
                 if not normalizes(plugin):
                     continue
-                # A copy, which the plugin may do with what it likes.
+                # A copy, which the plugin may change.
                 raw = self.raw[plugin.name][feasible].copy()
                 if plugin.by_extremes and len(raw) and bool((raw == raw[:1]).all()):
-                    # Lowest and highest are that one score, which says what all become.
                     part += normalized(plugin, self._state, pod, raw[:1]) * weight
                 else:
                     self._steady = False
                     part[feasible] += normalized(plugin, self._state, pod, raw) * weight
             self._normalized_part, self._fixed_part = part, None
             total = self._sum(slice(None))
-            self._leaders = TopScores(
+            self._totals = TopScores(
                 total if everywhere else np.where(self._feasible, total, INFEASIBLE)
             )
-        return self._leaders
+        return self._totals
 
     def best(self, pod: PodInfo) -> BestNodes:
-        """The feasible nodes with the highest :meth:`total`. Good until the next change. Raises
+        """The feasible nodes with the highest :meth:`total`; valid until the next change. Raises
         :class:`PluginFailure`."""
         return self._summed(pod).best
 
     def best_with(self, scorer: Weighted, state: CycleState, pod: PodInfo) -> BestNodes | None:
-        """As :meth:`best`, with a plugin's scores added; None where there is no quick way to that."""
-        return self._standings.best(self._summed(pod), scorer, state, pod)
+        """:meth:`best` with one more plugin's scores added; None if there is no fast path."""
+        return self._groups.best(self._summed(pod), scorer, state, pod)
 
-    @staticmethod
-    def _check(
-        plugin: ScorePlugin | ScoreAllPlugin, scores: Int64Column, feasible: BoolColumn
-    ) -> None:
-        """Scores that nobody normalises must be in range already, where the pod could go."""
-        if not normalizes(plugin) and not within_range(scores):
-            check_range(plugin, scores[feasible])
+
+def _check_scores(
+    plugin: ScorePlugin | ScoreAllPlugin, scores: Int64Column, feasible: BoolColumn
+) -> None:
+    """Raise :class:`PluginFailure` for an out-of-range score of a feasible node without
+    NormalizeScore."""
+    if not normalizes(plugin) and not within_range(scores):
+        check_range(plugin, scores[feasible])

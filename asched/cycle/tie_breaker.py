@@ -1,7 +1,7 @@
 """Tie-breaking among the nodes with the highest score.
 
-kube-scheduler picks one of them at random. Here the pick is a function of the seed, the pod, the attempt
-and the names of the nodes, so a replay picks the same node, whatever rows the nodes occupy.
+kube-scheduler picks one of them at random. Here the pick is a function of the seed, the pod, the
+attempt and the names of the nodes, so a replay picks the same node, whatever rows the nodes occupy.
 """
 
 from __future__ import annotations
