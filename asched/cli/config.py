@@ -1,15 +1,16 @@
-"""``asched config``: check a configuration file, print the defaults, convert a legacy policy."""
+"""``asched config`` and ``asched crds``: configurations and CustomResourceDefinitions."""
 
 from __future__ import annotations
 
+import json
+from importlib.resources import files
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
 from asched.cli.errors import BadInput, CommandError
-from asched.cli.main import command_app
-from asched.cli.options import read_configuration
+from asched.cli.options import command_group, read_configuration
 from asched.cli.output import (
     DocumentFormat,
     TableOrDocument,
@@ -18,20 +19,27 @@ from asched.cli.output import (
     print_yaml,
     to_plain,
 )
-from asched.config.file import ConfigFileError, Configuration
-from asched.config.policy_file import convert_policy
-from asched.config.registry import PluginRegistry
-from asched.config.resolve import default_plugins
-from asched.framework.interface import ExtensionPoint
-from asched.framework.runtime.profile import ProfileSpec
-from asched.framework.sessions import SessionSpec
 
-app = command_app("Check a configuration, or print the defaults.")
+if TYPE_CHECKING:
+    from asched.config.file import Configuration
+    from asched.config.registry import PluginRegistry
+    from asched.framework.interface import ExtensionPoint
+    from asched.framework.runtime.profile import ProfileSpec
+    from asched.framework.sessions import SessionSpec
+
+CRD_GROUPS: Final = (
+    "scheduling.incubator.k8s.io",
+    "scheduling.sigs.dev",
+    "scheduling.volcano.sh",
+)
+"""The API groups of PodGroups and Queues, each with a manifest of that name."""
+
+app = command_group("Check and convert configurations, print the defaults.")
 
 
 @app.callback()
 def config() -> None:
-    """Check a configuration, or print the defaults. Convert a legacy scheduler policy."""
+    """Check and convert configurations, print the defaults."""
 
 
 @app.command()
@@ -40,14 +48,16 @@ def check(
         Path, typer.Argument(help="KubeSchedulerConfiguration and/or AschedConfiguration, in YAML.")
     ],
     output: Annotated[
-        TableOrDocument, typer.Option("--output", "-o", help="How to print the result.")
+        TableOrDocument, typer.Option("--output", "-o", help="Output format.")
     ] = TableOrDocument.TABLE,
 ) -> None:
-    """Check a file and print the profiles that it makes, with every default and merge applied.
+    """Check a file and print its profiles with all defaults and merges applied.
 
-    Exits with 2 if anything is wrong, after one line for each mistake. What the file says in vain
-    is told on stderr and is no mistake.
+    Prints warnings about settings without effect to stderr. Exits with 2 after one line for each
+    mistake.
     """
+    from asched.config.registry import PluginRegistry
+
     configuration = read_configuration(file, PluginRegistry.discover())
     if configuration.faults:
         raise BadInput(configuration.faults)
@@ -68,10 +78,12 @@ def check(
 @app.command()
 def defaults(
     output: Annotated[
-        DocumentFormat, typer.Option("--output", "-o", help="How to print.")
+        DocumentFormat, typer.Option("--output", "-o", help="Output format.")
     ] = DocumentFormat.YAML,
 ) -> None:
-    """Print a complete configuration file that says what holds without one."""
+    """Print a complete configuration file with the default values."""
+    from asched.config.registry import PluginRegistry
+
     registry = PluginRegistry.discover()
     configuration = read_configuration(None, registry)
     documents = [_default_scheduler(configuration, registry), to_plain(configuration.settings)]
@@ -87,14 +99,18 @@ def convert(
         Path, typer.Argument(help="Legacy scheduler policy (kind: Policy), in JSON or YAML.")
     ],
     output: Annotated[
-        Path | None, typer.Option("--output", "-o", help="Where to write. Default: stdout.")
+        Path | None, typer.Option("--output", "-o", help="Output file. Default: stdout.")
     ] = None,
 ) -> None:
-    """Convert a legacy scheduler policy into a configuration file.
+    """Convert a legacy scheduler policy to a configuration file.
 
-    What the policy says that has no counterpart is told on stderr, and in comments of the result.
-    Exits with 2 if the policy cannot be read, after one line for each mistake.
+    Reports parts of the policy without an equivalent on stderr and in comments of the result. Exits
+    with 2 after one line for each mistake if the policy is not readable.
     """
+    from asched.config.file import ConfigFileError
+    from asched.config.policy_file import convert_policy
+    from asched.config.registry import PluginRegistry
+
     try:
         converted = convert_policy(policy_file, PluginRegistry.discover())
     except ConfigFileError as error:
@@ -110,6 +126,27 @@ def convert(
         raise CommandError(f"{output}: cannot be written: {error.strerror or error}") from None
 
 
+def crds(
+    group: Annotated[
+        list[str] | None,
+        typer.Option(metavar="GROUP", help="Only this API group; may be repeated."),
+    ] = None,
+) -> None:
+    """Print the CustomResourceDefinitions of PodGroups and Queues.
+
+    For kubectl: asched crds | kubectl apply -f -
+    """
+    unknown = [name for name in group or () if name not in CRD_GROUPS]
+    if unknown:
+        raise BadInput(f"asched: no API group {unknown[0]!r}; known are {', '.join(CRD_GROUPS)}")
+    typer.echo("---\n".join(crd_manifest(name) for name in group or CRD_GROUPS), nl=False)
+
+
+def crd_manifest(group: str) -> str:
+    """The YAML of an API group's definitions."""
+    return (files("asched") / "manifests" / f"{group}.yaml").read_text(encoding="utf-8")
+
+
 def _resolved(configuration: Configuration) -> dict[str, Any]:
     return {
         "profiles": to_plain(configuration.profiles),
@@ -117,6 +154,52 @@ def _resolved(configuration: Configuration) -> dict[str, Any]:
         "scheduler": to_plain(configuration.scheduler),
         "settings": to_plain(configuration.settings),
     }
+
+
+def _default_scheduler(configuration: Configuration, registry: PluginRegistry) -> dict[str, Any]:
+    """The scheduler's document with its default profile written out."""
+    from asched.config.resolve import default_plugins
+
+    (profile,) = configuration.profiles
+    enabled = [
+        {"name": ref.name, **({"weight": ref.weight} if ref.weight else {})}
+        for ref in default_plugins(registry)
+    ]
+    document: dict[str, Any] = to_plain(configuration.scheduler)
+    document["profiles"] = [
+        {
+            "schedulerName": profile.scheduler_name,
+            "plugins": {"multiPoint": {"enabled": enabled}},
+            "pluginConfig": [
+                {"name": name, "args": args} for name, args in profile.arguments.items()
+            ],
+        }
+    ]
+    return document
+
+
+def _print_profile(profile: ProfileSpec) -> None:
+    from asched.framework.interface import ExtensionPoint
+
+    rows = [(point.field, _plugins_at(profile, point)) for point in ExtensionPoint]
+    print_table(
+        ("EXTENSION POINT", "PLUGINS (WEIGHT)"), rows, title=f"Profile {profile.scheduler_name}"
+    )
+    if profile.arguments:
+        arguments = [
+            (name, json.dumps(args, ensure_ascii=False))
+            for name, args in sorted(profile.arguments.items())
+        ]
+        print_table(("PLUGIN", "ARGUMENTS"), arguments)
+    share = profile.percentage_of_nodes_to_score
+    typer.echo(f"Filtering stops after: {f'{share}% feasible nodes' if share else 'all nodes'}\n")
+
+
+def _plugins_at(profile: ProfileSpec, point: ExtensionPoint) -> str:
+    plugins = profile.plugins_at(point)
+    if point.field == "score":
+        return ", ".join(f"{plugin.name} ({plugin.weight})" for plugin in plugins)
+    return ", ".join(plugin.name for plugin in plugins)
 
 
 def _print_session(session: SessionSpec) -> None:
@@ -135,51 +218,3 @@ def _print_session(session: SessionSpec) -> None:
         f" {', '.join(session.actions)}"
     )
     print_table(("TIER", "PLUGIN", "OFF", "ARGUMENTS"), rows, title=title)
-
-
-def _default_scheduler(configuration: Configuration, registry: PluginRegistry) -> dict[str, Any]:
-    """The scheduler's document with its one profile written out."""
-    (profile,) = configuration.profiles
-    document: dict[str, Any] = to_plain(configuration.scheduler)
-    document["profiles"] = [
-        {
-            "schedulerName": profile.scheduler_name,
-            "plugins": {
-                "multiPoint": {
-                    "enabled": [
-                        {"name": ref.name, **({"weight": ref.weight} if ref.weight else {})}
-                        for ref in default_plugins(registry)
-                    ]
-                }
-            },
-            "pluginConfig": [
-                {"name": name, "args": args} for name, args in profile.arguments.items()
-            ],
-        }
-    ]
-    return document
-
-
-def _print_profile(profile: ProfileSpec) -> None:
-    rows = [(point.field, _plugins_at(profile, point)) for point in ExtensionPoint]
-    print_table(
-        ("EXTENSION POINT", "PLUGINS (WEIGHT)"), rows, title=f"Profile {profile.scheduler_name}"
-    )
-    if profile.arguments:
-        arguments = [(name, _inline(args)) for name, args in sorted(profile.arguments.items())]
-        print_table(("PLUGIN", "ARGUMENTS"), arguments)
-    share = profile.percentage_of_nodes_to_score
-    typer.echo(f"Nodes looked at for a pod: {f'{share}% found feasible' if share else 'all'}\n")
-
-
-def _plugins_at(profile: ProfileSpec, point: ExtensionPoint) -> str:
-    plugins = profile.plugins_at(point)
-    if point is ExtensionPoint.SCORE:
-        return ", ".join(f"{plugin.name} ({plugin.weight})" for plugin in plugins)
-    return ", ".join(plugin.name for plugin in plugins)
-
-
-def _inline(args: dict[str, Any]) -> str:
-    import json
-
-    return json.dumps(args, ensure_ascii=False)

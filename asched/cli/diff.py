@@ -1,30 +1,26 @@
-"""``asched diff``: a recorded history under another configuration, side by side with what was."""
+"""``asched diff``: a recorded history simulated under another configuration, next to the original."""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Final, NamedTuple
+from typing import TYPE_CHECKING, Annotated, Final, NamedTuple
 
 import typer
 
-from asched.audit.lookup import AuditError
-from asched.audit.whatif.candidate import PluginChange, candidate_scheduler, parse_changes
-from asched.audit.whatif.comparison import Comparison, NamedRun, PlacedOnce, compare, figure_rows
-from asched.audit.whatif.extraction import RecordedHistory, recorded_history
-from asched.audit.whatif.page.document import comparison_page
 from asched.cli.errors import BadInput, CommandError
-from asched.cli.main import command_app
 from asched.cli.options import (
-    DEFAULT_URL,
+    DEFAULT_JOURNAL,
     JournalOption,
     SinceOption,
     UntilOption,
-    ask_journal,
     period,
+    query_journal,
     read_configuration,
+    takes_options,
 )
 from asched.cli.output import (
     HtmlOption,
@@ -34,25 +30,46 @@ from asched.cli.output import (
     print_table,
     write_page,
 )
-from asched.config.file import Configuration
-from asched.config.registry import PluginRegistry
-from asched.daemon.interpreter import infrequent_gc
 from asched.daemon.terminal import escape_control
-from asched.journal.store import JournalStore
-from asched.simulator.loop import Pace, Scheduler, SimulationStuckError, simulate
-from asched.simulator.settings import scheduler_of
-from asched.simulator.trace import Run
-from asched.state.fold import FoldError
 
-app = command_app("Simulate a recorded history under another configuration, and compare.")
+if TYPE_CHECKING:
+    from asched.audit.whatif.candidate import PluginChange
+    from asched.audit.whatif.comparison import Comparison, PlacedOnce
+    from asched.audit.whatif.extraction import RecordedHistory
+    from asched.config.file import Configuration
+    from asched.config.registry import PluginRegistry
+    from asched.journal.store import JournalStore
+    from asched.simulator.loop import Scheduler
+    from asched.simulator.trace import Run
 
 BASELINE: Final = "recorded configuration"
-_SHOWN: Final = 20
-"""Pods told one by one in each table of a terminal."""
+_LIMIT: Final = 20
+"""Pods listed in each table of a terminal."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DiffOptions:
+    journal: JournalOption = DEFAULT_JOURNAL
+    config: Annotated[
+        Path | None,
+        typer.Option("--config", metavar="FILE", help="The configuration to try (YAML)."),
+    ] = None
+    plugins: Annotated[
+        str | None,
+        typer.Option(
+            metavar="CHANGES",
+            help="Changes to it, or to the recorded configuration: Name=WEIGHT, +Name or -Name,"
+            " separated by commas.",
+        ),
+    ] = None
+    since: SinceOption = None
+    until: UntilOption = None
+    html: HtmlOption = None
+    output: OutputOption = TableOrData.TABLE
 
 
 class _Candidate(NamedTuple):
-    """What is to be tried."""
+    """What to compare with the recorded configuration."""
 
     configuration: Configuration | None
     """None for the recorded one."""
@@ -60,49 +77,73 @@ class _Candidate(NamedTuple):
     name: str
 
 
-@app.command(name="diff")
-def diff(
-    journal: JournalOption = DEFAULT_URL,
-    config: Annotated[
-        Path | None,
-        typer.Option("--config", metavar="FILE", help="The configuration to try (YAML)."),
-    ] = None,
-    plugins: Annotated[
-        str | None,
-        typer.Option(
-            metavar="CHANGES",
-            help="Changes to it, or else to the recorded one: Name=WEIGHT, +Name, -Name; commas between.",
-        ),
-    ] = None,
-    since: SinceOption = None,
-    until: UntilOption = None,
-    html: HtmlOption = None,
-    output: OutputOption = TableOrData.TABLE,
-) -> None:
-    """Simulate a recorded history under another configuration, and compare.
+@takes_options
+def diff(options: DiffOptions) -> None:
+    """Simulate recorded history under another configuration.
 
-    What happened by itself (pods that came and how long they ran, nodes, all other changes) is taken
-    from the journal, and simulated twice on a virtual clock: under the recorded configuration and
-    under another one. Told are both, and what really was.
+    Takes the workload (pods and how long they ran, nodes, all other changes) from the journal and
+    simulates it twice on a virtual clock, with the recorded and with the other configuration. Reports
+    both next to what was recorded.
     """
-    asked = period(since, until)
-    candidate = _candidate(config, plugins)
+    from asched.audit.whatif.page.document import comparison_page
 
-    async def question(store: JournalStore, registry: PluginRegistry) -> Comparison:
-        with _doing() as doing:
-            doing("reading the journal")
-            history = await recorded_history(store, registry.load, asked)
+    candidate = _candidate(options)
+    comparison = _compared(options, candidate)
+    if options.html is not None:
+        write_page(options.html, comparison_page(comparison, f"What if: {candidate.name}"))
+    if options.output is TableOrData.JSON:
+        print_json(comparison.report())
+    else:
+        _print(comparison)
+
+
+def _candidate(options: DiffOptions) -> _Candidate:
+    from asched.audit.lookup import AuditError
+    from asched.audit.whatif.candidate import parse_changes
+    from asched.config.registry import PluginRegistry
+
+    config, plugins = options.config, options.plugins
+    if config is None and plugins is None:
+        raise BadInput("asched: nothing to compare with: give --config, --plugins or both")
+    try:
+        changes = () if plugins is None else parse_changes(plugins)
+    except AuditError as error:
+        raise BadInput(f"asched: {error}") from None
+    configuration = None
+    if config is not None:
+        configuration = read_configuration(config, PluginRegistry.discover())
+        for line in configuration.warnings:
+            typer.echo(line, err=True)
+    name = BASELINE if config is None else config.name
+    return _Candidate(configuration, changes, f"{name} with {plugins}" if plugins else name)
+
+
+def _compared(options: DiffOptions, candidate: _Candidate) -> Comparison:
+    from asched.audit.whatif.candidate import candidate_scheduler
+    from asched.audit.whatif.comparison import NamedRun, compare
+    from asched.audit.whatif.extraction import recorded_history
+    from asched.config.registry import PluginRegistry
+    from asched.simulator.loop import Pace
+    from asched.simulator.settings import scheduler_of
+
+    within = period(options.since, options.until)
+
+    async def query(store: JournalStore) -> Comparison:
+        registry = PluginRegistry.discover()
+        with _status() as show:
+            show("reading the journal")
+            history = await recorded_history(store, registry.load, within)
             configured = None
             if candidate.configuration is not None:
                 configured = scheduler_of(candidate.configuration, Pace())
             scheduler = candidate_scheduler(
                 history, configured, candidate.changes, registry, candidate.name
             )
-            doing("simulating the recorded configuration")
+            show("simulating the recorded configuration")
             baseline = _simulated(history, history.scheduler, registry)
-            doing(f"simulating {candidate.name}")
+            show(f"simulating {candidate.name}")
             other = _simulated(history, scheduler, registry)
-            doing("comparing")
+            show("comparing")
             return compare(
                 NamedRun(BASELINE, baseline),
                 NamedRun(candidate.name, other),
@@ -110,62 +151,44 @@ def diff(
                 _notes(history, candidate),
             )
 
-    with infrequent_gc():
-        comparison = ask_journal(journal, question)
-    if html is not None:
-        write_page(html, comparison_page(comparison, f"What if: {candidate.name}"))
-    if output is TableOrData.JSON:
-        print_json(comparison.report())
-    else:
-        _print(comparison)
-
-
-def _candidate(config: Path | None, plugins: str | None) -> _Candidate:
-    if config is None and plugins is None:
-        raise BadInput("asched: nothing to compare with: give --config, --plugins or both")
-    try:
-        changes = () if plugins is None else parse_changes(plugins)
-    except AuditError as error:
-        raise BadInput(f"asched: {error}") from None
-    configuration = (
-        None if config is None else read_configuration(config, PluginRegistry.discover())
-    )
-    for line in configuration.warnings if configuration is not None else ():
-        typer.echo(line, err=True)
-    name = BASELINE if config is None else config.name
-    return _Candidate(configuration, changes, f"{name} with {plugins}" if plugins else name)
+    return query_journal(options.journal, query)
 
 
 def _simulated(history: RecordedHistory, scheduler: Scheduler, registry: PluginRegistry) -> Run:
+    from asched.simulator.loop import SimulationStuckError, simulate
+    from asched.state.fold import FoldError
+
     try:
         return simulate(history.history, scheduler, registry.load)
     except (SimulationStuckError, FoldError) as error:
-        raise CommandError(f"asched: the simulation cannot go on: {error}") from None
+        raise CommandError(f"asched: the simulation failed: {error}") from None
 
 
 def _notes(history: RecordedHistory, candidate: _Candidate) -> Iterator[str]:
     yield from history.notes
     if candidate.configuration is not None and candidate.configuration.scheduler.extenders:
-        yield f"{candidate.name} names extenders; none is asked here"
+        yield f"{candidate.name} configures extenders; a simulation does not call them"
 
 
 @contextmanager
-def _doing() -> Iterator[Callable[[str], None]]:
-    """Tells what is being done, on a terminal."""
+def _status() -> Iterator[Callable[[str], None]]:
+    """A function that shows the present activity, on a terminal's stderr only."""
     if not sys.stderr.isatty():
-        yield lambda what: None
+        yield lambda activity: None
         return
     from rich.console import Console
     from rich.markup import escape
 
     with Console(stderr=True).status("") as status:
-        yield lambda what: status.update(escape(escape_control(what)))
+        yield lambda activity: status.update(escape(escape_control(activity)))
 
 
 # -- the table ------------------------------------------------------------------------------------
 
 
 def _print(found: Comparison) -> None:
+    from asched.audit.whatif.comparison import figure_rows
+
     run = found.baseline.run
     report = found.report()
     nodes = len({span.node.name for span in run.nodes})
@@ -182,21 +205,18 @@ def _print(found: Comparison) -> None:
     first, second = found.names
     elsewhere = [(pod.pod, pod.baseline, pod.candidate) for pod in found.placed_elsewhere]
     _print_pods("placed differently", ("POD", first, second), elsewhere)
-    for name, only in (
-        (first, found.placed_in_baseline_only),
-        (second, found.placed_in_candidate_only),
-    ):
-        _print_once(name, only)
+    _print_placed_once(first, found.placed_in_baseline_only)
+    _print_placed_once(second, found.placed_in_candidate_only)
 
 
-def _print_once(name: str, pods: Sequence[PlacedOnce]) -> None:
+def _print_placed_once(name: str, pods: Sequence[PlacedOnce]) -> None:
     rows = [(pod.pod, pod.node, pod.message) for pod in pods]
-    _print_pods(f"placed only by: {name}", ("POD", "NODE", "WHAT THE OTHER SAID"), rows)
+    _print_pods(f"placed only by: {name}", ("POD", "NODE", "MESSAGE OF THE OTHER"), rows)
 
 
 def _print_pods(what: str, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     print(f"{len(rows)} pod(s) {what}")
     if rows:
-        print_table(columns, rows[:_SHOWN])
-        if len(rows) > _SHOWN:
-            print(f"... and {len(rows) - _SHOWN} more (-o json tells all)")
+        print_table(columns, rows[:_LIMIT])
+        if len(rows) > _LIMIT:
+            print(f"... and {len(rows) - _LIMIT} more (-o json lists all)")

@@ -1,24 +1,19 @@
-"""How commands say that they cannot do what was asked.
+"""Errors that end a command with lines on stderr and an exit code.
 
-What ends a long-running command before its time, as a line for its user.
+Exit codes: 0 success; 1 failure, or a check that did not pass; 2 wrong input (arguments, files,
+configuration, journal or cluster address); 130 interrupted.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
-
-from asched.framework.runtime.profile import ProfileError
-from asched.journal.errors import (
-    JournalError,
-    JournalOpenError,
-    JournalSchemaError,
-    JournalUrlError,
-)
-from asched.kube.errors import ApiError, KubeConfigError, NoResponseError
+from functools import cache
 
 EXIT_FAILURE = 1
 EXIT_BAD_INPUT = 2
 EXIT_INTERRUPTED = 130
+
+ErrorTypes = tuple[type[Exception], ...]
 
 
 class CommandError(Exception):
@@ -31,30 +26,51 @@ class CommandError(Exception):
         super().__init__("\n".join(self.lines))
 
 
-class BadInput(CommandError):  # noqa: N818  (reads as what it is: raise BadInput("..."))
-    """What the user gave cannot be used: a file, an argument, a name."""
+class BadInput(CommandError):  # noqa: N818  reads well where it is raised
+    """An argument, a file or a name given by the user is not usable."""
 
     exit_code = EXIT_BAD_INPUT
 
 
-_WRONG_INPUT = (KubeConfigError, JournalOpenError, JournalSchemaError, JournalUrlError)
-_FAILURES = (JournalError, ApiError, NoResponseError, ProfileError)
+def as_command_error(
+    error: BaseException, *, bad_input: ErrorTypes = (), failures: ErrorTypes = ()
+) -> BaseException:
+    """The CommandError to raise for ``error``, or ``error`` itself if it is a bug.
 
-
-def as_command_error(error: BaseException) -> BaseException:
-    """The CommandError to raise for ``error``; ``error`` itself where it is a bug's.
-
-    Of what a task group gathered, the first that a user can do something about speaks for all.
+    Known are the errors of journals, kubeconfigs and profiles; ``bad_input`` and ``failures`` add to
+    them. Of an exception group, the first error that a user can act on counts.
     """
+    transient, known_bad_input, known_failures = _known_errors()
     leaves = _leaves(error)
     for leaf in leaves:
         if isinstance(leaf, CommandError):
             return leaf
-        if isinstance(leaf, _WRONG_INPUT):
+        if isinstance(leaf, transient):
+            return CommandError(f"asched: {leaf}")
+        if isinstance(leaf, (*known_bad_input, *bad_input)):
             return BadInput(f"asched: {leaf}")
-        if isinstance(leaf, _FAILURES):
+        if isinstance(leaf, (*known_failures, *failures)):
             return CommandError(f"asched: {leaf}")
     return leaves[0]
+
+
+@cache
+def _known_errors() -> tuple[ErrorTypes, ErrorTypes, ErrorTypes]:
+    """Errors that may be gone at the next try, errors in the input, other failures."""
+    from asched.framework.runtime.profile import ProfileError
+    from asched.journal import errors as journal
+    from asched.kube.errors import CredentialPluginError, KubeConfigError
+
+    return (
+        (CredentialPluginError, journal.JournalUnreachableError),
+        (
+            KubeConfigError,
+            journal.JournalOpenError,
+            journal.JournalSchemaError,
+            journal.JournalUrlError,
+        ),
+        (journal.JournalError, ProfileError),
+    )
 
 
 def _leaves(error: BaseException) -> list[BaseException]:

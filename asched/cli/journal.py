@@ -1,146 +1,131 @@
-"""``asched journal``: proof, figures, archive and export of a journal.
-
-``asched checkpoint``: keep the state in a journal, for quick starts and time travel.
-"""
+"""``asched journal`` and ``asched checkpoint``: verify, measure, archive and export a journal."""
 
 from __future__ import annotations
 
-import gc
 import time
-from collections.abc import Awaitable, Callable, Iterator
-from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated, TypeVar
+from typing import TYPE_CHECKING, Annotated
 
-import anyio
 import typer
 
-from asched.cli.errors import BadInput, CommandError, as_command_error
-from asched.cli.main import command_app
-from asched.cli.options import DEFAULT_URL, JournalOption, keep_stdout_for_answers
-from asched.cli.output import OutputOption, TableOrData, print_json, print_table
-from asched.config.registry import PluginRegistry
-from asched.journal import archive as archiving
-from asched.journal import export as exporting
-from asched.journal.chain import Head, Segment
-from asched.journal.checkpoints import keep_boundary, write_checkpoints
-from asched.journal.errors import JournalError
-from asched.journal.export import back_up
-from asched.journal.opening import journal_file, open_journal
-from asched.journal.statistics import JournalStatistics, statistics
-from asched.journal.store import JournalStore
-from asched.journal.verification import KeptHead, Progress, Verified, verify_journal
-from asched.model.quantity import NS_PER_S
-from asched.state.fold import FoldError
+from asched.cli.errors import BadInput, as_command_error
+from asched.cli.options import DEFAULT_JOURNAL, JournalOption, command_group, query_journal
+from asched.cli.output import (
+    OutputOption,
+    TableOrData,
+    print_json,
+    print_table,
+    progress_bar,
+)
 
-checkpoint_app = command_app("Keep the state in the journal, so that it is opened quickly.")
+if TYPE_CHECKING:
+    from asched.journal.chain import Head, Segment
+    from asched.journal.statistics import JournalStatistics
+    from asched.journal.store import JournalStore
+    from asched.journal.verification import KeptHead, Verified
 
+NS_PER_S = 1_000_000_000
 
-@checkpoint_app.command(name="checkpoint")
-def checkpoint(
-    journal: JournalOption = DEFAULT_URL,
-    every: Annotated[
-        int | None,
-        typer.Option(
-            help="Keep it also after every so many records since the last checkpoint.", min=1
-        ),
-    ] = None,
-    archive: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="DIR", help="The archive's files: to be folded where no checkpoint is readable."
-        ),
-    ] = None,
-) -> None:
-    """Keep the state in the journal, so that it is opened quickly.
+app = command_group("Verify, measure, archive, restore and export a journal.")
 
-    The daemon does so itself (journal.checkpointEvery); this is for journals that it wrote without,
-    or with another format of checkpoints. Records are not touched. It may run beside the daemon.
-    """
-
-    async def write() -> list[int]:
-        async with open_journal(journal, must_exist=True) as store:
-            load = PluginRegistry.discover().load
-            return await write_checkpoints(store, load, every=every, archive=archive)
-
-    keep_stdout_for_answers()
-    try:
-        kept = anyio.run(write)
-    except FoldError as error:
-        raise CommandError(f"asched: the journal contradicts itself: {error}") from None
-    except Exception as error:  # noqa: BLE001  whatever it is is raised again
-        raise as_command_error(error) from None
-    if kept:
-        print(f"{len(kept)} checkpoint(s) written, the last one at record {kept[-1]}")
-    else:
-        print("the journal's end is kept already")
-
-
-app = command_app("Prove, measure, archive and export a journal.")
-
-T = TypeVar("T")
+ArchiveOption = Annotated[
+    Path | None, typer.Option(metavar="DIR", help="Include the archive files in DIR.")
+]
 
 
 @app.callback()
 def journal() -> None:
-    """Prove, measure, archive and export a journal."""
+    """Verify, measure, archive, restore and export a journal."""
 
 
-app.command(name="checkpoint")(checkpoint)
+@app.command()
+def checkpoint(
+    journal: JournalOption = DEFAULT_JOURNAL,
+    every: Annotated[
+        int | None,
+        typer.Option(help="Also after every so many records since the last one.", min=1),
+    ] = None,
+    archive: ArchiveOption = None,
+) -> None:
+    """Write a checkpoint of the state to the journal.
+
+    Checkpoints make opening and time travel fast. The daemon writes them itself
+    (journal.checkpointEvery). Use this for a journal without checkpoints, or with checkpoints in
+    another format. It may run while the daemon runs. Records do not change.
+    """
+    from asched.config.registry import PluginRegistry
+    from asched.journal.checkpoints import write_checkpoints
+
+    async def write(store: JournalStore) -> list[int]:
+        load = PluginRegistry.discover().load
+        return await write_checkpoints(store, load, every=every, archive=archive)
+
+    written = query_journal(journal, write, read_only=False, must_exist=True)
+    if written:
+        typer.echo(f"{len(written)} checkpoint(s) written, the last one at record {written[-1]}")
+    else:
+        typer.echo("the journal has a checkpoint at its end")
 
 
 @app.command()
 def verify(
-    journal: JournalOption = DEFAULT_URL,
+    journal: JournalOption = DEFAULT_JOURNAL,
     head: Annotated[
         str | None,
-        typer.Option(
-            metavar="SEQ:HASH", help="A head that was kept elsewhere: it must still be there."
-        ),
+        typer.Option(metavar="SEQ:HASH", help="A head stored elsewhere that must match."),
     ] = None,
-    archive: Annotated[
-        Path | None, typer.Option(metavar="DIR", help="Verify the archive's files in DIR as well.")
-    ] = None,
+    archive: ArchiveOption = None,
 ) -> None:
-    """Prove that nothing in the journal was altered, deleted, put in, moved or cut off.
+    """Verify that nothing in the journal was altered, deleted, inserted, moved or cut off.
 
-    Prints the journal's head, SEQ:HASH. Whoever keeps it out of reach of the journal's owner can
-    prove later, with --head, that everything up to there is as it was. Exits with 1 and the name of
-    the first bad batch or record where something is wrong.
+    Prints the journal's head, SEQ:HASH. If you store it out of reach of the journal's owner, --head
+    proves later that everything up to that record is unchanged. Exits with 1 and names the first bad
+    batch or record if the verification fails.
     """
-    kept = _kept_head(head)
-
-    async def prove(store: JournalStore) -> Verified:
-        end = await store.head()
-        with progress_to(end.seq, "verifying") as progress:
-            return await verify_journal(store, kept=kept, archive=archive, progress=progress)
-
-    proven = ask_journal(journal, prove)
-    if proven.archived_seq and archive is None:
+    kept = None if head is None else _parsed_head(head)
+    verified = query_journal(
+        journal, lambda store: _verified(store, kept, archive), must_exist=True
+    )
+    if verified.archived_seq and archive is None:
         typer.echo(
-            f"records 1 to {proven.archived_seq} are in the archive, not looked at: --archive DIR"
+            f"records 1 to {verified.archived_seq} are in the archive and not verified: --archive DIR"
         )
     typer.echo(
-        f"verified {proven.records} records in {proven.batches} batches of {proven.writers}"
-        f" writers, {proven.checkpoints} checkpoints"
+        f"verified {verified.records} records in {verified.batches} batches of {verified.writers}"
+        f" writers, {verified.checkpoints} checkpoints"
     )
-    typer.echo(f"head {proven.head}")
+    typer.echo(f"head {verified.head}")
+
+
+async def _verified(store: JournalStore, kept: KeptHead | None, archive: Path | None) -> Verified:
+    from asched.journal.verification import verify_journal
+
+    with progress_bar("verifying", (await store.head()).seq) as progress:
+        return await verify_journal(store, kept=kept, archive=archive, progress=progress)
+
+
+def _parsed_head(text: str) -> KeptHead:
+    from asched.journal.verification import KeptHead
+
+    try:
+        return KeptHead.parse(text)
+    except ValueError as error:
+        raise BadInput(f"asched: {error}") from None
 
 
 @app.command()
 def stats(
-    journal: JournalOption = DEFAULT_URL,
-    output: OutputOption = TableOrData.TABLE,
+    journal: JournalOption = DEFAULT_JOURNAL, output: OutputOption = TableOrData.TABLE
 ) -> None:
-    """Print what the journal holds: records and bytes by kind, batches, times, writers."""
+    """Print records and bytes by type, batches, times and writers."""
+    from asched.journal.statistics import statistics
 
     async def measure(store: JournalStore) -> JournalStatistics:
-        end = await store.head()
-        with progress_to(end.seq, "reading") as progress:
+        with progress_bar("reading", (await store.head()).seq) as progress:
             return await statistics(store, progress)
 
-    found = ask_journal(journal, measure)
+    found = query_journal(journal, measure, must_exist=True)
     if output is TableOrData.JSON:
         print_json(found)
     else:
@@ -149,42 +134,28 @@ def stats(
 
 @app.command()
 def backup(
-    to: Annotated[Path, typer.Option(metavar="FILE", help="The copy; it must not be there yet.")],
-    journal: JournalOption = DEFAULT_URL,
+    to: Annotated[Path, typer.Option(metavar="FILE", help="The copy, a new file.")],
+    journal: JournalOption = DEFAULT_JOURNAL,
 ) -> None:
-    """Copy a journal in SQLite while a daemon writes to it, and prove the copy.
+    """Copy a SQLite journal while a daemon writes to it, and verify the copy.
 
-    To restore, stop the daemon, move its journal away and copy the copy to its place. A journal in
-    PostgreSQL is copied by pg_dump.
+    To restore, stop the daemon, move its journal away and put the copy in its place. For PostgreSQL
+    use pg_dump.
     """
-    source = _file_of(journal)
-    if source is None:
-        raise BadInput("asched: only a journal in SQLite is a file; for PostgreSQL use pg_dump")
+    from asched.journal.errors import JournalError
+    from asched.journal.export import back_up
+    from asched.journal.opening import journal_file
+
     try:
+        source = journal_file(journal)
+        if source is None:
+            raise BadInput("asched: only SQLite journals are files; for PostgreSQL use pg_dump")
         back_up(source, to)
     except JournalError as error:
         raise as_command_error(error) from None
-
-    async def prove(store: JournalStore) -> Verified:
-        with progress_to((await store.head()).seq, "verifying") as progress:
-            return await verify_journal(store, progress=progress)
-
-    proven = ask_journal(str(to), prove)
-    typer.echo(f"{to}: {proven.records} records, verified, {to.stat().st_size} bytes")
-    typer.echo(f"head {proven.head}")
-
-
-def _file_of(journal: str) -> Path | None:
-    try:
-        return journal_file(journal)
-    except JournalError as error:
-        raise as_command_error(error) from None
-
-
-ArchiveOption = Annotated[
-    Path | None,
-    typer.Option("--archive", metavar="DIR", help="Include the archive's files in DIR."),
-]
+    verified = query_journal(str(to), lambda store: _verified(store, None, None), must_exist=True)
+    typer.echo(f"{to}: {verified.records} records, verified, {to.stat().st_size} bytes")
+    typer.echo(f"head {verified.head}")
 
 
 @app.command()
@@ -192,37 +163,35 @@ def archive(
     before: Annotated[
         datetime,
         typer.Option(
-            formats=["%Y-%m-%d", "%Y-%m-%dT%H:%M:%S"], help="Move what was written before (UTC)."
+            formats=["%Y-%m-%d", "%Y-%m-%dT%H:%M:%S"],
+            help="Move records written before this time (UTC).",
         ),
     ],
-    to: Annotated[Path, typer.Option(metavar="DIR", help="The folder of the archive's files.")],
-    journal: JournalOption = DEFAULT_URL,
+    to: Annotated[Path, typer.Option(metavar="DIR", help="The directory of the archive files.")],
+    journal: JournalOption = DEFAULT_JOURNAL,
 ) -> None:
     """Move the oldest part of the journal into compressed files.
 
-    A checkpoint is written where the older part ends. What stays begins with it, so that all after
-    it can be asked about, and verifies together with the files. The daemon may run meanwhile.
+    Writes a checkpoint where the archived part ends, so later records stay available to all commands.
+    The remaining journal verifies together with the archive. The daemon may run meanwhile.
     """
+    from asched.config.registry import PluginRegistry
+    from asched.journal import archive as archiving
+    from asched.journal.checkpoints import keep_boundary
+
+    before_ns = int(before.replace(tzinfo=UTC).timestamp()) * NS_PER_S
 
     async def move(store: JournalStore) -> list[Segment]:
         end = await store.head()
-        before_ns = int(before.replace(tzinfo=UTC).timestamp()) * NS_PER_S
         await keep_boundary(store, PluginRegistry.discover().load, before_ns)
-        with progress_to(end.seq, "archiving") as progress:
+        with progress_bar("archiving", end.seq) as progress:
             return await archiving.archive(
-                store,
-                to,
-                before_ns=before_ns,
-                archived_at_ns=time.time_ns(),
-                progress=progress,
+                store, to, before_ns=before_ns, archived_at_ns=time.time_ns(), progress=progress
             )
 
-    try:
-        moved = ask_journal(journal, move, read_only=False)
-    except FoldError as error:
-        raise CommandError(f"asched: the journal contradicts itself: {error}") from None
+    moved = query_journal(journal, move, read_only=False, must_exist=True)
     if not moved:
-        typer.echo("nothing moved: nothing but the last batch was written before")
+        typer.echo("nothing moved: no batch before the last one is that old")
     for segment in moved:
         typer.echo(
             f"moved records {segment.first_seq} to {segment.last_seq} to {to / segment.file}"
@@ -232,111 +201,45 @@ def archive(
 @app.command()
 def restore(
     archive: Annotated[
-        Path, typer.Option(metavar="DIR", help="The folder of the archive's files.")
+        Path, typer.Option(metavar="DIR", help="The directory of the archive files.")
     ],
     to: Annotated[str, typer.Option(metavar="URL", help="The new journal: a file, or a URL.")],
-    journal: JournalOption = DEFAULT_URL,
+    journal: JournalOption = DEFAULT_JOURNAL,
 ) -> None:
-    """Put the archive and the journal together into a new journal, to ask about all of history."""
+    """Combine the archive and the journal into a new journal with all records."""
+    from asched.journal import archive as archiving
+    from asched.journal.opening import open_journal
 
-    async def put_together(store: JournalStore) -> Head:
+    async def combine(store: JournalStore) -> Head:
         async with open_journal(to) as target:
             return await archiving.restore(store, archive, target)
 
-    head = ask_journal(journal, put_together)
+    head = query_journal(journal, combine, must_exist=True)
     typer.echo(f"{to} holds records 1 to {head.seq}")
 
 
 @app.command()
 def export(
-    to: Annotated[Path, typer.Option(metavar="FILE", help="A new file in .jsonl or .parquet.")],
-    journal: JournalOption = DEFAULT_URL,
+    to: Annotated[Path, typer.Option(metavar="FILE", help="A new .jsonl or .parquet file.")],
+    journal: JournalOption = DEFAULT_JOURNAL,
     archive: ArchiveOption = None,
 ) -> None:
     """Write all records to a file for analysis: JSON lines, or Parquet."""
+    from asched.journal import export as exporting
+    from asched.journal.archive import whole_journal
 
     async def write(store: JournalStore) -> tuple[int, int]:
         archived = await store.archived()
-        records = await exporting.export(
-            archiving.whole_journal(store, archive), exporting.open_sink(to)
-        )
+        records = await exporting.export(whole_journal(store, archive), exporting.open_sink(to))
         return records, archived.seq if archive is None else 0
 
-    records, left_out = ask_journal(journal, write)
+    records, omitted = query_journal(journal, write, must_exist=True)
     typer.echo(f"wrote {records} records to {to}")
-    if left_out:
-        typer.echo(f"without records 1 to {left_out}, which are in the archive: --archive DIR")
+    if omitted:
+        typer.echo(f"omitted records 1 to {omitted}, which are in the archive: --archive DIR")
 
 
-def ask_journal(
-    url: str, question: Callable[[JournalStore], Awaitable[T]], *, read_only: bool = True
-) -> T:
-    """Open the journal at ``url``, which has to be there, and put a question to it.
-
-    Raises CommandError for what cannot be answered.
-    """
-
-    async def answer() -> T:
-        async with open_journal(url, read_only=read_only, must_exist=True) as store:
-            return await question(store)
-
-    keep_stdout_for_answers()
-    try:
-        with _without_collections():
-            return anyio.run(answer)
-    except Exception as error:  # noqa: BLE001  whatever it is is raised again
-        raise as_command_error(error) from None
-
-
-@contextmanager
-def _without_collections() -> Iterator[None]:
-    """Reading a journal makes millions of tuples and no cycles: to look for garbage among them again
-    and again takes a third of the time of a verification."""
-    was_enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_enabled:
-            gc.enable()
-
-
-@contextmanager
-def progress_to(last_seq: int, doing: str) -> Iterator[Progress]:
-    """A progress bar on a terminal's stderr; nowhere else, where it would only be in the way."""
-    from rich.console import Console
-    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
-
-    columns = (TextColumn("{task.description}"), BarColumn(), MofNCompleteColumn())
-    console = Console(stderr=True)
-    with Progress(
-        *columns,
-        TimeElapsedColumn(),
-        console=console,
-        transient=True,
-        disable=not console.is_terminal,
-    ) as bar:
-        task = bar.add_task(doing, total=last_seq)
-        step = max(1, last_seq // 500)
-        shown = 0
-
-        def progress(seq: int) -> None:
-            nonlocal shown
-            if seq - shown >= step:
-                shown = seq
-                bar.update(task, completed=seq)
-
-        yield progress
-
-
-def _kept_head(text: str | None) -> KeptHead | None:
-    try:
-        return None if text is None else KeptHead.parse(text)
-    except ValueError as error:
-        raise BadInput(f"asched: {error}") from None
-
-
-def _moment(at_ns: int | None) -> str:
+def _utc(at_ns: int | None) -> str:
     if at_ns is None:
         return "-"
     return f"{datetime.fromtimestamp(at_ns / NS_PER_S, UTC):%Y-%m-%d %H:%M:%S}"
@@ -349,34 +252,23 @@ def _print_statistics(found: JournalStatistics) -> None:
             ("records", f"{found.records} ({found.first_seq} to {found.last_seq})"),
             ("batches", str(found.batches)),
             ("payload bytes", str(found.payload_bytes)),
-            ("first written (UTC)", _moment(found.first_written_at_ns)),
-            ("last written (UTC)", _moment(found.last_written_at_ns)),
+            ("first written (UTC)", _utc(found.first_written_at_ns)),
+            ("last written (UTC)", _utc(found.last_written_at_ns)),
             ("archived", f"{found.archived_records} records, {found.archived_segments} segments"),
             ("checkpoints", str(found.checkpoints)),
         ],
     )
     print_table(
-        ("KIND", "RECORDS", "BYTES", "BYTES EACH"),
+        ("TYPE", "RECORDS", "BYTES", "BYTES EACH"),
         [
-            (
-                figures.kind,
-                str(figures.records),
-                str(figures.payload_bytes),
-                str(figures.payload_bytes // figures.records),
-            )
-            for figures in found.kinds
+            (k.kind, str(k.records), str(k.payload_bytes), str(k.payload_bytes // k.records))
+            for k in found.kinds
         ],
     )
     print_table(
         ("EPOCH", "WRITER", "CLAIMED (UTC)", "BATCHES", "RECORDS"),
         [
-            (
-                str(figures.epoch),
-                figures.writer,
-                _moment(figures.claimed_at_ns),
-                str(figures.batches),
-                str(figures.records),
-            )
-            for figures in found.writers
+            (str(w.epoch), w.writer, _utc(w.claimed_at_ns), str(w.batches), str(w.records))
+            for w in found.writers
         ],
     )

@@ -1,35 +1,37 @@
-"""Opening a journal to ask it something.
+"""Options that several commands share, and what they stand for: a journal, a period, a configuration.
 
-Reading the configuration that a command is given.
-
-Points in time, as users write them.
+This module imports only what ``--help`` needs; functions import the rest.
 """
 
 from __future__ import annotations
 
+import dataclasses
+import inspect
 from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime, timedelta
+from functools import wraps
 from pathlib import Path
-from typing import Annotated, Final, TypeVar
+from typing import TYPE_CHECKING, Annotated, Any, Final, TypeVar, get_type_hints
 
-import anyio
 import typer
 
-from asched.audit.history import Period
-from asched.audit.lookup import AuditError, PodName
-from asched.cli.errors import BadInput, as_command_error
-from asched.cli.main import JOURNAL_ENV
-from asched.config.file import ConfigFileError, Configuration, load
-from asched.config.registry import PluginRegistry
-from asched.config.settings import JournalSettings, LogLevel, LogSettings
-from asched.daemon.telemetry.logs import configure_logs
-from asched.journal.opening import open_journal
-from asched.journal.store import JournalStore
+from asched.cli.errors import BadInput, CommandError, as_command_error
 from asched.model.quantity import parse_duration
 
-T = TypeVar("T")
+if TYPE_CHECKING:
+    from asched.audit.history import Period
+    from asched.config.file import Configuration
+    from asched.config.registry import PluginRegistry
+    from asched.journal.store import JournalStore
 
-DEFAULT_URL: Final = JournalSettings().url
+T = TypeVar("T")
+OptionsT = TypeVar("OptionsT")
+
+JOURNAL_ENV: Final = "ASCHED_JOURNAL"
+"""Names the journal if no option does. A database URL may hold a password, and command lines are
+visible to all users of a machine."""
+
+DEFAULT_JOURNAL: Final = "asched.db"
 
 JournalOption = Annotated[
     str,
@@ -38,64 +40,116 @@ JournalOption = Annotated[
     ),
 ]
 
-Question = Callable[[JournalStore, PodName, PluginRegistry], Awaitable[T]]
+TIMES: Final = "2026-01-31T12:00:00Z, or a duration before now such as 2h30m"
+SinceOption = Annotated[str | None, typer.Option(metavar="TIME", help=f"Start: {TIMES}.")]
+UntilOption = Annotated[str | None, typer.Option(metavar="TIME", help="End, likewise.")]
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 
 
-def keep_stdout_for_answers() -> None:
-    """What is met on the way, such as a checkpoint of another release, is a line on stderr: structlog's
-    own default is stdout, where it would make JSON unreadable."""
+def command_group(summary: str) -> typer.Typer:
+    """A group of commands with plain help: rich would double the time that ``--help`` takes."""
+    return typer.Typer(
+        help=summary,
+        add_completion=False,
+        rich_markup_mode=None,
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+
+
+def takes_options(command: Callable[[OptionsT], None]) -> Callable[..., None]:
+    """A Typer command from a function whose one parameter is a dataclass of options.
+
+    Typer reads options from a function's signature. The wrapper has one parameter for each field of
+    the dataclass, in their order.
+    """
+    (parameter,) = inspect.signature(command, eval_str=True).parameters.values()
+    options: Any = parameter.annotation
+    hints = get_type_hints(options, include_extras=True)
+
+    @wraps(command)
+    def run(**given: Any) -> None:
+        command(options(**given))
+
+    run.__annotations__ = hints
+    run.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+        [_parameter(field, hints[field.name]) for field in dataclasses.fields(options)]
+    )
+    return run
+
+
+def _parameter(field: dataclasses.Field[Any], annotation: Any) -> inspect.Parameter:
+    missing = field.default is dataclasses.MISSING
+    default = inspect.Parameter.empty if missing else field.default
+    return inspect.Parameter(
+        field.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=annotation
+    )
+
+
+# -- journals -------------------------------------------------------------------------------------
+
+
+def query_journal(
+    url: str,
+    query: Callable[[JournalStore], Awaitable[T]],
+    *,
+    read_only: bool = True,
+    must_exist: bool = False,
+) -> T:
+    """The result of ``query`` on the journal at ``url``. Raises CommandError."""
+    import anyio
+
+    from asched.audit.lookup import AuditError
+    from asched.daemon.interpreter import infrequent_gc
+    from asched.journal.opening import open_journal
+    from asched.state.fold import FoldError
+
+    async def run() -> T:
+        async with open_journal(url, read_only=read_only, must_exist=must_exist) as journal:
+            return await query(journal)
+
+    log_warnings()
+    try:
+        with infrequent_gc():
+            return anyio.run(run)
+    except FoldError as error:
+        raise CommandError(f"asched: the journal contradicts itself: {error}") from None
+    except Exception as error:  # noqa: BLE001  raised again
+        raise as_command_error(error, bad_input=(AuditError,)) from None
+
+
+def log_warnings() -> None:
+    """Log warnings to stderr. structlog's default is stdout, where they would corrupt JSON output."""
+    from asched.config.settings import LogLevel, LogSettings
+    from asched.daemon.telemetry.logs import configure_logs
+
     configure_logs(LogSettings(level=LogLevel.WARNING))
 
 
-def ask(url: str, pod: str, question: Question[T]) -> T:
-    """Put a question about a pod to the journal at ``url``, which is opened for reading only.
-
-    Raises CommandError for what cannot be answered.
-    """
-    return ask_journal(url, lambda store, registry: question(store, PodName.parse(pod), registry))
-
-
-def ask_journal(url: str, question: Callable[[JournalStore, PluginRegistry], Awaitable[T]]) -> T:
-    """Put a question to the journal at ``url``, which is opened for reading only.
-
-    Raises CommandError for what cannot be answered.
-    """
-
-    async def answer() -> T:
-        async with open_journal(url, read_only=True) as journal:
-            return await question(journal, PluginRegistry.discover())
-
-    keep_stdout_for_answers()
-    try:
-        return anyio.run(answer)
-    except AuditError as error:
-        raise BadInput(f"asched: {error}") from None
-    except Exception as error:  # noqa: BLE001  whatever it is is raised again
-        raise as_command_error(error) from None
+# -- configurations -------------------------------------------------------------------------------
 
 
 def read_configuration(file: Path | None, registry: PluginRegistry) -> Configuration:
-    """The configuration in ``file``; for None, what holds without one. Raises BadInput with a line for
-    each mistake."""
+    """The configuration in ``file``, or the defaults for None.
+
+    Raises BadInput with a line for each mistake.
+    """
+    from asched.config.file import ConfigFileError, load
+
     try:
         return load(file, registry)
     except ConfigFileError as error:
         raise BadInput(error.lines) from None
 
 
-TIMES: Final = "2026-01-31T12:00:00Z, or so long ago as 2h30m"
-"""What can be written, for a help text."""
-
-SinceOption = Annotated[str | None, typer.Option(metavar="TIME", help=f"From then on: {TIMES}.")]
-UntilOption = Annotated[str | None, typer.Option(metavar="TIME", help="Up to then.")]
-
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+# -- times ----------------------------------------------------------------------------------------
 
 
 def time_ns(text: str, now: datetime | None = None) -> int:
-    """Nanoseconds since the epoch of an RFC 3339 time, or of one so long before ``now``.
+    """Nanoseconds since the epoch of an RFC 3339 time, or of a duration before ``now``.
 
-    A time without an offset is meant in UTC. Raises BadInput for anything else.
+    A time without an offset is in UTC. Raises BadInput for other text.
 
     >>> time_ns("1970-01-01T00:00:01Z")
     1000000000
@@ -105,31 +159,29 @@ def time_ns(text: str, now: datetime | None = None) -> int:
     try:
         at = datetime.fromisoformat(text)
     except ValueError:
-        at = _ago(text, now or datetime.now(UTC))
+        at = _before(text, now or datetime.now(UTC))
     if at.tzinfo is None:
         at = at.replace(tzinfo=UTC)
     return (at - _EPOCH) // timedelta(microseconds=1) * 1000
 
 
 def period(since: str | None, until: str | None) -> Period:
-    """What lies between the two; None for no bound.
+    """The period between two times; None leaves that side open.
 
-    Raises BadInput for what is no time, and where the end lies before the beginning.
+    Raises BadInput for text that is not a time, or an end before the start.
     """
+    from asched.audit.history import Period
+
     now = datetime.now(UTC)
-    asked = Period(
-        0 if since is None else time_ns(since, now), None if until is None else time_ns(until, now)
-    )
-    if asked.until_ns is not None and asked.until_ns < asked.since_ns:
-        raise BadInput(f"asched: --until {until} lies before --since {since}")
-    return asked
+    since_ns = 0 if since is None else time_ns(since, now)
+    until_ns = None if until is None else time_ns(until, now)
+    if until_ns is not None and until_ns < since_ns:
+        raise BadInput(f"asched: --until {until} is before --since {since}")
+    return Period(since_ns, until_ns)
 
 
-def _ago(text: str, now: datetime) -> datetime:
+def _before(text: str, now: datetime) -> datetime:
     try:
         return now - parse_duration(text)
     except (ValueError, OverflowError):
-        raise BadInput(
-            f'asched: "{text}" is no time; write one like 2026-01-31T12:00:00Z, or 2h30m for so long'
-            " ago"
-        ) from None
+        raise BadInput(f'asched: "{text}" is not a time; write {TIMES}') from None

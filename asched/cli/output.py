@@ -1,13 +1,14 @@
-"""What commands print: tables for people, JSON and YAML for programs."""
+"""What commands print: tables and progress bars for people, JSON and YAML for programs."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from datetime import timedelta
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import msgspec
 import typer
@@ -16,18 +17,19 @@ from asched.cli.errors import BadInput
 from asched.daemon.terminal import escape_control
 from asched.model.quantity import format_duration
 
-PIPE_WIDTH = 160
-"""Columns of a table that goes into a file or pipe, where there is no terminal to ask."""
+PIPE_WIDTH: Final = 160
+"""Columns of a table that goes into a file or pipe."""
+_PROGRESS_STEPS: Final = 500
 
 
 class TableOrData(StrEnum):
-    """The choices of ``-o`` where YAML makes no sense."""
+    """The choices of ``-o`` without YAML."""
 
     TABLE = "table"
     JSON = "json"
 
 
-OutputOption = Annotated[TableOrData, typer.Option("--output", "-o", help="How to print.")]
+OutputOption = Annotated[TableOrData, typer.Option("--output", "-o", help="Output format.")]
 
 
 class TableOrDocument(StrEnum):
@@ -42,7 +44,7 @@ class DocumentFormat(StrEnum):
 
 
 HtmlOption = Annotated[
-    Path | None, typer.Option(metavar="FILE", help="Write a report with plots there.")
+    Path | None, typer.Option(metavar="FILE", help="Write an HTML report with charts.")
 ]
 
 
@@ -76,7 +78,7 @@ def print_yaml(*documents: Any) -> None:
 
 
 def write_page(file: Path, page: str) -> None:
-    """Raises BadInput for a file that cannot be written."""
+    """Raises BadInput if the file is not writable."""
     try:
         file.write_text(page, encoding="utf-8")
     except OSError as error:
@@ -86,8 +88,7 @@ def write_page(file: Path, page: str) -> None:
 def print_table(
     columns: Sequence[str], rows: Iterable[Sequence[str]], *, title: str | None = None
 ) -> None:
-    """A plain table; long cells wrap, nothing is cut off. Cells are text: neither markup nor what a
-    terminal would obey."""
+    """A plain table. Long cells wrap; markup and control characters in cells have no effect."""
     from rich import box
     from rich.console import Console
     from rich.table import Table
@@ -105,3 +106,27 @@ def print_table(
     for row in rows:
         table.add_row(*(Text(escape_control(cell)) for cell in row))
     console.print(table)
+
+
+@contextmanager
+def progress_bar(activity: str, total: int) -> Iterator[Callable[[int], None]]:
+    """A function that shows how much of ``total`` is done, on a terminal's stderr only."""
+    if not sys.stderr.isatty():
+        yield lambda done: None
+        return
+    from rich.console import Console
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TimeRemainingColumn
+
+    columns = (activity, BarColumn(), MofNCompleteColumn(), TimeRemainingColumn())
+    step = max(1, total // _PROGRESS_STEPS)
+    shown = 0
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task(activity, total=total)
+
+        def show(done: int) -> None:
+            nonlocal shown
+            if done - shown >= step:
+                shown = done
+                bar.update(task, completed=done)
+
+        yield show

@@ -1,32 +1,21 @@
-"""``asched shadow``: compare with the scheduler that owns a cluster, or that made a recording."""
+"""Comparison with another scheduler: live or from a recording, and the report."""
 
 from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
-from typing import Annotated
 
 import anyio
 import structlog
-import typer
 
 from asched.cli.errors import BadInput
-from asched.cli.main import command_app
-from asched.cli.output import OutputOption, TableOrData, print_json, print_table
-from asched.cli.service import (
-    ConfigOption,
-    ContextOption,
-    KubeconfigOption,
-    RunOptions,
-    configured,
-    connected,
-    run_until_signal,
-)
+from asched.cli.output import TableOrData, print_json, print_table
+from asched.cli.run import DEFAULT_SHADOW_JOURNAL, ClusterOptions
+from asched.cli.serve import ServiceControl, configured, connected, run_until_signal
 from asched.config.file import Configuration
 from asched.config.registry import PluginRegistry
 from asched.config.settings import JournalSettings
 from asched.daemon.engine.commits import journal_when_reachable
-from asched.daemon.reload.reloads import ReloadRequests
 from asched.daemon.shadow.daemon import compare_recording, running_shadow
 from asched.daemon.shadow.report import AgreementCounts, Difference, NodeOpinion, Report
 from asched.daemon.telemetry.health import Health
@@ -35,60 +24,23 @@ from asched.daemon.telemetry.systemd import ServiceManager
 from asched.journal.opening import shown
 from asched.kube.tape import Tape, TapeError
 
-DEFAULT_JOURNAL = "asched-shadow.db"
-"""Not that of ``asched run``, which a shadow must not take away from it."""
-
-app = command_app("Compare with the scheduler that owns a cluster, without ever writing to it.")
-
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
 
-@app.command()
-def shadow(
-    tape: Annotated[
-        Path | None, typer.Option(help="Compare with a recording instead of a live cluster.")
-    ] = None,
-    kubeconfig: KubeconfigOption = None,
-    context: ContextOption = None,
-    config: ConfigOption = None,
-    journal: Annotated[
-        str | None,
-        typer.Option(
-            help=f"Journal: a file, or sqlite+aiosqlite:///PATH. Default: {DEFAULT_JOURNAL}."
-        ),
-    ] = None,
-    output: OutputOption = TableOrData.TABLE,
-) -> None:
-    """Compare with the scheduler that owns a cluster, without ever writing to it.
-
-    Runs until stopped (SIGTERM or Ctrl-C), or to the end of the tape; then prints how often both
-    agree, and every difference with its cause. The profiles must have the schedulerName of the pods
-    in question; by default that is default-scheduler.
-    """
+def compare_tape(tape: Path, config: Path | None, output: TableOrData) -> None:
+    """Compare with a recording and print the report. Raises BadInput."""
     registry = PluginRegistry.discover()
     configuration = configured(config, registry)
-    if tape is None:
-        options = RunOptions(kubeconfig, context, journal)
-        compare_to_end(configuration, registry, options, output)
-        return
-    if kubeconfig or context or journal:
-        raise BadInput("asched: --tape needs neither a cluster nor a journal; leave them out")
     try:
         print_report(compare_recording(Tape(tape), configuration, registry), output)
     except TapeError as error:
         raise BadInput(f"asched: {error}") from None
 
 
-def compare_to_end(
-    configuration: Configuration,
-    registry: PluginRegistry,
-    options: RunOptions,
-    output: TableOrData = TableOrData.TABLE,
-) -> None:
-    """Compare live in this process until a signal, and print the report.
-
-    Raises CommandError for what ends it before its time.
-    """
+def compare_live(options: ClusterOptions, output: TableOrData) -> None:
+    """Compare in this process until a signal, then print the report. Raises CommandError."""
+    registry = PluginRegistry.discover()
+    configuration = configured(options.config, registry)
     reports: list[Report] = []
     run_until_signal(partial(_serve, configuration, registry, options, reports))
     for report in reports:
@@ -98,12 +50,9 @@ def compare_to_end(
 async def _serve(
     configuration: Configuration,
     registry: PluginRegistry,
-    options: RunOptions,
+    options: ClusterOptions,
     reports: list[Report],
-    started: anyio.Event,
-    stop: anyio.Event,
-    manager: ServiceManager,
-    requests: ReloadRequests,
+    control: ServiceControl,
 ) -> None:
     metrics, url = Metrics(), options.journal or _journal_url(configuration)
     health = Health(metrics.registry)
@@ -117,43 +66,45 @@ async def _serve(
             anyio.create_task_group() as tasks,
         ):
             health.attach(running.engine.checks())
-            started.set()
+            control.started.set()
             log.info("comparing", server=client.server, journal=shown(url), health=health.address)
-            tasks.start_soon(_once_synced, running.engine.synced, manager)
-            tasks.start_soon(requests.refuse, "a comparison keeps to one configuration")
-            await stop.wait()
+            tasks.start_soon(_report_ready, running.engine.synced, control.manager)
+            tasks.start_soon(
+                control.reloads.refuse, "a comparison does not reload its configuration"
+            )
+            await control.stop.wait()
             tasks.cancel_scope.cancel()
         reports.append(running.report())
 
 
-async def _once_synced(synced: anyio.Event, manager: ServiceManager) -> None:
+async def _report_ready(synced: anyio.Event, manager: ServiceManager) -> None:
     await synced.wait()
     manager.ready("comparing")
 
 
 def _journal_url(configuration: Configuration) -> str:
     url = configuration.settings.journal.url
-    return DEFAULT_JOURNAL if url == JournalSettings().url else url
+    return DEFAULT_SHADOW_JOURNAL if url == JournalSettings().url else url
 
 
-# -- printing ---------------------------------------------------------------------------------
+# -- the report -----------------------------------------------------------------------------------
 
 
 def print_report(report: Report, output: TableOrData) -> None:
-    """The whole report, as a table for people or as JSON (see ``docs/shadow.md``)."""
+    """Print the whole report, as a table or as JSON (see ``docs/shadow.md``)."""
     if output is TableOrData.JSON:
         print_json(report)
         return
     print_table(
         ("", "COMPARED", "AGREED", "SHARE", "DISAGREEMENTS BY CAUSE"),
-        [_tally("bindings", report.bindings), _tally("unschedulable", report.messages)],
+        [_counts("bindings", report.bindings), _counts("unschedulable", report.messages)],
         title="Agreement with the other scheduler",
     )
     print(
-        "bindings agree where the other's node has our highest total score (for "
-        f"{report.sole_best} no other node has it), unschedulable pods where the\n"
-        "messages are the same to the letter; both on the state just before the answer was seen. "
-        "Disagreements that have\na cause are not counted as agreement."
+        "Bindings agree if the other scheduler's node has our highest total score (for "
+        f"{report.sole_best} no other\nnode has it). Unschedulable pods agree if the messages are"
+        " identical. Both are compared in the state just\nbefore the other decision was observed."
+        " Disagreements with a known cause do not count as agreement."
     )
     for why, number in report.not_compared.items():
         print(f"not compared, {why}: {number}")
@@ -165,10 +116,10 @@ def print_report(report: Report, output: TableOrData) -> None:
         print(f"and {report.differences_left_out} more differences")
 
 
-def _tally(what: str, tally: AgreementCounts) -> tuple[str, ...]:
-    causes = ", ".join(f"{number} {cause}" for cause, number in sorted(tally.causes.items()))
-    share = "-" if tally.share is None else f"{100 * tally.share:.2f} %"
-    return what, str(tally.compared), str(tally.agreed), share, causes or "none"
+def _counts(what: str, counts: AgreementCounts) -> tuple[str, ...]:
+    causes = ", ".join(f"{number} {cause}" for cause, number in sorted(counts.causes.items()))
+    share = "-" if counts.share is None else f"{100 * counts.share:.2f} %"
+    return what, str(counts.compared), str(counts.agreed), share, causes or "none"
 
 
 def _print_difference(difference: Difference) -> None:
@@ -179,12 +130,12 @@ def _print_difference(difference: Difference) -> None:
     print(f"  theirs: {theirs}")
     print(f"  ours:   {ours}")
     for node in difference.nodes:
-        print(f"  {_opinion(node)}")
-    cause = difference.cause.value if difference.looked_into else "not looked into yet"
+        print(f"  {_scores(node)}")
+    cause = difference.cause.value if difference.looked_into else "not analyzed yet"
     print(f"  cause:  {cause}" + (f": {difference.detail}" if difference.detail else ""))
 
 
-def _opinion(node: NodeOpinion) -> str:
+def _scores(node: NodeOpinion) -> str:
     if node.total is None:
         return f"{node.name}: {node.refused}"
     scores = ", ".join(f"{plugin} {score}" for plugin, score in node.scores.items() if score)

@@ -9,8 +9,8 @@ import yaml
 from typer.testing import CliRunner
 
 from asched.apiserver.cluster import EmbeddedCluster
-from asched.apiserver.http import ApiServer, tokens_for_two
-from asched.cli.crds import GROUPS
+from asched.apiserver.http import ApiServer, admin_and_scheduler_tokens
+from asched.cli.config import CRD_GROUPS
 from asched.cli.main import app
 from asched.model.resources import GroupResource
 from tests.apiserver.kubectl import Kubectl, needs_kubectl
@@ -26,12 +26,12 @@ def printed(*args: str) -> str:
 
 
 def custom() -> Iterator[GroupResource]:
-    return (resource for resource in GroupResource if resource.value.group in GROUPS)
+    return (resource for resource in GroupResource if resource.value.group in CRD_GROUPS)
 
 
 def test_all_groups_are_printed_or_those_that_are_asked_for() -> None:
     names = [d["metadata"]["name"] for d in yaml.safe_load_all(printed())]
-    assert names == [f"{plural}.{group}" for group in GROUPS for plural in ("podgroups", "queues")]
+    assert names == [f"{plural}.{group}" for group in CRD_GROUPS for plural in ("podgroups", "queues")]
     own = printed("--group", "scheduling.volcano.sh")
     assert [*yaml.safe_load_all(own)] == definitions("scheduling.volcano.sh")
 
@@ -57,7 +57,7 @@ def test_the_definitions_serve_exactly_what_is_watched() -> None:
 
 @needs_kubectl
 async def test_kubectl_applies_them_twice(tmp_path: Path) -> None:
-    tokens = tokens_for_two("admin-token", "scheduler-token")
+    tokens = admin_and_scheduler_tokens("admin-token", "scheduler-token")
     async with ApiServer(EmbeddedCluster(seed=1), tokens=tokens).run() as server:
         kubectl = Kubectl(server, tmp_path)
         created = await kubectl.run("apply", "-f", "-", stdin=printed())

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from asched.cli.plugins.new import Names, write_distribution
+from asched.cli.plugin_template import Names, write_distribution
 from asched.config.registry import PluginRegistry
 from tests.docs.command_lines import parsed
 

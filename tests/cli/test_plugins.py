@@ -14,8 +14,8 @@ from typer.testing import CliRunner
 
 from asched.batch.registry import SessionRegistry, SessionRegistryError
 from asched.cli.main import app
-from asched.cli.plugins.description import describe_all, describe_named
-from asched.cli.plugins.new import Names, template_files, template_folder, write_distribution
+from asched.cli.plugin_description import describe_all, describe_named
+from asched.cli.plugin_template import Names, template_files, template_folder, write_distribution
 from asched.config.registry import PluginRegistry
 from asched.framework.session_plugins import ACTION_GROUP, PLUGIN_GROUP
 
@@ -41,7 +41,7 @@ WRONG = {
         ("def filter(self, state, pod, node): return SUCCESS\n"
         "    def filter_all(self, state, pod, nodes):\n"
         "        import numpy as np\n"
-        "        return Verdicts.reject(np.ones(nodes.size, bool), Status.unschedulable('no'))"),
+        "        return FilterResult.reject(np.ones(nodes.size, bool), Status.unschedulable('no'))"),
     ),
     "Uneven": (
         "forms of score: pod ", "ScorePlugin, ScoreAllPlugin", "U",

@@ -13,7 +13,7 @@ import os
 import sys
 from collections.abc import Sequence
 
-import asched.cli.run  # noqa: F401  the imports that a command would make
+import asched.cli.serve  # noqa: F401  the imports that a command would make
 from asched.cli.main import app
 from asched.config.registry import PluginRegistry
 from asched.journal import migrate

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from asched.cli.plugins.new import template_files
+from asched.cli.plugin_template import template_files
 from tests.demo.running import demo, logged
 
 ROOT = Path(__file__).parents[2]

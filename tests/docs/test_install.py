@@ -12,7 +12,7 @@ import helm_python as helm
 import pytest
 import yaml
 
-from asched.cli.crds import GROUPS
+from asched.cli.config import CRD_GROUPS
 from asched.config.file import load
 from asched.config.registry import PluginRegistry
 from tests.apiserver.kubectl import needs_kubectl
@@ -61,7 +61,7 @@ def test_lines_of_asched_are_read_by_the_real_parser(line: str) -> None:
 
 def test_groups_of_definitions_exist() -> None:
     (line,) = (line for line in commands() if "crds" in line)
-    assert shlex.split(line)[3] in GROUPS
+    assert shlex.split(line)[3] in CRD_GROUPS
 
 
 # -- systemd ----------------------------------------------------------------------------------

@@ -12,7 +12,7 @@ import helm_python as helm
 import pytest
 import yaml
 
-from asched.cli.crds import GROUPS, manifest
+from asched.cli.config import CRD_GROUPS, crd_manifest
 from asched.cli.main import JOURNAL_ENV
 from asched.config.file import load
 from asched.config.registry import PluginRegistry
@@ -281,10 +281,10 @@ def test_the_network_policy_lets_through_what_is_needed() -> None:
     assert 5432 not in [port["port"] for rule in sqlite["egress"] for port in rule["ports"]]
 
 
-@pytest.mark.parametrize("group", GROUPS)
+@pytest.mark.parametrize("group", CRD_GROUPS)
 def test_definitions_are_those_of_asched_crds(group: str) -> None:
     text = (CHART / "files" / "crds" / f"{group}.yaml").read_text()
-    assert text == manifest(group), "copy asched/manifests to the chart"
+    assert text == crd_manifest(group), "copy asched/manifests to the chart"
     found = [e for e in rendered({"crds": [group]}) if e["kind"] == "CustomResourceDefinition"]
     shipped = [*yaml.safe_load_all(text)]
     assert [each["spec"] for each in found] == [each["spec"] for each in shipped]

@@ -1,5 +1,59 @@
 """``asched demo``: a cluster, a workload and the daemon, on one machine and over real HTTP.
 
-The API server with its simulated kubelets is a process of its own, so the figures are those of a
-scheduler whose API server is elsewhere: what the server costs is not counted as the scheduler's.
+The API server with its simulated kubelets is a separate process. So the figures of the scheduler do not
+include the cost of the API server.
 """
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+
+from asched.cli.options import takes_options
+
+MIN_NODES: Final = 10
+
+
+@dataclass(frozen=True, kw_only=True)
+class DemoOptions:
+    nodes: Annotated[int, typer.Option(help="Nodes at the start.", min=MIN_NODES)] = 200
+    pods: Annotated[int, typer.Option(help="Schedulable pods.", min=1)] = 2000
+    seed: Annotated[int, typer.Option(help="Seed of the random workload.", min=0)] = 1
+    over: Annotated[
+        float, typer.Option(help="Seconds during which the pods are created.", min=0.1)
+    ] = 6.0
+    timeout: Annotated[
+        float, typer.Option(help="Seconds after which the demo fails if pods are not bound.")
+    ] = 120.0
+    config: Annotated[
+        Path | None,
+        typer.Option(
+            metavar="FILE", help="The configuration, as for asched run. Default: defaults."
+        ),
+    ] = None
+    journal: Annotated[
+        Path | None,
+        typer.Option(help="A new file for the journal. Default: in a new temporary folder."),
+    ] = None
+    keep: Annotated[
+        bool,
+        typer.Option(
+            "--keep/--exit", help="Keep cluster and daemon running after the summary, until Ctrl-C."
+        ),
+    ] = False
+
+
+@takes_options
+def demo(options: DemoOptions) -> None:
+    """Run a simulated cluster with a workload and a live view.
+
+    The API server is a separate process; all parts communicate over HTTP. The workload includes a
+    few unschedulable pods, each for another reason. All pods use the first profile of the
+    configuration. Exits with 0 only if every schedulable pod was bound.
+    """
+    from asched.cli.demo.runner import run_demo
+
+    raise typer.Exit(0 if run_demo(options) else 1)

@@ -1,7 +1,4 @@
-"""What the demo shows while it runs: a live view on a terminal, plain lines elsewhere.
-
-What the demo says at its end.
-"""
+"""What the demo prints: a live view on a terminal or plain lines, and a summary at the end."""
 
 from __future__ import annotations
 
@@ -13,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Protocol
+from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 from rich.console import Console, Group, RenderableType
 from rich.live import Live
@@ -22,10 +19,13 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
-from asched.cli.demo.progress import DemoStatus, JournalCounts, NodeUtilization
-from asched.cli.demo.workload import DemoWorkload
+from asched.cli.demo.workload import GPU, DemoWorkload
 from asched.cli.output import print_table
-from asched.model.requests import CPU, MEMORY
+from asched.model.requests import CPU, MEMORY, PODS
+from asched.state.cluster import ClusterState
+
+if TYPE_CHECKING:
+    from asched.cli.demo.runner import JournalCounts
 
 _BAR_WIDTH: Final = 28
 _REASONS: Final = 6
@@ -33,42 +33,124 @@ _NOTICES: Final = 3
 _LINE_EVERY_S: Final = 1.0
 
 
+RESOURCES: Final = (CPU, MEMORY, GPU, PODS)
+_MILLI: Final = 1000
+_GI: Final = 1 << 30
+_NOT_TRIED: Final = "not tried yet"
+
+
+class NodeUtilization(NamedTuple):
+    """Requested amount of a resource on all nodes, in cores, GiB or pieces."""
+
+    resource: str
+    requested: float
+    allocatable: float
+
+    @property
+    def part(self) -> float:
+        return self.requested / self.allocatable if self.allocatable else 0.0
+
+
+class Reason(NamedTuple):
+    """A message of the scheduler and the number of pending pods with it."""
+
+    pods: int
+    text: str
+
+
+@dataclass(frozen=True)
+class DemoStatus:
+    """The state of the run at one moment."""
+
+    elapsed_s: float
+    total: int
+    """Pods to create."""
+    feasible: int
+    """Schedulable pods among them."""
+    created: int
+    bound: int
+    """Bound feasible pods."""
+    recent_per_s: int
+    nodes: int
+    active: int
+    backoff: int
+    unschedulable: int
+    gated: int
+    in_flight: int
+    utilization: tuple[NodeUtilization, ...]
+    reasons: tuple[Reason, ...]
+    latest: tuple[str, ...]
+    notices: tuple[str, ...]
+
+
+def utilization(state: ClusterState) -> tuple[NodeUtilization, ...]:
+    """Requested and allocatable amounts of all nodes together."""
+    table = state.nodes
+    found = []
+    for resource in RESOURCES:
+        if resource == PODS:
+            requested, allocatable = table.pod_count, table.allowed_pods
+        else:
+            requested, allocatable = table.requested(resource), table.allocatable(resource)
+        unit = {CPU: _MILLI, MEMORY: _GI}.get(resource, 1)
+        found.append(
+            NodeUtilization(resource, int(requested.sum()) / unit, int(allocatable.sum()) / unit)
+        )
+    return tuple(found)
+
+
+def pending_reasons(state: ClusterState) -> tuple[Reason, ...]:
+    """Messages of rejected and gated pods, most frequent first."""
+    counts: Counter[str] = Counter()
+    queue = state.queue
+    for pod in queue.gated.values():
+        counts[f"gated by {pod.gating_plugin}"] += 1
+    for waiting in (queue.unschedulable, queue.backoff, queue.active):
+        for key in waiting:
+            counts[state.pods[key].rejection or _NOT_TRIED] += 1
+    del counts[_NOT_TRIED]
+    return tuple(Reason(n, text) for text, n in sorted(counts.items(), key=lambda c: (-c[1], c[0])))
+
+
+# -- while it runs --------------------------------------------------------------------------------
+
+
 class View(Protocol):
-    def show(self, standing: DemoStatus) -> None: ...
+    def show(self, status: DemoStatus) -> None: ...
 
 
 class LineView:
-    """A line now and then, for files and pipes."""
+    """A line each second, for files and pipes."""
 
     def __init__(self) -> None:
         self._next_s = 0.0
-        self._noticed = 0
+        self._notices_shown = 0
 
-    def show(self, standing: DemoStatus) -> None:
-        for notice in standing.notices[self._noticed :]:
-            print(f"{standing.elapsed_s:6.1f} s  {notice}", flush=True)
-        self._noticed = len(standing.notices)
-        finished = standing.bound == standing.feasible
-        if standing.elapsed_s < self._next_s and not finished:
+    def show(self, status: DemoStatus) -> None:
+        for notice in status.notices[self._notices_shown :]:
+            print(f"{status.elapsed_s:6.1f} s  {notice}", flush=True)
+        self._notices_shown = len(status.notices)
+        finished = status.bound == status.feasible
+        if status.elapsed_s < self._next_s and not finished:
             return
-        self._next_s = standing.elapsed_s + _LINE_EVERY_S
+        self._next_s = status.elapsed_s + _LINE_EVERY_S
         print(
-            f"{standing.elapsed_s:6.1f} s  created {standing.created}/{standing.total}"
-            f"  bound {standing.bound}/{standing.feasible}  active {standing.active}"
-            f"  backoff {standing.backoff}  unschedulable {standing.unschedulable}"
-            f"  gated {standing.gated}  {standing.recent_per_s} pods/s",
+            f"{status.elapsed_s:6.1f} s  created {status.created}/{status.total}"
+            f"  bound {status.bound}/{status.feasible}  active {status.active}"
+            f"  backoff {status.backoff}  unschedulable {status.unschedulable}"
+            f"  gated {status.gated}  {status.recent_per_s} pods/s",
             flush=True,
         )
 
 
 class LiveView:
-    """One picture, redrawn."""
+    """A panel that is redrawn."""
 
     def __init__(self, live: Live) -> None:
         self._live = live
 
-    def show(self, standing: DemoStatus) -> None:
-        self._live.update(picture(standing), refresh=True)
+    def show(self, status: DemoStatus) -> None:
+        self._live.update(panel(status), refresh=True)
 
 
 @contextmanager
@@ -77,42 +159,46 @@ def open_view() -> Iterator[View]:
     if not sys.stdout.isatty():
         yield LineView()
         return
-    # Logs written meanwhile appear above the picture.
+    # Log lines appear above the panel.
     with Live(console=Console(), auto_refresh=False, transient=True) as live:
         yield LiveView(live)
 
 
-def picture(standing: DemoStatus) -> RenderableType:
-    """All of the standing at a glance."""
-    parts: list[RenderableType] = [_progress(standing), _queues(standing), _use(standing.use)]
-    if standing.reasons:
-        parts.append(_reasons(standing))
-    parts.append(_latest(standing))
-    title = f"asched demo  {standing.elapsed_s:.1f} s"
+def panel(status: DemoStatus) -> RenderableType:
+    """The status in one panel."""
+    parts: list[RenderableType] = [
+        _progress(status),
+        _queues(status),
+        _utilization(status.utilization),
+    ]
+    if status.reasons:
+        parts.append(_reasons(status))
+    parts.append(_latest(status))
+    title = f"asched demo  {status.elapsed_s:.1f} s"
     return Panel(Group(*parts), title=title, title_align="left", border_style="dim")
 
 
-def _progress(standing: DemoStatus) -> Table:
+def _progress(status: DemoStatus) -> Table:
     grid = Table.grid(padding=(0, 2))
     for name, done, total in (
-        ("created", standing.created, standing.total),
-        ("bound", standing.bound, standing.feasible),
+        ("created", status.created, status.total),
+        ("bound", status.bound, status.feasible),
     ):
         bar = ProgressBar(total=max(1, total), completed=done, width=_BAR_WIDTH)
         grid.add_row(Text(name), bar, Text(f"{done} / {total}"))
     return grid
 
 
-def _queues(standing: DemoStatus) -> Text:
+def _queues(status: DemoStatus) -> Text:
     text = Text("\n")
     for name, value in (
-        ("pods/s", standing.recent_per_s),
-        ("nodes", standing.nodes),
-        ("active", standing.active),
-        ("binding", standing.in_flight),
-        ("backoff", standing.backoff),
-        ("unschedulable", standing.unschedulable),
-        ("gated", standing.gated),
+        ("pods/s", status.recent_per_s),
+        ("nodes", status.nodes),
+        ("active", status.active),
+        ("binding", status.in_flight),
+        ("backoff", status.backoff),
+        ("unschedulable", status.unschedulable),
+        ("gated", status.gated),
     ):
         text.append(f"{name} ", "dim")
         text.append(f"{value}   ", "bold")
@@ -120,7 +206,7 @@ def _queues(standing: DemoStatus) -> Text:
     return text
 
 
-def _use(uses: tuple[NodeUtilization, ...]) -> Table:
+def _utilization(uses: tuple[NodeUtilization, ...]) -> Table:
     grid = Table.grid(padding=(0, 2))
     for use in uses:
         bar = ProgressBar(total=1.0, completed=use.part, width=_BAR_WIDTH)
@@ -129,24 +215,24 @@ def _use(uses: tuple[NodeUtilization, ...]) -> Table:
 
 
 def describe(use: NodeUtilization) -> str:
-    """Such as ``1204 of 3200 cores``."""
+    """Text such as ``1204 of 3200 cores``."""
     unit = {CPU: " cores", MEMORY: " GiB"}.get(use.resource, "")
     return f"{use.requested:.0f} of {use.allocatable:.0f}{unit}"
 
 
-def _reasons(standing: DemoStatus) -> Group:
+def _reasons(status: DemoStatus) -> Group:
     lines: list[RenderableType] = [Text("\npending because", style="dim")]
-    lines += [_line(f"{reason.pods:5}  {reason.text}") for reason in standing.reasons[:_REASONS]]
-    rest = standing.reasons[_REASONS:]
+    lines += [_line(f"{reason.pods:5}  {reason.text}") for reason in status.reasons[:_REASONS]]
+    rest = status.reasons[_REASONS:]
     if rest:
         lines.append(_line(f"{sum(r.pods for r in rest):5}  for {len(rest)} other reasons"))
     return Group(*lines)
 
 
-def _latest(standing: DemoStatus) -> Group:
+def _latest(status: DemoStatus) -> Group:
     lines: list[RenderableType] = [Text("\nlatest", style="dim")]
-    lines += [_line(f"  {text}", "yellow") for text in standing.notices[-_NOTICES:]]
-    lines += [_line(f"  {text}") for text in standing.latest]
+    lines += [_line(f"  {text}", "yellow") for text in status.notices[-_NOTICES:]]
+    lines += [_line(f"  {text}") for text in status.latest]
     return Group(*lines)
 
 
@@ -159,45 +245,45 @@ _UNBOUND_SHOWN: Final = 10
 
 @dataclass(frozen=True)
 class DemoResult:
-    """How the run ended."""
+    """The result of a run."""
 
     workload: DemoWorkload
-    tally: JournalCounts
-    use: tuple[NodeUtilization, ...]
+    counts: JournalCounts
+    utilization: tuple[NodeUtilization, ...]
     pending: dict[str, str]
-    """Keys of the pods that are pending, and what the scheduler says of each."""
+    """The scheduler's messages for pending pods, by key."""
     journal: Path
 
     @property
     def succeeded(self) -> bool:
-        """Every pod that can run was bound, and every one that cannot was told why."""
-        return not self.tally.unbound and self.workload.hopeless.keys() <= self.pending.keys()
+        """Whether all feasible pods are bound and all infeasible ones have a message."""
+        return not self.counts.unbound and self.workload.infeasible.keys() <= self.pending.keys()
 
 
-def print_summary(outcome: DemoResult) -> None:
-    """The figures, what is pending and why, and where to look further."""
-    tally, workload = outcome.tally, outcome.workload
+def print_summary(result: DemoResult) -> None:
+    """Print the figures, and the pending pods with their messages."""
+    counts, workload = result.counts, result.workload
     throughput = (
-        f"{tally.pods_per_s:.0f} pods/s over {tally.elapsed_s:.1f} s,"
-        f" {tally.best_second} in the best second"
+        f"{counts.pods_per_s:.0f} pods/s over {counts.elapsed_s:.1f} s,"
+        f" {counts.best_second} in the best second"
     )
-    latency = f"p50 {tally.latency_s(50) * 1000:.0f} ms, p99 {tally.latency_s(99) * 1000:.0f} ms"
+    latency = f"p50 {counts.latency_s(50) * 1000:.0f} ms, p99 {counts.latency_s(99) * 1000:.0f} ms"
     rows = [
-        ("pods that can run", f"{len(workload.feasible)}"),
-        ("  bound", f"{len(workload.feasible) - len(tally.unbound)}"),
-        ("pods that cannot run", f"{len(workload.hopeless)}"),
+        ("schedulable pods", f"{len(workload.feasible)}"),
+        ("  bound", f"{len(workload.feasible) - len(counts.unbound)}"),
+        ("unschedulable pods", f"{len(workload.infeasible)}"),
         ("throughput", throughput),
-        ("seen to bound", latency),
-        ("tried more than once", f"{len(tally.attempts)} pods"),
-        ("failed attempts", f"{tally.failures}"),
+        ("observed to bound", latency),
+        ("more than one attempt", f"{len(counts.attempts)} pods"),
+        ("failed attempts", f"{counts.failures}"),
         *(
             (f"requested {use.resource}", f"{use.part:.0%}  ({describe(use)})")
-            for use in outcome.use
+            for use in result.utilization
         ),
-        ("journal", f"{tally.seq} records, {_size_bytes(outcome.journal) / 1e6:.1f} MB"),
+        ("journal", f"{counts.seq} records, {_size_bytes(result.journal) / 1e6:.1f} MB"),
     ]
     print_table(("THE RUN", ""), rows)
-    _print_pending(outcome)
+    _print_pending(result)
 
 
 def _size_bytes(journal: Path) -> int:
@@ -205,40 +291,39 @@ def _size_bytes(journal: Path) -> int:
     return sum(file.stat().st_size for file in files if file.exists())
 
 
-def _print_pending(outcome: DemoResult) -> None:
-    counts = Counter(outcome.workload.hopeless.values())
-    # Nodes join meanwhile, so the counts of nodes differ between like pods: the last one's word.
-    said = {
-        why: outcome.pending.get(key, "(was not told)")
-        for key, why in sorted(outcome.workload.hopeless.items())
+def _print_pending(result: DemoResult) -> None:
+    number = Counter(result.workload.infeasible.values())
+    # The counts of nodes differ between similar pods, because nodes join. The last message is shown.
+    messages = {
+        why: result.pending.get(key, "(no message)")
+        for key, why in sorted(result.workload.infeasible.items())
     }
     print_table(
-        ("CANNOT RUN", "BECAUSE THE POD", "THE SCHEDULER SAYS"),
-        [(str(count), why, said[why]) for why, count in counts.items()],
+        ("UNSCHEDULABLE", "THE POD", "MESSAGE OF THE SCHEDULER"),
+        [(str(count), why, messages[why]) for why, count in number.items()],
     )
-    if outcome.tally.unbound:
-        unbound = sorted(outcome.tally.unbound)
+    if result.counts.unbound:
+        unbound = sorted(result.counts.unbound)
         print_table(
-            ("SHOULD HAVE RUN", "THE SCHEDULER SAYS"),
-            [(key, outcome.pending.get(key, "")) for key in unbound[:_UNBOUND_SHOWN]],
-            title=f"{len(unbound)} pods that can run are not bound",
+            ("NOT BOUND", "MESSAGE OF THE SCHEDULER"),
+            [(key, result.pending.get(key, "")) for key in unbound[:_UNBOUND_SHOWN]],
+            title=f"{len(unbound)} schedulable pods are not bound",
         )
 
 
-def next_commands(outcome: DemoResult, kubeconfig: Path | None) -> Sequence[str]:
-    """What to type to look further, with names from the run. ``kubeconfig`` of a cluster that is
-    still there."""
-    journal = f"--journal {shlex.quote(str(outcome.journal))}"
+def next_commands(result: DemoResult, kubeconfig: Path | None) -> Sequence[str]:
+    """Commands to inspect the run, with ``kubectl`` commands if the cluster still runs."""
+    journal = f"--journal {shlex.quote(str(result.journal))}"
     asched = "asched" if shutil.which("asched") else shlex.quote(sys.argv[0])
     lines = []
-    retried = max(outcome.tally.attempts, key=lambda key: outcome.tally.attempts[key], default=None)
-    waited = next((k for k in sorted(outcome.tally.attempts) if k in outcome.workload.feasible), "")
+    retried = max(result.counts.attempts, key=lambda key: result.counts.attempts[key], default=None)
+    waited = next((k for k in sorted(result.counts.attempts) if k in result.workload.feasible), "")
     if waited or retried:
         lines.append(f"{asched} history {waited or retried} {journal}")
-    hopeless = next((k for k in sorted(outcome.workload.hopeless) if "/shy-" in k), None)
-    if hopeless:
-        lines.append(f"{asched} explain {hopeless} {journal}")
-    bound = sorted(outcome.workload.feasible - outcome.tally.unbound)
+    infeasible = next((k for k in sorted(result.workload.infeasible) if "/intolerant-" in k), None)
+    if infeasible:
+        lines.append(f"{asched} explain {infeasible} {journal}")
+    bound = sorted(result.workload.feasible - result.counts.unbound)
     if bound:
         lines.append(f"{asched} explain {bound[len(bound) // 2]} {journal}")
     if kubeconfig is not None:

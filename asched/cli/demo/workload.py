@@ -1,10 +1,7 @@
-"""What the demo schedules: nodes of several kinds, and the groups of pods that arrive on them.
+"""The demo's workload: node pools, groups of pods, and the loader that creates them over HTTP.
 
-Everything is drawn from a seed. Sizes follow from the pools: each group gets a share of its pool,
-no pod more than an eighth of a node, and the shares of a pool leave a quarter of it free, so that
-every pod of a feasible group fits somewhere whatever the order of arrival.
-
-Puts the workload onto the cluster, through its API as any user would.
+A seed determines everything. Each group gets a share of its pool. No pod requests more than an eighth of
+a node, and a quarter of each pool stays free. So every feasible pod fits, in any order of arrival.
 """
 
 from __future__ import annotations
@@ -19,7 +16,7 @@ import msgspec
 from anyio.streams.memory import MemoryObjectReceiveStream
 
 from asched.apiserver.kubelet import REGION, RUN_SECONDS, ZONES, simulated_node
-from asched.kube.client import STRATEGIC_MERGE_PATCH, ApiClient
+from asched.kube.client import STRATEGIC_MERGE_PATCH, ApiClient, RequestOptions
 from asched.model.pod import DEFAULT_SCHEDULER_NAME
 
 Object = dict[str, Any]
@@ -28,10 +25,7 @@ NAMESPACES: Final = ("shop", "data", "ml", "ops")
 GPU: Final = "nvidia.com/gpu"
 GPU_MODEL: Final = "nvidia.com/gpu.product"
 POOL: Final = "pool"
-GI: Final = 1 << 30
-MI: Final = 1 << 20
 PODS_PER_NODE: Final = 110
-MIN_NODES: Final = 10
 
 _GPU_TAINT: Final = {"key": GPU, "value": "present", "effect": "NoSchedule"}
 _GPU_TOLERATION: Final = {"key": GPU, "operator": "Exists", "effect": "NoSchedule"}
@@ -39,14 +33,14 @@ _SPOT_TAINT: Final = {"key": "spot", "value": "true", "effect": "PreferNoSchedul
 _LARGEST_PART_OF_A_NODE: Final = 8
 _CPU_SHARE: Final = 0.62
 _MEMORY_SHARE: Final = 0.35
-"""Of a pool, requested by all feasible pods together."""
+"""Share of a pool that all its feasible pods request together."""
 
 PRIORITY_CLASSES: Final = {"production": 100_000, "interactive": 10_000, "batch": 100}
 
 
 @dataclass(frozen=True)
 class Pool:
-    """Like nodes. ``late`` ones join while the workload runs."""
+    """Equal nodes. Those of a ``late`` pool join while the workload runs."""
 
     name: str
     count: int
@@ -81,7 +75,7 @@ class Pool:
 
 
 def pools(nodes: int) -> tuple[Pool, ...]:
-    """A mixed cluster of ``nodes`` nodes at first, and some that come later."""
+    """A mixed cluster of ``nodes`` nodes, and some that join later."""
     memory, a100, l4 = (max(1, round(nodes * part)) for part in (0.12, 0.09, 0.06))
     spot = max(1, nodes // 20)
     general = nodes - memory - a100 - l4 - spot
@@ -92,50 +86,56 @@ def pools(nodes: int) -> tuple[Pool, ...]:
         Pool("a100", a100, cpu=96, memory_gi=768, gpus=8, gpu_model="A100", taints=(_GPU_TAINT,)),
         Pool("l4", l4, cpu=48, memory_gi=192, gpus=4, gpu_model="L4", taints=(_GPU_TAINT,)),
         Pool(
-            "h100", max(1, nodes // 50), cpu=96, memory_gi=768, gpus=8, gpu_model="H100",
-            taints=(_GPU_TAINT,), late=True,
+            "h100",
+            max(1, nodes // 50),
+            cpu=96,
+            memory_gi=768,
+            gpus=8,
+            gpu_model="H100",
+            taints=(_GPU_TAINT,),
+            late=True,
         ),
-    )  # fmt: skip
+    )
 
 
 @dataclass(frozen=True)
 class DemoArrival:
-    """A pod and when it comes."""
+    """A pod and the time of its creation."""
 
     at_s: float
-    """Seconds after the beginning."""
+    """Seconds after the start."""
     pod: Object
 
 
 @dataclass
 class DemoWorkload:
-    """All that will be created."""
+    """Everything that the demo creates."""
 
     pools: tuple[Pool, ...]
     arrivals: list[DemoArrival] = field(default_factory=list)
     feasible: set[str] = field(default_factory=set)
-    """Keys of the pods that can run."""
-    hopeless: dict[str, str] = field(default_factory=dict)
-    """Keys of the pods that cannot run, and why in a few words."""
+    """Keys of the schedulable pods."""
+    infeasible: dict[str, str] = field(default_factory=dict)
+    """Keys of the unschedulable pods, with the reason."""
 
 
 @dataclass(frozen=True)
 class _Group:
-    """Like pods: a Deployment's, or a Job's."""
+    """Pods of a Deployment or a Job."""
 
     name: str
     namespace: str
     pool: str
     share: float
-    """Part of all feasible pods."""
+    """Share of all feasible pods."""
     replicas: tuple[int, int]
-    """Least and most pods of one such group."""
+    """Minimum and maximum number of pods in one group."""
     priority_class: str = ""
     run_s: tuple[float, float] | None = None
-    """How long they run before they have succeeded; None: for ever."""
+    """Range of seconds until success; None for pods that never end."""
     spec: Mapping[str, Any] = field(default_factory=dict)
     gpus: tuple[int, ...] = ()
-    """GPUs per pod, one of these for a group."""
+    """Possible numbers of GPUs per pod of a group."""
 
 
 def _required(key: str, *values: str) -> Object:
@@ -152,41 +152,50 @@ def _preferred(key: str, *values: str) -> Object:
     }
 
 
+_L4: Final[Object] = {"nodeSelector": {GPU_MODEL: "L4"}, "tolerations": [_GPU_TOLERATION]}
+_A100: Final[Object] = {**_required(GPU_MODEL, "A100"), "tolerations": [_GPU_TOLERATION]}
+_H100: Final[Object] = {"nodeSelector": {GPU_MODEL: "H100"}, "tolerations": [_GPU_TOLERATION]}
+_ZONE_A: Final = _preferred("topology.kubernetes.io/zone", "zone-a")
+
 _GROUPS: Final = (
     _Group("web", "shop", "general", 0.28, (20, 60), "production"),
-    _Group("api", "shop", "general", 0.20, (10, 30), "production", spec=_preferred("topology.kubernetes.io/zone", "zone-a")),
+    _Group("api", "shop", "general", 0.20, (10, 30), "production", spec=_ZONE_A),
     _Group("report", "data", "general", 0.22, (20, 50), "batch", run_s=(2.0, 6.0)),
     _Group("cache", "data", "memory", 0.10, (5, 20), "interactive", spec=_required(POOL, "memory")),
     _Group("exporter", "ops", "general", 0.10, (5, 15)),
-    _Group("infer", "ml", "l4", 0.04, (1, 6), "interactive", gpus=(1,),
-           spec={"nodeSelector": {GPU_MODEL: "L4"}, "tolerations": [_GPU_TOLERATION]}),
-    _Group("train", "ml", "a100", 0.05, (1, 8), "batch", gpus=(1, 2, 4),
-           spec={**_required(GPU_MODEL, "A100"), "tolerations": [_GPU_TOLERATION]}),
-    _Group("finetune", "ml", "h100", 0.01, (1, 4), "batch", gpus=(1, 2),
-           spec={"nodeSelector": {GPU_MODEL: "H100"}, "tolerations": [_GPU_TOLERATION]}),
-)  # fmt: skip
-"""Groups of GPU pods take fewer where their pool's GPUs do not suffice; ``web`` makes up for it."""
+    _Group("infer", "ml", "l4", 0.04, (1, 6), "interactive", gpus=(1,), spec=_L4),
+    _Group("train", "ml", "a100", 0.05, (1, 8), "batch", gpus=(1, 2, 4), spec=_A100),
+    _Group("finetune", "ml", "h100", 0.01, (1, 4), "batch", gpus=(1, 2), spec=_H100),
+)
+"""GPU groups get fewer pods if their pool lacks GPUs. ``web`` gets the remaining pods."""
 
-_HOPELESS: Final[tuple[tuple[str, str, Object, Object], ...]] = (
-    ("giant", "asks for more cpu than any node has", {"cpu": "500", "memory": "1Gi"}, {}),
-    ("lost", "wants a label that no node has", {"cpu": "100m"}, {"nodeSelector": {"disk": "tape"}}),
+_INFEASIBLE: Final[tuple[tuple[str, str, Object, Object], ...]] = (
+    ("giant", "requests more cpu than any node has", {"cpu": "500", "memory": "1Gi"}, {}),
+    ("lost", "selects a label of no node", {"cpu": "100m"}, {"nodeSelector": {"disk": "tape"}}),
     (
-        "shy", "wants a GPU node but does not tolerate its taint",
-        {"cpu": "100m"}, {"nodeSelector": {GPU_MODEL: "A100"}},
+        "intolerant",
+        "selects a GPU node without tolerating its taint",
+        {"cpu": "100m"},
+        {"nodeSelector": {GPU_MODEL: "A100"}},
     ),
     (
-        "greedy", "wants 16 GPUs where a node has 8",
-        {"cpu": "1", GPU: "16"}, {"tolerations": [_GPU_TOLERATION]},
+        "greedy",
+        "requests 16 GPUs, and nodes have at most 8",
+        {"cpu": "1", GPU: "16"},
+        {"tolerations": [_GPU_TOLERATION]},
     ),
     (
-        "held", "is held back by a scheduling gate",
-        {"cpu": "100m"}, {"schedulingGates": [{"name": "example.com/quota"}]},
+        "gated",
+        "has a scheduling gate",
+        {"cpu": "100m"},
+        {"schedulingGates": [{"name": "example.com/quota"}]},
     ),
-)  # fmt: skip
+)
+"""Name, reason, requests and spec of each kind of unschedulable pod."""
 
 
 def most_pods(nodes: int) -> int:
-    """How many pods a demo of ``nodes`` nodes can take, with room to spare."""
+    """Maximum number of feasible pods for ``nodes`` nodes."""
     general = next(pool.count for pool in pools(nodes) if pool.name == "general")
     return general * PODS_PER_NODE * 3 // 4
 
@@ -194,9 +203,8 @@ def most_pods(nodes: int) -> int:
 def build(
     nodes: int, pods: int, over_s: float, seed: int, scheduler_name: str = DEFAULT_SCHEDULER_NAME
 ) -> DemoWorkload:
-    """``pods`` pods that can run and some that cannot, arriving within ``over_s`` seconds, for the
-    scheduler of that name."""
-    workload = _Builder(nodes, pods, over_s, seed).workload()
+    """``pods`` feasible pods and some infeasible ones, created within ``over_s`` seconds."""
+    workload = _Builder(nodes, pods, over_s, seed).build()
     for arrival in workload.arrivals:
         arrival.pod["spec"]["schedulerName"] = scheduler_name
     return workload
@@ -209,34 +217,33 @@ class _Builder:
         self._over_s = over_s
         self._workload = DemoWorkload(pools(nodes))
         self._pools = {pool.name: pool for pool in self._workload.pools}
-        # GPU pods of one pool take at most half its GPUs: with at most 4 of 8 on a pod there is
-        # then always a node with room for the next.
+        # With at most half of a pool's GPUs in use and at most 4 of 8 per pod, every pod fits.
         self._gpus_left = {p.name: p.count * p.gpus // 2 for p in self._workload.pools}
 
-    def workload(self) -> DemoWorkload:
+    def build(self) -> DemoWorkload:
         left = self._pods
         for group in _GROUPS[1:]:
-            left -= self._groups_of(group, round(self._pods * group.share))
-        self._groups_of(_GROUPS[0], left)
-        for name, why, requests, spec in _HOPELESS:
-            self._hopeless(name, why, requests, spec)
+            left -= self._add_groups(group, round(self._pods * group.share))
+        self._add_groups(_GROUPS[0], left)
+        for name, why, requests, spec in _INFEASIBLE:
+            self._add_infeasible(name, why, requests, spec)
         self._workload.arrivals.sort(key=lambda arrival: arrival.at_s)
         return self._workload
 
-    def _groups_of(self, kind: _Group, count: int) -> int:
-        """Make ``count`` pods of a kind, in groups. Returns how many there was room for."""
+    def _add_groups(self, kind: _Group, count: int) -> int:
+        """Add up to ``count`` pods of a kind, in groups. Returns the number added."""
         made = 0
         while made < count:
             replicas = min(self._random.randint(*kind.replicas), count - made)
             requests, fitting = self._requests(kind, replicas)
             if not fitting:
                 break
-            self._group(kind, fitting, requests)
+            self._add_group(kind, fitting, requests)
             made += fitting
         return made
 
     def _requests(self, kind: _Group, replicas: int) -> tuple[Object, int]:
-        """What each pod of a group asks for, and how many of the pods may be made."""
+        """The requests of each pod of a group, and the number of pods that fit."""
         pool = self._pools[kind.pool]
         requests: Object = {}
         if kind.gpus:
@@ -257,9 +264,9 @@ class _Builder:
         requests["memory"] = f"{max(16, round(memory * 64) * 16)}Mi"
         return requests, replicas
 
-    def _group(self, kind: _Group, replicas: int, requests: Object) -> None:
+    def _add_group(self, kind: _Group, replicas: int, requests: Object) -> None:
         suffix = f"{self._random.getrandbits(20):05x}"
-        # Those whose nodes join later come early, and have to wait.
+        # Pods whose nodes join later are created early, and wait.
         latest = 0.3 if self._pools[kind.pool].late else 0.9
         starts_s = self._random.uniform(0.0, self._over_s * latest)
         for index in range(replicas):
@@ -273,19 +280,19 @@ class _Builder:
                 annotations[RUN_SECONDS] = f"{self._random.uniform(*kind.run_s):.1f}"
             labels = {"app": kind.name, "group": f"{kind.name}-{suffix}"}
             pod = _pod(kind.namespace, name, requests, spec, labels, annotations)
-            # A group comes in a burst, as a controller creates it.
+            # A controller creates a group in a burst.
             at_s = min(starts_s + index * 0.005, self._over_s)
             self._workload.arrivals.append(DemoArrival(at_s, pod))
             self._workload.feasible.add(f"{kind.namespace}/{name}")
 
-    def _hopeless(self, name: str, why: str, requests: Object, spec: Object) -> None:
+    def _add_infeasible(self, name: str, why: str, requests: Object, spec: Object) -> None:
         for index in range(max(1, min(5, self._pods // 200))):
             full_name = f"{name}-{index}"
             pod = _pod("ops", full_name, requests, dict(spec), {"app": name}, {})
             self._workload.arrivals.append(
                 DemoArrival(self._random.uniform(0.0, self._over_s * 0.5), pod)
             )
-            self._workload.hopeless[f"ops/{full_name}"] = why
+            self._workload.infeasible[f"ops/{full_name}"] = why
 
 
 def _pod(
@@ -293,54 +300,57 @@ def _pod(
 ) -> Object:
     resources: Object = {"requests": requests}
     if GPU in requests:
-        # Extended resources are not overcommitted: a request needs an equal limit.
+        # Extended resources need equal requests and limits.
         resources["limits"] = {GPU: requests[GPU]}
     container = {"name": "main", "image": f"example.com/{labels['app']}:1", "resources": resources}
     return {
         "apiVersion": "v1",
         "kind": "Pod",
         "metadata": {
-            "namespace": namespace, "name": name, "labels": labels, "annotations": annotations,
+            "namespace": namespace,
+            "name": name,
+            "labels": labels,
+            "annotations": annotations,
         },
         "spec": {**spec, "containers": [container]},
-    }  # fmt: skip
+    }
 
 
 _CONCURRENT: Final = 24
 _NODES_JOIN_AT: Final = 0.45
 _CORDON_AT: Final = 0.5
 _UNCORDON_AT: Final = 0.8
-"""When the cluster itself changes, as parts of the time in which pods arrive."""
+"""Times of changes to the cluster, as shares of the time in which pods are created."""
 _CORDONED_PART: Final = 0.05
 
 
 @dataclass
-class Loading:
-    """How far the loading is. Only :class:`Loader` writes it."""
+class LoadProgress:
+    """The progress of a :class:`Loader`."""
 
     created_pods: int = 0
     notices: list[str] = field(default_factory=list)
-    """What happened to the cluster besides pods, in order."""
+    """Changes to nodes, in order."""
     done: bool = False
 
 
 class Loader:
-    """Creates the workload's objects over HTTP."""
+    """Creates the objects of the workload."""
 
     def __init__(
         self, client: ApiClient, workload: DemoWorkload, over_s: float, clock: Callable[[], float]
     ) -> None:
         """:param clock: seconds on a monotonic clock."""
-        self.progress = Loading()
+        self.progress = LoadProgress()
         self._client = client
         self.workload = workload
         self._over_s = over_s
         self._clock = clock
 
     async def prepare(self) -> None:
-        """Namespaces, priority classes and the nodes that are there from the beginning.
+        """Create namespaces, priority classes and the first nodes.
 
-        Raises ApiError and NoAnswerError.
+        Raises ApiError and NoResponseError.
         """
         for name in NAMESPACES:
             await self._post("/api/v1/namespaces", {"metadata": {"name": name}})
@@ -351,7 +361,7 @@ class Loader:
         await self._in_parallel([("/api/v1/nodes", node) for node in nodes])
 
     async def run(self) -> None:
-        """Pods as they arrive, and nodes that join, are cordoned and uncordoned meanwhile."""
+        """Create the pods in time. Meanwhile nodes join, are cordoned and uncordoned."""
         begun_s = self._clock()
         send, receive = anyio.create_memory_object_stream[DemoArrival](_CONCURRENT)
         async with anyio.create_task_group() as tasks:
@@ -393,7 +403,7 @@ class Loader:
         for name in names:
             await self._client.request(
                 "PATCH", f"/api/v1/nodes/{name}", body=body, content_type=STRATEGIC_MERGE_PATCH,
-                idempotent=True,
+                options=RequestOptions(idempotent=True),
             )  # fmt: skip
         word = "cordoned" if unschedulable else "uncordoned"
         self._note(f"{_nodes(len(names))} {word}: {names[0]} ...")

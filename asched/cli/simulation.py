@@ -1,9 +1,4 @@
-"""What a simulation came to: a table for people, JSON for programs.
-
-A simulation's records, kept in a journal as a daemon would keep them.
-
-From files to a history: scenarios, and the openb trace.
-"""
+"""Input and output of ``asched simulate``: scenarios and traces, the report, the journal."""
 
 from __future__ import annotations
 
@@ -11,6 +6,7 @@ from collections import Counter
 from collections.abc import Iterator
 from datetime import datetime
 from pathlib import Path
+from typing import Final
 
 import msgspec
 
@@ -30,14 +26,21 @@ from asched.simulator.scenario import ScenarioError, read_scenario
 from asched.simulator.trace import EndReason, PodRun, Run, WorkloadTrace
 from asched.state.records import AnyRecord
 
+_BATCH: Final = 64
+"""Minimum number of records in a batch. A batch has the virtual time of its last turn, so this also
+limits the resolution of ``explain --at``."""
+
+_MOVED: Final = (EndReason.DRAINED, EndReason.NODE_GONE)
+_EVICTED: Final = (EndReason.PREEMPTED, *_MOVED)
+
 
 class PodOutcome(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
-    """What became of one pod. Seconds count from the beginning of the simulation."""
+    """The result for one pod. Seconds count from the start of the simulation."""
 
     pod: str
     created_seconds: float
     node: str = ""
-    """Where it was bound first."""
+    """The node of its first binding."""
     bound_seconds: float | None = None
     ended_seconds: float | None = None
     end: EndReason | None = None
@@ -52,25 +55,25 @@ class PodOutcome(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True
             return None if at_ns is None else (at_ns - begin_ns) / NS_PER_S
 
         return cls(
-            pod.key,
-            (pod.created_ns - begin_ns) / NS_PER_S,
-            pod.node,
-            seconds(pod.bound_ns),
-            seconds(pod.ended_ns),
-            pod.end,
-            pod.attempts,
-            sum(placement.evicted_ns is not None for placement in pod.placements),
-            pod.message,
+            pod=pod.key,
+            created_seconds=(pod.created_ns - begin_ns) / NS_PER_S,
+            node=pod.node,
+            bound_seconds=seconds(pod.bound_ns),
+            ended_seconds=seconds(pod.ended_ns),
+            end=pod.end,
+            attempts=pod.attempts,
+            evictions=sum(placement.evicted_ns is not None for placement in pod.placements),
+            message=pod.message,
         )
 
 
 class SimulationReport(msgspec.Struct, frozen=True, rename="camel"):
-    """What a simulation found. This is the JSON form (see ``docs/simulate.md``)."""
+    """The result of a simulation in its JSON form (see ``docs/simulate.md``)."""
 
     begin: datetime
     end: datetime
     ends: dict[str, int]
-    """How many pods ended, by why."""
+    """Number of pods by the reason of their end."""
     run: RunReport
     pods: tuple[PodOutcome, ...]
 
@@ -88,7 +91,7 @@ class SimulationReport(msgspec.Struct, frozen=True, rename="camel"):
 
 
 def print_summary(measures: MeasuredRun) -> None:
-    """The run in one table."""
+    """Print the run as one table."""
     run = measures.run
     begin, end = time_of(run.begin_ns), time_of(run.end_ns)
     nodes = len({span.node.name for span in run.nodes})
@@ -98,28 +101,19 @@ def print_summary(measures: MeasuredRun) -> None:
 
 
 def _outcomes(run: Run) -> Iterator[tuple[str, str]]:
-    """How the pods that were to be placed ended."""
+    """Numbers of pods by their end."""
     pods = to_place(run)
     ends = Counter(pod.end for pod in pods)
-    yield "finished", f"{ends[End.FINISHED]:,}"
-    yield "deleted", f"{ends[End.DELETED]:,}"
-    yield "still there", f"{ends[None]:,}"
-    yield "evicted, and did not come back", f"{sum(ends[end] for end in _EVICTED):,}"
+    yield "finished", f"{ends[EndReason.FINISHED]:,}"
+    yield "deleted", f"{ends[EndReason.DELETED]:,}"
+    yield "present at the end", f"{ends[None]:,}"
+    yield "evicted for good", f"{sum(ends[end] for end in _EVICTED):,}"
     moved = sum(any(placement.end in _MOVED for placement in pod.placements) for pod in pods)
-    yield "had to leave a node that was drained or went", f"{moved:,}"
-
-
-_MOVED = (EndReason.DRAINED, EndReason.NODE_GONE)
-_EVICTED = (EndReason.PREEMPTED, *_MOVED)
-
-
-BATCH = 64
-"""Records that are committed together, where a turn does not have more. A batch carries the virtual
-time of its last turn, so this is also how finely ``explain --at`` can tell times apart."""
+    yield "moved by a drained or removed node", f"{moved:,}"
 
 
 class JournalWriter:
-    """Appends turns to a new journal, some at a time."""
+    """Appends turns to a new journal in batches."""
 
     def __init__(self, journal: JournalStore) -> None:
         self._journal = journal
@@ -128,7 +122,7 @@ class JournalWriter:
 
     @classmethod
     async def claim(cls, journal: JournalStore, begin_ns: int) -> JournalWriter:
-        """Raises BadInput where the journal holds something already."""
+        """Raises BadInput if the journal is not empty."""
         if (await journal.head()).seq:
             raise BadInput("asched: the journal is not empty; a simulation writes a new one")
         await journal.claim("asched simulate", claimed_at_ns=begin_ns)
@@ -137,7 +131,7 @@ class JournalWriter:
     async def add(self, turn: Turn) -> None:
         self._pending += turn.records
         self._now_ns = turn.now_ns
-        if len(self._pending) >= BATCH:
+        if len(self._pending) >= _BATCH:
             await self.flush()
 
     async def flush(self) -> None:
@@ -146,10 +140,10 @@ class JournalWriter:
             await self._journal.append(pending, written_at_ns=self._now_ns)
 
 
-def scenario_history(path: Path, scheduler_name: str) -> WorkloadTrace:
-    """What happens in the scenario of a file; ``scheduler_name`` is for pods that name none.
+def scenario_trace(path: Path, scheduler_name: str) -> WorkloadTrace:
+    """The workload of a scenario file; ``scheduler_name`` is the default of its pods.
 
-    Raises BadInput with a line for each mistake: where it is, and what would be right.
+    Raises BadInput with a line for each mistake.
     """
     try:
         documents = parse_documents(_text(path))
@@ -168,8 +162,8 @@ def scenario_history(path: Path, scheduler_name: str) -> WorkloadTrace:
         raise BadInput(f"{path}:{line}: {problem}" for line, _, problem in placed) from None
 
 
-def openb_history(nodes: Path, pods: Path, scheduler_name: str) -> WorkloadTrace:
-    """The trace in two CSV files. Raises BadInput."""
+def openb_trace(nodes: Path, pods: Path, scheduler_name: str) -> WorkloadTrace:
+    """The workload of an openb trace in two CSV files. Raises BadInput."""
     try:
         return history_of(_table(nodes), _table(pods), scheduler_name)
     except TraceError as error:

@@ -1,6 +1,6 @@
-"""A new distribution from the template, which is a working distribution itself.
+"""Creates a distribution from the template, which is a working distribution itself.
 
-It is made another one by putting the new names in place of its own, in files and in their names.
+The new names replace the names of the template in files and file names.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ import asched.framework
 from asched.config.registry import PluginRegistry
 
 MAX_LENGTH: Final = 30
-"""Of a name, so that what is written with it stays within lines of 100 characters."""
+"""Of a name. Keeps lines that contain it below 100 characters."""
 _NAME: Final = re.compile(r"[a-z][a-z0-9]*(-[a-z][a-z0-9]*)*")
 _PREFIX: Final = "asched-"
 
 
-class NameRefused(ValueError):  # noqa: N818  it is shown to the user as a sentence
-    """A name for a distribution that cannot be used; one line that says why."""
+class NamingError(ValueError):
+    """The name is not usable for a distribution; the text is one line for the user."""
 
 
 class Names(NamedTuple):
-    """What a distribution is called in different places."""
+    """The names of a distribution and its parts."""
 
     distribution: str
     module: str
@@ -41,38 +41,38 @@ class Names(NamedTuple):
 
     @classmethod
     def of(cls, name: str, registry: PluginRegistry) -> Names:
-        """The names that follow from the distribution's. Raises :class:`NameRefused`."""
+        """The names derived from the distribution's. Raises :class:`NamingError`."""
         if not _NAME.fullmatch(name) or len(name) > MAX_LENGTH:
-            raise NameRefused(
-                f'"{name}" is no name for a plugin; write small letters, digits and dashes, at most'
+            raise NamingError(
+                f'"{name}" is not a plugin name; use lower-case letters, digits and dashes, at most'
                 f" {MAX_LENGTH}, such as rack-affinity"
             )
         words = name.removeprefix(_PREFIX).split("-")
         names = cls(name, name.replace("-", "_"), "".join(word.capitalize() for word in words))
-        for refusal in _refusals(names, registry):
-            raise NameRefused(f'"{name}" cannot be used: {refusal}; choose another')
+        for conflict in _conflicts(names, registry):
+            raise NamingError(f'"{name}" cannot be used: {conflict}; choose another')
         return names
 
 
 TEMPLATE: Final = Names("asched-plugin-template", "asched_plugin_template", "PluginTemplate")
 
 
-def _refusals(names: Names, registry: PluginRegistry) -> Iterator[str]:
+def _conflicts(names: Names, registry: PluginRegistry) -> Iterator[str]:
     if names.distribution == "asched":
-        yield "it is the scheduler's own"
+        yield "it is the name of the scheduler"
     if keyword.iskeyword(names.module):
-        yield f"{names.module} is a word of Python"
+        yield f"{names.module} is a Python keyword"
     if names.module in sys.stdlib_module_names or find_spec(names.module) is not None:
-        yield f"there is a module {names.module} already"
+        yield f"a module {names.module} exists"
     taken = {*dir(builtins), *asched.framework.__all__}
     if names.plugin in taken or f"{names.plugin}Args" in taken:
-        yield f"the plugin would be called {names.plugin}, which means something else"
+        yield f"the plugin would be called {names.plugin}, which has another meaning"
     for owner in registry.offered_by(names.plugin):
         yield f"{owner} has a plugin {names.plugin}"
 
 
 def template_folder() -> Path:
-    """Where the template lies: inside the installed package, or in a checkout."""
+    """The template: inside the installed package, or in a checkout."""
     package = Path(asched.__file__).parent
     for folder in (
         package / "_plugin_template",
@@ -80,22 +80,24 @@ def template_folder() -> Path:
     ):
         if (folder / "pyproject.toml").is_file():
             return folder
-    raise FileNotFoundError(errno.ENOENT, "asched is not installed whole", "_plugin_template")
+    raise FileNotFoundError(
+        errno.ENOENT, "the installation of asched is incomplete", "_plugin_template"
+    )
 
 
 def write_distribution(names: Names, folder: Path) -> tuple[Path, ...]:
-    """Write the distribution into a new folder, all of it or nothing; the files, relative to it.
+    """Write the distribution into a new folder, completely or not at all. Returns the relative paths.
 
-    Raises OSError: FileExistsError where there is anything of that name already.
+    Raises OSError; FileExistsError if the folder exists.
     """
     if folder.exists() or folder.is_symlink():
-        raise FileExistsError(errno.EEXIST, "it exists", str(folder))
+        raise FileExistsError(errno.EEXIST, "exists", str(folder))
     folder.parent.mkdir(parents=True, exist_ok=True)
     draft = Path(tempfile.mkdtemp(prefix=f".{folder.name}-", dir=folder.parent))
     try:
         written = tuple(_write(names, draft))
         draft.chmod(0o777 & ~_umask())
-        # A folder that came to be meanwhile is only replaced where it is empty.
+        # rename replaces a folder created meanwhile only if it is empty.
         draft.rename(folder)
     except BaseException:
         shutil.rmtree(draft)
@@ -114,15 +116,15 @@ def _write(names: Names, folder: Path) -> Iterator[Path]:
 
 
 def template_files(source: Path) -> list[Path]:
-    """The files of the template, relative to it, without what tools left behind."""
+    """The relative paths of the template's files, without files left by tools."""
     return sorted(
         path.relative_to(source)
         for path in source.rglob("*")
-        if path.is_file() and not _left_behind(path.relative_to(source))
+        if path.is_file() and not _is_cache(path.relative_to(source))
     )
 
 
-def _left_behind(path: Path) -> bool:
+def _is_cache(path: Path) -> bool:
     return any(part == "__pycache__" or part.endswith("_cache") for part in path.parts)
 
 

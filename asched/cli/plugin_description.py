@@ -1,7 +1,4 @@
-"""What there is to say of an installed plugin.
-
-What there is to say of installed session plugins and actions.
-"""
+"""Descriptions of installed plugins, session plugins and actions."""
 
 from __future__ import annotations
 
@@ -37,7 +34,7 @@ class PluginUse(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class PluginDescription(msgspec.Struct, frozen=True, rename="camel"):
-    """A plugin, as ``-o json`` prints it."""
+    """A plugin in the JSON form of ``-o json``."""
 
     name: str
     distribution: str
@@ -53,23 +50,23 @@ class PluginDescription(msgspec.Struct, frozen=True, rename="camel"):
     pure: bool = True
     runs_in: str = ""
     needs: tuple[str, ...] = ()
-    """What it asks of the API server."""
+    """Requests to the API server that it may make."""
     custom_resources: tuple[str, ...] = ()
     reads_annotations: tuple[str, ...] = ()
     arguments_schema: dict[str, Any] | None = None
-    """JSON Schema of ``args`` in ``pluginConfig``; None where it takes none."""
+    """JSON Schema of ``args`` in ``pluginConfig``; None without arguments."""
     load_milliseconds: float = 0.0
-    """What importing it took here; whoever is loaded first pays for what others need as well."""
+    """Import time. The first plugin that imports a shared module pays for it."""
     enabled: tuple[PluginUse, ...] | None = None
-    """Where the configuration enables it; None where none was given."""
+    """Where the configuration enables it; None without a configuration."""
     kind: str = "plugin"
-    """Beside actions and session plugins, which are of kinds of their own."""
+    """Distinguishes it from a :class:`SessionPartDescription`."""
 
 
 def describe(
     registry: PluginRegistry, name: str, profiles: Iterable[ProfileSpec] | None = None
 ) -> PluginDescription:
-    """What there is to say of a plugin. Raises RegistryError if it cannot be loaded."""
+    """The description of a plugin. Raises RegistryError if it cannot be loaded."""
     began_s = time.perf_counter()
     plugin = registry.load(name)
     load_s = time.perf_counter() - began_s
@@ -85,7 +82,7 @@ def describe(
         summary=" ".join((inspect.getdoc(plugin) or "").partition("\n\n")[0].split()),
         source=f"{plugin.__module__}:{plugin.__qualname__}",
         pure=plugin.pure,
-        runs_in=plugin.runs_in.value,
+        runs_in=plugin.execution_mode.value,
         needs=tuple(sorted(permission.value for permission in plugin.needs)),
         custom_resources=tuple(kind.definition.name for kind in plugin.custom_resources),
         reads_annotations=plugin.reads_annotations,
@@ -122,7 +119,7 @@ def _default(field: msgspec.structs.FieldInfo) -> Any:
 
 
 def _schema(plugin: type[Plugin]) -> dict[str, Any] | None:
-    """The JSON Schema of the arguments, empty where their types have none."""
+    """The JSON Schema of the arguments; empty if their types have none."""
     if plugin.arguments is None:
         return None
     try:
@@ -132,7 +129,7 @@ def _schema(plugin: type[Plugin]) -> dict[str, Any] | None:
 
 
 class PartKind(StrEnum):
-    """What takes part in a batch session."""
+    """The kind of a part of batch sessions."""
 
     ACTION = "action"
     PLUGIN = "session plugin"
@@ -143,35 +140,35 @@ class SessionUse(msgspec.Struct, frozen=True, omit_defaults=True):
 
     profile: str
     place: int
-    """Of an action in its order, of a plugin its tier, from 1."""
+    """Position of an action, or tier of a plugin, from 1."""
 
 
 class SessionPartDescription(msgspec.Struct, frozen=True, rename="camel"):
-    """An action or a session plugin, as ``-o json`` prints it."""
+    """An action or a session plugin in the JSON form of ``-o json``."""
 
     kind: PartKind
     name: str
     distribution: str
     version: str
     callbacks: tuple[str, ...]
-    """Methods that a session asks it by; none for an action."""
+    """Methods that a session calls; empty for an action."""
     summary: str = ""
     """The first paragraph of its docstring."""
     source: str = ""
     """Module and class."""
     load_milliseconds: float = 0.0
     enabled: tuple[SessionUse, ...] | None = None
-    """Where the configuration names it; None where none was given."""
+    """Where the configuration names it; None without a configuration."""
 
 
 class Described(NamedTuple):
     found: Sequence[SessionPartDescription]
     broken: Sequence[str]
-    """Why those that cannot be loaded cannot, a line each."""
+    """One line for each part that cannot be loaded."""
 
 
 def describe_all(registry: SessionRegistry, sessions: Sequence[SessionSpec] | None) -> Described:
-    """All actions and session plugins, those that are broken aside."""
+    """All actions and session plugins that can be loaded, and the errors of the others."""
     found, broken = [], []
     for kind, name in _names(registry):
         try:
@@ -184,8 +181,10 @@ def describe_all(registry: SessionRegistry, sessions: Sequence[SessionSpec] | No
 def describe_named(
     registry: SessionRegistry, name: str, sessions: Sequence[SessionSpec] | None
 ) -> list[SessionPartDescription]:
-    """The action and the session plugin of that name; there may be either, both or none. Raises
-    SessionRegistryError for one that cannot be loaded."""
+    """The action and the session plugin of that name, as far as they exist.
+
+    Raises SessionRegistryError for one that cannot be loaded.
+    """
     return [
         _describe(registry, kind, known, sessions)
         for kind, known in _names(registry)
@@ -224,7 +223,7 @@ def _describe(
 
 
 def _callbacks(part: type[SessionPlugin | Action]) -> Iterator[str]:
-    """The methods that the base classes demand which a session plugin derives from."""
+    """The abstract methods of the callback interfaces that the plugin implements."""
     for base in SessionPlugin.__subclasses__():
         if base.__module__ == SessionPlugin.__module__ and issubclass(part, base):
             yield from sorted(base.__abstractmethods__)

@@ -1,65 +1,67 @@
-"""The commands: list, show, check and new."""
+"""``asched plugins``: list, show, check and create plugins."""
 
 from __future__ import annotations
 
+import json
 import re
 import warnings
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Annotated, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Annotated, NamedTuple, TypeVar
 
 import typer
 
-from asched.batch.registry import SessionRegistry, SessionRegistryError
 from asched.cli.errors import EXIT_FAILURE, BadInput, CommandError
-from asched.cli.main import command_app
-from asched.cli.options import read_configuration
+from asched.cli.options import command_group, read_configuration
 from asched.cli.output import OutputOption, TableOrData, print_json, print_table, to_plain
-from asched.cli.plugins.description import (
-    PartKind,
-    PluginDescription,
-    PluginUse,
-    SessionPartDescription,
-    describe,
-    describe_all,
-    describe_named,
-)
-from asched.config.registry import PluginRegistry, RegistryError
-from asched.framework.runtime.profile import ProfileSpec
-from asched.framework.sessions import SessionSpec
 
-D = TypeVar("D", PluginDescription, SessionPartDescription)
+if TYPE_CHECKING:
+    from asched.cli.plugin_description import (
+        PluginDescription,
+        PluginUse,
+        SessionPartDescription,
+    )
+    from asched.config.registry import PluginRegistry
+    from asched.framework.runtime.profile import ProfileSpec
+    from asched.framework.sessions import SessionSpec
+    from asched.testing.checks import Finding
 
-app = command_app("Look at the plugins that are installed, check them, or begin one.")
+D = TypeVar("D", "PluginDescription", "SessionPartDescription")
+
+app = command_group("List, check and create plugins.")
 
 ConfigOption = Annotated[
     Path | None,
-    typer.Option("--config", metavar="FILE", help="Tell where this configuration enables them."),
+    typer.Option("--config", metavar="FILE", help="Show where this configuration enables them."),
 ]
 
 
 @app.callback()
 def plugins() -> None:
-    """Look at the plugins that are installed, check them, or begin one."""
+    """List, check and create plugins."""
 
 
 @app.command(name="list")
 def list_plugins(config: ConfigOption = None, output: OutputOption = TableOrData.TABLE) -> None:
-    """List all plugins: where they come from, which extension points they serve, their arguments;
-    and the actions and plugins of batch sessions.
+    """List all plugins, and the actions and plugins of batch sessions.
 
-    Exits with 1 if one of them cannot be loaded; the others are listed all the same.
+    Shows their distributions, extension points and arguments. Exits with 1 if a plugin cannot be
+    loaded; the list contains the others.
     """
+    from asched.batch.registry import SessionRegistry
+    from asched.cli.plugin_description import describe, describe_all
+    from asched.config.registry import PluginRegistry, RegistryError
+
     registry = PluginRegistry.discover()
-    uses = _uses(config, registry)
+    specs = _specs(config, registry)
     found: list[PluginDescription] = []
     broken: list[str] = []
     for name in registry.names:
         try:
-            found.append(describe(registry, name, uses.profiles))
+            found.append(describe(registry, name, specs.profiles))
         except RegistryError as error:
             broken.append(str(error))
-    parts = describe_all(SessionRegistry.discover(), uses.sessions)
+    parts = describe_all(SessionRegistry.discover(), specs.sessions)
     broken += parts.broken
     if output is TableOrData.JSON:
         print_json([*found, *parts.found])
@@ -74,19 +76,25 @@ def list_plugins(config: ConfigOption = None, output: OutputOption = TableOrData
 
 @app.command()
 def show(
-    name: Annotated[str, typer.Argument(metavar="PLUGIN", help="The plugin's name.")],
+    name: Annotated[str, typer.Argument(metavar="PLUGIN", help="Name of the plugin or action.")],
     config: ConfigOption = None,
     output: OutputOption = TableOrData.TABLE,
 ) -> None:
-    """Show one plugin: what it serves and declares, its arguments, where it is enabled. Or an action,
-    or a plugin, of batch sessions."""
+    """Show one plugin, or an action or plugin of batch sessions.
+
+    Shows its extension points, declarations and arguments, and where it is enabled.
+    """
+    from asched.batch.registry import SessionRegistry, SessionRegistryError
+    from asched.cli.plugin_description import describe, describe_named
+    from asched.config.registry import PluginRegistry, RegistryError
+
     registry = PluginRegistry.discover()
-    uses = _uses(config, registry)
+    specs = _specs(config, registry)
     try:
         if name in registry:
-            _show(describe(registry, name, uses.profiles), output, _print_plugin)
+            _show(describe(registry, name, specs.profiles), output, _print_plugin)
             return
-        parts = describe_named(SessionRegistry.discover(), name, uses.sessions)
+        parts = describe_named(SessionRegistry.discover(), name, specs.sessions)
     except (RegistryError, SessionRegistryError) as error:
         raise CommandError(f"asched: {error}") from None
     if not parts:
@@ -100,27 +108,16 @@ def check(
     distribution: Annotated[str, typer.Argument(metavar="DIST", help="An installed distribution.")],
     output: OutputOption = TableOrData.TABLE,
 ) -> None:
-    """Check whether the plugins of a distribution keep the contract, by running them.
+    """Check whether the plugins of a distribution follow the plugin contract.
 
-    They are loaded, and tried on small random clusters: do both forms of a filter agree, are the
-    answers the same when everything is decided once more, is nothing changed that is not theirs?
-    Exits with 1 if a check fails.
+    Runs them on small random clusters. Checks that both forms of a filter agree, that repeated
+    decisions are equal, and that plugins do not modify objects. Exits with 1 if a check fails.
     """
-    from asched.testing.checks import CheckOutcome, Finding, check_plugin
+    from asched.config.registry import PluginRegistry
+    from asched.testing.checks import CheckOutcome
 
     registry = PluginRegistry.discover()
-    found: list[Finding] = []
-    for name in _names_of(distribution, registry):
-        try:
-            with warnings.catch_warnings(record=True, category=DeprecationWarning) as warned:
-                warnings.simplefilter("always", DeprecationWarning)
-                plugin = registry.load(name)
-        except RegistryError as error:
-            found.append(Finding(name, "loading", CheckOutcome.FAILED, str(error)))
-            continue
-        found.append(Finding(name, "loading", CheckOutcome.PASSED))
-        found += [Finding(name, "loading", CheckOutcome.NOTE, str(each.message)) for each in warned]
-        found += check_plugin(plugin)
+    found = [f for name in _names_of(distribution, registry) for f in _findings(name, registry)]
     if output is TableOrData.JSON:
         print_json(found)
     else:
@@ -131,25 +128,43 @@ def check(
         raise typer.Exit(EXIT_FAILURE)
 
 
+def _findings(name: str, registry: PluginRegistry) -> Iterator[Finding]:
+    from asched.config.registry import RegistryError
+    from asched.testing.checks import CheckOutcome, Finding, check_plugin
+
+    try:
+        with warnings.catch_warnings(record=True, category=DeprecationWarning) as warned:
+            warnings.simplefilter("always", DeprecationWarning)
+            plugin = registry.load(name)
+    except RegistryError as error:
+        yield Finding(name, "loading", CheckOutcome.FAILED, str(error))
+        return
+    yield Finding(name, "loading", CheckOutcome.PASSED)
+    for warning in warned:
+        yield Finding(name, "loading", CheckOutcome.NOTE, str(warning.message))
+    yield from check_plugin(plugin)
+
+
 @app.command()
 def new(
     name: Annotated[
-        str, typer.Argument(metavar="NAME", help="Of the distribution: rack-affinity.")
+        str, typer.Argument(metavar="NAME", help="Of the distribution, such as rack-affinity.")
     ],
     directory: Annotated[
-        Path, typer.Option(metavar="DIR", help="Where the folder NAME is made.")
+        Path, typer.Option(metavar="DIR", help="Where to create the folder NAME.")
     ] = Path(),
 ) -> None:
-    """Write a working distribution with a plugin: a filter and a score, tests, and what CI needs.
+    """Create a distribution with a plugin: a filter, a score, tests and a CI configuration.
 
-    Nothing is ever overwritten.
+    Never overwrites a file.
     """
-    from asched.cli.plugins.new import NameRefused, Names, write_distribution
+    from asched.cli.plugin_template import Names, NamingError, write_distribution
+    from asched.config.registry import PluginRegistry
 
     try:
         names = Names.of(name, PluginRegistry.discover())
         files = write_distribution(names, directory / name)
-    except NameRefused as error:
+    except NamingError as error:
         raise BadInput(f"asched: {error}") from None
     except FileExistsError as error:
         raise BadInput(f"asched: {error.filename} exists; nothing was written") from None
@@ -168,24 +183,26 @@ def new(
     typer.echo("\nREADME.md explains each step.")
 
 
-# -- what was asked for ---------------------------------------------------------------------------
+# -- names and configurations ---------------------------------------------------------------------
 
 
-class _Uses(NamedTuple):
-    """What a configuration makes use of; None where none was given."""
+class _Specs(NamedTuple):
+    """The parts of a configuration that name plugins; None without a configuration."""
 
     profiles: tuple[ProfileSpec, ...] | None
     sessions: tuple[SessionSpec, ...] | None
 
 
-def _uses(config: Path | None, registry: PluginRegistry) -> _Uses:
+def _specs(config: Path | None, registry: PluginRegistry) -> _Specs:
     if config is None:
-        return _Uses(None, None)
+        return _Specs(None, None)
     configuration = read_configuration(config, registry)
-    return _Uses(configuration.profiles, configuration.sessions)
+    return _Specs(configuration.profiles, configuration.sessions)
 
 
 def _unknown(name: str, registry: PluginRegistry) -> str:
+    from asched.config.registry import RegistryError
+
     try:
         registry.load(name)
     except RegistryError as error:
@@ -194,36 +211,36 @@ def _unknown(name: str, registry: PluginRegistry) -> str:
 
 
 def _names_of(distribution: str, registry: PluginRegistry) -> list[str]:
-    """The plugins of a distribution. Raises BadInput where it offers none."""
-    wanted, there = _normalized(distribution), set[str]()
+    """The plugins of a distribution. Raises BadInput if it has none."""
+    wanted, known = _normalized(distribution), set[str]()
     names = []
     for name in registry.names:
         for label in registry.offered_by(name):
             offered = label.rpartition(" ")[0]
-            there.add(offered)
+            known.add(offered)
             if _normalized(offered) == wanted:
                 names.append(name)
     if not names:
-        known = ", ".join(sorted(there)) or "none"
         raise BadInput(
-            f'asched: no installed distribution "{distribution}" offers plugins; those that do: {known}'
+            f'asched: no installed distribution "{distribution}" with plugins; installed are:'
+            f" {', '.join(sorted(known)) or 'none'}"
         )
     return names
 
 
 def _normalized(distribution: str) -> str:
-    """As PEP 503 compares names."""
+    """The name in the form in which PEP 503 compares names."""
     return re.sub(r"[-_.]+", "-", distribution).lower()
 
 
-def _show(what: D, output: TableOrData, as_table: Callable[[D], None]) -> None:
-    if output is TableOrData.JSON:
-        print_json(what)
-    else:
-        as_table(what)
-
-
 # -- tables ---------------------------------------------------------------------------------------
+
+
+def _show(description: D, output: TableOrData, print_as_table: Callable[[D], None]) -> None:
+    if output is TableOrData.JSON:
+        print_json(description)
+    else:
+        print_as_table(description)
 
 
 def _print_plugins(found: Sequence[PluginDescription], *, with_uses: bool) -> None:
@@ -253,7 +270,7 @@ def _enabled(uses: Iterable[PluginUse]) -> str:
 
 def _print_plugin(plugin: PluginDescription) -> None:
     rows = [
-        ("what it does", plugin.summary),
+        ("summary", plugin.summary),
         ("from", f"{plugin.distribution} {plugin.version}, {plugin.source}"),
         ("api version", str(plugin.api_version)),
         ("extension points", ", ".join(plugin.extension_points)),
@@ -288,28 +305,26 @@ def _part_row(part: SessionPartDescription) -> Iterator[str]:
     yield ", ".join(part.callbacks)
     yield f"{part.load_milliseconds:g} ms"
     if part.enabled is not None:
-        yield _named(part)
+        yield _part_uses(part)
 
 
-def _named(part: SessionPartDescription) -> str:
-    word = "step" if part.kind is PartKind.ACTION else "tier"
+def _part_uses(part: SessionPartDescription) -> str:
+    word = "step" if part.kind.value == "action" else "tier"
     return "; ".join(f"{use.profile}: {word} {use.place}" for use in part.enabled or ())
 
 
 def _print_part(part: SessionPartDescription) -> None:
     rows = [
-        ("what it does", part.summary),
+        ("summary", part.summary),
         ("from", f"{part.distribution} {part.version}, {part.source}"),
         ("callbacks", ", ".join(part.callbacks)),
         ("loaded in", f"{part.load_milliseconds:g} ms"),
     ]
     if part.enabled is not None:
-        rows.append(("enabled", _named(part) or "nowhere"))
+        rows.append(("enabled", _part_uses(part) or "nowhere"))
     title = f"{part.kind.value.capitalize()} {part.name}"
     print_table(("", ""), [row for row in rows if row[1]], title=title)
 
 
 def _inline(value: object) -> str:
-    import json
-
     return json.dumps(to_plain(value), ensure_ascii=False)

@@ -1,1 +1,0 @@
-"""``asched plugins``: what is installed, whether it keeps the contract, and a beginning for more."""

@@ -1,0 +1,272 @@
+"""Commands that run until a signal: start, connection, stop, reload; and the scheduling daemon."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from functools import partial
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import anyio
+import structlog
+
+from asched.cli.errors import CommandError, as_command_error
+from asched.cli.options import read_configuration
+from asched.cli.run import ClusterOptions
+from asched.config.file import Configuration, load
+from asched.config.registry import PluginRegistry
+from asched.daemon.daemon import running_daemon
+from asched.daemon.engine.commits import journal_when_reachable
+from asched.daemon.engine.runtime import Runtime
+from asched.daemon.ha.leadership import Leadership, LeadershipLostError, election_of, taking_part
+from asched.daemon.ha.replica import ReplicaParts, running_replica
+from asched.daemon.interpreter import freeze_gc, set_switch_interval, tune_gc
+from asched.daemon.plugin_host.guarded_loop import guarded_loop
+from asched.daemon.plugin_host.watchdog import OverrunMetrics, Watchdog, limits_of, watched
+from asched.daemon.reload.reconfigurer import ConfigApplied
+from asched.daemon.reload.reloader import ConfigFile, ConfigReloader, ReloadRequests
+from asched.daemon.shadow.daemon import JournalKindError, require_kind
+from asched.daemon.telemetry.health import Check, Health, HealthAddressError
+from asched.daemon.telemetry.logs import configure_logs
+from asched.daemon.telemetry.metrics import Metrics
+from asched.daemon.telemetry.systemd import ServiceManager
+from asched.daemon.telemetry.tracing import TracingUnavailableError, traced
+from asched.journal.opening import is_shared, journal_file, shown
+from asched.journal.store import JournalStore
+from asched.kube.client import ApiClient
+from asched.kube.connection import connect
+
+log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
+
+_BAD_INPUT: Final = (HealthAddressError, JournalKindError, TracingUnavailableError)
+_FAILURES: Final = (LeadershipLostError,)
+
+
+class ServiceControl(NamedTuple):
+    """How a running command and its surroundings communicate."""
+
+    started: anyio.Event
+    """Set by the command once a stop has something to finish."""
+    stop: anyio.Event
+    """Set by the first signal."""
+    manager: ServiceManager
+    reloads: ReloadRequests
+    """A request for each SIGHUP."""
+
+
+Serve = Callable[[ServiceControl], Awaitable[None]]
+
+
+def run_until_signal(serve: Serve) -> None:
+    """Serve until SIGTERM or SIGINT. Raises CommandError if an expected error ends it."""
+    try:
+        anyio.run(_until_signal, serve, backend_options={"loop_factory": guarded_loop})
+    except (Exception, BaseExceptionGroup) as error:
+        cause = as_command_error(error, bad_input=_BAD_INPUT, failures=_FAILURES)
+        if not isinstance(cause, CommandError):
+            # A bug, or an impossible state: one line would not be enough to analyze it.
+            log.critical("stopped by an internal error", exc_info=cause)
+        raise cause from None
+
+
+async def _until_signal(serve: Serve) -> None:
+    """The first signal stops gracefully; a second one, or one before the start, cancels everything."""
+    control = ServiceControl(
+        anyio.Event(), anyio.Event(), ServiceManager.from_environment(), ReloadRequests()
+    )
+
+    async def serve_and_end() -> None:
+        await serve(control)
+        tasks.cancel_scope.cancel()
+
+    with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT, signal.SIGHUP) as signals:
+        async with anyio.create_task_group() as tasks:
+            tasks.start_soon(serve_and_end)
+            tasks.start_soon(control.manager.run)
+            async for number in signals:
+                if number == signal.SIGHUP:
+                    control.reloads.request()
+                    continue
+                log.info("stopping", signal=signal.Signals(number).name)
+                control.manager.stopping()
+                if control.stop.is_set() or not control.started.is_set():
+                    tasks.cancel_scope.cancel()
+                    return
+                control.stop.set()
+
+
+def configured(file: Path | None, registry: PluginRegistry) -> Configuration:
+    """The configuration in ``file``, with logs set up accordingly.
+
+    Raises BadInput with a line for each mistake.
+    """
+    configuration = read_configuration(file, registry)
+    configure_logs(configuration.settings.log)
+    for warning in configuration.warnings:
+        log.warning("configuration", warning=warning)
+    for fault in configuration.faults:
+        log.error("configuration", error=fault)
+    return configuration
+
+
+def connected(
+    configuration: Configuration, options: ClusterOptions, metrics: Metrics, *, limited: bool = True
+) -> AbstractAsyncContextManager[ApiClient]:
+    """A client for the cluster in the options or in the configuration.
+
+    ``limited``: whether the configured request rate applies.
+    """
+    connection = configuration.scheduler.client_connection
+    named = configuration.settings.kubeconfig or connection.kubeconfig
+    return connect(
+        options.kubeconfig or (Path(named) if named else None),
+        options.context,
+        qps=connection.qps or None if limited else None,
+        burst=connection.burst,
+        observer=metrics.requests,
+    )
+
+
+# -- the scheduling daemon ------------------------------------------------------------------------
+
+
+class _Environment(NamedTuple):
+    """What a scheduler runs in."""
+
+    configuration: Configuration
+    registry: PluginRegistry
+    client: ApiClient
+    store: JournalStore
+    metrics: Metrics
+    journal_url: str
+
+
+class _Scheduler(NamedTuple):
+    """A running daemon or replica."""
+
+    checks: Callable[[], list[Check]]
+    alive: Callable[[], list[Check]]
+    hangs: Callable[[], bool]
+    apply_config: Callable[[Configuration], Awaitable[ConfigApplied]]
+    synced: anyio.Event
+    """Set once all resources are listed."""
+    leadership: Leadership | None = None
+
+
+def schedule(options: ClusterOptions) -> None:
+    """Run the daemon in this process until a signal. Raises CommandError."""
+    registry = PluginRegistry.discover()
+    file = ConfigFile(options.config) if options.config else None
+    configuration = configured(options.config, registry)
+    run_until_signal(partial(_schedule, configuration, registry, options, file))
+
+
+async def _schedule(
+    configuration: Configuration,
+    registry: PluginRegistry,
+    options: ClusterOptions,
+    file: ConfigFile | None,
+    control: ServiceControl,
+) -> None:
+    metrics, url = Metrics(), options.journal or configuration.settings.journal.url
+    health = Health(metrics.registry)
+    async with (
+        watched(configuration.settings) as watchdog,
+        health.serving(configuration.settings.health),
+        connected(configuration, options, metrics) as client,
+        journal_when_reachable(url, client.clock, client.random) as store,
+        traced(configuration.settings.tracing.sampling_ratio, metrics.cycle_sinks),
+    ):
+        metrics.watch_journal_file(journal_file(url))
+        metrics.show(OverrunMetrics(watchdog))
+        await require_kind(store, shadow=False)
+        tune_gc()
+        set_switch_interval()
+        environment = _Environment(configuration, registry, client, store, metrics, url)
+        async with (
+            _scheduler(environment, options) as scheduler,
+            anyio.create_task_group() as tasks,
+        ):
+            control.manager.attach(scheduler.hangs)
+            tasks.start_soon(_report_state, scheduler, control, watchdog, health)
+            log.info(
+                "scheduling" if scheduler.leadership is None else "candidate for leadership",
+                server=client.server,
+                journal=shown(url),
+                health=health.address,
+            )
+            reloader = _reloader(environment, scheduler, watchdog, file, control)
+            tasks.start_soon(reloader.run, control.reloads)
+            control.started.set()
+            await control.stop.wait()
+            tasks.cancel_scope.cancel()
+
+
+@asynccontextmanager
+async def _scheduler(
+    environment: _Environment, options: ClusterOptions
+) -> AsyncIterator[_Scheduler]:
+    """A daemon, or a replica if leader election is configured."""
+    configuration, registry, client, store, metrics, url = environment
+    election = election_of(configuration)
+    if election is None:
+        async with running_daemon(configuration, registry, client, store, metrics) as daemon:
+            yield _Scheduler(
+                daemon.checks, daemon.alive, daemon.hangs, daemon.apply_config, daemon.engine.synced
+            )
+        return
+    runtime = Runtime.of_this_process()
+    async with (
+        connected(configuration, options, metrics, limited=False) as lease_client,
+        taking_part(election, lease_client, metrics, runtime.instance) as leadership,
+        running_replica(
+            ReplicaParts(configuration, registry, client, store, leadership, metrics, runtime),
+            shared=is_shared(url),
+        ) as replica,
+    ):
+        yield _Scheduler(
+            replica.checks,
+            replica.alive,
+            replica.hangs,
+            replica.apply_config,
+            replica.warm,
+            leadership,
+        )
+
+
+def _reloader(
+    environment: _Environment,
+    scheduler: _Scheduler,
+    watchdog: Watchdog,
+    file: ConfigFile | None,
+    control: ServiceControl,
+) -> ConfigReloader:
+    async def apply(new: Configuration) -> ConfigApplied:
+        applied = await scheduler.apply_config(new)
+        watchdog.set_limits(limits_of(new.settings))
+        return applied
+
+    read = partial(load, registry=environment.registry)
+    reloads, clock = environment.metrics.reloads, environment.client.clock
+    return ConfigReloader(file, read, apply, reloads, control.manager, clock)
+
+
+async def _report_state(
+    scheduler: _Scheduler, control: ServiceControl, watchdog: Watchdog, health: Health
+) -> None:
+    """Attach the checks of /readyz and /livez, and report each state to the service manager."""
+
+    def attach() -> None:
+        checks = [*scheduler.checks(), Check("plugins", watchdog.trouble)]
+        health.attach(checks, alive=scheduler.alive())
+
+    attach()
+    await scheduler.synced.wait()
+    control.manager.ready("scheduling" if scheduler.leadership is None else "standby")
+    freeze_gc()
+    if scheduler.leadership is not None:
+        await scheduler.leadership.acquired.wait()
+        attach()  # the names of the checks differ for a leader
+        control.manager.ready("leading")

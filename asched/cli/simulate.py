@@ -1,0 +1,179 @@
+"""``asched simulate``: a scenario or a trace, scheduled on a virtual clock."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import anyio
+import msgspec
+import typer
+
+from asched.cli.errors import BadInput, CommandError, as_command_error
+from asched.cli.options import read_configuration, takes_options
+from asched.cli.output import (
+    HtmlOption,
+    OutputOption,
+    TableOrData,
+    print_json,
+    progress_bar,
+    write_page,
+)
+from asched.model.quantity import parse_duration
+
+if TYPE_CHECKING:
+    from asched.config.file import Configuration
+    from asched.config.registry import PluginRegistry
+    from asched.simulator.loop import Simulation
+    from asched.simulator.trace import Run, WorkloadTrace
+
+_US = timedelta(microseconds=1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SimulateOptions:
+    scenario: Annotated[
+        Path | None, typer.Argument(metavar="SCENARIO", help="A scenario (docs/simulate.md).")
+    ] = None
+    openb_nodes: Annotated[
+        Path | None, typer.Option(help="Instead of a scenario: nodes of the openb trace (CSV).")
+    ] = None
+    openb_pods: Annotated[Path | None, typer.Option(help="Pods of the openb trace (CSV).")] = None
+    config: Annotated[
+        Path | None,
+        typer.Option(help="The configuration, as for asched run. Default: defaults."),
+    ] = None
+    until: Annotated[
+        str | None,
+        typer.Option(metavar="DURATION", help="Virtual time to simulate, such as 2h."),
+    ] = None
+    decision_time: Annotated[
+        str, typer.Option(metavar="DURATION", help="Duration of each decision.")
+    ] = "0s"
+    bind_time: Annotated[
+        str, typer.Option(metavar="DURATION", help="From a decision to the running pod.")
+    ] = "0s"
+    output: OutputOption = TableOrData.TABLE
+    html: HtmlOption = None
+    journal: Annotated[
+        str | None,
+        typer.Option(
+            metavar="URL", help="Also write a new journal, for history, explain, replay and diff."
+        ),
+    ] = None
+
+
+@takes_options
+def simulate(options: SimulateOptions) -> None:
+    """Schedule a scenario or a trace on a virtual clock.
+
+    Uses the queue, plugins and state of asched run with a simulated cluster. The clock advances from
+    event to event. The same input gives the same result, byte for byte.
+    """
+    from asched.audit.whatif.measures import measured
+    from asched.audit.whatif.occupancy import workload_of
+    from asched.audit.whatif.page.document import run_page
+    from asched.cli.simulation import SimulationReport, print_summary
+    from asched.config.registry import PluginRegistry
+
+    registry = PluginRegistry.discover()
+    configuration = _configuration(options.config, registry)
+    names = [profile.scheduler_name for profile in configuration.profiles]
+    name = [*names, *(session.scheduler_name for session in configuration.sessions)][0]
+    run = _run(options, configuration, registry, name)
+    measures = measured(run, workload_of(run.pods))
+    source = options.scenario or options.openb_pods
+    if options.html is not None:
+        title = f"Simulation of {source.name if source else name}"
+        write_page(options.html, run_page(name, measures, title))
+    if options.output is TableOrData.JSON:
+        print_json(SimulationReport.of(name, measures))
+    else:
+        print_summary(measures)
+
+
+def _configuration(config: Path | None, registry: PluginRegistry) -> Configuration:
+    configuration = read_configuration(config, registry)
+    for warning in configuration.warnings:
+        typer.echo(warning, err=True)
+    if configuration.scheduler.extenders:
+        typer.echo("asched: a simulation does not call extenders", err=True)
+    return configuration
+
+
+def _run(
+    options: SimulateOptions,
+    configuration: Configuration,
+    registry: PluginRegistry,
+    scheduler_name: str,
+) -> Run:
+    """The whole simulation. Raises CommandError."""
+    from asched.daemon.interpreter import infrequent_gc
+    from asched.simulator.loop import Pace, Simulation, SimulationStuckError
+    from asched.simulator.settings import scheduler_of
+
+    pace = Pace(
+        _duration_ns("--decision-time", options.decision_time),
+        _duration_ns("--bind-time", options.bind_time),
+    )
+    trace = _trace(options, scheduler_name)
+    simulation = Simulation(trace, scheduler_of(configuration, pace), registry.load)
+    try:
+        with infrequent_gc():
+            return anyio.run(_simulate, simulation, trace, options.journal)
+    except SimulationStuckError as error:
+        raise CommandError(f"asched: {error}") from None
+    except Exception as error:  # noqa: BLE001  raised again
+        raise as_command_error(error) from None
+
+
+async def _simulate(simulation: Simulation, trace: WorkloadTrace, journal: str | None) -> Run:
+    from asched.cli.simulation import JournalWriter
+    from asched.journal.opening import open_journal
+
+    with progress_bar("simulating", len(trace.events)) as progress:
+        if journal is None:
+            for _ in simulation.turns():
+                progress(simulation.events_happened)
+            return simulation.result()
+        async with open_journal(journal) as store:
+            writer = await JournalWriter.claim(store, trace.begin_ns)
+            for turn in simulation.turns():
+                await writer.add(turn)
+                progress(simulation.events_happened)
+            await writer.flush()
+        return simulation.result()
+
+
+def _trace(options: SimulateOptions, scheduler_name: str) -> WorkloadTrace:
+    """The workload in the given files, up to ``--until``."""
+    from asched.cli.simulation import openb_trace, scenario_trace
+
+    scenario, nodes, pods = options.scenario, options.openb_nodes, options.openb_pods
+    if scenario is not None and nodes is None and pods is None:
+        trace = scenario_trace(scenario, scheduler_name)
+    elif scenario is None and nodes is not None and pods is not None:
+        trace = openb_trace(nodes, pods, scheduler_name)
+    else:
+        raise BadInput(
+            "asched: expected a SCENARIO, or --openb-nodes and --openb-pods together; see asched"
+            " simulate --help"
+        )
+    if options.until is None:
+        return trace
+    end_ns = trace.begin_ns + _duration_ns("--until", options.until)
+    if trace.end_ns is not None:
+        end_ns = min(end_ns, trace.end_ns)
+    return msgspec.structs.replace(trace, end_ns=end_ns)
+
+
+def _duration_ns(option: str, text: str) -> int:
+    try:
+        duration = parse_duration(text)
+    except ValueError as error:
+        raise BadInput(f"asched: {option}: {error}") from None
+    if duration < timedelta():
+        raise BadInput(f"asched: {option}: expected at least 0s, got {text}")
+    return duration // _US * 1000

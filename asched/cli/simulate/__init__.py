@@ -1,1 +1,0 @@
-"""``asched simulate``: a scenario or a trace, scheduled on a virtual clock."""
