@@ -1,4 +1,4 @@
-"""What a standby does that shares its journal with the leader: it reads along, and keeps watching."""
+"""What a standby does that shares its journal with the leader: follow the journal, buffer changes."""
 
 from __future__ import annotations
 
@@ -7,106 +7,79 @@ from typing import NamedTuple
 import anyio
 import structlog
 
+from asched.core.inputs import Batch, Change, ChangeSink, Deleted, Listed
 from asched.framework.runtime.profile import PluginLoader
 from asched.journal.checkpoints import nearest
 from asched.journal.errors import JournalBusyError, JournalIOError
 from asched.journal.store import JournalStore
-from asched.kube.changes import Batch, Change, ChangeSink, Deleted, Listed
 from asched.kube.reflector import ClusterWatch
 from asched.kube.timing import Clock
 from asched.model.resources import AnyObject, WatchedResource
 from asched.state.fold import Fold
 
-FOLLOW_EVERY_S = 0.5
-"""How often a standby looks for what the leader has written. What it has yet to fold at a takeover is
-what came since."""
+POLL_INTERVAL_S = 0.5
+"""How often a standby reads the journal. A takeover has to fold the records since the last poll."""
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
 
 class JournalFollower:
-    """Folds a journal that somebody else writes, close behind."""
+    """Folds the records that another process appends."""
 
-    def __init__(self, journal: JournalStore, fold: Fold, kept_seq: int, clock: Clock) -> None:
-        """``fold`` is that of the records up to ``kept_seq``."""
+    def __init__(
+        self, journal: JournalStore, fold: Fold, checkpoint_seq: int, clock: Clock
+    ) -> None:
+        """``fold`` holds the records up to ``checkpoint_seq``, 0 for none."""
         self.fold = fold
-        self.kept_seq = kept_seq
-        """Where the checkpoint was from which this began; 0 for none."""
-        self.seq = kept_seq
-        """The last record that is folded."""
+        self.checkpoint_seq = checkpoint_seq
+        self.seq = checkpoint_seq
+        """The last folded record."""
         self.trouble = ""
-        """Why the journal cannot be read now; empty while it can."""
+        """Why the journal cannot be read now; empty if it can."""
         self._journal = journal
         self._clock = clock
 
     @classmethod
     async def open(cls, journal: JournalStore, load: PluginLoader, clock: Clock) -> JournalFollower:
-        """Begin with the newest checkpoint. Raises :class:`~asched.journal.errors.JournalError`."""
+        """Start with the newest checkpoint. Raises :class:`~asched.journal.errors.JournalError`."""
         fold, seq = await nearest(journal, load)
         return cls(journal, fold, seq, clock)
 
     async def catch_up(self) -> None:
-        """Fold what is written by now. Raises :class:`~asched.journal.errors.JournalError`."""
+        """Fold all records written so far. Raises :class:`~asched.journal.errors.JournalError`."""
         async for stored in self._journal.read(self.seq):
             self.fold.apply(stored.record)
             self.seq = stored.seq
 
     async def run(self) -> None:
-        """Fold what is written, until cancelled. A database that is away for a while is waited for."""
+        """Fold new records until cancelled. Retries while the database is unavailable."""
         while True:
             try:
                 await self.catch_up()
             except (JournalBusyError, JournalIOError) as error:
                 if not self.trouble:
-                    log.warning("the journal cannot be followed", error=str(error))
+                    log.warning("reading the journal failed", error=str(error))
                 self.trouble = str(error)
             else:
                 self.trouble = ""
-            await self._clock.sleep(FOLLOW_EVERY_S)
-
-
-class Start(NamedTuple):
-    """What a daemon begins with."""
-
-    fold: Fold
-    """Of the whole journal, which was claimed."""
-    next_seq: int
-    kept_seq: int
-    """Where the checkpoint was from which the fold began; 0 for none."""
-    epoch: int
-    """Of the claim."""
-    held: BufferedWatch | None = None
-    """A watch that runs already."""
-
-
-class BufferedWatch(NamedTuple):
-    """A watch, and where it delivers until there is an engine."""
-
-    watch: ClusterWatch
-    room: BufferedChanges
-
-
-class _Known(NamedTuple):
-    """All that exists of a resource."""
-
-    objects: dict[str, AnyObject]
-    unreadable: set[str]
+            await self._clock.sleep(POLL_INTERVAL_S)
 
 
 class BufferedChanges:
-    """Where watches deliver while there is no engine: it keeps the newest of each object.
+    """A :class:`~asched.core.inputs.ChangeSink` that keeps the newest version of each object.
 
-    To a new leader it hands over lists, as a start would have got them, and passes on what comes
-    after.
+    A standby's watches deliver here until there is an engine. Then the objects are handed over as
+    lists, and later changes are passed on.
     """
 
     def __init__(self) -> None:
-        self._known: dict[WatchedResource, _Known] = {}
+        self._objects: dict[WatchedResource, dict[str, AnyObject]] = {}
+        """By resource and key; a resource appears with its first list."""
+        self._unreadable: dict[WatchedResource, set[str]] = {}
         self._sink: ChangeSink | None = None
         self._listed = anyio.Event()
 
     def put_changes(self, batch: Batch) -> None:
-        """As the :class:`~asched.kube.changes.ChangeSink` of the reflectors."""
         if self._sink is not None:
             self._sink.put_changes(batch)
             return
@@ -114,44 +87,66 @@ class BufferedChanges:
             self._keep(change)
 
     async def until_room(self) -> None:
-        """It always has room, as it keeps no history; not so whom it was handed over to."""
+        """The buffer needs no back-pressure; the engine's inbox does."""
         if self._sink is not None:
             await self._sink.until_room()
 
     async def until_listed(self, resources: frozenset[WatchedResource]) -> None:
-        """Wait until each of them was listed."""
-        while not resources <= self._known.keys():
+        """Wait until each of ``resources`` was listed."""
+        while self.missing(resources):
             await self._listed.wait()
             self._listed = anyio.Event()
 
     def missing(self, resources: frozenset[WatchedResource]) -> frozenset[WatchedResource]:
-        """Those that were not listed yet."""
-        return resources - self._known.keys()
+        """Those of ``resources`` that were not listed yet."""
+        return resources - self._objects.keys()
 
     def hand_over(self, sink: ChangeSink) -> None:
-        """From now on everything goes to ``sink``, and first what is known."""
+        """Put the buffered objects into ``sink`` as lists, and pass later changes on to it."""
         self._sink = sink
         lists = tuple(
-            Listed(resource, tuple(known.objects.values()), frozenset(known.unreadable))
-            for resource, known in self._known.items()
+            Listed(resource, tuple(objects.values()), frozenset(self._unreadable[resource]))
+            for resource, objects in self._objects.items()
         )
-        self._known.clear()
+        self._objects.clear()
         sink.put_changes(lists)
 
     def _keep(self, change: Change) -> None:
+        resource = change.resource
         if isinstance(change, Listed):
-            before = self._known.get(change.resource)
+            before = self._objects.get(resource, {})
             objects = {item.key: item for item in change.objects}
-            if before is not None:
-                # What does not decode any more is kept as it was.
-                kept = change.unreadable & before.objects.keys()
-                objects.update((key, before.objects[key]) for key in kept)
-            self._known[change.resource] = _Known(objects, set(change.unreadable))
+            # An object that no longer decodes keeps its last readable version.
+            for key in change.unreadable & before.keys():
+                objects[key] = before[key]
+            self._objects[resource] = objects
+            self._unreadable[resource] = set(change.unreadable)
             self._listed.set()
             return
-        known = self._known[change.resource]
-        known.unreadable.discard(change.object.key)
+        key = change.object.key
+        self._unreadable[resource].discard(key)
         if isinstance(change, Deleted):
-            known.objects.pop(change.object.key, None)
+            self._objects[resource].pop(key, None)
         else:
-            known.objects[change.object.key] = change.object
+            self._objects[resource][key] = change.object
+
+
+class BufferedWatch(NamedTuple):
+    """A running watch, and the buffer that it delivers to."""
+
+    watch: ClusterWatch
+    changes: BufferedChanges
+
+
+class StartState(NamedTuple):
+    """What a daemon starts with."""
+
+    fold: Fold
+    """Of the whole journal, which was claimed."""
+    next_seq: int
+    checkpoint_seq: int
+    """Position of the checkpoint that the fold started from; 0 for none."""
+    epoch: int
+    """Of the claim."""
+    buffered: BufferedWatch | None = None
+    """A standby's watch, which already runs."""

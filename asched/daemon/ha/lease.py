@@ -1,4 +1,4 @@
-"""Takes part in a leader election over the API server; :mod:`asched.daemon.ha.election` has the rules."""
+"""Leader election against the API server, by the rules of :mod:`asched.daemon.ha.election`."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from asched.daemon.ha.election import (
     RequestFailed,
     StoredLease,
 )
-from asched.kube.client import NO_RETRY, ApiClient
+from asched.kube.client import NO_RETRY, ApiClient, RequestOptions
 from asched.kube.errors import ApiError, NoResponseError
 from asched.kube.timing import Backoff, RetryPolicy
 
 JITTER_FACTOR = 1.2
-"""A candidate pauses up to so many times the retry period longer than that (client-go)."""
+"""Candidates wait up to this many retry periods longer than one (client-go)."""
 _WATCH_S = 300
 _WATCH_GRACE_S = 30.0
 _WATCH_RETRY = RetryPolicy(initial_s=1.0, max_s=30.0)
@@ -77,16 +77,15 @@ _version_decoder = msgspec.json.Decoder(_Versioned)
 class LeaderElector:
     """One candidate for one lease.
 
-    A watch of the lease wakes it whenever that changes, so that it knows at once that the leader
-    renewed or released it; without the permission to watch it looks every retry period, with
-    client-go's jitter.
+    A watch of the lease wakes the candidate as soon as the leader renews or releases it. Without the
+    permission to watch, it reads the lease every retry period, with client-go's jitter.
     """
 
     def __init__(
         self, client: ApiClient, lease: LeaseName, identity: str, timing: LeaseTiming
     ) -> None:
-        """``client`` should share no connections and no request budget with what a scheduler sends
-        by the thousand: a renewal must not wait its turn behind bindings."""
+        """``client`` should have its own connections and rate limit, so that renewals do not wait
+        behind bindings."""
         self.lease = lease
         self.timing = timing
         self.election = Election(identity, timing, client.clock.utc)
@@ -95,22 +94,21 @@ class LeaderElector:
         self._client = client
         self._clock = client.clock
         self._changed = anyio.Event()
-        self._complaint = ""
+        self._last_error = ""
 
     def leads(self) -> bool:
-        """Whether to decide and to send may begin now."""
+        """Whether decisions and requests may start now."""
         return self.election.leads(self._clock.monotonic_s())
 
     def lease_left_s(self) -> float:
-        """Seconds until somebody else may lead; 0 or less for who does not."""
+        """Seconds until another candidate may lead; 0 or less while not leading."""
         return self.election.lease_ends_s - self._clock.monotonic_s()
 
-    # -- taking it --------------------------------------------------------------------------------
+    # -- acquiring ------------------------------------------------------------------------------
 
     async def acquire(self, fit: Callable[[], bool] = lambda: True) -> None:
-        """Wait until the lease is ours. It is tried for only while ``fit`` says that we could do what
-        a leader does."""
-        told = None
+        """Wait until the lease is acquired. No attempt is made while ``fit`` returns False."""
+        logged_holder = None
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._watch)
             while True:
@@ -119,20 +117,20 @@ class LeaderElector:
                     await self._try(self.timing.renew_deadline_s)
                 if self.leads():
                     break
-                if able and self.election.holder != told:
-                    told = self.election.holder
-                    log.info("waiting for leadership", lease=str(self.lease), holder=told)
-                await self._until_worth_a_try()
+                if able and self.election.holder != logged_holder:
+                    logged_holder = self.election.holder
+                    log.info("waiting for leadership", lease=str(self.lease), holder=logged_holder)
+                await self._wait_for_change()
             tasks.cancel_scope.cancel()
-        log.info("became the leader", lease=str(self.lease), identity=self.election.identity)
+        log.info("became leader", lease=str(self.lease), identity=self.election.identity)
 
-    async def _until_worth_a_try(self) -> None:
-        """Until the lease changes or may be taken, at most a jittered retry period."""
+    async def _wait_for_change(self) -> None:
+        """Until the lease changes or may be acquired, at most a jittered retry period."""
         period_s = self.timing.retry_period_s
-        pause_s = period_s * (1 + JITTER_FACTOR * self._client.random.random())
+        wait_s = period_s * (1 + JITTER_FACTOR * self._client.random.random())
         left_s = self.election.free_at_s - self._clock.monotonic_s()
         async with anyio.create_task_group() as tasks:
-            tasks.start_soon(self._wake_after, min(pause_s, left_s) if left_s > 0 else pause_s)
+            tasks.start_soon(self._wake_after, min(wait_s, left_s) if left_s > 0 else wait_s)
             await self._changed.wait()
             tasks.cancel_scope.cancel()
         self._changed = anyio.Event()
@@ -142,8 +140,8 @@ class LeaderElector:
         self._changed.set()
 
     async def _watch(self) -> None:
-        """Wake whoever waits with every sign of life of a watch on the lease. What it says is not
-        looked at: the lease is read again."""
+        """Wake the candidate with each event of a watch on the lease. Its content is ignored: the
+        candidate reads the lease."""
         backoff = Backoff(_WATCH_RETRY, self._client.random)
         params = {
             "watch": "1",
@@ -159,16 +157,16 @@ class LeaderElector:
                         backoff.reset()
                         self._changed.set()
             except (ApiError, NoResponseError) as error:
-                self._complain(f"cannot be watched: {error}")
+                self._log_error(f"cannot be watched: {error}")
             await self._clock.sleep(backoff.next_s())
 
-    # -- keeping it -------------------------------------------------------------------------------
+    # -- renewing -------------------------------------------------------------------------------
 
     async def keep(self) -> None:
-        """Renew the lease for as long as that succeeds. Returns when we do not lead any more."""
+        """Renew the lease periodically. Returns when it no longer leads."""
         async with anyio.create_task_group() as tasks:
             tasks.start_soon(self._renew, tasks.cancel_scope)
-            # Whatever a renewal waits for: at the deadline it is over.
+            # A renewal that still waits at the deadline is cancelled.
             while (left_s := self.election.leads_until_s - self._clock.monotonic_s()) > 0:
                 await self._clock.sleep(left_s)
             tasks.cancel_scope.cancel()
@@ -182,73 +180,71 @@ class LeaderElector:
                 return
 
     async def release(self) -> bool:
-        """Stop leading, and let the others know. Whether they do."""
-        await self._carry_out(self.election.release(), self._timeout_s)
+        """Stop leading, and try to free the lease. Returns whether it is free."""
+        await self._run(self.election.release(), self._timeout_s)
         free = not self.election.holder
         if free:
-            log.info("released leadership", lease=str(self.lease))
+            log.info("leadership released", lease=str(self.lease))
         return free
 
-    # -- requests ---------------------------------------------------------------------------------
+    # -- requests -------------------------------------------------------------------------------
 
     @property
     def _timeout_s(self) -> float:
-        """client-go's limit for a request about a lease."""
+        """client-go's timeout for requests about a lease."""
         return max(1.0, self.timing.renew_deadline_s / 2)
 
     async def _try(self, limit_s: float) -> None:
-        """One try to take or renew the lease. ``limit_s`` bounds each of its requests."""
+        """One attempt to acquire or renew the lease. ``limit_s`` bounds each request."""
         renewing = self.leads()
         request = self.election.begin(self._clock.monotonic_s())
         self.slow_renewals += renewing and isinstance(request, ReadLease)
-        await self._carry_out(request, max(0.0, min(self._timeout_s, limit_s)))
+        await self._run(request, max(0.0, min(self._timeout_s, limit_s)))
 
-    async def _carry_out(self, request: LeaseRequest | None, timeout_s: float) -> None:
+    async def _run(self, request: LeaseRequest | None, timeout_s: float) -> None:
         while request is not None:
             sent_at_s = self._clock.monotonic_s()
             answer = await self._send(request, timeout_s)
             now_s = self._clock.monotonic_s()
-            request = self.election.answered(request, answer, sent_at_s, now_s)
+            request = self.election.next_request(request, answer, sent_at_s, now_s)
 
     async def _send(self, request: LeaseRequest, timeout_s: float) -> LeaseAnswer:
-        ask = partial(self._client.request, retry=NO_RETRY, timeout_s=timeout_s)
+        options = RequestOptions(retry=NO_RETRY, timeout_s=timeout_s)
+        send = partial(self._client.request, options=options)
         try:
             match request:
                 case ReadLease():
-                    body = await ask("GET", self.lease.path)
+                    body = await send("GET", self.lease.path)
                 case CreateLease(record):
                     metadata = msgspec.Raw(_encode(_Named(self.lease.name, self.lease.namespace)))
                     lease = _encode(_Lease(metadata, record))
-                    body = await ask("POST", self.lease.collection, body=lease)
+                    body = await send("POST", self.lease.collection, body=lease)
                 case ReplaceLease(record, stored):
                     lease = _encode(_Lease(msgspec.Raw(stored.metadata), record))
-                    body = await ask("PUT", self.lease.path, body=lease)
+                    body = await send("PUT", self.lease.path, body=lease)
             answer = _stored(body)
         except ApiError as error:
-            return self._after_refusal(request, error)
+            return self._after_error(request, error)
         except (NoResponseError, msgspec.DecodeError) as error:
-            self._complain(str(error))
+            self._log_error(str(error))
             return RequestFailed()
-        self._complaint = ""
+        self._last_error = ""
         return answer
 
-    def _after_refusal(self, request: LeaseRequest, error: ApiError) -> LeaseAnswer:
-        if error.status == 404:
-            # A namespace that does not exist is another 404: the lease cannot be made in it.
-            if isinstance(request, ReadLease):
-                return LeaseMissing()
-            self._complain(str(error))
-            return LeaseConflict()
+    def _after_error(self, request: LeaseRequest, error: ApiError) -> LeaseAnswer:
+        if error.status == 404 and isinstance(request, ReadLease):
+            return LeaseMissing()
         if error.status == 409:
             return LeaseConflict()
-        self._complain(str(error))
-        return RequestFailed()
+        self._log_error(str(error))
+        # A 404 of a write: the lease was deleted, or its namespace does not exist.
+        return LeaseConflict() if error.status == 404 else RequestFailed()
 
-    def _complain(self, error: str) -> None:
-        """Of what keeps the lease from being read or written: once for each new reason."""
-        if error != self._complaint:
-            self._complaint = error
-            log.warning("leader election", lease=str(self.lease), error=error)
+    def _log_error(self, error: str) -> None:
+        """Log an error unless it is the same as the last one."""
+        if error != self._last_error:
+            self._last_error = error
+            log.warning("lease request failed", lease=str(self.lease), error=error)
 
 
 def _stored(body: bytes) -> StoredLease:

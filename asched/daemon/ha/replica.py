@@ -1,9 +1,8 @@
-"""One of several schedulers on a cluster: a standby, and then perhaps the leader.
+"""One of several schedulers of a cluster: a standby, and the leader if it wins the election.
 
-With a journal of its own a replica is a daemon from the start, which observes, records and decides
-nothing until it leads. Replicas that share a journal must not write to it before they lead: until then
-such a one follows what the leader writes, keeps its watches connected, and becomes a daemon when it
-has won.
+A replica with its own journal is a daemon from the start, which observes and records but does not
+decide until it leads. A replica that shares its journal must not write before it leads: it follows the
+leader's records, keeps its watches running, and creates the daemon once it has won.
 """
 
 from __future__ import annotations
@@ -18,12 +17,14 @@ import structlog
 
 from asched.config.file import Configuration
 from asched.config.registry import PluginRegistry
-from asched.daemon.daemon import (
-    Daemon,
-    running_daemon,
-)
+from asched.daemon.daemon import Daemon, running_daemon
 from asched.daemon.engine.runtime import Runtime
-from asched.daemon.ha.follower import BufferedChanges, BufferedWatch, JournalFollower, StartState
+from asched.daemon.ha.follower import (
+    BufferedChanges,
+    BufferedWatch,
+    JournalFollower,
+    StartState,
+)
 from asched.daemon.ha.leadership import Leadership
 from asched.daemon.reload.reconfigurer import (
     ConfigApplied,
@@ -51,7 +52,7 @@ log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
 
 class ReplicaParts(NamedTuple):
-    """What a replica is made from."""
+    """What a replica is made of."""
 
     configuration: Configuration
     registry: PluginRegistry
@@ -59,29 +60,27 @@ class ReplicaParts(NamedTuple):
     journal: JournalStore
     leadership: Leadership
     metrics: Metrics
-    machine: Runtime
+    runtime: Runtime
 
 
 class Replica:
-    """A running replica. Made by :func:`running_replica`."""
+    """A running replica. Created by :func:`running_replica`."""
 
     def __init__(self, leadership: Leadership) -> None:
         self.warm = anyio.Event()
-        """Set once everything was listed: it decides, or could."""
+        """Set once everything was listed."""
         self.daemon: Daemon | None = None
-        """None while it follows the journal of a leader."""
-        self._leadership = leadership
+        """None while it follows the leader's journal."""
         self.standby: Standby | None = None
-        """None where it has a journal of its own."""
-        self._one_at_a_time = anyio.Lock()
+        """None if it has its own journal, or was not started yet."""
+        self._leadership = leadership
+        self._config_lock = anyio.Lock()
 
     def checks(self) -> list[Check]:
-        """What has to be so for it to be ready, as a standby or as the leader."""
+        """Conditions of readiness, as a standby or as the leader."""
         return [
-            Check("caches", partial(self._trouble, "caches")),
-            Check("journal", partial(self._trouble, "journal")),
-            Check("engine-turn", partial(self._trouble, "engine-turn")),
-            # The name says what it is; to be a standby is no trouble.
+            *(Check(name, partial(self._trouble, name)) for name in _CHECKS),
+            # Its name shows the role. A standby is ready, too.
             Check("leading" if self._leadership.leads() else "standby", lambda: ""),
         ]
 
@@ -92,85 +91,88 @@ class Replica:
         return "" if self.standby is None else self.standby.trouble(name)
 
     def alive(self) -> list[Check]:
-        """What only a restart may mend where it is not so."""
-        return [Check("engine", lambda: "a turn of it hangs" if self.hangs() else "")]
+        """Conditions of liveness: a restart may help if one fails."""
+        return [Check("engine", lambda: "its turn does not end" if self.hangs() else "")]
 
     def hangs(self) -> bool:
         """Whether only a restart may help."""
         return self.daemon is not None and self.daemon.hangs()
 
     async def apply_config(self, new: Configuration) -> ConfigApplied:
-        """As :meth:`Daemon.apply_config`; a standby that follows a journal decides by it once it leads."""
-        async with self._one_at_a_time:
+        """As :meth:`Daemon.apply_config`; a standby uses the configuration once it leads."""
+        async with self._config_lock:
             if self.daemon is not None:
                 return await self.daemon.apply_config(new)
             if self.standby is None:
                 raise ReconfigurationError("nothing was started yet")
             return await self.standby.apply_config(new)
 
-    async def lead(self, daemon: Daemon, standby: Standby, configuration: Configuration) -> None:
-        """It is this daemon from now on, which was started with that ``configuration``: what the standby
-        took up while it was is taken up once more, before anything that comes later."""
+    async def lead(self, daemon: Daemon, standby: Standby, started_with: Configuration) -> None:
+        """Become ``daemon``. A configuration that the standby got since is applied again, before any
+        later one."""
         self.daemon = daemon
-        # It has the lock at once, or next after what the standby is about to take up.
-        async with self._one_at_a_time:
-            if standby.configuration == configuration:
+        # Acquired at once, or right after an `apply_config` of the standby.
+        async with self._config_lock:
+            if standby.configuration == started_with:
                 return
             try:
                 await daemon.apply_config(standby.configuration)
             except ReconfigurationError as error:
-                log.error(
-                    "a configuration that came amid the takeover cannot be used", error=str(error)
-                )
+                log.error("configuration rejected after takeover", error=str(error))
+
+
+_CHECKS = ("caches", "journal", "engine-turn")
 
 
 class Standby:
-    """A replica that shares its journal with the leader, until it leads itself."""
+    """A replica that shares its journal with the leader, until it leads."""
 
     def __init__(self, parts: ReplicaParts, follower: JournalFollower) -> None:
         self.configuration = parts.configuration
-        """What it will decide by."""
+        """The one to decide by."""
         self._parts = parts
         self._follower = follower
-        self._claiming = ""
-        """Why this process, which leads, cannot take the journal over yet."""
-        self._room = BufferedChanges()
+        self._claim_error = ""
+        """Why this process, which leads, cannot claim the journal yet."""
+        self._changes = BufferedChanges()
         load = parts.registry.load
-        self._watch = cluster_watch(parts.configuration, parts.client, self._room, load)
+        self._watch = cluster_watch(parts.configuration, parts.client, self._changes, load)
 
     @property
     def resources(self) -> frozenset[WatchedResource]:
-        """All that it watches."""
+        """All watched resources."""
         return frozenset(reflector.resource for reflector in self._watch.reflectors)
 
-    def trouble(self, name: str) -> str:
-        """What is wrong with its caches, or with the journal that it follows."""
-        if name == "journal" and self._claiming:
-            return f"the journal cannot be taken over: {self._claiming}"
-        if name == "journal" and self._follower.trouble:
+    def trouble(self, check: str) -> str:
+        """What is wrong with its caches or with the followed journal."""
+        if check == "journal" and self._claim_error:
+            return f"the journal cannot be claimed: {self._claim_error}"
+        if check == "journal" and self._follower.trouble:
             return f"the journal cannot be read: {self._follower.trouble}"
-        missing = self._room.missing(self.resources) if name == "caches" else ()
+        missing = self._changes.missing(self.resources) if check == "caches" else ()
         listed = ", ".join(sorted(resource.label for resource in missing))
         return f"not listed yet: {listed}" if listed else ""
 
     async def apply_config(self, new: Configuration) -> ConfigApplied:
-        """Decide by another configuration once it leads. Raises ReconfigurationError where a leader would
-        (:meth:`Reconfigurer.apply_config`), which would end it at the takeover, and where it has to watch
-        something else for that."""
+        """Decide by another configuration once it leads.
+
+        Raises ReconfigurationError if a leader would (:meth:`Reconfigurer.apply_config`), because
+        that would end the process at the takeover, or if other resources must be watched.
+        """
         load = self._parts.registry.load
-        kept = restart_settings(self._parts.configuration, new)
+        needs_restart = restart_settings(self._parts.configuration, new)
         check_valid(new)
         check_buildable(profiles_record(new), self._follower.fold.state, load)
         if not self._watches_all(new):
             raise ReconfigurationError("it needs something else watched: restart this standby")
         try:
             async with open_extenders(new.scheduler.extenders):
-                pass  # their certificates can be used
+                pass  # their certificates are valid
         except KubeConfigError as error:
             raise ReconfigurationError(str(error)) from None
         changed = new != self.configuration
         self.configuration = new
-        return ConfigApplied(changed, kept)
+        return ConfigApplied(changed, needs_restart)
 
     def _watches_all(self, new: Configuration) -> bool:
         load, profiles = self._parts.registry.load, new.profiles
@@ -181,44 +183,49 @@ class Standby:
         )
 
     async def watch(self) -> None:
-        """Until cancelled, also when it leads."""
+        """Run the watches until cancelled, also after the takeover."""
         await watch_when_reachable(self._parts.client, self._watch)
 
     async def until_leading(self, warm: anyio.Event) -> StartState:
-        """Keep close behind the leader, take the journal over once this process leads, and say
-        where it goes on. Only a standby that is warm, and can read the journal, tries to lead.
+        """Follow the journal, and claim it once this process leads. Sets ``warm`` when everything was
+        listed. The process is no candidate before that, or while it cannot read the journal.
 
-        Raises a :class:`~asched.journal.errors.JournalError` where the journal cannot be gone on with.
+        Raises :class:`~asched.journal.errors.JournalError` if the journal is unusable.
         """
         parts, follower = self._parts, self._follower
         await follower.catch_up()
         async with anyio.create_task_group() as following:
             following.start_soon(follower.run)
-            await self._room.until_listed(self.resources)
+            await self._changes.until_listed(self.resources)
             warm.set()
-            await parts.leadership.win(parts.client, self._watch, lambda: not follower.trouble)
+            await parts.leadership.acquire(parts.client, self._watch, lambda: not follower.trouble)
             following.cancel_scope.cancel()
-        # The claim comes last: what is to be folded after it is what came in the last half second.
+        # The claim comes last: only the records since the last poll remain to be folded after it.
         before = follower.seq
         epoch = await self._claim()
-        log.info("journal taken over", epoch=epoch, records=follower.seq - before)
-        held = BufferedWatch(self._watch, self._room)
-        return StartState(follower.fold, follower.seq + 1, follower.kept_seq, epoch, held)
+        log.info("journal claimed", epoch=epoch, records=follower.seq - before)
+        return StartState(
+            fold=follower.fold,
+            next_seq=follower.seq + 1,
+            checkpoint_seq=follower.checkpoint_seq,
+            epoch=epoch,
+            buffered=BufferedWatch(self._watch, self._changes),
+        )
 
     async def _claim(self) -> int:
-        """Claim the journal and fold it to its end; the epoch. Tried for as long as this process
-        leads: the connection for writing was idle since the start, and may have broken long ago."""
-        parts, clock = self._parts, self._parts.machine.clock
+        """Claim the journal and fold it to its end; the epoch. Retried while this process leads: the
+        writing connection was idle since the start and may be broken."""
+        parts, clock = self._parts, self._parts.runtime.clock
         backoff = Backoff(_TAKEOVER_RETRY, parts.client.random)
         while True:
             try:
                 epoch = await parts.journal.claim(
-                    parts.machine.instance, claimed_at_ns=clock.time_ns()
+                    parts.runtime.instance, claimed_at_ns=clock.time_ns()
                 )
                 await self._follower.catch_up()
             except (JournalBusyError, JournalIOError) as error:
-                self._claiming = str(error)
-                log.warning("the journal cannot be taken over yet", error=str(error))
+                self._claim_error = str(error)
+                log.warning("claiming the journal failed", error=str(error))
                 await clock.sleep(backoff.next_s())
             else:
                 return epoch
@@ -226,59 +233,73 @@ class Standby:
 
 @asynccontextmanager
 async def running_replica(parts: ReplicaParts, *, shared: bool) -> AsyncIterator[Replica]:
-    """Take part, until the block ends, as one of several. ``shared``: whether the others write to
-    the same journal.
+    """Take part as one of several schedulers until the block ends. ``shared``: whether they share the
+    journal.
 
-    At the end of the block what is under way is finished, and leadership released. Raises as
+    The end of the block completes effects in flight and releases leadership. Raises as
     :func:`~asched.daemon.daemon.running_daemon`.
     """
     replica = Replica(parts.leadership)
     if not shared:
-        async with running_daemon(
-            parts.configuration, parts.registry, parts.client, parts.journal, parts.metrics,
-            parts.machine, leadership=parts.leadership,
-        ) as daemon:  # fmt: skip
+        async with _daemon(parts, parts.configuration, None) as daemon:
             replica.daemon = daemon
             replica.warm = daemon.engine.synced
             yield replica
         return
     async with anyio.create_task_group() as tasks:
-        term = ReplicaLifecycle(parts, replica)
-        tasks.start_soon(term.run)
+        lifecycle = ReplicaLifecycle(parts, replica)
+        tasks.start_soon(lifecycle.run)
         yield replica
-        term.stop()
+        lifecycle.stop()
+
+
+@asynccontextmanager
+async def _daemon(
+    parts: ReplicaParts, configuration: Configuration, start: StartState | None
+) -> AsyncIterator[Daemon]:
+    async with running_daemon(
+        configuration,
+        parts.registry,
+        parts.client,
+        parts.journal,
+        parts.metrics,
+        parts.runtime,
+        leadership=parts.leadership,
+        start=start,
+    ) as daemon:
+        yield daemon
 
 
 class ReplicaLifecycle:
-    """The life of a replica that shares its journal: as a standby, and as the leader."""
+    """Runs a replica that shares its journal: first as a standby, then as the leader."""
 
     def __init__(self, parts: ReplicaParts, replica: Replica) -> None:
         self._parts = parts
         self._replica = replica
         self._stop = anyio.Event()
-        self._waiting = anyio.CancelScope()
-        self._beginning = anyio.CancelScope()
+        self._following = anyio.CancelScope()
+        self._starting = anyio.CancelScope()
 
     def stop(self) -> None:
-        """A standby ends at once, a leader when what is under way has ended."""
+        """Stop a standby immediately, a leader once its effects in flight are completed."""
         self._stop.set()
-        self._waiting.cancel()
-        self._beginning.cancel()
+        self._following.cancel()
+        self._starting.cancel()
 
     async def run(self) -> None:
         try:
-            await self._take_part()
+            await self._run()
         except Exception:
-            # Nothing was sent yet, so that nobody need wait until the lease runs out.
+            # Nothing was sent yet, so another process may lead at once.
             if self._replica.daemon is None:
                 await self._parts.leadership.release()
             raise
 
-    async def _take_part(self) -> None:
+    async def _run(self) -> None:
         parts = self._parts
         start: StartState | None = None
         async with anyio.create_task_group() as tasks:
-            with self._waiting:
+            with self._following:
                 follower = await JournalFollower.open(
                     parts.journal, parts.registry.load, parts.client.clock
                 )
@@ -290,11 +311,8 @@ class ReplicaLifecycle:
             tasks.cancel_scope.cancel()
 
     async def _lead(self, start: StartState, standby: Standby) -> None:
-        parts, configuration = self._parts, standby.configuration
-        async with running_daemon(
-            configuration, parts.registry, parts.client, parts.journal, parts.metrics,
-            parts.machine, leadership=parts.leadership, start=start,
-        ) as daemon:  # fmt: skip
-            with self._beginning:
+        configuration = standby.configuration
+        async with _daemon(self._parts, configuration, start) as daemon:
+            with self._starting:
                 await self._replica.lead(daemon, standby, configuration)
             await self._stop.wait()

@@ -20,9 +20,11 @@ from asched.framework.interface import (
 )
 from asched.framework.nodes import BoolColumn, Int64Column, Nodes
 from asched.framework.pod_info import PodInfo
-from asched.framework.runtime.findings import FILTER_CODES
+from asched.framework.runtime.diagnosis import FILTER_CODES
 from asched.framework.runtime.plugin_calls import (
-    ask,
+    PRE_FILTER,
+    PRE_SCORE,
+    checked_call,
     error_answer,
     filter_nodes,
     normalized,
@@ -84,7 +86,7 @@ class PluginEvaluator:
             state = self._begin(attempt)
             self._pre_filter(state, pod, nodes)
         if isinstance(plugin, PreScorePlugin):
-            status = ask(Status, plugin, "PreScore", plugin.pre_score, state, pod, nodes)
+            status = checked_call(PRE_SCORE, plugin, plugin.pre_score, state, pod, nodes)
             if status.is_skip:
                 return np.zeros(nodes.size, np.int64)
             if not status.is_success:
@@ -104,7 +106,7 @@ class PluginEvaluator:
         plugin = self._plugin
         if not isinstance(plugin, PreFilterPlugin):
             return PreFilterResult()
-        result = ask(PreFilterResult, plugin, "PreFilter", plugin.pre_filter, state, pod, nodes)
+        result = checked_call(PRE_FILTER, plugin, plugin.pre_filter, state, pod, nodes)
         if result.status.is_skip:
             state.skip_filter.add(plugin.name)
         elif not result.status.is_success and not result.status.is_rejection:

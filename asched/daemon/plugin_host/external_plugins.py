@@ -23,11 +23,12 @@ from asched.framework.binding import ExecutionMode
 from asched.framework.interface import Plugin
 from asched.framework.nodes import BoolColumn, RowArray
 from asched.framework.pod_info import PodInfo
+from asched.framework.runtime.extenders import ExternalPlugin
 from asched.framework.runtime.observation import FAILURES, failure_reason, to_printable
 from asched.framework.runtime.plugin_calls import PluginFailure
-from asched.framework.runtime.profile import ExternalPlugin, PluginLoader, parse_arguments
+from asched.framework.runtime.profile import PluginLoader, parse_arguments
 from asched.state.cluster import ClusterState, ProfileHandle
-from asched.state.inquiries import packed, present_rows
+from asched.state.pending_evaluations import pack_mask, present_rows
 from asched.state.records import (
     ExtenderAnswer,
     ExtenderCallFailed,
@@ -59,7 +60,7 @@ class ExternalPlugins:
     ) -> ExtenderAnswer | None:
         """Evaluate the external evaluator at ``index``, which is a plugin. None once the result is no
         longer needed."""
-        plugin = self._cluster.outsiders[index]
+        plugin = self._cluster.evaluators[index]
         assert isinstance(plugin, ExternalPlugin)
         about = (request.key, request.uid, request.attempt, index)
         nodes = _RequestNodes(self._cluster, index, request)
@@ -134,7 +135,7 @@ class _RequestNodes:
     def rows(self) -> RowArray | None:
         """The rows of the nodes that exist; None once the result is no longer needed."""
         request = self._request
-        pending = self._cluster.inquiries.get(request.key)
+        pending = self._cluster.pending_evaluations.get(request.key)
         if pending is None or not pending.is_of(request.uid, request.attempt):
             return None
         if pending.verb is not request.verb or self._index not in pending.pending:
@@ -164,7 +165,9 @@ def _record(
         passed &= ~rejection.where
     # Preemption cannot be simulated with an external plugin, so its rejections are unresolvable.
     failed = tuple(
-        ExtenderFailedNodes(rejection.message, packed(spread(rejection.where)), unresolvable=True)
+        ExtenderFailedNodes(
+            rejection.message, pack_mask(spread(rejection.where)), unresolvable=True
+        )
         for rejection in result
     )
-    return ExtenderFiltered(*about, passed=packed(spread(passed)), failed_nodes=failed)
+    return ExtenderFiltered(*about, passed=pack_mask(spread(passed)), failed_nodes=failed)

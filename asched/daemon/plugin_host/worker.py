@@ -26,7 +26,7 @@ from asched.framework.runtime.plugin_calls import PluginFailure
 from asched.framework.runtime.profile import parse_arguments
 from asched.model.meta import Object
 from asched.state.cluster import ClusterState, ProfileHandle
-from asched.state.inquiries import packed
+from asched.state.pending_evaluations import pack_mask
 
 ObjectT = TypeVar("ObjectT", bound=Object)
 
@@ -136,7 +136,8 @@ class Worker:
             if request.verb is ExtenderVerb.FILTER:
                 rejections = self._evaluator.filter(key, pod, nodes)
                 sent = tuple(
-                    m.NodeRejections(to_printable(r.message), packed(r.where)) for r in rejections
+                    m.NodeRejections(to_printable(r.message), pack_mask(r.where))
+                    for r in rejections
                 )
                 return m.FilterReply(request.number, sent)
             scores = self._evaluator.score(key, pod, nodes)
