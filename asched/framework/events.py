@@ -143,6 +143,13 @@ class ClusterEventWithHint(NamedTuple):
     """Asked once for an event: keys of pods, among them all that wait for the plugin and of which the
     hint could say Queue. For plugins that hold back many pods, few of which an event can concern."""
 
+    @classmethod
+    def on(
+        cls, resource: EventResource, action: ActionType, hint: QueueingHintFn | None = None
+    ) -> ClusterEventWithHint:
+        """This action on this resource."""
+        return cls(ClusterEvent(resource, action), hint)
+
 
 CustomHint = Callable[[Pod, CustomT | None, CustomT | None], QueueingHint]
 """As :data:`asched.framework.events.QueueingHintFn`, with the plugin's own struct."""
