@@ -152,8 +152,8 @@ def _grace_s(point: str, reason: CancelReason) -> float:
 def _as_status(
     plugin: Plugin, point: str, scope: CallScope, status: object, error: BaseException | None
 ) -> Status:
-    if scope.ended and (scope.cancelled or isinstance(error, AbandonedError)):
-        what = scope.ended
+    if scope.cancel_reason and (scope.cancelled or isinstance(error, AbandonedError)):
+        what = scope.cancel_reason
     elif scope.cancelled:
         FAILURES.note(plugin.name, point, FailureReason.TIMEOUT)
         what = f"no answer within {scope.limit_s:g} s"

@@ -46,7 +46,7 @@ class CallScope(Protocol):
     def limit_s(self) -> float: ...
 
     @property
-    def left_s(self) -> float: ...
+    def remaining_s(self) -> float: ...
 
     @property
     def cancelled(self) -> bool:
@@ -70,7 +70,7 @@ class LimitedCall:
         self._grace_s = 0.0
 
     @property
-    def left_s(self) -> float:
+    def remaining_s(self) -> float:
         return math.inf if self._pauses else self.scope.deadline - anyio.current_time()
 
     @property
@@ -91,14 +91,14 @@ class LimitedCall:
 
     @contextmanager
     def paused(self) -> Iterator[None]:
-        left_s = self.scope.deadline - anyio.current_time()
+        remaining_s = self.scope.deadline - anyio.current_time()
         self._pauses += 1
         self.scope.deadline = math.inf
         try:
             yield
         finally:
             self._pauses -= 1
-            self.scope.deadline = anyio.current_time() + left_s
+            self.scope.deadline = anyio.current_time() + remaining_s
             if self.cancel_reason and not self._pauses:
                 self._cancel_scope()
 
@@ -111,7 +111,7 @@ class UnlimitedCall:
 
     __slots__ = ("cancel_reason",)
 
-    limit_s = left_s = math.inf
+    limit_s = remaining_s = math.inf
     cancelled = False
 
     def __init__(self) -> None:

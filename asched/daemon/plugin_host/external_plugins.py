@@ -108,7 +108,7 @@ class ExternalPlugins:
         self, loaded: type[Plugin], plugin: ExternalPlugin, arguments: dict[str, object] | None
     ) -> PluginClient:
         handle = ProfileHandle(self._cluster, plugin.scheduler_name)
-        handle.built(self._cluster.profiles[plugin.scheduler_name])
+        handle.attach(self._cluster.profiles[plugin.scheduler_name])
         try:
             created = loaded(parse_arguments(loaded, arguments), handle)
         except anyio.get_cancelled_exc_class():
