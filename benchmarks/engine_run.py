@@ -19,28 +19,23 @@ from prometheus_client import CollectorRegistry
 from asched.config.kube_scheduler import KubeSchedulerConfiguration
 from asched.config.registry import PluginRegistry
 from asched.config.resolve import resolve
-from asched.cycle.decide import Decider
-from asched.daemon.engine.confirmations import UnconfirmedBindings
+from asched.core.inputs import Deleted, Outcome, Upserted
+from asched.core.scheduler import SchedulerCore
 from asched.daemon.telemetry.scheduler_metrics import CycleMetrics
 from asched.daemon.telemetry.stopwatch import CycleStopwatch
 from asched.framework.runtime.profile import ProfileSpec
 from asched.model.resources import AnyObject, Resource, decode
 from asched.state.cluster import ClusterState
 from asched.state.fold import Fold
-from asched.state.observe import observe_deletion, observe_object
 from asched.state.records import (
-    AnyRecord,
     Assigned,
     Bound,
     Decision,
     EngineStarted,
-    Lottery,
+    EvictionSucceeded,
     ProfilesLoaded,
     Rejected,
-    TurnStarted,
-    VictimEvicted,
 )
-from asched.state.rules import LATEST_RULES
 from benchmarks import api_texts
 from benchmarks.api_texts import Pod
 from benchmarks.kinds import Kind
@@ -97,21 +92,20 @@ class Run:
         """``watched``: with the daemon's stopwatch on a tenth of the attempts."""
         kind = workload.kind
         self.costs = Costs()
-        self._state = ClusterState()
-        self._fold = Fold(self._state, _installed().load)
         sinks = [CycleMetrics(CollectorRegistry())] if watched else []
         self._stopwatch = CycleStopwatch(time.monotonic_ns, sinks) if watched else None
-        self._decider = Decider(self._state, self._stopwatch)
+        fold = Fold(ClusterState(), _installed().load)
+        self._core = SchedulerCore(fold, observer=self._stopwatch)
+        self._state = self._core.state
         self._now_ns = _START_NS
         self._pods: dict[str, Pod] = {}
         self._changes: deque[tuple[Resource, bytes]] = deque()
-        self._outcomes: deque[AnyRecord] = deque()
-        self._unshown = UnconfirmedBindings(self._state)
+        self._outcomes: deque[Outcome] = deque()
         self._deleted: deque[AnyObject] = deque()
         self._left: set[str] = set()
-        self._fold.apply(EngineStarted("benchmark", 0, Lottery.SAMPLE, rules=LATEST_RULES))
-        self._fold.apply(ProfilesLoaded(_default_profiles()))
-        self._apply(TurnStarted(self._now_ns))
+        self._begin_turn()
+        self._core.apply(EngineStarted("benchmark", 0))
+        self._core.apply(ProfilesLoaded(_default_profiles()))
         self._observe((_PLURALS[plural], text) for plural, text in api_texts.others(kind))
         self._observe((Resource.NODES, text) for text in api_texts.nodes(kind, workload.nodes))
         self._place(workload)
@@ -155,25 +149,18 @@ class Run:
     def _turn(self) -> None:
         self._now_ns = self._next_ns()
         costs, began_ns = self.costs, _cpu_ns()
-        self._apply(TurnStarted(self._now_ns))
+        self._begin_turn()
         costs.observe_ns += _cpu_ns() - began_ns
-        # As the daemon: first what watches show, then what was answered and is not shown by then.
+        # As in the daemon: changes of the watches first, then outcomes.
         changes = [*self._changes]
         self._changes.clear()
         self._observe(changes)
         began_ns = _cpu_ns()
         while self._outcomes:
-            outcome = self._outcomes.popleft()
-            if isinstance(outcome, Bound):
-                self._unshown.answered(outcome)
-            else:
-                self._apply(outcome)
-        for answer in self._unshown.overdue():
-            self._apply(answer)
+            self._core.outcome(self._outcomes.popleft())
+        self._core.record_unconfirmed()
         while self._deleted:
-            news = observe_deletion(self._state, self._deleted.popleft())
-            if news is not None:
-                self._apply(news)
+            self._core.observe(Deleted(Resource.PODS, self._deleted.popleft()))
         costs.observe_ns += _cpu_ns() - began_ns
         self._decide()
 
@@ -188,12 +175,13 @@ class Run:
         # All are decoded first, as the daemon does: to look at the clock for each would cost as much
         # as some of what is measured.
         costs, began_ns = self.costs, _cpu_ns()
-        seen = [decode(resource, text) for resource, text in changes]
+        seen = [
+            Upserted(resource, decode(resource, text))  # type: ignore[arg-type]
+            for resource, text in changes
+        ]
         decoded_ns = _cpu_ns()
-        for item in seen:
-            news = observe_object(self._state, item)  # type: ignore[arg-type]
-            if news is not None:
-                self._apply(news)
+        for change in seen:
+            self._core.observe(change)
         costs.observe_ns += _cpu_ns() - decoded_ns
         costs.decode_ns += decoded_ns - began_ns
 
@@ -201,10 +189,10 @@ class Run:
         costs, made = self.costs, 0
         while made < _DECISIONS_A_TURN:
             began_ns = _cpu_ns()
-            decisions = self._decider.next()
+            decisions = self._core.propose()
             decided_ns = _cpu_ns()
             for decision in decisions:
-                self._apply(decision)
+                self._core.apply(decision)
             folded_ns = _cpu_ns()
             if not decisions:
                 break
@@ -221,8 +209,10 @@ class Run:
             self._stopwatch.committed((), 0)
             costs.fold_ns += _cpu_ns() - began_ns
 
-    def _apply(self, record: AnyRecord) -> None:
-        self._fold.apply(record)
+    def _begin_turn(self) -> None:
+        self._core.take_records()
+        self._core.begin_turn(self._now_ns)
+        self._core.record_turn()
 
     # -- the cluster's part -------------------------------------------------------------------
 
@@ -241,7 +231,7 @@ class Run:
                 refused = pod.text.refused(pod, decision.message, nominated)
                 self._changes.append((Resource.PODS, refused))
                 for victim in decision.victims:
-                    self._outcomes.append(VictimEvicted(victim.key, victim.uid))
+                    self._outcomes.append(EvictionSucceeded(victim.key, victim.uid))
                     self._deleted.append(self._state.pods[victim.key].info.pod)
             case _:
                 raise StuckError(f"not expected here: {decision}")

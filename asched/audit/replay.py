@@ -1,8 +1,8 @@
-"""Replay: every decision is made once more from the journal and compared with the recorded one.
+"""Replay: repeats every decision from the journal and compares it with the recorded one.
 
 A decision is a pure function of the records before it, so the same code gives the same decision, to
-the byte. What may differ is the code: another version of asched or of a plugin. Which plugins those
-are is said, whether or not anything came out differently.
+the byte. Only another version of asched or of a plugin can decide differently; the report names the
+plugins whose version changed, whether or not a decision differs.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import msgspec
 from asched.audit.lookup import fold_before
 from asched.config.registry import PluginRegistry
 from asched.core.scheduler import SchedulerCore
-from asched.cycle.shadow import ShadowDecider
+from asched.cycle.inspect import ShadowDecider
 from asched.framework.runtime.profile import PluginOrigin, ProfileError
 from asched.journal.store import JournalStore
 from asched.state.fold import Fold, FoldError
@@ -38,18 +38,18 @@ PROGRESS_EVERY: Final = 500
 
 
 class Divergence(msgspec.Struct, frozen=True, rename="camel"):
-    """The first record that the replay does not bear out."""
+    """The first record that differs from the replay."""
 
     seq: int
     reason: str
     recorded: str = ""
-    """The record as it is stored; empty where the journal ends."""
+    """The stored record; empty at the end of the journal."""
     decided: str = ""
-    """The decision that was made once more; empty for none."""
+    """The repeated decision; empty if there was none."""
 
 
 class PluginDifference(msgspec.Struct, frozen=True, rename="camel"):
-    """A plugin whose code is not that which decided."""
+    """A plugin with another version than the recorded one."""
 
     plugin: str
     recorded: str
@@ -58,88 +58,85 @@ class PluginDifference(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class ReplayReport(msgspec.Struct, frozen=True, rename="camel"):
-    """What a replay found. This is the JSON form (see ``docs/replay.md``)."""
+    """Result of a replay, in its JSON form (``docs/replay.md``)."""
 
     first_seq: int
     last_seq: int
-    """The last record that was looked at."""
+    """The last record that was compared."""
     records: int
     decisions: int
-    """How many were made once more."""
+    """Number of repeated decisions."""
     equal: bool
     divergence: Divergence | None = None
     plugins: tuple[PluginDifference, ...] = ()
 
 
 class ReplayVerifier:
-    """Follows a journal record by record and decides along with it."""
+    """Repeats the decisions of a journal, record by record."""
 
-    def __init__(self, fold: Fold, *, from_the_start: bool) -> None:
-        """``fold`` has folded what came before; ``from_the_start`` says that this is nothing."""
+    def __init__(self, fold: Fold, *, complete: bool) -> None:
+        """``fold`` holds the state before the first record; ``complete``: that is the empty state."""
         self.decisions = 0
         self._core = SchedulerCore(fold)
-        self._answering = ShadowDecider(fold.state)
+        self._shadow = ShadowDecider(fold.state)
         self._expected: deque[Decision] = deque()
-        # What plugins say of held pods during an attempt follows it as decisions of their own, and
-        # so does what comes of a session. Where the replay begins among those, what they belong to
-        # lies before it.
-        self._may_belong_before = not from_the_start
+        # Some decisions belong to the one before them: answers of Permit plugins, and results of a
+        # batch session. A replay that starts among them cannot repeat them.
+        self._may_be_partial = not complete
 
-    def follow(self, seq: int, record: AnyRecord) -> Divergence | None:
-        """Judge a record, and fold it. Raises ProfileError for a plugin that is not there."""
+    def verify(self, seq: int, record: AnyRecord) -> Divergence | None:
+        """Compare a record and fold it. Raises ProfileError for a plugin that is not installed."""
         try:
-            divergence = self._judged(seq, record)
+            divergence = self._compare_decision(seq, record)
             if divergence is None:
                 self._core.replay(record)
         except FoldError as error:
-            return Divergence(seq, f"it contradicts the state: {error}", _stored(record))
+            return Divergence(seq, f"contradicts the state: {error}", _stored(record))
         return divergence
 
     def end(self, next_seq: int) -> Divergence | None:
-        """The journal ended: no decision may be left that it does not hold."""
+        """The divergence at the end of the journal: a decision that is not recorded."""
         if not self._expected:
             return None
-        return Divergence(next_seq, "the journal ends", decided=_stored(self._expected[0]))
+        return Divergence(next_seq, "end of journal", decided=_stored(self._expected[0]))
 
-    def _judged(self, seq: int, record: AnyRecord) -> Divergence | None:
+    def _compare_decision(self, seq: int, record: AnyRecord) -> Divergence | None:
         if isinstance(record, ShadowCompared):
-            return self._compared(seq, record)
+            return self._compare_shadow(seq, record)
         if not isinstance(record, DECISIONS):
-            self._may_belong_before = False
+            self._may_be_partial = False
             if self._expected:
-                # All decisions of one call are recorded together.
-                reason = "a decision is missing before it"
+                # All decisions of one round are recorded together.
+                reason = "missing decision"
                 return Divergence(seq, reason, _stored(record), _stored(self._expected[0]))
             return None
-        if self._may_belong_before and _follows_another(record):
+        if self._may_be_partial and _follows_another(record):
             return None
-        self._may_belong_before = False
+        self._may_be_partial = False
         if not self._expected:
             self._expected.extend(self._core.propose())
         if not self._expected:
-            return Divergence(seq, "there is nothing to decide", _stored(record))
+            return Divergence(seq, "unexpected decision", _stored(record))
         decided = self._expected.popleft()
         self.decisions += 1
         if _encode(decided) != _encode(record):
-            return Divergence(seq, "another decision", _stored(record), _stored(decided))
+            return Divergence(seq, "different decision", _stored(record), _stored(decided))
         return None
 
-    def _compared(self, seq: int, recorded: ShadowCompared) -> Divergence | None:
-        """A decision of shadow mode: what we would have decided, beside what another did."""
+    def _compare_shadow(self, seq: int, recorded: ShadowCompared) -> Divergence | None:
+        """Compare a record of shadow mode."""
         entry = self._core.state.entry(recorded.key, recorded.uid)
         if entry is None:
-            return Divergence(seq, "there is no such pod to decide for", _stored(recorded))
+            return Divergence(seq, "unknown pod", _stored(recorded))
         self.decisions += 1
-        decided = self._answering.compared(
-            recorded.number, entry.info, recorded.node, recorded.message
-        )
+        decided = self._shadow.compare(recorded.number, entry.info, recorded.node, recorded.message)
         if _encode(decided) != _encode(recorded):
-            return Divergence(seq, "another decision", _stored(recorded), _stored(decided))
+            return Divergence(seq, "different decision", _stored(recorded), _stored(decided))
         return None
 
 
 def _follows_another(record: AnyRecord) -> bool:
-    """Whether the decision may have been made together with the one before it."""
+    """Whether the decision may belong to the one before it."""
     match record:
         case PermitAllowed() | PermitRejected() | EvictionDecided() | PodGroupStatusDecided():
             return True
@@ -150,7 +147,7 @@ def _follows_another(record: AnyRecord) -> bool:
 
 
 _encode: Final = msgspec.json.Encoder().encode
-"""The bytes that are compared: the whole record."""
+"""Encodes whole records for comparison."""
 
 
 def _stored(record: AnyRecord) -> str:
@@ -174,22 +171,22 @@ async def replay(
     last_seq: int | None = None,
     progress: Callable[[int], None] = lambda seq: None,
 ) -> ReplayReport:
-    """Decide everything from ``first_seq`` to ``last_seq`` (the head by default) once more.
+    """Repeat every decision from ``first_seq`` to ``last_seq`` (by default the head).
 
-    By default it begins with the first record of which the state before is known: the first of all,
-    or, where the beginning was archived, the one after the first checkpoint.
+    The default start is the first record whose previous state is known: the first of the journal, or
+    the one after the first checkpoint if earlier records were archived.
 
-    Ends at the first divergence. ``progress`` is told the number of a record now and then. Raises
-    :class:`~asched.journal.errors.JournalError`, and ProfileError for a recorded plugin that is not
-    installed or refuses its arguments. FoldError where what lies before ``first_seq`` contradicts
-    itself.
+    Ends at the first divergence. ``progress`` receives record numbers. Raises
+    :class:`~asched.journal.errors.JournalError`, ProfileError for a recorded plugin that is not
+    installed or rejects its arguments, and FoldError if the records before ``first_seq`` contradict
+    each other.
     """
     if first_seq is None:
         first_seq = await first_replayable(journal)
     head = await journal.head()
     last = head.seq if last_seq is None else min(last_seq, head.seq)
     fold = await fold_before(journal, registry.load, first_seq)
-    judge = ReplayVerifier(fold, from_the_start=first_seq <= 1)
+    verifier = ReplayVerifier(fold, complete=first_seq <= 1)
     differences: dict[str, PluginDifference] = {}
     _compare(registry, differences, [p.spec.origins for p in fold.state.profiles.values()])
     divergence: Divergence | None = None
@@ -199,7 +196,7 @@ async def replay(
         try:
             if isinstance(record, ProfilesLoaded):
                 _compare(registry, differences, [spec.origins for spec in record.profiles])
-            divergence = judge.follow(seq, record)
+            divergence = verifier.verify(seq, record)
         except ProfileError as error:
             raise ProfileError(f"record {seq} cannot be replayed: {error}") from None
         if divergence is not None:
@@ -207,12 +204,17 @@ async def replay(
         if seq % PROGRESS_EVERY == 0:
             progress(seq)
     else:
-        divergence = judge.end(seq + 1) if last == head.seq else None
+        divergence = verifier.end(seq + 1) if last == head.seq else None
     progress(seq)
     return ReplayReport(
-        first_seq, seq, seq - first_seq + 1, judge.decisions, divergence is None, divergence,
-        tuple(differences.values()),
-    )  # fmt: skip
+        first_seq=first_seq,
+        last_seq=seq,
+        records=seq - first_seq + 1,
+        decisions=verifier.decisions,
+        equal=divergence is None,
+        divergence=divergence,
+        plugins=tuple(differences.values()),
+    )
 
 
 def _compare(
@@ -220,7 +222,7 @@ def _compare(
     found: dict[str, PluginDifference],
     recorded: list[tuple[PluginOrigin, ...]],
 ) -> None:
-    """Add the plugins that were recorded with another version than is installed."""
+    """Add the plugins whose installed version differs from the recorded one."""
     for origin in (origin for origins in recorded for origin in origins):
         here = registry.origin(origin.name)
         if here != origin:

@@ -123,7 +123,7 @@ def _compared(options: DiffOptions, candidate: _Candidate) -> Comparison:
     from asched.audit.whatif.comparison import NamedRun, compare
     from asched.audit.whatif.extraction import recorded_history
     from asched.config.registry import PluginRegistry
-    from asched.simulator.loop import Pace
+    from asched.simulator.loop import Latencies
     from asched.simulator.settings import scheduler_of
 
     within = period(options.since, options.until)
@@ -135,7 +135,7 @@ def _compared(options: DiffOptions, candidate: _Candidate) -> Comparison:
             history = await recorded_history(store, registry.load, within)
             configured = None
             if candidate.configuration is not None:
-                configured = scheduler_of(candidate.configuration, Pace())
+                configured = scheduler_of(candidate.configuration, Latencies())
             scheduler = candidate_scheduler(
                 history, configured, candidate.changes, registry, candidate.name
             )

@@ -111,15 +111,15 @@ def _run(
 ) -> Run:
     """The whole simulation. Raises CommandError."""
     from asched.daemon.interpreter import infrequent_gc
-    from asched.simulator.loop import Pace, Simulation, SimulationStuckError
+    from asched.simulator.loop import Latencies, Simulation, SimulationStuckError
     from asched.simulator.settings import scheduler_of
 
-    pace = Pace(
+    latencies = Latencies(
         _duration_ns("--decision-time", options.decision_time),
         _duration_ns("--bind-time", options.bind_time),
     )
     trace = _trace(options, scheduler_name)
-    simulation = Simulation(trace, scheduler_of(configuration, pace), registry.load)
+    simulation = Simulation(trace, scheduler_of(configuration, latencies), registry.load)
     try:
         with infrequent_gc():
             return anyio.run(_simulate, simulation, trace, options.journal)
@@ -136,13 +136,13 @@ async def _simulate(simulation: Simulation, trace: WorkloadTrace, journal: str |
     with progress_bar("simulating", len(trace.events)) as progress:
         if journal is None:
             for _ in simulation.turns():
-                progress(simulation.events_happened)
+                progress(simulation.events_applied)
             return simulation.result()
         async with open_journal(journal) as store:
             writer = await JournalWriter.claim(store, trace.begin_ns)
             for turn in simulation.turns():
                 await writer.add(turn)
-                progress(simulation.events_happened)
+                progress(simulation.events_applied)
             await writer.flush()
         return simulation.result()
 

@@ -1,8 +1,8 @@
-"""The virtual clock: the real fold and the real decisions, over a simulated cluster.
+"""Discrete-event simulation: the real scheduler core on a simulated cluster and a virtual clock.
 
-As in :mod:`asched.daemon.engine.engine` a turn begins with a look at the clock, takes what has arrived, and
-decides for the pods that are active; here the clock moves from one thing that is due to the next.
-The scheduler itself takes no time unless :class:`Pace` says so. Nothing depends on the wall clock.
+A turn is the same as in :mod:`asched.daemon.engine.engine`, but the clock advances from one due event
+to the next. The scheduler takes no time unless :class:`Latencies` says so. Nothing depends on the
+wall clock.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from asched import __version__
 from asched.core.scheduler import Budget, SchedulerCore
 from asched.framework.runtime.profile import PluginLoader, ProfileError, ProfileSpec
 from asched.framework.sessions import SessionSpec
-from asched.simulator.trace import EndReason, WorkloadTrace, Run
-from asched.simulator.pods import EventQueue, SimulatedPod
 from asched.simulator.cluster import SimulatedCluster
+from asched.simulator.pods import EventQueue, SimulatedPod
+from asched.simulator.trace import EndReason, Run, WorkloadTrace
 from asched.state.cluster import ClusterState
 from asched.state.fold import Fold
 from asched.state.records import (
@@ -45,91 +45,91 @@ from asched.state.session_records import (
 
 _PodDecision = Assigned | Rejected | AttemptFailed | PermitAllowed | PermitRejected
 
-MAX_ATTEMPTS_AT_ONCE = 1_000
-"""A pod that is tried more often than this while the clock stands still would be tried for ever."""
+MAX_ATTEMPTS_PER_INSTANT = 1_000
+"""A pod with more attempts than this at one virtual time is in an endless loop."""
 
 
-class Pace(msgspec.Struct, frozen=True):
-    """How long the scheduler and the API server take for things."""
+class Latencies(msgspec.Struct, frozen=True):
+    """How long the scheduler and the API server take."""
 
     decision_ns: int = 0
-    """From taking up a pod to the decision; the next pod waits for so long."""
+    """Time of one decision; the next one starts after it."""
     bind_ns: int = 0
-    """From a decision to the pod being bound and running."""
+    """From a decision until the pod is bound and running."""
     evict_ns: int = 0
-    """From a decision to its victims being asked to end."""
+    """From a decision until its victims are deleted."""
 
 
 class Scheduler(msgspec.Struct, frozen=True):
-    """The scheduler that is simulated. Extenders are not part of it: nobody would answer."""
+    """The simulated scheduler. Extenders are not simulated."""
 
     profiles: tuple[ProfileSpec, ...]
     queue: QueueSettings = QueueSettings()
     seed: int = 0
-    pace: Pace = Pace()
+    latencies: Latencies = Latencies()
     sessions: tuple[SessionSpec, ...] = ()
-    """What batch sessions do, for the scheduler names that they serve."""
+    """Batch sessions."""
 
 
 class Turn(NamedTuple):
-    """What was recorded at one time, in the order and the form that a daemon's journal has."""
+    """The records of one virtual time, as in the journal of a daemon."""
 
     now_ns: int
     records: list[AnyRecord]
 
 
 class SimulationStuckError(Exception):
-    """Decisions go round in circles while the clock stands still."""
+    """Decisions repeat endlessly at one virtual time."""
 
 
 class Simulation:
-    """One run. Take all of :meth:`turns`, then :meth:`result`."""
+    """One run: exhaust :meth:`turns`, then call :meth:`result`."""
 
     def __init__(self, history: WorkloadTrace, scheduler: Scheduler, load: PluginLoader) -> None:
-        """``load`` finds the plugins of the profiles. Raises ProfileError where it does not."""
+        """``load`` finds the plugins of the profiles. Raises ProfileError for a missing plugin."""
         self.now_ns = history.begin_ns
         self._history = history
         self._next_event = 0
         self._scheduler = scheduler
         self._core = SchedulerCore(Fold(ClusterState(), load))
         self._state = self._core.state
-        self._agenda = EventQueue()
-        self._tried: set[str] = set()
-        """Keys of the pods that were tried in vain since anything last changed but the clock."""
+        self._events = EventQueue()
+        self._rejected_pods: set[str] = set()
+        """Keys of the pods rejected since the last change of the cluster."""
         self._free_ns = history.begin_ns
-        """When the scheduler has time for the next decision."""
-        self._at_once: Counter[str] = Counter()
-        self._world = SimulatedCluster(self._state, self._agenda, self._observe)
+        """When the scheduler is free for the next decision."""
+        self._attempts_now: Counter[str] = Counter()
+        self._simulated = SimulatedCluster(self._state, self._events, self._observe)
         self._begin()
 
     @property
     def cluster(self) -> ClusterState:
-        """What the scheduler knows now. For reading only."""
+        """State of the scheduler. Read-only."""
         return self._state
 
     @property
-    def events_happened(self) -> int:
-        """How many events of the history are past."""
+    def events_applied(self) -> int:
+        """Number of events of the trace that are past."""
         return self._next_event
 
     def turns(self) -> Iterator[Turn]:
-        """Run, turn by turn. The first one tells of the scheduler itself.
+        """Run turn by turn. The first turn records the scheduler itself.
 
-        Raises :class:`SimulationStuckError`, and AssertionError where the state contradicts itself.
+        Raises :class:`SimulationStuckError`, and AssertionError if the state contradicts itself.
         """
-        yield self._taken()
+        yield self._take_turn()
         while (next_ns := self._next_ns()) is not None:
             self._turn(next_ns)
-            yield self._taken()
+            yield self._take_turn()
 
     def result(self) -> Run:
-        """What became of everything so far."""
+        """Result of the run up to now."""
         end_ns = self._history.end_ns
         return Run(
             self._history.begin_ns,
             self.now_ns if end_ns is None else end_ns,
-            self._world.pods(),
-            self._world.nodes(),
+            self._simulated.pods(),
+            self._simulated.nodes(),
         )
 
     # -- the clock ------------------------------------------------------------------------------
@@ -147,9 +147,9 @@ class Simulation:
                 raise ProfileError(profile.missing)
 
     def _next_ns(self) -> int | None:
-        """When the next turn is due; None where nothing happens any more."""
+        """Time of the next turn; None at the end of the simulation."""
         end_ns = self._history.end_ns
-        due = [ns for ns in (self._agenda.next_ns, self._next_event_ns()) if ns is not None]
+        due = [ns for ns in (self._events.next_ns, self._next_event_ns()) if ns is not None]
         if self._state.queue.head() is not None:
             due.append(self._free_ns)
         due += [max(ns, self._free_ns) for ns in self._decisions_due()]
@@ -166,9 +166,8 @@ class Simulation:
         return events[self._next_event].at_ns if self._next_event < len(events) else None
 
     def _decisions_due(self) -> Iterator[int]:
-        """When there is something to decide by itself: a permit's time is up, or a session is to be
-        held on what changed. One that would only be held because of the time is passed over, as in
-        :meth:`_settled`."""
+        """Deadlines of decisions without an event: Permit timeouts, and batch sessions after a change.
+        A session without a change is skipped, as in :meth:`_settled`."""
         permit_ns = self._state.permits.next_deadline_ns()
         if permit_ns is not None:
             yield permit_ns
@@ -178,126 +177,131 @@ class Simulation:
                 yield session_ns
 
     def _settled(self) -> bool:
-        """Every pending pod was tried since anything last changed. To try one again would end the
-        same way, so timers that would only do that are passed over: a pod that waits for days would
-        be tried every five minutes else."""
+        """Whether every pending pod was rejected since the last change. Another attempt would end the
+        same way, so the timers of retries are skipped; otherwise a pod that waits for days would be
+        tried every five minutes."""
         queue = self._state.queue
         waiting = len(queue.active) + len(queue.backoff) + len(queue.unschedulable)
-        return len(self._tried) >= waiting
+        return len(self._rejected_pods) >= waiting
 
     # -- a turn -----------------------------------------------------------------------------------
 
     def _turn(self, now_ns: int) -> None:
         if now_ns > self.now_ns:
-            self._at_once.clear()
+            self._attempts_now.clear()
         self.now_ns = now_ns
         self._core.begin_turn(now_ns)
         self._core.record_turn()
-        while self._happens_by(now_ns):
+        while self._apply_next(now_ns):
             pass
         self._decide()
 
-    def _happens_by(self, now_ns: int) -> bool:
-        """Let the next thing happen that is due. What ends makes room before anything comes."""
-        event_ns, own_ns = self._next_event_ns(), self._agenda.next_ns
-        if own_ns is not None and own_ns <= now_ns and (event_ns is None or own_ns <= event_ns):
-            self._agenda.act()
+    def _apply_next(self, now_ns: int) -> bool:
+        """Apply the next event that is due. Events of the simulated cluster precede those of the trace, so
+        that a pod that ends frees its node first."""
+        event_ns, cluster_ns = self._next_event_ns(), self._events.next_ns
+        if (
+            cluster_ns is not None
+            and cluster_ns <= now_ns
+            and (event_ns is None or cluster_ns <= event_ns)
+        ):
+            self._events.act()
         elif event_ns is not None and event_ns <= now_ns:
             self._next_event += 1
-            self._world.happen(self._history.events[self._next_event - 1])
+            self._simulated.happen(self._history.events[self._next_event - 1])
         else:
             return False
         return True
 
     def _decide(self) -> None:
-        takes_ns = self._scheduler.pace.decision_ns
+        takes_ns = self._scheduler.latencies.decision_ns
         one = Budget(decisions=1)
         while self._free_ns <= self.now_ns and (decisions := self._core.decide(one)):
             if takes_ns:
                 self._free_ns = self.now_ns + takes_ns
             for decision in decisions:
-                self._follow(decision)
+                self._carry_out(decision)
 
     def _observe(self, record: AnyRecord) -> None:
         self._core.apply(record)
-        self._tried.clear()
+        self._rejected_pods.clear()
 
-    def _taken(self) -> Turn:
+    def _take_turn(self) -> Turn:
         return Turn(self.now_ns, self._core.take_records())
 
     # -- what follows from decisions ----------------------------------------------------------------
 
-    def _follow(self, decision: Decision) -> None:
-        decided_ns = self.now_ns + self._scheduler.pace.decision_ns
+    def _carry_out(self, decision: Decision) -> None:
+        decided_ns = self.now_ns + self._scheduler.latencies.decision_ns
         match decision:
             case Assigned():
-                life = self._life_of(decision)
-                self._attempted(life)
-                life.assign(decision.node, self.now_ns)
-                self._bind_if_due(life, decided_ns)
+                pod = self._pod_of(decision)
+                self._count_attempt(pod)
+                pod.assign(decision.node, self.now_ns)
+                self._bind_if_due(pod, decided_ns)
             case PermitAllowed():
-                self._bind_if_due(self._life_of(decision), decided_ns)
+                self._bind_if_due(self._pod_of(decision), decided_ns)
             case PermitRejected():
-                life = self._life_of(decision)
-                life.rejections += 1
-                life.message = decision.message
-                life.leave(self.now_ns, EndReason.BIND_FAILED)
-                self._tried.clear()
+                pod = self._pod_of(decision)
+                pod.rejections += 1
+                pod.message = decision.message
+                pod.leave(self.now_ns, EndReason.BIND_FAILED)
+                self._rejected_pods.clear()
             case Rejected():
-                self._rejected(self._life_of(decision), decision, decided_ns)
+                self._reject(self._pod_of(decision), decision, decided_ns)
             case AttemptFailed():
-                life = self._life_of(decision)
-                self._attempted(life)
-                life.message = decision.message
-                self._tried.add(life.key)
+                pod = self._pod_of(decision)
+                self._count_attempt(pod)
+                pod.message = decision.message
+                self._rejected_pods.add(pod.key)
             case EvictionDecided():
-                self._tried.clear()
+                self._rejected_pods.clear()
                 evict = partial(
-                    self._world.preempt, decision.key, decision.uid, decision.preemptor.key
+                    self._simulated.preempt, decision.key, decision.uid, decision.preemptor.key
                 )
-                self._agenda.enter(decided_ns + self._scheduler.pace.evict_ns, evict)
+                self._events.enter(decided_ns + self._scheduler.latencies.evict_ns, evict)
             case PodGroupStatusDecided():
-                self._agenda.enter(decided_ns, partial(self._world.write_group, decision))
+                self._events.enter(decided_ns, partial(self._simulated.write_group, decision))
             case SessionExecuted():
-                pass  # what came of it are decisions of their own
+                pass  # its results are decisions of their own
             case ExtenderCallRequested():
-                raise AssertionError("an extender was asked, and none was configured")
+                raise AssertionError("an extender call without a configured extender")
 
-    def _life_of(self, decision: _PodDecision) -> SimulatedPod:
-        life = self._world.life(decision.key, decision.uid)
-        if life is None:
-            raise AssertionError(f"a decision for pod {decision.key}, which is not there")
-        return life
+    def _pod_of(self, decision: _PodDecision) -> SimulatedPod:
+        pod = self._simulated.life(decision.key, decision.uid)
+        if pod is None:
+            raise AssertionError(f"a decision for pod {decision.key}, which does not exist")
+        return pod
 
-    def _attempted(self, life: SimulatedPod) -> None:
-        life.attempts += 1
-        self._at_once[life.uid] += 1
-        if self._at_once[life.uid] > MAX_ATTEMPTS_AT_ONCE:
+    def _count_attempt(self, pod: SimulatedPod) -> None:
+        pod.attempts += 1
+        self._attempts_now[pod.uid] += 1
+        if self._attempts_now[pod.uid] > MAX_ATTEMPTS_PER_INSTANT:
             raise SimulationStuckError(
-                f"pod {life.key} is tried again and again at the same moment; last it was told:"
-                f" {life.message or 'assigned'}"
+                f"pod {pod.key}: more than {MAX_ATTEMPTS_PER_INSTANT} attempts at one time; the last"
+                f" result: {pod.message or 'assigned'}"
             )
 
-    def _rejected(self, life: SimulatedPod, decision: Rejected, decided_ns: int) -> None:
-        self._attempted(life)
-        life.rejections += 1
-        life.message = decision.message
-        nominated = life.nominated if decision.nominated_node is None else decision.nominated_node
-        if decision.victims or decision.cleared_nominations or nominated != life.nominated:
-            self._tried.clear()
-        life.nominated = nominated
-        self._tried.add(life.key)
-        due_ns = decided_ns + self._scheduler.pace.evict_ns
+    def _reject(self, pod: SimulatedPod, decision: Rejected, decided_ns: int) -> None:
+        self._count_attempt(pod)
+        pod.rejections += 1
+        pod.message = decision.message
+        nominated = pod.nominated if decision.nominated_node is None else decision.nominated_node
+        if decision.victims or decision.cleared_nominations or nominated != pod.nominated:
+            self._rejected_pods.clear()
+        pod.nominated = nominated
+        self._rejected_pods.add(pod.key)
+        due_ns = decided_ns + self._scheduler.latencies.evict_ns
         for victim in decision.victims:
-            evict = partial(self._world.preempt, victim.key, victim.uid, life.key)
-            self._agenda.enter(due_ns, evict)
+            evict = partial(self._simulated.preempt, victim.key, victim.uid, pod.key)
+            self._events.enter(due_ns, evict)
 
-    def _bind_if_due(self, life: SimulatedPod, decided_ns: int) -> None:
-        self._tried.clear()
-        placement = life.placement
-        if placement is not None and life.key not in self._state.waiting:
-            bind = partial(self._world.bind, life.key, life.uid, placement.node)
-            self._agenda.enter(decided_ns + self._scheduler.pace.bind_ns, bind)
+    def _bind_if_due(self, pod: SimulatedPod, decided_ns: int) -> None:
+        self._rejected_pods.clear()
+        placement = pod.placement
+        if placement is not None and pod.key not in self._state.waiting:
+            bind = partial(self._simulated.bind, pod.key, pod.uid, placement.node)
+            self._events.enter(decided_ns + self._scheduler.latencies.bind_ns, bind)
 
 
 def simulate(
@@ -306,7 +310,7 @@ def simulate(
     load: PluginLoader,
     progress: Callable[[int], None] = lambda now_ns: None,
 ) -> Run:
-    """The whole run at once; ``progress`` is told the virtual time, turn by turn.
+    """Run to the end; ``progress`` receives the virtual time of each turn.
 
     Raises as :class:`Simulation` and its turns do.
     """

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from asched.config.extenders import without_ignored_resources
 from asched.config.file import Configuration
+from asched.config.resolve import without_ignored_resources
 from asched.framework.runtime.profile import evaluate_in_process
-from asched.simulator.loop import Pace, Scheduler
+from asched.simulator.loop import Latencies, Scheduler
 from asched.state.records import QueueSettings
 
 
-def scheduler_of(configuration: Configuration, pace: Pace) -> Scheduler:
+def scheduler_of(configuration: Configuration, latencies: Latencies) -> Scheduler:
     """What a daemon with that configuration would decide with; extenders are left out."""
     scheduler, engine = configuration.scheduler, configuration.settings.engine
     return Scheduler(
@@ -21,5 +21,5 @@ def scheduler_of(configuration: Configuration, pace: Pace) -> Scheduler:
             engine.unschedulable_flush_interval.total_seconds(),
         ),
         seed=engine.seed,
-        pace=pace,
+        latencies=latencies,
     )

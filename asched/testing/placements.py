@@ -14,8 +14,15 @@ from asched.framework.status import Status
 from asched.model.meta import Object
 from asched.model.pod import Pod
 from asched.model.quantity import NS_PER_S
-from asched.simulator.trace import EndReason, TraceEvent, WorkloadTrace, ObjectSet, PodCreated, PodRun
 from asched.simulator.loop import Simulation
+from asched.simulator.trace import (
+    EndReason,
+    ObjectSet,
+    PodCreated,
+    PodRun,
+    TraceEvent,
+    WorkloadTrace,
+)
 from asched.state.cluster import ClusterState
 from asched.state.fold import Fold
 from asched.state.invariants import check
@@ -114,9 +121,9 @@ class Placements(Mapping[str, PlacementResult]):
         AssertionError where the state contradicts itself in the end.
         """
         fold = Fold(ClusterState(), self.setup.registry.load)
-        judge = ReplayVerifier(fold, from_the_start=True)
+        judge = ReplayVerifier(fold, complete=True)
         for seq, record in enumerate(self.records, 1):
-            divergence = judge.follow(seq, record)
+            divergence = judge.verify(seq, record)
             if divergence is not None:
                 return divergence
         check(fold.state)

@@ -21,9 +21,9 @@ from asched.config.kube_scheduler import (
 from asched.config.registry import PluginRegistry
 from asched.config.resolve import resolve
 from asched.framework.interface import ExtensionPoint, Plugin
-from asched.framework.runtime.profile import ProfileSpec, all_within
+from asched.framework.runtime.profile import ProfileSpec, evaluate_in_process
 from asched.framework.sessions import SessionSpec
-from asched.simulator.loop import Pace, Scheduler
+from asched.simulator.loop import Latencies, Scheduler
 from asched.simulator.settings import scheduler_of
 from asched.state.records import QueueSettings
 
@@ -111,7 +111,7 @@ def profile(
     given = tuple(PluginConfig(name, _plain(value)) for name, value in (args or {}).items())
     wanted = ProfileConfig(plugins=Plugins(multi_point=multi_point), plugin_config=given)
     specs = resolve(KubeSchedulerConfiguration(profiles=(wanted,)), registry)
-    return ProfileSetup(all_within(specs), registry)
+    return ProfileSetup(evaluate_in_process(specs), registry)
 
 
 def configured(config: Path | str, *plugins: type[Plugin]) -> ProfileSetup:
@@ -125,7 +125,7 @@ def configured(config: Path | str, *plugins: type[Plugin]) -> ProfileSetup:
         found = load(config, registry)
     else:
         found = parse(config, "(text)", registry)
-    scheduler = scheduler_of(found, Pace())
+    scheduler = scheduler_of(found, Latencies())
     return ProfileSetup(scheduler.profiles, registry, scheduler.queue, scheduler.sessions)
 
 

@@ -95,7 +95,7 @@ async def test_every_field_of_a_decision_counts(field: str) -> None:
     recording.records[-1] = changed
     report = await replayed(recording.records)
     assert report.divergence is not None
-    assert report.divergence.reason == "another decision"
+    assert report.divergence.reason == "different decision"
 
 
 async def test_a_decision_that_nobody_could_make() -> None:
@@ -105,7 +105,7 @@ async def test_a_decision_that_nobody_could_make() -> None:
     assert report.divergence is not None
     assert (report.divergence.seq, report.divergence.reason) == (
         at + 2,
-        "there is nothing to decide",
+        "unexpected decision",
     )
 
 
@@ -230,7 +230,7 @@ def test_the_command_at_a_divergence(altered: tuple[Path, int]) -> None:
     path, seq = altered
     code, out, err = run("--verify", "--journal", str(path))
     assert (code, err) == (1, "")
-    assert f"record {seq}: another decision" in out
+    assert f"record {seq}: different decision" in out
     assert '"message":"because"' in out
     assert '"message":"0/2 nodes are available' in out
 

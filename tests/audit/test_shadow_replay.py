@@ -13,7 +13,7 @@ from asched.audit.replay import ReplayReport, replay
 from asched.cli.main import app
 from asched.journal.opening import open_journal
 from asched.journal.verification import verify_journal
-from asched.state.records import AnyRecord, ObjectGone, ShadowCompared
+from asched.state.records import AnyRecord, ObjectDeleted, ShadowCompared
 from tests.audit.record_histories import record_shadow, written_tape
 from tests.audit.recording import BEGIN_NS, REGISTRY
 from tests.daemon.world import world
@@ -68,7 +68,7 @@ async def test_every_field_counts(
     records[at] = msgspec.structs.replace(compared, **{field: value})
     report = await replay_of(records, tmp_path / "altered.db")
     assert report.divergence is not None
-    assert (report.divergence.seq, report.divergence.reason) == (at + 1, "another decision")
+    assert (report.divergence.seq, report.divergence.reason) == (at + 1, "different decision")
     assert report.divergence.recorded != report.divergence.decided != ""
 
 
@@ -78,11 +78,11 @@ async def test_a_comparison_of_a_pod_that_is_not_there(
     at = next(i for i, record in enumerate(records) if isinstance(record, ShadowCompared))
     compared = records[at]
     assert isinstance(compared, ShadowCompared)
-    records.insert(at, ObjectGone("Pod", compared.key, compared.uid))
+    records.insert(at, ObjectDeleted("Pod", compared.key, compared.uid))
     report = await replay_of(records, tmp_path / "altered.db")
     assert report.divergence is not None
     assert report.divergence.seq == at + 2
-    assert report.divergence.reason == "there is no such pod to decide for"
+    assert report.divergence.reason == "unknown pod"
 
 
 async def test_a_live_shadow(tmp_path: Path) -> None:

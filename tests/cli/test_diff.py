@@ -218,7 +218,7 @@ async def test_the_journal_of_a_real_daemon(tmp_path: Path) -> None:
     recorded = {one.pod.name: node_of(one) for one in history.recorded.pods}
     assert recorded == nodes | {"p0": recorded["p0"], "last": ""}
     assert {one.pod.name: node_of(one) for one in simulated(history).pods} == recorded
-    assert history.scheduler.pace.bind_ns > 0
+    assert history.scheduler.latencies.bind_ns > 0
 
 
 # -- docs/what-if.md ------------------------------------------------------------------------------

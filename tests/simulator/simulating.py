@@ -14,8 +14,16 @@ from asched.model.pod import Pod
 from asched.model.quantity import NS_PER_S
 from asched.model.requests import amounts, pod_requests
 from asched.model.resources import Resource, decode
-from asched.simulator.trace import TraceEvent, WorkloadTrace, PodPlacement, ObjectSet, PodCreated, PodRun, Run
-from asched.simulator.loop import Pace, Scheduler, Simulation
+from asched.simulator.loop import Latencies, Scheduler, Simulation
+from asched.simulator.trace import (
+    ObjectSet,
+    PodCreated,
+    PodPlacement,
+    PodRun,
+    Run,
+    TraceEvent,
+    WorkloadTrace,
+)
 from asched.state.invariants import check
 from asched.state.records import AnyRecord, QueueSettings
 from tests.cycle.default_profile import default_profiles, installed
@@ -103,7 +111,7 @@ def simulated(
     events: Iterable[TraceEvent],
     *plugins: type[Plugin],
     profiles: Sequence[ProfileSpec] = (),
-    pace: Pace | None = None,
+    latencies: Latencies | None = None,
     queue: QueueSettings | None = None,
     end_s: float | None = None,
     seed: int = 0,
@@ -114,7 +122,7 @@ def simulated(
     history = WorkloadTrace(
         tuple(sorted(events, key=lambda e: e.at_ns)), BEGIN_NS, None if end_s is None else at(end_s)
     )
-    scheduler = Scheduler(tuple(chosen), queue or QueueSettings(), seed, pace or Pace())
+    scheduler = Scheduler(tuple(chosen), queue or QueueSettings(), seed, latencies or Latencies())
     simulation = Simulation(history, scheduler, load)
     records: list[AnyRecord] = []
     for turn in simulation.turns():

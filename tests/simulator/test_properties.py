@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from asched.audit.replay import ReplayVerifier
 from asched.model.quantity import NS_PER_S
+from asched.simulator.loop import Latencies
 from asched.simulator.trace import NodeDrained, ObjectRemoved, PodCreated, PodDeleted, TraceEvent
-from asched.simulator.loop import Pace
 from asched.state.cluster import ClusterState
 from asched.state.fold import Fold
 from tests.cycle.default_profile import installed
@@ -53,7 +53,7 @@ def events(draw: st.DrawFn) -> list[TraceEvent]:
 
 
 paces = st.builds(
-    Pace,
+    Latencies,
     decision_ns=st.sampled_from([0, 0, NS_PER_S // 10, 3 * NS_PER_S]),
     bind_ns=st.sampled_from([0, NS_PER_S // 2, 40 * NS_PER_S]),
     evict_ns=st.sampled_from([0, NS_PER_S]),
@@ -63,15 +63,15 @@ paces = st.builds(
 @settings(max_examples=60)
 @given(events(), paces, st.none() | st.integers(1, 600), st.integers(0, 3))
 def test_every_pod_is_accounted_for_and_no_node_gives_more_than_it_has(
-    history: list[TraceEvent], pace: Pace, end_s: int | None, seed: int
+    history: list[TraceEvent], latencies: Latencies, end_s: int | None, seed: int
 ) -> None:
-    found = simulated(history, pace=pace, end_s=end_s, seed=seed)
+    found = simulated(history, latencies=latencies, end_s=end_s, seed=seed)
     last_s = 10**9 if end_s is None else end_s
     created = {
         e.pod.metadata.uid for e in history if isinstance(e, PodCreated) and e.at_ns <= at(last_s)
     }
     assert {p.uid for p in found.run.pods} == created
-    again = simulated(history, pace=pace, end_s=end_s, seed=seed)
+    again = simulated(history, latencies=latencies, end_s=end_s, seed=seed)
     assert _bytes(again) == _bytes(found)
     _replay(found)
 

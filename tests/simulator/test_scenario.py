@@ -17,6 +17,8 @@ from asched.model.pod import Pod
 from asched.model.quantity import NS_PER_S
 from asched.model.workloads import PodDisruptionBudget, PriorityClass
 from asched.simulator.expansion import expand
+from asched.simulator.loop import Scheduler, simulate
+from asched.simulator.scenario import ScenarioError, read_scenario
 from asched.simulator.trace import (
     NodeDrained,
     ObjectRemoved,
@@ -25,8 +27,6 @@ from asched.simulator.trace import (
     PodDeleted,
     WorkloadTrace,
 )
-from asched.simulator.loop import Scheduler, simulate
-from asched.simulator.scenario import ScenarioError, read_scenario
 from tests.cycle.default_profile import default_profiles, installed
 from tests.simulator.simulating import BEGIN_NS, account
 

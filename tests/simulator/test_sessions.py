@@ -11,12 +11,12 @@ from asched.framework.sessions import SessionSpec
 from asched.journal.memory import MemoryStore
 from asched.model.groups import IncubatorPodGroup
 from asched.simulator.expansion import expand
-from asched.simulator.trace import EndReason, PodRun, Run
 from asched.simulator.loop import Scheduler, Simulation
 from asched.simulator.scenario import read_scenario
+from asched.simulator.trace import EndReason, PodRun, Run
 from asched.state.invariants import check
 from asched.state.records import AnyRecord
-from asched.state.session_records import SessionHeld
+from asched.state.session_records import SessionExecuted
 from tests.cycle.default_profile import installed
 from tests.simulator.simulating import BEGIN_NS, account, seconds
 
@@ -102,7 +102,7 @@ async def test_a_gang_is_placed_when_all_of_it_is_there(tmp_path: Path) -> None:
     status = held.groups["default/gang"].status
     assert (status.phase, status.succeeded) == ("Pending", 3)
     # It comes to an end: no session is held for the time alone.
-    assert sum(isinstance(record, SessionHeld) for record in held.records) < 15
+    assert sum(isinstance(record, SessionExecuted) for record in held.records) < 15
     store = MemoryStore()
     await store.claim("test", claimed_at_ns=BEGIN_NS)
     await store.append(held.records, written_at_ns=BEGIN_NS)

@@ -131,7 +131,7 @@ def test_what_is_not_pure_is_found_out() -> None:
     found = schedule(profile(Forgetful, alone=True), nodes(7), pods(5))
     divergence = found.diverges()
     assert divergence is not None
-    assert divergence.reason == "another decision"
+    assert divergence.reason == "different decision"
 
 
 CONFIG = """

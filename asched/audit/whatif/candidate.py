@@ -12,7 +12,7 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from asched.audit.pods import AuditError
+from asched.audit.lookup import AuditError
 from asched.audit.whatif.extraction import RecordedHistory
 from asched.audit.whatif.measures import to_place
 from asched.config.registry import PluginRegistry
@@ -208,9 +208,7 @@ def candidate_scheduler(
         scheduler = msgspec.structs.replace(
             configured,
             seed=recorded.seed,
-            lottery=recorded.lottery,
-            rules=recorded.rules,
-            pace=recorded.pace,
+            latencies=recorded.latencies,
         )
     profiles = with_changes(scheduler.profiles, changes, registry)
     scheduler = msgspec.structs.replace(scheduler, profiles=profiles)

@@ -6,16 +6,15 @@ from collections.abc import Callable
 from typing import Final, NamedTuple
 
 from asched.audit.history import ALWAYS, Period
-from asched.audit.pods import AuditError
+from asched.audit.lookup import AuditError, fold_before
 from asched.audit.timeline import time_of
-from asched.audit.travel import fold_before
 from asched.audit.whatif.following import HistoryFollower
 from asched.audit.whatif.occupancy import percentile
-from asched.framework.runtime.profile import PluginLoader, all_within
+from asched.framework.runtime.profile import PluginLoader, evaluate_in_process
 from asched.journal.statistics import last_seq_at
 from asched.journal.store import JournalStore
-from asched.simulator.history import Exogenous, Run
-from asched.simulator.loop import Pace, Scheduler
+from asched.simulator.loop import Latencies, Scheduler
+from asched.simulator.trace import Run, WorkloadTrace
 from asched.state.cluster import ClusterState
 from asched.state.records import EngineStarted, TurnStarted
 
@@ -26,7 +25,7 @@ PROGRESS_EVERY: Final = 500
 class RecordedHistory(NamedTuple):
     """What a journal holds of a period."""
 
-    history: Exogenous
+    history: WorkloadTrace
     """What happened by itself: what any scheduler would have had to deal with."""
     recorded: Run
     """What really came of it."""
@@ -123,20 +122,18 @@ def _moment(at_ns: int) -> str:
 
 def _scheduler(state: ClusterState, recorded: Run) -> Scheduler:
     bind_ns = sorted(
-        stint.bound_ns - stint.assigned_ns
+        placement.bound_ns - placement.assigned_ns
         for pod in recorded.pods
         if not pod.pod.spec.node_name
-        for stint in pod.stints
-        if stint.bound_ns is not None
+        for placement in pod.placements
+        if placement.bound_ns is not None
     )
     return Scheduler(
-        profiles=all_within(profile.spec for profile in state.profiles.values()),
+        profiles=evaluate_in_process(profile.spec for profile in state.profiles.values()),
         sessions=state.sessions.specs,
         queue=state.queue.settings,
         seed=state.seed,
-        pace=Pace(bind_ns=percentile(bind_ns, 50) or 0),
-        lottery=state.lottery,
-        rules=state.rules,
+        latencies=Latencies(bind_ns=percentile(bind_ns, 50) or 0),
     )
 
 
@@ -149,8 +146,8 @@ def _notes(follower: HistoryFollower, state: ClusterState) -> list[str]:
         )
     if state.extenders:
         notes.append("extenders took part in the recorded decisions; none is asked here")
-    if len(state.outsiders) > len(state.extenders):
-        names = ", ".join(sorted({who.name for who in state.outsiders[len(state.extenders) :]}))
+    if len(state.evaluators) > len(state.extenders):
+        names = ", ".join(sorted({who.name for who in state.evaluators[len(state.extenders) :]}))
         notes.append(f"asked anew here, where their recorded answers counted: plugins {names}")
     if follower.shadow:
         notes.append("recorded in shadow mode: what was recorded is another scheduler's doing")

@@ -9,15 +9,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asched.audit.pods import AuditError
+from asched.audit.lookup import AuditError
 from asched.audit.whatif.comparison import NamedRun, compare
 from asched.audit.whatif.extraction import recorded_history
 from asched.framework.status import Code
 from asched.journal.checkpoints import write_checkpoints
 from asched.journal.memory import MemoryStore
-from asched.simulator.history import (
-    End,
-    Event,
+from asched.simulator.trace import (
+    EndReason,
+    TraceEvent,
     ObjectRemoved,
     ObjectSet,
     PodCreated,
@@ -30,12 +30,12 @@ from asched.state.records import (
     Bound,
     EngineStarted,
     EvictionFailed,
-    ObjectGone,
-    PodChanged,
+    ObjectDeleted,
+    PodUpdated,
     ProfilesLoaded,
     Rejected,
     TurnStarted,
-    VictimEvicted,
+    EvictionSucceeded,
 )
 from tests.audit.recording import BEGIN_NS, REGISTRY, Recording, node, pod
 from tests.audit.whatif.histories import (
@@ -44,16 +44,16 @@ from tests.audit.whatif.histories import (
     owned,
     period,
     simulated,
-    stints,
+    placements,
     store_by_turns,
 )
 
 
-def created(events: tuple[Event, ...]) -> dict[str, PodCreated]:
+def created(events: tuple[TraceEvent, ...]) -> dict[str, PodCreated]:
     return {e.pod.name: e for e in events if isinstance(e, PodCreated)}
 
 
-def deleted(events: tuple[Event, ...]) -> dict[str, float]:
+def deleted(events: tuple[TraceEvent, ...]) -> dict[str, float]:
     return {e.key: (e.at_ns - BEGIN_NS) / S for e in events if isinstance(e, PodDeleted)}
 
 
@@ -66,10 +66,10 @@ def at(event: PodCreated) -> float:
     return (event.at_ns - BEGIN_NS) / S
 
 
-def marked(name: str, node_name: str = "") -> PodChanged:
+def marked(name: str, node_name: str = "") -> PodUpdated:
     """The watch shows that somebody deleted the pod."""
     when = datetime(2026, 1, 1, tzinfo=UTC)
-    return PodChanged(
+    return PodUpdated(
         f"default/{name}", f"uid-{name}", node_name=node_name, deletion_timestamp=when
     )
 
@@ -94,11 +94,11 @@ async def test_a_pod_runs_as_long_as_it_was_seen_to() -> None:
     came = created(found.history.events)["p"]
     assert (at(came), came.run_ns, came.pod.spec.node_name, came.returns) == (1, 7 * S, "", False)
     # The median of what a binding took is what it takes in simulations.
-    assert found.scheduler.pace.bind_ns == 2 * S
-    assert stints(found.recorded) == {"p": [("n", 1, 10)]}
+    assert found.scheduler.latencies.bind_ns == 2 * S
+    assert placements(found.recorded) == {"p": [("n", 1, 10)]}
     ran = run_of(found.recorded, "p")
-    assert (ran.bound_ns, ran.end, ran.attempts) == (BEGIN_NS + 3 * S, End.FINISHED, 1)
-    assert stints(simulated(found)) == stints(found.recorded)
+    assert (ran.bound_ns, ran.end, ran.attempts) == (BEGIN_NS + 3 * S, EndReason.FINISHED, 1)
+    assert placements(simulated(found)) == placements(found.recorded)
 
 
 async def test_what_others_delete_is_deleted_at_the_same_time() -> None:
@@ -122,7 +122,7 @@ async def test_what_others_delete_is_deleted_at_the_same_time() -> None:
     }  # fmt: skip
     assert all(event.run_ns is None for event in created(found.history.events).values())
     assert {one.pod.name: one.end for one in found.recorded.pods} == dict.fromkeys(
-        ("stopped", "given-up", "withdrawn"), End.DELETED
+        ("stopped", "given-up", "withdrawn"), EndReason.DELETED
     )
     again = simulated(found)
     assert {one.pod.name: one.ended_ns for one in again.pods} == {
@@ -137,8 +137,8 @@ async def test_pods_that_others_placed_stay_where_they_are() -> None:
     recording.see(pod("taken", "9"))
     recording.decide()
     recording.turn(2)
-    recording.add(PodChanged("default/foreign", "uid-foreign", node_name="m"))
-    recording.add(PodChanged("default/taken", "uid-taken", node_name="n"))
+    recording.add(PodUpdated("default/foreign", "uid-foreign", node_name="m"))
+    recording.add(PodUpdated("default/taken", "uid-taken", node_name="n"))
     recording.turn(7)
     recording.lose(pod("foreign"))
     found = await history_of(recording)
@@ -148,7 +148,7 @@ async def test_pods_that_others_placed_stay_where_they_are() -> None:
         (0, "n"), (2, "m"), (2, "n"),
     ]  # fmt: skip
     assert came["foreign"].run_ns == 5 * S
-    assert stints(simulated(found)) == stints(found.recorded)
+    assert placements(simulated(found)) == placements(found.recorded)
 
 
 async def test_in_shadow_mode_the_other_schedulers_bindings_are_what_was_decided() -> None:
@@ -157,13 +157,13 @@ async def test_in_shadow_mode_the_other_schedulers_bindings_are_what_was_decided
     recording.records[0] = EngineStarted("test", 7, shadow=True)
     recording.see(node("n"), pod("p"))
     recording.turn(2)
-    recording.add(PodChanged("default/p", "uid-p", node_name="n"))
+    recording.add(PodUpdated("default/p", "uid-p", node_name="n"))
     found = await history_of(recording)
     came = created(found.history.events)["p"]
     assert (at(came), came.pod.spec.node_name) == (0, "")
     assert run_of(found.recorded, "p").bound_ns == BEGIN_NS + 2 * S
     assert any("shadow mode" in note for note in found.notes)
-    assert stints(simulated(found)) == {"p": [("n", 0, None)]}
+    assert placements(simulated(found)) == {"p": [("n", 0, None)]}
 
 
 async def test_a_pod_that_changes_changes_under_the_name_it_had_first() -> None:
@@ -175,13 +175,13 @@ async def test_a_pod_that_changes_changes_under_the_name_it_had_first() -> None:
     recording.see(msgspec.structs.replace(gated, spec=pod("p").spec))
     work(recording)
     recording.turn(3)
-    recording.add(PodChanged("default/p", "uid-p", labels={"a": "b"}, node_name="n"))
+    recording.add(PodUpdated("default/p", "uid-p", labels={"a": "b"}, node_name="n"))
     found = await history_of(recording)
     changes = [e for e in found.history.events if isinstance(e, ObjectSet) and e.object.name == "p"]
     assert [(e.at_ns - BEGIN_NS) // S for e in changes] == [2, 3]
     assert changes[1].object.labels == {"a": "b"}
     assert created(found.history.events)["p"].pod.spec.scheduling_gates
-    assert stints(simulated(found)) == stints(found.recorded) == {"p": [("n", 2, None)]}
+    assert placements(simulated(found)) == placements(found.recorded) == {"p": [("n", 2, None)]}
 
 
 async def test_labels_that_a_pod_has_from_its_node_are_a_consequence() -> None:
@@ -190,13 +190,13 @@ async def test_labels_that_a_pod_has_from_its_node_are_a_consequence() -> None:
     work(recording)
     recording.turn(1)
     zone = {"topology.kubernetes.io/zone": "a", "topology.kubernetes.io/region": "r"}
-    recording.add(PodChanged("default/p", "uid-p", labels=zone, node_name="n"))
+    recording.add(PodUpdated("default/p", "uid-p", labels=zone, node_name="n"))
     found = await history_of(recording)
     assert [
         e for e in found.history.events if isinstance(e, ObjectSet) and e.object.name == "p"
     ] == []
     recording.turn(2)
-    recording.add(PodChanged("default/p", "uid-p", labels=zone | {"x": "y"}, node_name="n"))
+    recording.add(PodUpdated("default/p", "uid-p", labels=zone | {"x": "y"}, node_name="n"))
     found = await history_of(recording)
     [change] = [
         e for e in found.history.events if isinstance(e, ObjectSet) and e.object.name == "p"
@@ -214,9 +214,9 @@ async def test_a_binding_that_fails_is_a_consequence() -> None:
     work(recording)
     found = await history_of(recording)
     assert created(found.history.events)["p"].run_ns is None
-    assert stints(found.recorded) == {"p": [("n", 0, 1), ("n", 9, None)]}
-    assert run_of(found.recorded, "p").stints[0].end is End.BIND_FAILED
-    assert stints(simulated(found)) == {"p": [("n", 0, None)]}
+    assert placements(found.recorded) == {"p": [("n", 0, 1), ("n", 9, None)]}
+    assert run_of(found.recorded, "p").placements[0].end is EndReason.BIND_FAILED
+    assert placements(simulated(found)) == {"p": [("n", 0, None)]}
 
 
 # -- pods that have to go -------------------------------------------------------------------------
@@ -234,7 +234,7 @@ def preempted(low: str, *, controlled: bool) -> Recording:
     assert isinstance(rejected, Rejected)
     assert rejected.victims
     recording.turn(11)
-    recording.add(VictimEvicted(f"default/{low}", f"uid-{low}"))
+    recording.add(EvictionSucceeded(f"default/{low}", f"uid-{low}"))
     recording.add(marked(low, "n"))
     return recording
 
@@ -260,22 +260,22 @@ async def test_what_is_made_in_place_of_a_victim_is_no_pod_of_its_own() -> None:
     assert came["low"].run_ns == 16 * S
     assert deleted(found.history.events) == {}
     low = run_of(found.recorded, "low")
-    first, second = low.stints
+    first, second = low.placements
     assert (first.end, first.by, first.evicted_ns) == (
-        End.PREEMPTED, "default/high", BEGIN_NS + 10 * S,
+        EndReason.PREEMPTED, "default/high", BEGIN_NS + 10 * S,
     )  # fmt: skip
-    assert (second.node, second.end, low.end) == ("n", End.FINISHED, End.FINISHED)
+    assert (second.node, second.end, low.end) == ("n", EndReason.FINISHED, EndReason.FINISHED)
 
 
 async def test_an_eviction_that_is_under_way_at_the_end() -> None:
     found = await history_of(preempted("low", controlled=False))
-    [stint] = run_of(found.recorded, "low").stints
-    assert (stint.ended_ns, stint.by, stint.evicted_ns) == (
+    [placement] = run_of(found.recorded, "low").placements
+    assert (placement.ended_ns, placement.by, placement.evicted_ns) == (
         None, "default/high", BEGIN_NS + 10 * S,
     )  # fmt: skip
     again = simulated(found)
-    [stint] = run_of(again, "low").stints
-    assert (stint.ended_ns, stint.by) == (None, "default/high")
+    [placement] = run_of(again, "low").placements
+    assert (placement.ended_ns, placement.by) == (None, "default/high")
     compared = compare(NamedRun("recorded", found.recorded), NamedRun("again", again))
     for run in (compared.baseline, compared.candidate):
         assert run.figures.preemptions == 1
@@ -288,7 +288,7 @@ async def test_how_long_a_victim_would_have_run_is_not_known() -> None:
     found = await history_of(recording)
     low = created(found.history.events)["low"]
     assert (low.run_ns, low.returns) == (None, False)
-    assert run_of(found.recorded, "low").end is End.PREEMPTED
+    assert run_of(found.recorded, "low").end is EndReason.PREEMPTED
     assert deleted(found.history.events) == {}
 
 
@@ -299,7 +299,7 @@ async def test_an_eviction_that_failed_displaced_nobody() -> None:
     recording.turn(12)
     recording.see(owned(pod("sibling", "1"), "set"))
     recording.turn(20)
-    recording.add(ObjectGone("Pod", "default/low", "uid-low"))
+    recording.add(ObjectDeleted("Pod", "default/low", "uid-low"))
     found = await history_of(recording)
     assert set(created(found.history.events)) == {"low", "high", "sibling"}
     assert created(found.history.events)["low"].run_ns == 20 * S
@@ -311,7 +311,7 @@ async def test_what_is_made_in_place_of_pods_of_a_node_that_went() -> None:
     recording.see(node("n"), owned(pod("p"), "set"), daemon)
     work(recording)
     recording.turn(5)
-    recording.add(ObjectGone("Node", "n", "uid-n"))
+    recording.add(ObjectDeleted("Node", "n", "uid-n"))
     recording.see(node("m"))
     recording.turn(6)
     recording.lose(pod("p"))
@@ -323,9 +323,9 @@ async def test_what_is_made_in_place_of_pods_of_a_node_that_went() -> None:
     assert set(came) == {"p", "daemon"}
     assert (came["p"].returns, came["daemon"].returns) == (True, False)
     assert [e.key for e in found.history.events if isinstance(e, ObjectRemoved)] == ["n"]
-    assert stints(found.recorded)["p"] == [("n", 0, 6), ("m", 6, None)]
+    assert placements(found.recorded)["p"] == [("n", 0, 6), ("m", 6, None)]
     # A simulated node takes its pods with it at once.
-    assert stints(simulated(found))["p"] == [("n", 0, 5), ("m", 5, None)]
+    assert placements(simulated(found))["p"] == [("n", 0, 5), ("m", 5, None)]
     assert [(s.node.name, s.to_ns is None) for s in found.recorded.nodes] == [
         ("n", False), ("m", True),
     ]  # fmt: skip
@@ -360,7 +360,7 @@ async def test_a_period_begins_with_the_state_of_then() -> None:
     assert (at(came["a"]), came["a"].pod.spec.node_name, came["a"].run_ns) == (20, "n", 10 * S)
     assert (at(came["b"]), came["b"].pod.spec.node_name) == (20, "")
     assert not came["b"].pod.status.conditions
-    assert stints(simulated(found)) == stints(found.recorded) == {
+    assert placements(simulated(found)) == placements(found.recorded) == {
         "a": [("n", 20, 30)], "b": [("n", 30, None)], "c": [],
     }  # fmt: skip
 
@@ -379,7 +379,7 @@ async def test_a_period_ends_where_it_is_to() -> None:
     assert found.history.end_ns == BEGIN_NS + 25 * S
     assert set(created(found.history.events)) == {"a", "b"}
     assert created(found.history.events)["a"].run_ns is None
-    assert stints(simulated(found)) == stints(found.recorded)
+    assert placements(simulated(found)) == placements(found.recorded)
     message = run_of(found.recorded, "b").message
     assert message.startswith("0/1 nodes are available: 1 Insufficient cpu.")
 
@@ -467,7 +467,7 @@ def _work_until(recording: Recording, until_s: float) -> float:
 async def test_the_same_configuration_does_the_same_again(recording: Recording) -> None:
     found = await history_of(recording)
     again = simulated(found)
-    assert stints(again) == stints(found.recorded)
+    assert placements(again) == placements(found.recorded)
     compared = compare(NamedRun("recorded", found.recorded), NamedRun("again", again))
     assert compared.equal
     assert compared.baseline.figures.time_to_bind == compared.candidate.figures.time_to_bind
