@@ -1,9 +1,14 @@
-"""An embedded Kubernetes cluster: the API server's semantics in memory, over HTTP if wanted."""
+"""An embedded Kubernetes cluster: the semantics of kube-apiserver in memory, optionally over HTTP."""
 
 from asched.apiserver.cluster import EmbeddedCluster
 from asched.apiserver.errors import StatusError
 from asched.apiserver.faults import Fault, FaultKind, Faults
-from asched.apiserver.http import ApiServer, admin_and_scheduler_tokens
+from asched.apiserver.http import (
+    ApiServer,
+    ServeOptions,
+    admin_and_scheduler_tokens,
+    serve_forever,
+)
 from asched.apiserver.kubelet import (
     RUN_SECONDS,
     Kubelets,
@@ -11,11 +16,8 @@ from asched.apiserver.kubelet import (
     simulated_node,
     simulated_nodes,
 )
-from asched.apiserver.serve import ServeOptions, serve_forever
 
 __all__ = [
-    "RUN_SECONDS",
-    "StatusError",
     "ApiServer",
     "EmbeddedCluster",
     "Fault",
@@ -23,9 +25,11 @@ __all__ = [
     "Faults",
     "KubeletTimings",
     "Kubelets",
+    "RUN_SECONDS",
     "ServeOptions",
+    "StatusError",
+    "admin_and_scheduler_tokens",
     "serve_forever",
     "simulated_node",
     "simulated_nodes",
-    "admin_and_scheduler_tokens",
 ]

@@ -1,7 +1,7 @@
-"""What admission adds to or refuses of an object on its way into the store.
+"""Admission of new objects and checks of updates.
 
-The plugins modelled are those on by default that a scheduler can see: NamespaceLifecycle,
-Priority, DefaultTolerationSeconds, RuntimeClass, PodTopologyLabels (at binding).
+Implements the default admission plugins that affect scheduling: NamespaceLifecycle, Priority,
+DefaultTolerationSeconds, RuntimeClass and, at binding, PodTopologyLabels.
 """
 
 from __future__ import annotations
@@ -14,9 +14,16 @@ from asched.apiserver.defaults import (
     complete_status,
     qos_class,
 )
-from asched.apiserver.errors import Cause, StatusError, forbidden, invalid, not_found
+from asched.apiserver.errors import (
+    Cause,
+    StatusError,
+    forbidden,
+    forbidden_value,
+    invalid,
+    not_found,
+)
 from asched.apiserver.resources import ServedResource
-from asched.apiserver.store import StoredObject
+from asched.apiserver.storage import StoredObject
 
 Object = dict[str, Any]
 
@@ -32,14 +39,16 @@ class ObjectReader(Protocol):
     def all_of(self, storage_key: str) -> list[StoredObject]: ...
 
 
-def check_namespace(lookup: ObjectReader, resource: ServedResource, namespace: str, name: str) -> None:
-    """NamespaceLifecycle: create only in a namespace that exists and stays.
+def check_namespace(
+    reader: ObjectReader, resource: ServedResource, namespace: str, name: str
+) -> None:
+    """NamespaceLifecycle: objects are created only in existing, active namespaces.
 
     Raises StatusError 404 or 403.
     """
     if not resource.namespaced:
         return
-    found = lookup.find("namespaces", "", namespace)
+    found = reader.find("namespaces", "", namespace)
     if found is None:
         raise not_found("namespaces", "", namespace)
     if found.obj["metadata"].get("deletionTimestamp"):
@@ -51,26 +60,23 @@ def check_namespace(lookup: ObjectReader, resource: ServedResource, namespace: s
         )
 
 
-def admit_new(lookup: ObjectReader, resource: ServedResource, obj: Object, now: str) -> None:
-    """Reset, default and admit a new object in place. Raises StatusError 403 when refused."""
+def admit_new(reader: ObjectReader, resource: ServedResource, obj: Object, now: str) -> None:
+    """Reset, default and admit a new object in place. Raises StatusError 403."""
     key = resource.storage_key
     if key == "pods":
-        _admit_pod(lookup, obj, now)
+        _admit_pod(reader, obj, now)
     else:
-        if resource.status and key not in _STATUS_KEPT:
+        # Kubelets register their nodes with a status.
+        if resource.status and key != "nodes":
             obj.pop("status", None)
         apply_defaults(key, obj)
         complete_status(key, obj)
 
 
-# Kubelets register their nodes with a status; a definition's status is set by defaulting.
-_STATUS_KEPT = frozenset({"nodes"})
-
-
-def _admit_pod(lookup: ObjectReader, pod: Object, now: str) -> None:
+def _admit_pod(reader: ObjectReader, pod: Object, now: str) -> None:
     spec = pod.setdefault("spec", {})
-    _admit_priority(lookup, pod, spec)
-    _admit_runtime_class(lookup, pod, spec)
+    _admit_priority(reader, pod, spec)
+    _admit_runtime_class(reader, pod, spec)
     add_default_tolerations(spec)
     apply_defaults("pods", pod)
     status: Object = {"phase": "Pending"}
@@ -89,30 +95,27 @@ def _admit_pod(lookup: ObjectReader, pod: Object, now: str) -> None:
     pod["status"] = status
 
 
-def _default_priority_class(lookup: ObjectReader) -> Object | None:
+def _default_priority_class(reader: ObjectReader) -> Object | None:
     candidates = [
         stored.obj
-        for stored in lookup.all_of("priorityclasses.scheduling.k8s.io")
+        for stored in reader.all_of("priorityclasses.scheduling.k8s.io")
         if stored.obj.get("globalDefault")
     ]
-    # Of several global defaults the lowest counts (plugin/pkg/admission/priority).
+    # The lowest of several global defaults wins (plugin/pkg/admission/priority).
     return min(candidates, key=lambda found: int(found["value"]), default=None)
 
 
-def _admit_priority(lookup: ObjectReader, pod: Object, spec: Object) -> None:
+def _admit_priority(reader: ObjectReader, pod: Object, spec: Object) -> None:
     name = spec.get("priorityClassName") or ""
     if name:
-        stored = lookup.find("priorityclasses.scheduling.k8s.io", "", name)
+        stored = reader.find("priorityclasses.scheduling.k8s.io", "", name)
         if stored is None:
-            raise forbidden(
-                "pods",
-                "",
-                pod["metadata"].get("name") or pod["metadata"].get("generateName") or "",
-                f"no PriorityClass with name {name} was found",
-            )
+            metadata = pod["metadata"]
+            pod_name = metadata.get("name") or metadata.get("generateName") or ""
+            raise forbidden("pods", "", pod_name, f"no PriorityClass with name {name} was found")
         chosen: Object | None = stored.obj
     else:
-        chosen = _default_priority_class(lookup)
+        chosen = _default_priority_class(reader)
         if chosen is not None:
             spec["priorityClassName"] = chosen["metadata"]["name"]
     priority = int(chosen["value"]) if chosen else 0
@@ -130,18 +133,14 @@ def _admit_priority(lookup: ObjectReader, pod: Object, spec: Object) -> None:
     spec["preemptionPolicy"] = policy
 
 
-def _admit_runtime_class(lookup: ObjectReader, pod: Object, spec: Object) -> None:
+def _admit_runtime_class(reader: ObjectReader, pod: Object, spec: Object) -> None:
     name = spec.get("runtimeClassName")
     if not name:
         return
-    stored = lookup.find("runtimeclasses.node.k8s.io", "", name)
+    stored = reader.find("runtimeclasses.node.k8s.io", "", name)
     if stored is None:
-        raise forbidden(
-            "pods",
-            "",
-            pod["metadata"].get("name") or "",
-            f'pod rejected: RuntimeClass "{name}" not found',
-        )
+        pod_name = pod["metadata"].get("name") or ""
+        raise forbidden("pods", "", pod_name, f'pod rejected: RuntimeClass "{name}" not found')
     overhead = (stored.obj.get("overhead") or {}).get("podFixed")
     if overhead:
         spec["overhead"] = dict(overhead)
@@ -164,7 +163,7 @@ _MUTABLE_POD_FIELDS = (
 
 
 def _without_mutable(spec: Object) -> Object:
-    """A pod spec without the fields that an update may change."""
+    """The fields of a pod spec that an update may not change."""
     kept = {
         key: value
         for key, value in spec.items()
@@ -177,7 +176,7 @@ def _without_mutable(spec: Object) -> Object:
 
 
 def check_update(storage_key: str, new: Object, old: Object) -> None:
-    """What an update may not change. Raises StatusError 422."""
+    """Raises StatusError 422 if an update changes an immutable field."""
     if storage_key == "pods":
         _check_pod_update(new, old)
     elif storage_key == "priorityclasses.scheduling.k8s.io":
@@ -185,11 +184,10 @@ def check_update(storage_key: str, new: Object, old: Object) -> None:
 
 
 def _check_priority_class_update(new: Object, old: Object) -> None:
-    """``ValidatePriorityClassUpdate``: pods have taken over the value already."""
+    """``ValidatePriorityClassUpdate``: existing pods have copied the value."""
     causes = []
     if new.get("value") != old.get("value"):
-        message = "Forbidden: may not be changed in an update."
-        causes.append(Cause("FieldValueForbidden", message, "value"))
+        causes.append(forbidden_value("value", "may not be changed in an update."))
     if new.get("preemptionPolicy") != old.get("preemptionPolicy"):
         given = new.get("preemptionPolicy")
         message = f'Invalid value: "{given}": field is immutable'
@@ -200,10 +198,10 @@ def _check_priority_class_update(new: Object, old: Object) -> None:
 
 
 def _check_pod_update(new: Object, old: Object) -> None:
-    """Most of a pod's spec is immutable. Raises StatusError 422.
+    """Most of a pod's spec is immutable.
 
-    A gated pod may also narrow its node selector and affinity (KEP-3838), which is not checked
-    further here. The API server appends a diff of its internal structs to the message; we do not.
+    A gated pod may narrow its node selector and affinity (KEP-3838); whether they get narrower is
+    not checked. kube-apiserver appends a diff of its internal structs to the message.
     """
     new_spec, old_spec = new.get("spec") or {}, old.get("spec") or {}
     if new_spec == old_spec:
@@ -213,9 +211,8 @@ def _check_pod_update(new: Object, old: Object) -> None:
     for index, gate in enumerate(new_spec.get("schedulingGates") or ()):
         gate_name = gate.get("name") or ""
         if gate_name not in known_gates:
-            message = "Forbidden: only deletion is allowed, but found new scheduling gate "
-            cause = Cause("FieldValueForbidden", f"{message}'{gate_name}'",
-                          f"spec.schedulingGates[{index}].name")  # fmt: skip
+            detail = f"only deletion is allowed, but found new scheduling gate '{gate_name}'"
+            cause = forbidden_value(f"spec.schedulingGates[{index}].name", detail)
             raise invalid("Pod", "", name, [cause])
     comparable_new, comparable_old = _without_mutable(new_spec), _without_mutable(old_spec)
     if known_gates:
@@ -225,15 +222,15 @@ def _check_pod_update(new: Object, old: Object) -> None:
     old_tolerations = old_spec.get("tolerations") or []
     kept = all(toleration in (new_spec.get("tolerations") or []) for toleration in old_tolerations)
     if comparable_new != comparable_old or not kept:
-        message = f"Forbidden: pod updates may not change fields other than {_MUTABLE_POD_FIELDS}\n"
-        raise invalid("Pod", "", name, [Cause("FieldValueForbidden", message, "spec")])
+        detail = f"pod updates may not change fields other than {_MUTABLE_POD_FIELDS}\n"
+        raise invalid("Pod", "", name, [forbidden_value("spec", detail)])
 
 
-def check_budget(lookup: ObjectReader, pod: Object) -> None:
-    """The eviction API honours PodDisruptionBudgets. Raises StatusError 429."""
+def check_disruption_budgets(reader: ObjectReader, pod: Object) -> None:
+    """Raises StatusError 429 if a PodDisruptionBudget forbids the eviction of ``pod``."""
     labels = pod["metadata"].get("labels") or {}
     namespace = pod["metadata"]["namespace"]
-    for stored in lookup.all_of("poddisruptionbudgets.policy"):
+    for stored in reader.all_of("poddisruptionbudgets.policy"):
         budget = stored.obj
         wanted = ((budget.get("spec") or {}).get("selector") or {}).get("matchLabels") or {}
         if budget["metadata"]["namespace"] != namespace or not wanted:
@@ -241,17 +238,10 @@ def check_budget(lookup: ObjectReader, pod: Object) -> None:
         if any(labels.get(key) != value for key, value in wanted.items()):
             continue
         if (budget.get("status") or {}).get("disruptionsAllowed", 0) <= 0:
+            detail = f"The disruption budget {budget['metadata']['name']} needs more healthy pods"
             raise StatusError(
                 429,
                 "TooManyRequests",
                 "Cannot evict pod as it would violate the pod's disruption budget.",
-                details={
-                    "causes": [
-                        {
-                            "reason": "DisruptionBudget",
-                            "message": f"The disruption budget {budget['metadata']['name']} needs "
-                            "more healthy pods",
-                        }
-                    ]
-                },
+                details={"causes": [{"reason": "DisruptionBudget", "message": detail}]},
             )

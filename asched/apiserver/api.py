@@ -1,7 +1,7 @@
-"""The verbs of the Kubernetes API on the in-memory store: what each request means.
+"""The verbs of the Kubernetes API on in-memory storage.
 
-Everything is synchronous: one request is one step, as one etcd transaction is. Objects that come
-in (``obj``) become the store's property; objects that go out are shared and must not be changed.
+All methods are synchronous; one request is one step, like one etcd transaction. The storage takes
+ownership of objects passed in (``obj``). Objects returned are shared and must not be changed.
 """
 
 from __future__ import annotations
@@ -13,45 +13,64 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 
-import msgspec
-
 from asched.apiserver import deletion
-from asched.apiserver import resources as crds
 from asched.apiserver.admission import admit_new, check_namespace, check_update
 from asched.apiserver.defaults import apply_defaults, complete_status, drop_empty
 from asched.apiserver.errors import (
     MODIFIED,
-    StatusError,
     already_exists,
     bad_request,
     conflict,
     invalid,
+    invalid_value,
     not_found,
+    uid_conflict,
+    undecodable,
 )
-from asched.apiserver.events import complete_core, to_core, to_events
 from asched.apiserver.listing import ListOptions, ServedListPage, list_page
-from asched.apiserver.resizing import resized
-from asched.apiserver.resources import ResourceRegistry, ServedResource
+from asched.apiserver.resources import (
+    ResourceRegistry,
+    ServedResource,
+    serve_definition,
+    to_core_event,
+)
+from asched.apiserver.schemas import check_types
 from asched.apiserver.selectors import Predicate
-from asched.apiserver.shapes import check_shape
-from asched.apiserver.store import Object, RevisionCounter, Storage, StoredObject, View, encode
-from asched.apiserver.validation import check_object, invalid_value, resource_group_for_errors
-from asched.apiserver.watch import Watcher
+from asched.apiserver.storage import (
+    Object,
+    RevisionCounter,
+    Storage,
+    StoredObject,
+    Watcher,
+    deep_copy,
+)
+from asched.apiserver.subresources import resized
+from asched.apiserver.validation import check_object
 
 HISTORY_LIMIT = 100_000
-"""Changes a resource keeps for watches to resume from."""
+"""Changes per resource that watches can resume from."""
 
 _NAME_ALPHABET = "bcdfghjklmnpqrstvwxz2456789"
 _GENERATED_LENGTH = 5
 _MAX_GENERATED_PREFIX = 58
-_decode = msgspec.json.Decoder().decode
+_SYSTEM_METADATA = (
+    "uid",
+    "creationTimestamp",
+    "deletionTimestamp",
+    "deletionGracePeriodSeconds",
+    "generation",
+    "resourceVersion",
+    "namespace",
+    "name",
+    "generateName",
+)
 
 UpdateFunc = Callable[[Object], Object]
 
 
 @dataclass(frozen=True, slots=True)
 class DeleteOptions:
-    """What a DELETE request asks for."""
+    """The options of a DELETE request."""
 
     grace_period_s: int | None = None
     uid: str = ""
@@ -60,17 +79,11 @@ class DeleteOptions:
     dry_run: bool = False
 
 
-def deep_copy(obj: Object) -> Object:
-    """A deep copy: what a caller keeps must not be what the store holds."""
-    copied: Object = _decode(encode(obj))
-    return copied
-
-
 class ObjectApi:
-    """Create, read, update, patch, delete and watch objects of every served resource.
+    """Create, read, update, delete and watch objects of every served resource.
 
-    :param clock: seconds since the epoch; injected, so that tests and simulations own time.
-    :param seed: fixes uids and generated names; None takes them from the system.
+    :param clock: seconds since the epoch.
+    :param seed: seed of uids and generated names; None uses the system's entropy.
     """
 
     def __init__(
@@ -98,7 +111,7 @@ class ObjectApi:
         return found
 
     def storages(self) -> list[Storage]:
-        """Those that were ever used."""
+        """The storages in use."""
         return list(self._storages.values())
 
     def find(self, storage_key: str, namespace: str, name: str) -> StoredObject | None:
@@ -117,39 +130,27 @@ class ObjectApi:
         return found
 
     def list(self, resource: ServedResource, options: ListOptions) -> ServedListPage:
-        """Raises StatusError 400, 410, 422 or 504 (see :func:`asched.apiserver.listing.list_page`)."""
+        """Raises StatusError 400, 410, 422 or 504 (:func:`asched.apiserver.listing.list_page`)."""
         return list_page(self.storage(resource), self.revisions.current, options)
 
     def watcher(
         self, resource: ServedResource, namespace: str = "", predicate: Predicate | None = None
     ) -> Watcher:
-        """A watch that has not begun; say where with one of its ``begin`` methods."""
+        """A watch that starts with one of its ``begin`` methods."""
         return Watcher(self.storage(resource), namespace=namespace, predicate=predicate)
-
-    @staticmethod
-    def view(resource: ServedResource) -> View | None:
-        """How this resource shows the stored objects, where not as they are stored."""
-        return to_events if resource.group == "events.k8s.io" else None
 
     # --- writing -------------------------------------------------------------------------------
 
     def now_text(self, offset_s: int = 0) -> str:
-        """The time of the clock, whole seconds later, as the API writes times."""
+        """The clock's time plus ``offset_s`` in the format of the API."""
         second = int(self.clock()) + offset_s
         if second != self._second:
             moment = datetime.fromtimestamp(second, tz=UTC)
             self._second, self._second_text = second, moment.strftime("%Y-%m-%dT%H:%M:%SZ")
         return self._second_text
 
-    def _new_uid(self) -> str:
-        return str(uuid.UUID(int=self._random.getrandbits(128), version=4))
-
-    def _generated_name(self, prefix: str) -> str:
-        suffix = "".join(self._random.choices(_NAME_ALPHABET, k=_GENERATED_LENGTH))
-        return prefix[:_MAX_GENERATED_PREFIX] + suffix
-
     def _typed(self, resource: ServedResource, obj: Object, namespace: str) -> Object:
-        """The object under its own kind, in storage form, with metadata of its own."""
+        """The object in storage form, with its kind and its own metadata dictionary."""
         if not isinstance(obj, dict):
             raise bad_request("the request body is not an object")
         version, kind = obj.get("apiVersion"), obj.get("kind")
@@ -159,14 +160,12 @@ class ObjectApi:
                 f"({resource.group_version})"
             )
         if kind and kind != resource.kind:
-            raise bad_request(
-                f'{resource.kind} in version "{resource.version}" cannot be handled as a '
-                f"{resource.kind}: expected kind {resource.kind}, got {kind}"
-            )
+            problem = f"expected kind {resource.kind}, got {kind}"
+            raise undecodable(resource.kind, resource.version, problem)
         given = obj.get("metadata")
-        metadata = dict(given) if isinstance(given, dict) else {}
         if given is not None and not isinstance(given, dict):
             raise bad_request("the object's metadata is not an object")
+        metadata = dict(given or {})
         drop_empty(metadata, ("labels", "annotations", "finalizers", "ownerReferences"))
         named = metadata.get("namespace")
         if resource.namespaced:
@@ -182,8 +181,8 @@ class ObjectApi:
         typed["kind"], typed["apiVersion"] = resource.kind, resource.group_version
         typed["metadata"] = metadata
         if resource.storage_key == "events":
-            typed = to_core(typed) if resource.group else complete_core(typed)
-        check_shape(resource, typed)
+            typed = to_core_event(typed)
+        check_types(resource, typed)
         return typed
 
     def create(
@@ -196,14 +195,15 @@ class ObjectApi:
         if metadata.get("resourceVersion"):
             raise bad_request("resourceVersion should not be set on objects to be created")
         if not metadata.get("name") and metadata.get("generateName"):
-            metadata["name"] = self._generated_name(metadata["generateName"])
+            suffix = "".join(self._random.choices(_NAME_ALPHABET, k=_GENERATED_LENGTH))
+            metadata["name"] = metadata["generateName"][:_MAX_GENERATED_PREFIX] + suffix
         name = metadata.get("name") or ""
         check_namespace(self, resource, namespace, name)
         for field in ("selfLink", "deletionTimestamp", "deletionGracePeriodSeconds", "generation"):
             metadata.pop(field, None)
-        metadata["uid"] = self._new_uid()
+        metadata["uid"] = str(uuid.UUID(int=self._random.getrandbits(128), version=4))
         metadata["creationTimestamp"] = self.now_text()
-        if resource.generation or resource.custom:
+        if resource.generation:
             metadata["generation"] = 1
         admit_new(self, resource, obj, metadata["creationTimestamp"])
         check_object(resource, obj)
@@ -215,7 +215,7 @@ class ObjectApi:
             return StoredObject(key, obj, self.revisions.current)
         stored = storage.write(key, obj)
         if resource.plural == "customresourcedefinitions":
-            crds.establish(self, stored.obj)
+            serve_definition(self, stored.obj)
         return stored
 
     def update(
@@ -229,19 +229,17 @@ class ObjectApi:
         unconditional: bool = True,
         dry_run: bool = False,
     ) -> StoredObject:
-        """Replace an object by what ``change`` makes of it; a change to nothing writes nothing.
+        """Replace an object by the result of ``change``; an unchanged object is not written.
 
-        ``change`` gets the object as this resource shows it. Where ``unconditional`` is false the
-        result has to bear a resourceVersion on resources that demand one. Raises StatusError 404,
-        409 or 422.
+        ``change`` gets the object in the form of ``resource``. ``unconditional=False`` requires a
+        resourceVersion for resources that demand one. Raises StatusError 404, 409 or 422.
         """
         storage = self.storage(resource)
         old = self.get(resource, namespace, name)
-        view = self.view(resource)
-        changed = change(old.obj if view is None else view(old.obj))
+        changed = change(old.obj if resource.view is None else resource.view(old.obj))
         new = self._typed(resource, changed, namespace)
-        self._check_preconditions(resource, old, new, unconditional)
-        new = self._merged(resource, old.obj, new, subresource)
+        _check_preconditions(resource, old, new, unconditional)
+        new = _merge_update(resource, old.obj, new, subresource)
         if new == old.obj:
             return old
         if not subresource:
@@ -257,91 +255,30 @@ class ObjectApi:
             return storage.remove(old.key)
         return stored
 
-    def _check_preconditions(
-        self, resource: ServedResource, old: StoredObject, new: Object, unconditional: bool
-    ) -> None:
-        metadata, name = new["metadata"], old.obj["metadata"]["name"]
-        named = metadata.get("name")
-        if named and named != name:
-            raise bad_request(
-                f"the name of the object ({named}) does not match the name on the URL ({name})"
-            )
-        uid, old_uid = metadata.get("uid"), old.obj["metadata"]["uid"]
-        if uid and uid != old_uid:
-            raise uid_conflict(resource, old, uid)
-        version = metadata.get("resourceVersion")
-        if version in (None, "", "0"):
-            if not unconditional and (resource.custom or not resource.unconditional_update):
-                cause = invalid_value(
-                    "metadata.resourceVersion", 0, "must be specified for an update"
-                )
-                raise invalid(resource.kind, resource.group, name, [cause])
-        elif version != old.obj["metadata"]["resourceVersion"]:
-            raise conflict(resource.plural, resource.group, name, MODIFIED)
-
-    def _merged(
-        self, resource: ServedResource, old: Object, new: Object, subresource: str
-    ) -> Object:
-        """Keep what this request may not change; count the generation."""
-        metadata, old_metadata = dict(new["metadata"]), old["metadata"]
-        for field in _SYSTEM_METADATA:
-            if field in old_metadata:
-                metadata[field] = old_metadata[field]
-            else:
-                metadata.pop(field, None)
-        if subresource == "status":
-            status = new.get("status")
-            new = {**old, "metadata": old_metadata if resource.custom else metadata}
-            if status is not None:
-                new["status"] = status
-            else:
-                new.pop("status", None)
-            complete_status(resource.storage_key, new)
-            return new
-        if subresource == "resize":
-            new = {**old, "spec": resized(old["spec"], new.get("spec") or {})}
-            metadata = dict(old_metadata)
-        new = {**new, "metadata": metadata}
-        if resource.status:
-            if "status" in old:
-                new["status"] = old["status"]
-            else:
-                new.pop("status", None)
-        if _body(new) != _body(old):
-            # The patched object may share parts with the stored one: default a copy.
-            new = deep_copy(new)
-            apply_defaults(resource.storage_key, new)
-            changed = _body(new) != _body(old)
-            if changed and (resource.generation or resource.custom):
-                new["metadata"]["generation"] = old_metadata.get("generation", 0) + 1
-        return new
-
     def delete(
         self, resource: ServedResource, namespace: str, name: str, options: DeleteOptions
     ) -> tuple[StoredObject, bool]:
-        """Delete, gracefully where the resource does so.
+        """Delete an object, gracefully where its resource does so.
 
-        The answer is the object's last state and whether it is gone. Raises StatusError 404 or 409.
+        Returns its last state and whether it was removed. Raises StatusError 404 or 409.
         """
         old = self.get(resource, namespace, name)
         metadata = old.obj["metadata"]
+        problem = ""
         if options.uid and options.uid != metadata["uid"]:
-            raise conflict(
-                resource.kind if not resource.group else resource.plural,
-                resource.group,
-                name,
+            problem = (
                 f"the UID in the precondition ({options.uid}) does not match the UID in record "
-                f"({metadata['uid']}). The object might have been deleted and then recreated",
+                f"({metadata['uid']}). The object might have been deleted and then recreated"
             )
-        if options.resource_version and options.resource_version != metadata["resourceVersion"]:
-            raise conflict(
-                resource.kind if not resource.group else resource.plural,
-                resource.group,
-                name,
+        elif options.resource_version and options.resource_version != metadata["resourceVersion"]:
+            problem = (
                 f"the ResourceVersion in the precondition ({options.resource_version}) does not "
                 f"match the ResourceVersion in record ({metadata['resourceVersion']}). The object "
-                "might have been modified",
+                "might have been modified"
             )
+        if problem:
+            kind = resource.plural if resource.group else resource.kind
+            raise conflict(kind, resource.group, name, problem)
         if options.dry_run:
             return old, True
         return deletion.delete(self, resource, old, options.grace_period_s, options.propagation)
@@ -349,50 +286,73 @@ class ObjectApi:
     def delete_collection(
         self, resource: ServedResource, options: ListOptions, how: DeleteOptions
     ) -> Iterable[StoredObject]:
-        """Delete everything that matches; the answer is each object's last state."""
-        page = self.list(resource, options)
+        """Delete all matching objects. Returns the last state of each."""
         deleted = []
-        for stored in page.items:
+        for stored in self.list(resource, options).items:
             metadata = stored.obj["metadata"]
             namespace = metadata.get("namespace") or ""
             deleted.append(self.delete(resource, namespace, metadata["name"], how)[0])
         return deleted
 
     def expire_history(self) -> None:
-        """Forget all watch history, as etcd's compaction does: older watches and pages get 410."""
+        """Drop all watch history, as an etcd compaction does: older watches and pages get 410."""
         for storage in self._storages.values():
             storage.expire()
 
 
-_SYSTEM_METADATA = (
-    "uid",
-    "creationTimestamp",
-    "deletionTimestamp",
-    "deletionGracePeriodSeconds",
-    "generation",
-    "resourceVersion",
-    "namespace",
-    "name",
-    "generateName",
-)
+def _check_preconditions(
+    resource: ServedResource, old: StoredObject, new: Object, unconditional: bool
+) -> None:
+    metadata, old_metadata = new["metadata"], old.obj["metadata"]
+    name, given_name, uid = old_metadata["name"], metadata.get("name"), metadata.get("uid")
+    if given_name and given_name != name:
+        raise bad_request(
+            f"the name of the object ({given_name}) does not match the name on the URL ({name})"
+        )
+    if uid and uid != old_metadata["uid"]:
+        raise uid_conflict(resource.plural, old.key, old_metadata, uid, resource.group)
+    version = metadata.get("resourceVersion")
+    if version in (None, "", "0"):
+        if not unconditional and not resource.unconditional_update:
+            cause = invalid_value("metadata.resourceVersion", 0, "must be specified for an update")
+            raise invalid(resource.kind, resource.group, name, [cause])
+    elif version != old_metadata["resourceVersion"]:
+        raise conflict(resource.plural, resource.group, name, MODIFIED)
+
+
+def _merge_update(resource: ServedResource, old: Object, new: Object, subresource: str) -> Object:
+    """``new`` without changes that this request may not make; increments the generation."""
+    metadata, old_metadata = dict(new["metadata"]), old["metadata"]
+    _keep_fields(metadata, old_metadata, _SYSTEM_METADATA)
+    if subresource == "status":
+        status = {} if new.get("status") is None else {"status": new["status"]}
+        new = {**old, "metadata": old_metadata if resource.custom else metadata}
+        _keep_fields(new, status, ("status",))
+        complete_status(resource.storage_key, new)
+        return new
+    if subresource == "resize":
+        new = {**old, "spec": resized(old["spec"], new.get("spec") or {})}
+        metadata = dict(old_metadata)
+    new = {**new, "metadata": metadata}
+    if resource.status:
+        _keep_fields(new, old, ("status",))
+    if _body(new) != _body(old):
+        # A patched object may share parts with the stored one: default a copy.
+        new = deep_copy(new)
+        apply_defaults(resource.storage_key, new)
+        if resource.generation and _body(new) != _body(old):
+            new["metadata"]["generation"] = old_metadata.get("generation", 0) + 1
+    return new
+
+
+def _keep_fields(new: Object, old: Object, fields: tuple[str, ...]) -> None:
+    """Give ``new`` the ``fields`` of ``old``, also where they are absent."""
+    for field in fields:
+        if field in old:
+            new[field] = old[field]
+        else:
+            new.pop(field, None)
 
 
 def _body(obj: Object) -> Object:
     return {key: value for key, value in obj.items() if key not in ("metadata", "status")}
-
-
-def uid_conflict(resource: ServedResource, old: StoredObject, uid: str) -> StatusError:
-    """The storage layer's answer to a uid that is not the object's."""
-    metadata = old.obj["metadata"]
-    key = f"/registry/{resource.plural}/{old.key}"
-    return conflict(
-        resource.plural,
-        resource.group,
-        metadata["name"],
-        f"StorageError: invalid object, Code: 4, Key: {key}, ResourceVersion: 0, "
-        f"AdditionalErrorMsg: Precondition failed: UID in precondition: {uid}, UID in object "
-        f"meta: {metadata['uid']}",
-    )
-
-
-__all__ = ["DeleteOptions", "ObjectApi", "fresh", "resource_group_for_errors", "uid_conflict"]

@@ -1,9 +1,8 @@
-"""Server-side apply: who owns which field, and what follows from it.
+"""Server-side apply: field ownership and conflicts.
 
-``metadata.managedFields`` records, for each manager that applies, the fields that it set. A field
-that its last applier leaves out goes away; a field that another applier holds with another value
-is a conflict unless forced (kubernetes.io/docs, "Server-Side Apply"). Ownership by plain updates
-is not tracked, so those never conflict.
+``metadata.managedFields`` lists the fields that each manager applied. A field that its last owner
+omits is removed. A field that another manager owns with another value is a conflict unless forced
+(kubernetes.io/docs, "Server-Side Apply"). Updates do not take ownership, so they never conflict.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from asched.apiserver.errors import StatusError, bad_request
 from asched.apiserver.patches import merge_key_of, strategic_merge
 from asched.apiserver.requests import RequestInfo
-from asched.apiserver.store import StoredObject, encode
+from asched.apiserver.storage import StoredObject, encode
 
 if TYPE_CHECKING:
     from asched.apiserver.api import ObjectApi
@@ -28,19 +27,19 @@ _NOT_OWNED_METADATA = frozenset({"name", "namespace", "managedFields", "resource
 
 
 @dataclass(frozen=True, slots=True)
-class Manager:
-    """Who applies, and whether conflicts are to be won."""
+class FieldManager:
+    """The manager that applies; ``force`` takes conflicting fields over."""
 
     name: str
     force: bool
 
 
-def server_side(
-    api: ObjectApi, info: RequestInfo, applied: Object, manager: Manager
+def server_side_apply(
+    api: ObjectApi, info: RequestInfo, applied: Object, manager: FieldManager
 ) -> tuple[StoredObject, bool]:
-    """Apply a configuration; the answer is the object and whether it was created.
+    """Apply a configuration. Returns the object and whether it was created.
 
-    Raises StatusError 400 without a manager, 409 for a conflict, and what create and update raise.
+    Raises StatusError 400 without a manager, 409 for a conflict, and as create and update.
     """
     if not manager.name:
         raise bad_request(
@@ -65,21 +64,18 @@ def server_side(
         )
         return created, True
 
-    def change(current: Object) -> Object:
-        return _applied_to(current, applied, entry, manager)
-
     updated = api.update(
         info.resource,
         info.namespace,
         info.name,
-        change,
+        lambda current: _applied_to(current, applied, entry, manager),
         subresource=info.subresource,
         dry_run=info.dry_run,
     )
     return updated, False
 
 
-def _applied_to(current: Object, applied: Object, entry: Object, manager: Manager) -> Object:
+def _applied_to(current: Object, applied: Object, entry: Object, manager: FieldManager) -> Object:
     entries = list(current["metadata"].get("managedFields") or ())
     mine = next((e for e in entries if _same(e, entry)), None)
     others = [e for e in entries if not _same(e, entry)]
@@ -112,7 +108,7 @@ def _key_text(merge_key: str, item: Object) -> str:
 
 
 def _children(value: Any, parent: str, field: str) -> dict[str, tuple[str, Any]]:
-    """The parts of a value that are owned on their own: FieldsV1 key -> (field, part)."""
+    """The separately owned parts of a value: FieldsV1 key -> (field, part)."""
     if isinstance(value, dict):
         return {f"f:{key}": (key, part) for key, part in value.items()}
     merge_key = merge_key_of(parent, field)
@@ -134,7 +130,7 @@ def _owned(value: Any, parent: str, field: str) -> FieldSet:
 
 
 def _fields_of(applied: Object) -> FieldSet:
-    """The FieldsV1 set of everything that a configuration states."""
+    """The FieldsV1 set of a configuration."""
     fields: FieldSet = {}
     for key, value in applied.items():
         if key in _NOT_OWNED:
@@ -148,7 +144,7 @@ def _fields_of(applied: Object) -> FieldSet:
 
 
 def _without(obj: Any, before: FieldSet, now: FieldSet, others: list[FieldSet]) -> Any:
-    """``obj`` without the fields that were owned before and are no longer."""
+    """``obj`` without the fields that were owned before and no longer are."""
     if isinstance(obj, dict):
         result = dict(obj)
         for key, below in before.items():
@@ -189,7 +185,7 @@ def _is_keyed(item: Any, key: str) -> bool:
 
 
 def _check_conflicts(
-    current: Object, applied: Object, others: list[Object], manager: Manager
+    current: Object, applied: Object, others: list[Object], manager: FieldManager
 ) -> None:
     if manager.force:
         return
@@ -207,21 +203,17 @@ def _check_conflicts(
         )
     if causes:
         listed = "\n".join(f"- {cause['field']}" for cause in causes)
-        who = causes[0]["message"]
-        count = "1 conflict" if len(causes) == 1 else f"{len(causes)} conflicts"
-        text = f": {causes[0]['field']}" if len(causes) == 1 else f":\n{listed}"
-        raise StatusError(
-            409,
-            "Conflict",
-            f"Apply failed with {count}: {who}{text}",
-            details={"causes": causes},
-        )
+        single = len(causes) == 1
+        count = "1 conflict" if single else f"{len(causes)} conflicts"
+        fields = f" {causes[0]['field']}" if single else f"\n{listed}"
+        message = f"Apply failed with {count}: {causes[0]['message']}:{fields}"
+        raise StatusError(409, "Conflict", message, details={"causes": causes})
 
 
 def _conflicting(
     current: Any, applied: Any, owned: FieldSet, parent: str, field: str, path: str
 ) -> list[str]:
-    """Paths that ``applied`` would change although another manager owns them."""
+    """Paths owned by another manager that ``applied`` would change."""
     if not owned:
         return [path] if current != applied else []
     here = _children(current, parent, field)

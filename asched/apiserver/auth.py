@@ -1,4 +1,4 @@
-"""Who asks, and whether they may: bearer tokens and two fixed sets of permissions."""
+"""Authentication by bearer token and authorization of an administrator and a scheduler."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _PUBLIC_PATHS = frozenset({"/healthz", "/livez", "/readyz", "/version"})
 
 @dataclass(frozen=True, slots=True)
 class AuthRule:
-    """A PolicyRule of RBAC; ``names`` empty means every name."""
+    """A PolicyRule of RBAC; empty ``names`` match every name."""
 
     verbs: frozenset[str]
     group: str
@@ -45,7 +45,7 @@ KUBE_SCHEDULER_RULES: tuple[AuthRule, ...] = (
     _rule("create patch update", "", "events"),
     _rule("create patch update", "events.k8s.io", "events"),
     _rule("create", "coordination.k8s.io", "leases"),
-    # A 1.36 server answers "not found", not "forbidden", to a get of any other lease.
+    # A 1.36 server responds "not found" instead of "forbidden" for other leases.
     _rule("read", "coordination.k8s.io", "leases"),
     _rule("update", "coordination.k8s.io", "leases", "kube-scheduler"),
     _rule("create", "", "endpoints"),
@@ -73,7 +73,7 @@ KUBE_SCHEDULER_RULES: tuple[AuthRule, ...] = (
 
 @dataclass(frozen=True, slots=True)
 class User:
-    """An authenticated user; ``rules`` None means that everything is allowed."""
+    """An authenticated user; None for ``rules`` allows everything."""
 
     name: str
     rules: tuple[AuthRule, ...] | None
@@ -85,7 +85,7 @@ ANONYMOUS = User(ANONYMOUS_USER, ())
 
 
 class Auth:
-    """Bearer tokens of an API server. Without any, everybody is the administrator."""
+    """Authenticates and authorizes requests; without tokens every client is administrator."""
 
     def __init__(self, tokens: dict[str, User] | None = None) -> None:
         self._tokens = dict(tokens or {})
@@ -95,7 +95,7 @@ class Auth:
         return bool(self._tokens)
 
     def authenticate(self, authorization: str) -> User:
-        """The user of an Authorization header. Raises StatusError 401 for a token not known."""
+        """The user of an Authorization header. Raises StatusError 401 for an unknown token."""
         if not self._tokens:
             return ADMIN
         if not authorization:
@@ -107,7 +107,7 @@ class Auth:
 
     @staticmethod
     def authorize(user: User, request: RequestInfo) -> None:
-        """Raises StatusError 403 with the API server's sentence."""
+        """Raises StatusError 403 with the message of kube-apiserver."""
         if user.rules is None:
             return
         resource, group = request.resource, request.resource.group
@@ -123,16 +123,13 @@ class Auth:
             f'{qualified(resource.plural, group)}{shown_name} is forbidden: User "{user.name}" '
             f'cannot {request.verb} resource "{full}" in API group "{group}" {where}'
         )
-        details = {"kind": resource.plural}
-        if group:
-            details = {"group": group, **details}
-        if request.name:
-            details = {"name": request.name, **details}
+        details = {"name": request.name, "group": group, "kind": resource.plural}
+        details = {key: value for key, value in details.items() if value}
         raise StatusError(403, "Forbidden", message, details=details)
 
     @staticmethod
     def authorize_path(user: User, verb: str, path: str) -> None:
-        """Health and version are public; discovery is for whoever has authenticated."""
+        """Health and version are public; discovery requires authentication."""
         if user is not ANONYMOUS or path in _PUBLIC_PATHS:
             return
         message = f'forbidden: User "{user.name}" cannot {verb} path "{path}"'
@@ -142,7 +139,7 @@ class Auth:
 def _token_in(authorization: str) -> str:
     """The token of a bearer header, or the password of a basic one.
 
-    client-go sends no bearer token over plain HTTP, but credentials of the URL it does send.
+    Over plain HTTP client-go sends credentials of the URL, but no bearer token.
     """
     scheme, _, value = authorization.partition(" ")
     if scheme.lower() == "bearer":

@@ -1,13 +1,13 @@
-"""The embedded cluster: an API server's state and rules in one Python object.
+"""An API server's state and rules as a Python object.
 
->>> cluster = Cluster()
+>>> cluster = EmbeddedCluster()
 >>> pod = {"metadata": {"name": "p"}, "spec": {"containers": [{"name": "c", "image": "x"}]}}
 >>> created = cluster.create("pods", pod, namespace="default")
 >>> cluster.bind("default", "p", "node-1")
 >>> cluster.get("pods", "p", namespace="default")["spec"]["nodeName"]
 'node-1'
 
-Objects that it hands out are shared with its store: read them, do not change them.
+Returned objects are shared with the storage and must not be changed.
 """
 
 from __future__ import annotations
@@ -16,14 +16,13 @@ import time
 from collections.abc import Callable
 from typing import Any
 
-from asched.apiserver import binding
-from asched.apiserver.api import HISTORY_LIMIT, DeleteOptions, ObjectApi, deep_copy
+from asched.apiserver import subresources
+from asched.apiserver.api import HISTORY_LIMIT, DeleteOptions, ObjectApi
 from asched.apiserver.listing import ListOptions
 from asched.apiserver.patches import merge_patch
 from asched.apiserver.resources import ServedResource
 from asched.apiserver.selectors import both, field_selector, label_selector
-from asched.apiserver.store import StoreChange, StoredObject
-from asched.apiserver.watch import Watcher
+from asched.apiserver.storage import StoreChange, StoredObject, Watcher, deep_copy
 
 Object = dict[str, Any]
 Objects = list[Object]
@@ -37,12 +36,14 @@ SYSTEM_PRIORITY_CLASSES = {
 
 
 class EmbeddedCluster:
-    """A Kubernetes cluster's API in memory. Resources go by plural name, with the group where
-    two share it: ``pods``, ``leases``, ``events.events.k8s.io``.
+    """The API of a Kubernetes cluster, in memory.
+
+    Resources are named by their plural, with the group if ambiguous: ``pods``, ``leases``,
+    ``events.events.k8s.io``.
 
     :param clock: seconds since the epoch.
-    :param seed: fixes uids and generated names.
-    :param history_limit: changes a resource keeps for watches to resume from.
+    :param seed: seed of uids and generated names.
+    :param history_limit: changes per resource that watches can resume from.
     """
 
     def __init__(
@@ -64,11 +65,11 @@ class EmbeddedCluster:
         return self.api.revisions.current
 
     def resource(self, name: str) -> ServedResource:
-        """Raises KeyError for a resource that is not served."""
+        """Raises KeyError for an unknown resource."""
         return self.api.registry.named(name)
 
     def create(self, resource: str, obj: Object, *, namespace: str = "") -> Object:
-        """Create an object; ``namespace`` may be left out where the object names its own.
+        """Create an object; ``namespace`` defaults to that of the object.
 
         Raises StatusError (see :meth:`ObjectApi.create`).
         """
@@ -84,20 +85,25 @@ class EmbeddedCluster:
     def list(
         self, resource: str, *, namespace: str = "", labels: str = "", fields: str = ""
     ) -> Objects:
-        """The objects now, in key order, that match the selectors."""
+        """The objects that match the selectors, in key order."""
         found = self.resource(resource)
         predicate = both(label_selector(labels), field_selector(found, fields))
         page = self.api.list(found, ListOptions(namespace=namespace, predicate=predicate))
         return [stored.obj for stored in page.items]
 
     def count(self, resource: str) -> int:
-        """How many objects of the resource exist."""
+        """The number of objects of the resource."""
         return len(self.api.storage(self.resource(resource)))
 
     def patch(
-        self, resource: str, name: str, patch: Object, *, namespace: str = "",
+        self,
+        resource: str,
+        name: str,
+        patch: Object,
+        *,
+        namespace: str = "",
         subresource: str = "",
-    ) -> Object:  # fmt: skip
+    ) -> Object:
         """Apply a JSON merge patch. Raises StatusError 404, 409 or 422."""
         own = deep_copy(patch)
         return self.api.update(
@@ -111,7 +117,7 @@ class EmbeddedCluster:
     def delete(
         self, resource: str, name: str, *, namespace: str = "", grace_period_s: int | None = None
     ) -> Object:
-        """Delete (a bound pod: gracefully); the answer is the object's last state.
+        """Delete an object, a bound pod gracefully. Returns its last state.
 
         Raises StatusError 404 or 409.
         """
@@ -119,17 +125,22 @@ class EmbeddedCluster:
         return self.api.delete(self.resource(resource), namespace, name, options)[0].obj
 
     def bind(self, namespace: str, name: str, node_name: str, *, uid: str = "") -> None:
-        """Assign a pod to a node as the binding subresource does. Raises StatusError 404 or 409."""
+        """Bind a pod like the binding subresource. Raises StatusError 404 or 409."""
         target = {"metadata": {"uid": uid}, "target": {"kind": "Node", "name": node_name}}
-        binding.bind(self.api, self.resource("pods"), namespace, name, target)
+        subresources.bind(self.api, self.resource("pods"), namespace, name, target)
 
     def watch(
-        self, resource: str, *, namespace: str = "", labels: str = "", fields: str = "",
+        self,
+        resource: str,
+        *,
+        namespace: str = "",
+        labels: str = "",
+        fields: str = "",
         from_revision: int | None = None,
-    ) -> Watcher:  # fmt: skip
-        """Subscribe to changes after ``from_revision``, or to everything there is and then on.
+    ) -> Watcher:
+        """Watch the changes after ``from_revision``, or all existing objects and later changes.
 
-        Use the answer as a context manager and iterate over it. Raises StatusError 410.
+        Iterate over the returned context manager. Raises StatusError 410.
         """
         found = self.resource(resource)
         predicate = both(label_selector(labels), field_selector(found, fields))
@@ -141,7 +152,7 @@ class EmbeddedCluster:
         return watcher
 
     def listen(self, resource: str, listener: Callable[[StoreChange], None]) -> Callable[[], None]:
-        """Call ``listener`` inside every later write of the resource; the answer ends that."""
+        """Call ``listener`` within every later write. Returns a function that unsubscribes."""
         return self.api.storage(self.resource(resource)).listen(listener)
 
     def stored(self, resource: str) -> StoredObjects:
@@ -149,5 +160,5 @@ class EmbeddedCluster:
         return self.api.storage(self.resource(resource)).ordered()
 
     def expire_history(self) -> None:
-        """Forget all watch history: watches and pages from before now get 410."""
+        """Drop all watch history: older watches and pages get 410."""
         self.api.expire_history()

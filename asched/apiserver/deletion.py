@@ -1,4 +1,4 @@
-"""How objects go: gracefully (bound pods), when their finalizers are done, or at once.
+"""Deletion: graceful (bound pods), after finalizers, or immediate.
 
 The rules are those of k8s.io/apiserver/pkg/registry/rest (``BeforeDelete``) and of the pod
 strategy's ``CheckGracefulDelete``.
@@ -9,9 +9,8 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
-from asched.apiserver import resources as crds
-from asched.apiserver.resources import ServedResource
-from asched.apiserver.store import StoredObject
+from asched.apiserver.resources import ServedResource, remove_definition
+from asched.apiserver.storage import StoredObject
 
 if TYPE_CHECKING:
     from asched.apiserver.api import ObjectApi
@@ -22,7 +21,7 @@ DEFAULT_GRACE_S = 30
 
 
 def is_finished(resource: ServedResource, obj: Object) -> bool:
-    """Whether nothing keeps an object any longer whose deletion was asked for."""
+    """Whether a terminating object can be removed: no finalizers and no grace period left."""
     metadata = obj["metadata"]
     if metadata.get("finalizers"):
         return False
@@ -38,11 +37,11 @@ def delete(
     grace_period_s: int | None,
     propagation: str = "",
 ) -> tuple[StoredObject, bool]:
-    """Delete ``old``; the answer is its last state and whether it is gone."""
+    """Delete ``old``. Returns its last state and whether it was removed."""
     if resource.storage_key == "namespaces":
         return _delete_namespace(api, resource, old), True
     if resource.plural == "customresourcedefinitions":
-        crds.withdraw(api, old.obj)
+        remove_definition(api, old.obj)
     storage = api.storage(resource)
     if resource.storage_key == "pods":
         return _delete_pod(api, resource, old, grace_period_s)
@@ -52,78 +51,72 @@ def delete(
     if finalizers:
         if old.obj["metadata"].get("deletionTimestamp"):
             return old, False
-        return _mark(api, resource, old, 0), False
+        return storage.write(old.key, _terminating(old.obj, api.now_text(), 0)), False
     return storage.remove(old.key), True
 
 
-def _mark(api: ObjectApi, resource: ServedResource, old: StoredObject, grace_period_s: int) -> StoredObject:
-    """Set the time at which the object is to be gone."""
-    metadata = dict(old.obj["metadata"])
-    metadata["deletionTimestamp"] = api.now_text(grace_period_s)
+def _terminating(obj: Object, deletion_time: str, grace_period_s: int) -> Object:
+    """``obj`` with its deletion time, which is the end of the grace period."""
+    metadata = dict(obj["metadata"])
+    metadata["deletionTimestamp"] = deletion_time
     metadata["deletionGracePeriodSeconds"] = grace_period_s
     if metadata.get("generation"):
         metadata["generation"] += 1
-    return api.storage(resource).write(old.key, {**old.obj, "metadata": metadata})
+    return {**obj, "metadata": metadata}
 
 
-def _grace_period_s(pod: Object, asked_s: int | None) -> int:
+def _grace_period_s(pod: Object, requested_s: int | None) -> int:
     spec, phase = pod.get("spec") or {}, (pod.get("status") or {}).get("phase")
-    period = asked_s
+    period = requested_s
     if period is None:
         period = spec.get("terminationGracePeriodSeconds", DEFAULT_GRACE_S)
     if not spec.get("nodeName") or phase in ("Succeeded", "Failed"):
-        # Nobody runs it: nothing to wait for.
+        # No kubelet runs the pod.
         return 0
     return 1 if period < 0 else int(period)
 
 
 def _delete_pod(
-    api: ObjectApi, resource: ServedResource, old: StoredObject, asked_s: int | None
+    api: ObjectApi, resource: ServedResource, old: StoredObject, requested_s: int | None
 ) -> tuple[StoredObject, bool]:
     metadata = old.obj["metadata"]
     storage = api.storage(resource)
-    if metadata.get("deletionTimestamp"):
+    deletion_time = metadata.get("deletionTimestamp")
+    if deletion_time:
         current_s = metadata.get("deletionGracePeriodSeconds") or 0
-        if asked_s is None or asked_s >= current_s:
+        if requested_s is None or requested_s >= current_s:
             if current_s == 0 and not metadata.get("finalizers"):
                 return storage.remove(old.key), True
             return old, False
-        marked = _shorten(api, resource, old, asked_s)
+        # Later requests can only shorten the grace period.
+        grace_s = requested_s
+        due = datetime.fromisoformat(deletion_time).astimezone(UTC).timestamp()
+        moved = datetime.fromtimestamp(due - current_s + grace_s, tz=UTC)
+        deletion_time = moved.strftime("%Y-%m-%dT%H:%M:%SZ")
     else:
-        marked = _mark(api, resource, old, _grace_period_s(old.obj, asked_s))
+        grace_s = _grace_period_s(old.obj, requested_s)
+        deletion_time = api.now_text(grace_s)
+    marked = storage.write(old.key, _terminating(old.obj, deletion_time, grace_s))
     if is_finished(resource, marked.obj):
         return storage.remove(old.key), True
     return marked, False
 
 
-def _shorten(api: ObjectApi, resource: ServedResource, old: StoredObject, grace_period_s: int) -> StoredObject:
-    """Only a shorter grace period may follow the first one."""
-    metadata = dict(old.obj["metadata"])
-    before_s = metadata.get("deletionGracePeriodSeconds") or 0
-    due = datetime.fromisoformat(metadata["deletionTimestamp"]).astimezone(UTC).timestamp()
-    moved = datetime.fromtimestamp(due - before_s + grace_period_s, tz=UTC)
-    metadata["deletionTimestamp"] = moved.strftime("%Y-%m-%dT%H:%M:%SZ")
-    metadata["deletionGracePeriodSeconds"] = grace_period_s
-    if metadata.get("generation"):
-        metadata["generation"] += 1
-    return api.storage(resource).write(old.key, {**old.obj, "metadata": metadata})
-
-
 def _delete_namespace(api: ObjectApi, resource: ServedResource, old: StoredObject) -> StoredObject:
-    """Terminate a namespace and all that is in it.
+    """Terminate a namespace and delete its contents.
 
-    The namespace controller does this over some seconds; here it is one step, so that nothing
-    can be created meanwhile.
+    The namespace controller takes some seconds for this. Here it is one step, so nothing can be
+    created in between.
     """
-    name = old.obj["metadata"]["name"]
-    marked = _mark(api, resource, old, 0)
-    metadata = dict(marked.obj["metadata"])
-    metadata.pop("deletionGracePeriodSeconds", None)
-    status = {**(marked.obj.get("status") or {}), "phase": "Terminating"}
     storage = api.storage(resource)
+    name = old.obj["metadata"]["name"]
+    marked = storage.write(old.key, _terminating(old.obj, api.now_text(), 0))
     for contents in api.storages():
         if contents.resource.namespaced:
             for stored in contents.ordered(name):
                 contents.remove(stored.key)
+    metadata = dict(marked.obj["metadata"])
+    metadata.pop("deletionGracePeriodSeconds", None)
+    status = {**(marked.obj.get("status") or {}), "phase": "Terminating"}
     storage.write(old.key, {**marked.obj, "metadata": metadata, "spec": {}, "status": status})
     return storage.remove(old.key)

@@ -21,7 +21,7 @@ from aiohttp import web
 from asched.apiserver.errors import unknown_path
 from asched.apiserver.requests import PathNotServedError
 from asched.apiserver.resources import ResourceRegistry, ServedResource
-from asched.apiserver.store import encode
+from asched.apiserver.storage import encode
 
 Object = dict[str, Any]
 

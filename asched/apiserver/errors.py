@@ -1,16 +1,22 @@
-"""Failures that the simulated API server answers with, worded as kube-apiserver words them.
+"""Errors of the embedded API server, with the messages of kube-apiserver.
 
-Messages follow k8s.io/apimachinery/pkg/api/errors; the recorded exchanges of a 1.36 server are
-the reference for each one that they show.
+Messages follow k8s.io/apimachinery/pkg/api/errors and Go's encoding/json. The recorded exchanges
+of a 1.36 server are the reference where they show one.
 """
 
 from __future__ import annotations
 
+import json
 from typing import Any, NamedTuple
+
+MODIFIED = (
+    "the object has been modified; please apply your changes to the latest version and try again"
+)
+_SHOWN_BODY_BYTES = 30
 
 
 class Cause(NamedTuple):
-    """One broken field of an object: what ``field.Error`` is to the API server."""
+    """One invalid field of an object (``field.Error``)."""
 
     reason: str
     message: str
@@ -20,8 +26,28 @@ class Cause(NamedTuple):
         return {"reason": self.reason, "message": self.message, "field": self.field}
 
 
+def required(field: str, detail: str = "") -> Cause:
+    message = f"Required value: {detail}" if detail else "Required value"
+    return Cause("FieldValueRequired", message, field)
+
+
+def invalid_value(field: str, value: Any, detail: str) -> Cause:
+    shown = f'"{value}"' if isinstance(value, str) else str(value)
+    return Cause("FieldValueInvalid", f"Invalid value: {shown}: {detail}", field)
+
+
+def forbidden_value(field: str, detail: str) -> Cause:
+    return Cause("FieldValueForbidden", f"Forbidden: {detail}", field)
+
+
+def not_supported(field: str, value: str, supported: tuple[str, ...]) -> Cause:
+    listed = ", ".join(f'"{choice}"' for choice in supported)
+    message = f'Unsupported value: "{value}": supported values: {listed}'
+    return Cause("FieldValueNotSupported", message, field)
+
+
 class StatusError(Exception):
-    """A request that the API server refuses; carries everything its Status body says."""
+    """A rejected request, with the fields of its Status response."""
 
     def __init__(
         self,
@@ -42,7 +68,7 @@ class StatusError(Exception):
         self.retry_after_s = retry_after_s
 
     def status(self) -> dict[str, Any]:
-        """The ``Status`` object of meta/v1 that describes this failure."""
+        """The meta/v1 ``Status`` object."""
         status: dict[str, Any] = {
             "kind": "Status",
             "apiVersion": "v1",
@@ -64,14 +90,8 @@ def qualified(resource: str, group: str) -> str:
 
 
 def _details(name: str, group: str, kind: str) -> dict[str, Any]:
-    details: dict[str, Any] = {}
-    if name:
-        details["name"] = name
-    if group:
-        details["group"] = group
-    if kind:
-        details["kind"] = kind
-    return details
+    details = {"name": name, "group": group, "kind": kind}
+    return {key: value for key, value in details.items() if value}
 
 
 def not_found(resource: str, group: str, name: str) -> StatusError:
@@ -80,7 +100,7 @@ def not_found(resource: str, group: str, name: str) -> StatusError:
 
 
 def unknown_path() -> StatusError:
-    """No such resource in a group version that exists."""
+    """An unknown resource in a known group version."""
     message = "the server could not find the requested resource"
     return StatusError(404, "NotFound", message, details={})
 
@@ -95,9 +115,18 @@ def conflict(resource: str, group: str, name: str, why: str) -> StatusError:
     return StatusError(409, "Conflict", message, details=_details(name, group, resource))
 
 
-MODIFIED = (
-    "the object has been modified; please apply your changes to the latest version and try again"
-)
+def uid_conflict(
+    resource: str, key: str, metadata: dict[str, Any], uid: str, group: str = ""
+) -> StatusError:
+    """The storage error for a uid other than that of the object."""
+    return conflict(
+        resource,
+        group,
+        metadata["name"],
+        f"StorageError: invalid object, Code: 4, Key: /registry/{resource}/{key}, "
+        "ResourceVersion: 0, AdditionalErrorMsg: Precondition failed: "
+        f"UID in precondition: {uid}, UID in object meta: {metadata['uid']}",
+    )
 
 
 def forbidden(resource: str, group: str, name: str, why: str) -> StatusError:
@@ -106,7 +135,7 @@ def forbidden(resource: str, group: str, name: str, why: str) -> StatusError:
 
 
 def invalid(kind: str, group: str, name: str, causes: list[Cause]) -> StatusError:
-    """422 with one cause a field; several are listed in brackets as the server lists them."""
+    """422 with one cause per field."""
     listed = [f"{cause.field}: {cause.message}" for cause in causes]
     text = listed[0] if len(listed) == 1 else f"[{', '.join(listed)}]"
     details = _details(name, group, kind)
@@ -119,8 +148,13 @@ def bad_request(message: str) -> StatusError:
     return StatusError(400, "BadRequest", message)
 
 
+def undecodable(kind: str, version: str, problem: str) -> StatusError:
+    """400 for a body that does not decode into the type of ``kind``."""
+    return bad_request(f'{kind} in version "{version}" cannot be handled as a {kind}: {problem}')
+
+
 def internal(message: str) -> StatusError:
-    """A failure the real server reports as 500 without a reason."""
+    """A failure that kube-apiserver reports as 500 without a reason."""
     return StatusError(500, "", message)
 
 
@@ -138,18 +172,14 @@ def expired(message: str, metadata: dict[str, Any] | None = None) -> StatusError
 
 
 def too_old(requested_rv: int, oldest_rv: int) -> StatusError:
-    """A watch from before the history that is kept."""
+    """A watch from before the watch history."""
     return expired(f"too old resource version: {requested_rv} ({oldest_rv})")
 
 
 def too_large(requested_rv: int, current_rv: int) -> StatusError:
-    """A list at a resourceVersion that the server has not reached."""
-    details = {
-        "causes": [
-            {"reason": "ResourceVersionTooLarge", "message": "Too large resource version"},
-        ],
-        "retryAfterSeconds": 1,
-    }
+    """A list at a future resourceVersion."""
+    cause = {"reason": "ResourceVersionTooLarge", "message": "Too large resource version"}
+    details = {"causes": [cause], "retryAfterSeconds": 1}
     message = f"Timeout: Too large resource version: {requested_rv}, current: {current_rv}"
     return StatusError(504, "Timeout", message, details=details, retry_after_s=1)
 
@@ -169,9 +199,57 @@ def unsupported_route_media_type() -> StatusError:
     return StatusError(415, "UnsupportedMediaType", "415: Unsupported Media Type", details={})
 
 
-def unsupported_media_type(accepted: list[str]) -> StatusError:
+def unsupported_media_type(accepted: tuple[str, ...]) -> StatusError:
     message = (
         "the body of the request was in an unknown format - "
         f"accepted media types include: {', '.join(accepted)}"
     )
     return StatusError(415, "UnsupportedMediaType", message)
+
+
+def json_error(raw: bytes) -> str:
+    """The message of Go's JSON scanner at the first invalid byte.
+
+    The position comes from Python's parser; the wording covers the common contexts.
+    """
+    text = raw.decode("latin-1")
+    try:
+        json.loads(text)
+    except json.JSONDecodeError as error:
+        if error.pos >= len(text.rstrip()):
+            return "unexpected end of JSON input"
+        return f"invalid character {_quoted(text[error.pos])} {_context(error)}"
+    return "invalid character in string literal"
+
+
+def _context(error: json.JSONDecodeError) -> str:
+    if "property name" in error.msg:
+        return "looking for beginning of object key string"
+    if "':' delimiter" in error.msg:
+        return "after object key"
+    if "',' delimiter" in error.msg:
+        before = error.doc[: error.pos]
+        inside_object = before.rfind("{") > before.rfind("[")
+        return "after object key:value pair" if inside_object else "after array element"
+    if "Extra data" in error.msg:
+        return "after top-level value"
+    if "control character" in error.msg:
+        return "in string literal"
+    return "looking for beginning of value"
+
+
+def _quoted(char: str) -> str:
+    if char == "'":
+        return r"'\''"
+    if char.isprintable() and char.isascii():
+        return f"'{char}'"
+    return f"'\\u{ord(char):04x}'"
+
+
+def summarized(raw: bytes) -> str:
+    """The start of a request body as shown in messages (``summarizeData``)."""
+    if not raw:
+        return "<empty>"
+    start = raw[:_SHOWN_BODY_BYTES]
+    shown = start.decode("utf-8", "replace") if raw[:1] == b"{" else start.hex()
+    return f"{shown} ..." if len(raw) > _SHOWN_BODY_BYTES else shown

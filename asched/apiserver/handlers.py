@@ -1,4 +1,4 @@
-"""From a request for resources to the bytes of its answer: every verb but watch."""
+"""Handlers of resource requests: every verb except watch."""
 
 from __future__ import annotations
 
@@ -8,23 +8,29 @@ from typing import Any, NamedTuple
 import msgspec
 import yaml
 
-from asched.apiserver import apply, binding, protobuf
-from asched.apiserver.api import UpdateFunc, DeleteOptions, ObjectApi
+from asched.apiserver import apply, protobuf, subresources
+from asched.apiserver.api import DeleteOptions, ObjectApi, UpdateFunc
 from asched.apiserver.errors import (
     StatusError,
     bad_request,
+    json_error,
     method_not_allowed,
+    summarized,
     unsupported_media_type,
     unsupported_route_media_type,
 )
 from asched.apiserver.listing import ListOptions
 from asched.apiserver.patches import json_patch, merge_patch, strategic_merge
-from asched.apiserver.rendering import PartialMetadataSerializer, Serializer, TableSerializer, ObjectSerializer
 from asched.apiserver.requests import RequestInfo
+from asched.apiserver.schemas import check_fields, check_request
 from asched.apiserver.selectors import Predicate, both, field_selector, label_selector
-from asched.apiserver.shapes import check_request
-from asched.apiserver.store import Object, StoredObject, encode
-from asched.apiserver.strictness import check_fields, json_error, summarized
+from asched.apiserver.serializers import (
+    ObjectSerializer,
+    PartialMetadataSerializer,
+    Serializer,
+    TableSerializer,
+)
+from asched.apiserver.storage import Object, StoredObject, encode
 
 _decode = msgspec.json.Decoder().decode
 
@@ -36,13 +42,9 @@ _PATCH_TYPES = (JSON_PATCH, MERGE_PATCH, STRATEGIC_PATCH, APPLY_PATCH)
 _CUSTOM_PATCH_TYPES = (JSON_PATCH, MERGE_PATCH, APPLY_PATCH)
 _YAML_TYPES = ("application/yaml", APPLY_PATCH)
 
-_BOUND = encode(
-    {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201}
-)
-
 
 class Response(NamedTuple):
-    """Status code and JSON body."""
+    """Status code, JSON body and warnings."""
 
     code: int
     body: bytes
@@ -50,12 +52,24 @@ class Response(NamedTuple):
 
 
 class Request(NamedTuple):
-    """A request for resources with its body and the headers that matter."""
+    """A parsed request with its body and the headers used."""
 
     info: RequestInfo
     body: bytes
     content_type: str
     accept: str
+
+
+def _success(code: int | None, details: Object | None = None) -> bytes:
+    status: Object = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success"}
+    if details is not None:
+        status["details"] = details
+    if code is not None:
+        status["code"] = code
+    return encode(status)
+
+
+_CREATED = Response(201, _success(201))
 
 
 def selection_predicate(info: RequestInfo) -> Predicate | None:
@@ -70,37 +84,37 @@ def selection_predicate(info: RequestInfo) -> Predicate | None:
     )
 
 
-def list_options(info: RequestInfo) -> ListOptions:
+def _list_options(info: RequestInfo) -> ListOptions:
     query = info.query
     limit = query.get("limit", "0")
     if not limit.isdecimal():
         raise bad_request(f'limit: Invalid value: "{limit}"')
     return ListOptions(
-        info.namespace,
-        selection_predicate(info),
-        int(limit),
-        query.get("continue", ""),
-        query.get("resourceVersion", ""),
-        query.get("resourceVersionMatch", ""),
+        namespace=info.namespace,
+        predicate=selection_predicate(info),
+        limit=int(limit),
+        continue_token=query.get("continue", ""),
+        resource_version=query.get("resourceVersion", ""),
+        resource_version_match=query.get("resourceVersionMatch", ""),
     )
 
 
 def negotiate_serializer(api: ObjectApi, info: RequestInfo, accept: str) -> Serializer:
-    """The first form in the Accept header that the server can write."""
+    """The serializer of the first supported media type in the Accept header."""
     if ";as=" in accept:
-        for choice in accept.split(","):
-            if "g=meta.k8s.io" not in choice or "v=v1beta1" in choice:
+        for media_type in accept.split(","):
+            if "g=meta.k8s.io" not in media_type or "v=v1beta1" in media_type:
                 continue
-            if "as=Table" in choice:
-                whole = info.query.get("includeObject", "Metadata")
-                return TableSerializer(info.resource, api, whole)
-            if "as=PartialObjectMetadata" in choice:
+            if "as=Table" in media_type:
+                include = info.query.get("includeObject", "Metadata")
+                return TableSerializer(info.resource, api, include)
+            if "as=PartialObjectMetadata" in media_type:
                 return PartialMetadataSerializer()
-    return ObjectSerializer(info.resource, api.view(info.resource))
+    return ObjectSerializer(info.resource, info.resource.view)
 
 
-def decode_body(request: Request) -> Any:
-    """The body as JSON values. Raises StatusError 400 as the server's decoder words it."""
+def _decode_body(request: Request) -> Any:
+    """The body as JSON values. Raises StatusError 400 with the message of Go's decoder."""
     body = request.body
     if request.content_type == protobuf.CONTENT_TYPE:
         return protobuf.decode(body)
@@ -120,63 +134,77 @@ def decode_body(request: Request) -> Any:
 
 def _decode_yaml(body: bytes) -> Any:
     try:
-        # Through JSON, so that dates become the strings that JSON would have had.
+        # Encoding as JSON turns dates into strings.
         return _decode(msgspec.json.encode(yaml.safe_load(body)))
     except (yaml.YAMLError, TypeError) as error:
         raise bad_request(f"error decoding YAML: {error}") from error
 
 
-def answer(api: ObjectApi, request: Request) -> Response:
-    """Do what the request asks and write the answer. Raises StatusError."""
+def _decode_object(request: Request) -> Object:
+    obj = _decode_body(request)
+    if not isinstance(obj, dict):
+        raise bad_request("the request body is not an object")
+    return obj
+
+
+def _check_fields(info: RequestInfo, obj: Object) -> tuple[str, ...]:
+    return check_fields(info.resource, obj, info.query.get("fieldValidation", ""))
+
+
+def handle(api: ObjectApi, request: Request) -> Response:
+    """Execute the request and encode its response. Raises StatusError."""
     handler = _HANDLERS.get(request.info.verb)
     if handler is None:
         raise method_not_allowed()
     return handler(api, request)
 
 
-def _one(api: ObjectApi, request: Request, code: int, stored: StoredObject) -> Response:
-    rendering = negotiate_serializer(api, request.info, request.accept)
-    return Response(code, rendering.one(stored))
+def _respond(
+    api: ObjectApi,
+    request: Request,
+    stored: StoredObject,
+    *,
+    created: bool = False,
+    warnings: tuple[str, ...] = (),
+) -> Response:
+    serializer = negotiate_serializer(api, request.info, request.accept)
+    return Response(201 if created else 200, serializer.one(stored), warnings)
 
 
 def _get(api: ObjectApi, request: Request) -> Response:
     info = request.info
-    return _one(api, request, 200, api.get(info.resource, info.namespace, info.name))
+    return _respond(api, request, api.get(info.resource, info.namespace, info.name))
 
 
 def _list(api: ObjectApi, request: Request) -> Response:
-    page = api.list(request.info.resource, list_options(request.info))
+    page = api.list(request.info.resource, _list_options(request.info))
     return Response(200, negotiate_serializer(api, request.info, request.accept).many(page))
 
 
 def _create(api: ObjectApi, request: Request) -> Response:
     info = request.info
-    obj = decode_body(request)
-    if not isinstance(obj, dict):
-        raise bad_request("the request body is not an object")
+    obj = _decode_object(request)
     if info.subresource == "binding":
         check_request("Binding", obj)
         name = info.name or (obj.get("metadata") or {}).get("name") or ""
-        binding.bind(api, info.resource, info.namespace, name, obj)
-        return Response(201, _BOUND)
+        subresources.bind(api, info.resource, info.namespace, name, obj)
+        return _CREATED
     if info.subresource == "eviction":
         check_request("Eviction", obj)
         options = _options_from(obj.get("deleteOptions") or {}, info)
-        binding.evict(api, info.resource, info.namespace, info.name, options)
-        return Response(201, _BOUND)
+        subresources.evict(api, info.resource, info.namespace, info.name, options)
+        return _CREATED
     if info.name or info.subresource:
         raise method_not_allowed()
-    warnings = check_fields(info.resource, obj, info.query.get("fieldValidation", ""))
+    warnings = _check_fields(info, obj)
     stored = api.create(info.resource, info.namespace, obj, dry_run=info.dry_run)
-    return _one(api, request, 201, stored)._replace(warnings=warnings)
+    return _respond(api, request, stored, created=True, warnings=warnings)
 
 
 def _update(api: ObjectApi, request: Request) -> Response:
     info = request.info
-    obj = decode_body(request)
-    if not isinstance(obj, dict):
-        raise bad_request("the request body is not an object")
-    warnings = check_fields(info.resource, obj, info.query.get("fieldValidation", ""))
+    obj = _decode_object(request)
+    warnings = _check_fields(info, obj)
     stored = api.update(
         info.resource,
         info.namespace,
@@ -186,7 +214,7 @@ def _update(api: ObjectApi, request: Request) -> Response:
         unconditional=False,
         dry_run=info.dry_run,
     )
-    return _one(api, request, 200, stored)._replace(warnings=warnings)
+    return _respond(api, request, stored, warnings=warnings)
 
 
 def _patch(api: ObjectApi, request: Request) -> Response:
@@ -194,34 +222,33 @@ def _patch(api: ObjectApi, request: Request) -> Response:
     content_type = request.content_type
     if info.resource.custom:
         if content_type not in _CUSTOM_PATCH_TYPES:
-            raise unsupported_media_type(list(_CUSTOM_PATCH_TYPES))
+            raise unsupported_media_type(_CUSTOM_PATCH_TYPES)
     elif content_type not in _PATCH_TYPES:
         raise unsupported_route_media_type()
     if content_type == APPLY_PATCH:
         return _apply(api, request)
-    patch = decode_body(request)
     stored = api.update(
         info.resource,
         info.namespace,
         info.name,
-        _patched(content_type, patch),
+        _patch_func(content_type, _decode_body(request)),
         subresource=info.subresource,
         dry_run=info.dry_run,
     )
-    return _one(api, request, 200, stored)
+    return _respond(api, request, stored)
 
 
-def _patched(content_type: str, patch: Any) -> UpdateFunc:
+def _patch_func(content_type: str, patch: Any) -> UpdateFunc:
     if content_type == JSON_PATCH:
-        return lambda current: _object(json_patch(current, patch))
+        return lambda current: _patched_object(json_patch(current, patch))
     if not isinstance(patch, dict):
         raise bad_request("the patch is not an object")
     if content_type == MERGE_PATCH:
-        return lambda current: _object(merge_patch(current, patch))
-    return lambda current: _object(strategic_merge(current, patch))
+        return lambda current: _patched_object(merge_patch(current, patch))
+    return lambda current: _patched_object(strategic_merge(current, patch))
 
 
-def _object(value: Any) -> Object:
+def _patched_object(value: Any) -> Object:
     if not isinstance(value, dict) or not isinstance(value.get("metadata"), dict):
         raise StatusError(422, "Invalid", "the patched object is not an object", details={})
     return value
@@ -229,77 +256,59 @@ def _object(value: Any) -> Object:
 
 def _apply(api: ObjectApi, request: Request) -> Response:
     info = request.info
-    applied = decode_body(request)
-    if not isinstance(applied, dict):
-        raise bad_request("the request body is not an object")
-    manager = info.query.get("fieldManager", "")
-    warnings = check_fields(info.resource, applied, info.query.get("fieldValidation", ""))
-    stored, created = apply.server_side(
-        api, info, applied, apply.Manager(manager, info.flag("force"))
-    )
-    return _one(api, request, 201 if created else 200, stored)._replace(warnings=warnings)
+    config = _decode_object(request)
+    manager = apply.FieldManager(info.query.get("fieldManager", ""), info.flag("force"))
+    warnings = _check_fields(info, config)
+    stored, created = apply.server_side_apply(api, info, config, manager)
+    return _respond(api, request, stored, created=created, warnings=warnings)
 
 
 def _options_from(body: Any, info: RequestInfo) -> DeleteOptions:
-    """DeleteOptions from the body, or from the query as kubectl may send them."""
+    """DeleteOptions from the body or the query; kubectl uses both."""
     body = check_request("DeleteOptions", body)
     preconditions = body.get("preconditions") or {}
     grace = body.get("gracePeriodSeconds")
-    if grace is None and "gracePeriodSeconds" in info.query:
-        grace = _integer(info.query["gracePeriodSeconds"])
-    dry_run = info.dry_run or "All" in (body.get("dryRun") or ())
+    if grace is None and (text := info.query.get("gracePeriodSeconds")) is not None:
+        try:
+            grace = int(text)
+        except ValueError as error:
+            raise bad_request(f'gracePeriodSeconds: Invalid value: "{text}"') from error
     return DeleteOptions(
-        grace,
-        preconditions.get("uid") or "",
-        preconditions.get("resourceVersion") or "",
-        body.get("propagationPolicy") or info.query.get("propagationPolicy", ""),
-        dry_run,
+        grace_period_s=grace,
+        uid=preconditions.get("uid") or "",
+        resource_version=preconditions.get("resourceVersion") or "",
+        propagation=body.get("propagationPolicy") or info.query.get("propagationPolicy", ""),
+        dry_run=info.dry_run or "All" in (body.get("dryRun") or ()),
     )
 
 
-def _integer(text: str) -> int:
-    try:
-        return int(text)
-    except ValueError as error:
-        raise bad_request(f'gracePeriodSeconds: Invalid value: "{text}"') from error
-
-
 def _delete_options(request: Request) -> DeleteOptions:
-    return _options_from(decode_body(request) if request.body else {}, request.info)
+    return _options_from(_decode_body(request) if request.body else {}, request.info)
 
 
 def _delete(api: ObjectApi, request: Request) -> Response:
     info = request.info
     if info.subresource:
         raise method_not_allowed()
-    options = _delete_options(request)
-    stored, gone = api.delete(info.resource, info.namespace, info.name, options)
-    if info.resource.returns_deleted or (info.resource.custom and not gone) or not gone:
-        return _one(api, request, 200, stored)
+    stored, removed = api.delete(info.resource, info.namespace, info.name, _delete_options(request))
+    if info.resource.returns_deleted or not removed:
+        return _respond(api, request, stored)
     details: Object = {"name": info.name}
     if info.resource.group:
         details["group"] = info.resource.group
     details["kind"] = info.resource.plural
     details["uid"] = stored.obj["metadata"]["uid"]
-    status = {
-        "kind": "Status",
-        "apiVersion": "v1",
-        "metadata": {},
-        "status": "Success",
-        "details": details,
-    }
-    return Response(200, encode(status))
+    return Response(200, _success(None, details))
 
 
 def _delete_collection(api: ObjectApi, request: Request) -> Response:
     info = request.info
-    deleted = api.delete_collection(info.resource, list_options(info), _delete_options(request))
-    items = [stored.obj for stored in deleted]
+    deleted = api.delete_collection(info.resource, _list_options(info), _delete_options(request))
     body = {
         "kind": info.resource.kind_of_list,
         "apiVersion": info.resource.group_version,
         "metadata": {"resourceVersion": str(api.revisions.current)},
-        "items": items,
+        "items": [stored.obj for stored in deleted],
     }
     return Response(200, encode(body))
 

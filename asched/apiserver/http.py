@@ -1,16 +1,19 @@
-"""The HTTP face of the embedded cluster: what kubectl and schedulers talk to."""
+"""HTTP server of the embedded cluster, for kubectl and schedulers."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
+import secrets
 import ssl
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
+import anyio
 import yaml
 from aiohttp import web
 
@@ -19,23 +22,27 @@ from asched.apiserver.cluster import EmbeddedCluster
 from asched.apiserver.discovery import Discovery, OpenApi, wants_aggregated
 from asched.apiserver.errors import StatusError, too_many_requests, unknown_path
 from asched.apiserver.faults import Fault, FaultKind, Faults
-from asched.apiserver.handlers import Request, answer
+from asched.apiserver.handlers import Request, handle
+from asched.apiserver.kubelet import Kubelets, KubeletTimings, simulated_nodes
 from asched.apiserver.requests import PathNotServedError, RequestInfo, parse_request
-from asched.apiserver.store import encode
-from asched.apiserver.streaming import WatchStreams
+from asched.apiserver.storage import encode
+from asched.apiserver.watch import WatchStreams
 
 logger = logging.getLogger(__name__)
 
 HOST = "127.0.0.1"
 LOOPBACK = (HOST, "::1", "localhost")
-"""An embedded cluster is for this machine alone."""
+"""Hosts that the server may listen on."""
 BOOKMARK_INTERVAL_S = 60.0
 SHUTDOWN_TIMEOUT_S = 2.0
-"""How long a server that stops waits for clients that do not read their answers."""
+"""How long a stopping server waits for clients that do not read their responses."""
 MAX_BODY_BYTES = 3 * 1024 * 1024
-"""kube-apiserver's own limit (``MaxRequestBodyBytes``)."""
+"""The limit of kube-apiserver (``MaxRequestBodyBytes``)."""
 
 _HEALTH = frozenset({"/healthz", "/readyz", "/livez"})
+_GROUP_DEPTH = {"/": 2, "s": 3}
+"""Slashes in a path up to its version, by the character after ``/api``."""
+_JSON = {"Content-Type": "application/json"}
 _PANIC = "This request caused apiserver to panic. Look in the logs for details."
 _VERSION = {
     "major": "1",
@@ -52,7 +59,7 @@ _VERSION = {
     "compiler": "",
     "platform": "",
 }
-_MESSAGES = {
+_INJECTED_STATUS = {
     500: ("InternalError", "Internal error occurred: injected fault"),
     503: ("ServiceUnavailable", "the server is currently unable to handle the request"),
     504: ("Timeout", "Timeout: request did not complete within requested timeout"),
@@ -60,32 +67,32 @@ _MESSAGES = {
 
 
 class TlsFiles(NamedTuple):
-    """What a server proves by who it is, in PEM."""
+    """Server certificate and key, in PEM."""
 
     certificate: Path
-    """Clients are told to trust it."""
+    """Clients trust it through their kubeconfig."""
     key: Path
 
     def context(self) -> ssl.SSLContext:
-        """Raises ValueError where the two do not belong together, OSError where one cannot be read."""
+        """Raises ValueError if the files do not match, OSError if one cannot be read."""
         context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
         try:
             context.load_cert_chain(self.certificate, self.key)
         except ssl.SSLError as error:
             raise ValueError(
-                f"{self.certificate} and {self.key} are no certificate with its key: {error.reason}"
+                f"{self.certificate} and {self.key} are not a certificate and its key: {error.reason}"
             ) from None
         return context
 
 
 class ApiServer:
-    """Serves a cluster over plain HTTP on the loopback interface.
+    """Serves a cluster over HTTP on the loopback interface.
 
-    :param faults: what goes wrong; may be changed while the server runs.
-    :param tokens: bearer tokens and their users; without any, everybody is administrator.
-    :param bookmark_interval_s: how often an idle watch with bookmarks gets one.
+    :param faults: injected faults; may be changed while the server runs.
+    :param tokens: bearer tokens and their users; without tokens every client is administrator.
+    :param bookmark_interval_s: interval of bookmarks on an idle watch.
 
-    >>> async with ApiServer(Cluster()).run() as server:
+    >>> async with ApiServer(EmbeddedCluster()).run() as server:
     ...     print(server.url)
     """
 
@@ -110,17 +117,17 @@ class ApiServer:
 
     @property
     def url(self) -> str:
-        """``http://127.0.0.1:PORT``, or https; empty while the server does not run."""
+        """``http://127.0.0.1:PORT``, or https; empty unless the server runs."""
         return self._url
 
     @asynccontextmanager
     async def run(
         self, host: str = HOST, port: int = 0, tls: TlsFiles | None = None
     ) -> AsyncIterator[ApiServer]:
-        """Listen until the block is left; port 0 takes a free one.
+        """Listen until the end of the block; port 0 selects a free port.
 
-        Raises OSError when the address cannot be had, ValueError for one beyond this machine and for
-        files that are no certificate with its key.
+        Raises OSError if the address is unavailable, ValueError if it is not a loopback address
+        or the TLS files do not match.
         """
         if host not in LOOPBACK:
             raise ValueError(
@@ -150,16 +157,15 @@ class ApiServer:
     def kubeconfig(
         self, path: Path, *, user: User = ADMIN, credentials_in_url: bool = True
     ) -> Path:
-        """Write a kubeconfig file for ``user``, readable by its owner only, and answer its path.
+        """Write a kubeconfig file for ``user``, readable by its owner only. Returns ``path``.
 
-        :param credentials_in_url: put them into the server's URL, which every client sends;
-            otherwise a bearer token is written, which kubectl and other Go clients keep to
-            themselves over plain HTTP.
+        :param credentials_in_url: write the token into the server's URL. Otherwise it is a bearer
+            token, which Go clients do not send over plain HTTP.
         """
         token = next((text for text, known in self._tokens.items() if known == user), "")
         url, login = self._url, {}
         if token and credentials_in_url:
-            # Only the password counts; a user's own name may hold a colon, which a login may not.
+            # The server reads the password only. User names may contain colons, logins may not.
             url = url.replace("://", f"://token:{quote(token, safe='')}@")
         elif token:
             login = {"token": token}
@@ -187,13 +193,13 @@ class ApiServer:
                 return await self._resources(request, user)
             return self._document(request, user)
         except StatusError as error:
-            return failure(error)
+            return _error_response(error)
         except PathNotServedError:
             return web.Response(status=404, text="404 page not found\n")
         except (TypeError, AttributeError, LookupError, ValueError):
-            # What the shape check let through: our own mistake, which must not end a connection.
+            # Input that the type check does not cover. The connection stays open.
             logger.exception("request failed: %s %s", request.method, request.path)
-            return failure(StatusError(500, "InternalError", _PANIC, details={}))
+            return _error_response(StatusError(500, "InternalError", _PANIC, details={}))
 
     # --- resources -----------------------------------------------------------------------------
 
@@ -202,39 +208,37 @@ class ApiServer:
         self.auth.authorize(user, info)
         fault = self.faults.take(info.verb, info.full_resource)
         if fault is not None:
-            early = await self._meet(fault, request)
+            early = await self._inject(fault, request)
             if early is not None:
                 return early
         if info.verb == "watch":
             return await self._streams.serve(request, info)
-        response = await self._answer(request, info)
+        response = await self._execute(request, info)
         if fault is not None and fault.kind is FaultKind.DROP_AFTER:
-            return broken(request)
+            return _abort_connection(request)
         return response
 
-    async def _answer(self, request: web.BaseRequest, info: RequestInfo) -> web.Response:
+    async def _execute(self, request: web.BaseRequest, info: RequestInfo) -> web.Response:
         body = await _body_of(request) if request.can_read_body else b""
         headers = request.headers
         content_type = headers.get("Content-Type", "application/json").partition(";")[0].strip()
-        result = answer(
-            self.cluster.api, Request(info, body, content_type, headers.get("Accept", ""))
-        )
-        response = json_response(result.code, result.body)
+        handled = Request(info, body, content_type, headers.get("Accept", ""))
+        result = handle(self.cluster.api, handled)
+        response = _json_response(result.code, result.body)
         for warning in result.warnings:
-            response.headers.add(
-                "Warning", f'299 - "{warning.replace(chr(34), chr(92) + chr(34))}"'
-            )
+            escaped = warning.replace('"', '\\"')
+            response.headers.add("Warning", f'299 - "{escaped}"')
         return response
 
-    async def _meet(self, fault: Fault, request: web.BaseRequest) -> web.StreamResponse | None:
+    async def _inject(self, fault: Fault, request: web.BaseRequest) -> web.StreamResponse | None:
         if fault.kind is FaultKind.DELAY:
             await asyncio.sleep(fault.delay_s)
         elif fault.kind is FaultKind.DROP_BEFORE:
-            return broken(request)
+            return _abort_connection(request)
         elif fault.kind is FaultKind.STATUS:
             if fault.code == 429:
                 raise too_many_requests(fault.retry_after_s)
-            reason, message = _MESSAGES.get(fault.code, ("", "injected fault"))
+            reason, message = _INJECTED_STATUS.get(fault.code, ("", "injected fault"))
             raise StatusError(fault.code, reason, message, details={})
         return None
 
@@ -247,27 +251,27 @@ class ApiServer:
         if path in _HEALTH:
             return web.Response(text="ok")
         if path == "/version":
-            return json_response(200, encode(_VERSION))
+            return _json_response(200, encode(_VERSION))
         if path in ("/api", "/apis"):
             aggregated = wants_aggregated(accept)
             body = self._discovery.root(path, aggregated)
-            response = json_response(200, body)
+            response = _json_response(200, body)
             if aggregated:
                 response.headers["Content-Type"] = aggregated
             return response
         if path.startswith(("/api/", "/apis/")):
-            return json_response(200, self._discovery.group(path))
+            return _json_response(200, self._discovery.group(path))
         if path == "/openapi/v2":
             return self._openapi.v2_response()
         if path.startswith("/openapi/v3"):
-            return json_response(200, self._openapi.v3(path))
+            return _json_response(200, self._openapi.v3(path))
         if path == "/":
-            return json_response(200, self._discovery.paths())
+            return _json_response(200, self._discovery.paths())
         raise unknown_path()
 
 
 async def _body_of(request: web.BaseRequest) -> bytes:
-    """Raises StatusError 413 for a body that the API server would not read to its end."""
+    """Raises StatusError 413 for a body over the limit of kube-apiserver."""
     body = bytearray()
     async for chunk in request.content.iter_any():
         body += chunk
@@ -277,32 +281,74 @@ async def _body_of(request: web.BaseRequest) -> bytes:
     return bytes(body)
 
 
-_GROUP_DEPTH = {"/": 2, "s": 3}
-"""Slashes in a path up to its version, by the character after ``/api``."""
-
-
-def json_response(code: int, body: bytes) -> web.Response:
+def _json_response(code: int, body: bytes) -> web.Response:
     return web.Response(status=code, body=body, headers=_JSON)
 
 
-_JSON = {"Content-Type": "application/json"}
-
-
-def failure(error: StatusError) -> web.Response:
-    """The Status body of an error, with Retry-After where it says when."""
-    response = json_response(error.code, encode(error.status()))
+def _error_response(error: StatusError) -> web.Response:
+    """The Status response of an error, with Retry-After if it has one."""
+    response = _json_response(error.code, encode(error.status()))
     if error.retry_after_s is not None:
         response.headers["Retry-After"] = str(error.retry_after_s)
     return response
 
 
-def broken(request: web.BaseRequest) -> web.Response:
-    """Break the connection; the response is for nobody."""
+def _abort_connection(request: web.BaseRequest) -> web.Response:
+    """Abort the connection; the returned response is not sent."""
     if request.transport is not None:
         request.transport.abort()
     return web.Response(status=500)
 
 
 def admin_and_scheduler_tokens(admin: str, scheduler: str) -> dict[str, User]:
-    """Tokens for the administrator and for the built-in scheduler user."""
+    """Tokens of the administrator and the built-in scheduler user."""
     return {admin: ADMIN, scheduler: SCHEDULER}
+
+
+@dataclass(frozen=True, slots=True)
+class ServeOptions:
+    """Options of :func:`serve_forever`."""
+
+    host: str = HOST
+    port: int = 0
+    """0 selects a free port."""
+    tls: TlsFiles | None = None
+    """None serves plain HTTP."""
+    nodes: int = 0
+    """Number of simulated nodes at the start."""
+    kubeconfig: Path | None = None
+    """Where to write the administrator's kubeconfig."""
+    scheduler_kubeconfig: Path | None = None
+    """Where to write one with the permissions of kube-scheduler; enables authentication."""
+    faults: str = ""
+    """In the form of :meth:`Faults.parse`."""
+    kubelets: bool = True
+    timings: KubeletTimings = field(default_factory=lambda: KubeletTimings(heartbeat_s=10.0))
+
+
+async def serve_forever(
+    options: ServeOptions, *, on_ready: Callable[[ApiServer], None] = lambda server: None
+) -> None:
+    """Serve an embedded cluster until cancelled; call ``on_ready`` once it listens.
+
+    Raises OSError if the address or a kubeconfig file is unavailable, ValueError for invalid
+    faults, an address that is not loopback, or TLS files that do not match.
+    """
+    cluster = EmbeddedCluster()
+    for node in simulated_nodes(options.nodes, ready_since=cluster.api.now_text()):
+        cluster.create("nodes", node)
+    tokens = None
+    if options.scheduler_kubeconfig is not None:
+        tokens = admin_and_scheduler_tokens(secrets.token_urlsafe(24), secrets.token_urlsafe(24))
+    server = ApiServer(cluster, faults=Faults.parse(options.faults), tokens=tokens)
+    async with server.run(options.host, options.port, options.tls):
+        # Outside the task group, which would wrap an OSError in an exception group.
+        if options.kubeconfig is not None:
+            server.kubeconfig(options.kubeconfig, user=ADMIN)
+        if options.scheduler_kubeconfig is not None:
+            server.kubeconfig(options.scheduler_kubeconfig, user=SCHEDULER)
+        async with anyio.create_task_group() as group:
+            if options.kubelets:
+                group.start_soon(Kubelets(cluster, options.timings).run)
+            on_ready(server)
+            await anyio.sleep_forever()

@@ -18,7 +18,7 @@ from typing import Any
 from asched.apiserver.api import DeleteOptions
 from asched.apiserver.cluster import EmbeddedCluster
 from asched.apiserver.errors import StatusError
-from asched.apiserver.store import ADDED, DELETED, StoreChange
+from asched.apiserver.storage import ADDED, DELETED, StoreChange
 
 Object = dict[str, Any]
 

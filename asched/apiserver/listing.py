@@ -1,4 +1,4 @@
-"""Lists: pages that are consistent with each other, resourceVersion rules, continue tokens."""
+"""List requests: consistent pages, resourceVersion rules and continue tokens."""
 
 from __future__ import annotations
 
@@ -9,11 +9,18 @@ from dataclasses import dataclass
 
 import msgspec
 
-from asched.apiserver.errors import StatusError, bad_request, expired, invalid, too_large
+from asched.apiserver.errors import (
+    StatusError,
+    bad_request,
+    expired,
+    forbidden_value,
+    invalid,
+    invalid_value,
+    json_error,
+    too_large,
+)
 from asched.apiserver.selectors import Predicate
-from asched.apiserver.store import ObjectRange, Storage, StoredObject
-from asched.apiserver.strictness import json_error
-from asched.apiserver.validation import forbidden_value, invalid_value
+from asched.apiserver.storage import ObjectRange, Storage, StoredObject
 
 _TOO_OLD = (
     "The provided continue parameter is too old to display a consistent list result. You can "
@@ -23,12 +30,12 @@ _TOO_OLD = (
     "first chunk was returned and now may show up in the list."
 )
 _INCONSISTENT = -1
-"""Revision in a continue token that accepts whatever exists now."""
+"""Revision in a continue token that selects the current objects."""
 
 
 @dataclass(frozen=True, slots=True)
 class ListOptions:
-    """The query of a list request, decoded."""
+    """The decoded query of a list request."""
 
     namespace: str = ""
     predicate: Predicate | None = None
@@ -40,7 +47,7 @@ class ListOptions:
 
 @dataclass(frozen=True, slots=True)
 class ServedListPage:
-    """One page of a list, with what its ListMeta says."""
+    """One page of a list and the fields of its ListMeta."""
 
     items: list[StoredObject]
     rv: int
@@ -54,130 +61,105 @@ class _Token(msgspec.Struct):
     start: str
 
 
-def _mint(rv: int, start: str) -> str:
+def _encode_token(rv: int, start: str) -> str:
     token = msgspec.json.encode(_Token("meta.k8s.io/v1", rv, start))
-    # Go writes the NUL that marks "just after this key" as an escape, and no base64 padding.
+    # Like Go: unpadded base64.
     return base64.urlsafe_b64encode(token).rstrip(b"=").decode()
 
 
-def _parse(token: str) -> _Token:
-    padded = token + "=" * (-len(token) % 4)
+def _decode_token(token: str) -> _Token:
+    prefix = "invalid continue token: continue key is not valid"
     try:
-        raw = base64.urlsafe_b64decode(padded)
+        raw = base64.urlsafe_b64decode(token + "=" * (-len(token) % 4))
     except (binascii.Error, ValueError) as error:
-        raise bad_request(
-            "invalid continue token: continue key is not valid: illegal base64 data"
-        ) from error
+        raise bad_request(f"{prefix}: illegal base64 data") from error
     try:
         return msgspec.json.decode(raw, type=_Token)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise bad_request(
-            f"invalid continue token: continue key is not valid: {json_error(raw)}"
-        ) from error
+        raise bad_request(f"{prefix}: {json_error(raw)}") from error
 
 
 def parse_revision(text: str) -> int:
-    """A resourceVersion of a request; empty counts as 0.
+    """The resourceVersion of a request; 0 if empty.
 
-    Raises StatusError 500 with the message of Go's strconv for anything but an unsigned number.
+    Raises StatusError 500 with the message of Go's strconv unless it is an unsigned number.
     """
     if not text:
         return 0
     if not (text.isascii() and text.isdecimal()):
-        raise StatusError(
-            500,
-            "",
-            f'resourceVersion: Invalid value: "{text}": strconv.ParseUint: parsing "{text}": '
-            "invalid syntax",
-        )
+        message = f'Invalid value: "{text}": strconv.ParseUint: parsing "{text}": invalid syntax'
+        raise StatusError(500, "", f"resourceVersion: {message}")
     return int(text)
 
 
-def check_revision_match(options: ListOptions, kind: str) -> None:
+def _check_revision_match(options: ListOptions) -> None:
     """Raises StatusError 422 for a combination that the list API forbids."""
     match, version = options.resource_version_match, options.resource_version
-    causes = []
-    if match:
-        if options.continue_token:
-            causes.append(
-                forbidden_value(
-                    "resourceVersionMatch",
-                    "resourceVersionMatch is forbidden when continue is provided",
-                )
-            )
-        elif not version:
-            causes.append(
-                forbidden_value(
-                    "resourceVersionMatch",
-                    "resourceVersionMatch is forbidden unless resourceVersion is provided",
-                )
-            )
-        elif match == "Exact" and version == "0":
-            causes.append(
-                forbidden_value(
-                    "resourceVersionMatch",
-                    'resourceVersionMatch "exact" is forbidden for resourceVersion "0"',
-                )
-            )
-        elif match not in ("Exact", "NotOlderThan"):
-            causes.append(
-                invalid_value(
-                    "resourceVersionMatch", match, 'supported values: "Exact", "NotOlderThan"'
-                )
-            )
-    if causes:
-        raise invalid("ListOptions", "meta.k8s.io", "", causes)
+    field, detail = "resourceVersionMatch", ""
+    if not match:
+        return
+    if options.continue_token:
+        detail = f"{field} is forbidden when continue is provided"
+    elif not version:
+        detail = f"{field} is forbidden unless resourceVersion is provided"
+    elif match == "Exact" and version == "0":
+        detail = f'{field} "exact" is forbidden for resourceVersion "0"'
+    if detail:
+        raise invalid("ListOptions", "meta.k8s.io", "", [forbidden_value(field, detail)])
+    if match not in ("Exact", "NotOlderThan"):
+        cause = invalid_value(field, match, 'supported values: "Exact", "NotOlderThan"')
+        raise invalid("ListOptions", "meta.k8s.io", "", [cause])
 
 
 def list_page(storage: Storage, current_rv: int, options: ListOptions) -> ServedListPage:
-    """Answer a list request.
+    """One page of a list request.
 
-    The first page with a limit fixes a revision; the continue token names it, and later pages
-    show the objects of that revision. Raises StatusError 410 when it is no longer in the history,
-    504 for a revision not reached yet, 400 for a token that is none.
+    A first page with a limit fixes a revision. Its continue token names that revision, and later
+    pages show the objects as of then. Raises StatusError 410 if the revision is no longer in the
+    history, 504 for a future revision, 400 for an invalid token.
     """
-    check_revision_match(options, storage.resource.kind)
+    _check_revision_match(options)
     if options.continue_token:
-        return _later_page(storage, current_rv, options)
-    requested = parse_revision(options.resource_version)
+        return _next_page(storage, current_rv, options)
+    version, match = options.resource_version, options.resource_version_match
+    requested = parse_revision(version)
     if requested > current_rv:
         raise too_large(requested, current_rv)
-    if options.resource_version_match == "Exact" or (requested and options.limit
-                                                     and not options.resource_version_match):  # fmt: skip
-        return _cut(storage.stretch(options.namespace, rv=requested), requested, options)
-    # resourceVersion=0 means "whatever the watch cache holds": its revision is the last write's.
-    rv = storage.last_rv if options.resource_version == "0" else current_rv
-    unlimited = options.resource_version == "0"
-    return _cut(storage.stretch(options.namespace), rv, options, unlimited=unlimited)
+    if match == "Exact" or (requested and options.limit and not match):
+        return _page(storage.range(options.namespace, rv=requested), requested, options)
+    # resourceVersion=0 reads the watch cache, whose revision is that of the last write.
+    cached = version == "0"
+    rv = storage.last_rv if cached else current_rv
+    return _page(storage.range(options.namespace), rv, options, unlimited=cached)
 
 
-def _later_page(storage: Storage, current_rv: int, options: ListOptions) -> ServedListPage:
-    token = _parse(options.continue_token)
+def _next_page(storage: Storage, current_rv: int, options: ListOptions) -> ServedListPage:
+    token = _decode_token(options.continue_token)
     start = token.start.removeprefix("/")
-    prefix = f"{options.namespace}/" if options.namespace else ""
+    first_key = f"{options.namespace}/{start}" if options.namespace else start
     if token.rv == _INCONSISTENT:
-        return _cut(storage.stretch(options.namespace, prefix + start), current_rv, options)
+        return _page(storage.range(options.namespace, first_key), current_rv, options)
     try:
-        rest = storage.stretch(options.namespace, prefix + start, token.rv)
+        rest = storage.range(options.namespace, first_key, token.rv)
     except StatusError as error:
-        raise expired(_TOO_OLD, {"continue": _mint(_INCONSISTENT, start)}) from error
-    return _cut(rest, token.rv, options)
+        raise expired(_TOO_OLD, {"continue": _encode_token(_INCONSISTENT, start)}) from error
+    return _page(rest, token.rv, options)
 
 
-def _cut(
-    stretch: ObjectRange, rv: int, options: ListOptions, *, unlimited: bool = False
+def _page(
+    found: ObjectRange, rv: int, options: ListOptions, *, unlimited: bool = False
 ) -> ServedListPage:
     predicate, limit = options.predicate, 0 if unlimited else options.limit
-    objects = stretch.objects
+    objects = found.objects
     if predicate is not None:
         objects = (stored for stored in objects if predicate(stored.obj))
-    # No further than to know whether there is more: pages of a long list come one after the other.
+    # One more than the limit shows whether there is another page.
     items = list(itertools.islice(objects, limit + 1 if limit else None))
     if not limit or len(items) <= limit:
         return ServedListPage(items, rv)
     items.pop()
     prefix = f"{options.namespace}/" if options.namespace else ""
-    token = _mint(rv, f"/{items[-1].key.removeprefix(prefix)}\0")
-    # With a selector the server cannot know what remains without looking, and does not say.
-    remaining = stretch.number - limit if predicate is None else None
+    token = _encode_token(rv, f"/{items[-1].key.removeprefix(prefix)}\0")
+    # kube-apiserver omits the remaining count if there is a selector.
+    remaining = found.total - limit if predicate is None else None
     return ServedListPage(items, rv, token, remaining)

@@ -1,23 +1,75 @@
-"""The patch formats of the API: JSON merge patch (RFC 7386) and JSON patch (RFC 6902).
+"""The patch formats of the API: JSON patch, JSON merge patch and strategic merge patch.
 
-Both leave their inputs untouched: results share unchanged parts with them.
-
-Strategic merge patch: a merge patch that knows which lists are maps in disguise.
-
-The merge keys are those of the ``patchMergeKey`` tags of k8s.io/api; the directives ``$patch``,
-``$retainKeys``, ``$deleteFromPrimitiveList`` and ``$setElementOrder`` are those of
-k8s.io/apimachinery/pkg/util/strategicpatch. Inputs stay untouched.
+The merge keys of strategic merge patch are those of the ``patchMergeKey`` tags of k8s.io/api; the
+directives ``$patch``, ``$retainKeys``, ``$deleteFromPrimitiveList`` and ``$setElementOrder`` are
+those of k8s.io/apimachinery/pkg/util/strategicpatch. No function changes the patched object.
 """
 
 from __future__ import annotations
 
-from typing import Any
+import json
+from typing import Any, ClassVar
+
+from jsonpatch import JsonPatch, JsonPatchException, JsonPatchTestFailed, TestOperation
+from jsonpointer import JsonPointerException
 
 from asched.apiserver.errors import StatusError, bad_request
+from asched.apiserver.storage import deep_copy
+
+
+class _ExactTest(TestOperation):
+    """A test that compares encoded JSON: in Python true equals 1."""
+
+    def apply(self, obj: Any) -> Any:
+        found = self.pointer.resolve(obj)
+        if _canonical(found) != _canonical(self.operation.get("value")):
+            raise JsonPatchTestFailed(f"testing path {self.location} failed: test failed")
+        return obj
+
+
+def _canonical(value: Any) -> str:
+    return json.dumps(value, sort_keys=True)
+
+
+class _JsonPatch(JsonPatch):
+    operations: ClassVar[Any] = {**JsonPatch.operations, "test": _ExactTest}
+
+
+# The library raises built-in exceptions for pointers into values without members.
+_PATCH_ERRORS = (
+    JsonPatchException,
+    JsonPointerException,
+    TypeError,
+    ValueError,
+    LookupError,
+    AttributeError,
+)
+
+
+def json_patch(document: Any, operations: Any) -> Any:
+    """Apply a JSON patch (RFC 6902).
+
+    Raises StatusError 400 if the patch is not a list of operations, 422 if one does not apply.
+    """
+    if not isinstance(operations, list) or not all(isinstance(op, dict) for op in operations):
+        raise bad_request(
+            "error decoding patch: json: cannot unmarshal into Go value of type jsonpatch.Patch"
+        )
+    document = deep_copy(document)
+    for operation in operations:
+        try:
+            document = _JsonPatch([operation]).apply(document, in_place=True)
+        except _PATCH_ERRORS as error:
+            message = (
+                "the server rejected our request due to an error in our request: "
+                f"{operation.get('op')} operation does not apply: doc is {error}"
+            )
+            raise StatusError(422, "Invalid", message, details={}) from error
+    return document
 
 
 def merge_patch(target: Any, patch: Any) -> Any:
-    """Apply a JSON merge patch: null removes, objects merge, all else replaces."""
+    """Apply a JSON merge patch (RFC 7386)."""
     if not isinstance(patch, dict):
         return patch
     result = dict(target) if isinstance(target, dict) else {}
@@ -29,131 +81,11 @@ def merge_patch(target: Any, patch: Any) -> Any:
     return result
 
 
-class _PathError(Exception):
-    """A JSON pointer that does not resolve."""
-
-
-def _pointer(path: Any) -> list[str]:
-    if not isinstance(path, str) or (path and not path.startswith("/")):
-        raise _PathError(f"invalid JSON pointer {path!r}")
-    return [part.replace("~1", "/").replace("~0", "~") for part in path.split("/")[1:]]
-
-
-def _index(part: str, length: int, *, appending: bool) -> int:
-    if part == "-" and appending:
-        return length
-    if not part.isdecimal() or (len(part) > 1 and part[0] == "0"):
-        raise _PathError(f"invalid array index {part!r}")
-    index = int(part)
-    if index >= length + (1 if appending else 0):
-        raise _PathError(f"array index {index} out of bounds")
-    return index
-
-
-def _resolve(document: Any, parts: list[str]) -> Any:
-    for part in parts:
-        if isinstance(document, dict):
-            if part not in document:
-                raise _PathError(f"missing path: {'/'.join(parts)}")
-            document = document[part]
-        elif isinstance(document, list):
-            document = document[_index(part, len(document), appending=False)]
-        else:
-            raise _PathError(f"missing path: {'/'.join(parts)}")
-    return document
-
-
-def _changed(document: Any, parts: list[str], operation: str, value: Any) -> Any:
-    """A copy of ``document`` in which ``operation`` (add, replace, remove) was done at ``parts``."""
-    if not parts:
-        if operation == "remove":
-            raise _PathError("cannot remove the whole document")
-        return value
-    head, rest = parts[0], parts[1:]
-    if isinstance(document, dict):
-        if (rest or operation != "add") and head not in document:
-            raise _PathError(f"missing path: {head}")
-        copy = dict(document)
-        if rest:
-            copy[head] = _changed(document[head], rest, operation, value)
-        elif operation == "remove":
-            del copy[head]
-        else:
-            copy[head] = value
-        return copy
-    if not isinstance(document, list):
-        raise _PathError(f"missing path: {head}")
-    items = list(document)
-    index = _index(head, len(items), appending=operation == "add" and not rest)
-    if rest:
-        items[index] = _changed(items[index], rest, operation, value)
-    elif operation == "add":
-        items.insert(index, value)
-    elif operation == "remove":
-        del items[index]
-    else:
-        items[index] = value
-    return items
-
-
-def _apply(document: Any, operation: dict[str, Any]) -> Any:
-    name, parts = operation.get("op"), _pointer(operation.get("path"))
-    if name in ("add", "replace"):
-        if "value" not in operation:
-            raise _PathError(f"{name} without a value")
-        return _changed(document, parts, name, operation["value"])
-    if name == "remove":
-        return _changed(document, parts, "remove", None)
-    if name == "test":
-        if not _equal(_resolve(document, parts), operation.get("value")):
-            raise _PathError(f"testing path {operation['path']} failed: test failed")
-        return document
-    if name in ("copy", "move"):
-        source = _pointer(operation.get("from"))
-        value = _resolve(document, source)
-        if name == "move":
-            document = _changed(document, source, "remove", None)
-        return _changed(document, parts, "add", value)
-    raise _PathError(f"unexpected kind: {name}")
-
-
-def _equal(left: Any, right: Any) -> bool:
-    """JSON equality: unlike in Python, true is not 1."""
-    if isinstance(left, bool) or isinstance(right, bool):
-        return left is right
-    if isinstance(left, dict) and isinstance(right, dict):
-        return left.keys() == right.keys() and all(_equal(left[k], right[k]) for k in left)
-    if isinstance(left, list) and isinstance(right, list):
-        return len(left) == len(right) and all(map(_equal, left, right))
-    return bool(left == right)
-
-
-def json_patch(document: Any, operations: Any) -> Any:
-    """Apply a JSON patch: a list of operations, all or nothing.
-
-    Raises StatusError 400 when the patch is not a list of operations, 422 when one cannot be done.
-    """
-    if not isinstance(operations, list) or not all(isinstance(op, dict) for op in operations):
-        raise bad_request("error decoding patch: json: cannot unmarshal into Go value of type"
-                          " jsonpatch.Patch")  # fmt: skip
-    for operation in operations:
-        try:
-            document = _apply(document, operation)
-        except _PathError as error:
-            message = (
-                "the server rejected our request due to an error in our request: "
-                f"{operation.get('op')} operation does not apply: doc is {error}"
-            )
-            raise StatusError(422, "Invalid", message, details={}) from error
-    return document
-
-
 _DELETE_PRIMITIVE = "$deleteFromPrimitiveList/"
 _ORDER = "$setElementOrder/"
 _RETAIN = "$retainKeys"
 
-# Field name -> merge key; names are unambiguous enough in k8s.io/api that the path does not matter,
-# except where _KEY_BY_PARENT says otherwise.
+# Field names determine the merge key in k8s.io/api, except for those in _KEY_BY_PARENT.
 _MERGE_KEYS = {
     "conditions": "type",
     "containers": "name",
@@ -186,14 +118,14 @@ _PRIMITIVE_SETS = frozenset({"finalizers", "podCIDRs"})
 
 
 def merge_key_of(parent: str, field: str) -> str:
-    """The field that identifies elements of the list ``field`` inside ``parent``; empty for none."""
+    """The field that identifies the elements of the list ``field`` in ``parent``; may be empty."""
     return _KEY_BY_PARENT.get((parent, field), _MERGE_KEYS.get(field, ""))
 
 
 def strategic_merge(target: Any, patch: dict[str, Any], parent: str = "") -> Any:
-    """Apply a strategic merge patch to ``target``; ``parent`` is the field that holds it.
+    """Apply a strategic merge patch to ``target``, the value of the field ``parent``.
 
-    Raises StatusError 400 for a directive that is not known.
+    Raises StatusError 400 for an unknown directive.
     """
     directive = patch.get("$patch")
     if directive == "replace":
@@ -217,7 +149,7 @@ def strategic_merge(target: Any, patch: dict[str, Any], parent: str = "") -> Any
         if key.startswith(_ORDER):
             field = key.removeprefix(_ORDER)
             if isinstance(result.get(field), list):
-                result[field] = _in_order(result[field], value, merge_key_of(parent, field))
+                result[field] = _ordered(result[field], value, merge_key_of(parent, field))
     return result
 
 
@@ -239,8 +171,7 @@ def _merge_list(target: list[Any], patch: list[Any], merge_key: str, field: str)
     if any(isinstance(item, dict) and item.get("$patch") == "replace" for item in patch):
         return [item for item in patch if not (isinstance(item, dict) and "$patch" in item)]
     merged = list(target)
-    # New elements go to the front, as the API server's list merge leaves them
-    # (normalizeElementOrder: elements of the patch before those only the server has).
+    # New elements precede those that only the server has (normalizeElementOrder).
     added: list[Any] = []
     for item in patch:
         if not isinstance(item, dict) or merge_key not in item:
@@ -257,12 +188,12 @@ def _merge_list(target: list[Any], patch: list[Any], merge_key: str, field: str)
     return [*added, *merged]
 
 
-def _in_order(items: list[Any], order: list[Any], merge_key: str) -> list[Any]:
-    """Elements named by ``order`` in that order, the others kept at the end."""
+def _ordered(items: list[Any], order: list[Any], merge_key: str) -> list[Any]:
+    """The elements in ``order`` first, then the others."""
 
     def key_of(item: Any) -> Any:
         return item.get(merge_key) if isinstance(item, dict) else item
 
-    wanted = [entry.get(merge_key) if isinstance(entry, dict) else entry for entry in order]
-    first = [item for key in wanted for item in items if key_of(item) == key]
-    return [*first, *(item for item in items if key_of(item) not in wanted)]
+    keys = [key_of(entry) for entry in order]
+    first = [item for key in keys for item in items if key_of(item) == key]
+    return [*first, *(item for item in items if key_of(item) not in keys)]

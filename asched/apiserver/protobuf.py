@@ -1,248 +1,163 @@
-"""Requests in Kubernetes' protobuf encoding: what ``kubectl create namespace`` and its kin send.
+"""Decoding of Kubernetes' protobuf requests, which ``kubectl create`` and ``drain`` send.
 
-Only the kinds that kubectl's own generators and ``kubectl drain`` build are known; for others the
-client gets 415. Field numbers are those of the ``generated.proto`` files of k8s.io/api.
+kubectl's typed clients do not fall back to JSON. The messages below are excerpts of the
+``generated.proto`` files of k8s.io/api; a request with another kind gets 415.
 """
 
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+import re
 from typing import Any
+
+from google.protobuf.descriptor_pb2 import FieldDescriptorProto, FileDescriptorProto
+from google.protobuf.descriptor_pool import DescriptorPool
+from google.protobuf.message import DecodeError, Message
+from google.protobuf.message_factory import GetMessageClass
 
 from asched.apiserver.errors import bad_request, unsupported_media_type
 
 Object = dict[str, Any]
 
 CONTENT_TYPE = "application/vnd.kubernetes.protobuf"
+_ACCEPTED = ("application/json", "application/yaml")
 _MAGIC = b"k8s\0"
-_VARINT, _FIXED64, _BYTES, _FIXED32 = 0, 1, 2, 5
-
-
-class _TruncatedError(Exception):
-    """The message ends before it should."""
-
-
-def _varint(data: bytes, at: int) -> tuple[int, int]:
-    value = shift = 0
-    while True:
-        if at >= len(data) or shift > 63:
-            raise _TruncatedError
-        byte = data[at]
-        at += 1
-        value |= (byte & 0x7F) << shift
-        if byte < 0x80:
-            return value, at
-        shift += 7
-
-
-def _fields(data: bytes) -> Iterator[tuple[int, Any]]:
-    """(field number, integer or bytes) of each field of a message."""
-    at = 0
-    while at < len(data):
-        tag, at = _varint(data, at)
-        wire = tag & 7
-        if wire == _VARINT:
-            value, at = _varint(data, at)
-            yield tag >> 3, value
-            continue
-        if wire == _BYTES:
-            size, at = _varint(data, at)
-        else:
-            size = {_FIXED64: 8, _FIXED32: 4}.get(wire, len(data))
-        if at + size > len(data):
-            raise _TruncatedError
-        yield tag >> 3, data[at : at + size]
-        at += size
-
-
-def _bytes(value: Any) -> bytes:
-    """A field that must hold bytes: text or a message. Raises where it holds a number."""
-    if not isinstance(value, bytes):
-        raise _TruncatedError
-    return value
-
-
-def _number(value: Any) -> int:
-    """A field that must hold a number. Raises where it holds bytes."""
-    if not isinstance(value, int):
-        raise _TruncatedError
-    return value
-
-
-Reader = Callable[[Any], Any]
-"""Makes a JSON value of a field; None for one that JSON leaves out."""
-
-
-def _text(value: Any) -> str | None:
-    return _bytes(value).decode() or None
-
-
-def _integer(value: Any) -> int:
-    number = _number(value)
-    return number - (1 << 64) if number >> 63 else number
-
-
-def _boolean(value: Any) -> bool | None:
-    return bool(_number(value)) or None
-
-
-def _int_or_text(value: Any) -> Any:
-    parts = dict(_fields(_bytes(value)))
-    return _bytes(parts.get(3, b"")).decode() if parts.get(1) == 1 else _integer(parts.get(2, 0))
-
-
-def _base64(value: Any) -> str:
-    return base64.b64encode(_bytes(value)).decode()
-
-
-def _quantity(value: Any) -> str:
-    return _bytes(dict(_fields(_bytes(value))).get(1, b"")).decode()
-
-
-@dataclass(frozen=True, slots=True)
-class _Field:
-    name: str
-    read: Reader
-    repeated: bool = False
-    keyed: bool = False
-    """A map: an entry message with the key in field 1 and the value in field 2."""
-
-
-Schema = dict[int, _Field]
-
-
-def _message(schema: Schema) -> Reader:
-    def read(data: Any) -> Object | None:
-        found: Object = {}
-        for number, value in _fields(_bytes(data)):
-            field = schema.get(number)
-            if field is None:
-                continue
-            if field.keyed:
-                entry = dict(_fields(_bytes(value)))
-                key = _bytes(entry.get(1, b"")).decode()
-                found.setdefault(field.name, {})[key] = field.read(entry.get(2, b"")) or ""
-            elif field.repeated:
-                found.setdefault(field.name, []).append(field.read(value))
-            else:
-                made = field.read(value)
-                if made is not None:
-                    found[field.name] = made
-        return found or None
-
-    return read
-
-
-def _texts(name: str) -> _Field:
-    return _Field(name, _text, repeated=True)
-
-
-def _text_map(name: str) -> _Field:
-    return _Field(name, _text, keyed=True)
-
-
-_META = _Field(
-    "metadata",
-    _message(
-        {
-            1: _Field("name", _text),
-            2: _Field("generateName", _text),
-            3: _Field("namespace", _text),
-            5: _Field("uid", _text),
-            6: _Field("resourceVersion", _text),
-            11: _text_map("labels"),
-            12: _text_map("annotations"),
-            14: _texts("finalizers"),
-        }
-    ),
+_MESSAGES = """
+Unknown: TypeMeta typeMeta 1, bytes raw 2
+TypeMeta: string apiVersion 1, string kind 2
+ObjectMeta: string name 1, string generateName 2, string namespace 3, string uid 5,
+  string resourceVersion 6, map labels 11, map annotations 12, repeated string finalizers 14
+Quantity: string string 1
+IntOrString: int64 type 1, int32 intVal 2, string strVal 3
+LabelSelectorRequirement: string key 1, string operator 2, repeated string values 3
+LabelSelector: map matchLabels 1, repeated LabelSelectorRequirement matchExpressions 2
+Preconditions: string uid 1, string resourceVersion 2
+DeleteOptions: int64 gracePeriodSeconds 1, Preconditions preconditions 2,
+  string propagationPolicy 4, repeated string dryRun 5
+Namespace: ObjectMeta metadata 1
+ServiceAccount: ObjectMeta metadata 1
+ConfigMap: ObjectMeta metadata 1, map data 2, map:bytes binaryData 3
+Secret: ObjectMeta metadata 1, map:bytes data 2, string type 3, map stringData 4
+ResourceQuotaSpec: map:Quantity hard 1, repeated string scopes 2
+ResourceQuota: ObjectMeta metadata 1, ResourceQuotaSpec spec 2
+ServicePort: string name 1, string protocol 2, int32 port 3, IntOrString targetPort 4
+ServiceSpec: repeated ServicePort ports 1, map selector 2, string clusterIP 3, string type 4
+Service: ObjectMeta metadata 1, ServiceSpec spec 2
+PriorityClass: ObjectMeta metadata 1, int32 value 2, bool globalDefault 3, string description 4,
+  string preemptionPolicy 5
+PodDisruptionBudgetSpec: IntOrString minAvailable 1, LabelSelector selector 2,
+  IntOrString maxUnavailable 3
+PodDisruptionBudget: ObjectMeta metadata 1, PodDisruptionBudgetSpec spec 2
+ObjectReference: string kind 1, string namespace 2, string name 3, string uid 4,
+  string apiVersion 5
+Binding: ObjectMeta metadata 1, ObjectReference target 2
+Eviction: ObjectMeta metadata 1, DeleteOptions deleteOptions 2
+ContainerPort: string name 1, int32 hostPort 2, int32 containerPort 3, string protocol 4
+ResourceRequirements: map:Quantity limits 1, map:Quantity requests 2
+Container: string name 1, string image 2, repeated string command 3, repeated string args 4,
+  repeated ContainerPort ports 6, ResourceRequirements resources 8
+PodSpec: repeated Container containers 2, string restartPolicy 3
+PodTemplateSpec: ObjectMeta metadata 1, PodSpec spec 2
+DeploymentSpec: int32 replicas 1, LabelSelector selector 2, PodTemplateSpec template 3
+Deployment: ObjectMeta metadata 1, DeploymentSpec spec 2
+JobSpec: int32 parallelism 1, int32 completions 2, PodTemplateSpec template 6
+Job: ObjectMeta metadata 1, JobSpec spec 2
+"""
+_KINDS = frozenset(
+    [
+        "Namespace",
+        "ServiceAccount",
+        "ConfigMap",
+        "Secret",
+        "ResourceQuota",
+        "Service",
+        "PriorityClass",
+        "Deployment",
+        "Job",
+        "PodDisruptionBudget",
+        "Binding",
+        "Eviction",
+        "DeleteOptions",
+    ]
 )
-_REQUIREMENT: Schema = {1: _Field("key", _text), 2: _Field("operator", _text), 3: _texts("values")}
-_SELECTOR: Schema = {
-    1: _text_map("matchLabels"),
-    2: _Field("matchExpressions", _message(_REQUIREMENT), repeated=True),
-}
-_DELETE_OPTIONS: Schema = {
-    1: _Field("gracePeriodSeconds", _integer),
-    2: _Field(
-        "preconditions", _message({1: _Field("uid", _text), 2: _Field("resourceVersion", _text)})
-    ),
-    4: _Field("propagationPolicy", _text),
-    5: _texts("dryRun"),
-}
-_PORT: Schema = {
-    1: _Field("name", _text),
-    2: _Field("protocol", _text),
-    3: _Field("port", _integer),
-    4: _Field("targetPort", _int_or_text),
-}
-_SERVICE_SPEC: Schema = {
-    1: _Field("ports", _message(_PORT), repeated=True),
-    2: _text_map("selector"),
-    3: _Field("clusterIP", _text),
-    4: _Field("type", _text),
-}
-_BUDGET_SPEC: Schema = {
-    1: _Field("minAvailable", _int_or_text),
-    2: _Field("selector", _message(_SELECTOR)),
-    3: _Field("maxUnavailable", _int_or_text),
-}
-_REFERENCE: Schema = {
-    1: _Field("kind", _text),
-    2: _Field("namespace", _text),
-    3: _Field("name", _text),
-    4: _Field("uid", _text),
-    5: _Field("apiVersion", _text),
-}
-_KINDS: dict[str, Schema] = {
-    "Namespace": {1: _META},
-    "ServiceAccount": {1: _META},
-    "ConfigMap": {1: _META, 2: _text_map("data"), 3: _Field("binaryData", _base64, keyed=True)},
-    "Secret": {
-        1: _META,
-        2: _Field("data", _base64, keyed=True),
-        3: _Field("type", _text),
-        4: _text_map("stringData"),
-    },
-    "ResourceQuota": {
-        1: _META,
-        2: _Field(
-            "spec", _message({1: _Field("hard", _quantity, keyed=True), 2: _texts("scopes")})
-        ),
-    },
-    "Service": {1: _META, 2: _Field("spec", _message(_SERVICE_SPEC))},
-    "PriorityClass": {
-        1: _META,
-        2: _Field("value", _integer),
-        3: _Field("globalDefault", _boolean),
-        4: _Field("description", _text),
-        5: _Field("preemptionPolicy", _text),
-    },
-    "PodDisruptionBudget": {1: _META, 2: _Field("spec", _message(_BUDGET_SPEC))},
-    "Binding": {1: _META, 2: _Field("target", _message(_REFERENCE))},
-    "Eviction": {1: _META, 2: _Field("deleteOptions", _message(_DELETE_OPTIONS))},
-    "DeleteOptions": _DELETE_OPTIONS,
-}
-_ACCEPTED = ["application/json", "application/yaml"]
+_FIELD = re.compile(r"(?:(repeated) |(map)(?::(\w+))? )?(?:(\w+) )?(\w+) (\d+)")
+
+
+def _field(message: Any, label: int, kind: str, name: str, number: int) -> Any:
+    field = message.field.add(name=name, number=number, label=label)
+    scalar = getattr(FieldDescriptorProto, f"TYPE_{kind.upper()}", None)
+    if scalar is None:
+        field.type, field.type_name = FieldDescriptorProto.TYPE_MESSAGE, f".k8s.{kind}"
+    else:
+        field.type = scalar
+    return field
+
+
+def _build_pool() -> DescriptorPool:
+    optional, repeated = FieldDescriptorProto.LABEL_OPTIONAL, FieldDescriptorProto.LABEL_REPEATED
+    file = FileDescriptorProto(name="k8s.proto", package="k8s", syntax="proto2")
+    for declaration in re.split(r"\n(?=\w)", _MESSAGES.strip()):
+        name, fields = declaration.split(":", 1)
+        message = file.message_type.add(name=name)
+        for text in fields.split(","):
+            match = _FIELD.fullmatch(text.strip())
+            assert match, text
+            is_list, is_map, values, kind, field, number = match.groups()
+            label = repeated if is_list or is_map else optional
+            if is_map:
+                kind = f"{name}.{field}Entry"
+                entry = message.nested_type.add(name=f"{field}Entry")
+                entry.options.map_entry = True
+                _field(entry, optional, "string", "key", 1)
+                _field(entry, optional, values or "string", "value", 2)
+            _field(message, label, kind, field, int(number))
+    pool = DescriptorPool()
+    pool.Add(file)
+    return pool
+
+
+_POOL = _build_pool()
+
+
+def _message(kind: str, data: bytes) -> Message:
+    return GetMessageClass(_POOL.FindMessageTypeByName(f"k8s.{kind}")).FromString(data)
+
+
+def _json(value: Any) -> Any:
+    """A field value as JSON; None for an empty one, which JSON omits."""
+    if isinstance(value, bytes):
+        return base64.b64encode(value).decode()
+    if not isinstance(value, Message):
+        return None if value == "" or value is False else value
+    match value.DESCRIPTOR.name:
+        case "Quantity":
+            return value.string  # type: ignore[attr-defined]
+        case "IntOrString":
+            return value.strVal if value.type == 1 else value.intVal  # type: ignore[attr-defined]
+    found: Object = {}
+    for field, content in value.ListFields():
+        if field.message_type is not None and field.message_type.GetOptions().map_entry:
+            found[field.name] = {key: _json(item) or "" for key, item in content.items()}
+        elif field.is_repeated:
+            found[field.name] = [_json(item) for item in content]
+        elif (made := _json(content)) is not None:
+            found[field.name] = made
+    return found or None
 
 
 def decode(body: bytes) -> Object:
     """The object in a protobuf request body.
 
-    Raises StatusError 400 for bytes that are no such message, 415 for a kind that is not known.
+    Raises StatusError 400 for an invalid message, 415 for an unknown kind.
     """
     if not body.startswith(_MAGIC):
         raise bad_request("provided data does not appear to be a protobuf message, expected prefix")
     try:
-        envelope = dict(_fields(body[len(_MAGIC) :]))
-        type_meta = dict(_fields(_bytes(envelope.get(1, b""))))
-        kind = _bytes(type_meta.get(2, b"")).decode()
-        version = _bytes(type_meta.get(1, b"")).decode()
-        schema = _KINDS.get(kind)
-        if schema is None:
+        envelope: Any = _message("Unknown", body[len(_MAGIC) :])
+        kind, version = envelope.typeMeta.kind, envelope.typeMeta.apiVersion
+        if kind not in _KINDS:
             raise unsupported_media_type(_ACCEPTED)
-        content = _message(schema)(envelope.get(2, b"")) or {}
-    except (_TruncatedError, UnicodeDecodeError) as error:
+        content = _json(_message(kind, envelope.raw)) or {}
+    except (DecodeError, UnicodeDecodeError) as error:
         raise bad_request("unable to decode the protobuf message: unexpected EOF") from error
     return {"kind": kind, "apiVersion": version, **content}

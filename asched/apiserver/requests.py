@@ -1,11 +1,11 @@
-"""What an HTTP request asks of the API: verb, resource, name, query."""
+"""API requests: verb, resource, namespace, name and query of an HTTP request."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from asched.apiserver.errors import StatusError, unknown_path
+from asched.apiserver.errors import method_not_allowed, unknown_path
 from asched.apiserver.resources import ResourceRegistry, ServedResource
 
 _VERBS = {
@@ -21,12 +21,12 @@ _TRUE = frozenset({"1", "true", "True", "t", "T", "TRUE"})
 
 
 class PathNotServedError(Exception):
-    """No group version is served at this path: answered as plain text, not as a Status."""
+    """The path has no group version; the response is plain text instead of a Status."""
 
 
 @dataclass(frozen=True, slots=True)
 class RequestInfo:
-    """A request for resources, taken apart."""
+    """A parsed request for resources."""
 
     verb: str
     resource: ServedResource
@@ -37,15 +37,16 @@ class RequestInfo:
 
     @property
     def full_resource(self) -> str:
-        """``pods`` or ``pods/binding``: the name by which permissions go."""
-        return f"{self.resource.plural}/{self.subresource}" if self.subresource else (
-            self.resource.plural
-        )  # fmt: skip
+        """``pods`` or ``pods/binding``, as RBAC rules name it."""
+        plural = self.resource.plural
+        return f"{plural}/{self.subresource}" if self.subresource else plural
 
     @property
     def selected_name(self) -> str:
-        """The one object that a list or watch is of by its field selector: permission for an object
-        of that name is enough for it (``RequestInfoFactory.NewRequestInfo``)."""
+        """The object name in the field selector of a list or watch, for authorization.
+
+        Permission for that object suffices (``RequestInfoFactory.NewRequestInfo``).
+        """
         for term in self.query.get("fieldSelector", "").split(","):
             field_name, _, value = term.partition("=")
             if field_name == "metadata.name":
@@ -63,8 +64,7 @@ class RequestInfo:
 def _verb(method: str, name: str, subresource: str, watching: bool) -> str:
     verb = _VERBS.get(method)
     if verb is None:
-        raise StatusError(405, "MethodNotAllowed", "the server does not allow this method on the "
-                       "requested resource", details={})  # fmt: skip
+        raise method_not_allowed()
     if verb == "get" and (not name or watching) and not subresource:
         return "watch" if watching else "list"
     if verb == "delete" and not name:
@@ -75,17 +75,14 @@ def _verb(method: str, name: str, subresource: str, watching: bool) -> str:
 def parse_request(
     registry: ResourceRegistry, method: str, path: str, query: Mapping[str, str]
 ) -> RequestInfo:
-    """Take ``/api/v1/...`` or ``/apis/GROUP/VERSION/...`` apart.
+    """Parse ``/api/v1/...`` or ``/apis/GROUP/VERSION/...``.
 
-    Raises PathNotServedError for an unknown group version, StatusError 404 for an unknown resource in a
-    known one, StatusError 405 for a method that the API does not have.
+    Raises PathNotServedError for an unknown group version, StatusError 404 for an unknown
+    resource in a known one, StatusError 405 for an unknown method.
     """
-    parts = path.strip("/").split("/")
-    if parts[0] == "api":
-        group, version, rest = "", parts[1] if len(parts) > 1 else "", parts[2:]
-    else:
-        group, version = parts[1] if len(parts) > 1 else "", parts[2] if len(parts) > 2 else ""
-        rest = parts[3:]
+    first, *parts = path.strip("/").split("/")
+    group = "" if first == "api" else next(iter(parts), "")
+    version, *rest = parts[0 if first == "api" else 1 :] or [""]
     namespace = ""
     if len(rest) > 2 and rest[0] == "namespaces" and rest[2] not in ("status", "finalize"):
         namespace, rest = rest[1], rest[2:]
@@ -93,7 +90,7 @@ def parse_request(
         raise PathNotServedError
     resource = registry.find(group, version, rest[0])
     if rest[0] == "bindings" and not group:
-        # A Binding posted to the collection names its pod in its body.
+        # The body of a Binding posted to the collection names its pod.
         resource = registry.find("", "v1", "pods")
         rest = ["pods", "", "binding"]
     if resource is None:

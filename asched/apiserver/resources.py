@@ -1,11 +1,12 @@
-"""Which resources the simulated API server serves, and how each one behaves.
+"""The served resources and their REST strategies, including those of CustomResourceDefinitions.
 
-CustomResourceDefinitions: creating one makes its resource served, deleting it ends that.
+core/v1 and events.k8s.io/v1 Events are two views of the same stored objects; conversion follows
+pkg/apis/events/v1/conversion.go.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -15,9 +16,45 @@ if TYPE_CHECKING:
     from asched.apiserver.api import ObjectApi
 
 
+Object = dict[str, Any]
+
+_TO_CORE_EVENT = {
+    "regarding": "involvedObject",
+    "note": "message",
+    "reportingController": "reportingComponent",
+    "deprecatedSource": "source",
+    "deprecatedFirstTimestamp": "firstTimestamp",
+    "deprecatedLastTimestamp": "lastTimestamp",
+    "deprecatedCount": "count",
+}
+_FROM_CORE_EVENT = {core: field for field, core in _TO_CORE_EVENT.items()}
+
+
+def to_core_event(event: Object) -> Object:
+    """The stored form of an Event: core/v1, with the fields that are always present."""
+    if event["apiVersion"] != "v1":
+        event = {_TO_CORE_EVENT.get(key, key): value for key, value in event.items()}
+    always: Object = {
+        "involvedObject": {},
+        "source": {},
+        "firstTimestamp": None,
+        "lastTimestamp": None,
+        "eventTime": None,
+        "reportingComponent": "",
+        "reportingInstance": "",
+    }
+    missing = {key: value for key, value in always.items() if key not in event}
+    return {**event, "apiVersion": "v1", **missing}
+
+
+def _from_core_event(event: Object) -> Object:
+    renamed = {_FROM_CORE_EVENT.get(key, key): value for key, value in event.items()}
+    return {**renamed, "apiVersion": "events.k8s.io/v1"}
+
+
 @dataclass(frozen=True, slots=True)
 class ServedResource:
-    """One served resource: a row of API discovery plus the rules of its REST strategy."""
+    """One served resource: its entry in API discovery and its REST strategy."""
 
     group: str
     version: str
@@ -28,17 +65,19 @@ class ServedResource:
     categories: tuple[str, ...] = ()
     singular: str = ""
     status: bool = False
-    """Whether there is a status subresource (then the main resource ignores ``status``)."""
+    """There is a status subresource, and the main resource ignores ``status``."""
     generation: bool = False
-    """Whether ``metadata.generation`` counts changes of anything but metadata and status."""
+    """``metadata.generation`` counts changes outside metadata and status."""
     returns_deleted: bool = False
-    """Whether DELETE answers with the object instead of a Status."""
+    """DELETE returns the object instead of a Status."""
     unconditional_update: bool = True
-    """Whether PUT may leave out ``metadata.resourceVersion``."""
+    """PUT may omit ``metadata.resourceVersion``."""
     custom: bool = False
     """Defined by a CustomResourceDefinition."""
     storage: str = ""
-    """Key of the storage; two resources with one key are views of the same objects."""
+    """Key of the storage; resources with the same key are views of the same objects."""
+    view: Callable[[Object], Object] | None = None
+    """Converts a stored object to this resource; None if it is stored in this form."""
     list_kind: str = ""
 
     @property
@@ -62,24 +101,16 @@ class ServedResource:
         return self.list_kind or f"{self.kind}List"
 
 
-def _core(plural: str, kind: str, short: str = "", **rules: object) -> ServedResource:
+def _core(plural: str, kind: str, short: str = "", **rules: Any) -> ServedResource:
     return _type("", "v1", plural, kind, short, **rules)
 
 
 def _type(
-    group: str, version: str, plural: str, kind: str, short: str = "", **rules: object
+    group: str, version: str, plural: str, kind: str, short: str = "", **rules: Any
 ) -> ServedResource:
-    namespaced = bool(rules.pop("namespaced", True))
+    namespaced = rules.pop("namespaced", True)
     short_names = tuple(short.split())
-    return ServedResource(
-        group,
-        version,
-        plural,
-        kind,
-        namespaced,
-        short_names,
-        **rules,  # type: ignore[arg-type]
-    )
+    return ServedResource(group, version, plural, kind, namespaced, short_names, **rules)
 
 
 _ALL = ("all",)
@@ -115,7 +146,8 @@ BUILT_IN: tuple[ServedResource, ...] = (
           categories=_ALL),
     _type("batch", "v1", "jobs", "Job", status=True, generation=True, categories=_ALL),
     _type("coordination.k8s.io", "v1", "leases", "Lease", unconditional_update=False),
-    _type("events.k8s.io", "v1", "events", "Event", "ev", storage="events"),
+    _type("events.k8s.io", "v1", "events", "Event", "ev", storage="events",
+          view=_from_core_event),
     _type("node.k8s.io", "v1", "runtimeclasses", "RuntimeClass", namespaced=False),
     _type("policy", "v1", "poddisruptionbudgets", "PodDisruptionBudget", "pdb", status=True,
           generation=True),
@@ -139,13 +171,13 @@ BUILT_IN: tuple[ServedResource, ...] = (
 
 
 class ResourceRegistry:
-    """The resources served now: the built-in ones and those that CRDs added."""
+    """The currently served resources: built-in ones and those of CRDs."""
 
     def __init__(self) -> None:
         self._by_path: dict[tuple[str, str, str], ServedResource] = {}
         self._by_name: dict[str, ServedResource] = {}
         self.revision = 0
-        """Grows with every change, so that discovery documents can be cached."""
+        """Increases with every change; allows caching of discovery documents."""
         for resource in BUILT_IN:
             self.add(resource)
 
@@ -166,9 +198,9 @@ class ResourceRegistry:
         return self._by_path.get((group, version, plural))
 
     def named(self, name: str) -> ServedResource:
-        """The resource called ``pods`` or, with its group, ``leases.coordination.k8s.io``.
+        """The resource ``pods`` or, with its group, ``leases.coordination.k8s.io``.
 
-        Raises KeyError for a name that is not served.
+        Raises KeyError for an unknown name.
         """
         return self._by_name[name]
 
@@ -176,7 +208,7 @@ class ResourceRegistry:
         return any(g == group and v == version for g, v, _ in self._by_path)
 
     def group_versions(self) -> list[tuple[str, str]]:
-        """Every (group, version) served, in order of first appearance."""
+        """Every served (group, version), in order of registration."""
         return list(dict.fromkeys((group, version) for group, version, _ in self._by_path))
 
     def in_group_version(self, group: str, version: str) -> list[ServedResource]:
@@ -187,22 +219,19 @@ class ResourceRegistry:
         return iter(self._by_path.values())
 
 
-Object = dict[str, Any]
-
-
-def resources_of(definition: Object) -> list[ServedResource]:
-    """The resource in each version that the definition serves."""
+def _resources_of(definition: Object) -> list[ServedResource]:
+    """The resource in each served version of the definition."""
     spec = definition["spec"]
     names, group = spec["names"], spec["group"]
     return [
         ServedResource(
-            group,
-            version["name"],
-            names["plural"],
-            names["kind"],
-            spec.get("scope") == "Namespaced",
-            tuple(names.get("shortNames") or ()),
-            tuple(names.get("categories") or ()),
+            group=group,
+            version=version["name"],
+            plural=names["plural"],
+            kind=names["kind"],
+            namespaced=spec.get("scope") == "Namespaced",
+            short_names=tuple(names.get("shortNames") or ()),
+            categories=tuple(names.get("categories") or ()),
             singular=names.get("singular") or names["kind"].lower(),
             status="status" in (version.get("subresources") or {}),
             generation=True,
@@ -215,21 +244,29 @@ def resources_of(definition: Object) -> list[ServedResource]:
     ]
 
 
-def establish(api: ObjectApi, definition: Object) -> None:
-    """Serve the new resource and say so in the definition's conditions.
+def serve_definition(api: ObjectApi, definition: Object) -> None:
+    """Serve the resource of a new CustomResourceDefinition and set its conditions.
 
-    The conditions are written as a later revision, as the API server's controllers do it.
+    The conditions are a later revision, as the controllers of kube-apiserver write them.
     """
-    for resource in resources_of(definition):
+    for resource in _resources_of(definition):
         api.registry.add(resource)
     definitions = api.registry.named("customresourcedefinitions")
     now = api.now_text()
     accepted = definition["spec"]["names"]
     conditions = [
-        _condition("NamesAccepted", "NoConflicts", "no conflicts found", now),
-        _condition("Established", "InitialNamesAccepted", "the initial names have been accepted",
-                   now),
-    ]  # fmt: skip
+        {
+            "type": kind,
+            "status": "True",
+            "lastTransitionTime": now,
+            "reason": reason,
+            "message": message,
+        }
+        for kind, reason, message in (
+            ("NamesAccepted", "NoConflicts", "no conflicts found"),
+            ("Established", "InitialNamesAccepted", "the initial names have been accepted"),
+        )
+    ]
 
     def with_conditions(current: Object) -> Object:
         status = {**current["status"], "acceptedNames": accepted, "conditions": conditions}
@@ -239,19 +276,9 @@ def establish(api: ObjectApi, definition: Object) -> None:
     api.update(definitions, "", name, with_conditions, subresource="status")
 
 
-def _condition(kind: str, reason: str, message: str, now: str) -> Object:
-    return {
-        "type": kind,
-        "status": "True",
-        "lastTransitionTime": now,
-        "reason": reason,
-        "message": message,
-    }
-
-
-def withdraw(api: ObjectApi, definition: Object) -> None:
+def remove_definition(api: ObjectApi, definition: Object) -> None:
     """Delete all objects of the resource and stop serving it."""
-    for resource in resources_of(definition):
+    for resource in _resources_of(definition):
         storage = api.storage(resource)
         for stored in storage.ordered():
             storage.remove(stored.key)

@@ -1,4 +1,4 @@
-"""Label and field selectors of the list and watch API, compiled to predicates on raw objects."""
+"""Label and field selectors, compiled to predicates on raw objects."""
 
 from __future__ import annotations
 
@@ -17,41 +17,18 @@ _EQ_TERM = re.compile(r"^(?P<key>[^\s!=<>]+)\s*(?P<op>==|=|!=)\s*(?P<value>[^\s,
 _CMP_TERM = re.compile(r"^(?P<key>[^\s!=<>]+)\s*(?P<op>[<>])\s*(?P<value>-?\d+)$")
 _KEY_TERM = re.compile(r"^(?P<no>!?)\s*(?P<key>[A-Za-z0-9][-A-Za-z0-9_./]*)$")
 
-_FIELDS: dict[str, frozenset[str]] = {
-    "pods": frozenset(
-        {
-            "spec.nodeName",
-            "spec.restartPolicy",
-            "spec.schedulerName",
-            "spec.serviceAccountName",
-            "spec.hostNetwork",
-            "status.phase",
-            "status.podIP",
-            "status.podIPs",
-            "status.nominatedNodeName",
-        }
-    ),
-    "nodes": frozenset({"spec.unschedulable"}),
-    "namespaces": frozenset({"status.phase"}),
-    "secrets": frozenset({"type"}),
-    "replicasets.apps": frozenset({"status.replicas"}),
-    "replicationcontrollers": frozenset({"status.replicas"}),
-    "jobs.batch": frozenset({"status.successful"}),
-    "events": frozenset(
-        {
-            "involvedObject.kind",
-            "involvedObject.namespace",
-            "involvedObject.name",
-            "involvedObject.uid",
-            "involvedObject.apiVersion",
-            "involvedObject.resourceVersion",
-            "involvedObject.fieldPath",
-            "reason",
-            "reportingComponent",
-            "source",
-            "type",
-        }
-    ),
+_FIELDS = {
+    "pods": "spec.nodeName spec.restartPolicy spec.schedulerName spec.serviceAccountName "
+    "spec.hostNetwork status.phase status.podIP status.podIPs status.nominatedNodeName",
+    "nodes": "spec.unschedulable",
+    "namespaces": "status.phase",
+    "secrets": "type",
+    "replicasets.apps": "status.replicas",
+    "replicationcontrollers": "status.replicas",
+    "jobs.batch": "status.successful",
+    "events": "involvedObject.kind involvedObject.namespace involvedObject.name "
+    "involvedObject.uid involvedObject.apiVersion involvedObject.resourceVersion "
+    "involvedObject.fieldPath reason reportingComponent source type",
 }
 _EVENT_ALIASES = {
     "regarding": "involvedObject",
@@ -60,7 +37,7 @@ _EVENT_ALIASES = {
 
 
 def _split_terms(text: str) -> list[str]:
-    """Split at commas that are not inside the parentheses of a set term."""
+    """Split at commas outside the parentheses of a set term."""
     terms: list[str] = []
     depth = start = 0
     for index, char in enumerate(text):
@@ -80,7 +57,7 @@ def _label_term(term: str) -> Predicate:
         key, negated = match["key"], match["op"] == "notin"
         values = frozenset(value.strip() for value in match["values"].split(","))
         if negated:
-            # A key that is absent satisfies notin and !=, as in labels.Requirement.Matches.
+            # An absent key satisfies notin and != (labels.Requirement.Matches).
             return lambda labels: labels.get(key) not in values
         return lambda labels: labels.get(key) in values
     if match := _EQ_TERM.match(term):
@@ -110,9 +87,9 @@ def _comparison(key: str, operator: str, bound: int) -> Predicate:
 
 
 def label_selector(text: str) -> Predicate | None:
-    """Compile a label selector (``a=b,c in (d,e),!f``); None when it selects everything.
+    """Compile a label selector (``a=b,c in (d,e),!f``); None if it selects everything.
 
-    Raises StatusError 400 for text outside the grammar of k8s.io/apimachinery/pkg/labels.
+    Raises StatusError 400 for a syntax error (k8s.io/apimachinery/pkg/labels).
     """
     terms = [_label_term(term) for term in _split_terms(text) if term]
     if not terms:
@@ -125,30 +102,28 @@ def label_selector(text: str) -> Predicate | None:
     return matches
 
 
-def _field_text(value: Any) -> str:
-    if value is None:
-        return ""
-    if isinstance(value, bool):
-        return "true" if value else "false"
-    return str(value)
+def _lookup(path: str, default: str = "") -> Callable[[Object], str]:
+    parts = path.split(".")
 
-
-def _lookup(path: tuple[str, ...]) -> Callable[[Object], str]:
     def get(obj: Object) -> str:
         value: Any = obj
-        for part in path:
+        for part in parts:
             if not isinstance(value, dict):
-                return ""
+                return default
             value = value.get(part)
-        return _field_text(value)
+        if value is None:
+            return default
+        if isinstance(value, bool):
+            return "true" if value else "false"
+        return str(value)
 
     return get
 
 
 def _field_getter(resource: ServedResource, field: str) -> Callable[[Object], str]:
     if field in ("metadata.name", "metadata.namespace"):
-        return _lookup(tuple(field.split(".")))
-    known = _FIELDS.get(resource.storage_key, frozenset())
+        return _lookup(field)
+    known = _FIELDS.get(resource.storage_key, "").split()
     name = field
     if resource.storage_key == "events":
         head, dot, tail = field.partition(".")
@@ -160,16 +135,14 @@ def _field_getter(resource: ServedResource, field: str) -> Callable[[Object], st
             f'Unable to find "{resource.group_version}, Resource={resource.plural}" that match '
             f'label selector "", field selector "{field}": field label not supported: {field}',
         )
-    if name == "spec.unschedulable" or name == "spec.hostNetwork":
-        inner = _lookup(tuple(name.split(".")))
-        return lambda obj: inner(obj) or "false"
-    return _lookup(tuple(name.split(".")))
+    boolean = name in ("spec.unschedulable", "spec.hostNetwork")
+    return _lookup(name, "false" if boolean else "")
 
 
 def field_selector(resource: ServedResource, text: str) -> Predicate | None:
-    """Compile a field selector of ``resource``; None when it selects everything.
+    """Compile a field selector of ``resource``; None if it selects everything.
 
-    Raises StatusError 400 for a field that the API server does not index for this resource.
+    Raises StatusError 400 for a field that kube-apiserver does not support for the resource.
     """
     tests: list[tuple[Callable[[Object], str], bool, str]] = []
     for term in text.split(","):

@@ -1,7 +1,7 @@
-"""Validation with the API server's own messages, for the mistakes that a scheduler's users make.
+"""Validation with the messages of kube-apiserver.
 
-This is not all of pkg/apis/core/validation: it is what the recorded exchanges show and what would
-otherwise put nonsense in front of a scheduler (names, labels, quantities, taints, selectors).
+Covers the part of pkg/apis/core/validation that the recorded exchanges show and that keeps invalid
+input from the scheduler: names, labels, quantities, taints and selectors.
 """
 
 from __future__ import annotations
@@ -10,8 +10,18 @@ import re
 from collections.abc import Callable
 from typing import Any
 
-from asched.apiserver.errors import Cause, StatusError, bad_request, invalid
+from asched.apiserver.errors import (
+    Cause,
+    bad_request,
+    forbidden_value,
+    invalid,
+    invalid_value,
+    not_supported,
+    required,
+    undecodable,
+)
 from asched.apiserver.resources import ServedResource
+from asched.apiserver.schemas import json_type
 from asched.model.quantity import QuantityError, milli_value
 
 Object = dict[str, Any]
@@ -46,26 +56,7 @@ _QUANTITY_RULE = (
     "quantities must match the regular expression '^([+-]?[0-9.]+)([eEinumkKMGTP]*[-+]?[0-9]*)$'"
 )
 _MAX_SUBDOMAIN, _MAX_LABEL = 253, 63
-
-
-def required(field: str, detail: str = "") -> Cause:
-    message = f"Required value: {detail}" if detail else "Required value"
-    return Cause("FieldValueRequired", message, field)
-
-
-def invalid_value(field: str, value: Any, detail: str) -> Cause:
-    shown = f'"{value}"' if isinstance(value, str) else str(value)
-    return Cause("FieldValueInvalid", f"Invalid value: {shown}: {detail}", field)
-
-
-def forbidden_value(field: str, detail: str) -> Cause:
-    return Cause("FieldValueForbidden", f"Forbidden: {detail}", field)
-
-
-def not_supported(field: str, value: str, supported: list[str]) -> Cause:
-    listed = ", ".join(f'"{choice}"' for choice in supported)
-    message = f'Unsupported value: "{value}": supported values: {listed}'
-    return Cause("FieldValueNotSupported", message, field)
+HIGHEST_USER_PRIORITY = 1_000_000_000
 
 
 def _name_causes(resource: ServedResource, name: str) -> list[Cause]:
@@ -92,7 +83,7 @@ def _label_causes(labels: Any, field: str) -> list[Cause]:
         if not isinstance(value, str):
             raise bad_request(
                 "json: cannot unmarshal "
-                f"{_go_type(value)} into Go struct field ObjectMeta.{field} of type string"
+                f"{json_type(value)} into Go struct field ObjectMeta.{field} of type string"
             )
         if len(value) > _MAX_LABEL:
             causes.append(invalid_value(field, value, f"must be no more than {_MAX_LABEL} bytes"))
@@ -101,76 +92,50 @@ def _label_causes(labels: Any, field: str) -> list[Cause]:
     return causes
 
 
-def _go_type(value: Any) -> str:
-    if isinstance(value, bool):
-        return "bool"
-    if isinstance(value, int | float):
-        return "number"
-    return "array" if isinstance(value, list) else "object"
-
-
 def check_object(resource: ServedResource, obj: Object) -> None:
-    """Refuse an object that the API server would refuse.
-
-    Raises StatusError 422 with every broken field, or 400 for a value of the wrong JSON type.
-    """
+    """Raises StatusError 422 with every invalid field, or 400 for a wrong JSON type."""
     metadata = obj["metadata"]
     name = metadata.get("name") or ""
-    causes = _name_causes(resource, name) if name else [
-        required("metadata.name", "name or generateName is required")
-    ]  # fmt: skip
+    if name:
+        causes = _name_causes(resource, name)
+    else:
+        causes = [required("metadata.name", "name or generateName is required")]
     causes.extend(_label_causes(metadata.get("labels"), "metadata.labels"))
     check = _CHECKS.get(resource.storage_key)
     if check is not None:
         causes.extend(check(obj))
     if causes:
-        raise invalid(resource.kind, resource_group_for_errors(resource), name, causes)
+        # Events of both groups are validated as the core kind.
+        group = "" if resource.storage_key == "events" else resource.group
+        raise invalid(resource.kind, group, name, causes)
 
 
-def resource_group_for_errors(resource: ServedResource) -> str:
-    """Events of both groups are validated as the core kind."""
-    return "" if resource.storage_key == "events" else resource.group
-
-
-def check_quantities(kind: str, version: str, quantities: Any) -> None:
-    """Raises StatusError 400 for a quantity outside the grammar, as decoding it does."""
+def _check_quantities(kind: str, quantities: Any) -> None:
+    """Raises StatusError 400 for an invalid quantity, as decoding does."""
     for quantity in (quantities or {}).values():
         try:
             milli_value(quantity)
         except (QuantityError, TypeError) as error:
-            raise StatusError(
-                400,
-                "BadRequest",
-                f'{kind} in version "{version}" cannot be handled as a {kind}: {_QUANTITY_RULE}',
-            ) from error
+            raise undecodable(kind, "v1", _QUANTITY_RULE) from error
 
 
 def _resource_causes(container: Object, path: str) -> list[Cause]:
     resources = container.get("resources") or {}
     requests, limits = resources.get("requests") or {}, resources.get("limits") or {}
-    check_quantities("Pod", "v1", requests)
-    check_quantities("Pod", "v1", limits)
+    _check_quantities("Pod", requests)
+    _check_quantities("Pod", limits)
     causes = []
     for field, quantities in (("limits", limits), ("requests", requests)):
         for name, quantity in quantities.items():
             if milli_value(quantity) < 0:
-                causes.append(
-                    invalid_value(
-                        f"{path}.resources.{field}[{name}]",
-                        str(quantity),
-                        "must be greater than or equal to 0",
-                    )
-                )
+                where = f"{path}.resources.{field}[{name}]"
+                rule = "must be greater than or equal to 0"
+                causes.append(invalid_value(where, str(quantity), rule))
     for name, quantity in requests.items():
         limit = limits.get(name)
         if limit is not None and milli_value(quantity) > milli_value(limit):
-            causes.append(
-                invalid_value(
-                    f"{path}.resources.requests",
-                    str(quantity),
-                    f"must be less than or equal to {name} limit of {limit}",
-                )
-            )
+            rule = f"must be less than or equal to {name} limit of {limit}"
+            causes.append(invalid_value(f"{path}.resources.requests", str(quantity), rule))
     return causes
 
 
@@ -188,20 +153,16 @@ def _pod_causes(pod: Object) -> list[Cause]:
             elif not _LABEL.fullmatch(name):
                 causes.append(invalid_value(f"{path}.name", name, _LABEL_RULE))
             elif name in seen:
-                causes.append(
-                    Cause("FieldValueDuplicate", f'Duplicate value: "{name}"', f"{path}.name")
-                )
+                message = f'Duplicate value: "{name}"'
+                causes.append(Cause("FieldValueDuplicate", message, f"{path}.name"))
             seen.add(name or "")
             if not container.get("image"):
                 causes.append(required(f"{path}.image"))
             causes.extend(_resource_causes(container, path))
     causes.extend(_label_causes(spec.get("nodeSelector"), "spec.nodeSelector"))
     if spec.get("schedulingGates") and spec.get("nodeName"):
-        causes.append(
-            forbidden_value(
-                "spec.nodeName", "cannot be set until all schedulingGates have been cleared"
-            )
-        )
+        rule = "cannot be set until all schedulingGates have been cleared"
+        causes.append(forbidden_value("spec.nodeName", rule))
     for index, gate in enumerate(spec.get("schedulingGates") or ()):
         if not gate.get("name"):
             path = f"spec.schedulingGates[{index}]"
@@ -214,16 +175,13 @@ def _spread_causes(constraints: list[Object]) -> list[Cause]:
     causes = []
     for index, constraint in enumerate(constraints):
         path = f"spec.topologySpreadConstraints[{index}]"
-        if constraint.get("maxSkew", 0) <= 0:
-            causes.append(
-                invalid_value(
-                    f"{path}.maxSkew", constraint.get("maxSkew", 0), "must be greater than zero"
-                )
-            )
+        skew = constraint.get("maxSkew", 0)
+        if skew <= 0:
+            causes.append(invalid_value(f"{path}.maxSkew", skew, "must be greater than zero"))
         if not constraint.get("topologyKey"):
             causes.append(required(f"{path}.topologyKey", "can not be empty"))
         action = constraint.get("whenUnsatisfiable", "")
-        choices = ["DoNotSchedule", "ScheduleAnyway"]
+        choices = ("DoNotSchedule", "ScheduleAnyway")
         if action not in choices:
             causes.append(not_supported(f"{path}.whenUnsatisfiable", action, choices))
     return causes
@@ -231,14 +189,14 @@ def _spread_causes(constraints: list[Object]) -> list[Cause]:
 
 def _node_causes(node: Object) -> list[Cause]:
     status = node.get("status") or {}
-    check_quantities("Node", "v1", status.get("capacity"))
-    check_quantities("Node", "v1", status.get("allocatable"))
+    _check_quantities("Node", status.get("capacity"))
+    _check_quantities("Node", status.get("allocatable"))
     causes = []
     for index, taint in enumerate((node.get("spec") or {}).get("taints") or ()):
         path = f"metadata.taints[{index}]"
         if not taint.get("key"):
             causes.append(required(f"{path}.key"))
-        effects = ["NoSchedule", "PreferNoSchedule", "NoExecute"]
+        effects = ("NoSchedule", "PreferNoSchedule", "NoExecute")
         if taint.get("effect") not in effects:
             causes.append(not_supported(f"{path}.effect", taint.get("effect") or "", effects))
     return causes
@@ -248,11 +206,10 @@ def _event_causes(event: Object) -> list[Cause]:
     namespace = event["metadata"].get("namespace") or ""
     about = (event.get("involvedObject") or {}).get("namespace") or ""
     causes = []
-    # Events about cluster-scoped objects live in "default" (or kube-system).
+    # Events of cluster-scoped objects are in "default" or "kube-system".
     if about != namespace and not (not about and namespace in ("default", "kube-system")):
-        causes.append(
-            invalid_value("involvedObject.namespace", about, "does not match event.namespace")
-        )
+        rule = "does not match event.namespace"
+        causes.append(invalid_value("involvedObject.namespace", about, rule))
     if event.get("reportingComponent") or not event.get("firstTimestamp"):
         if not event.get("eventTime"):
             causes.append(required("eventTime"))
@@ -279,25 +236,16 @@ def _pod_group_causes(group: Object) -> list[Cause]:
 
 def _priority_class_causes(priority_class: Object) -> list[Cause]:
     name, number = priority_class["metadata"].get("name") or "", priority_class.get("value", 0)
-    if name.startswith("system-") and name not in ("system-cluster-critical",
-                                                   "system-node-critical"):  # fmt: skip
-        return [
-            forbidden_value(
-                "metadata.name",
-                "priority class names with 'system-' prefix are reserved for system use only",
-            )
-        ]
-    if number > HIGHEST_USER_PRIORITY and not name.startswith("system-"):
-        return [
-            forbidden_value(
-                "value",
-                f"maximum allowed value of a user defined priority is {HIGHEST_USER_PRIORITY}",
-            )
-        ]
+    if name in ("system-cluster-critical", "system-node-critical"):
+        return []
+    if name.startswith("system-"):
+        rule = "priority class names with 'system-' prefix are reserved for system use only"
+        return [forbidden_value("metadata.name", rule)]
+    if number > HIGHEST_USER_PRIORITY:
+        rule = f"maximum allowed value of a user defined priority is {HIGHEST_USER_PRIORITY}"
+        return [forbidden_value("value", rule)]
     return []
 
-
-HIGHEST_USER_PRIORITY = 1_000_000_000
 
 _CHECKS: dict[str, Callable[[Object], list[Cause]]] = {
     "pods": _pod_causes,

@@ -1,113 +1,148 @@
-"""A subscription to the changes of one storage."""
+"""Watch requests: a streamed response with one JSON line per event."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
-from typing import NamedTuple
+from typing import Any
 
-from asched.apiserver.selectors import Predicate
-from asched.apiserver.store import ADDED, Storage, StoreChange, StoredObject, View, watch_line
+from aiohttp import web
 
+from asched.apiserver.api import ObjectApi
+from asched.apiserver.errors import StatusError, bad_request
+from asched.apiserver.faults import Faults
+from asched.apiserver.handlers import negotiate_serializer, selection_predicate
+from asched.apiserver.listing import parse_revision
+from asched.apiserver.requests import RequestInfo
+from asched.apiserver.serializers import Serializer
+from asched.apiserver.storage import ServedWatchEvent, Watcher, encode, watch_line
 
-class ServedWatchEvent(NamedTuple):
-    """What one watcher sees of one change."""
-
-    type: str
-    stored: StoredObject
-    change: StoreChange | None
-    """The change itself when the watcher sees it unfiltered: its encoded line is shared."""
-
-    def line(self, view: View | None = None) -> bytes:
-        if self.change is not None and view is None:
-            return self.change.line()
-        return watch_line(self.type, self.stored.encoded_as(view))
+DEFAULT_TIMEOUT_S = 1800.0
+"""Length of a watch without timeoutSeconds (kube-apiserver: 30 to 60 minutes)."""
+_MAX_CHUNK_EVENTS = 512
+_MALFORMED_LINE = b'{"type":"MODIFIED","object":{"kind":\n'
 
 
-class Watcher:
-    """Buffers the events that one watch has not consumed yet.
+class WatchStreams:
+    """Serves the watches of one API server."""
 
-    Use as a context manager: leaving it ends the subscription.
-    """
+    def __init__(self, api: ObjectApi, faults: Faults, bookmark_interval_s: float) -> None:
+        self.api = api
+        self.faults = faults
+        self._bookmark_interval_s = bookmark_interval_s
+        self._open: set[Watcher] = set()
+
+    def end_all(self) -> None:
+        """Close every watch stream, as a server does when it shuts down."""
+        for watcher in tuple(self._open):
+            watcher.close()
+
+    async def serve(self, request: web.BaseRequest, info: RequestInfo) -> web.StreamResponse:
+        """Raises StatusError before the stream begins; a 410 is an event of the stream."""
+        initial, bookmarks = info.flag("sendInitialEvents"), info.flag("allowWatchBookmarks")
+        revision = parse_revision(info.query.get("resourceVersion", ""))
+        timeout_s = _timeout_s(info.query.get("timeoutSeconds", ""))
+        predicate = selection_predicate(info)
+        watcher = self.api.watcher(info.resource, info.namespace, predicate)
+        serializer = negotiate_serializer(self.api, info, request.headers.get("Accept", ""))
+        response = web.StreamResponse(headers={"Content-Type": "application/json"})
+        response.enable_chunked_encoding()
+        with watcher:
+            try:
+                if initial or revision == 0:
+                    watcher.begin_with_state()
+                else:
+                    watcher.begin_from(revision)
+            except StatusError as error:
+                await response.prepare(request)
+                await response.write(watch_line("ERROR", encode(error.status())))
+                return response
+            self._open.add(watcher)
+            try:
+                await response.prepare(request)
+                stream = _Stream(self, watcher, response, info, serializer)
+                if initial:
+                    await stream.send_initial_events(bookmark=bookmarks)
+                await stream.run(timeout_s, self._bookmark_interval_s if bookmarks else None)
+            except ConnectionError:
+                # The client disconnected, which is how most watches end.
+                pass
+            finally:
+                self._open.discard(watcher)
+        return response
+
+
+def _timeout_s(text: str) -> float:
+    """Raises StatusError 400 unless ``text`` is whole seconds; zero selects the default."""
+    if text and not (text.isascii() and text.isdecimal()):
+        message = f'Invalid value: "{text}": strconv.ParseInt: parsing "{text}": invalid syntax'
+        raise bad_request(f"timeoutSeconds: {message}")
+    return float(text or 0) or DEFAULT_TIMEOUT_S
+
+
+class _Stream:
+    """One open watch."""
 
     def __init__(
         self,
-        storage: Storage,
-        *,
-        namespace: str = "",
-        predicate: Predicate | None = None,
+        server: WatchStreams,
+        watcher: Watcher,
+        response: web.StreamResponse,
+        info: RequestInfo,
+        serializer: Serializer,
     ) -> None:
-        self._storage = storage
-        self._prefix = f"{namespace}/" if namespace else ""
-        self._predicate = predicate
-        self._buffer: list[ServedWatchEvent] = []
-        self._wake = asyncio.Event()
-        self._stop: Callable[[], None] | None = None
-        self.closed = False
+        self._api = server.api
+        self._faults = server.faults
+        self._watcher = watcher
+        self._response = response
+        self._info = info
+        self._serializer = serializer
+        self._sent = 0
 
-    def begin_from(self, rv: int) -> None:
-        """See every change after revision ``rv``. Raises StatusError 410 for a forgotten one."""
-        for change in self._storage.history.since(rv):
-            self._offer(change)
-        self._stop = self._storage.listen(self._offer)
+    async def send_initial_events(self, *, bookmark: bool) -> None:
+        """Send the existing objects, then the bookmark that ends them (KEP-3157)."""
+        # The bookmark bears the revision of the drained events; writes may follow while sending.
+        events, revision = self._watcher.drain(), self._api.revisions.current
+        await self._send(events)
+        if bookmark:
+            await self._send_bookmark(revision, {"k8s.io/initial-events-end": "true"})
 
-    def begin_with_state(self) -> None:
-        """See an ADDED event for everything that exists, then every change."""
-        for stored in self._storage.ordered():
-            if stored.key.startswith(self._prefix) and self._wants(stored):
-                self._buffer.append(ServedWatchEvent(ADDED, stored, None))
-        self._stop = self._storage.listen(self._offer)
-        self._wake.set()
-
-    def _wants(self, stored: StoredObject) -> bool:
-        return self._predicate is None or self._predicate(stored.obj)
-
-    def _offer(self, change: StoreChange) -> None:
-        if self._prefix and not change.new.key.startswith(self._prefix):
-            return
-        if self._predicate is None:
-            self._buffer.append(ServedWatchEvent(change.type, change.new, change))
-        else:
-            seen = change.seen_through(self._predicate)
-            if seen is None:
+    async def run(self, timeout_s: float, bookmark_interval_s: float | None) -> None:
+        """Send events until the timeout, the end of the watcher or an injected fault."""
+        loop = asyncio.get_running_loop()
+        deadline = loop.time() + timeout_s
+        while not self._watcher.closed:
+            left_s = deadline - loop.time()
+            limit = self._faults.watch_closes_after_events
+            if left_s <= 0 or (limit is not None and self._sent >= limit):
                 return
-            self._buffer.append(ServedWatchEvent(seen[0], seen[1], None))
-        self._wake.set()
+            wait_s = left_s if bookmark_interval_s is None else min(left_s, bookmark_interval_s)
+            events = await self._watcher.next_batch(wait_s)
+            if events:
+                await self._send(events)
+            elif bookmark_interval_s is not None and wait_s < left_s:
+                await self._send_bookmark(self._api.revisions.current, {})
 
-    def drain(self) -> list[ServedWatchEvent]:
-        """Everything buffered, without waiting."""
-        events, self._buffer = self._buffer, []
-        self._wake.clear()
-        return events
+    async def _send(self, events: list[ServedWatchEvent]) -> None:
+        limit = self._faults.watch_closes_after_events
+        if limit is not None:
+            events = events[: max(0, limit - self._sent)]
+        for start in range(0, len(events), _MAX_CHUNK_EVENTS):
+            lines = []
+            for event in events[start : start + _MAX_CHUNK_EVENTS]:
+                if self._faults.take_malformed_line():
+                    lines.append(_MALFORMED_LINE)
+                lines.append(self._serializer.event(event))
+            await self._response.write(b"".join(lines))
+        self._sent += len(events)
 
-    async def next_batch(self, timeout_s: float | None = None) -> list[ServedWatchEvent]:
-        """The events that have arrived; waits for one, at most ``timeout_s``.
-
-        Empty after the time-out or once the watcher is closed.
-        """
-        if not self._buffer and not self.closed:
-            try:
-                async with asyncio.timeout(timeout_s):
-                    await self._wake.wait()
-            except TimeoutError:
-                return []
-        return self.drain()
-
-    def close(self) -> None:
-        """End the subscription and wake whoever waits; what is buffered can still be drained."""
-        if self._stop is not None:
-            self._stop()
-            self._stop = None
-        self.closed = True
-        self._wake.set()
-
-    async def __aiter__(self) -> AsyncIterator[ServedWatchEvent]:
-        while not self.closed:
-            for event in await self.next_batch():
-                yield event
-
-    def __enter__(self) -> Watcher:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
+    async def _send_bookmark(self, revision: int, annotations: dict[str, str]) -> None:
+        metadata: dict[str, Any] = {"resourceVersion": str(revision)}
+        if annotations:
+            metadata["annotations"] = annotations
+        resource = self._info.resource
+        bookmark = {
+            "kind": resource.kind,
+            "apiVersion": resource.group_version,
+            "metadata": metadata,
+        }
+        await self._response.write(watch_line("BOOKMARK", encode(bookmark)))

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from asched.apiserver.apply import Manager, server_side
+from asched.apiserver.apply import FieldManager, server_side_apply
 from asched.apiserver.cluster import EmbeddedCluster
 from asched.apiserver.errors import StatusError
 from asched.apiserver.requests import RequestInfo
@@ -32,8 +32,8 @@ class Applier:
         return self.send(manager, {"metadata": {"name": "p", "labels": labels}}, force=force)
 
     def send(self, manager: str, applied: Object, *, force: bool) -> Object:
-        who = Manager(manager, force)
-        return server_side(self.cluster.api, self.info, applied, who)[0].obj
+        who = FieldManager(manager, force)
+        return server_side_apply(self.cluster.api, self.info, applied, who)[0].obj
 
 
 @pytest.fixture

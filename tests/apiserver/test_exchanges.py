@@ -158,7 +158,9 @@ async def test_every_recorded_exchange_is_answered_alike(shared_dir: Path) -> No
         (shared_dir / "apiserver-1.36" / "exchanges.json").read_text()
     )
     cluster = EmbeddedCluster()
-    server = ApiServer(cluster, tokens=admin_and_scheduler_tokens(TOKENS["admin"], TOKENS["scheduler"]))
+    server = ApiServer(
+        cluster, tokens=admin_and_scheduler_tokens(TOKENS["admin"], TOKENS["scheduler"])
+    )
     seen = Correspondence()
     different: dict[str, list[str]] = {}
     async with server.run(), aiohttp.ClientSession() as session:

@@ -238,7 +238,9 @@ async def test_it_listens_on_the_loopback_interface_only(cluster: EmbeddedCluste
 
 @pytest.fixture
 async def guarded(cluster: EmbeddedCluster) -> AsyncIterator[ApiServer]:
-    async with ApiServer(cluster, tokens=admin_and_scheduler_tokens("root", "sched")).run() as running:
+    async with ApiServer(
+        cluster, tokens=admin_and_scheduler_tokens("root", "sched")
+    ).run() as running:
         yield running
 
 
@@ -298,7 +300,7 @@ async def test_injected_answers_come_as_often_as_asked_and_do_nothing(
     server: ApiServer, client: aiohttp.ClientSession, cluster: EmbeddedCluster, code: int,
     retry_after: str | None,
 ) -> None:  # fmt: skip
-    server.faults.answer(code, count=2, verb="create", resource="pods", retry_after_s=7)
+    server.faults.respond(code, count=2, verb="create", resource="pods", retry_after_s=7)
     codes = []
     for _ in range(3):
         async with client.post(PODS, json=pod("p")) as response:
@@ -307,7 +309,7 @@ async def test_injected_answers_come_as_often_as_asked_and_do_nothing(
                 assert response.headers.get("Retry-After") == retry_after
                 assert (await body_of(response))["code"] == code
     assert codes == [code, code, 201]
-    assert server.faults.shown == 2
+    assert server.faults.injected == 2
 
 
 @pytest.mark.parametrize("after_effect", [False, True])
@@ -323,7 +325,7 @@ async def test_dropped_connections(
 async def test_delayed_answers_still_come(server: ApiServer, client: aiohttp.ClientSession) -> None:
     server.faults.delay(0.01, resource="nodes")
     assert (await fetched(client, "/api/v1/nodes"))["items"] == []
-    assert server.faults.shown == 1
+    assert server.faults.injected == 1
 
 
 async def test_watches_that_close_early_and_lines_that_are_no_json(
@@ -356,5 +358,5 @@ def test_faults_can_be_described_in_a_line() -> None:
 
 @pytest.mark.parametrize("text", ["explode", "429*x", "delay", "watch-close", "delay=soon"])
 def test_faults_not_understood_are_named(text: str) -> None:
-    with pytest.raises(ValueError, match="is no fault: expected CODE"):
+    with pytest.raises(ValueError, match="is not a fault: expected CODE"):
         Faults.parse(text)

@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from asched.apiserver import protobuf
 from asched.apiserver.cluster import EmbeddedCluster
 from asched.apiserver.errors import StatusError
-from asched.apiserver.handlers import Request, Response, answer
+from asched.apiserver.handlers import Request, Response, handle
 from asched.apiserver.requests import RequestInfo, parse_request
-from asched.apiserver.store import encode
+from asched.apiserver.storage import encode
 from tests.apiserver.objects import FakeClock, node, pod
 
 JUNK: st.SearchStrategy[Any] = st.sampled_from(
@@ -64,7 +64,7 @@ def attempt(
     info: RequestInfo = parse_request(cluster.api.registry, method, path, {})
     raw = body if isinstance(body, bytes) else encode(body)
     try:
-        return answer(cluster.api, Request(info, raw, content_type, ""))
+        return handle(cluster.api, Request(info, raw, content_type, ""))
     except StatusError as error:
         return error.code
 
@@ -80,7 +80,7 @@ def test_a_pod_or_node_with_junk_in_one_place_is_refused_or_can_be_listed(data: 
     if isinstance(result, Response):
         info = parse_request(cluster.api.registry, "GET", path, {})
         table = "application/json;as=Table;v=v1;g=meta.k8s.io"
-        assert answer(cluster.api, Request(info, b"", "application/json", table)).code == 200
+        assert handle(cluster.api, Request(info, b"", "application/json", table)).code == 200
         assert len(cluster.list(plural)) == 1
     else:
         assert result in (400, 403, 404, 409, 422)

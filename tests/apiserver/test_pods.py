@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from asched.apiserver import binding
+from asched.apiserver import subresources
 from asched.apiserver.api import DeleteOptions
 from asched.apiserver.cluster import EmbeddedCluster
 from asched.apiserver.errors import StatusError
@@ -215,11 +215,11 @@ def test_evictions_honour_disruption_budgets(cluster: EmbeddedCluster) -> None:
     })  # fmt: skip
     pods = cluster.resource("pods")
     with pytest.raises(StatusError) as error:
-        binding.evict(cluster.api, pods, "default", "p", DeleteOptions())
+        subresources.evict(cluster.api, pods, "default", "p", DeleteOptions())
     assert error.value.code == 429
     cluster.patch("poddisruptionbudgets", "b", {"status": {"disruptionsAllowed": 1}},
                   namespace="default", subresource="status")  # fmt: skip
-    binding.evict(cluster.api, pods, "default", "p", DeleteOptions())
+    subresources.evict(cluster.api, pods, "default", "p", DeleteOptions())
     assert cluster.get("pods", "p", namespace="default")["metadata"]["deletionTimestamp"]
 
 

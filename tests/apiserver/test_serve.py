@@ -10,9 +10,8 @@ import anyio
 import pytest
 import yaml
 
-from asched.apiserver.http import ApiServer, TlsFiles
+from asched.apiserver.http import ApiServer, ServeOptions, TlsFiles, serve_forever
 from asched.apiserver.kubelet import KubeletTimings
-from asched.apiserver.serve import ServeOptions, serve_forever
 from asched.kube.connection import connect
 from tests.apiserver.objects import pod
 from tests.extenders.certificates import CERTIFICATE, KEY, NAME
@@ -54,7 +53,7 @@ async def test_a_kubeconfig_that_cannot_be_written_is_told_as_it_is(tmp_path: Pa
 
 
 async def test_faults_not_understood_end_it_at_once() -> None:
-    with pytest.raises(ValueError, match="'explode' is no fault"):
+    with pytest.raises(ValueError, match="'explode' is not a fault"):
         await serve_forever(ServeOptions(faults="explode"))
 
 
@@ -89,5 +88,5 @@ async def test_files_that_are_no_certificate_with_its_key_are_named(tmp_path: Pa
     tls = TlsFiles(tmp_path / "certificate.pem", tmp_path / "key.pem")
     tls.certificate.write_text(CERTIFICATE)
     tls.key.write_text("no key")
-    with pytest.raises(ValueError, match=r"certificate.pem and .*key.pem are no certificate"):
+    with pytest.raises(ValueError, match=r"certificate.pem and .*key.pem are not a certificate"):
         await serve_forever(ServeOptions(tls=tls))

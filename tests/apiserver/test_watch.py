@@ -14,7 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 from asched.apiserver.cluster import EmbeddedCluster
 from asched.apiserver.errors import StatusError
 from asched.apiserver.listing import ListOptions
-from asched.apiserver.watch import ServedWatchEvent, Watcher
+from asched.apiserver.storage import ServedWatchEvent, Watcher
 from tests.apiserver.objects import FakeClock, node, pod
 
 

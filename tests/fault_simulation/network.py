@@ -10,13 +10,11 @@ from typing import NamedTuple
 
 from asched.apiserver.cluster import EmbeddedCluster
 from asched.apiserver.errors import StatusError, too_many_requests
-from asched.apiserver.handlers import Request, answer
+from asched.apiserver.handlers import Request, handle
 from asched.apiserver.requests import PathNotServedError, parse_request
-from asched.apiserver.store import encode
-from asched.kube.credentials import Credentials
+from asched.apiserver.storage import encode
 from asched.kube.errors import NoResponseError
-from asched.kube.http1 import HttpAnswer
-from asched.kube.transport import ApiRequest, one_by_one
+from asched.kube.transport import ApiRequest, Credentials, HttpResponse, exchange_sequentially
 from tests.fault_simulation.mixes import Mix
 from tests.fault_simulation.ports import Ports
 from tests.fault_simulation.trace import Trace
@@ -50,25 +48,25 @@ class Course(NamedTuple):
     code: int = 500
 
 
-def handle(cluster: EmbeddedCluster, request: ApiRequest) -> HttpAnswer:
+def handle(cluster: EmbeddedCluster, request: ApiRequest) -> HttpResponse:
     """What the API server says."""
     if request.path == "/version":
-        return HttpAnswer(200, b"{}", None, reusable=True)
+        return HttpResponse(200, b"{}", None, reusable=True)
     try:
         info = parse_request(
             cluster.api.registry, request.method, request.path, request.params or {}
         )
-        said = answer(cluster.api, Request(info, request.body or b"", request.content_type, _JSON))
+        said = handle(cluster.api, Request(info, request.body or b"", request.content_type, _JSON))
     except StatusError as error:
         return refusal(error)
     except PathNotServedError:
-        return HttpAnswer(404, b"404 page not found\n", None, reusable=True)
-    return HttpAnswer(said.code, said.body, None, reusable=True)
+        return HttpResponse(404, b"404 page not found\n", None, reusable=True)
+    return HttpResponse(said.code, said.body, None, reusable=True)
 
 
-def refusal(error: StatusError) -> HttpAnswer:
+def refusal(error: StatusError) -> HttpResponse:
     retry_after = None if error.retry_after_s is None else str(error.retry_after_s)
-    return HttpAnswer(error.code, encode(error.status()), retry_after, reusable=True)
+    return HttpResponse(error.code, encode(error.status()), retry_after, reusable=True)
 
 
 class Network:
@@ -153,7 +151,7 @@ class Wire:
         self._trace = trace
         self._outgoing = outgoing
 
-    async def exchange(self, credentials: Credentials, request: ApiRequest) -> HttpAnswer:
+    async def exchange(self, credentials: Credentials, request: ApiRequest) -> HttpResponse:
         del credentials
         if self._ports.frozen:
             await self._ports.through()
@@ -168,7 +166,7 @@ class Wire:
             raise NoResponseError("connection refused", sent=False)
         self._trace(self._name, said)
         loop = self._network.loop
-        answered: asyncio.Future[HttpAnswer] = loop.create_future()
+        answered: asyncio.Future[HttpResponse] = loop.create_future()
         loop.call_later(course.there_s, self._arrive, request, course, answered)
         try:
             async with asyncio.timeout(request.timeout_s):
@@ -179,7 +177,7 @@ class Wire:
         return found
 
     def _arrive(
-        self, request: ApiRequest, course: Course, answered: asyncio.Future[HttpAnswer]
+        self, request: ApiRequest, course: Course, answered: asyncio.Future[HttpResponse]
     ) -> None:
         """The request is at the server, whatever has become of who sent it."""
         network = self._network
@@ -200,7 +198,7 @@ class Wire:
             return
         network.loop.call_later(course.back_s, self._come_back, answered, found)
 
-    def _come_back(self, answered: asyncio.Future[HttpAnswer], found: HttpAnswer) -> None:
+    def _come_back(self, answered: asyncio.Future[HttpResponse], found: HttpResponse) -> None:
         if self._network.down:
             _fail(answered, "connection reset by peer")
         elif not answered.done():
@@ -212,7 +210,7 @@ class Wire:
             found = handle(self._network.cluster, request)
             self._trace("server", f"{request.method} {request.path} {found.status}, overdue")
 
-    def _served(self, request: ApiRequest, course: Course) -> HttpAnswer:
+    def _served(self, request: ApiRequest, course: Course) -> HttpResponse:
         match course.fate:
             case Fate.PUT_OFF:
                 return refusal(too_many_requests(self._network.chance.randint(1, 5)))
@@ -223,10 +221,10 @@ class Wire:
             return refusal(StatusError(course.code, "", "injected: but done", details={}))
         return found
 
-    async def exchange_line(
+    async def exchange_pipelined(
         self, credentials: Credentials, requests: Sequence[ApiRequest]
-    ) -> list[HttpAnswer]:
-        return await one_by_one(self, credentials, requests)
+    ) -> list[HttpResponse]:
+        return await exchange_sequentially(self, credentials, requests)
 
     async def open(self, credentials: Credentials, request: ApiRequest) -> SimulatedWatch | Refused:
         del credentials
@@ -250,15 +248,15 @@ class Wire:
         except StatusError as error:
             return Refused(refusal(error))
         except PathNotServedError:
-            return Refused(HttpAnswer(404, b"404 page not found\n", None, reusable=True))
+            return Refused(HttpResponse(404, b"404 page not found\n", None, reusable=True))
         network.add(watch)
         return watch
 
 
 class Refused:
-    """An answer that is no stream; an :class:`~asched.kube.transport.OpenAnswer`."""
+    """An answer that is no stream; an :class:`~asched.kube.transport.StreamingResponse`."""
 
-    def __init__(self, said: HttpAnswer) -> None:
+    def __init__(self, said: HttpResponse) -> None:
         self._said = said
 
     @property
@@ -268,13 +266,13 @@ class Refused:
     async def read(self) -> bytes:
         return b""
 
-    async def whole(self) -> HttpAnswer:
+    async def read_all(self) -> HttpResponse:
         return self._said
 
     def release(self) -> None:
         """There is nothing to release."""
 
 
-def _fail(answered: asyncio.Future[HttpAnswer], why: str) -> None:
+def _fail(answered: asyncio.Future[HttpResponse], why: str) -> None:
     if not answered.done():
         answered.set_exception(NoResponseError(why, sent=True))

@@ -1,28 +1,22 @@
-"""How objects are written into answers: whole, as metadata only, or as tables.
-
-Server-side tables: the columns that ``kubectl get`` shows.
-"""
+"""Response serializers: whole objects, metadata only, or the tables of ``kubectl get``."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol
 
-from asched.apiserver.cells import Column, row_cells
-from asched.apiserver.columns import columns_for, custom_columns
 from asched.apiserver.listing import ServedListPage
+from asched.apiserver.printers import Column, custom_columns, table_columns
 from asched.apiserver.resources import ServedResource
-from asched.apiserver.store import StoredObject, View, encode, watch_line
-from asched.apiserver.watch import ServedWatchEvent
+from asched.apiserver.storage import ServedWatchEvent, StoredObject, View, encode, watch_line
 
 if TYPE_CHECKING:
     from asched.apiserver.api import ObjectApi
-
 
 Object = dict[str, Any]
 
 
 class Serializer(Protocol):
-    """Writes objects, lists and watch events in the form a client asked for."""
+    """Encodes objects, lists and watch events in the representation that a client accepts."""
 
     def one(self, stored: StoredObject) -> bytes: ...
 
@@ -31,7 +25,7 @@ class Serializer(Protocol):
     def event(self, event: ServedWatchEvent) -> bytes: ...
 
 
-def list_meta(page: ServedListPage) -> Object:
+def _list_meta(page: ServedListPage) -> Object:
     meta: Object = {"resourceVersion": str(page.rv)}
     if page.continue_token:
         meta["continue"] = page.continue_token
@@ -41,12 +35,12 @@ def list_meta(page: ServedListPage) -> Object:
 
 
 class ObjectSerializer:
-    """Objects as they are: bytes that were encoded when they were written."""
+    """Whole objects, from the bytes that were encoded at the write."""
 
     def __init__(self, resource: ServedResource, view: View | None) -> None:
         self._resource = resource
         self._view = view
-        # Items of a built-in type's list bear no kind and apiVersion; custom resources' do.
+        # List items of built-in types have no kind and apiVersion; those of custom resources do.
         prefix = encode({"kind": resource.kind, "apiVersion": resource.group_version})
         self._skipped = 0 if resource.custom else len(prefix)
 
@@ -58,7 +52,7 @@ class ObjectSerializer:
             {
                 "kind": self._resource.kind_of_list,
                 "apiVersion": self._resource.group_version,
-                "metadata": list_meta(page),
+                "metadata": _list_meta(page),
             }
         )
         view, skipped = self._view, self._skipped
@@ -72,7 +66,7 @@ class ObjectSerializer:
         return event.line(self._view)
 
 
-def partial_metadata(stored: StoredObject) -> Object:
+def _partial_metadata(stored: StoredObject) -> Object:
     return {
         "kind": "PartialObjectMetadata",
         "apiVersion": "meta.k8s.io/v1",
@@ -81,45 +75,45 @@ def partial_metadata(stored: StoredObject) -> Object:
 
 
 class PartialMetadataSerializer:
-    """PartialObjectMetadata: what garbage collectors and metadata informers ask for."""
+    """PartialObjectMetadata, as metadata informers request it."""
 
     def one(self, stored: StoredObject) -> bytes:
-        return encode(partial_metadata(stored))
+        return encode(_partial_metadata(stored))
 
     def many(self, page: ServedListPage) -> bytes:
         return encode(
             {
                 "kind": "PartialObjectMetadataList",
                 "apiVersion": "meta.k8s.io/v1",
-                "metadata": list_meta(page),
-                "items": [partial_metadata(stored) for stored in page.items],
+                "metadata": _list_meta(page),
+                "items": [_partial_metadata(stored) for stored in page.items],
             }
         )
 
     def event(self, event: ServedWatchEvent) -> bytes:
-        return watch_line(event.type, encode(partial_metadata(event.stored)))
+        return watch_line(event.type, encode(_partial_metadata(event.stored)))
 
 
 class TableSerializer:
-    """Writes objects as rows of a meta.k8s.io/v1 Table.
+    """Objects as rows of a meta.k8s.io/v1 Table.
 
-    :param include_object: ``None``, ``Metadata`` or ``Object``: what each row carries along.
+    :param include_object: ``None``, ``Metadata`` or ``Object``: what each row contains of its
+        object.
     """
 
     def __init__(self, resource: ServedResource, api: ObjectApi, include_object: str) -> None:
         self._api = api
         self._include = include_object
-        self._columns: tuple[Column, ...] = columns_for(resource.storage_key) or _custom(
-            api, resource
-        )
+        self._columns = table_columns(resource.storage_key) or _custom(api, resource)
         self._definitions_sent = False
 
     def _row(self, stored: StoredObject) -> Object:
-        row: Object = {"cells": row_cells(self._columns, stored.obj, self._api.clock())}
+        now_s = self._api.clock()
+        row: Object = {"cells": [column.cell(stored.obj, now_s) for column in self._columns]}
         if self._include == "Object":
             row["object"] = stored.obj
         elif self._include != "None":
-            row["object"] = partial_metadata(stored)
+            row["object"] = _partial_metadata(stored)
         return row
 
     def _table(self, metadata: Object, items: list[StoredObject], *, definitions: bool) -> bytes:
@@ -135,14 +129,13 @@ class TableSerializer:
         )
 
     def one(self, stored: StoredObject) -> bytes:
-        metadata = {"resourceVersion": str(stored.rv)}
-        return self._table(metadata, [stored], definitions=True)
+        return self._table({"resourceVersion": str(stored.rv)}, [stored], definitions=True)
 
     def many(self, page: ServedListPage) -> bytes:
-        return self._table(list_meta(page), page.items, definitions=True)
+        return self._table(_list_meta(page), page.items, definitions=True)
 
     def event(self, event: ServedWatchEvent) -> bytes:
-        # Only the first event of a watch carries the column definitions.
+        # Only the first event of a watch has the column definitions.
         first, self._definitions_sent = not self._definitions_sent, True
         metadata = {"resourceVersion": str(event.stored.rv)}
         table = self._table(metadata, [event.stored], definitions=first)
@@ -150,11 +143,7 @@ class TableSerializer:
 
 
 def _custom(api: ObjectApi, resource: ServedResource) -> tuple[Column, ...]:
-    if not resource.custom:
-        return custom_columns([])
     definition = api.find("customresourcedefinitions.apiextensions.k8s.io", "", resource.qualified)
     versions = definition.obj["spec"].get("versions") or [] if definition else []
-    for version in versions:
-        if version["name"] == resource.version:
-            return custom_columns(version.get("additionalPrinterColumns") or [])
-    return custom_columns([])
+    version: Object = next((v for v in versions if v["name"] == resource.version), {})
+    return custom_columns(version.get("additionalPrinterColumns") or [])
