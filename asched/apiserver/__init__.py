@@ -1,4 +1,4 @@
-"""An embedded Kubernetes cluster: the semantics of kube-apiserver in memory, optionally over HTTP."""
+"""An embedded Kubernetes cluster: kube-apiserver semantics in memory, optionally over HTTP."""
 
 from asched.apiserver.cluster import EmbeddedCluster
 from asched.apiserver.errors import StatusError

@@ -1,7 +1,7 @@
-"""Defaulting that the API server does on write, as far as a scheduler or kubectl sees it.
+"""Defaulting on write, as far as it is visible to schedulers and kubectl.
 
-Sources: pkg/apis/core/v1/defaults.go and its siblings for policy, storage and scheduling. Every
-function here changes the fresh object that it is given.
+Sources: pkg/apis/core/v1/defaults.go and its counterparts of policy, storage and scheduling. The
+functions change their argument.
 """
 
 from __future__ import annotations
@@ -14,33 +14,46 @@ from asched.model.quantity import QuantityError, milli_value, value
 Object = dict[str, Any]
 
 NODE_TOLERATION_SECONDS = 300
-"""DefaultTolerationSeconds admission: how long a pod stays on a node that is gone."""
+"""DefaultTolerationSeconds admission: how long a pod stays on an unreachable node."""
 
-_EMPTY_NODE_INFO = {
-    "machineID": "",
-    "systemUUID": "",
-    "bootID": "",
-    "kernelVersion": "",
-    "osImage": "",
-    "containerRuntimeVersion": "",
-    "kubeletVersion": "",
-    "kubeProxyVersion": "",
-    "operatingSystem": "",
-    "architecture": "",
-}
+_EMPTY_NODE_INFO = dict.fromkeys(
+    [
+        "machineID",
+        "systemUUID",
+        "bootID",
+        "kernelVersion",
+        "osImage",
+        "containerRuntimeVersion",
+        "kubeletVersion",
+        "kubeProxyVersion",
+        "operatingSystem",
+        "architecture",
+    ],
+    "",
+)
 _DEFAULT_MODE = 420  # 0644
 _MODE_VOLUMES = ("secret", "configMap", "downwardAPI", "projected")
 
 
 def apply_defaults(storage_key: str, obj: Object) -> None:
-    """Fill in what the API server would for an object of this storage."""
-    default = _DEFAULTS.get(storage_key)
+    """Set the defaults of an object of this storage."""
+    default = _DEFAULT_FUNCS.get(storage_key)
     if default is not None:
         default(obj)
+    else:
+        _set_missing(obj, _DEFAULT_VALUES.get(storage_key, {}))
+
+
+def _set_missing(obj: Object, defaults: Object) -> None:
+    for field, default in defaults.items():
+        if isinstance(default, dict):
+            _set_missing(obj.setdefault(field, {}), default)
+        else:
+            obj.setdefault(field, default)
 
 
 def containers_of(spec: Object) -> list[Object]:
-    """Init containers, then containers: everything that is defaulted alike."""
+    """Init containers, then containers."""
     return [*(spec.get("initContainers") or ()), *(spec.get("containers") or ())]
 
 
@@ -100,7 +113,7 @@ def _default_volume(volume: Object) -> None:
 
 
 def default_pod_spec(spec: Object) -> None:
-    """Defaults of a pod spec, also that of a pod template."""
+    """Set the defaults of a pod spec, also in a pod template."""
     spec.setdefault("restartPolicy", "Always")
     spec.setdefault("terminationGracePeriodSeconds", 30)
     spec.setdefault("dnsPolicy", "ClusterFirst")
@@ -124,7 +137,7 @@ _OMITTED_WHEN_EMPTY = (
 
 
 def drop_empty(holder: Object, fields: tuple[str, ...]) -> None:
-    """Remove fields that the typed API leaves out when they are empty (``omitempty``)."""
+    """Remove empty fields that the typed API omits (``omitempty``)."""
     for field in fields:
         if field in holder and not holder[field]:
             del holder[field]
@@ -157,9 +170,9 @@ def _affinity_terms(affinity: Object) -> list[Object]:
 
 
 def _merge_label_keys(holder: Object, keys: Any, operator: str, labels: Object) -> None:
-    """KEP-3633 / KEP-3243: the label's value at creation becomes part of the selector.
+    """Add the pod's values of ``keys`` to the label selector (KEP-3633, KEP-3243).
 
-    A holder without a selector selects nothing and stays so.
+    A holder without a selector selects nothing and is not changed.
     """
     selector = holder.get("labelSelector")
     if not keys or selector is None:
@@ -172,7 +185,7 @@ def _merge_label_keys(holder: Object, keys: Any, operator: str, labels: Object) 
 
 
 def add_default_tolerations(spec: Object) -> None:
-    """DefaultTolerationSeconds admission: not-ready and unreachable nodes are borne 300 s."""
+    """DefaultTolerationSeconds admission: tolerate not-ready and unreachable nodes for 300 s."""
     tolerations = spec.get("tolerations") or []
     added = []
     for key in ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable"):
@@ -211,23 +224,19 @@ def qos_class(spec: Object) -> str:
 
 
 def _positive(quantities: Any) -> dict[str, int]:
-    """cpu in thousandths and memory in bytes, where more than zero."""
+    """CPU in thousandths and memory in bytes, if greater than zero."""
     found: dict[str, int] = {}
     for name in ("cpu", "memory"):
         quantity = (quantities or {}).get(name)
         if quantity is None:
             continue
         try:
-            amount = _amount(name, quantity)
+            amount = milli_value(quantity) if name == "cpu" else value(quantity)
         except QuantityError:
             continue
         if amount > 0:
             found[name] = amount
     return found
-
-
-def _amount(name: str, quantity: Any) -> int:
-    return milli_value(quantity) if name == "cpu" else value(quantity)
 
 
 def _default_node(node: Object) -> None:
@@ -248,51 +257,6 @@ def _default_namespace(namespace: Object) -> None:
     namespace.setdefault("status", {}).setdefault("phase", "Active")
 
 
-def _default_volume_claim(claim: Object) -> None:
-    claim.setdefault("spec", {}).setdefault("volumeMode", "Filesystem")
-    claim.setdefault("status", {}).setdefault("phase", "Pending")
-
-
-def _default_volume_object(volume: Object) -> None:
-    spec = volume.setdefault("spec", {})
-    spec.setdefault("persistentVolumeReclaimPolicy", "Retain")
-    spec.setdefault("volumeMode", "Filesystem")
-    volume.setdefault("status", {}).setdefault("phase", "Pending")
-
-
-def _default_storage_class(storage_class: Object) -> None:
-    storage_class.setdefault("reclaimPolicy", "Delete")
-    storage_class.setdefault("volumeBindingMode", "Immediate")
-
-
-def _default_priority_class(priority_class: Object) -> None:
-    priority_class.setdefault("preemptionPolicy", "PreemptLowerPriority")
-    priority_class.setdefault("value", 0)
-
-
-def _default_pod_group(group: Object) -> None:
-    spec = group.setdefault("spec", {})
-    spec.setdefault("podGroupTemplateRef", None)
-    spec.setdefault("disruptionMode", "Pod")
-    group.setdefault("status", {})
-
-
-def _default_budget(budget: Object) -> None:
-    status = budget.setdefault("status", {})
-    for count in ("disruptionsAllowed", "currentHealthy", "desiredHealthy", "expectedPods"):
-        status.setdefault(count, 0)
-
-
-def _default_csi_driver(driver: Object) -> None:
-    spec = driver.setdefault("spec", {})
-    spec.setdefault("attachRequired", True)
-    spec.setdefault("podInfoOnMount", False)
-    spec.setdefault("storageCapacity", False)
-    spec.setdefault("fsGroupPolicy", "ReadWriteOnceWithFSType")
-    spec.setdefault("volumeLifecycleModes", ["Persistent"])
-    spec.setdefault("requiresRepublish", False)
-
-
 def _default_service(service: Object) -> None:
     spec = service.setdefault("spec", {})
     spec.setdefault("type", "ClusterIP")
@@ -304,14 +268,10 @@ def _default_service(service: Object) -> None:
     service.setdefault("status", {"loadBalancer": {}})
 
 
-def _default_workload(workload: Object) -> None:
-    spec = workload.setdefault("spec", {})
-    spec.setdefault("replicas", 1)
-    template = spec.get("template")
-    if isinstance(template, dict):
-        template.setdefault("metadata", {})
-        default_pod_spec(template.setdefault("spec", {}))
-    workload.setdefault("status", {}).setdefault("replicas", 0)
+def _default_replicated(workload: Object) -> None:
+    workload.setdefault("spec", {}).setdefault("replicas", 1)
+    _default_templated(workload)
+    workload["status"].setdefault("replicas", 0)
 
 
 def _default_templated(workload: Object) -> None:
@@ -320,10 +280,6 @@ def _default_templated(workload: Object) -> None:
         template.setdefault("metadata", {})
         default_pod_spec(template.setdefault("spec", {}))
     workload.setdefault("status", {})
-
-
-def _default_secret(secret: Object) -> None:
-    secret.setdefault("type", "Opaque")
 
 
 def _default_definition(definition: Object) -> None:
@@ -344,34 +300,66 @@ def _default_definition(definition: Object) -> None:
     )
 
 
-_DEFAULTS: dict[str, Callable[[Object], None]] = {
+_DEFAULT_FUNCS: dict[str, Callable[[Object], None]] = {
     "pods": _default_pod,
     "nodes": _default_node,
     "namespaces": _default_namespace,
-    "persistentvolumeclaims": _default_volume_claim,
-    "persistentvolumes": _default_volume_object,
     "services": _default_service,
-    "secrets": _default_secret,
-    "replicationcontrollers": _default_workload,
-    "replicasets.apps": _default_workload,
-    "deployments.apps": _default_workload,
-    "statefulsets.apps": _default_workload,
+    "replicationcontrollers": _default_replicated,
+    "replicasets.apps": _default_replicated,
+    "deployments.apps": _default_replicated,
+    "statefulsets.apps": _default_replicated,
     "daemonsets.apps": _default_templated,
     "jobs.batch": _default_templated,
-    "storageclasses.storage.k8s.io": _default_storage_class,
-    "csidrivers.storage.k8s.io": _default_csi_driver,
-    "priorityclasses.scheduling.k8s.io": _default_priority_class,
-    "podgroups.scheduling.k8s.io": _default_pod_group,
-    "poddisruptionbudgets.policy": _default_budget,
     "customresourcedefinitions.apiextensions.k8s.io": _default_definition,
+}
+_DEFAULT_VALUES: dict[str, Object] = {
+    "persistentvolumeclaims": {
+        "spec": {"volumeMode": "Filesystem"},
+        "status": {"phase": "Pending"},
+    },
+    "persistentvolumes": {
+        "spec": {"persistentVolumeReclaimPolicy": "Retain", "volumeMode": "Filesystem"},
+        "status": {"phase": "Pending"},
+    },
+    "secrets": {"type": "Opaque"},
+    "storageclasses.storage.k8s.io": {
+        "reclaimPolicy": "Delete",
+        "volumeBindingMode": "Immediate",
+    },
+    "csidrivers.storage.k8s.io": {
+        "spec": {
+            "attachRequired": True,
+            "podInfoOnMount": False,
+            "storageCapacity": False,
+            "fsGroupPolicy": "ReadWriteOnceWithFSType",
+            "volumeLifecycleModes": ["Persistent"],
+            "requiresRepublish": False,
+        }
+    },
+    "priorityclasses.scheduling.k8s.io": {
+        "preemptionPolicy": "PreemptLowerPriority",
+        "value": 0,
+    },
+    "podgroups.scheduling.k8s.io": {
+        "spec": {"podGroupTemplateRef": None, "disruptionMode": "Pod"},
+        "status": {},
+    },
+    "poddisruptionbudgets.policy": {
+        "status": {
+            "disruptionsAllowed": 0,
+            "currentHealthy": 0,
+            "desiredHealthy": 0,
+            "expectedPods": 0,
+        }
+    },
 }
 
 
 def complete_status(storage_key: str, obj: Object) -> None:
-    """Write what the typed API always shows in a status: every field without ``omitempty``.
+    """Set the fields of conditions that the typed API always returns (no ``omitempty``).
 
-    A condition that was sent without ``lastProbeTime`` and its like comes back with null there,
-    one without a type with an empty one.
+    Absent times become null, an absent type or status becomes empty.
     """
     times = _CONDITION_TIMES.get(storage_key)
     status = obj.get("status")

@@ -1,13 +1,11 @@
-"""Discovery documents: which groups, versions and resources are served.
+"""Discovery and OpenAPI documents of the served groups, versions and resources.
 
-Both forms: one document a group version, and the aggregated one (apidiscovery.k8s.io) that newer
-clients ask for.
+Discovery has two forms: one document per group version, and the aggregated document
+(apidiscovery.k8s.io) that newer clients request.
 
-OpenAPI documents, as little as kubectl needs to trust the server's own validation.
-
-kubectl looks in ``/openapi/v3`` whether PATCH of a kind takes ``fieldValidation``; if so it leaves
-validation to the server. Schemas are not published: kubectl then computes patches from its own
-types, and ``kubectl explain`` has nothing to show.
+The OpenAPI documents contain what kubectl needs to leave validation to the server: it checks in
+``/openapi/v3`` whether PATCH of a kind accepts ``fieldValidation``. Without published schemas
+kubectl computes patches from its own types, and ``kubectl explain`` shows nothing.
 """
 
 from __future__ import annotations
@@ -30,20 +28,18 @@ _STATUS_VERBS = ["get", "patch", "update"]
 
 
 def wants_aggregated(accept: str) -> str:
-    """The aggregated discovery media type that the client takes first, or nothing."""
+    """The first aggregated discovery media type of the Accept header; may be empty."""
     for choice in accept.split(","):
         if "g=apidiscovery.k8s.io" in choice and "as=APIGroupDiscoveryList" in choice:
             for version in ("v2", "v2beta1"):
                 if f"v={version};" in f"{choice};":
-                    return (
-                        f"application/json;g=apidiscovery.k8s.io;v={version};"
-                        "as=APIGroupDiscoveryList"
-                    )
+                    group = f"g=apidiscovery.k8s.io;v={version}"
+                    return f"application/json;{group};as=APIGroupDiscoveryList"
     return ""
 
 
 def storage_version_hash(resource: ServedResource) -> str:
-    """``discovery.StorageVersionHash``: clients compare it to learn of storage migrations."""
+    """``discovery.StorageVersionHash``, which shows storage migrations to clients."""
     group, version = resource.group, resource.version
     if resource.storage_key == "events":
         group, version = "", "v1"
@@ -58,7 +54,7 @@ def _verbs(resource: ServedResource) -> list[str]:
 
 
 def _subresources(resource: ServedResource) -> list[tuple[str, Object]]:
-    """(name, what it takes) of each subresource."""
+    """(name, kind and verbs) of each subresource."""
     found: list[tuple[str, Object]] = []
     if resource.storage_key == "pods":
         found.append(("binding", {"kind": "Binding", "verbs": ["create"]}))
@@ -142,7 +138,7 @@ def _aggregated_resource(resource: ServedResource) -> Object:
 
 
 class Discovery:
-    """Writes the discovery documents of a registry as it is now."""
+    """Generates the discovery documents of a registry."""
 
     def __init__(self, registry: ResourceRegistry) -> None:
         self._registry = registry
@@ -154,7 +150,7 @@ class Discovery:
         return groups
 
     def root(self, path: str, media_type: str) -> bytes:
-        """``/api`` or ``/apis``; aggregated when ``media_type`` says so."""
+        """``/api`` or ``/apis``; aggregated if ``media_type`` is given."""
         if media_type:
             return self._aggregated(path, "v2" if "v=v2;" in media_type else "v2beta1")
         if path == "/api":
@@ -230,7 +226,7 @@ class Discovery:
         return encode(document)
 
     def paths(self) -> bytes:
-        """``/``: every path that answers."""
+        """``/``: every served path."""
         found = ["/api", "/api/v1", "/apis"]
         for group, version in self._registry.group_versions():
             if group:
@@ -251,33 +247,25 @@ _QUERY_PARAMETERS = [
 ]
 _PROTOBUF_V2 = "application/com.github.proto-openapi.spec.v2.v1.0+protobuf"
 
-
-def _length_delimited(field: int, payload: bytes) -> bytes:
-    """One field of a protobuf message (payloads here are shorter than 128 bytes)."""
-    return bytes([field << 3 | 2, len(payload)]) + payload
-
-
-def _v2_document() -> bytes:
-    """An openapi.v2.Document with nothing but its mandatory fields: swagger=1, info=2."""
-    info = _length_delimited(1, b"Kubernetes") + _length_delimited(2, _INFO["version"].encode())
-    return _length_delimited(1, b"2.0") + _length_delimited(2, info)
+# An openapi.v2.Document with its mandatory fields: swagger "2.0", info (title, version).
+_V2_DOCUMENT = b"\n\x032.0\x12\x1c\n\nKubernetes\x12\x0ev1.36.2+asched"
 
 
 class OpenApi:
-    """Writes the OpenAPI documents of a registry as it is now."""
+    """Generates the OpenAPI documents of a registry."""
 
     def __init__(self, registry: ResourceRegistry) -> None:
         self._registry = registry
 
     @staticmethod
     def v2_response() -> web.Response:
-        """The v2 document, in protobuf: the one form in which kubectl reads it."""
-        return web.Response(body=_v2_document(), headers={"Content-Type": _PROTOBUF_V2})
+        """The v2 document in protobuf, the only form that kubectl reads."""
+        return web.Response(body=_V2_DOCUMENT, headers={"Content-Type": _PROTOBUF_V2})
 
     def v3(self, path: str) -> bytes:
         """The index at ``/openapi/v3`` or the document of one group version below it.
 
-        Raises StatusError 404 for a group version that is not served.
+        Raises StatusError 404 for an unknown group version.
         """
         wanted = path.removeprefix("/openapi/v3").strip("/")
         if not wanted:

@@ -80,7 +80,8 @@ class TlsFiles(NamedTuple):
             context.load_cert_chain(self.certificate, self.key)
         except ssl.SSLError as error:
             raise ValueError(
-                f"{self.certificate} and {self.key} are not a certificate and its key: {error.reason}"
+                f"{self.certificate} and {self.key} are not a certificate and its key: "
+                f"{error.reason}"
             ) from None
         return context
 

@@ -1,9 +1,7 @@
-"""Simulated kubelets: bound pods run, finish and go, on every node at once.
+"""Simulated nodes and kubelets: bound pods start, finish and terminate.
 
-All timers live in one heap and one task serves them. What a timer does is decided when it fires,
-from the pod as it is then, so late or superseded timers do nothing.
-
-Simulated nodes: what a kubelet registers, without the machine.
+One task serves the timers of all nodes from one heap. A timer reads the current state of its pod
+when it fires, so superseded timers do nothing.
 """
 
 from __future__ import annotations
@@ -47,12 +45,11 @@ def simulated_node(
     index: int = 0,
     ready_since: str | None = None,
 ) -> Object:
-    """A node object that is Ready.
+    """A Ready node object.
 
-    :param capacity: quantities by resource, ``pods`` among them; all of it is allocatable.
-    :param index: number of the node, from which its address follows.
-    :param ready_since: time of the Ready condition. Heartbeats are in the nodes' leases; the
-        condition's own time stands still.
+    :param capacity: quantities by resource, including ``pods``; all of it is allocatable.
+    :param index: number of the node, which determines its address.
+    :param ready_since: time of the Ready condition. Heartbeats renew the node's lease instead.
     """
     own = {
         "kubernetes.io/hostname": name,
@@ -87,18 +84,13 @@ def simulated_node(
     }
 
 
-DEFAULT_CAPACITY = {
-    "cpu": "16",
-    "memory": "64Gi",
-    "ephemeral-storage": "200Gi",
-    "pods": "110",
-}
+DEFAULT_CAPACITY = {"cpu": "16", "memory": "64Gi", "ephemeral-storage": "200Gi", "pods": "110"}
 
 
 def simulated_nodes(
     count: int, *, prefix: str = "node-", ready_since: str | None = None
 ) -> Iterator[Object]:
-    """``count`` like nodes, spread over three zones."""
+    """``count`` identical nodes in three zones."""
     width = max(4, len(str(max(0, count - 1))))
     for index in range(count):
         labels = {
@@ -115,7 +107,7 @@ def simulated_nodes(
 
 
 RUN_SECONDS = "asched.dev/run-seconds"
-"""Annotation: seconds that the pod runs before it has succeeded; without it, it runs on."""
+"""Annotation: seconds until the pod succeeds; without it the pod keeps running."""
 LEASE_NAMESPACE = "kube-node-lease"
 LEASE_DURATION_S = 40
 _POD_NETWORK = (10 << 24) + (64 << 16)
@@ -125,22 +117,20 @@ _FINISHED = frozenset({"Succeeded", "Failed"})
 
 @dataclass(frozen=True, slots=True)
 class KubeletTimings:
-    """How long simulated kubelets take for things."""
+    """Delays of simulated kubelets."""
 
     start_s: float = 0.5
     """From binding to Running."""
     terminate_s: float = 0.2
-    """From the deletion request to the pod's end; never more than its grace period."""
+    """From the deletion request to the removal; at most the grace period."""
     heartbeat_s: float | None = None
-    """Between renewals of the nodes' leases; None for no leases."""
+    """Interval of lease renewals; None disables leases."""
 
 
 class Kubelets:
-    """The kubelets of all nodes of a cluster.
+    """The kubelets of all nodes of a cluster, on the cluster's clock.
 
-    :param cluster: whose pods to run; its clock is theirs.
-
-    Run :meth:`run` as a task, or call :meth:`step` when the clock has moved.
+    Run :meth:`run` as a task, or call :meth:`step` after the clock moves.
     """
 
     def __init__(self, cluster: EmbeddedCluster, timings: KubeletTimings | None = None) -> None:
@@ -152,27 +142,27 @@ class Kubelets:
         self._sequence = itertools.count()
         self._addresses = itertools.count()
         self._wake = asyncio.Event()
-        self._stops: list[Callable[[], None]] = []
+        self._unsubscribe: list[Callable[[], None]] = []
         self.started_pods = 0
         self.finished_pods = 0
 
     def attach(self) -> None:
-        """Begin to look after the pods there are and all later ones."""
-        self._stops = [
+        """Start managing existing and later pods."""
+        self._unsubscribe = [
             self._cluster.listen("pods", self._on_pod),
             self._cluster.listen("nodes", self._on_node),
         ]
         for stored in self._cluster.stored("pods"):
-            self._consider(stored.obj)
+            self._manage(stored.obj)
         nodes = self._cluster.stored("nodes")
         for index, stored in enumerate(nodes):
-            self._begin_heartbeats(stored.obj, index / len(nodes))
+            self._start_heartbeats(stored.obj, index / len(nodes))
 
     def detach(self) -> None:
-        """Look after nothing any more."""
-        for stop in self._stops:
-            stop()
-        self._stops = []
+        """Stop managing pods."""
+        for unsubscribe in self._unsubscribe:
+            unsubscribe()
+        self._unsubscribe = []
         self._timers.clear()
 
     async def run(self) -> None:
@@ -191,7 +181,7 @@ class Kubelets:
             self.detach()
 
     def step(self) -> float | None:
-        """Do everything that is due; the answer is seconds until the next thing, None for none."""
+        """Run the due timers. Returns the seconds until the next one, or None."""
         while self._timers:
             due_s = self._timers[0][0]
             left_s = due_s - self._api.clock()
@@ -201,7 +191,7 @@ class Kubelets:
             action(key, uid)
         return None
 
-    def _later(
+    def _add_timer(
         self, delay_s: float, action: Callable[[str, str], None], key: str, uid: str
     ) -> None:
         due_s = self._api.clock() + delay_s
@@ -210,30 +200,30 @@ class Kubelets:
         if self._timers[0] is timer:
             self._wake.set()
 
-    # --- what happens in the cluster -----------------------------------------------------------
+    # --- changes in the cluster ----------------------------------------------------------------
 
     def _on_pod(self, change: StoreChange) -> None:
         if change.type != DELETED:
             before = change.old.obj if change.old is not None else None
-            self._consider(change.new.obj, before)
+            self._manage(change.new.obj, before)
 
     def _on_node(self, change: StoreChange) -> None:
         if change.type != ADDED:
             return
-        self._begin_heartbeats(change.new.obj, 0.0)
+        self._start_heartbeats(change.new.obj, 0.0)
         name = change.new.obj["metadata"]["name"]
         for stored in self._cluster.stored("pods"):
             if stored.obj["spec"].get("nodeName") == name:
-                self._consider(stored.obj)
+                self._manage(stored.obj)
 
-    def _begin_heartbeats(self, node: Object, phase: float) -> None:
-        """``phase``: which part of the interval to wait first, so that nodes take turns."""
+    def _start_heartbeats(self, node: Object, phase: float) -> None:
+        """``phase``: fraction of the interval to wait first, which spreads the renewals."""
         if self._timings.heartbeat_s:
             metadata = node["metadata"]
             delay_s = phase * self._timings.heartbeat_s
-            self._later(delay_s, self._heartbeat, metadata["name"], metadata["uid"])
+            self._add_timer(delay_s, self._heartbeat, metadata["name"], metadata["uid"])
 
-    def _consider(self, pod: Object, before: Object | None = None) -> None:
+    def _manage(self, pod: Object, before: Object | None = None) -> None:
         metadata, spec = pod["metadata"], pod["spec"]
         node_name = spec.get("nodeName")
         if not node_name or self._api.find("nodes", "", node_name) is None:
@@ -242,14 +232,14 @@ class Kubelets:
         if metadata.get("deletionTimestamp"):
             if before is None or not before["metadata"].get("deletionTimestamp"):
                 grace_s = metadata.get("deletionGracePeriodSeconds") or 0
-                self._later(min(grace_s, self._timings.terminate_s), self._remove, key, uid)
+                self._add_timer(min(grace_s, self._timings.terminate_s), self._remove, key, uid)
         elif before is None or not before["spec"].get("nodeName"):
-            self._begin(pod, key, uid)
+            self._start_timers(pod, key, uid)
 
-    def _begin(self, pod: Object, key: str, uid: str) -> None:
+    def _start_timers(self, pod: Object, key: str, uid: str) -> None:
         phase = pod["status"].get("phase")
         if phase == "Pending":
-            self._later(self._timings.start_s, self._start, key, uid)
+            self._add_timer(self._timings.start_s, self._start, key, uid)
         elif phase == "Running":
             self._schedule_finish(pod, key, uid)
 
@@ -260,11 +250,11 @@ class Kubelets:
         try:
             run_s = float(text)
         except ValueError:
-            # A user's slip in an annotation: the pod runs on, as without it.
+            # An invalid annotation is ignored.
             return
-        self._later(run_s, self._finish, key, uid)
+        self._add_timer(run_s, self._finish, key, uid)
 
-    # --- what kubelets do ----------------------------------------------------------------------
+    # --- timers --------------------------------------------------------------------------------
 
     def _current(self, key: str, uid: str) -> Object | None:
         namespace, _, name = key.partition("/")
@@ -310,18 +300,11 @@ class Kubelets:
             return
         now = self._api.now_text()
         began = pod["status"].get("startTime") or now
-        ended = {
-            "terminated": {
-                "exitCode": 0,
-                "reason": "Completed",
-                "startedAt": began,
-                "finishedAt": now,
-            }
-        }
+        ended = {"exitCode": 0, "reason": "Completed", "startedAt": began, "finishedAt": now}
         status = {
             "phase": "Succeeded",
             "conditions": _conditions(pod, now, ready=False),
-            "containerStatuses": _container_statuses(pod, ended, ready=False),
+            "containerStatuses": _container_statuses(pod, {"terminated": ended}, ready=False),
         }
         self.finished_pods += 1
         self._write_status(pod, status)
@@ -340,19 +323,15 @@ class Kubelets:
         return next((a.get("address", "") for a in addresses if a.get("type") == "InternalIP"), "")
 
     def _heartbeat(self, name: str, uid: str) -> None:
-        """Renew a node's lease, as long as there is the node."""
+        """Renew the lease of a node while the node exists."""
         node = self._api.find("nodes", "", name)
         if node is None or node.obj["metadata"]["uid"] != uid or not self._timings.heartbeat_s:
             return
-        self._renew(name, f"{self._api.now_text()[:-1]}.000000Z")
-        self._later(self._timings.heartbeat_s, self._heartbeat, name, uid)
-
-    def _renew(self, name: str, renewed: str) -> None:
         leases = self._cluster.resource("leases")
         spec = {
             "holderIdentity": name,
             "leaseDurationSeconds": LEASE_DURATION_S,
-            "renewTime": renewed,
+            "renewTime": f"{self._api.now_text()[:-1]}.000000Z",
         }
         try:
             self._api.update(leases, LEASE_NAMESPACE, name, lambda lease: {**lease, "spec": spec})
@@ -360,13 +339,14 @@ class Kubelets:
             if error.code != 404:
                 raise
             self._api.create(leases, LEASE_NAMESPACE, {"metadata": {"name": name}, "spec": spec})
+        self._add_timer(self._timings.heartbeat_s, self._heartbeat, name, uid)
 
 
 _POD_CONDITIONS = ("PodReadyToStartContainers", "Initialized", "Ready", "ContainersReady")
 
 
 def _conditions(pod: Object, now: str, *, ready: bool) -> list[Object]:
-    """The kubelet's conditions of a pod; others (PodScheduled, DisruptionTarget) stay."""
+    """The conditions that kubelets set, then those of other components."""
     kept = [
         condition
         for condition in pod["status"].get("conditions") or ()

@@ -127,7 +127,7 @@ def list_page(storage: Storage, current_rv: int, options: ListOptions) -> Served
         raise too_large(requested, current_rv)
     if match == "Exact" or (requested and options.limit and not match):
         return _page(storage.range(options.namespace, rv=requested), requested, options)
-    # resourceVersion=0 reads the watch cache, whose revision is that of the last write.
+    # resourceVersion=0 reads the watch cache at the revision of its last write.
     cached = version == "0"
     rv = storage.last_rv if cached else current_rv
     return _page(storage.range(options.namespace), rv, options, unlimited=cached)

@@ -16,7 +16,7 @@ Object = dict[str, Any]
 
 
 class ListOf:
-    """A list whose elements have one schema."""
+    """A list with elements of one schema."""
 
     __slots__ = ("element",)
 
