@@ -16,7 +16,7 @@ from datetime import UTC, datetime, timedelta
 from typing import NamedTuple
 
 from asched.batch.registry import SessionRegistry
-from asched.batch.session import hold_session
+from asched.batch.session import run_session
 from asched.framework.sessions import Compatibility, PluginOption, SessionOutcome, SessionSpec
 from asched.model.groups import (
     CustomPodGroupSpec,
@@ -30,7 +30,7 @@ from asched.model.pod import Container, Pod, PodSpec, PodStatus, ResourceRequire
 from asched.model.resources import AnyObject
 from asched.state.cluster import ClusterState
 from asched.state.fold import Fold
-from asched.state.records import EngineStarted, ObjectSeen
+from asched.state.records import EngineStarted, ObjectObserved
 from asched.state.session_records import SessionsLoaded
 
 SCHEDULER = "batch"
@@ -69,19 +69,19 @@ def cluster_of(size: Size) -> ClusterState:
     fold.apply(EngineStarted("benchmark", 7))
     fold.apply(SessionsLoaded((session_spec(Compatibility.NONE),)))
     for index in range(size.nodes):
-        fold.apply(ObjectSeen(_node(index)))
+        fold.apply(ObjectObserved(_node(index)))
     for index in range(size.queues):
         queue = VolcanoQueue(
             metadata=ObjectMeta(name=f"q{index}"), spec=CustomQueueSpec(weight=1 + index % 3)
         )
-        fold.apply(ObjectSeen(queue))
+        fold.apply(ObjectObserved(queue))
     if size.full:
         for seen in _job(-1, 4 * size.nodes, 0, cpu="8", running=True):
-            fold.apply(ObjectSeen(seen))
+            fold.apply(ObjectObserved(seen))
     for index in range(size.jobs):
         cpu = f"{500 * (1 + index % 8)}m"
         for seen in _job(index, size.tasks, index % size.queues, cpu=cpu, running=False):
-            fold.apply(ObjectSeen(seen))
+            fold.apply(ObjectObserved(seen))
     return state
 
 
@@ -133,12 +133,12 @@ def measure(size: Size, compatibility: Compatibility, runs: int) -> tuple[float,
     state = cluster_of(size)
     registry = SessionRegistry.discover()
     spec = session_spec(compatibility)
-    outcome = hold_session(state, spec, registry, 0)
+    outcome = run_session(state, spec, registry, 0)
     spent = []
     for number in range(1, runs + 1):
         gc.collect()
         start = time.process_time()
-        outcome = hold_session(state, spec, registry, number)
+        outcome = run_session(state, spec, registry, number)
         spent.append(time.process_time() - start)
     return statistics.median(spent), outcome
 
@@ -164,7 +164,7 @@ def main() -> None:
     if options.profile:
         state, registry = cluster_of(SIZES[2]), SessionRegistry.discover()
         with cProfile.Profile() as profile:
-            hold_session(state, session_spec(mode), registry, 0)
+            run_session(state, session_spec(mode), registry, 0)
         pstats.Stats(profile).sort_stats("tottime").print_stats(35)
         return
     print("nodes  jobs  pending  full   bound  evicted  CPU s  us/task")

@@ -1,1 +1,1 @@
-"""Decide for a session: what jobs of many pods get, all at once."""
+"""Batch sessions: schedules jobs of many pods at a time, as kube-batch does."""

@@ -1,12 +1,7 @@
-"""Where a task may go, by the built-in filter plugins of the pod-by-pod profiles.
+"""Predicates and scores of sessions, from the built-in plugins of pod-by-pod profiles.
 
-What they say of a node itself is asked once for each shape of pods; what hangs on the pods on nodes
-is asked for each task.
-
-How good nodes are for a task, by the built-in score plugins of the pod-by-pod profiles.
-
-What hangs on a node's own row is kept for each shape of pods, and worked out again for the rows that
-changed since.
+Results that depend on a node alone are cached by pod shape; scores are refreshed for changed rows.
+Results that depend on other pods are computed for each task.
 """
 
 from __future__ import annotations
@@ -17,8 +12,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from asched.batch.nodes import condition, is_usable, where
-from asched.batch.session_handle import SessionHandle
+from asched.batch.nodes import is_usable, where
+from asched.batch.session_cluster import SessionHandle
 from asched.framework.cycle_state import CycleState
 from asched.framework.interface import FilterAllPlugin
 from asched.framework.nodes import BoolColumn, Int64Column, RowArray
@@ -49,15 +44,21 @@ from asched.state.node_table import NodeTable
 TOO_MANY_PODS = "Too many pods"
 NOT_READY = "node(s) were not ready"
 
+MEMORY_PRESSURE = "MemoryPressure"
 _PRESSURES = {
-    "predicate.MemoryPressureEnable": "MemoryPressure",
+    "predicate.MemoryPressureEnable": MEMORY_PRESSURE,
     "predicate.DiskPressureEnable": "DiskPressure",
     "predicate.PIDPressureEnable": "PIDPressure",
 }
 _TRUE = frozenset({"1", "t", "T", "TRUE", "true", "True"})
 
 
-_Moving = (
+def refused_pressures(arguments: Mapping[str, str]) -> set[str]:
+    """The node conditions that the arguments of the predicates plugin exclude."""
+    return {pressure for key, pressure in _PRESSURES.items() if arguments.get(key, "") in _TRUE}
+
+
+_PodDependentPlugin = (
     InterPodAffinity
     | PodTopologySpread
     | VolumeRestrictions
@@ -73,13 +74,13 @@ class BuiltInPredicates:
 
     def __init__(self, handle: SessionHandle, arguments: Mapping[str, str]) -> None:
         self._cluster = handle.cluster
-        self._fixed: tuple[FilterAllPlugin, ...] = (
+        self._node_plugins: tuple[FilterAllPlugin, ...] = (
             NodeUnschedulable(None, handle),
             NodeAffinityPlugin(NodeAffinityArgs(), handle),
             TaintToleration(None, handle),
         )
         self._ports = NodePorts(None, handle)
-        self._moving: tuple[_Moving, ...] = (
+        self._pod_plugins: tuple[_PodDependentPlugin, ...] = (
             InterPodAffinity(InterPodAffinityArgs(), handle),
             PodTopologySpread(PodTopologySpreadArgs(), handle),
             VolumeRestrictions(None, handle),
@@ -88,52 +89,49 @@ class BuiltInPredicates:
             VolumeZone(None, handle),
             DynamicResources(None, handle),
         )
-        refused = [c for a, c in _PRESSURES.items() if arguments.get(a, "") in _TRUE]
-        self._usable = where(
-            self._cluster.nodes,
-            lambda node: is_usable(node) and not any(condition(node, c) == "True" for c in refused),
-        )
+        refused = refused_pressures(arguments)
+        self._usable = where(self._cluster.nodes, lambda node: is_usable(node, refused))
         self._of_shape: dict[PodShape, BoolColumn] = {}
 
     def feasible(self, task: Task) -> BoolColumn:
         pod, nodes = task.info, self._cluster.nodes
-        passed = self._fixed_of(pod) & (nodes.pod_count < nodes.allowed_pods)
-        concerned, problem = self._concerned(pod)
+        passed = self._by_shape(pod) & (nodes.pod_count < nodes.allowed_pods)
+        prepared, problem = self._prepared(pod)
         if problem:
             passed[:] = False
-        for plugin, state in concerned:
+        for plugin, state in prepared:
             passed &= plugin.filter_all(state, pod, nodes).codes == 0
         return passed
 
-    def _fixed_of(self, pod: PodInfo) -> BoolColumn:
-        """What the nodes themselves allow, the same for all pods of a shape."""
+    def _by_shape(self, pod: PodInfo) -> BoolColumn:
+        """The rows that pass the checks of node objects."""
         known = self._of_shape.get(pod.shape)
         if known is None:
             known = self._usable.copy()
-            for plugin in self._fixed:
+            for plugin in self._node_plugins:
                 known &= plugin.filter_all(CycleState(), pod, self._cluster.nodes).codes == 0
             self._of_shape[pod.shape] = known
         return known
 
-    def _concerned(self, pod: PodInfo) -> tuple[list[tuple[FilterAllPlugin, CycleState]], str]:
-        """(The plugins that have something to say about what is on nodes, prepared for this pod, and
-        why no node at all will do, if that is so)."""
-        concerned: list[tuple[FilterAllPlugin, CycleState]] = []
+    def _prepared(self, pod: PodInfo) -> tuple[list[tuple[FilterAllPlugin, CycleState]], str]:
+        """(The pod-dependent plugins that apply, after PreFilter, and the message of a plugin that
+        rejected the pod in PreFilter)."""
+        prepared: list[tuple[FilterAllPlugin, CycleState]] = []
         if pod.shape.ports:
-            concerned.append((self._ports, CycleState()))
-        for plugin in self._moving:
-            if not plugin.concerns(pod):
+            prepared.append((self._ports, CycleState()))
+        for plugin in self._pod_plugins:
+            if not plugin.applies_to(pod):
                 continue
             state = CycleState()
             status = plugin.pre_filter(state, pod, self._cluster.nodes).status
             if status.is_success:
-                concerned.append((plugin, state))
+                prepared.append((plugin, state))
             elif not status.is_skip:
                 return [], status.message
-        return concerned, ""
+        return prepared, ""
 
     def refusals(self, task: Task) -> dict[str, int]:
-        """How many nodes are refused for each reason; a node counts for the first."""
+        """The number of rejected nodes by reason; a node counts for the first one."""
         pod, nodes = task.info, self._cluster.nodes
         counts: Counter[str] = Counter()
         open_rows = nodes.alive.copy()
@@ -143,27 +141,27 @@ class BuiltInPredicates:
         ):
             counts[reason] += int(np.count_nonzero(open_rows & refused))
             open_rows &= ~refused
-        concerned, problem = self._concerned(pod)
+        prepared, problem = self._prepared(pod)
         if problem:
             counts[problem] += int(np.count_nonzero(open_rows))
             return {reason: count for reason, count in counts.items() if count}
-        for plugin, state in [*((p, CycleState()) for p in self._fixed), *concerned]:
-            verdicts = plugin.filter_all(state, pod, nodes)
-            for number, status in enumerate(verdicts.statuses, 1):
-                refused = open_rows & (verdicts.codes == number)
+        for plugin, state in [*((p, CycleState()) for p in self._node_plugins), *prepared]:
+            results = plugin.filter_all(state, pod, nodes)
+            for number, status in enumerate(results.statuses, 1):
+                refused = open_rows & (results.codes == number)
                 counts[status.message] += int(np.count_nonzero(refused))
-            open_rows &= verdicts.codes == 0
+            open_rows &= results.codes == 0
         return {reason: count for reason, count in counts.items() if count}
 
 
 _FEW_ROWS = 4
-"""Up to so many rows, going through them one by one costs less than numpy's overhead."""
+"""Up to this number of rows, a loop is faster than numpy."""
 
 _RowScorer = NodeResourcesFit | NodeResourcesBalancedAllocation
 
 
-class BuiltInWeights(NamedTuple):
-    """What each score counts, by kube-batch's argument names."""
+class NodeOrderWeights(NamedTuple):
+    """The weights of the scores, by kube-batch's argument names."""
 
     least_requested: int = 1
     most_requested: int = 0
@@ -172,8 +170,8 @@ class BuiltInWeights(NamedTuple):
     balanced_resource: int = 1
 
     @classmethod
-    def of(cls, arguments: Mapping[str, str]) -> BuiltInWeights:
-        """What does not read as an integer is the default."""
+    def of(cls, arguments: Mapping[str, str]) -> NodeOrderWeights:
+        """Ignores values that are not integers."""
         given = {}
         for field in cls._fields:
             text = arguments.get(f"{field.replace('_', '')}.weight")
@@ -188,7 +186,7 @@ class BuiltInWeights(NamedTuple):
 class BuiltInScores:
     """The scores of one session."""
 
-    def __init__(self, handle: SessionHandle, table: NodeTable, weights: BuiltInWeights) -> None:
+    def __init__(self, handle: SessionHandle, table: NodeTable, weights: NodeOrderWeights) -> None:
         self._table = table
         self._cluster = handle.cluster
         self._weights = weights
@@ -201,49 +199,51 @@ class BuiltInScores:
         ]
         self._row_scorers = [(plugin, weight) for plugin, weight in candidates if weight]
         self._node_affinity = NodeAffinityPlugin(NodeAffinityArgs(), handle)
-        self._neighbours = InterPodAffinity(InterPodAffinityArgs(), handle)
-        self._boards: dict[PodShape, _Board] = {}
+        self._pod_affinity = InterPodAffinity(InterPodAffinityArgs(), handle)
+        self._of_shape: dict[PodShape, _RowScores] = {}
 
     def scores(self, task: Task, rows: RowArray) -> Int64Column:
         pod = task.info
-        board = self._boards.get(pod.shape)
-        if board is None:
-            board = self._boards[pod.shape] = _Board(self._table, self._row_scorers, pod)
-        total = board.scores(pod)
+        known = self._of_shape.get(pod.shape)
+        if known is None:
+            known = self._of_shape[pod.shape] = _RowScores(self._table, self._row_scorers, pod)
+        total = known.scores(pod)
         total = total.copy() if len(rows) == len(total) else total.take(rows)
-        for scaled, weight in (
-            (self._affinity(board, pod, rows), self._weights.node_affinity),
-            (self._neighbourhood(pod, rows), self._weights.pod_affinity),
+        for normalized, weight in (
+            (self._node_affinity_scores(known, pod, rows), self._weights.node_affinity),
+            (self._pod_affinity_scores(pod, rows), self._weights.pod_affinity),
         ):
-            if scaled is not None and weight:
-                total += scaled * np.int64(weight)
+            if normalized is not None and weight:
+                total += normalized * np.int64(weight)
         return total
 
-    def _affinity(self, board: _Board, pod: PodInfo, rows: RowArray) -> Int64Column | None:
-        """Scaled over the rows in question; None where the pod does not care."""
-        if board.preferences is None:
-            board.preferences = np.zeros(0, np.int64)
+    def _node_affinity_scores(
+        self, known: _RowScores, pod: PodInfo, rows: RowArray
+    ) -> Int64Column | None:
+        """Normalized over ``rows``; None if the pod has no preferences."""
+        if known.preferences is None:
+            known.preferences = np.zeros(0, np.int64)
             state = CycleState()
             if self._node_affinity.pre_score(state, pod, self._table).is_success:
-                board.preferences = self._node_affinity.score_all(state, pod, self._table)
-        if not len(board.preferences):
+                known.preferences = self._node_affinity.score_all(state, pod, self._table)
+        if not len(known.preferences):
             return None
-        return self._node_affinity.normalize(CycleState(), pod, board.preferences[rows])
+        return self._node_affinity.normalize(CycleState(), pod, known.preferences[rows])
 
-    def _neighbourhood(self, pod: PodInfo, rows: RowArray) -> Int64Column | None:
+    def _pod_affinity_scores(self, pod: PodInfo, rows: RowArray) -> Int64Column | None:
         affinity = pod.shape.affinity
         own_terms = affinity is not None and (affinity.pod_affinity or affinity.pod_anti_affinity)
         state = CycleState()
         if not (own_terms or self._cluster.has_term_holders) or (
-            not self._neighbours.pre_score(state, pod, self._table).is_success
+            not self._pod_affinity.pre_score(state, pod, self._table).is_success
         ):
             return None
-        raw = self._neighbours.score_all(state, pod, self._table)[rows]
-        return self._neighbours.normalize(state, pod, raw)
+        raw = self._pod_affinity.score_all(state, pod, self._table)[rows]
+        return self._pod_affinity.normalize(state, pod, raw)
 
 
-class _Board:
-    """The scores of one shape that hang on a node's own row."""
+class _RowScores:
+    """The node-local scores of one shape, refreshed for changed rows."""
 
     __slots__ = ("_cursor", "_scorers", "_table", "_total", "preferences")
 
@@ -259,7 +259,7 @@ class _Board:
         self._total = self._sum(pod, np.arange(table.size, dtype=np.intp))
         self._cursor = table.cursor
         self.preferences: Int64Column | None = None
-        """What the shape prefers of nodes, before scaling; empty where it prefers nothing."""
+        """Raw node affinity scores; empty if the shape has no preferences."""
 
     def _sum(self, pod: PodInfo, rows: RowArray) -> Int64Column:
         nodes = self._table.take(rows)
@@ -269,7 +269,7 @@ class _Board:
         return total
 
     def scores(self, pod: PodInfo) -> Int64Column:
-        """By row of the table. Not to be changed."""
+        """By row of the table; read-only."""
         changed = self._table.changed_since(self._cursor)
         self._cursor = self._table.cursor
         if changed is None:

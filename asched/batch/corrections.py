@@ -1,7 +1,7 @@
-"""What asched does otherwise than kube-batch, and why: one name for each correction.
+"""The deviations from kube-batch: one name for each, with its reason.
 
-A session in compatibility mode makes none of them, every other session makes all.
-``docs/batch-corrections.md`` quotes the reasons below; a test shows each.
+Compatibility mode makes none of them, the default mode makes all. ``docs/batch-corrections.md``
+quotes the reasons, and ``tests/batch/test_corrections.py`` shows each.
 """
 
 from __future__ import annotations
@@ -12,85 +12,86 @@ from asched.framework.sessions import Compatibility
 
 
 class Correction(Enum):
-    """The value is the reason: what kube-batch does, and whom that hurts."""
+    """The value is the reason: the corrected behavior, then kube-batch's."""
 
     ROLL_BACK_GANGS = (
-        "a gang that does not become ready gives back what allocate took for it; in kube-batch it"
-        " holds the room for the rest of the session and keeps others out"
+        "A gang that does not become ready returns what allocate reserved for it. In kube-batch it"
+        " keeps the resources for the rest of the session and blocks other jobs."
     )
     DROP_INVALID_JOBS = (
-        "a job with fewer pods than its gang needs is left out, and its PodGroup says so; kube-batch"
-        " asks whether jobs are valid before anybody can answer, and tries them all"
+        "A job with fewer pods than its gang needs is skipped, and its PodGroup says so. kube-batch"
+        " validates jobs before any plugin is open, so it tries all of them."
     )
     EXACT_FIT = (
-        "a pod fits if there is room for all it asks; kube-batch lets every pod overdraw a node by"
-        " nearly 10m of cpu and 10Mi of memory, takes pods that ask less than that to ask nothing,"
-        " and the kubelet then refuses them"
+        "A pod fits if the node has all resources that it requests. kube-batch lets every pod"
+        " overcommit a node by nearly 10m of cpu and 10Mi of memory, and treats smaller requests as"
+        " no request. The kubelet then rejects such pods."
     )
     COUNT_ALL_REQUESTS = (
-        "a pod asks what kube-scheduler says it asks: init containers, sidecars, overhead, ephemeral"
-        " storage; in kube-batch a pod of which only an init container asks for anything is placed"
-        " by no action"
+        "A pod's requests are those that kube-scheduler computes: with init containers, sidecars,"
+        " overhead and ephemeral storage. In kube-batch no action places a pod with requests in an"
+        " init container only."
     )
     COUNT_FOREIGN_PODS = (
-        "a pod bound by another scheduler uses its node's room as soon as it is bound; kube-batch"
-        " does not see it while it is Pending, and counts no pod that does not fit any more"
+        "A pod bound by another scheduler uses its node's resources at once. kube-batch ignores it"
+        " while it is Pending, and ignores pods that do not fit."
     )
     LEAVE_OTHERS_ALONE = (
-        "a job of which every pod is another scheduler's is left to that: it is not placed, evicted"
-        " or given a status; kube-batch counts every PodGroup as its own"
+        "A job with pods of other schedulers only is ignored: it is not placed or evicted, and gets"
+        " no status. kube-batch treats every PodGroup as its own."
     )
     READY_NODES_ONLY = (
-        "a node that says it is not Ready is left out; kube-batch divides it among queues and jobs"
-        " with the others, and only its predicates plugin keeps pods away from it"
+        "A node that reports NotReady is ignored. kube-batch divides its resources among queues and"
+        " jobs, and only its predicates plugin keeps pods off it."
     )
     SPARE_GANGS = (
-        "victims are counted: two victims of a gang with one member to spare break it, so only one"
-        " is taken; kube-batch looks at each victim as if it were the only one"
+        "Victims of one gang are counted together: a gang with one spare member loses only one."
+        " kube-batch checks each victim as if it were the only one, and may break the gang."
     )
     ROOM_BEFORE_VICTIMS = (
-        "preempt and reclaim evict only for what is lacking: where there is room, or there will be,"
-        " nobody has to go; kube-batch evicts even where the task would fit"
+        "preempt and reclaim evict only for missing resources. They evict nothing if the task fits"
+        " now or after current releases. kube-batch evicts even if the task would fit."
     )
     IDLE_BEFORE_WAITING = (
-        "a task waits for room that is being released only where no node has any idle; in kube-batch"
-        " it waits on the node with the best score while others stand empty"
+        "A task waits for resources that are being released only if no node has enough idle ones."
+        " In kube-batch it waits on the node with the best score while other nodes are empty."
     )
     RECLAIM_FOR_GANGS = (
-        "reclaim takes as many tasks of a job as its gang needs, and evicts nobody for a gang that"
-        " cannot start even so; kube-batch reclaims for one task of a job in a session, whatever"
-        " becomes of it"
+        "reclaim takes as many tasks of a job as its gang needs, and evicts nothing for a gang that"
+        " cannot start even then. kube-batch reclaims for one task per job and session, without"
+        " regard to the gang."
     )
     HONOUR_CAPABILITY = (
-        "a queue's spec.capability is the most that its jobs get together; kube-batch ignores it"
+        "A queue's spec.capability is the maximum for all of its jobs. kube-batch ignores it."
     )
     CONSENT_OF_ALL_TIERS = (
-        "a victim needs the consent of every plugin that speaks, whatever tier it is in; in"
-        " kube-batch the first tier alone decides, so that drf and proportion protect nobody"
+        "A victim needs the consent of every plugin in every tier. In kube-batch the first tier"
+        " alone decides, so drf and proportion protect no task."
     )
     DESERVED_BY_RESOURCE = (
-        "a queue deserves no more of a resource than it asks for, what it leaves is shared out, and"
-        " reclaim leaves it what it deserves of what its victims use; in kube-batch a queue that asks"
-        " much of one resource keeps its part of all, and nobody can reclaim from it"
+        "A queue deserves no more of a resource than it requests; the rest is divided among other"
+        " queues, and reclaim leaves a queue its deserved share of the victims' resources. In"
+        " kube-batch a queue with a large request for one resource keeps its share of all of them,"
+        " and no other queue can reclaim from it."
     )
     PREEMPT_UPWARDS = (
-        "within a job only a more important task evicts, and after every queue had its turn;"
-        " kube-batch evicts tasks of the same job for others that are no better, and forgets those"
-        " that it tried against other jobs"
+        "Within a job only a task of higher priority evicts, after all queues had their turn."
+        " kube-batch evicts tasks for others of the same job without comparing priorities, and skips"
+        " the tasks that it tried against other jobs."
     )
     REAL_PLACES = (
-        "predicates and scores see pods where they are, those placed in this session too, and are"
-        " those of asched's pod-by-pod profiles: each required anti-affinity term is enforced by"
-        " itself, tolerations count for cordoned nodes; kube-batch's are of Kubernetes 1.16 and"
-        " look for a pod placed in this session on any node"
+        "Predicates and scores see pods on their actual nodes, including placements of this session,"
+        " and are those of asched's pod-by-pod profiles: each required anti-affinity term applies by"
+        " itself, and tolerations apply to cordoned nodes. kube-batch's are those of Kubernetes 1.16"
+        " and assume an arbitrary node for a pod placed in this session."
     )
     NODES_IN_MESSAGES = (
-        "the message of a gang that does not fit says how many nodes refused it and why; kube-batch"
-        " says '0 nodes are available' whatever the reason"
+        "The message of a gang that does not fit contains the number of nodes for each reason."
+        " kube-batch's message is always '0 nodes are available'."
     )
     ORDERED_QUEUES = (
-        "jobs and queues are taken in order; kube-batch changes what it sorts by while they are"
-        " sorted, and looks at its maps in random order"
+        "Jobs and queues are taken in order. kube-batch changes sort keys of elements in a heap, and"
+        " iterates over maps in random order."
     )
 
 

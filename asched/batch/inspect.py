@@ -1,17 +1,14 @@
-"""One job of one session under a magnifying glass: the session is held with all that there is to be
-told about the job written down. It decides nothing that the session would not decide."""
+"""Runs a session with a trace and reports one job's result. Its decisions are the session's."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from asched.batch.closing import UNSCHEDULABLE
 from asched.batch.decide import Reservations
 from asched.batch.plugins.proportion import Proportion
-from asched.batch.refusals import refusal_message
 from asched.batch.registry import SessionRegistry
-from asched.batch.session import SessionRun
+from asched.batch.session import UNSCHEDULABLE, SessionRun
 from asched.batch.session_volumes import SessionVolumes
 from asched.batch.snapshot import Cache, Snapshot
 from asched.batch.trace import Trace
@@ -20,8 +17,8 @@ from asched.framework.sessions import Compatibility, SessionOutcome, SessionSpec
 from asched.state.cluster import ClusterState
 
 
-class ResourceStanding(NamedTuple):
-    """How a queue stands with one resource: cpu in millicores, memory in bytes, others in
+class ResourceUsage(NamedTuple):
+    """A queue's amounts of one resource: cpu in millicores, memory in bytes, others in
     thousandths."""
 
     resource: str
@@ -30,59 +27,61 @@ class ResourceStanding(NamedTuple):
     requested: float
 
 
-class QueueStanding(NamedTuple):
-    """How the job's queue stands, when the session is over."""
+class QueueUsage(NamedTuple):
+    """What a queue uses at the end of the session."""
 
     name: str
     weight: int
     overused: bool
     share: float
-    """The largest part that it has of what it deserves of any resource: 1.25 is 25% too much."""
-    resources: tuple[ResourceStanding, ...]
+    """The largest ratio of allocated to deserved over all resources."""
+    resources: tuple[ResourceUsage, ...]
 
 
-class TaskRefusal(NamedTuple):
-    """What the nodes say to pending pods of the job, in the same words."""
+class UnplacedTasks(NamedTuple):
+    """Pending pods of the job with the same message."""
 
     message: str
     pods: tuple[str, ...]
 
 
 class JobInspection(NamedTuple):
-    """What a session makes of one job."""
+    """The result of one job in a session."""
 
     outcome: SessionOutcome
     reservations: Reservations
-    job: Job | None
-    """As the session left it; None for one that did not enter."""
-    ignored: str
-    """Why it did not enter the session; empty where it did."""
-    invalid: str
-    """Why it was not worth trying; empty where it was tried."""
-    phase: str
-    before: Mapping[str, int]
+    job: Job | None = None
+    """The job at the end of the session; None if the session ignored it."""
+    ignored: str = ""
+    """Why the session ignored the job."""
+    invalid: str = ""
+    """Why the session dropped the job as invalid."""
+    phase: str = ""
+    before: Mapping[str, int] = {}
     """Its pods by status when the session opened."""
-    after: Mapping[str, int]
-    ahead: tuple[str, ...]
-    """Jobs of its queue that went before it."""
-    queue: QueueStanding | None
-    """None where no plugin shares the cluster among queues."""
-    refusals: tuple[TaskRefusal, ...]
-    steps: Mapping[str, tuple[str, ...]]
-    """What each action did about it, by action."""
+    after: Mapping[str, int] = {}
+    ahead: tuple[str, ...] = ()
+    """Jobs of its queue with pending pods and a higher order."""
+    queue: QueueUsage | None = None
+    """None if no plugin divides the cluster among queues."""
+    unplaced: tuple[UnplacedTasks, ...] = ()
+    steps: Mapping[str, tuple[str, ...]] = {}
+    """The trace lines about the job, by action."""
 
 
 def inspect_job(
     cluster: ClusterState, spec: SessionSpec, registry: SessionRegistry, number: int, job_id: str
 ) -> JobInspection:
-    """Hold the session and look at that job. Raises KeyError for a job that is not known at all."""
+    """Runs the session and reports on that job. Raises KeyError for an unknown job."""
     snapshot = Cache(cluster, spec).snapshot(frozenset())
     job = snapshot.jobs.get(job_id)
     if job is None and job_id not in snapshot.ignored_jobs:
         raise KeyError(job_id)
     trace = Trace()
     volumes = SessionVolumes(cluster, spec.scheduler_name)
-    run = SessionRun(cluster, spec, registry, number, snapshot, volumes, trace)
+    run = SessionRun(
+        cluster, spec, registry, number, snapshot=snapshot, volumes=volumes, trace=trace
+    )
     session = run.session
     before = {} if job is None else _by_status(job)
     ahead = () if job is None or job_id not in session.jobs else _ahead(run, job)
@@ -91,33 +90,28 @@ def inspect_job(
     outcome, reservations = run.outcome(closing), volumes.reservations
     volumes.undo()
     if job is None:
-        ignored = snapshot.ignored_jobs[job_id]
-        return JobInspection(
-            outcome, reservations, None, ignored, "", "", before, {}, (), None, (), {}
-        )
-    said = closing.outcome_of(job)
-    tried = job_id in session.jobs
-    invalid = next((c.message for c in said.conditions if c.type == UNSCHEDULABLE), "")
+        return JobInspection(outcome, reservations, ignored=snapshot.ignored_jobs[job_id])
+    group = closing.outcome_of(job)
+    valid = job_id in session.jobs
+    invalid = next((c.message for c in group.conditions if c.type == UNSCHEDULABLE), "")
     return JobInspection(
         outcome,
         reservations,
-        job,
-        "",
-        "" if tried else invalid,
-        said.phase.value,
-        before,
-        _by_status(job),
-        ahead,
-        _standing(run, snapshot, job.queue),
-        tuple(_refusals(run, job, outcome)) if tried else (),
-        {entry.action: tuple(_about(job, entry.lines)) for entry in trace.actions},
+        job=job,
+        invalid="" if valid else invalid,
+        phase=group.phase.value,
+        before=before,
+        after=_by_status(job),
+        ahead=ahead,
+        queue=_queue_usage(run, snapshot, job.queue),
+        unplaced=tuple(_unplaced(run, job, outcome)) if valid else (),
+        steps={entry.action: tuple(_about(job, entry.lines)) for entry in trace.actions},
     )
 
 
 def jobs_of(cluster: ClusterState, spec: SessionSpec) -> dict[str, tuple[str, ...]]:
-    """The jobs that a session would know, with the keys of their pods."""
-    cache = Cache(cluster, spec)
-    snapshot = cache.snapshot(frozenset())
+    """The jobs of a session, ignored ones included, with the keys of their pods."""
+    snapshot = Cache(cluster, spec).snapshot(frozenset())
     known = {
         job.id: tuple(sorted(task.key for task in job.tasks.values()))
         for job in snapshot.jobs.values()
@@ -131,45 +125,41 @@ def _by_status(job: Job) -> dict[str, int]:
 
 def _ahead(run: SessionRun, job: Job) -> tuple[str, ...]:
     session = run.session
-    rivals = [
-        other
-        for other in session.jobs.values()
-        if other.queue == job.queue and other.count(TaskStatus.PENDING)
-    ]
     own = session.job_order(job)
-    first = sorted((other for other in rivals if other is not job), key=session.job_order)
-    return tuple(other.id for other in first if session.job_order(other) < own)
+    orders = [
+        (session.job_order(other), other.id)
+        for other in session.jobs.values()
+        if other is not job and other.queue == job.queue and other.count(TaskStatus.PENDING)
+    ]
+    return tuple(job_id for order, job_id in sorted(orders) if order < own)
 
 
-def _standing(run: SessionRun, snapshot: Snapshot, queue: str) -> QueueStanding | None:
-    shares = [p for p in run.session.tiers.plugins if isinstance(p, Proportion)]
-    if not shares or queue not in shares[0].accounts:
+def _queue_usage(run: SessionRun, snapshot: Snapshot, name: str) -> QueueUsage | None:
+    plugin = next((p for p in run.session.tiers.plugins if isinstance(p, Proportion)), None)
+    if plugin is None or name not in plugin.accounts:
         return None
-    account, known = shares[0].accounts[queue], snapshot.queues[queue]
-    allocated, requested = account.allocated, account.request
-    return QueueStanding(
-        queue,
-        known.weight,
-        run.session.overused(known),
-        account.share,
-        tuple(
-            ResourceStanding(name, allocated.get(name), deserved, requested.get(name))
-            for name, deserved in account.deserved.amounts().items()
-        ),
+    account, queue = plugin.accounts[name], snapshot.queues[name]
+    resources = tuple(
+        ResourceUsage(
+            resource, account.allocated.get(resource), deserved, account.request.get(resource)
+        )
+        for resource, deserved in account.deserved.amounts().items()
     )
+    overused = run.session.overused(queue)
+    return QueueUsage(name, queue.weight, overused, account.share, resources)
 
 
-def _refusals(run: SessionRun, job: Job, outcome: SessionOutcome) -> Iterator[TaskRefusal]:
-    """The most frequent first."""
-    said = {pod.pod: pod.message for pod in outcome.unschedulable}
-    # kube-batch's own words do not tell which nodes refuse for what.
+def _unplaced(run: SessionRun, job: Job, outcome: SessionOutcome) -> Iterator[UnplacedTasks]:
+    """Most frequent message first."""
+    messages = {pod.pod: pod.message for pod in outcome.unschedulable}
+    # kube-batch's message does not say which nodes fail for which reason.
     terse = run.session.compatibility is Compatibility.KUBE_BATCH
     pods: dict[str, list[str]] = {}
     for task in job.with_status(TaskStatus.PENDING):
-        message = refusal_message(run.session, task) if terse else said[task.key]
+        message = run.session.fit_error(task) if terse else messages[task.key]
         pods.setdefault(message, []).append(task.key)
     for message, keys in sorted(pods.items(), key=lambda item: -len(item[1])):
-        yield TaskRefusal(message, tuple(keys))
+        yield UnplacedTasks(message, tuple(keys))
 
 
 def _about(job: Job, lines: list[str]) -> Iterator[str]:

@@ -1,16 +1,12 @@
-"""The nodes of a session in columns: what is idle, used and being released, and who is where.
+"""The nodes of a session: resource amounts in columns, tasks by node, and pod requests.
 
 Rows are those of the cluster's node table. Amounts are in the units of
-:mod:`asched.framework.resource_vector`, kept as floats: whole numbers below 2**53, so exact.
-
-What the conditions of nodes say about placing pods there.
-
-What pods ask and nodes offer, in a session's units.
+:mod:`asched.framework.resource_vector`: floats that hold whole numbers below 2**53, so exact.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from enum import Enum
 from typing import NamedTuple
 
@@ -29,22 +25,21 @@ from asched.model.requests import PODS, is_scalar_resource
 FloatColumn = NDArray[np.float64]
 
 MANY = 1 << 16
-"""As good as any number of tasks on one node."""
+"""Number of tasks that counts as unlimited on one node."""
 
 
 class MissingNode(Enum):
-    """Why a node is not in the session, in kube-batch's words."""
+    """Why a node is not in the session. The values are kube-batch's."""
 
     UNINITIALIZED = "UnInitialized"
-    """Only known because a pod names it."""
+    """Only pods refer to it."""
     OUT_OF_SYNC = "OutOfSync"
-    """Its pods use more than it offers since it was updated."""
+    """Its last update made it smaller than the requests of its pods."""
     NOT_READY = "NotReady"
-    """It says so."""
 
 
 class SessionNodes:
-    """Books of every node: who is on it, and what that leaves."""
+    """The idle, used and releasing amounts of every node, and the tasks on it."""
 
     def __init__(
         self,
@@ -53,7 +48,7 @@ class SessionNodes:
         allocatable: Mapping[str, FloatColumn],
         tolerance: Tolerance,
     ) -> None:
-        """``present``: the rows that are in the session. ``allocatable`` by resource, for all rows."""
+        """``present``: the rows in the session. ``allocatable`` by resource, for all rows."""
         self.names = names
         self.size = len(names)
         self.present = present
@@ -65,14 +60,14 @@ class SessionNodes:
         self.used: dict[str, FloatColumn] = {name: self._zeros() for name in self.idle}
         self.releasing: dict[str, FloatColumn] = {name: self._zeros() for name in self.idle}
         self.tasks: list[dict[str, Task]] = [{} for _ in range(self.size)]
-        """By row: the tasks there by uid, in the order in which they came."""
+        """By row: the tasks by uid, in order of arrival."""
         self.counts = np.zeros(self.size, np.int64)
-        """By row: how many tasks are there."""
+        """By row: the number of tasks."""
         self.charged_as: dict[str, TaskStatus] = {}
-        """By uid: the status under which a task was entered on its node."""
+        """By uid: the status with which a task was added to its node."""
         self._some_releasing = False
         self.changes: list[int] = []
-        """The rows that changed, in order: who remembers what was so looks here what is so still."""
+        """Log of changed rows, which caches use to refresh."""
 
     def _zeros(self) -> FloatColumn:
         return np.zeros(self.size, np.float64)
@@ -84,45 +79,45 @@ class SessionNodes:
         return column
 
     def row_of(self, name: str) -> int:
-        """Raises ValueError where no node has the name."""
+        """Raises ValueError for an unknown name."""
         row = self._rows.get(name)
         if row is None:
             raise ValueError(f"no node is named {name}")
         return row
 
-    # -- books --------------------------------------------------------------------------------
+    # -- tasks --------------------------------------------------------------------------------
 
-    def note(self, row: int, task: Task) -> None:
-        """A task that is on the node when the session opens, and is counted as used already."""
-        self._file(row, task)
+    def add_counted(self, row: int, task: Task) -> None:
+        """Adds a task to the initial state; ``idle`` and ``used`` include its request already."""
+        self._register(row, task)
         if task.status is TaskStatus.RELEASING:
             self._some_releasing = True
             for name, number in task.request.amounts().items():
                 self._column(self.releasing, name)[row] += number
 
-    def take_in(self, row: int, task: Task) -> None:
-        """A task that is on the node when the session opens."""
-        self._file(row, task)
-        self._move(row, task.request, task.status, 1.0)
+    def add_initial(self, row: int, task: Task) -> None:
+        """Adds a task to the initial state."""
+        self._register(row, task)
+        self._charge(row, task.request, task.status, 1.0)
 
-    def _file(self, row: int, task: Task) -> None:
+    def _register(self, row: int, task: Task) -> None:
         self.tasks[row][task.uid] = task
         self.counts[row] += 1
         self.charged_as[task.uid] = task.status
 
-    def enter(self, row: int, task: Task) -> None:
-        """The task, in its present status, uses the node."""
-        self.take_in(row, task)
+    def add(self, row: int, task: Task) -> None:
+        """Adds the task in its present status."""
+        self.add_initial(row, task)
         self.changes.append(row)
 
-    def leave(self, row: int, task: Task) -> None:
-        """The task uses the node no more. Raises KeyError if it is not there."""
+    def remove(self, row: int, task: Task) -> None:
+        """Raises KeyError if the task is not on the node."""
         del self.tasks[row][task.uid]
         self.counts[row] -= 1
-        self._move(row, task.request, self.charged_as.pop(task.uid), -1.0)
+        self._charge(row, task.request, self.charged_as.pop(task.uid), -1.0)
         self.changes.append(row)
 
-    def _move(self, row: int, request: ResourceVector, status: TaskStatus, sign: float) -> None:
+    def _charge(self, row: int, request: ResourceVector, status: TaskStatus, sign: float) -> None:
         for name, number in request.amounts().items():
             if not number:
                 continue
@@ -137,23 +132,23 @@ class SessionNodes:
                 self._some_releasing = True
                 self._column(self.releasing, name)[row] += amount
 
-    # -- questions ----------------------------------------------------------------------------
+    # -- queries ------------------------------------------------------------------------------
 
     def at(self, columns: Mapping[str, FloatColumn], row: int) -> ResourceVector:
         """One row of :attr:`idle`, :attr:`used` or :attr:`releasing`."""
         return ResourceVector.of({name: float(c[row]) for name, c in columns.items()})
 
     def fit(self, request: ResourceVector, columns: Mapping[str, FloatColumn]) -> BoolColumn:
-        """Where ``request`` is less than or equal to what the columns hold."""
+        """The rows where ``request`` is less than or equal to the columns."""
         return self._covers(self._demands(request), columns, slice(None))
 
     def fit_now_or_later(
         self, request: ResourceVector, *, exact: bool
     ) -> tuple[BoolColumn, BoolColumn]:
-        """(Where it fits what is idle, where it fits once what is being released is free).
+        """(Rows where the request fits now, rows where it fits after the releases).
 
-        kube-batch looks at either alone. ``exact``: what is idle and already promised to pipelined
-        tasks is not idle, and idle and releasing room count together.
+        ``exact`` reserves idle amounts for pipelined tasks, and adds idle to releasing amounts for
+        the second result. kube-batch compares with either alone.
         """
         if not exact:
             return self.fit(request, self.idle), self.fit(request, self.releasing)
@@ -169,7 +164,7 @@ class SessionNodes:
         return self.fit(request, self.idle) & fits_later, fits_later
 
     def capacity(self, request: ResourceVector, rows: RowArray) -> int:
-        """How many tasks of that request find room on the rows, now or later."""
+        """How many tasks with that request fit on the rows, now or after the releases."""
         each: FloatColumn | None = None
         for name, number, _ in self._demands(request):
             idle = self.idle.get(name)
@@ -184,12 +179,12 @@ class SessionNodes:
         return bool(self._covers(self._demands(request), columns, slice(row, row + 1))[0])
 
     def _demands(self, request: ResourceVector) -> Iterable[tuple[str, float, float]]:
-        """Resource, amount and tolerance of what has to be looked at."""
+        """Resource, amount and tolerance of the resources to compare."""
         tolerance = self.tolerance
         for name, number in request.amounts().items():
             threshold = tolerance.of(name)
             native = name in (CPU, MEMORY)
-            # Exactly nothing needs no room, wherever a node is overdrawn; as the kubelet sees it.
+            # As in the kubelet, a request of zero fits on an overcommitted node.
             if number > 0 if not threshold else (native or number > threshold):
                 yield name, number, threshold
 
@@ -210,7 +205,7 @@ class SessionNodes:
         return self.present[rows].copy() if fit is None else fit & self.present[rows]
 
     def total(self) -> ResourceVector:
-        """What the nodes of the session offer together."""
+        """The allocatable amounts of all nodes in the session."""
         return ResourceVector.of(
             {name: float(column[self.present].sum()) for name, column in self.allocatable.items()}
         )
@@ -220,13 +215,13 @@ READY = "Ready"
 
 
 def condition(node: Node, condition_type: str) -> str:
-    """The status of a condition; empty where the node does not have it."""
+    """The status of a condition; empty if the node does not have it."""
     return next((c.status for c in node.status.conditions if c.type == condition_type), "")
 
 
-def is_usable(node: Node, refused: Sequence[str] = ()) -> bool:
-    """Ready and its network available, as far as it says; none of the ``refused`` conditions
-    (``CheckNodeCondition`` of Kubernetes 1.16)."""
+def is_usable(node: Node, refused: Collection[str] = ()) -> bool:
+    """Whether no condition says that the node is not ready, has no network, or is in a ``refused``
+    condition (``CheckNodeCondition`` of Kubernetes 1.16)."""
     return (
         condition(node, READY) in ("", "True")
         and condition(node, "NetworkUnavailable") in ("", "False")
@@ -235,7 +230,7 @@ def is_usable(node: Node, refused: Sequence[str] = ()) -> bool:
 
 
 def where(nodes: Nodes, holds: Callable[[Node], bool]) -> BoolColumn:
-    """The rows whose node is so."""
+    """The rows of live nodes for which ``holds`` is true."""
     column = np.zeros(nodes.size, np.bool_)
     for row in np.flatnonzero(nodes.alive).tolist():
         column[row] = holds(nodes.node(row))
@@ -243,19 +238,19 @@ def where(nodes: Nodes, holds: Callable[[Node], bool]) -> BoolColumn:
 
 
 SCALAR_UNIT = 1000.0
-"""Sessions count resources other than cpu and memory in thousandths."""
+"""Sessions use thousandths for resources other than cpu and memory."""
 
 
 class Requests(NamedTuple):
-    """What a pod uses while it runs, and what it needs to start."""
+    """What a pod needs while it runs, and what it needs to start."""
 
     running: ResourceVector
     starting: ResourceVector
 
 
 def effective_requests(shape: PodShape) -> Requests:
-    """As kube-scheduler counts: one amount for all of a pod's life, init containers, sidecars and
-    overhead included."""
+    """kube-scheduler's requests: one amount for the pod's lifetime, which includes init containers,
+    sidecars and overhead."""
     amounts = {
         name: float(number) if name in (CPU, MEMORY) else number * SCALAR_UNIT
         for name, number in shape.requests.items()
@@ -266,8 +261,8 @@ def effective_requests(shape: PodShape) -> Requests:
 
 
 def requests_as_kube_batch(pod: Pod) -> Requests:
-    """The sum over containers, and the largest of that and each init container. Ephemeral storage,
-    sidecars and overhead are unknown to kube-batch."""
+    """The sum over containers, and the maximum of that and each init container. kube-batch ignores
+    ephemeral storage, sidecars and overhead."""
     running = ResourceVector()
     for container in pod.spec.containers:
         running.add(container_request(container))
@@ -293,7 +288,7 @@ def is_counted(resource: str) -> bool:
 
 
 def scalar_amount(resource: str, quantity: QuantityText) -> float:
-    """A quantity in the unit that sessions count ``resource`` in."""
+    """A quantity in the session's unit of ``resource``."""
     return float(value(quantity) if resource == MEMORY else milli_value(quantity))
 
 
@@ -307,10 +302,10 @@ def _raise_to(vector: ResourceVector, floor: ResourceVector) -> None:
 
 
 class RequestMemo:
-    """The requests of pods, worked out once for each shape."""
+    """Caches pod requests by shape."""
 
     def __init__(self, *, count_all: bool) -> None:
-        """``count_all``: effective requests; else kube-batch's."""
+        """``count_all``: effective requests instead of kube-batch's."""
         self._count_all = count_all
         self._known: dict[PodShape, Requests] = {}
 

@@ -1,9 +1,8 @@
-"""Waiting lines of jobs, queues and tasks: the first in order is served first.
+"""Priority queues of jobs, queues and tasks.
 
-A binary heap as Go's ``container/heap`` makes it, with comparisons made when they are needed.
-
-kube-batch sorts by what changes while it is sorted, and the heap does not notice. Which element
-comes first then depends on the very steps of the heap, so these are Go's.
+kube-batch changes the sort keys of elements that are in a heap, which then does not notice. The
+order of elements depends on the exact steps of Go's ``container/heap``, which :class:`BinaryHeap`
+copies.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ T = TypeVar("T")
 
 
 class BinaryHeap(Generic[T]):
-    """The element with the smallest key first, as far as keys stay what they were."""
+    """Go's ``container/heap``: evaluates keys at each comparison."""
 
     __slots__ = ("_items", "_key")
 
@@ -33,7 +32,7 @@ class BinaryHeap(Generic[T]):
         self._up(len(self._items) - 1)
 
     def pop(self) -> T:
-        """Raises IndexError where there is none."""
+        """Raises IndexError if the heap is empty."""
         items = self._items
         last = len(items) - 1
         items[0], items[last] = items[last], items[0]
@@ -65,7 +64,7 @@ class BinaryHeap(Generic[T]):
 
 
 class SessionQueue(Protocol[T]):
-    """Who waits. An element is pushed again to wait again."""
+    """A priority queue; elements may be pushed again."""
 
     def __len__(self) -> int: ...
 
@@ -75,28 +74,28 @@ class SessionQueue(Protocol[T]):
 
 
 class OrderedSessionQueue(Generic[T]):
-    """The order is that of the keys when the elements were pushed."""
+    """Evaluates each key once, at push."""
 
-    __slots__ = ("_items", "_key", "_tickets")
+    __slots__ = ("_items", "_key", "_sequence")
 
     def __init__(self, key: Callable[[T], Any]) -> None:
         self._key = key
         self._items: list[tuple[Any, int, T]] = []
-        self._tickets = count()
+        self._sequence = count()
 
     def __len__(self) -> int:
         return len(self._items)
 
     def push(self, item: T) -> None:
-        heapq.heappush(self._items, (self._key(item), next(self._tickets), item))
+        heapq.heappush(self._items, (self._key(item), next(self._sequence), item))
 
     def pop(self) -> T:
         return heapq.heappop(self._items)[2]
 
 
-def line(key: Callable[[T], Any], items: Iterable[T], *, live: bool) -> SessionQueue[T]:
-    """``live``: keys are compared as they are at the moment, as kube-batch does."""
-    made: SessionQueue[T] = BinaryHeap(key) if live else OrderedSessionQueue(key)
+def priority_queue(key: Callable[[T], Any], items: Iterable[T], *, live: bool) -> SessionQueue[T]:
+    """``live`` evaluates keys at each comparison, as kube-batch does."""
+    queue: SessionQueue[T] = BinaryHeap(key) if live else OrderedSessionQueue(key)
     for item in items:
-        made.push(item)
-    return made
+        queue.push(item)
+    return queue

@@ -1,4 +1,4 @@
-"""Where actions and session plugins come from: installed distributions, or explicit classes."""
+"""Finds session plugins and actions in installed distributions."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ T = TypeVar("T", bound=SessionPlugin | Action)
 
 
 class SessionRegistryError(ValueError):
-    """An action or a session plugin cannot be had; the message names it and says why."""
+    """An action or session plugin is missing or invalid. The message names it and the problem."""
 
 
 @cache
 def _installed() -> tuple[importlib.metadata.EntryPoint, ...]:
-    """Looked for once: it takes some 15 ms, and what is installed is so for a process's whole life."""
+    """Cached, because the search takes about 15 ms."""
     return tuple(
         entry_point
         for group in (PLUGIN_GROUP, ACTION_GROUP)
@@ -29,29 +29,36 @@ def _installed() -> tuple[importlib.metadata.EntryPoint, ...]:
 
 
 class SessionRegistry:
-    """Actions and session plugins by name. Nothing is imported before it is asked for."""
+    """Actions and session plugins by name, imported on first use."""
 
     def __init__(
-        self, plugins: Mapping[str, type[SessionPlugin]], actions: Mapping[str, type[Action]]
+        self,
+        plugins: Mapping[str, type[SessionPlugin]],
+        actions: Mapping[str, type[Action]],
+        entry_points: Iterable[importlib.metadata.EntryPoint] = (),
     ) -> None:
-        self._plugins = _Shelf("session plugin", SessionPlugin, plugins)
-        self._actions = _Shelf("action", Action, actions)
+        offers = [*entry_points]
+        self._plugins = _Catalog(
+            "session plugin",
+            SessionPlugin,
+            plugins,
+            [offer for offer in offers if offer.group == PLUGIN_GROUP],
+        )
+        self._actions = _Catalog(
+            "action", Action, actions, [offer for offer in offers if offer.group == ACTION_GROUP]
+        )
 
     @classmethod
     def discover(cls) -> SessionRegistry:
-        """All that installed distributions offer."""
+        """The plugins and actions of all installed distributions."""
         return cls.of_entry_points(_installed())
 
     @classmethod
     def of_entry_points(
         cls, entry_points: Iterable[importlib.metadata.EntryPoint]
     ) -> SessionRegistry:
-        """What these entry points of either group offer."""
-        registry = cls({}, {})
-        found = [*entry_points]
-        registry._plugins.offer(e for e in found if e.group == PLUGIN_GROUP)
-        registry._actions.offer(e for e in found if e.group == ACTION_GROUP)
-        return registry
+        """The plugins and actions of these entry points."""
+        return cls({}, {}, entry_points)
 
     @property
     def plugin_names(self) -> tuple[str, ...]:
@@ -62,11 +69,11 @@ class SessionRegistry:
         return self._actions.names
 
     def plugin_origin(self, name: str) -> PluginOrigin:
-        """Which distribution offers the session plugin, which can be loaded."""
+        """The distribution of the session plugin."""
         return self._plugins.origin(name)
 
     def action_origin(self, name: str) -> PluginOrigin:
-        """Which distribution offers the action, which can be loaded."""
+        """The distribution of the action."""
         return self._actions.origin(name)
 
     def plugin(self, name: str) -> type[SessionPlugin]:
@@ -78,16 +85,20 @@ class SessionRegistry:
         return self._actions.load(name)
 
 
-class _Shelf(Generic[T]):
-    """The things of one kind that are on offer."""
+class _Catalog(Generic[T]):
+    """The plugins or the actions."""
 
-    def __init__(self, kind: str, base: type[T], loaded: Mapping[str, type[T]]) -> None:
+    def __init__(
+        self,
+        kind: str,
+        base: type[T],
+        loaded: Mapping[str, type[T]],
+        entry_points: Iterable[importlib.metadata.EntryPoint],
+    ) -> None:
         self._kind = kind
         self._base = base
         self._loaded = dict(loaded)
         self._offers: dict[str, list[importlib.metadata.EntryPoint]] = {}
-
-    def offer(self, entry_points: Iterable[importlib.metadata.EntryPoint]) -> None:
         for entry_point in dict.fromkeys(entry_points):
             self._offers.setdefault(entry_point.name, []).append(entry_point)
 
@@ -96,7 +107,7 @@ class _Shelf(Generic[T]):
         return tuple(sorted(self._offers.keys() | self._loaded.keys()))
 
     def origin(self, name: str) -> PluginOrigin:
-        """Both of its texts are empty for what no distribution offers."""
+        """Distribution and version are empty for an explicit class."""
         for offer in self._offers.get(name, ()):
             if offer.dist is not None:
                 return PluginOrigin(name, offer.dist.name, offer.dist.version)
@@ -132,5 +143,5 @@ class _Shelf(Generic[T]):
                 f"{where}: {offer.value} is not a class derived from {self._base.__qualname__}"
             )
         if getattr(found, "name", None) != name:
-            raise SessionRegistryError(f"{where}: {offer.value} calls itself otherwise")
+            raise SessionRegistryError(f"{where}: the name attribute of {offer.value} differs")
         return found

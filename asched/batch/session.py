@@ -1,66 +1,66 @@
-"""One session, from opening to closing."""
+"""Runs one session: opens it, executes its actions, and collects what it leaves to write."""
 
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 
-from asched.batch.closing import SessionClosing
 from asched.batch.corrections import Correction, corrections_of
 from asched.batch.open_session import OpenSession
 from asched.batch.registry import SessionRegistry
-from asched.batch.session_handle import SessionHandle
-from asched.batch.session_volumes import NoVolumes, VolumeClaims
+from asched.batch.session_cluster import SessionCluster, SessionHandle
+from asched.batch.session_volumes import VolumeClaims
 from asched.batch.snapshot import Cache, Snapshot
-from asched.batch.stage import SessionStage
 from asched.batch.statement import SessionChanges
 from asched.batch.tiers import TierPlugin, Tiers
-from asched.batch.trace import NoTrace, SessionTrace
+from asched.batch.trace import SessionTrace
+from asched.framework.resource_vector import ResourceVector
 from asched.framework.session_objects import Job, TaskStatus
-from asched.framework.session_plugins import Invalid, SessionPlugin
+from asched.framework.session_plugins import SessionPlugin, ValidateResult
 from asched.framework.sessions import (
-    ActionTally,
+    ActionCounts,
     Compatibility,
     IgnoredJob,
-    PluginTally,
+    PluginCounts,
+    PodGroupOutcome,
+    PodGroupPhase,
+    SessionBind,
+    SessionEvent,
+    SessionEventType,
     SessionOutcome,
+    SessionPodGroupCondition,
     SessionSpec,
+    UnschedulablePod,
     session_id,
 )
+from asched.model.groups import CustomPodGroup, PodGroup
 from asched.state.cluster import ClusterState
 
+UNSCHEDULABLE = "Unschedulable"
+FAILED_SCHEDULING = "FailedScheduling"
+EVICT = "Evict"
+NO_NODES = "0 nodes are available"
 
-def hold_session(
+
+def run_session(
     cluster: ClusterState,
     spec: SessionSpec,
     registry: SessionRegistry,
     number: int,
-    *,
-    shrunk: frozenset[str] = frozenset(),
     volumes: VolumeClaims | None = None,
-    trace: SessionTrace | None = None,
 ) -> SessionOutcome:
-    """What a session of ``spec`` on the cluster as it is comes to. Changes nothing.
+    """The outcome of a session on the present state, which does not change.
 
-    ``number`` counts the profile's sessions and, with the cluster's seed, stands for chance.
-    ``shrunk``: see :meth:`asched.batch.snapshot.Cache.snapshot`. Where ``trace`` is given, it is
-    told how each decision came about; the outcome is the same. Raises
-    :class:`asched.batch.registry.SessionRegistryError` for an action or plugin that cannot be had.
+    Pseudo-random choices follow from ``number``, the session's, and the cluster's seed. Raises
+    :class:`asched.batch.registry.SessionRegistryError` for an action or plugin that is missing.
     """
-    held = SessionRun(
-        cluster,
-        spec,
-        registry,
-        number,
-        Cache(cluster, spec).snapshot(shrunk),
-        volumes or NoVolumes(),
-        trace or NoTrace(),
-    )
-    held.run_actions()
-    return held.outcome(held.closing())
+    run = SessionRun(cluster, spec, registry, number, volumes=volumes)
+    run.run_actions()
+    return run.outcome(run.closing())
 
 
 class SessionRun:
-    """A session under way."""
+    """A session in progress."""
 
     def __init__(
         self,
@@ -68,37 +68,40 @@ class SessionRun:
         spec: SessionSpec,
         registry: SessionRegistry,
         number: int,
-        snapshot: Snapshot,
-        volumes: VolumeClaims,
-        trace: SessionTrace,
+        *,
+        snapshot: Snapshot | None = None,
+        volumes: VolumeClaims | None = None,
+        trace: SessionTrace | None = None,
     ) -> None:
         self._spec = spec
         self._number = number
-        self._snapshot = snapshot
-        self._trace = trace
+        self._snapshot = snapshot = snapshot or Cache(cluster, spec).snapshot(frozenset())
+        self._trace = trace = trace or SessionTrace()
         self._actions = [registry.action(name)() for name in spec.actions]
-        self._tallies: list[ActionTally] = []
+        self._tallies: list[ActionCounts] = []
         corrections = corrections_of(spec.compatibility)
-        real_places = Correction.REAL_PLACES in corrections
-        stage = SessionStage(cluster) if real_places else None
-        seen = cluster if stage is None else stage
-        books = SessionChanges(
-            snapshot.jobs,
-            snapshot.nodes,
-            stage,
-            volumes,
-            trace,
-            forgets_node=spec.compatibility is not Compatibility.KUBE_BATCH,
+        corrected = SessionCluster(cluster) if Correction.REAL_PLACES in corrections else None
+        seen = cluster if corrected is None else corrected
+        changes = SessionChanges(
+            snapshot.jobs, snapshot.nodes, corrected, volumes or VolumeClaims(), trace
         )
         handle = SessionHandle(cluster, seen, spec.scheduler_name)
-        self.session = OpenSession(spec, number, handle, seen.nodes, snapshot, books, trace)
-        self.session.tiers = Tiers(_seats(spec, registry), corrections)
-        self._invalid: dict[str, tuple[Job, Invalid]] = {}
+        self.session = OpenSession(
+            spec,
+            number,
+            handle=handle,
+            table=seen.nodes,
+            snapshot=snapshot,
+            changes=changes,
+            trace=trace,
+        )
+        self.session.tiers = Tiers(_tier_plugins(spec, registry), corrections)
+        self._invalid: dict[str, tuple[Job, ValidateResult]] = {}
         if self.session.corrects(Correction.DROP_INVALID_JOBS):
             self._drop_invalid_jobs()
         for plugin in self.session.tiers.plugins:
             plugin.on_open(self.session)
-        books.handlers = self.session.tiers.event_handlers
+        changes.handlers = self.session.tiers.event_handlers
 
     def _drop_invalid_jobs(self) -> None:
         for job in [*self.session.jobs.values()]:
@@ -109,24 +112,23 @@ class SessionRun:
 
     def run_actions(self) -> None:
         for action in self._actions:
-            self.session.books.tally = Counter()
+            counts = self.session.changes.counts = Counter()
             self._trace.begin_action(action.name)
             action.execute(self.session)
-            done = self.session.books.tally
             self._tallies.append(
-                ActionTally(
+                ActionCounts(
                     action.name,
-                    tasks=done["tasks"],
-                    allocated=done[TaskStatus.ALLOCATED.value],
-                    pipelined=done[TaskStatus.PIPELINED.value],
-                    bound=done["bound"],
-                    evicted=done["evicted"],
-                    discarded=done["discarded"],
+                    tasks=counts["tasks"],
+                    allocated=counts[TaskStatus.ALLOCATED.value],
+                    pipelined=counts[TaskStatus.PIPELINED.value],
+                    bound=counts["bound"],
+                    evicted=counts["evicted"],
+                    discarded=counts["discarded"],
                 )
             )
 
     def closing(self) -> SessionClosing:
-        """What the plugins have to say, now that the actions have run."""
+        """Runs the plugins' ``on_close`` after the actions."""
         transition_id = session_id(self._spec.scheduler_name, self._number)
         closing = SessionClosing(self.session, transition_id, self._snapshot.groups, self._invalid)
         for plugin in self.session.tiers.closing:
@@ -134,11 +136,11 @@ class SessionRun:
         return closing
 
     def outcome(self, closing: SessionClosing) -> SessionOutcome:
-        books = self.session.books
+        changes = self.session.changes
         return SessionOutcome(
             number=self._number,
-            binds=tuple(books.binds),
-            evictions=tuple(books.evictions),
+            binds=tuple(changes.binds),
+            evictions=tuple(changes.evictions),
             pipelined=closing.pipelined(),
             groups=closing.group_outcomes(),
             unschedulable=closing.unschedulable_pods(),
@@ -151,9 +153,9 @@ class SessionRun:
         )
 
 
-def _seats(spec: SessionSpec, registry: SessionRegistry) -> list[list[TierPlugin]]:
-    """One instance of each plugin, made with the arguments it is given last. kube-batch passes over
-    names that nobody offers."""
+def _tier_plugins(spec: SessionSpec, registry: SessionRegistry) -> list[list[TierPlugin]]:
+    """One instance of each plugin, with the arguments of its last occurrence. As kube-batch,
+    compatibility mode skips unknown names."""
     instances: dict[str, SessionPlugin] = {}
     known = set(registry.plugin_names)
     lenient = spec.compatibility is Compatibility.KUBE_BATCH
@@ -169,16 +171,144 @@ def _seats(spec: SessionSpec, registry: SessionRegistry) -> list[list[TierPlugin
     ]
 
 
-def _plugin_tallies(tiers: Tiers) -> tuple[PluginTally, ...]:
+def _plugin_tallies(tiers: Tiers) -> tuple[PluginCounts, ...]:
+    def by_point(counts: Counter[tuple[str, str]], plugin: str) -> dict[str, int]:
+        return {point: count for (name, point), count in counts.items() if name == plugin}
+
     return tuple(
-        PluginTally(
-            plugin.name,
-            {point: count for (name, point), count in tiers.calls.items() if name == plugin.name},
-            {
-                point: count
-                for (name, point), count in tiers.refusals.items()
-                if name == plugin.name
-            },
+        PluginCounts(
+            plugin.name, by_point(tiers.calls, plugin.name), by_point(tiers.refusals, plugin.name)
         )
         for plugin in tiers.plugins
     )
+
+
+class SessionClosing:
+    """A :class:`asched.framework.session_plugins.Closing`: collects the statuses of PodGroups, the
+    conditions of pods, and Events."""
+
+    def __init__(
+        self,
+        session: OpenSession,
+        transition_id: str,
+        groups: dict[str, PodGroup | CustomPodGroup],
+        invalid: dict[str, tuple[Job, ValidateResult]],
+    ) -> None:
+        """``groups``: the real PodGroups by job. ``invalid``: the dropped jobs, with reasons."""
+        self._session = session
+        self._transition_id = transition_id
+        self._groups = groups
+        self._invalid = invalid
+        self._conditions: dict[str, dict[str, SessionPodGroupCondition]] = {}
+        for job, found in invalid.values():
+            self.set_condition(job, UNSCHEDULABLE, found.reason, found.message)
+
+    def set_condition(self, job: Job, condition_type: str, reason: str, message: str) -> None:
+        condition = SessionPodGroupCondition(
+            condition_type, "True", reason, message, self._transition_id
+        )
+        self._conditions.setdefault(job.id, {})[condition_type] = condition
+
+    def fit_message(self, job: Job) -> str:
+        waiting = job.waiting_count
+        if waiting and job.pipelined and self._session.corrects(Correction.NODES_IN_MESSAGES):
+            return f"resources are being released for {waiting} of its pods."
+        error = self._session.fit_errors.get(job.id)
+        if error is not None:
+            return error
+        deltas = self._session.fit_deltas.get(job.id)
+        return _missing_resources(deltas) if deltas else NO_NODES
+
+    def _jobs(self) -> Iterator[Job]:
+        yield from self._session.jobs.values()
+        for job, _ in self._invalid.values():
+            yield job
+
+    def group_outcomes(self) -> tuple[PodGroupOutcome, ...]:
+        return tuple(self.outcome_of(job) for job in self._jobs() if job.id in self._groups)
+
+    def outcome_of(self, job: Job) -> PodGroupOutcome:
+        """The status of the job's real or shadow PodGroup."""
+        group = self._groups.get(job.id)
+        before = [
+            SessionPodGroupCondition(old.type, old.status, old.reason, old.message)
+            for old in (group.status.conditions if group is not None else ())
+        ]
+        new = self._conditions.get(job.id, {})
+        kept = [new.get(old.type, old) for old in before]
+        known = {old.type for old in before}
+        conditions = (*kept, *(condition for kind, condition in new.items() if kind not in known))
+        return PodGroupOutcome(
+            job.group,
+            self._phase(job),
+            job.count(TaskStatus.RUNNING),
+            job.count(TaskStatus.SUCCEEDED),
+            job.count(TaskStatus.FAILED),
+            conditions,
+            native=isinstance(group, PodGroup),
+        )
+
+    def _phase(self, job: Job) -> PodGroupPhase:
+        unschedulable = UNSCHEDULABLE in self._conditions.get(job.id, {})
+        if unschedulable and job.count(TaskStatus.RUNNING):
+            return PodGroupPhase.UNKNOWN
+        running = job.allocated_count >= job.min_member
+        return PodGroupPhase.RUNNING if running else PodGroupPhase.PENDING
+
+    def unschedulable_pods(self) -> tuple[UnschedulablePod, ...]:
+        return tuple(
+            UnschedulablePod(task.key, task.uid, self._pod_message(job))
+            for job in self._jobs()
+            for status in (TaskStatus.ALLOCATED, TaskStatus.PENDING)
+            for task in job.with_status(status)
+        )
+
+    def _pod_message(self, job: Job) -> str:
+        invalid = self._invalid.get(job.id)
+        return self.fit_message(job) if invalid is None else invalid[1].message
+
+    def pipelined(self) -> tuple[SessionBind, ...]:
+        return tuple(
+            SessionBind(task.key, task.uid, task.node)
+            for job in self._session.jobs.values()
+            for task in job.with_status(TaskStatus.PIPELINED)
+        )
+
+    def events(self) -> tuple[SessionEvent, ...]:
+        return (*self._eviction_events(), *self._group_events(), *self._pod_events())
+
+    def _eviction_events(self) -> Iterator[SessionEvent]:
+        jobs = {task.uid: job for job in self._session.jobs.values() for task in job.tasks.values()}
+        for eviction in self._session.changes.evictions:
+            job = jobs[eviction.uid]
+            if job.group:
+                yield SessionEvent(
+                    "PodGroup", job.group, SessionEventType.NORMAL, EVICT, eviction.reason.value
+                )
+
+    def _group_events(self) -> Iterator[SessionEvent]:
+        for job in self._jobs():
+            if job.id not in self._groups or self._phase(job) is PodGroupPhase.RUNNING:
+                continue
+            message = (
+                f"{job.count(TaskStatus.PENDING)}/{len(job.tasks)} tasks in gang unschedulable:"
+                f" {self._pod_message(job)}"
+            )
+            yield SessionEvent(
+                "PodGroup", job.group, SessionEventType.WARNING, UNSCHEDULABLE, message
+            )
+
+    def _pod_events(self) -> Iterator[SessionEvent]:
+        for pod in self.unschedulable_pods():
+            yield SessionEvent(
+                "Pod", pod.pod, SessionEventType.WARNING, FAILED_SCHEDULING, pod.message, pod.uid
+            )
+
+
+def _missing_resources(deltas: dict[str, ResourceVector]) -> str:
+    """kube-batch's message: how many nodes are short of each resource, sorted as text."""
+    counts: Counter[str] = Counter(
+        name for delta in deltas.values() for name, number in delta.amounts().items() if number < 0
+    )
+    reasons = sorted(f"{count} insufficient {name}" for name, count in counts.items())
+    return f"0/{len(deltas)} nodes are available, {', '.join(reasons)}."

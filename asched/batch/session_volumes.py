@@ -1,12 +1,9 @@
-"""Volumes for the tasks of one session: set aside as the session goes, by the built-in VolumeBinding.
-
-What a session asks of volumes before it places a pod.
-"""
+"""Reserves volumes for the tasks of a session through the built-in VolumeBinding plugin."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import msgspec
 import numpy as np
@@ -25,17 +22,28 @@ from asched.state.records import Reservation
 from asched.state.sessions import VOLUME_BINDING
 
 
+class VolumeClaims:
+    """Reserves and binds volumes. Both methods return an error message, empty for success; this
+    base class always succeeds."""
+
+    def reserve(self, task: Task, node: str) -> str:
+        return ""
+
+    def bind(self, task: Task) -> str:
+        return ""
+
+
 class _Reserved(NamedTuple):
     pod: PodInfo
     node: str
     note: dict[str, Any]
 
 
-class SessionVolumes:
-    """The :class:`asched.batch.session_volumes.VolumeClaims` of a session on the state.
+class SessionVolumes(VolumeClaims):
+    """Reserves volumes on the state.
 
-    What is set aside is in the plugin's books until :meth:`undo`, so that no two tasks get the same
-    volume; the fold enters it again for those that are bound.
+    The plugin keeps the reservations until :meth:`undo`, so that no two tasks get the same volume.
+    The fold repeats those of bound pods. Volumes are bound by an effect after the session.
     """
 
     def __init__(self, cluster: ClusterState, scheduler_name: str) -> None:
@@ -47,7 +55,7 @@ class SessionVolumes:
         pod = task.info
         if not mounts_claims(pod.pod):
             return ""
-        self._strike(pod.uid)
+        self._unreserve(pod.uid)
         plugin, state, nodes = self._plugin(), CycleState(), self._cluster.nodes
         row = nodes.row_of(node)
         assert isinstance(plugin, PreFilterPlugin)
@@ -57,38 +65,34 @@ class SessionVolumes:
             return ""
         if not prepared.is_success or row is None:
             return prepared.message or f'node "{node}" not found'
-        here = nodes.take(np.array([row], np.intp))
-        refusal = plugin.filter_all(state, pod, here).status(0)
-        if refusal is not None:
-            return refusal.message
+        target = nodes.take(np.array([row], np.intp))
+        rejection = plugin.filter_all(state, pod, target).status(0)
+        if rejection is not None:
+            return rejection.message
         result = plugin.reserve(state, pod, node)
         if not result.status.is_success:
             return result.status.message
         if result.note is not None:
-            # As a replay will read it from the journal.
+            # The same form that a replay reads from the journal.
             note: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(result.note))
-            plugin.reserved(pod, node, note)
+            plugin.on_reserved(pod, node, note)
             self._reserved[pod.uid] = _Reserved(pod, node, note)
-        return ""
-
-    def bind(self, task: Task) -> str:
-        """Binding itself is an effect; it cannot fail here."""
         return ""
 
     @property
     def reservations(self) -> Mapping[tuple[str, str], tuple[Reservation, ...]]:
-        """What was set aside, by the pod's uid and its node."""
+        """By pod uid and node."""
         return {
             (uid, reserved.node): (Reservation(VOLUME_BINDING, reserved.note),)
             for uid, reserved in self._reserved.items()
         }
 
     def undo(self) -> None:
-        """Leave the books as they were."""
+        """Drops all reservations from the plugin."""
         for uid in [*self._reserved]:
-            self._strike(uid)
+            self._unreserve(uid)
 
-    def _strike(self, uid: str) -> None:
+    def _unreserve(self, uid: str) -> None:
         reserved = self._reserved.pop(uid, None)
         if reserved is not None:
             self._plugin().unreserve(reserved.pod, reserved.node, reserved.note)
@@ -99,23 +103,3 @@ class SessionVolumes:
             raise LookupError(f"volumes cannot be bound: {profile.missing}")
         [plugin] = profile.reserve
         return plugin
-
-
-class VolumeClaims(Protocol):
-    """Both answer why it cannot be done, or nothing."""
-
-    def reserve(self, task: Task, node: str) -> str:
-        """Set the task's volumes aside on the node."""
-
-    def bind(self, task: Task) -> str:
-        """Bind what was set aside."""
-
-
-class NoVolumes:
-    """Whatever is asked can be had."""
-
-    def reserve(self, task: Task, node: str) -> str:
-        return ""
-
-    def bind(self, task: Task) -> str:
-        return ""

@@ -1,4 +1,4 @@
-"""What a session finds: the jobs, queues and nodes of the cluster as it is when the session opens."""
+"""Builds a session's snapshot: jobs, queues and nodes from the cluster state."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ QUEUE_NOT_FOUND = "queue not found"
 
 
 class Snapshot(NamedTuple):
-    """What enters a session, and what does not."""
+    """The objects of a session, and the ones it ignores."""
 
     jobs: dict[str, Job]
     queues: dict[str, Queue]
@@ -52,21 +52,21 @@ class Snapshot(NamedTuple):
     groups: dict[str, PodGroup | CustomPodGroup]
     """The real PodGroups of :attr:`jobs`, by job."""
     ignored_jobs: dict[str, str]
-    """Why, by job."""
+    """The reason by job."""
     ignored_nodes: dict[str, MissingNode]
 
 
 class SnapshotPod(NamedTuple):
-    """A pod and where it is."""
+    """A pod with its node and status."""
 
     info: PodInfo
     node: str
-    """The node it uses, or is assumed to; empty for none."""
+    """The node on which it is bound or assumed; empty for none."""
     status: TaskStatus
 
 
 class Cache:
-    """Sorts what the cluster holds into jobs, queues and nodes, as kube-batch's cache does."""
+    """Groups the cluster's objects into jobs, queues and nodes, as kube-batch's cache does."""
 
     def __init__(self, cluster: ClusterState, spec: SessionSpec) -> None:
         self._cluster = cluster
@@ -79,12 +79,12 @@ class Cache:
         self._shadow_classes: dict[str, str] = {}
         self._with_spec: set[str] = set()
         self._groups: dict[str, PodGroup | CustomPodGroup] = {}
-        self._theirs: set[str] = set()
+        self._with_foreign_pods: set[str] = set()
         """Jobs with pods of other schedulers."""
 
     def snapshot(self, shrunk: frozenset[str]) -> Snapshot:
-        """``shrunk``: nodes that were last updated to offer less than their pods use; kube-batch
-        leaves them alone."""
+        """``shrunk``: nodes with a last update below the requests of their pods, which kube-batch
+        ignores."""
         seen = [*self._seen()]
         tasks = [(pod, self._task(pod)) for pod in seen]
         for pod, task in tasks:
@@ -112,25 +112,25 @@ class Cache:
     # -- pods ---------------------------------------------------------------------------------
 
     def _seen(self) -> Iterator[SnapshotPod]:
-        """The pods that count. kube-batch does not see Pending pods of other schedulers."""
+        """The pods that count. kube-batch ignores Pending pods of other schedulers."""
         ours, now_ns = self._spec.scheduler_name, self._cluster.now_ns
         own = self._cluster.sessions.get(ours)
-        refused = own if own is not None and own.refused else None
+        refused = own if own is not None and own.failed_bindings else None
         evicting = self._cluster.evictions
         for entry in self._cluster.pods.values():
             pod = entry.info.pod
             foreign = pod.spec.scheduler_name != ours
             if foreign and (group := group_of(pod)) is not None:
-                self._theirs.add(job_id_of(group))
+                self._with_foreign_pods.add(job_id_of(group))
             if foreign and not self._count_foreign and pod.status.phase in ("", "Pending"):
                 continue
             status = _status(pod, entry.phase, evicted=entry.info.uid in evicting)
-            if self._count_foreign and self._is_beside_the_point(pod, status, foreign=foreign):
+            if self._count_foreign and self._is_irrelevant(pod, status, foreign=foreign):
                 continue
             if refused is not None and status is TaskStatus.PENDING and not foreign:
-                node = refused.put_off(entry.info.key, entry.info.uid, now_ns)
+                node = refused.backoff_node(entry.info.key, entry.info.uid, now_ns)
                 if self._cluster.nodes.row_of(node) is not None:
-                    # Not yet: in kube-batch it is as if it were still being bound.
+                    # During the backoff after a failed binding, kube-batch counts the pod as Binding.
                     yield SnapshotPod(entry.info, node, TaskStatus.BINDING)
                     continue
             yield SnapshotPod(entry.info, entry.node, status)
@@ -139,8 +139,8 @@ class Cache:
             yield SnapshotPod(info, info.pod.node_name, done)
 
     @staticmethod
-    def _is_beside_the_point(pod: Pod, status: TaskStatus, *, foreign: bool) -> bool:
-        """Pending and not ours to place; or of no job, and its node's room is counted anyway."""
+    def _is_irrelevant(pod: Pod, status: TaskStatus, *, foreign: bool) -> bool:
+        """Pending and not placed by this profile, or without a job: the node table counts it."""
         if status is TaskStatus.PENDING:
             return foreign or bool(pod.spec.scheduling_gates)
         return foreign and status is not TaskStatus.RELEASING and group_of(pod) is None
@@ -162,7 +162,7 @@ class Cache:
         return task
 
     def _assign(self, seen: SnapshotPod, task: Task) -> None:
-        """Put the task into its job, if it has one."""
+        """Adds the task to its job, if it has one."""
         pod = seen.info.pod
         group = group_of(pod)
         if group is not None:
@@ -185,7 +185,7 @@ class Cache:
     # -- jobs ---------------------------------------------------------------------------------
 
     def _make_shadow(self, job: Job, pod: Pod) -> None:
-        """The pod is the first of a job without a PodGroup: one is made up from it."""
+        """Derives a shadow PodGroup from the first pod of a job without a PodGroup."""
         self._with_spec.add(job.id)
         job.name, job.namespace = job.id, pod.namespace
         job.min_available = job.min_member = _integer(pod.metadata.annotations.group_min_member, 1)
@@ -195,19 +195,19 @@ class Cache:
         self._shadow_classes[job.id] = pod.spec.priority_class_name
 
     def _leave_to_others(self) -> None:
-        """Drop jobs of which every pod is another scheduler's, and groups of Kubernetes' own that have
-        no pods yet: whose they will be nobody knows."""
+        """Drops jobs with pods of other schedulers only, and scheduling.k8s.io groups without pods,
+        for which the scheduler is still unknown."""
         ours = self._spec.scheduler_name
         for job in [*self._jobs.values()]:
             own = any(t.info.pod.spec.scheduler_name == ours for t in job.tasks.values())
             native = isinstance(self._groups.get(job.id), PodGroup)
-            if not own and (native or job.id in self._theirs):
+            if not own and (native or job.id in self._with_foreign_pods):
                 del self._jobs[job.id]
 
     def _attach_groups(self) -> None:
         for native in self._cluster.objects(PodGroup).values():
             self._attach(native)
-        # The first kind that has a group of a name is meant, so it comes last.
+        # The first kind takes precedence, so it is attached last.
         for kind in reversed(CUSTOM_POD_GROUPS):
             for custom in self._cluster.objects(kind).values():
                 self._attach(custom)
@@ -223,7 +223,7 @@ class Cache:
         job.created_s = _created_s(group)
 
     def _attach_budgets(self) -> None:
-        """A budget with a controlling owner speaks for the job of that owner."""
+        """A budget with a controller sets the minimum of that controller's job."""
         for budget in self._cluster.objects(PodDisruptionBudget).values():
             controller = budget.metadata.controller
             if controller is None:
@@ -260,33 +260,34 @@ class Cache:
     def _nodes_of_table(
         self, tasks: Iterable[tuple[SnapshotPod, Task]]
     ) -> tuple[SessionNodes, dict[str, MissingNode]]:
-        """Nodes as the cluster counts them: every pod on a node uses it."""
+        """Nodes with the amounts of the node table, which counts every pod on a node."""
         table = self._cluster.nodes
         unready = where(table, lambda node: condition(node, READY) not in ("", "True"))
         absent = {
             table.names[row]: MissingNode.NOT_READY for row in np.flatnonzero(unready).tolist()
         }
-        books = SessionNodes(
+        resources = [name for name in table.resources if name != PODS]
+        nodes = SessionNodes(
             [*table.names],
             table.alive & ~unready,
-            {name: _amounts(name, table.allocatable(name)) for name in _countable(table.resources)},
+            {name: _amounts(name, table.allocatable(name)) for name in resources},
             EXACT,
         )
-        for name in _countable(table.resources):
+        for name in resources:
             requested = _amounts(name, table.requested(name))
-            books.idle[name] -= requested
-            books.used[name] += requested
+            nodes.idle[name] -= requested
+            nodes.used[name] += requested
         for seen, task in tasks:
             row = table.row_of(seen.node) if seen.node else None
             if row is not None and not seen.info.pod.terminal:
                 task.row = row
-                books.note(row, task)
-        return books, absent
+                nodes.add_counted(row, task)
+        return nodes, absent
 
     def _nodes_of_tasks(
         self, tasks: Iterable[tuple[SnapshotPod, Task]], shrunk: frozenset[str]
     ) -> tuple[SessionNodes, dict[str, MissingNode]]:
-        """Nodes as kube-batch counts them: pods come one by one, and who does not fit is refused."""
+        """Nodes as in kube-batch, which adds pods one by one and rejects those that do not fit."""
         table = self._cluster.nodes
         present = table.alive.copy()
         ignored: dict[str, MissingNode] = {}
@@ -299,7 +300,7 @@ class Cache:
                 if is_counted(name):
                     column = columns.setdefault(name, np.zeros(table.size))
                     column[row] = scalar_amount(name, quantity)
-        books = SessionNodes([*table.names], present, columns, TOLERANT)
+        nodes = SessionNodes([*table.names], present, columns, TOLERANT)
         for seen, task in tasks:
             if not seen.node or seen.info.pod.terminal:
                 continue
@@ -308,13 +309,13 @@ class Cache:
                 ignored[seen.node] = MissingNode.UNINITIALIZED
             elif present[found]:
                 task.row = found
-                if task.request.less_equal(books.at(books.idle, found)):
-                    books.take_in(found, task)
-        return books, ignored
+                if task.request.less_equal(nodes.at(nodes.idle, found)):
+                    nodes.add_initial(found, task)
+        return nodes, ignored
 
 
 def job_id_of(group: PodGroupKey) -> str:
-    """``namespace/name``; with its API group in front where it is Kubernetes' own."""
+    """``namespace/name``, with the API group in front for a scheduling.k8s.io PodGroup."""
     return f"scheduling.k8s.io/{group.key}" if group.native else group.key
 
 
@@ -352,15 +353,11 @@ def _created_s(found: Object) -> float:
     return 0.0 if created is None else created.timestamp()
 
 
-def _integer(text: str | None, otherwise: int) -> int:
+def _integer(text: str | None, default: int) -> int:
     try:
-        return otherwise if text is None else int(text)
+        return default if text is None else int(text)
     except ValueError:
-        return otherwise
-
-
-def _countable(resources: Iterable[str]) -> Iterator[str]:
-    return (name for name in resources if name != PODS)
+        return default
 
 
 def _amounts(name: str, column: Int64Column) -> FloatColumn:

@@ -1,21 +1,15 @@
-"""Changes that are made at once and count only together.
-
-The one place where a session changes: who is where, and what is to be sent.
-
-Every change goes through here: the job's count of statuses, the node's books, the cluster that
-plugins see, and the plugins that count, always together.
-"""
+"""All changes that a session makes to jobs, nodes and plugins, and statements that group them."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
-from asched.batch.nodes import SessionNodes
+from asched.batch.nodes import FloatColumn, SessionNodes
+from asched.batch.session_cluster import SessionCluster
 from asched.batch.session_volumes import VolumeClaims
 from asched.batch.trace import SessionTrace
-from asched.framework.pod_info import PodInfo
 from asched.framework.session_objects import Job, Task, TaskStatus
 from asched.framework.session_plugins import EventHandlerPlugin
 from asched.framework.sessions import EvictionReason, SessionBind, SessionEviction
@@ -23,106 +17,98 @@ from asched.framework.sessions import EvictionReason, SessionBind, SessionEvicti
 REFUSED = "Selected node NotReady"
 
 
-class SessionOperation(Protocol):
-    """The cluster as plugins see it, if it is to follow the session."""
-
-    def enter(self, row: int, pod: PodInfo) -> None: ...
-
-    def leave(self, row: int, pod: PodInfo) -> None: ...
-
-
-class Misplaced(Exception):  # noqa: N818  an expected outcome of a known oddity
-    """A task could not be placed; the message says why."""
+class PlacementError(Exception):
+    """A task cannot be placed. The message says why."""
 
 
 class SessionChanges:
-    """Makes changes and remembers what they mean to the outside."""
+    """Changes tasks, and collects the bindings and evictions to send.
+
+    Each change updates the job's status counts, the node's amounts, the cluster that plugins see,
+    and the event handler plugins.
+    """
 
     def __init__(
         self,
         jobs: Mapping[str, Job],
         nodes: SessionNodes,
-        stage: SessionOperation | None,
+        cluster: SessionCluster | None,
         volumes: VolumeClaims,
         trace: SessionTrace,
-        *,
-        forgets_node: bool,
     ) -> None:
-        """``forgets_node``: a placement that is taken back leaves no trace on the task. In
-        kube-batch the task keeps the name of the node, may be bound there later though the node was
-        charged for nothing, and its cache then refuses what the node has no room for.
-        """
+        """``cluster`` is None in compatibility mode: there plugins do not see the session's
+        placements, and an undone placement leaves the node's name on the task. Such a task may be
+        bound later to a node without room, and kube-batch's cache then refuses the binding."""
         self._jobs = jobs
         self._nodes = nodes
-        self._stage = stage
+        self._cluster = cluster
         self._volumes = volumes
         self._trace = trace
-        self._forgets_node = forgets_node
-        self._room = None if forgets_node else {n: c.copy() for n, c in nodes.idle.items()}
-        """What is idle if only what was sent counts."""
+        self._cache_idle = _copied(nodes.idle) if cluster is None else None
+        """What kube-batch's cache considers idle: only sent bindings use resources."""
         self.handlers: list[EventHandlerPlugin] = []
         self.binds: list[SessionBind] = []
         self.evictions: list[SessionEviction] = []
         self.refused_binds: dict[str, str] = {}
-        """By pod: what kube-batch's cache says."""
-        self.tally: Counter[str] = Counter()
-        """What the present action did."""
+        """By pod: the error of kube-batch's cache."""
+        self.counts: Counter[str] = Counter()
+        """Operations of the current action."""
 
     # -- placing ------------------------------------------------------------------------------
 
     def place(self, task: Task, row: int, status: TaskStatus) -> None:
-        """``status`` is Allocated or Pipelined. Raises :class:`Misplaced`."""
+        """``status`` is Allocated or Pipelined. Raises :class:`PlacementError`."""
         name = self._nodes.names[row]
         if status is TaskStatus.ALLOCATED:
             problem = self._volumes.reserve(task, name)
             if problem:
-                raise Misplaced(problem)
+                raise PlacementError(problem)
         self._jobs[task.job].move(task, status)
         if task.node and task.node != name:
-            raise Misplaced(
+            raise PlacementError(
                 f"task <{task.info.namespace}/{task.info.name}> already on different node"
                 f" <{task.node}>"
             )
         task.node, task.row = name, row
-        self._nodes.enter(row, task)
-        if self._stage is not None:
-            self._stage.enter(row, task.info)
+        self._nodes.add(row, task)
+        if self._cluster is not None:
+            self._cluster.add_pod(row, task.info)
         for handler in self.handlers:
             handler.on_allocate(task)
-        self.tally[status.value] += 1
+        self.counts[status.value] += 1
 
     def unplace(self, task: Task) -> None:
-        """The task is pending again."""
+        """Makes the task pending again."""
         self._jobs[task.job].move(task, TaskStatus.PENDING)
-        self._nodes.leave(task.row, task)
-        if self._stage is not None:
-            self._stage.leave(task.row, task.info)
+        self._nodes.remove(task.row, task)
+        if self._cluster is not None:
+            self._cluster.remove_pod(task.row, task.info)
         for handler in self.handlers:
             handler.on_deallocate(task)
-        if self._forgets_node:
+        if self._cluster is not None:
             task.node, task.row = "", -1
-        self.tally["discarded"] += 1
+        self.counts["discarded"] += 1
 
     # -- evicting -----------------------------------------------------------------------------
 
     def release(self, task: Task) -> None:
-        """The task is going; nothing is sent yet."""
+        """Marks the task as releasing, without sending an eviction."""
         self._jobs[task.job].move(task, TaskStatus.RELEASING)
         self._renew(task)
         for handler in self.handlers:
             handler.on_deallocate(task)
 
     def unrelease(self, task: Task) -> None:
-        """The task stays after all."""
+        """Makes the task running again."""
         self._jobs[task.job].move(task, TaskStatus.RUNNING)
         self._renew(task)
         for handler in self.handlers:
             handler.on_allocate(task)
-        self.tally["discarded"] += 1
+        self.counts["discarded"] += 1
 
     def _renew(self, task: Task) -> None:
-        self._nodes.leave(task.row, task)
-        self._nodes.enter(task.row, task)
+        self._nodes.remove(task.row, task)
+        self._nodes.add(task.row, task)
 
     # -- sending ------------------------------------------------------------------------------
 
@@ -130,10 +116,10 @@ class SessionChanges:
         self.evictions.append(
             SessionEviction(task.key, task.uid, task.node, reason, preemptor.key, preemptor.uid)
         )
-        self.tally["evicted"] += 1
+        self.counts["evicted"] += 1
 
     def send_binds(self, job: Job) -> None:
-        """Bind every allocated task of the job; up to the first that cannot be."""
+        """Binds the job's allocated tasks, up to the first that fails."""
         sent = []
         for task in job.with_status(TaskStatus.ALLOCATED):
             if self._volumes.bind(task) or not self._accepts(task):
@@ -141,24 +127,28 @@ class SessionChanges:
             job.move(task, TaskStatus.BINDING)
             self.binds.append(SessionBind(task.key, task.uid, task.node))
             sent.append(task)
-        self.tally["bound"] += len(sent)
+        self.counts["bound"] += len(sent)
         if self._trace.wanted:
             for task in sorted(sent, key=lambda task: task.key):
                 self._trace.line("bind", task.key, task.node)
 
     def _accepts(self, task: Task) -> bool:
-        """Whether kube-batch's cache takes the binding. Others have nothing to refuse."""
-        room = self._room
-        if room is None:
+        """Whether kube-batch's cache accepts the binding. Always true outside compatibility mode."""
+        idle = self._cache_idle
+        if idle is None:
             return True
         row = self._nodes.row_of(task.node)
-        if not self._nodes.fits(task.request, room, row):
+        if not self._nodes.fits(task.request, idle, row):
             self.refused_binds[task.key] = REFUSED
             return False
         for name, number in task.request.amounts().items():
-            if name in room:
-                room[name][row] -= number
+            if name in idle:
+                idle[name][row] -= number
         return True
+
+
+def _copied(columns: Mapping[str, FloatColumn]) -> dict[str, FloatColumn]:
+    return {name: column.copy() for name, column in columns.items()}
 
 
 class _Placed(NamedTuple):
@@ -176,13 +166,13 @@ class BatchStatement:
 
     def __init__(
         self,
-        books: SessionChanges,
+        changes: SessionChanges,
         names: Sequence[str],
         trace: SessionTrace,
         bind_if_ready: Callable[[str], None],
     ) -> None:
-        """``names``: those of nodes, by row."""
-        self._books = books
+        """``names``: node names by row. ``bind_if_ready`` takes a job id."""
+        self._changes = changes
         self._names = names
         self._trace = trace
         self._bind_if_ready = bind_if_ready
@@ -193,23 +183,22 @@ class BatchStatement:
 
     @property
     def evicts(self) -> bool:
-        """Whether anybody has to go if this is committed."""
         return any(isinstance(operation, _Evicted) for operation in self._operations)
 
     def allocate(self, task: Task, row: int) -> None:
-        """Raises :class:`asched.batch.statement.Misplaced`."""
+        """Raises :class:`PlacementError`."""
         self._trace.line("allocate", task.key, self._names[row])
-        self._books.place(task, row, TaskStatus.ALLOCATED)
+        self._changes.place(task, row, TaskStatus.ALLOCATED)
         self._operations.append(_Placed(task))
 
     def pipeline(self, task: Task, row: int) -> None:
-        """Raises :class:`asched.batch.statement.Misplaced`."""
+        """Raises :class:`PlacementError`."""
         self._trace.line("stmt-pipeline", task.key, self._names[row])
-        self._books.place(task, row, TaskStatus.PIPELINED)
+        self._changes.place(task, row, TaskStatus.PIPELINED)
         self._operations.append(_Placed(task))
 
     def evict(self, task: Task, reason: EvictionReason, preemptor: Task) -> None:
-        self._books.release(task)
+        self._changes.release(task)
         self._operations.append(_Evicted(task, reason, preemptor))
         self._trace.line("stmt-evict", task.key)
 
@@ -218,7 +207,7 @@ class BatchStatement:
         allocated: dict[str, None] = {}
         for operation in self._operations:
             if isinstance(operation, _Evicted):
-                self._books.send_eviction(*operation)
+                self._changes.send_eviction(*operation)
             elif operation.task.status is TaskStatus.ALLOCATED:
                 allocated[operation.task.job] = None
         self._operations.clear()
@@ -229,7 +218,7 @@ class BatchStatement:
         self._trace.line("discard", len(self._operations))
         for operation in reversed(self._operations):
             if isinstance(operation, _Evicted):
-                self._books.unrelease(operation.task)
+                self._changes.unrelease(operation.task)
             else:
-                self._books.unplace(operation.task)
+                self._changes.unplace(operation.task)
         self._operations.clear()

@@ -1,9 +1,9 @@
-"""What the plugins of a session say together, tier by tier."""
+"""Combines the results of a session's plugins, tier by tier."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
@@ -15,7 +15,6 @@ from asched.framework.session_plugins import (
     AllocatablePlugin,
     ClosingPlugin,
     EventHandlerPlugin,
-    Invalid,
     JobOrderPlugin,
     JobPipelinedPlugin,
     JobReadyPlugin,
@@ -28,7 +27,8 @@ from asched.framework.session_plugins import (
     ReclaimablePlugin,
     SessionPlugin,
     TaskOrderPlugin,
-    VictimTest,
+    ValidateResult,
+    VictimFilter,
 )
 from asched.framework.sessions import Callback
 
@@ -36,14 +36,14 @@ P = TypeVar("P", bound=SessionPlugin)
 
 
 class TierPlugin(NamedTuple):
-    """A plugin's place in a tier. A plugin named twice has two places and is one instance."""
+    """A plugin in a tier. A plugin that is listed twice has one instance."""
 
     plugin: SessionPlugin
     disabled: frozenset[Callback]
 
 
 class Tiers:
-    """Asks the plugins and combines their answers, as kube-batch does."""
+    """Calls the plugins and combines their results as kube-batch does."""
 
     def __init__(
         self, tiers: Sequence[Sequence[TierPlugin]], corrections: frozenset[Correction]
@@ -51,25 +51,25 @@ class Tiers:
         self._tiers = tiers
         self._all_tiers_consent = Correction.CONSENT_OF_ALL_TIERS in corrections
         self.calls: Counter[tuple[str, str]] = Counter()
-        """How often a plugin was asked, by its name and the callback."""
+        """By plugin name and callback."""
         self.refusals: Counter[tuple[str, str]] = Counter()
-        every = [seat for tier in tiers for seat in tier]
-        self.plugins = [*{id(seat.plugin): seat.plugin for seat in every}.values()]
+        every = [entry for tier in tiers for entry in tier]
+        self.plugins = [*{id(entry.plugin): entry.plugin for entry in every}.values()]
         self.event_handlers = [p for p in self.plugins if isinstance(p, EventHandlerPlugin)]
         self.closing = [p for p in self.plugins if isinstance(p, ClosingPlugin)]
-        self._job_orders = _seated(every, JobOrderPlugin, Callback.JOB_ORDER)
-        self._queue_orders = _seated(every, QueueOrderPlugin, Callback.QUEUE_ORDER)
-        self._task_orders = _seated(every, TaskOrderPlugin, Callback.TASK_ORDER)
-        self._ready = _seated(every, JobReadyPlugin, Callback.JOB_READY)
-        self._pipelined = _seated(every, JobPipelinedPlugin, Callback.JOB_PIPELINED)
-        self._predicates = _seated(every, PredicatePlugin, Callback.PREDICATE)
-        self._node_orders = _seated(every, NodeOrderPlugin, Callback.NODE_ORDER)
-        # These cannot be switched off.
+        self._job_orders = _enabled(every, JobOrderPlugin, Callback.JOB_ORDER)
+        self._queue_orders = _enabled(every, QueueOrderPlugin, Callback.QUEUE_ORDER)
+        self._task_orders = _enabled(every, TaskOrderPlugin, Callback.TASK_ORDER)
+        self._ready = _enabled(every, JobReadyPlugin, Callback.JOB_READY)
+        self._pipelined = _enabled(every, JobPipelinedPlugin, Callback.JOB_PIPELINED)
+        self._predicates = _enabled(every, PredicatePlugin, Callback.PREDICATE)
+        self._node_orders = _enabled(every, NodeOrderPlugin, Callback.NODE_ORDER)
+        # kube-batch has no flag that disables these.
         self._overused = [p for p in self.plugins if isinstance(p, OverusedPlugin)]
         self._allocatable = [p for p in self.plugins if isinstance(p, AllocatablePlugin)]
         self._valid = [p for p in self.plugins if isinstance(p, JobValidPlugin)]
-        self._preemptable = [_seated(t, PreemptablePlugin, Callback.PREEMPTABLE) for t in tiers]
-        self._reclaimable = [_seated(t, ReclaimablePlugin, Callback.RECLAIMABLE) for t in tiers]
+        self._preemptable = [_enabled(t, PreemptablePlugin, Callback.PREEMPTABLE) for t in tiers]
+        self._reclaimable = [_enabled(t, ReclaimablePlugin, Callback.RECLAIMABLE) for t in tiers]
 
     # -- order --------------------------------------------------------------------------------
 
@@ -93,8 +93,8 @@ class Tiers:
     def job_pipelined(self, job: Job) -> bool:
         return all(plugin.job_pipelined(job) for plugin in self._pipelined)
 
-    def job_valid(self, job: Job) -> Invalid | None:
-        """The first objection."""
+    def job_valid(self, job: Job) -> ValidateResult | None:
+        """The first plugin's reason that the job is invalid, or None."""
         for plugin in self._valid:
             self.calls[plugin.name, "jobValid"] += 1
             invalid = plugin.job_valid(job)
@@ -112,7 +112,7 @@ class Tiers:
         return False
 
     def why_overused(self, queue: Queue) -> str:
-        """The words of the first plugin that finds it so."""
+        """The message of the first plugin that considers the queue overused."""
         return next((p.why_overused(queue) for p in self._overused if p.overused(queue)), "")
 
     def allocatable(self, queue: Queue, task: Task, *, reclaiming: bool) -> bool:
@@ -124,16 +124,16 @@ class Tiers:
 
     # -- nodes --------------------------------------------------------------------------------
 
-    def predicate(self, task: Task, everywhere: BoolColumn) -> BoolColumn:
-        """``everywhere``: the rows that are in question at all."""
-        passed = everywhere
+    def predicate(self, task: Task, present: BoolColumn) -> BoolColumn:
+        """``present``: the rows of the session's nodes."""
+        passed = present
         for plugin in self._predicates:
             self.calls[plugin.name, "predicate"] += 1
             passed = passed & plugin.predicate(task)
         return passed
 
-    def refused_nodes(self, task: Task) -> Counter[str]:
-        """How many nodes the predicates refuse for each reason."""
+    def rejected_nodes(self, task: Task) -> Counter[str]:
+        """The number of nodes that the predicates reject, by reason."""
         counts: Counter[str] = Counter()
         for plugin in self._predicates:
             counts.update(plugin.refusals(task))
@@ -150,17 +150,24 @@ class Tiers:
     # -- victims ------------------------------------------------------------------------------
 
     def preemptable(self, preemptor: Task, candidates: Sequence[Task]) -> list[Task]:
-        """Who of the candidates may be evicted for the task by a job of the same queue."""
+        """The candidates that a task of the same queue may evict."""
+        tests = ([p.preemptable(preemptor) for p in tier] for tier in self._preemptable)
+        return self._victims(tests, candidates)
+
+    def reclaimable(self, reclaimer: Task, candidates: Sequence[Task]) -> list[Task]:
+        """The candidates that a task of another queue may evict."""
+        tests = ([p.reclaimable(reclaimer) for p in tier] for tier in self._reclaimable)
+        return self._victims(tests, candidates)
+
+    def _victims(
+        self, tests: Iterable[Sequence[VictimFilter]], candidates: Sequence[Task]
+    ) -> list[Task]:
         if self._all_tiers_consent:
-            tests = [p.preemptable(preemptor) for tier in self._preemptable for p in tier]
-            return _unanimous(tests, candidates)
-        for tier in self._preemptable:
-            if tier:
-                return _intersection([p.preemptable(preemptor) for p in tier], candidates)
-        return []
+            return _unanimous([test for tier in tests for test in tier], candidates)
+        return next((_intersection(tier, candidates) for tier in tests if tier), [])
 
     def may_lose_to_preemptor(self, job: Job, preemptor: Task) -> bool:
-        """Whether it is worth asking about tasks of the job, if all tiers have a say."""
+        """False if no task of the job can pass :meth:`preemptable`."""
         return all(
             plugin.may_lose_to_preemptor(job, preemptor)
             for tier in self._preemptable
@@ -174,46 +181,37 @@ class Tiers:
             for plugin in tier
         )
 
-    def reclaimable(self, reclaimer: Task, candidates: Sequence[Task]) -> list[Task]:
-        """Who of the candidates may be evicted for the task of another queue."""
-        if self._all_tiers_consent:
-            tests = [p.reclaimable(reclaimer) for tier in self._reclaimable for p in tier]
-            return _unanimous(tests, candidates)
-        for tier in self._reclaimable:
-            if tier:
-                return _intersection([p.reclaimable(reclaimer) for p in tier], candidates)
-        return []
 
-
-def _seated(seats: Sequence[TierPlugin], base: type[P], callback: Callback) -> list[P]:
+def _enabled(entries: Sequence[TierPlugin], base: type[P], callback: Callback) -> list[P]:
     return [
-        seat.plugin
-        for seat in seats
-        if isinstance(seat.plugin, base) and callback not in seat.disabled
+        entry.plugin
+        for entry in entries
+        if isinstance(entry.plugin, base) and callback not in entry.disabled
     ]
 
 
-def _unanimous(tests: Sequence[VictimTest], candidates: Sequence[Task]) -> list[Task]:
-    """One by one, each with those before it gone. Nobody goes where nobody has a say."""
+def _unanimous(tests: Sequence[VictimFilter], candidates: Sequence[Task]) -> list[Task]:
+    """The candidates that pass every test, each with the earlier victims gone. Without tests there
+    are no victims."""
     if not tests:
         return []
     victims = []
     for candidate in candidates:
-        if all(test.consents(candidate) for test in tests):
+        if all(test.allows(candidate) for test in tests):
             victims.append(candidate)
             for test in tests:
                 test.take(candidate)
     return victims
 
 
-def _intersection(tests: Sequence[VictimTest], candidates: Sequence[Task]) -> list[Task]:
-    """As kube-batch: the first tier where a plugin has a say decides, each of its plugins looks at
-    all candidates, and counts those that it refused as gone too."""
+def _intersection(tests: Sequence[VictimFilter], candidates: Sequence[Task]) -> list[Task]:
+    """kube-batch's rule for the first tier with plugins: each plugin tests all candidates, and
+    counts candidates that it rejected as gone, too."""
     chosen = {task.uid: task for task in candidates}
     for test in tests:
         consented = set()
         for candidate in candidates:
-            if test.consents(candidate):
+            if test.allows(candidate):
                 consented.add(candidate.uid)
             test.take(candidate)
         chosen = {uid: task for uid, task in chosen.items() if uid in consented}

@@ -1,81 +1,79 @@
-"""How a session came to its decisions, noted only for whoever asks.
-
-A session is told a :class:`Trace` and tells it everything; :class:`NoTrace` forgets it at once.
-"""
+"""Optional trace of a session's decisions, for explanations and conformance tests."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from asched.framework.session_objects import Task
 
 
 class TracedPlacement(NamedTuple):
-    """allocate chose a node."""
+    """The node choice of allocate."""
 
     scores: Mapping[str, int]
-    """Of the nodes that passed."""
+    """By feasible node."""
     best: tuple[str, ...]
     chosen: str
 
 
 class TracedVictimSearch(NamedTuple):
-    """Who could go on one node, and who of them may."""
+    """The candidates on one node, and those that plugins permit to evict."""
 
     candidates: tuple[str, ...]
     victims: tuple[str, ...]
 
 
 class TracedPreemption(NamedTuple):
-    """preempt or reclaim looked for victims."""
+    """A search for victims by preempt or reclaim."""
 
     scores: Mapping[str, int]
     node_order: tuple[str, ...]
     searches: dict[str, TracedVictimSearch]
-    """By node, of those that were looked at."""
+    """By examined node."""
 
 
-class Backfilling(NamedTuple):
-    """backfill looked for a node."""
+class TracedBackfill(NamedTuple):
+    """The feasible nodes in backfill."""
 
     feasible: tuple[str, ...]
 
 
-Decision = TracedPlacement | TracedPreemption | Backfilling
+TracedDecision = TracedPlacement | TracedPreemption | TracedBackfill
 
 
-class SessionTrace(Protocol):
-    @property
-    def wanted(self) -> bool:
-        """Whether it is worth finding out what only a trace is interested in."""
+class SessionTrace:
+    """Receives what a session does. This base class drops everything."""
 
-    def begin_action(self, name: str) -> None: ...
+    wanted = False
+    """Whether to compute details that only a trace needs."""
+
+    def begin_action(self, name: str) -> None:
+        """An action starts."""
 
     def line(self, *words: str | int) -> None:
-        """What the action did next: a verb and what it did that to."""
+        """A step of the action: a verb and its objects."""
 
-    def decide(self, task: Task, decision: Decision) -> None: ...
+    def decide(self, task: Task, decision: TracedDecision) -> None:
+        """The details of a decision about the task."""
 
 
 class ActionTrace(NamedTuple):
-    """What one action did."""
+    """The trace of one action."""
 
     action: str
     lines: list[str]
-    decisions: dict[str, Decision]
-    """By pod; of a pod that is handled twice, the later one."""
+    decisions: dict[str, TracedDecision]
+    """By pod; the last one of each."""
 
 
-class Trace:
-    """Keeps all of it."""
+class Trace(SessionTrace):
+    """Keeps the trace of every action."""
+
+    wanted = True
 
     def __init__(self) -> None:
         self.actions: list[ActionTrace] = []
-
-    @property
-    def wanted(self) -> bool:
-        return True
 
     def begin_action(self, name: str) -> None:
         self.actions.append(ActionTrace(name, [], {}))
@@ -83,25 +81,8 @@ class Trace:
     def line(self, *words: str | int) -> None:
         self.actions[-1].lines.append(" ".join(map(str, words)))
 
-    def decide(self, task: Task, decision: Decision) -> None:
+    def decide(self, task: Task, decision: TracedDecision) -> None:
         self.actions[-1].decisions[task.key] = decision
-
-
-class NoTrace:
-    """Keeps none of it."""
-
-    @property
-    def wanted(self) -> bool:
-        return False
-
-    def begin_action(self, name: str) -> None:
-        """Forgotten."""
-
-    def line(self, *words: str | int) -> None:
-        """Forgotten."""
-
-    def decide(self, task: Task, decision: Decision) -> None:
-        """Forgotten."""
 
 
 def keys(tasks: Sequence[Task]) -> tuple[str, ...]:

@@ -84,7 +84,7 @@ def test_exact_fit() -> None:
     assert bound(ours) == {}
     assert ours.unschedulable[0].message == "0/1 nodes are available: 1 Insufficient cpu."
     run = world().run(session_spec("allocate", compatibility=Compatibility.KUBE_BATCH))
-    assert overdrawn(run.session.node_books) == ["n"]
+    assert overdrawn(run.session.session_nodes) == ["n"]
 
 
 def test_count_all_requests() -> None:

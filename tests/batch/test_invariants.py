@@ -65,13 +65,13 @@ def test_no_gang_is_broken(plan: Plan, actions: tuple[str, ...], seed: int) -> N
 @given(plans(), orders, st.integers(0, 99))
 def test_no_node_is_overdrawn(plan: Plan, actions: tuple[str, ...], seed: int) -> None:
     run, _ = held(plan, actions, seed)
-    assert overdrawn(run.session.node_books) == []
+    assert overdrawn(run.session.session_nodes) == []
 
 
 @given(plans(), orders, st.integers(0, 99))
 def test_what_waits_has_room_in_sight(plan: Plan, actions: tuple[str, ...], seed: int) -> None:
     run, _ = held(plan, actions, seed)
-    books = run.session.node_books
+    books = run.session.session_nodes
     for name, idle in books.idle.items():
         assert (idle + books.releasing[name] >= 0)[books.present].all()
 

@@ -6,7 +6,8 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from asched.batch.session import hold_session
+from asched.batch.session import run_session
+from asched.batch.session_volumes import VolumeClaims
 from asched.framework.session_objects import Task
 from asched.framework.sessions import PluginOption, SessionOutcome
 from asched.model.meta import Annotations, ObjectMeta
@@ -161,17 +162,14 @@ def test_volumes_that_no_node_has() -> None:
     assert "didn't find available persistent volumes" in outcome.unschedulable[0].message
 
 
-class NoVolumeFor:
-    """Volumes cannot be set aside for one pod."""
+class NoVolumeFor(VolumeClaims):
+    """Cannot reserve volumes for one pod."""
 
     def __init__(self, pod: str) -> None:
         self._pod = pod
 
     def reserve(self, task: Task, node: str) -> str:
         return "gone meanwhile" if task.key == self._pod else ""
-
-    def bind(self, task: Task) -> str:
-        return ""
 
 
 @pytest.mark.parametrize("action", ["allocate", "backfill", "preempt", "reclaim"])
@@ -184,7 +182,7 @@ def test_volumes_that_cannot_be_set_aside_fail_their_own_pod(action: str) -> Non
     cpu, memory = (0, 0) if action == "backfill" else (1, "1Gi")
     world.job("j", "q", pods=2, cpu=cpu, memory=memory)
     tiers = (("gang",), ("predicates", "proportion"))
-    outcome = hold_session(
+    outcome = run_session(
         world.state, session_spec(action, tiers=tiers), REGISTRY, 1, volumes=NoVolumeFor("ns/j-0")
     )
     assert "ns/j-0" not in bound(outcome)

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from asched.batch.registry import SessionRegistry, SessionRegistryError
-from asched.batch.session import hold_session
+from asched.batch.session import run_session
 from asched.framework.session_plugins import ACTION_GROUP, PLUGIN_GROUP
 from asched.framework.sessions import Compatibility, PluginOption
 from tests.batch.worlds import REGISTRY, World, bound, session_spec
@@ -52,11 +52,11 @@ def test_the_example_plugin_orders_jobs(example: Any) -> None:
     world.job("small", "q", pods=2, minimum=2)
     tiers = (("smallestfirst", "gang"), ("predicates",))
     spec = session_spec("allocate", tiers=tiers)
-    outcome = hold_session(world.state, spec, registry_with(example), 1)
+    outcome = run_session(world.state, spec, registry_with(example), 1)
     assert set(bound(outcome)) == {"ns/small-0", "ns/small-1"}
     capped = PluginOption("smallestfirst", (), {"limit": "2"})
     spec = session_spec("allocate", tiers=((capped, "gang"), ("predicates",)))
-    outcome = hold_session(world.state, spec, registry_with(example), 1)
+    outcome = run_session(world.state, spec, registry_with(example), 1)
     assert set(bound(outcome)) == {"ns/large-0", "ns/large-1", "ns/large-2"}
 
 
@@ -68,7 +68,7 @@ def test_the_example_action_places_pods(example: Any) -> None:
     world.job("a", "q", pods=2)
     world.job("gang", "q", pods=2, minimum=2)
     spec = session_spec("spread", tiers=(("gang",), ("predicates",)))
-    outcome = hold_session(world.state, spec, registry_with(example), 1)
+    outcome = run_session(world.state, spec, registry_with(example), 1)
     assert bound(outcome) == {"ns/a-0": "large"}
 
 
@@ -97,7 +97,7 @@ def test_kube_batch_passes_over_unknown_plugins() -> None:
     ("group", "value", "complaint"),
     [
         (PLUGIN_GROUP, "asched.batch.no_such_module:X", "importing .* failed"),
-        (PLUGIN_GROUP, "asched.batch.session:hold_session", "is not a class derived from"),
+        (PLUGIN_GROUP, "asched.batch.session:run_session", "is not a class derived from"),
         (PLUGIN_GROUP, "asched.batch.plugins.gang:GangSessionPlugin", "calls itself otherwise"),
         (
             ACTION_GROUP,

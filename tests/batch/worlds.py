@@ -10,10 +10,7 @@ import msgspec
 
 from asched.batch.nodes import SessionNodes
 from asched.batch.registry import SessionRegistry
-from asched.batch.session import SessionRun, hold_session
-from asched.batch.session_volumes import NoVolumes
-from asched.batch.snapshot import Cache
-from asched.batch.trace import NoTrace
+from asched.batch.session import SessionRun, run_session
 from asched.framework.session_objects import Job, TaskStatus
 from asched.framework.sessions import (
     Compatibility,
@@ -35,7 +32,7 @@ from asched.model.resources import AnyObject
 from asched.model.workloads import PriorityClass
 from asched.state.cluster import ClusterState
 from asched.state.fold import Fold
-from asched.state.records import EngineStarted, ObjectGone, ObjectSeen
+from asched.state.records import EngineStarted, ObjectDeleted, ObjectObserved
 from asched.state.session_records import SessionsLoaded
 
 SCHEDULER = "batch"
@@ -69,10 +66,10 @@ class World:
         self._age_s = 0
 
     def add(self, seen: AnyObject) -> None:
-        self._fold.apply(ObjectSeen(seen))
+        self._fold.apply(ObjectObserved(seen))
 
     def remove(self, pod: Pod) -> None:
-        self._fold.apply(ObjectGone("Pod", pod.key, pod.uid))
+        self._fold.apply(ObjectDeleted("Pod", pod.key, pod.uid))
 
     def delete(self, pod: Pod) -> None:
         """The pod is being deleted: it stays until it has ended."""
@@ -184,12 +181,11 @@ class World:
         )
 
     def hold(self, spec: SessionSpec, number: int = 1) -> SessionOutcome:
-        return hold_session(self.state, spec, REGISTRY, number)
+        return run_session(self.state, spec, REGISTRY, number)
 
     def run(self, spec: SessionSpec, number: int = 1) -> SessionRun:
-        """A session of which the actions have run, to be looked into."""
-        snapshot = Cache(self.state, spec).snapshot(frozenset())
-        run = SessionRun(self.state, spec, REGISTRY, number, snapshot, NoVolumes(), NoTrace())
+        """A session after its actions."""
+        run = SessionRun(self.state, spec, REGISTRY, number)
         run.run_actions()
         return run
 

@@ -6,23 +6,23 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any, TypeVar
 
-from asched.batch.closing import SessionClosing
 from asched.batch.nodes import FloatColumn
 from asched.batch.plugins.drf import Drf
 from asched.batch.plugins.proportion import Proportion
 from asched.batch.registry import SessionRegistry
-from asched.batch.session import SessionRun
+from asched.batch.session import SessionClosing, SessionRun
+from asched.batch.session_volumes import VolumeClaims
 from asched.batch.snapshot import Cache
 from asched.batch.trace import (
     ActionTrace,
-    Backfilling,
-    Decision,
+    TracedBackfill,
     Trace,
     TracedPlacement,
+    TracedDecision,
     TracedPreemption,
 )
 from asched.config.batch import ConfError, SessionConf, parse_conf
-from asched.framework.interface import Eviction, Victim
+from asched.framework.cluster import Eviction, Victim
 from asched.framework.resource_vector import ResourceVector
 from asched.framework.session_objects import Job, Task, TaskStatus
 from asched.framework.session_plugins import SessionPlugin
@@ -39,8 +39,8 @@ Answer = dict[str, Any]
 P = TypeVar("P", bound=SessionPlugin)
 
 
-class FaultyVolumes:
-    """Volumes of which some cannot be reserved or bound."""
+class FaultyVolumes(VolumeClaims):
+    """Volumes that the document's faults make fail."""
 
     def __init__(self, faults: Mapping[str, list[str]]) -> None:
         self._faults = faults
@@ -99,8 +99,15 @@ class BatchLaboratory:
         """A session, what it came to, and that in the form of the recordings."""
         snapshot = Cache(world.state, spec).snapshot(world.shrunk)
         trace = Trace()
-        volumes = FaultyVolumes(self._document.faults)
-        run = SessionRun(world.state, spec, self._registry, number, snapshot, volumes, trace)
+        run = SessionRun(
+            world.state,
+            spec,
+            self._registry,
+            number,
+            snapshot=snapshot,
+            volumes=FaultyVolumes(self._document.faults),
+            trace=trace,
+        )
         view = _View(run)
         before = {
             "nodes": view.nodes(), "jobs": view.jobs_before(), "queues": view.queues(),
@@ -135,7 +142,7 @@ class BatchLaboratory:
             "ignoredJobs": dict(snapshot.ignored_jobs),
             "ignoredNodes": {node: why.value for node, why in snapshot.ignored_nodes.items()},
             **_traces(trace.actions),
-            "bindErrors": dict(run.session.books.refused_binds),
+            "bindErrors": dict(run.session.changes.refused_binds),
             "summary": _summary(run, outcome, closing),
         }
         return run, outcome, answer
@@ -255,21 +262,21 @@ class _View:
         return found
 
     def nodes(self) -> dict[str, Answer]:
-        books = self._session.node_books
+        nodes = self._session.session_nodes
         return {
             name: {
-                "idle": _row(books.idle, row),
-                "used": _row(books.used, row),
-                "releasing": _row(books.releasing, row),
+                "idle": _row(nodes.idle, row),
+                "used": _row(nodes.used, row),
+                "releasing": _row(nodes.releasing, row),
             }
-            for row, name in enumerate(books.names)
-            if books.present[row]
+            for row, name in enumerate(nodes.names)
+            if nodes.present[row]
         }
 
     def tasks_on(self, node: str) -> list[str]:
-        books = self._session.node_books
-        tasks = books.tasks[books.names.index(node)].values()
-        return sorted(f"{task.key} {books.charged_as[task.uid].value}" for task in tasks)
+        nodes = self._session.session_nodes
+        tasks = nodes.tasks[nodes.names.index(node)].values()
+        return sorted(f"{task.key} {nodes.charged_as[task.uid].value}" for task in tasks)
 
     def pods(self) -> dict[str, Answer]:
         found: dict[str, Answer] = {}
@@ -332,7 +339,7 @@ def _traces(actions: list[ActionTrace]) -> Answer:
     return {"decisions": decisions, "trace": traces}
 
 
-def _decision(decision: Decision) -> Answer:
+def _decision(decision: TracedDecision) -> Answer:
     match decision:
         case TracedPlacement(scores, best, chosen):
             return {
@@ -341,7 +348,7 @@ def _decision(decision: Decision) -> Answer:
                 "unique": len(best) == 1,
                 "chosen": chosen,
             }
-        case Backfilling(feasible):
+        case TracedBackfill(feasible):
             return {"feasible": [*feasible], "unique": len(feasible) == 1}
         case TracedPreemption(scores, order, searches):
             found: Answer = {

@@ -1,1 +1,1 @@
-"""The actions that kube-batch has, one file each."""
+"""kube-batch's actions."""

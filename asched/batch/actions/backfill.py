@@ -1,4 +1,4 @@
-"""backfill: tasks that ask for nothing go wherever they may."""
+"""backfill: places tasks without requests on any feasible node."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ import numpy as np
 
 from asched.batch.corrections import Correction
 from asched.batch.open_session import OpenSession
-from asched.batch.statement import Misplaced
-from asched.batch.trace import Backfilling
+from asched.batch.statement import PlacementError
+from asched.batch.trace import TracedBackfill
 from asched.framework.session_objects import Job, Task, TaskStatus
 from asched.framework.session_plugins import Action, Session
 
@@ -18,7 +18,7 @@ Allocate = Callable[[Task, int], None]
 
 
 class Backfill(Action):
-    """No queue, order or score is looked at: nobody loses anything."""
+    """Ignores queues, orders and scores, because such tasks take no resources from others."""
 
     name: ClassVar[str] = "backfill"
 
@@ -29,13 +29,13 @@ class Backfill(Action):
             if not tasks:
                 continue
             if session.corrects(Correction.ROLL_BACK_GANGS):
-                self._together(session, job, tasks)
+                self._place_together(session, job, tasks)
             else:
                 for task in tasks:
                     self._place(session, task, session.allocate_at_once)
 
-    def _together(self, session: OpenSession, job: Job, tasks: list[Task]) -> None:
-        """The gang may lack more than these: they do not take places for nothing."""
+    def _place_together(self, session: OpenSession, job: Job, tasks: list[Task]) -> None:
+        """Keeps the placements only if the gang is complete: it may lack other tasks, too."""
         statement = session.statement()
         for task in tasks:
             self._place(session, task, statement.allocate)
@@ -45,15 +45,15 @@ class Backfill(Action):
             statement.discard()
 
     def _place(self, session: OpenSession, task: Task, allocate: Allocate) -> None:
-        trace, names = session.trace, session.node_books.names
-        session.try_task(task)
+        trace, names = session.trace, session.session_nodes.names
+        session.begin_task(task)
         rows = np.flatnonzero(session.feasible(task))
         if trace.wanted:
-            trace.decide(task, Backfilling(tuple(sorted(names[row] for row in rows.tolist()))))
+            trace.decide(task, TracedBackfill(tuple(sorted(names[row] for row in rows.tolist()))))
         for row in session.shuffled(rows, f"backfill/{task.uid}").tolist():
             try:
                 allocate(task, row)
-            except Misplaced as problem:
+            except PlacementError as problem:
                 trace.line("allocate-error", task.key, f"{names[row]}: {problem}")
             else:
                 return

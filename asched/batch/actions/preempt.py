@@ -1,4 +1,4 @@
-"""preempt: tasks evict less important ones of their queue."""
+"""preempt: evicts less important tasks of the same queue."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ from typing import ClassVar
 
 import numpy as np
 
-from asched.batch.actions.victims import VictimSearch, VictimSelector, anyone
+from asched.batch.actions.victims import VictimCriteria, VictimSelector
 from asched.batch.corrections import Correction
 from asched.batch.open_session import OpenSession
 from asched.batch.priority_queue import SessionQueue
-from asched.batch.statement import BatchStatement, Misplaced
+from asched.batch.statement import BatchStatement, PlacementError
 from asched.framework.pod_info import PodShape
 from asched.framework.session_objects import Job, Task, TaskStatus
 from asched.framework.session_plugins import Action, Session
@@ -20,8 +20,8 @@ from asched.framework.sessions import EvictionReason
 
 
 class Preempt(Action):
-    """First jobs against other jobs of their queue, a gang at a time; then tasks against others of
-    their own job. Who evicts does not get the room at once: it waits for it, pipelined."""
+    """First preempts for gangs, from other jobs of their queue; then for tasks, from their own job.
+    The preemptor is pipelined until its victims are gone."""
 
     name: ClassVar[str] = "preempt"
 
@@ -36,65 +36,67 @@ class PreemptionRound:
     def __init__(self, session: OpenSession) -> None:
         self._session = session
         self._trace = session.trace
-        self._searcher = VictimSelector(session)
+        self._selector = VictimSelector(session)
         self._uses_room = session.corrects(Correction.ROOM_BEFORE_VICTIMS)
         self._upwards = session.corrects(Correction.PREEMPT_UPWARDS)
         self._queues = dict.fromkeys(job.queue for job in session.jobs.values())
-        starved = [job for job in session.jobs.values() if job.count(TaskStatus.PENDING)]
-        self._starved = starved
+        self._pending = [job for job in session.jobs.values() if job.count(TaskStatus.PENDING)]
         by_queue: dict[str, list[Job]] = {}
-        for job in starved:
+        for job in self._pending:
             by_queue.setdefault(job.queue, []).append(job)
         self._jobs = {
-            queue: session.line(session.job_order, jobs) for queue, jobs in by_queue.items()
+            queue: session.priority_queue(session.job_order, jobs)
+            for queue, jobs in by_queue.items()
         }
-        self._tasks = self._lines()
+        self._tasks = self._pending_tasks()
 
     def run(self) -> None:
         for queue in self._queues:
-            self._serve(queue)
+            self._preempt_between_jobs(queue)
             if not self._upwards:
-                # kube-batch does so after each queue, with whatever tasks nobody has tried yet.
-                self._serve_within()
+                # kube-batch does this after each queue, for all tasks that it has not tried yet.
+                self._preempt_within_jobs()
         if self._upwards:
-            self._tasks = self._lines()
-            self._serve_within()
+            self._tasks = self._pending_tasks()
+            self._preempt_within_jobs()
 
-    def _lines(self) -> dict[str, SessionQueue[Task]]:
-        """The pending tasks of each job, in order."""
+    def _pending_tasks(self) -> dict[str, SessionQueue[Task]]:
+        """By job."""
         session = self._session
         return {
-            job.id: session.line(session.task_order, job.with_status(TaskStatus.PENDING))
-            for job in self._starved
+            job.id: session.priority_queue(session.task_order, job.with_status(TaskStatus.PENDING))
+            for job in self._pending
         }
 
-    def _serve(self, queue: str) -> None:
+    def _preempt_between_jobs(self, queue: str) -> None:
         jobs = self._jobs.get(queue)
         while jobs:
             job = jobs.pop()
             self._trace.line("job", job.id)
-            if self._against_other_jobs(job):
+            if self._preempt_other_jobs(job):
                 jobs.push(job)
 
-    def _serve_within(self) -> None:
-        for job in self._starved:
-            self._within(job)
+    def _preempt_within_jobs(self) -> None:
+        for job in self._pending:
+            self._preempt_own_tasks(job)
 
-    def _against_other_jobs(self, job: Job) -> bool:
-        """Whether tasks were placed and the job is pipelined, to be tried again."""
+    def _preempt_other_jobs(self, job: Job) -> bool:
+        """Returns whether tasks were placed and the job is pipelined, so that it is tried again."""
         session, tasks = self._session, self._tasks[job.id]
         statement = session.statement()
-        assigned = False
+        placed = False
 
-        hunt = self._hunt(lambda other: other is not job and other.queue == job.queue, anyone)
+        criteria = self._criteria(
+            lambda other: other is not job and other.queue == job.queue, lambda _: True
+        )
         hopeless: set[PodShape] = set()
         while tasks:
             task = tasks.pop()
-            self._session.try_task(task)
+            session.begin_task(task)
             if self._uses_room and task.info.shape in hopeless:
                 continue
-            if self._preempt(task, statement, hunt):
-                assigned = True
+            if self._preempt(task, statement, criteria):
+                placed = True
             else:
                 hopeless.add(task.info.shape)
             if session.job_pipelined(job):
@@ -103,46 +105,47 @@ class PreemptionRound:
         if not session.job_pipelined(job):
             statement.discard()
             return False
-        return assigned
+        return placed
 
-    def _within(self, job: Job) -> None:
-        """The job's remaining tasks against its running ones, until one finds nobody."""
+    def _preempt_own_tasks(self, job: Job) -> None:
+        """Preempts running tasks of the job for its pending ones, until one finds no victims."""
         tasks = self._tasks[job.id]
         if self._upwards and not self._session.job_pipelined(job):
             return
         while tasks:
             task = tasks.pop()
-            self._session.try_task(task, "within-job-task")
+            self._session.begin_task(task, "within-job-task")
             statement = self._session.statement()
-            hunt = self._hunt(lambda other: other is job, partial(self._may_replace, task))
-            assigned = self._preempt(task, statement, hunt)
+            criteria = self._criteria(lambda other: other is job, partial(self._may_replace, task))
+            placed = self._preempt(task, statement, criteria)
             statement.commit()
-            if not assigned:
+            if not placed:
                 break
 
     def _may_replace(self, task: Task, other: Task) -> bool:
         return not self._upwards or task.priority > other.priority
 
-    def _hunt(self, of_job: Callable[[Job], bool], of_task: Callable[[Task], bool]) -> VictimSearch:
+    def _criteria(
+        self, of_job: Callable[[Job], bool], of_task: Callable[[Task], bool]
+    ) -> VictimCriteria:
         tiers = self._session.tiers
-        return VictimSearch(of_job, of_task, tiers.may_lose_to_preemptor, tiers.preemptable)
+        return VictimCriteria(of_job, of_task, tiers.may_lose_to_preemptor, tiers.preemptable)
 
-    # -- one task -----------------------------------------------------------------------------
-
-    def _preempt(self, task: Task, statement: BatchStatement, hunt: VictimSearch) -> bool:
-        """Whether the task got a place, by evicting or because there was room after all."""
+    def _preempt(self, task: Task, statement: BatchStatement, criteria: VictimCriteria) -> bool:
+        """Returns whether the task was placed, with or without evictions."""
         session = self._session
         rows = np.flatnonzero(session.feasible(task))
         scores = session.scores(task, rows)
-        with_room = self._uses_room and self._may_grow(task)
-        if with_room and self._searcher.use_room(task, rows, scores, statement):
+        with_room = self._uses_room and self._queue_may_grow(task)
+        if with_room and self._selector.use_room(task, rows, scores, statement):
             return True
         evict = partial(self._evict, task, statement)
-        return self._searcher.evict_on_best(task, rows, scores, hunt, evict, with_room=with_room)
+        return self._selector.evict_on_best(
+            task, rows, scores, criteria, evict, with_room=with_room
+        )
 
-    def _may_grow(self, task: Task) -> bool:
-        """Whether the task's queue may have more than it has. Else the task can only take the place
-        of others of its queue."""
+    def _queue_may_grow(self, task: Task) -> bool:
+        """If False, the task can only replace others of its queue."""
         queue = self._session.queues[self._session.jobs[task.job].queue]
         return not self._session.overused(queue) and self._session.allocatable(queue, task)
 
@@ -151,6 +154,6 @@ class PreemptionRound:
             statement.evict(victim, EvictionReason.PREEMPT, task)
         try:
             statement.pipeline(task, row)
-        except Misplaced as problem:
-            name = self._session.node_books.names[row]
+        except PlacementError as problem:
+            name = self._session.session_nodes.names[row]
             self._trace.line("pipeline-error", task.key, f"{name}: {problem}")

@@ -1,1 +1,1 @@
-"""The session plugins that kube-batch has, one file each."""
+"""kube-batch's session plugins."""

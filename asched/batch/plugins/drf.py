@@ -1,4 +1,4 @@
-"""drf: jobs get even shares of what is scarce for each (dominant resource fairness)."""
+"""drf: dominant resource fairness among jobs."""
 
 from __future__ import annotations
 
@@ -11,23 +11,23 @@ from asched.framework.session_plugins import (
     JobOrderPlugin,
     PreemptablePlugin,
     Session,
-    VictimTest,
+    VictimFilter,
 )
 
 SHARE_DELTA = 0.000001
-"""Shares that differ by no more count as even."""
+"""Shares with a smaller difference are equal."""
 
 
 class Holding(NamedTuple):
-    """What a job has, and its dominant share of the cluster."""
+    """A job's allocated resources and its dominant share of the cluster."""
 
     allocated: ResourceVector
     share: float
 
 
 class Drf(JobOrderPlugin, PreemptablePlugin, EventHandlerPlugin):
-    """The job with the smaller dominant share goes first, and may evict as long as it then has no
-    more than the job it takes from."""
+    """The job with the smaller dominant share goes first. It may evict as long as its share does
+    not exceed that of the victim's job afterwards."""
 
     name: ClassVar[str] = "drf"
 
@@ -43,12 +43,12 @@ class Drf(JobOrderPlugin, PreemptablePlugin, EventHandlerPlugin):
             self._holdings[job.id] = Holding(allocated, self.share_of(allocated))
 
     def share_of(self, allocated: ResourceVector) -> float:
-        """The largest part that this is of any resource of the cluster."""
+        """The largest share of any resource of the cluster."""
         total = self._total
         return max(share(allocated.get(name), total.get(name)) for name in total.names())
 
     def holding(self, job_id: str) -> Holding:
-        """What a job of the session has by now. Not to be changed."""
+        """The present resources of a job in the session; read-only."""
         return self._holdings[job_id]
 
     def job_order(self, job: Job) -> float:
@@ -62,7 +62,7 @@ class Drf(JobOrderPlugin, PreemptablePlugin, EventHandlerPlugin):
         allocated = self._holdings[task.job].allocated.sub(task.request)
         self._holdings[task.job] = Holding(allocated, self.share_of(allocated))
 
-    def preemptable(self, preemptor: Task) -> VictimTest:
+    def preemptable(self, preemptor: Task) -> VictimFilter:
         return _RicherJob(self, preemptor)
 
     def may_lose_to_preemptor(self, job: Job, preemptor: Task) -> bool:
@@ -83,7 +83,7 @@ class _RicherJob:
             left = self._left[candidate.job] = self._drf.holding(candidate.job).allocated.copy()
         return left
 
-    def consents(self, candidate: Task) -> bool:
+    def allows(self, candidate: Task) -> bool:
         left = self._left_of(candidate).copy().sub(candidate.request)
         theirs = self._drf.share_of(left)
         return self._share < theirs or abs(self._share - theirs) <= SHARE_DELTA

@@ -1,4 +1,4 @@
-"""gang: a job starts with ``minMember`` tasks or not at all, and is not brought below that."""
+"""gang: starts a job with at least ``minMember`` tasks, and protects that number from eviction."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import ClassVar, NamedTuple
 from asched.batch.corrections import Correction, corrections_of
 from asched.framework.session_objects import Job, Task
 from asched.framework.session_plugins import (
-    Closing,
     ClosingPlugin,
+    ClosingSession,
     JobOrderPlugin,
     JobPipelinedPlugin,
     JobReadyPlugin,
@@ -17,7 +17,7 @@ from asched.framework.session_plugins import (
     PreemptablePlugin,
     ReclaimablePlugin,
     Session,
-    VictimTest,
+    VictimFilter,
 )
 
 UNSCHEDULABLE = "Unschedulable"
@@ -39,8 +39,8 @@ class GangSessionPlugin(
     ReclaimablePlugin,
     ClosingPlugin,
 ):
-    """Jobs that are not ready go first. A victim's gang must be complete without it, unless one
-    task makes a gang."""
+    """Jobs that are not ready go first. A victim's gang must stay complete, unless its minimum is
+    one task."""
 
     name: ClassVar[str] = "gang"
 
@@ -62,10 +62,10 @@ class GangSessionPlugin(
             f" valid: {job.valid_count}, min: {job.min_available}",
         )
 
-    def preemptable(self, preemptor: Task) -> VictimTest:
+    def preemptable(self, preemptor: Task) -> VictimFilter:
         return _Spare(self.session)
 
-    def reclaimable(self, reclaimer: Task) -> VictimTest:
+    def reclaimable(self, reclaimer: Task) -> VictimFilter:
         return _Spare(self.session)
 
     def may_lose_to_preemptor(self, job: Job, preemptor: Task) -> bool:
@@ -74,7 +74,7 @@ class GangSessionPlugin(
     def may_lose_to_reclaimer(self, job: Job, reclaimer: Task) -> bool:
         return _has_spare(job, 0)
 
-    def on_close(self, closing: Closing) -> None:
+    def on_close(self, closing: ClosingSession) -> None:
         for job in self.session.jobs.values():
             if not job.ready:
                 short = job.min_available - job.ready_count
@@ -91,7 +91,7 @@ class _Spare:
         self._counts = Correction.SPARE_GANGS in corrections_of(session.compatibility)
         self._taken: Counter[str] = Counter()
 
-    def consents(self, candidate: Task) -> bool:
+    def allows(self, candidate: Task) -> bool:
         return _has_spare(self._jobs[candidate.job], self._taken[candidate.job])
 
     def take(self, candidate: Task) -> None:
@@ -100,6 +100,5 @@ class _Spare:
 
 
 def _has_spare(job: Job, taken: int) -> bool:
-    """Whether the gang is complete with one task less than it has after ``taken`` were taken, or
-    one task makes a gang."""
+    """Whether the gang may lose a task after ``taken`` earlier ones."""
     return job.min_available <= job.ready_count - taken - 1 or job.min_available == 1

@@ -1,4 +1,4 @@
-"""priority: who is more important goes first, and evicts who is less."""
+"""priority: orders jobs and tasks by priority, and permits preemption of lower priority jobs."""
 
 from __future__ import annotations
 
@@ -10,13 +10,12 @@ from asched.framework.session_plugins import (
     PreemptablePlugin,
     Session,
     TaskOrderPlugin,
-    VictimTest,
+    VictimFilter,
 )
 
 
 class Priority(JobOrderPlugin, TaskOrderPlugin, PreemptablePlugin):
-    """Jobs by the priority class of their PodGroups, tasks of a job by the priority of their pods.
-    A job evicts tasks of jobs of lower priority only."""
+    """Orders jobs by the priority class of their PodGroups, and tasks by the priority of pods."""
 
     name: ClassVar[str] = "priority"
 
@@ -26,7 +25,7 @@ class Priority(JobOrderPlugin, TaskOrderPlugin, PreemptablePlugin):
     def task_order(self, task: Task) -> int:
         return -task.priority
 
-    def preemptable(self, preemptor: Task) -> VictimTest:
+    def preemptable(self, preemptor: Task) -> VictimFilter:
         return _LessImportant(self.session, preemptor)
 
     def may_lose_to_preemptor(self, job: Job, preemptor: Task) -> bool:
@@ -38,8 +37,8 @@ class _LessImportant:
         self._jobs = session.jobs
         self._priority = session.jobs[preemptor.job].priority
 
-    def consents(self, candidate: Task) -> bool:
+    def allows(self, candidate: Task) -> bool:
         return self._jobs[candidate.job].priority < self._priority
 
     def take(self, candidate: Task) -> None:
-        """Whoever went before makes no difference."""
+        """Earlier victims do not matter."""

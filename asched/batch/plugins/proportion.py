@@ -1,6 +1,7 @@
-"""proportion: queues get the cluster by their weights.
+"""proportion: divides the cluster among queues by weight.
 
-What queues deserve: the cluster divided by their weights.
+A queue's *deserved* amounts are its part of the cluster; its *share* is the largest ratio of
+allocated to deserved over all resources.
 """
 
 from __future__ import annotations
@@ -26,12 +27,12 @@ from asched.framework.session_plugins import (
     QueueOrderPlugin,
     ReclaimablePlugin,
     Session,
-    VictimTest,
+    VictimFilter,
 )
 
 
 class Claim(NamedTuple):
-    """What a queue would have if it could."""
+    """A queue's input to the division."""
 
     queue: str
     weight: int
@@ -42,8 +43,8 @@ class Claim(NamedTuple):
 def deserved_as_kube_batch(
     total: ResourceVector, claims: Sequence[Claim]
 ) -> dict[str, ResourceVector]:
-    """kube-batch's division: a queue's part is cut to what it asks only where it asks less of
-    *every* resource. Capability is ignored."""
+    """kube-batch's division: limits a queue to its request only if it requests less of *every*
+    resource, and ignores capabilities."""
     deserved = {claim.queue: ResourceVector() for claim in claims}
     remaining = total.copy()
     unmet = list(claims)
@@ -69,7 +70,7 @@ def deserved_as_kube_batch(
 
 
 def _difference(new: ResourceVector, old: ResourceVector) -> tuple[ResourceVector, ResourceVector]:
-    """(what is more, what is less), for the scalars of ``new``."""
+    """(increases, decreases), for the scalars of ``new``."""
     more: dict[str, float] = {}
     less: dict[str, float] = {}
     for name in new.names():
@@ -81,30 +82,30 @@ def _difference(new: ResourceVector, old: ResourceVector) -> tuple[ResourceVecto
 def deserved_by_resource(
     total: ResourceVector, claims: Sequence[Claim]
 ) -> dict[str, ResourceVector]:
-    """Each resource by itself: by weight, to nobody more than it asks and is allowed; what one
-    leaves is shared out among the others."""
-    parts = {name: _filled(total.get(name), _wants(name, claims)) for name in total.names()}
+    """Divides each resource separately by weight, up to each queue's request and capability. Queues
+    share what others leave."""
+    parts = {name: _divided(total.get(name), _demands(name, claims)) for name in total.names()}
     return {
         claim.queue: ResourceVector.of({name: part[claim.queue] for name, part in parts.items()})
         for claim in claims
     }
 
 
-def _wants(name: str, claims: Sequence[Claim]) -> Mapping[str, tuple[int, float]]:
-    """By queue: its weight and the most it can use of the resource."""
-    wants = {}
+def _demands(name: str, claims: Sequence[Claim]) -> Mapping[str, tuple[int, float]]:
+    """By queue: its weight and its maximum of the resource."""
+    demands = {}
     for claim in claims:
         most = claim.request.get(name)
         limit = capability_of(claim.capability, name)
         if limit is not None:
             most = min(most, limit)
-        wants[claim.queue] = (claim.weight, most)
-    return wants
+        demands[claim.queue] = (claim.weight, most)
+    return demands
 
 
 def capability_of(capability: ResourceVector | None, name: str) -> float | None:
-    """The limit on one resource; None where there is none. A native resource that a capability
-    leaves out reads as 0, which is no limit."""
+    """The limit of one resource, or None. Zero cpu or memory means no limit, because it is also the
+    value of a capability without that resource."""
     if capability is None:
         return None
     limit = capability.get(name)
@@ -113,27 +114,26 @@ def capability_of(capability: ResourceVector | None, name: str) -> float | None:
     return limit if name in (capability.scalars or {}) else None
 
 
-def _filled(amount: float, wants: Mapping[str, tuple[int, float]]) -> dict[str, float]:
-    """Pour ``amount`` into the queues by weight, none above what it wants."""
-    parts = dict.fromkeys(wants, 0.0)
-    thirsty = {queue: want for queue, want in wants.items() if want[0] > 0 and want[1] > 0}
-    while thirsty and amount > 0:
-        weights = sum(weight for weight, _ in thirsty.values())
-        level = amount / weights
-        sated = {q: most for q, (weight, most) in thirsty.items() if most <= level * weight}
-        if not sated:
-            for queue, (weight, _) in thirsty.items():
-                parts[queue] = level * weight
+def _divided(amount: float, demands: Mapping[str, tuple[int, float]]) -> dict[str, float]:
+    """Divides ``amount`` by weight (max-min fair), up to each queue's maximum."""
+    parts = dict.fromkeys(demands, 0.0)
+    open_ = {queue: demand for queue, demand in demands.items() if demand[0] > 0 and demand[1] > 0}
+    while open_ and amount > 0:
+        per_weight = amount / sum(weight for weight, _ in open_.values())
+        satisfied = {q: most for q, (weight, most) in open_.items() if most <= per_weight * weight}
+        if not satisfied:
+            for queue, (weight, _) in open_.items():
+                parts[queue] = per_weight * weight
             break
-        for queue, most in sated.items():
+        for queue, most in satisfied.items():
             parts[queue] = most
             amount -= most
-            del thirsty[queue]
+            del open_[queue]
     return parts
 
 
 class QueueAccount:
-    """What a queue with jobs asks, deserves and has."""
+    """The requested, deserved and allocated amounts of a queue with jobs."""
 
     __slots__ = ("allocated", "deserved", "request", "share")
 
@@ -142,7 +142,7 @@ class QueueAccount:
         self.request = ResourceVector()
         self.deserved = ResourceVector()
         self.share = 0.0
-        """The largest part that it has of what it deserves of any resource."""
+        """The largest ratio of allocated to deserved over all resources."""
 
     def update_share(self) -> None:
         deserved, allocated = self.deserved, self.allocated
@@ -152,8 +152,8 @@ class QueueAccount:
 class Proportion(
     QueueOrderPlugin, OverusedPlugin, AllocatablePlugin, ReclaimablePlugin, EventHandlerPlugin
 ):
-    """The queue with the smaller share goes first. A queue that has all it deserves gets nothing
-    more, and one that has more may lose that to others."""
+    """The queue with the smaller share goes first. A queue gets no more than it deserves, and may
+    lose the excess to other queues."""
 
     name: ClassVar[str] = "proportion"
 
@@ -188,7 +188,7 @@ class Proportion(
 
     @property
     def accounts(self) -> dict[str, QueueAccount]:
-        """By queue, of queues with jobs. Not to be changed."""
+        """By queue with jobs; read-only."""
         return self._accounts
 
     def queue_order(self, queue: Queue) -> float:
@@ -196,7 +196,7 @@ class Proportion(
         return account.share if account is not None else 0.0
 
     def overused(self, queue: Queue) -> bool:
-        """A queue without jobs is not."""
+        """False for a queue without jobs."""
         account = self._accounts.get(queue.name)
         return account is not None and account.deserved.less_equal(
             account.allocated, self._tolerance
@@ -209,7 +209,7 @@ class Proportion(
             for name, deserved in account.deserved.amounts().items()
             if deserved
         ]
-        return f"queue {queue.name} has all it deserves: {', '.join(parts) or 'nothing'}."
+        return f"queue {queue.name} has its deserved share: {', '.join(parts) or 'nothing'}."
 
     def allocatable(self, queue: Queue, task: Task, *, reclaiming: bool) -> bool:
         account = self._accounts[queue.name]
@@ -240,7 +240,7 @@ class Proportion(
     def _account_of(self, task: Task) -> QueueAccount:
         return self._accounts[self.session.jobs[task.job].queue]
 
-    def reclaimable(self, reclaimer: Task) -> VictimTest:
+    def reclaimable(self, reclaimer: Task) -> VictimFilter:
         if self._tolerance is TOLERANT:
             return _MoreThanDeserved(self, self.session)
         return _KeepsItsShare(self, self.session)
@@ -254,7 +254,7 @@ class Proportion(
 
 
 class _QueueTest:
-    """Keeps count of what queues would have left."""
+    """Tracks what the victims leave to their queues."""
 
     def __init__(self, proportion: Proportion, session: Session) -> None:
         self._accounts = proportion.accounts
@@ -262,7 +262,7 @@ class _QueueTest:
         self._left: dict[str, ResourceVector] = {}
 
     def _account_of(self, candidate: Task) -> tuple[QueueAccount, ResourceVector]:
-        """The account of the candidate's queue, and what the queue has without those taken."""
+        """The account of the candidate's queue, and what earlier victims leave to the queue."""
         queue = self._jobs[candidate.job].queue
         account = self._accounts[queue]
         left = self._left.get(queue)
@@ -272,9 +272,9 @@ class _QueueTest:
 
 
 class _MoreThanDeserved(_QueueTest):
-    """kube-batch's: without the victim the queue has what it deserves of every resource."""
+    """kube-batch's rule: without the victim the queue has what it deserves of every resource."""
 
-    def consents(self, candidate: Task) -> bool:
+    def allows(self, candidate: Task) -> bool:
         account, left = self._account_of(candidate)
         if left.less(candidate.request):
             return False
@@ -287,10 +287,10 @@ class _MoreThanDeserved(_QueueTest):
 
 
 class _KeepsItsShare(_QueueTest):
-    """Without the victim the queue still has what it deserves of some resource that the victim uses:
-    its share does not fall below 1."""
+    """Without the victim the queue still has what it deserves of some resource that the victim
+    uses: its share does not fall below 1."""
 
-    def consents(self, candidate: Task) -> bool:
+    def allows(self, candidate: Task) -> bool:
         account, left = self._account_of(candidate)
         deserved = account.deserved
         return any(

@@ -1,39 +1,89 @@
-"""The cluster as a session leaves it: a view with the session's placements, for plugins."""
+"""The cluster and the handle that built-in plugins get inside a session."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
 from typing import TypeVar
 
-from asched.framework.change_log import RowCounts
+from asched.framework.caching import RowCounts
+from asched.framework.cluster import Cluster, Eviction, WaitingPod
+from asched.framework.cycle_state import CycleState
 from asched.framework.nodes import Int64Column, RowArray
 from asched.framework.pod_groups import GroupMembers, PodGroupKey
 from asched.framework.pod_info import PodInfo
 from asched.framework.pod_queries import PodQuery, TermHolders, TermKind
+from asched.framework.runtime.dry_run import FilterDryRunner
+from asched.framework.scoring import draw
 from asched.model.meta import Object
 from asched.state.cluster import ClusterState
 from asched.state.node_rows import NodeRows
 from asched.state.node_table import NodeTable
 from asched.state.pod_index import PodIndex
-from asched.state.table_fork import fork
 from asched.state.volume_index import VolumeIndex
 
 ObjectT = TypeVar("ObjectT", bound=Object)
 
 
-class SessionStage:
-    """A :class:`asched.framework.cluster.Cluster` of its own, which nobody else sees."""
+class SessionHandle:
+    """A :class:`asched.framework.cluster.Handle` on the cluster of a session, which has neither
+    waiting nor nominated pods."""
+
+    def __init__(self, state: ClusterState, cluster: Cluster, scheduler_name: str) -> None:
+        self._state = state
+        self._cluster = cluster
+        self._scheduler_name = scheduler_name
+
+    @property
+    def cluster(self) -> Cluster:
+        return self._cluster
+
+    @property
+    def scheduler_name(self) -> str:
+        return self._scheduler_name
+
+    def waiting_pods(self) -> Sequence[WaitingPod]:
+        return ()
+
+    def nominated_node(self, pod: PodInfo) -> str:
+        return ""
+
+    def nominated_pods(self, node_name: str) -> Sequence[PodInfo]:
+        return ()
+
+    @property
+    def evictions(self) -> Mapping[str, Eviction]:
+        return self._state.evictions
+
+    def is_preempting(self, uid: str) -> bool:
+        return False
+
+    @property
+    def preempted_for(self) -> Collection[str]:
+        return ()
+
+    def dry_run(self, state: CycleState, pod: PodInfo) -> FilterDryRunner:
+        raise RuntimeError("session plugins do not simulate adding or removing pods")
+
+    def draw(self, words: str, below: int) -> int:
+        return draw(self._state.seed, words, below)
+
+
+class SessionCluster:
+    """A :class:`asched.framework.cluster.Cluster` that includes the session's placements.
+
+    The node table is a fork, so the session does not change the state.
+    """
 
     def __init__(self, cluster: ClusterState) -> None:
         self._cluster = cluster
-        self._table = fork(cluster.nodes)
+        self._table = cluster.nodes.fork()
         self._index = PodIndex(self._table)
         self._volumes = VolumeIndex(self._table)
 
-    def enter(self, row: int, pod: PodInfo) -> None:
+    def add_pod(self, row: int, pod: PodInfo) -> None:
         self._table.add_pod(self._table.names[row], pod)
 
-    def leave(self, row: int, pod: PodInfo) -> None:
+    def remove_pod(self, row: int, pod: PodInfo) -> None:
         self._table.remove_pod(self._table.names[row], pod)
 
     @property
@@ -69,7 +119,7 @@ class SessionStage:
     def row_stamps(self) -> Int64Column:
         return self._table.stamps
 
-    def suppose(self, rows: RowArray) -> NodeRows:
+    def hypothetical_nodes(self, rows: RowArray) -> NodeRows:
         return self._table.take(rows)
 
     @property
@@ -79,12 +129,12 @@ class SessionStage:
     def group_members(self, group: PodGroupKey) -> GroupMembers:
         return self._cluster.group_members(group)
 
-    def sleeping_members(self, group: PodGroupKey) -> Sequence[str]:
-        return self._cluster.sleeping_members(group)
+    def gang_pending_members(self, group: PodGroupKey) -> Sequence[str]:
+        return self._cluster.gang_pending_members(group)
 
     @property
-    def groups_holding(self) -> Collection[PodGroupKey]:
-        return self._cluster.groups_holding
+    def groups_at_permit(self) -> Collection[PodGroupKey]:
+        return self._cluster.groups_at_permit
 
     def objects(self, kind: type[ObjectT]) -> Mapping[str, ObjectT]:
         return self._cluster.objects(kind)
