@@ -1,1 +1,1 @@
-"""Questions to the journal: what happened, and why. Reads, never writes."""
+"""Queries on a journal: timelines, explanations, replay and what-if comparisons. Read-only."""

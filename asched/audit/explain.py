@@ -1,21 +1,24 @@
-"""Why an attempt ended as it did: recomputed from the journal, plugin by plugin, node by node."""
+"""Explains a scheduling attempt: recomputes it from the journal by node and plugin."""
 
 from __future__ import annotations
 
 from collections import Counter
-from datetime import UTC, datetime, timedelta
+from datetime import datetime
 
 import msgspec
 
-from asched.audit.pods import AuditError, PodName, find_pod
-from asched.audit.supposition import Hypotheticals
-from asched.audit.travel import (
-    AttemptRecord,
+from asched.audit.hypotheticals import HypotheticalState
+from asched.audit.lookup import (
+    AuditError,
+    PodName,
+    RecordedAttempt,
     attempts_of,
     choose_attempt,
+    find_pod,
     state_before,
 )
-from asched.audit.unblock import Prospect, prospects
+from asched.audit.timeline import time_of
+from asched.audit.unblock import NodeUnblocking, unblocking_changes
 from asched.cycle.decide import Decider
 from asched.cycle.inspect import AttemptOutcome, Inspection, inspect
 from asched.framework.runtime.profile import PluginLoader
@@ -25,11 +28,9 @@ from asched.journal.store import JournalStore
 from asched.state.cluster import ClusterState, PodEntry
 from asched.state.records import Assigned, AttemptFailed, Rejected
 
-_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-
 
 class NodeRejection(msgspec.Struct, frozen=True, rename="camel"):
-    """A plugin that refuses a node."""
+    """A plugin's rejection of a node."""
 
     plugin: str
     code: str
@@ -45,20 +46,20 @@ class NodeScore(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class NodeExplanation(msgspec.Struct, frozen=True, rename="camel"):
-    """What was found of one node."""
+    """Filter and score results of one node."""
 
     name: str
     feasible: bool
     refused_by: tuple[NodeRejection, ...] = ()
-    """Every plugin that refuses the node; the one whose word counted comes first."""
+    """Every plugin that rejects the node, the decisive one first."""
     scores: tuple[NodeScore, ...] = ()
     total: int | None = None
     rank: int | None = None
-    """By total, from 1; equal totals share one."""
+    """By total, from 1; equal totals share a rank."""
 
 
 class ReasonCount(msgspec.Struct, frozen=True, rename="camel"):
-    """A reason that counted, and for how many nodes."""
+    """A decisive reason and its number of nodes."""
 
     nodes: int
     plugin: str
@@ -66,10 +67,10 @@ class ReasonCount(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class RecordedDecision(msgspec.Struct, frozen=True, rename="camel"):
-    """What was decided then."""
+    """The decision that ended the attempt."""
 
     kind: str
-    """``assigned``, ``rejected`` or ``failed``; ``none`` for a pod that was never tried."""
+    """``assigned``, ``rejected`` or ``failed``; ``none`` for a pod without attempts."""
     seq: int = 0
     at: datetime | None = None
     attempt: int = 0
@@ -81,7 +82,7 @@ class RecordedDecision(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class Explanation(msgspec.Struct, frozen=True, rename="camel"):
-    """One attempt explained. This is the JSON form (see ``docs/explain.md``)."""
+    """The explanation of one attempt, which is also its JSON form (see ``docs/explain.md``)."""
 
     namespace: str
     name: str
@@ -91,34 +92,31 @@ class Explanation(msgspec.Struct, frozen=True, rename="camel"):
     """The numbers of all attempts for this pod."""
     decision: RecordedDecision
     reproduced: bool | None
-    """Whether deciding once more from the journal gave the very decision that was recorded. None
-    where there is none."""
+    """Whether the recomputed decision equals the recorded one. None if none is recorded."""
     outcome: str
     message: str
     nodes_total: int
     feasible: int
     pre_filter: tuple[NodeRejection, ...]
-    """PreFilter's rejection of the pod as a whole; or what else turned it away before any node was
-    looked at."""
+    """Rejections of the pod before the filters ran, by PreFilter or an earlier step."""
     only_nodes: tuple[str, ...] | None
-    """The nodes that PreFilter left to look at; None for all."""
+    """The nodes that PreFilter allows; None for all."""
     skipped_filters: tuple[str, ...]
     skipped_scores: tuple[str, ...]
     reasons: tuple[ReasonCount, ...]
-    """The most frequent first."""
+    """Most frequent first."""
     nodes: tuple[NodeExplanation, ...]
-    """Feasible ones by rank, then the others by the number of plugins that refuse them."""
+    """Feasible nodes by rank, then the others by the number of plugins that reject them."""
     notes: tuple[str, ...] = ()
-    unblocking: tuple[Prospect, ...] | None = None
-    """For a pod that fits nowhere: the nearest nodes, and what would make each feasible. None where
-    that was not looked for."""
+    unblocking: tuple[NodeUnblocking, ...] | None = None
+    """For a pod without a feasible node: the changes that would help. None if not computed."""
 
 
 class InSessionsError(AuditError):
-    """The pod is placed by batch sessions: :func:`asched.audit.explain_job.explain_job` knows why."""
+    """Batch sessions place the pod; use :func:`asched.audit.explain_job.explain_job`."""
 
     def __init__(self, key: str, session: int) -> None:
-        """``session`` is the number of the one that placed it; 0 where none has."""
+        """``session`` is the number of the session that placed the pod, or 0."""
         self.key = key
         self.session = session
         super().__init__(f"pod {key} is placed by batch sessions")
@@ -133,82 +131,91 @@ async def explain(
     at_ns: int | None = None,
     unblock: bool = True,
 ) -> Explanation:
-    """Explain an attempt for the newest pod of that name: the last one, or that of the number.
+    """Explains the last attempt, or attempt number ``attempt``, for the newest pod of that name.
 
-    With ``at_ns``, nanoseconds since the epoch, only the journal up to then is looked at: the last
-    attempt until then, or what one would have found then. ``unblock`` looks for what would help a
-    pod that fits nowhere.
+    ``at_ns``, nanoseconds since the epoch, ignores later records. A pod without an attempt is
+    evaluated on the state at that time. ``unblock`` computes :attr:`Explanation.unblocking`.
 
-    Raises :class:`AuditError`, :class:`InSessionsError` for a pod that no profile tries,
+    Raises :class:`AuditError`, :class:`InSessionsError` for a pod that batch sessions serve,
     :class:`~asched.journal.errors.JournalError`, ProfileError and FoldError.
     """
     key = await find_pod(journal, pod)
     end = (await journal.head()).seq if at_ns is None else await last_seq_at(journal, at_ns)
     newest = (await attempts_of(journal, key, end)).for_newest()
     if not newest:
-        when = "" if at_ns is None else " until then"
+        until = "" if at_ns is None else " until then"
         if attempt is not None:
-            raise AuditError(f"no attempt {attempt}: pod {key} was never tried{when}")
+            raise AuditError(f"no attempt {attempt}: pod {key} has no attempts{until}")
         state = await state_before(journal, load, end + 1)
-        found = _untried(state, key, when)
+        found = _without_attempts(state, key, until)
     else:
         chosen = choose_attempt(newest, attempt)
         state = await state_before(journal, load, chosen.seq)
-        numbers = tuple(dict.fromkeys(tried.record.attempt for tried in newest))
-        found = _explained(state, chosen.seq, chosen.record, numbers)
-    if not unblock or found.outcome not in _STUCK:
+        numbers = tuple(dict.fromkeys(made.record.attempt for made in newest))
+        found = _recomputed(state, chosen, numbers)
+    if not unblock or found.outcome not in _PENDING_OUTCOMES:
         return found
     return msgspec.structs.replace(found, unblocking=_unblocking(state, load, key, found))
 
 
-_STUCK = (AttemptOutcome.UNSCHEDULABLE.value, AttemptOutcome.GATED.value)
+_PENDING_OUTCOMES = (AttemptOutcome.UNSCHEDULABLE.value, AttemptOutcome.GATED.value)
 
 
 def _unblocking(
     state: ClusterState, load: PluginLoader, key: str, found: Explanation
-) -> tuple[Prospect, ...]:
-    refusals = {
-        node.name: tuple(dict.fromkeys(refusal.plugin for refusal in node.refused_by))
+) -> tuple[NodeUnblocking, ...]:
+    refused_by = {
+        node.name: tuple(dict.fromkeys(rejection.plugin for rejection in node.refused_by))
         for node in found.nodes
     }
-    return prospects(Hypotheticals(state, load, key), refusals)
+    return unblocking_changes(HypotheticalState(state, load, key), refused_by)
 
 
-def _untried(state: ClusterState, key: str, when: str) -> Explanation:
+def _without_attempts(state: ClusterState, key: str, until: str) -> Explanation:
     entry = state.pods.get(key)
     if entry is None:
-        gone = "and is gone" if not when else "and was not there"
-        raise AuditError(f"pod {key} was never tried{when}, {gone}")
+        gone = "did not exist" if until else "is gone"
+        raise AuditError(f"pod {key} has no attempts{until} and {gone}")
     if entry.node:
         raise AuditError(
-            f"pod {key} was never tried{when}: it was bound to {entry.node} by another"
+            f"pod {key} has no attempts{until}: another scheduler bound it to {entry.node}"
         )
     return _explanation(state, entry, RecordedDecision("none"), None, ())
 
 
-def _explained(
-    state: ClusterState, seq: int, record: AttemptRecord, numbers: tuple[int, ...]
+def _recomputed(
+    state: ClusterState, attempt: RecordedAttempt, numbers: tuple[int, ...]
 ) -> Explanation:
-    entry = state.pods[record.key]
-    # The state is ours alone, so deciding once more harms nobody.
-    again = Decider(state).next()
+    record = attempt.record
+    # The state is a private copy: deciding again has no side effects.
+    decided = Decider(state).next()
     return _explanation(
-        state, entry, _recorded(seq, record, state), again[:1] == (record,), numbers
+        state,
+        state.pods[record.key],
+        _recorded(attempt, state),
+        decided[:1] == (record,),
+        numbers,
     )
 
 
-def _recorded(seq: int, record: AttemptRecord, state: ClusterState) -> RecordedDecision:
-    at = _EPOCH + timedelta(microseconds=state.now_ns // 1000)
+def _recorded(attempt: RecordedAttempt, state: ClusterState) -> RecordedDecision:
+    record = attempt.record
     match record:
         case Assigned():
-            return RecordedDecision(
-                "assigned", seq, at, record.attempt, record.node, record.score, record.feasible,
-                record.ties,
-            )  # fmt: skip
+            decision = RecordedDecision(
+                "assigned",
+                node=record.node,
+                score=record.score,
+                feasible=record.feasible_nodes,
+                ties=record.ties,
+            )
         case Rejected():
-            return RecordedDecision("rejected", seq, at, record.attempt, message=record.message)
+            decision = RecordedDecision("rejected", message=record.message)
         case AttemptFailed():
-            return RecordedDecision("failed", seq, at, record.attempt, message=record.message)
+            decision = RecordedDecision("failed", message=record.message)
+    return msgspec.structs.replace(
+        decision, seq=attempt.seq, at=time_of(state.now_ns), attempt=record.attempt
+    )
 
 
 def _explanation(
@@ -225,16 +232,16 @@ def _explanation(
         placed = decision.kind == "assigned"
         raise InSessionsError(info.key, decision.attempt if placed else 0)
     if profile is None:
-        raise AuditError(f"pod {info.key} is for {scheduler_name}, which is no profile of ours")
+        raise AuditError(f"pod {info.key} names scheduler {scheduler_name}, which has no profile")
     if profile.missing:
-        raise AuditError(f"what decided cannot be asked here: {profile.missing}")
+        raise AuditError(f"the recorded profile cannot run here: {profile.missing}")
     found = inspect(state, profile, info)
     pre_filter, nodes = found.pre_filter, _nodes(found)
-    held = [*found.pre_enqueue.values()]
+    rejections = [*found.pre_enqueue.values()]
     if pre_filter is not None and pre_filter.status is not None:
-        held.append(pre_filter.status)
-    if found.left_alone is not None:
-        held.append(found.left_alone)
+        rejections.append(pre_filter.status)
+    if found.open_circuit is not None:
+        rejections.append(found.open_circuit)
     return Explanation(
         namespace=info.namespace,
         name=info.name,
@@ -247,7 +254,7 @@ def _explanation(
         message=found.message,
         nodes_total=len(found.nodes),
         feasible=len(found.feasible),
-        pre_filter=tuple(map(_refusal, held)),
+        pre_filter=tuple(map(_rejection, rejections)),
         only_nodes=None if pre_filter is None else pre_filter.node_names,
         skipped_filters=() if pre_filter is None else pre_filter.skipped,
         skipped_scores=found.score_skipped,
@@ -258,24 +265,24 @@ def _explanation(
 
 
 def _notes(percentage: int, found: Inspection) -> tuple[str, ...]:
-    notes = [f"plugin {name} was left out: its circuit was open" for name in found.left_out]
+    notes = [f"plugin {name} was skipped: its circuit was open" for name in found.left_out]
     if percentage:
         notes.append(
-            f"the profile looks for {percentage} % of the nodes only; here all were looked at"
+            f"the profile examines only {percentage} % of the nodes; this explanation covers all"
         )
     if found.awaits_extender:
-        notes.append("an extender had not answered yet; what is here is without its word")
+        notes.append("an extender had not answered yet; its answer is not included")
     if found.nominated_node_used:
-        notes.append("the pod's nominated node passed, so no other was considered")
+        notes.append("the pod's nominated node passed, so no other node was considered")
     return tuple(notes)
 
 
-def _refusal(status: Status) -> NodeRejection:
+def _rejection(status: Status) -> NodeRejection:
     return NodeRejection(status.plugin, status.code.title, status.reasons)
 
 
 def _reasons(nodes: tuple[NodeExplanation, ...]) -> tuple[ReasonCount, ...]:
-    """Of each refused node only the plugin counts whose word came first."""
+    """Counts only the decisive rejection of each node."""
     counts = Counter(
         (node.refused_by[0].plugin, reason)
         for node in nodes
@@ -296,13 +303,13 @@ def _nodes(found: Inspection) -> tuple[NodeExplanation, ...]:
     ]
     feasible.sort(key=lambda node: (node.rank or 0, node.name))
     passing = frozenset(found.feasible)
-    refused = [
-        NodeExplanation(name, False, _refusals(found, name))
+    rejected = [
+        NodeExplanation(name, False, _rejections(found, name))
         for name in found.nodes
         if name not in passing
     ]
-    refused.sort(key=lambda node: (len(node.refused_by), node.name))
-    return (*feasible, *refused)
+    rejected.sort(key=lambda node: (len(node.refused_by), node.name))
+    return (*feasible, *rejected)
 
 
 def _ranks(totals: tuple[int, ...]) -> list[int]:
@@ -325,16 +332,17 @@ def _scores(found: Inspection, index: int) -> tuple[NodeScore, ...]:
     )
 
 
-def _refusals(found: Inspection, node: str) -> tuple[NodeRejection, ...]:
+def _rejections(found: Inspection, node: str) -> tuple[NodeRejection, ...]:
     assert found.filter is not None, "only called after the filters ran"
-    counted = found.filter.nodes.get(node)
-    refusals = [] if counted is None else [_refusal(counted)]
+    decisive = found.filter.nodes.get(node)
+    rejections = [] if decisive is None else [_rejection(decisive)]
     for plugin, statuses in found.filter.plugins.items():
-        if node in statuses and (counted is None or plugin != counted.plugin):
-            refusals.append(_refusal(statuses[node]))
-    only = found.pre_filter.node_names if found.pre_filter is not None else None
-    if only is not None and node not in only and found.pre_filter is not None:
-        by = ", ".join(found.pre_filter.restricted_by)
-        reason = f"node(s) didn't satisfy plugin(s) [{by}]"
-        refusals.insert(0, NodeRejection(by, "UnschedulableAndUnresolvable", (reason,)))
-    return tuple(refusals)
+        if node in statuses and (decisive is None or plugin != decisive.plugin):
+            rejections.append(_rejection(statuses[node]))
+    pre_filter = found.pre_filter
+    if pre_filter is not None and pre_filter.node_names is not None:
+        if node not in pre_filter.node_names:
+            by = ", ".join(pre_filter.restricted_by)
+            reason = f"node(s) didn't satisfy plugin(s) [{by}]"
+            rejections.insert(0, NodeRejection(by, "UnschedulableAndUnresolvable", (reason,)))
+    return tuple(rejections)

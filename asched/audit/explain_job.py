@@ -1,4 +1,4 @@
-"""Why a job was not admitted: its last batch session, held once more from the journal."""
+"""Explains why a job is not admitted: runs its last batch session again from the journal."""
 
 from __future__ import annotations
 
@@ -8,11 +8,10 @@ from typing import NamedTuple
 
 import msgspec
 
-from asched.audit.pods import AuditError, PodName
+from asched.audit.lookup import AuditError, PodName, state_before
 from asched.audit.timeline import time_of
-from asched.audit.travel import state_before
 from asched.batch.decide import decisions_of
-from asched.batch.inspect import JobInspection, QueueStanding, inspect_job, jobs_of
+from asched.batch.inspect import JobInspection, QueueUsage, inspect_job, jobs_of
 from asched.batch.registry import SessionRegistry
 from asched.framework.runtime.profile import PluginLoader
 from asched.framework.runtime.strict import nearest
@@ -21,12 +20,12 @@ from asched.journal.codec import CODEC, session_subject
 from asched.journal.statistics import last_seq_at
 from asched.journal.store import JournalStore
 from asched.state.cluster import ClusterState
-from asched.state.session_records import SessionHeld
+from asched.state.session_records import SessionExecuted
 from asched.state.sessions import SessionProfile
 
 
 class QueueResource(msgspec.Struct, frozen=True, rename="camel"):
-    """Units: cpu in millicores, memory in bytes, others in thousandths."""
+    """Amounts of one resource: cpu in millicores, memory in bytes, others in thousandths."""
 
     resource: str
     allocated: float
@@ -39,11 +38,11 @@ class QueueExplanation(msgspec.Struct, frozen=True, rename="camel"):
     weight: int
     overused: bool
     share: float
-    """The largest part that it has of what it deserves of any resource."""
+    """The largest ratio of allocated to deserved over all resources."""
     resources: tuple[QueueResource, ...]
 
 
-class RefusedPods(msgspec.Struct, frozen=True, rename="camel"):
+class UnplacedPods(msgspec.Struct, frozen=True, rename="camel"):
     message: str
     pods: tuple[str, ...]
 
@@ -54,21 +53,21 @@ class ActionSteps(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class JobExplanation(msgspec.Struct, frozen=True, rename="camel"):
-    """A job in a session. This is the JSON form (see ``docs/batch.md``)."""
+    """A job's result in a session, which is also its JSON form (see ``docs/batch.md``)."""
 
     job: str
     scheduler_name: str
     session: int
-    """The number of the session; of the next one where none was held so far."""
+    """The number of the session, or of the next one if none included the job."""
     seq: int
-    """The record of the session; 0 where none was held so far."""
+    """The record of the session; 0 if no session included the job."""
     at: datetime
     reproduced: bool | None
-    """Whether the session, held once more, came to what is recorded. None where there is none."""
+    """Whether the repeated session gives the recorded decisions. None if none is recorded."""
     admitted: bool
-    """Whether enough of its pods have places for it to run."""
+    """Whether enough pods have nodes for the job to run."""
     reasons: tuple[str, ...]
-    """Why it was not, the weightiest first; empty where it was."""
+    """Why it is not admitted, most important first."""
     queue: str = ""
     priority: int = 0
     min_available: int = 0
@@ -77,17 +76,17 @@ class JobExplanation(msgspec.Struct, frozen=True, rename="camel"):
     """Pods by status when the session opened."""
     pods_after: dict[str, int] = {}
     ahead: tuple[str, ...] = ()
-    """Jobs of its queue with pending pods that went before it."""
-    queue_standing: QueueExplanation | None = None
-    refused: tuple[RefusedPods, ...] = ()
+    """Jobs of its queue with pending pods and a higher order."""
+    queue_usage: QueueExplanation | None = None
+    unplaced: tuple[UnplacedPods, ...] = ()
     steps: tuple[ActionSteps, ...] = ()
 
 
-class _Held(NamedTuple):
-    """A recorded session, and the state that it was held on."""
+class _RecordedSession(NamedTuple):
+    """A recorded session and the state before it."""
 
     seq: int
-    record: SessionHeld
+    record: SessionExecuted
     state: ClusterState
 
 
@@ -100,8 +99,10 @@ async def explain_job(
     session: int | None = None,
     at_ns: int | None = None,
 ) -> JobExplanation:
-    """Explain the last session, or that of the number, or with ``at_ns`` (nanoseconds since the epoch)
-    the last one until then. ``name`` is that of a PodGroup, of a pod of the job, or a job's id.
+    """Explains the job's result in the last session, or in session number ``session``.
+
+    ``at_ns``, nanoseconds since the epoch, ignores later sessions. ``name`` is the name of a
+    PodGroup, of one of the job's pods, or a job id.
 
     Raises :class:`AuditError`, :class:`~asched.journal.errors.JournalError`, ProfileError and
     FoldError.
@@ -110,27 +111,27 @@ async def explain_job(
     end = (await journal.head()).seq if at_ns is None else await last_seq_at(journal, at_ns)
     now = await state_before(journal, load, end + 1)
     if not now.sessions:
-        raise AuditError("no batch sessions are held: no scheduler name is served by them")
+        raise AuditError("no batch sessions are configured")
     profile, job = _find(now, name)
-    held = await _last_session(journal, load, profile.spec.scheduler_name, end, session)
-    if held is None and session is not None:
+    recorded = await _last_session(journal, load, profile.spec.scheduler_name, end, session)
+    if recorded is None and session is not None:
         raise AuditError(f"no session {session} of {profile.spec.scheduler_name} until then")
-    if held is not None:
+    if recorded is not None:
         try:
-            return await _explained(journal, held, registry, job)
+            return await _repeated(journal, recorded, registry, job)
         except KeyError:
-            pass  # it came only after the last session
+            pass  # the job was created after the last session
     found = inspect_job(now, profile.spec, registry, profile.number + 1, job)
-    scheduler, number = profile.spec.scheduler_name, profile.number + 1
-    return _explanation(job, scheduler, number, 0, now.now_ns, None, found)
+    held = SessionExecuted(profile.spec.scheduler_name, profile.number + 1)
+    return _explanation(job, _RecordedSession(0, held, now), None, found)
 
 
 def _find(state: ClusterState, name: PodName) -> tuple[SessionProfile, str]:
-    """The job that is meant, and the profile whose sessions it enters."""
+    """The profile and id of the job."""
     known: dict[str, tuple[SessionProfile, str]] = {}
     for profile in state.sessions:
         for job, pods in jobs_of(state, profile.spec).items():
-            # Jobs of Kubernetes' own PodGroups have their API group in front.
+            # The job id of a scheduling.k8s.io PodGroup begins with the API group.
             for key in (job, job.removeprefix("scheduling.k8s.io/"), *pods):
                 known.setdefault(key, (profile, job))
     wanted = [key for key in known if name.matches(key) or key == str(name)]
@@ -138,7 +139,7 @@ def _find(state: ClusterState, name: PodName) -> tuple[SessionProfile, str]:
     if len(jobs) == 1:
         return known[wanted[0]]
     if jobs:
-        raise AuditError(f"more than one job of that name: {', '.join(sorted(jobs))}")
+        raise AuditError(f"several jobs have that name: {', '.join(sorted(jobs))}")
     guess = nearest(str(name), known)
     hint = f"; did you mean {guess}?" if guess else ""
     raise AuditError(f"no job {name} at that time{hint}")
@@ -150,98 +151,98 @@ async def _last_session(
     scheduler_name: str,
     end: int,
     number: int | None,
-) -> _Held | None:
-    last: tuple[int, SessionHeld] | None = None
+) -> _RecordedSession | None:
+    last: tuple[int, SessionExecuted] | None = None
     async for stored in journal.read(subject=session_subject(scheduler_name)):
         if stored.seq > end:
             break
-        if isinstance(stored.record, SessionHeld) and number in (None, stored.record.number):
+        if isinstance(stored.record, SessionExecuted) and number in (None, stored.record.number):
             last = stored.seq, stored.record
     if last is None:
         return None
-    return _Held(*last, await state_before(journal, load, last[0]))
+    return _RecordedSession(*last, await state_before(journal, load, last[0]))
 
 
-async def _explained(
-    journal: JournalStore, held: _Held, registry: SessionRegistry, job: str
+async def _repeated(
+    journal: JournalStore, session: _RecordedSession, registry: SessionRegistry, job: str
 ) -> JobExplanation:
-    name, number = held.record.scheduler_name, held.record.number
-    profile = held.state.sessions.get(name)
+    name, number = session.record.scheduler_name, session.record.number
+    profile = session.state.sessions.get(name)
     if profile is None:
-        raise AuditError(f"session {number} of {name}, which is not served by sessions")
-    found = inspect_job(held.state, profile.spec, registry, number, job)
-    again = [*decisions_of(held.state, name, found.outcome, found.reservations)]
-    last = held.seq + len(again) - 1
-    recorded = [stored.record async for stored in journal.read(held.seq - 1, last)]
-    same = [*map(CODEC.encode, again)] == [*map(CODEC.encode, recorded)]
-    return _explanation(job, name, number, held.seq, held.state.now_ns, same, found)
+        raise AuditError(f"session {number} of {name} has no configuration in the journal")
+    found = inspect_job(session.state, profile.spec, registry, number, job)
+    decided = [*decisions_of(session.state, name, found.outcome, found.reservations)]
+    last = session.seq + len(decided) - 1
+    recorded = [stored.record async for stored in journal.read(session.seq - 1, last)]
+    same = [*map(CODEC.encode, decided)] == [*map(CODEC.encode, recorded)]
+    return _explanation(job, session, same, found)
 
 
 def _explanation(
-    job: str,
-    scheduler_name: str,
-    number: int,
-    seq: int,
-    now_ns: int,
-    reproduced: bool | None,
-    found: JobInspection,
+    job: str, session: _RecordedSession, reproduced: bool | None, found: JobInspection
 ) -> JobExplanation:
-    head = (job, scheduler_name, number, seq, time_of(now_ns), reproduced)
+    explanation = JobExplanation(
+        job=job,
+        scheduler_name=session.record.scheduler_name,
+        session=session.record.number,
+        seq=session.seq,
+        at=time_of(session.state.now_ns),
+        reproduced=reproduced,
+        admitted=False,
+        reasons=(found.ignored,),
+    )
     if found.job is None:
-        return JobExplanation(*head, False, (found.ignored,))
+        return explanation
     admitted = found.job.ready and not found.invalid
-    standing = found.queue
-    return JobExplanation(
-        *head,
-        admitted,
-        () if admitted else tuple(_reasons(found, found.job)),
-        found.job.queue,
-        found.job.priority,
-        found.job.min_available,
-        found.phase,
-        {**found.before},
-        {**found.after},
-        found.ahead,
-        None if standing is None else _queue(standing),
-        tuple(RefusedPods(refusal.message, refusal.pods) for refusal in found.refusals),
-        tuple(ActionSteps(action, lines) for action, lines in found.steps.items() if lines),
+    return msgspec.structs.replace(
+        explanation,
+        admitted=admitted,
+        reasons=() if admitted else tuple(_reasons(found, found.job)),
+        queue=found.job.queue,
+        priority=found.job.priority,
+        min_available=found.job.min_available,
+        phase=found.phase,
+        pods_before={**found.before},
+        pods_after={**found.after},
+        ahead=found.ahead,
+        queue_usage=None if found.queue is None else _queue(found.queue),
+        unplaced=tuple(UnplacedPods(*group) for group in found.unplaced),
+        steps=tuple(ActionSteps(action, lines) for action, lines in found.steps.items() if lines),
     )
 
 
-def _queue(standing: QueueStanding) -> QueueExplanation:
-    resources = tuple(QueueResource(*resource) for resource in standing.resources)
-    return QueueExplanation(
-        standing.name, standing.weight, standing.overused, standing.share, resources
-    )
+def _queue(usage: QueueUsage) -> QueueExplanation:
+    resources = tuple(QueueResource(*resource) for resource in usage.resources)
+    return QueueExplanation(usage.name, usage.weight, usage.overused, usage.share, resources)
 
 
 def _reasons(found: JobInspection, job: Job) -> Iterator[str]:
     if found.invalid:
-        yield f"left out as invalid: {found.invalid}"
+        yield f"invalid job: {found.invalid}"
         return
     short = job.min_available - job.ready_count
     yield (
-        f"gang short by {short}: {job.ready_count} of the {job.min_available} pods it needs have"
-        f" places, {job.count(TaskStatus.PENDING)} are pending"
+        f"gang short by {short}: {job.ready_count} of {job.min_available} required pods have"
+        f" nodes, {job.count(TaskStatus.PENDING)} are pending"
     )
     if job.waiting_count:
-        yield f"{job.waiting_count} of its pods wait for room that is being released"
-    standing = found.queue
-    if standing is not None and standing.overused:
+        yield f"{job.waiting_count} of its pods wait for resources that are being released"
+    usage = found.queue
+    if usage is not None and usage.overused:
         yield (
-            f"queue {standing.name} is overused: it has {standing.share:.0%} of what it deserves"
-            f" ({_shares(standing)})"
+            f"queue {usage.name} is overused: it has {usage.share:.0%} of its deserved share"
+            f" ({_shares(usage)})"
         )
     if found.ahead:
-        yield f"{len(found.ahead)} jobs of its queue went before it: {_few(found.ahead)}"
-    for refusal in found.refusals:
-        yield f"{len(refusal.pods)} pods: {refusal.message}"
+        yield f"{len(found.ahead)} jobs of its queue are ahead of it: {_few(found.ahead)}"
+    for group in found.unplaced:
+        yield f"{len(group.pods)} pods: {group.message}"
 
 
-def _shares(standing: QueueStanding) -> str:
+def _shares(usage: QueueUsage) -> str:
     return ", ".join(
         f"{r.resource} {r.allocated:.0f} of {r.deserved:.0f}"
-        for r in standing.resources
+        for r in usage.resources
         if r.deserved or r.allocated
     )
 

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import msgspec
 
 from asched.audit.entries import PodTimeline
-from asched.audit.pods import AuditError, PodName, find_pod
+from asched.audit.lookup import AuditError, PodName, find_pod
 from asched.audit.timeline import PodTimelines, Wanted, follow, time_of
 from asched.framework.runtime.profile import PluginLoader
 from asched.journal.checkpoints import Opened, nearest
@@ -24,7 +24,7 @@ from asched.model.node import Node
 from asched.model.pod import Pod
 from asched.state import records as r
 from asched.state.cluster import ClusterState
-from asched.state.records import ObjectGone, Rejected, TurnStarted
+from asched.state.records import ObjectDeleted, Rejected, TurnStarted
 
 
 class Period(NamedTuple):
@@ -119,7 +119,7 @@ async def timelines(
         )
     opened = await opened_for(journal, load, period, own[0].seq)
     # What concerns a pod that is gone ends with that.
-    last_seq = own[-1].seq if isinstance(own[-1].record, ObjectGone) else None
+    last_seq = own[-1].seq if isinstance(own[-1].record, ObjectDeleted) else None
     found = await follow(
         journal, lambda seen, _: seen.key == key, opened,
         until_ns=period.until_ns, last_seq=last_seq,
@@ -235,9 +235,9 @@ class _Follower:
         match record:
             case r.TurnStarted():
                 self.now_ns = record.now_ns
-            case r.ObjectSeen(object=Node() as node) if node.name == self._name:
+            case r.ObjectObserved(object=Node() as node) if node.name == self._name:
                 self._seen(node)
-            case r.ObjectGone(kind="Node", key=key) if key == self._name:
+            case r.ObjectDeleted(kind="Node", key=key) if key == self._name:
                 self._node = None
                 self._write("gone")
             case r.Assigned(node=name) if name == self._name:
@@ -254,11 +254,11 @@ class _Follower:
             case r.Rejected(nominated_node=name) if name == self._name:
                 victims = ", ".join(victim.key for victim in record.victims)
                 self._write("nominated", record.key, f"evicting {victims}" if victims else "")
-            case r.PodSeen() | r.PodChanged():
+            case r.PodObserved() | r.PodUpdated():
                 self._placed(record.key, record.uid, record.node_name)
-            case r.ObjectSeen(object=thing) if type(thing).__name__ == "Pod":
+            case r.ObjectObserved(object=thing) if type(thing).__name__ == "Pod":
                 self._placed(thing.key, thing.uid, getattr(thing, "node_name", ""))
-            case r.ObjectGone(kind="Pod", key=key) | r.PermitRejected(key=key):
+            case r.ObjectDeleted(kind="Pod", key=key) | r.PermitRejected(key=key):
                 if key in self._here:
                     del self._here[key]
                     self._write("left", key)

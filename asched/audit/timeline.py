@@ -92,10 +92,10 @@ class PodTimelines:
     def apply(self, seq: int, record: r.AnyRecord) -> None:
         """Fold the next record. Raises FoldError, ProfileError."""
         self._seq = seq
-        if isinstance(record, r.ObjectSeen) and isinstance(record.object, Pod):
+        if isinstance(record, r.ObjectObserved) and isinstance(record.object, Pod):
             self._pod_seen(record.object)
-        elif isinstance(record, r.PodSeen):
-            self._pod_seen(self._fold.state.templates.instance(record).pod)
+        elif isinstance(record, r.PodObserved):
+            self._pod_seen(self._fold.state.templates.pod_of(record).pod)
         else:
             self._tell(record)
         self._fold.apply(record)
@@ -152,11 +152,11 @@ class PodTimelines:
     def _tell(self, record: r.AnyRecord) -> None:
         seq, at = self._seq, self._at
         match record:
-            case r.PodChanged() if (record.key, record.uid) in self._told:
+            case r.PodUpdated() if (record.key, record.uid) in self._told:
                 self._write(record.key, record.uid, ChangeEntry(seq, at, self._changed(record)))
                 if self._confirms(record, record.node_name):
                     self._write(record.key, record.uid, BindingEntry(seq, at, record.node_name))
-            case r.ObjectGone(kind="Pod"):
+            case r.ObjectDeleted(kind="Pod"):
                 followed = self._followed.get(record.key)
                 if followed is not None and followed.timeline.uid == record.uid:
                     self._write(record.key, record.uid, DeletionEntry(seq, at))
@@ -164,18 +164,18 @@ class PodTimelines:
                 self._rejected(record)
             case r.Assigned() | r.AttemptFailed() | r.PermitAllowed() | r.PermitRejected():
                 self._write(record.key, record.uid, _decision(record, seq, at))
-            case r.ExtenderAsked():
+            case r.ExtenderCallRequested():
                 names = tuple(self._extender(index) for index in record.extenders)
-                inquiry = ExtenderCallEntry(seq, at, record.attempt, record.verb.value, names)
-                self._write(record.key, record.uid, inquiry)
+                evaluation = ExtenderCallEntry(seq, at, record.attempt, record.verb.value, names)
+                self._write(record.key, record.uid, evaluation)
             case (
                 r.ExtenderFiltered()
                 | r.ExtenderPrioritized()
-                | r.ExtenderReviewed()
-                | r.ExtenderFailed()
+                | r.ExtenderPreemptionProcessed()
+                | r.ExtenderCallFailed()
             ):
                 name, verb = self._extender(record.extender), record.verb_answered.value
-                failure = record.message if isinstance(record, r.ExtenderFailed) else ""
+                failure = record.message if isinstance(record, r.ExtenderCallFailed) else ""
                 reply = ExtenderReplyEntry(seq, at, record.attempt, verb, name, failure)
                 self._write(record.key, record.uid, reply)
             case r.Bound():
@@ -195,13 +195,13 @@ class PodTimelines:
                     record.uid,
                     PreemptionEntry(seq, at, record.preemptor.key, record.node),
                 )
-            case r.VictimEvicted():
+            case r.EvictionSucceeded():
                 self._write(record.key, record.uid, EvictionEntry(seq, at))
             case r.EvictionFailed():
                 self._write(record.key, record.uid, EvictionFailureEntry(seq, at, record.message))
 
     def _extender(self, index: int) -> str:
-        extenders = self._fold.state.outsiders
+        extenders = self._fold.state.evaluators
         return extenders[index].name if index < len(extenders) else f"extender {index}"
 
     def _rejected(self, record: r.Rejected) -> None:
@@ -210,7 +210,7 @@ class PodTimelines:
             record.key,
             record.uid,
             RejectionEntry(
-                seq, at, record.attempt, record.message, record.plugins, record.pending_plugins,
+                seq, at, record.attempt, record.message, record.unschedulable_plugins, record.pending_plugins,
                 record.nominated_node or "", tuple(victim.key for victim in record.victims),
             ),
         )  # fmt: skip
@@ -221,14 +221,14 @@ class PodTimelines:
                 PreemptionEntry(seq, at, record.key, record.nominated_node or ""),
             )
 
-    def _confirms(self, record: r.PodChanged | r.Bound, node_name: str) -> bool:
+    def _confirms(self, record: r.PodUpdated | r.Bound, node_name: str) -> bool:
         """Whether a record is the first to say that a binding took place, as was decided."""
         entry = self._fold.state.entry(record.key, record.uid)
         if entry is None or entry.phase is not PodPhase.ASSUMED:
             return False
         return entry.node == node_name
 
-    def _changed(self, record: r.PodChanged) -> tuple[str, ...]:
+    def _changed(self, record: r.PodUpdated) -> tuple[str, ...]:
         """As :func:`changes`, from the short form of a change."""
         entry = self._fold.state.entry(record.key, record.uid)
         if entry is None:
@@ -276,19 +276,19 @@ class PodTimelines:
         match record:
             case r.TurnStarted():
                 return "its time was up"
-            case r.ObjectSeen(object=Node() as node):
+            case r.ObjectObserved(object=Node() as node):
                 return f"node {node.name} was seen"
-            case r.ObjectSeen():
+            case r.ObjectObserved():
                 return f"{subject_of(record)} was seen"
-            case r.ObjectGone():
+            case r.ObjectDeleted():
                 return f"{subject_of(record)} is gone"
-            case r.PodSeen():
+            case r.PodObserved():
                 return f"pod {record.key} was seen"
-            case r.PodChanged():
+            case r.PodUpdated():
                 return f"pod {record.key} changed"
             case r.Bound():
                 return f"pod {record.key} was bound to {record.node}"
-            case r.VictimEvicted():
+            case r.EvictionSucceeded():
                 return f"pod {record.key} was evicted"
             case r.EvictionFailed():
                 return f"pod {record.key} could not be evicted"
@@ -301,9 +301,12 @@ class PodTimelines:
 def _own_cause(record: r.AnyRecord, queue: str) -> str:
     """What a record about the pod itself did to it."""
     match record:
-        case r.Rejected(plugins=plugins) if plugins and queue in ("active", "backoff"):
+        case r.Rejected(unschedulable_plugins=plugins) if plugins and queue in (
+            "active",
+            "backoff",
+        ):
             return "rejected, but something that may help happened during the attempt"
-        case r.Rejected(plugins=plugins):
+        case r.Rejected(unschedulable_plugins=plugins):
             return f"rejected by {', '.join(plugins)}" if plugins else "rejected"
         case r.AttemptFailed():
             return f"{record.plugin} failed"
@@ -311,15 +314,15 @@ def _own_cause(record: r.AnyRecord, queue: str) -> str:
             return f"turned away by {record.plugin}"
         case r.BindFailed():
             return "its binding failed"
-        case r.PodSeen():
+        case r.PodObserved():
             return "it was seen"
-        case r.PodChanged():
+        case r.PodUpdated():
             return "it changed"
         case (
             r.ExtenderFiltered()
             | r.ExtenderPrioritized()
-            | r.ExtenderReviewed()
-            | r.ExtenderFailed()
+            | r.ExtenderPreemptionProcessed()
+            | r.ExtenderCallFailed()
         ):
             return "the extenders that were asked have answered"
         case _:
@@ -394,8 +397,8 @@ def _decision(
     match record:
         case r.Assigned():
             return AssignmentEntry(
-                seq, at, record.attempt, record.node, record.feasible, record.score, record.ties,
-                record.examined, tuple(hold.plugin for hold in record.holds),
+                seq, at, record.attempt, record.node, record.feasible_nodes, record.score, record.ties,
+                record.evaluated_nodes, tuple(wait.plugin for wait in record.permit_waits),
             )  # fmt: skip
         case r.AttemptFailed():
             return AttemptFailureEntry(seq, at, record.attempt, record.plugin, record.message)

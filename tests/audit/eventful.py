@@ -22,7 +22,7 @@ from asched.model.resources import AnyObject, Resource, decode
 from asched.state import records as r
 from asched.state.cluster import ClusterState
 from asched.state.fold import Fold
-from asched.state.inquiries import packed
+from asched.state.pending_evaluations import pack_mask
 from asched.state.observe import observe_deletion, observe_object
 from tests.cycle.plugins import Doorman
 from tests.daemon.world import KUBE, registry_with
@@ -93,7 +93,7 @@ class Past:
     def bind(self, decisions: Sequence[r.Decision] | None = None) -> None:
         """Decide, and the API server confirms and shows the bindings of pods that are not held."""
         for decision in self.decide() if decisions is None else decisions:
-            if isinstance(decision, r.Assigned) and not decision.holds:
+            if isinstance(decision, r.Assigned) and not decision.permit_waits:
                 self.confirm(decision.key, decision.uid, decision.node)
 
     def confirm(self, key: str, uid: str, node: str) -> None:
@@ -288,7 +288,7 @@ async def _preempting(past: Past) -> None:
     await past.turn(0.2)
     for decision in rejected:
         for victim in decision.victims:
-            past.add(r.VictimEvicted(victim.key, victim.uid))
+            past.add(r.EvictionSucceeded(victim.key, victim.uid))
             past.lose(Resource.PODS, victim.key)
     await past.turn(1.5)
     past.bind()
@@ -304,9 +304,9 @@ async def _asking_extenders(past: Past) -> None:
         _answer_filter(past, outcome)
     past.decide()
     await past.turn(0.1)
-    for key, inquiry in past.state.inquiries.items():
-        scores = tuple(number % 11 for number in range(len(inquiry.rows)))
-        past.add(r.ExtenderPrioritized(key, inquiry.uid, inquiry.attempt, 0, scores))
+    for key, evaluation in past.state.pending_evaluations.items():
+        scores = tuple(number % 11 for number in range(len(evaluation.rows)))
+        past.add(r.ExtenderPrioritized(key, evaluation.uid, evaluation.attempt, 0, scores))
         break
     past.bind()
     past.pod("licensed", "3", requests={"example.com/licence": "1"}, priority=2000)
@@ -319,25 +319,25 @@ async def _asking_extenders(past: Past) -> None:
 
 def _answer_filter(past: Past, name: str) -> None:
     key = f"default/{name}"
-    inquiry = past.state.inquiries[key]
-    asked, attempt = inquiry.uid, inquiry.attempt
+    evaluation = past.state.pending_evaluations[key]
+    asked, attempt = evaluation.uid, evaluation.attempt
     if name == "failed":
-        past.add(r.ExtenderFailed(key, asked, attempt, 0, ExtenderVerb.FILTER, "timed out"))
+        past.add(r.ExtenderCallFailed(key, asked, attempt, 0, ExtenderVerb.FILTER, "timed out"))
     else:
-        passes = np.array([name != "refused"] * len(inquiry.rows), np.bool_)
+        passes = np.array([name != "refused"] * len(evaluation.rows), np.bool_)
         passes[0] = False
-        words = (r.ExtenderRefusal("no licence here", packed(~passes)),)
-        past.add(r.ExtenderFiltered(key, asked, attempt, 0, packed(passes), words))
-    if 1 in inquiry.pending:
-        past.add(r.ExtenderFailed(key, asked, attempt, 1, ExtenderVerb.FILTER, "no route"))
+        words = (r.ExtenderFailedNodes("no licence here", pack_mask(~passes)),)
+        past.add(r.ExtenderFiltered(key, asked, attempt, 0, pack_mask(passes), words))
+    if 1 in evaluation.pending:
+        past.add(r.ExtenderCallFailed(key, asked, attempt, 1, ExtenderVerb.FILTER, "no route"))
 
 
 def _review(past: Past, name: str) -> None:
     key = f"default/{name}"
-    inquiry = past.state.inquiries[key]
-    assert inquiry.verb is ExtenderVerb.PREEMPT
-    accepted = inquiry.candidates[:1]
-    past.add(r.ExtenderReviewed(key, inquiry.uid, inquiry.attempt, 0, accepted))
+    evaluation = past.state.pending_evaluations[key]
+    assert evaluation.verb is ExtenderVerb.PREEMPT
+    accepted = evaluation.candidates[:1]
+    past.add(r.ExtenderPreemptionProcessed(key, evaluation.uid, evaluation.attempt, 0, accepted))
 
 
 async def _changing_cluster(past: Past) -> None:

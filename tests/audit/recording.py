@@ -27,8 +27,8 @@ from asched.state.records import (
     Bound,
     Decision,
     EngineStarted,
-    ObjectGone,
-    ObjectSeen,
+    ObjectDeleted,
+    ObjectObserved,
     ProfilesLoaded,
     TurnStarted,
 )
@@ -86,10 +86,10 @@ class Recording:
 
     def see(self, *objects: AnyObject) -> None:
         for seen in objects:
-            self.add(ObjectSeen(seen))
+            self.add(ObjectObserved(seen))
 
     def lose(self, gone: Pod) -> None:
-        self.add(ObjectGone("Pod", gone.key, gone.metadata.uid))
+        self.add(ObjectDeleted("Pod", gone.key, gone.metadata.uid))
 
     def decide(self) -> list[Decision]:
         """Decide for all that are active."""

@@ -13,10 +13,10 @@ from asched.audit.explain import Explanation, explain
 from asched.audit.lookup import AuditError, PodName, attempts_of, state_before
 from asched.config.registry import PluginRegistry
 from asched.journal.archive import archive
-from asched.journal.checkpoints import keep_boundary
+from asched.journal.checkpoints import checkpoint_before
 from asched.journal.opening import open_journal
 from asched.model.quantity import NS_PER_S
-from asched.state.records import Assigned, ObjectSeen, PodSeen
+from asched.state.records import Assigned, ObjectObserved, PodObserved
 from tests.audit.recording import BEGIN_NS, REGISTRY, Recording, node, pod, woken_pod
 
 
@@ -90,7 +90,7 @@ async def test_every_attempt_of_a_busy_history_is_reproduced() -> None:
                 best = [n.name for n in found.nodes if n.rank == 1]
                 assert attempt.record.node in best
                 assert (found.feasible, len(best)) == (
-                    attempt.record.feasible,
+                    attempt.record.feasible_nodes,
                     attempt.record.ties,
                 ) or (found.feasible == 1)
             else:
@@ -117,7 +117,7 @@ async def test_a_decision_that_was_altered_is_not_reproduced() -> None:
     assert isinstance(decision, Assigned)
     assert decision.node == "b"
     recording.records[-1] = Assigned(
-        decision.key, decision.uid, "a", 1, decision.feasible, decision.score
+        decision.key, decision.uid, "a", 1, decision.feasible_nodes, decision.score
     )
     found = await told(recording, "p")
     assert found.reproduced is False
@@ -157,10 +157,10 @@ async def test_of_a_pod_made_anew_and_not_yet_tried_the_old_one_is_not_told() ->
 async def test_a_pod_made_anew_like_another_is_told_of_too() -> None:
     recording = recreated(**GATED)
     like = pod("other-0", uid="like", **GATED)
-    recording.add(ObjectSeen(like, template=1))
+    recording.add(ObjectObserved(like, template=1))
     third_created_at = datetime(2026, 1, 1, tzinfo=UTC)
     recording.lose(pod("web-0", uid="second"))
-    recording.add(PodSeen("default/web-0", "third", 1, third_created_at))
+    recording.add(PodObserved("default/web-0", "third", 1, third_created_at))
     found = await told(recording, "web-0")
     assert (found.uid, found.outcome) == ("third", "gated")
 
@@ -187,7 +187,7 @@ async def test_a_pod_that_was_seen_in_the_archive_alone_is_told(tmp_path: Path) 
     async with open_journal(str(tmp_path / "journal.db")) as store:
         await recording.store_in(store)
         before_ns = BEGIN_NS + 4_000_000_000
-        await keep_boundary(store, REGISTRY.load, before_ns)
+        await checkpoint_before(store, REGISTRY.load, before_ns)
         assert await archive(store, tmp_path, before_ns=before_ns, archived_at_ns=1)
         found = await explain(store, PodName.parse("web-0"), REGISTRY.load)
     assert (found.uid, found.decision.kind) == ("uid-web-0", "assigned")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import ClassVar
 
 from asched.audit.explain import Explanation, explain
-from asched.audit.pods import PodName
+from asched.audit.lookup import PodName
 from asched.framework.interface import Plugin, PreEnqueuePlugin
 from asched.framework.pod_info import PodInfo
 from asched.framework.status import SUCCESS, Status

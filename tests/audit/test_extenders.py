@@ -13,16 +13,16 @@ from asched.audit.entries import (
 )
 from asched.audit.explain import explain
 from asched.audit.history import timelines
-from asched.audit.pods import PodName
+from asched.audit.lookup import PodName
 from asched.framework.runtime.extenders import EXTENDER, ExtenderSpec, ExtenderVerb
-from asched.state.inquiries import packed
+from asched.state.pending_evaluations import pack_mask
 from asched.state.records import (
     Assigned,
-    ExtenderAsked,
-    ExtenderFailed,
+    ExtenderCallRequested,
+    ExtenderCallFailed,
     ExtenderFiltered,
     ExtenderPrioritized,
-    ExtenderRefusal,
+    ExtenderFailedNodes,
 )
 from tests.audit.recording import REGISTRY, Recording, node, pod
 
@@ -32,7 +32,7 @@ SPEC = ExtenderSpec(
 
 
 def mask(*answers: int) -> bytes:
-    return packed(np.array(answers, np.bool_))
+    return pack_mask(np.array(answers, np.bool_))
 
 
 def asked() -> Recording:
@@ -40,11 +40,11 @@ def asked() -> Recording:
     recording = Recording(SPEC)
     recording.see(node("a", "8"), node("b", "8"), node("c", "8"), pod("p"))
     [question] = recording.decide()
-    assert isinstance(question, ExtenderAsked)
-    refusal = ExtenderRefusal("no licence here", mask(1, 0, 0))
-    recording.add(ExtenderFiltered("default/p", "uid-p", 1, 0, mask(0, 1, 1), refused=(refusal,)))
+    assert isinstance(question, ExtenderCallRequested)
+    refusal = ExtenderFailedNodes("no licence here", mask(1, 0, 0))
+    recording.add(ExtenderFiltered("default/p", "uid-p", 1, 0, mask(0, 1, 1), failed_nodes=(refusal,)))
     [question] = recording.decide()
-    assert isinstance(question, ExtenderAsked)
+    assert isinstance(question, ExtenderCallRequested)
     recording.add(ExtenderPrioritized("default/p", "uid-p", 1, 0, (0, 10)))
     return recording
 
@@ -102,7 +102,7 @@ async def test_an_extender_that_failed(ignorable: bool) -> None:
     recording = Recording(spec)
     recording.see(node("a"), pod("p"))
     recording.decide()
-    failed = ExtenderFailed("default/p", "uid-p", 1, 0, ExtenderVerb.FILTER, "timed out")
+    failed = ExtenderCallFailed("default/p", "uid-p", 1, 0, ExtenderVerb.FILTER, "timed out")
     recording.add(failed)
     recording.decide()
     journal = await recording.journal()

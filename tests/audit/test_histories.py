@@ -14,7 +14,7 @@ import pytest
 from asched import __version__
 from asched.audit.replay import replay
 from asched.config.registry import PluginRegistry
-from asched.journal.archive import whole_journal
+from asched.journal.archive import all_batches
 from asched.journal.codec import KINDS
 from asched.journal.opening import open_journal
 from asched.journal.sql import SqlStore
@@ -68,7 +68,7 @@ async def test_it_is_read_in_any_store(history: str, database_url: str) -> None:
     """The rows as they were written, in a database of today, give the same records."""
     async with open_journal(history) as old, open_journal(database_url) as new:
         assert isinstance(new, SqlStore)
-        head = await new.restore(whole_journal(old, None), await old.writers())
+        head = await new.restore(all_batches(old, None), await old.writers())
         assert head == await old.head()
         assert [s async for s in new.read()] == [s async for s in old.read()]
 
@@ -101,25 +101,25 @@ KINDS_OF_0_1_0 = frozenset(
         "Bound",
         "EngineStarted",
         "EvictionFailed",
-        "ExtenderAsked",
-        "ExtenderFailed",
+        "ExtenderCallRequested",
+        "ExtenderCallFailed",
         "ExtenderFiltered",
         "ExtenderPrioritized",
-        "ExtenderReviewed",
+        "ExtenderPreemptionProcessed",
         "LeadershipGained",
         "LeadershipLost",
-        "ObjectGone",
-        "ObjectSeen",
+        "ObjectDeleted",
+        "ObjectObserved",
         "PermitAllowed",
         "PermitRejected",
-        "PodChanged",
-        "PodSeen",
+        "PodUpdated",
+        "PodObserved",
         "ProfilesLoaded",
         "Rejected",
         "ShadowCompared",
         "ShadowExplained",
         "TurnStarted",
-        "VictimEvicted",
+        "EvictionSucceeded",
     }
 )
 

@@ -23,11 +23,11 @@ from asched.audit.history import (
     timelines_of_preempted,
     timelines_of_unschedulable,
 )
-from asched.audit.pods import AuditError, PodName
+from asched.audit.lookup import AuditError, PodName
 from asched.cli.main import app
 from asched.journal.archive import archive, write_segment
 from asched.journal.chain import GENESIS
-from asched.journal.checkpoints import keep_boundary, write_checkpoints
+from asched.journal.checkpoints import checkpoint_before, write_checkpoints
 from asched.journal.memory import MemoryStore
 from asched.journal.opening import open_journal
 from asched.journal.sql import SqlStore
@@ -35,7 +35,7 @@ from asched.journal.store import JournalStore
 from asched.model.meta import ObjectMeta, OwnerReference
 from asched.model.pod import Pod
 from asched.model.workloads import ReplicaSet
-from asched.state.records import ObjectGone, PodChanged
+from asched.state.records import ObjectDeleted, PodUpdated
 from tests.audit.recording import BEGIN_NS, REGISTRY, Recording, node, pod, woken_pod
 from tests.audit.test_explain import busy_history
 
@@ -135,10 +135,10 @@ async def test_a_node() -> None:
     recording.turn(1.0)
     recording.see(node("n", "4", zone="b", taint="x"))
     recording.lose(pod("p"))
-    recording.add(PodChanged("default/q", "uid-q", node_name="n"))
+    recording.add(PodUpdated("default/q", "uid-q", node_name="n"))
     recording.turn(2.0)
     recording.see(pod("r", nodeName="n"))
-    recording.add(ObjectGone("Node", "n"))
+    recording.add(ObjectDeleted("Node", "n"))
     journal = await recording.journal()
     found = await node_timeline(journal, "n", REGISTRY.load)
     assert found is not None
@@ -254,7 +254,7 @@ async def test_of_an_archived_journal_what_stays_is_told(tmp_path: Path) -> None
         await busy_history(Random(8)).store_in(store)
         late = Period(since_ns=BEGIN_NS + 13_000_000_000)
         whole = await timelines_of_unschedulable(store, REGISTRY.load, late)
-        await keep_boundary(store, REGISTRY.load, late.since_ns)
+        await checkpoint_before(store, REGISTRY.load, late.since_ns)
         assert await archive(store, tmp_path, before_ns=late.since_ns, archived_at_ns=1)
         assert whole
         assert await timelines_of_unschedulable(store, REGISTRY.load, late) == whole
@@ -297,7 +297,7 @@ async def test_what_is_in_the_archive_is_not_known_before_it_is_deleted(
         await write_two_lives(store)
         assert isinstance(store, SqlStore)
         batches = [sealed async for sealed in store.batches()][:1]
-        await store.put_away(write_segment(tmp_path, 1, GENESIS, batches, 9))
+        await store.record_segment(write_segment(tmp_path, 1, GENESIS, batches, 9))
         if not interrupted:
             await store.delete_archived()
         assert await store.subjects("pod") == ["pod/default/new"]

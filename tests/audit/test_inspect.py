@@ -17,7 +17,7 @@ from asched.model.pod import Pod
 from asched.model.resources import Resource
 from asched.state.cluster import ClusterState
 from asched.state.fold import Fold
-from asched.state.records import EngineStarted, ObjectSeen, ProfilesLoaded, TurnStarted
+from asched.state.records import EngineStarted, ObjectObserved, ProfilesLoaded, TurnStarted
 from tests.audit.recording import REGISTRY, Recording, node, pod
 from tests.conformance.documents import Case, Document, documents
 
@@ -113,9 +113,9 @@ def inspect_recorded(document: Document, case: Case) -> Inspection:
     fold.apply_all([EngineStarted("test", 0), ProfilesLoaded(profiles), TurnStarted(1)])
     for resource in Resource:
         for seen in document.objects(resource):
-            fold.apply(ObjectSeen(seen))
+            fold.apply(ObjectObserved(seen))
     # A case that demands a node was recorded as being counted there already.
-    fold.apply(ObjectSeen(case.pod))
+    fold.apply(ObjectObserved(case.pod))
     return inspect(state, state.profiles["default-scheduler"], PodInfo(case.pod))
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from asched.audit.pods import AuditError, PodName, find_pod
+from asched.audit.lookup import AuditError, PodName, find_pod
 from asched.journal.memory import MemoryStore
 from tests.audit.recording import Recording, pod
 

@@ -21,13 +21,13 @@ from asched.audit.entries import (
     RejectionEntry,
 )
 from asched.audit.history import node_timeline, timelines
-from asched.audit.pods import AuditError, PodName
+from asched.audit.lookup import AuditError, PodName
 from asched.framework.status import Code
 from asched.state.records import (
     BindFailed,
     EvictionFailed,
-    PodChanged,
-    VictimEvicted,
+    PodUpdated,
+    EvictionSucceeded,
 )
 from tests.audit.recording import REGISTRY, Recording, node, pod, woken_pod
 
@@ -113,7 +113,7 @@ async def test_how_an_effect_ended_is_told_of_the_pod_that_it_was_for() -> None:
     key, refused = "default/web-0", 'pods "web-0" not found'
     recording.add(BindFailed(key, "first", "n", Code.ERROR, "DefaultBinder", refused))
     recording.see(second)
-    recording.add(VictimEvicted(key, "first"))
+    recording.add(EvictionSucceeded(key, "first"))
     recording.decide()
     recording.add(BindFailed(key, "first", "n", Code.ERROR, "DefaultBinder", refused))
     recording.lose(second)
@@ -161,7 +161,7 @@ async def test_changes_are_told_as_differences() -> None:
     recording = Recording()
     recording.see(node("n"), pod("p"))
     recording.bind(recording.decide())
-    recording.add(PodChanged("default/p", "uid-p", node_name="n", phase="Running"))
+    recording.add(PodUpdated("default/p", "uid-p", node_name="n", phase="Running"))
     labelled = pod("p", nodeName="n")
     meta = msgspec.structs.replace(labelled.metadata, labels={"tier": "gold"})
     status = msgspec.structs.replace(labelled.status, phase="Running")
@@ -243,7 +243,7 @@ async def test_a_preemptor_goes_on_when_no_room_comes_of_an_eviction(failed: boo
     if failed:
         recording.add(EvictionFailed(victim.key, victim.uid, "too many requests"))
     else:
-        recording.add(VictimEvicted(victim.key, victim.uid, roomless=True))
+        recording.add(EvictionSucceeded(victim.key, victim.uid, unplaced=True))
     recording.decide()
     (web,) = await told(recording, "web")
     moves = [(e.queue, e.cause) for e in web.entries if isinstance(e, QueueMoveEntry)]

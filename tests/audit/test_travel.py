@@ -9,8 +9,8 @@ from random import Random
 import pytest
 from typer.testing import CliRunner
 
+from asched.audit.lookup import fold_before
 from asched.audit.replay import replay
-from asched.audit.travel import fold_before
 from asched.cli.main import app
 from asched.journal.checkpoints import write_checkpoints
 from asched.journal.memory import MemoryStore

@@ -9,15 +9,15 @@ import msgspec
 import pytest
 
 from asched.audit.explain import Explanation, explain
-from asched.audit.pods import PodName
-from asched.audit.unblock import ChangeKind, Unblocking
+from asched.audit.lookup import PodName
+from asched.audit.unblock import ChangeKind, UnblockingChange
 from asched.cycle.decide import Decider
 from asched.model.node import Node
 from asched.model.pod import Pod
 from asched.model.resources import AnyObject, Resource, decode
 from asched.state.cluster import ClusterState
 from asched.state.fold import Fold
-from asched.state.records import Assigned, ObjectGone, ObjectSeen, TurnStarted
+from asched.state.records import Assigned, ObjectDeleted, ObjectObserved, TurnStarted
 from tests.audit.recording import BEGIN_NS, REGISTRY, Recording, node, pod
 
 HOSTNAME = "kubernetes.io/hostname"
@@ -27,7 +27,7 @@ async def explained(recording: Recording, name: str = "p") -> Explanation:
     return await explain(await recording.journal(), PodName.parse(name), REGISTRY.load)
 
 
-async def changes(recording: Recording, on: str, name: str = "p") -> dict[ChangeKind, Unblocking]:
+async def changes(recording: Recording, on: str, name: str = "p") -> dict[ChangeKind, UnblockingChange]:
     found = await explained(recording, name)
     assert found.unblocking is not None
     told = [change for p in found.unblocking if p.node == on for change in p.changes]
@@ -41,8 +41,8 @@ def assigned_after(
     """Where the pod goes once all that happened; empty for nowhere."""
     fold = Fold(ClusterState(), REGISTRY.load)
     fold.apply_all(recording.records)
-    fold.apply_all(ObjectGone("Pod", key, fold.state.pods[key].info.uid) for key in gone)
-    fold.apply_all(ObjectSeen(thing) for thing in seen)
+    fold.apply_all(ObjectDeleted("Pod", key, fold.state.pods[key].info.uid) for key in gone)
+    fold.apply_all(ObjectObserved(thing) for thing in seen)
     fold.apply(TurnStarted(fold.state.now_ns + 3600 * 10**9))
     decider = Decider(fold.state)
     while decisions := decider.next():
@@ -261,7 +261,7 @@ async def test_at_a_time() -> None:
     recording = pending(node("n", "1"), cpu="2")
     journal = await recording.journal()
     first = await explain(journal, PodName.parse("p"), REGISTRY.load)
-    await journal.append([TurnStarted(BEGIN_NS + 10**9), ObjectSeen(node("large", "9"))],
+    await journal.append([TurnStarted(BEGIN_NS + 10**9), ObjectObserved(node("large", "9"))],
                          written_at_ns=BEGIN_NS + 10**9)  # fmt: skip
     await journal.append(
         [Assigned("default/p", "uid-p", "large", 2, 1)], written_at_ns=BEGIN_NS + 9 * 10**9

@@ -1,1 +1,1 @@
-"""What another configuration would have made of a recorded history."""
+"""Compares a recorded history with simulations of other configurations."""

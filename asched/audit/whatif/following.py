@@ -19,7 +19,15 @@ from asched.model.meta import Object
 from asched.model.node import REGION_LABEL, ZONE_LABEL, Node
 from asched.model.pod import Pod
 from asched.model.resources import AnyObject, GroupResource, in_order_of_listing
-from asched.simulator.history import End, Event, Exogenous, NodeSpan, ObjectRemoved, ObjectSet, Run
+from asched.simulator.trace import (
+    EndReason,
+    NodeSpan,
+    ObjectRemoved,
+    ObjectSet,
+    Run,
+    TraceEvent,
+    WorkloadTrace,
+)
 from asched.state import records as r
 from asched.state.cluster import PodEntry, PodPhase
 from asched.state.fold import Fold
@@ -66,7 +74,7 @@ class HistoryFollower:
         """Those that entered the history, in order of time."""
         self._by_uid: dict[str, RecordedLife] = {}
         """By every uid that a pod had."""
-        self._events: list[Event | _Appearance | _Disappearance] = []
+        self._events: list[TraceEvent | _Appearance | _Disappearance] = []
         self._displaced: dict[str, deque[RecordedLife]] = {}
         """Pods that had to go, by their controller's uid: its next ones are in their place."""
         self._open: dict[str, NodeSpan] = {}
@@ -95,7 +103,7 @@ class HistoryFollower:
         of_pod = kind == "pod"
         pods = self._state.pods
         before = _Seen.of(pods.get(key)) if of_pod else None
-        echo = isinstance(record, r.ObjectSeen) and self._is_echo(record.object)
+        echo = isinstance(record, r.ObjectObserved) and self._is_echo(record.object)
         self._fold.apply(record)
         now_ns = self._state.now_ns
         if of_pod:
@@ -122,14 +130,14 @@ class HistoryFollower:
     def _note(self, record: r.AnyRecord, now_ns: int) -> None:
         """What a record says beside where its pod is."""
         match record:
-            case r.ObjectSeen(object=Pod()) | r.ObjectGone(kind="Pod"):
+            case r.ObjectObserved(object=Pod()) | r.ObjectDeleted(kind="Pod"):
                 pass
-            case r.ObjectSeen():
+            case r.ObjectObserved():
                 self._events.append(ObjectSet(now_ns, record.object))
                 if isinstance(record.object, Node):
                     self._close_span(record.object.name, now_ns)
                     self._open[record.object.name] = NodeSpan(record.object, now_ns)
-            case r.ObjectGone():
+            case r.ObjectDeleted():
                 self._events.append(ObjectRemoved(now_ns, record.kind, record.key, record.uid))
                 if record.kind == "Node":
                     self._node_gone(record.key, now_ns)
@@ -189,7 +197,7 @@ class HistoryFollower:
         if new.terminating and not old.terminating and new.uid == life.uid and not life.evicted:
             life.deleted_ns = now_ns
             if not life.on_node:
-                self._ended(life, now_ns, End.DELETED)
+                self._ended(life, now_ns, EndReason.DELETED)
         labels = _own_labels(life, new)
         if labels != _own_labels(life, old) or placed(new, "").spec != placed(old, "").spec:
             # It goes on under the name it had first.
@@ -215,9 +223,9 @@ class HistoryFollower:
     def _moved(self, life: RecordedLife, before: _Seen, after: _Seen, now_ns: int) -> None:
         uid, node = after.pod.uid, after.node
         if before.node:
-            life.leave(uid, now_ns, End.BIND_FAILED)
+            life.leave(uid, now_ns, EndReason.BIND_FAILED)
         if not node:
-            if life.given and len(life.stints) == 1:
+            if life.given and len(life.placements) == 1:
                 # Assumed when the period began, and never bound there.
                 self._enters_anew(life, after.pod, "", now_ns)
         elif after.phase is PodPhase.ASSUMED:
@@ -251,7 +259,7 @@ class HistoryFollower:
         if uid == life.uid and life.end is None:
             self._ended(life, now_ns, why)
 
-    def _ended(self, life: RecordedLife, now_ns: int, why: End) -> None:
+    def _ended(self, life: RecordedLife, now_ns: int, why: EndReason) -> None:
         life.finish(now_ns, why)
         self._events.append(_Disappearance(life, now_ns))
 
@@ -281,18 +289,18 @@ class HistoryFollower:
         waiting = self._displaced.get(owner.uid) if owner is not None else None
         while waiting:
             life = waiting.popleft()
-            if life.evicted or life.end is End.NODE_GONE or self._without_node(life):
+            if life.evicted or life.end is EndReason.NODE_GONE or self._without_node(life):
                 return life
         return None
 
     def _without_node(self, life: RecordedLife) -> bool:
-        return life.end is None and life.stints[-1].node not in self._open
+        return life.end is None and life.placements[-1].node not in self._open
 
     # -- the end --------------------------------------------------------------------------------
 
-    def exogenous(self, end_ns: int) -> Exogenous:
+    def exogenous(self, end_ns: int) -> WorkloadTrace:
         """What happened by itself."""
-        events: list[Event] = []
+        events: list[TraceEvent] = []
         for event in self._events:
             match event:
                 case _Appearance(life):
@@ -305,7 +313,7 @@ class HistoryFollower:
                         events.append(gone)
                 case _:
                     events.append(event)
-        return Exogenous(tuple(events), self._begin_ns, end_ns)
+        return WorkloadTrace(tuple(events), self._begin_ns, end_ns)
 
     def run(self, end_ns: int) -> Run:
         """What was made of it."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from asched.model.pod import POD_SCHEDULED, Pod, PodStatus
-from asched.simulator.history import End, NodeStay, PodCreated, PodDeleted, PodRun
+from asched.simulator.trace import EndReason, PodCreated, PodDeleted, PodPlacement, PodRun
 
 DAEMON_SET = "DaemonSet"
 """Its pods belong to their node: none is made elsewhere when that goes."""
@@ -24,9 +24,9 @@ class RecordedLife:
         "ended_ns",
         "given",
         "message",
+        "placements",
         "pod",
         "rejections",
-        "stints",
         "uid",
     )
 
@@ -39,7 +39,7 @@ class RecordedLife:
         self.created_ns = created_ns
         self.given = bool(node)
         """It is where it is by no decision that is to be made again."""
-        self.stints: list[NodeStay] = []
+        self.placements: list[PodPlacement] = []
         self._open: dict[str, int] = {}
         self._evictions: set[str] = set()
         self.attempts = 0
@@ -48,7 +48,7 @@ class RecordedLife:
         self.deleted_ns: int | None = None
         """When it was seen that somebody else deleted it."""
         self.ended_ns: int | None = None
-        self.end: End | None = None
+        self.end: EndReason | None = None
         if node:
             self.place(pod.uid, node, created_ns)
 
@@ -61,7 +61,7 @@ class RecordedLife:
     @property
     def bound(self) -> bool:
         """Whether it ever was."""
-        return any(stint.bound_ns is not None for stint in self.stints)
+        return any(placement.bound_ns is not None for placement in self.placements)
 
     @property
     def on_node(self) -> bool:
@@ -76,13 +76,13 @@ class RecordedLife:
     # -- what happens to it ---------------------------------------------------------------------
 
     def assign(self, uid: str, node: str, at_ns: int) -> None:
-        self._open[uid] = len(self.stints)
-        self.stints.append(NodeStay(node, at_ns))
+        self._open[uid] = len(self.placements)
+        self.placements.append(PodPlacement(node, at_ns))
 
     def bind(self, uid: str, at_ns: int) -> None:
         index = self._open[uid]
-        if self.stints[index].bound_ns is None:
-            self.stints[index] = msgspec.structs.replace(self.stints[index], bound_ns=at_ns)
+        if self.placements[index].bound_ns is None:
+            self.placements[index] = msgspec.structs.replace(self.placements[index], bound_ns=at_ns)
 
     def place(self, uid: str, node: str, at_ns: int) -> None:
         """It came to a node by somebody else's doing."""
@@ -102,29 +102,29 @@ class RecordedLife:
     def _mark(self, uid: str, evicted_ns: int | None, by: str) -> None:
         index = self._open.get(uid)
         if index is not None:
-            self.stints[index] = msgspec.structs.replace(
-                self.stints[index], evicted_ns=evicted_ns, by=by
+            self.placements[index] = msgspec.structs.replace(
+                self.placements[index], evicted_ns=evicted_ns, by=by
             )
 
-    def leave(self, uid: str, at_ns: int, why: End) -> None:
+    def leave(self, uid: str, at_ns: int, why: EndReason) -> None:
         """It holds no room under that uid any more, if it did."""
         index = self._open.pop(uid, None)
         if index is not None:
-            self.stints[index] = msgspec.structs.replace(
-                self.stints[index], ended_ns=at_ns, end=why
+            self.placements[index] = msgspec.structs.replace(
+                self.placements[index], ended_ns=at_ns, end=why
             )
 
-    def why_gone(self, uid: str, node: str, *, node_there: bool) -> End:
+    def why_gone(self, uid: str, node: str, *, node_there: bool) -> EndReason:
         """What to make of it that the pod of that uid, last on ``node``, is gone."""
         if uid in self._evictions:
-            return End.PREEMPTED
+            return EndReason.PREEMPTED
         if node and not node_there:
-            return End.NODE_GONE
+            return EndReason.NODE_GONE
         if self.deleted_ns is not None or not node:
-            return End.DELETED
-        return End.FINISHED
+            return EndReason.DELETED
+        return EndReason.FINISHED
 
-    def finish(self, at_ns: int, why: End) -> None:
+    def finish(self, at_ns: int, why: EndReason) -> None:
         """It is gone, under its present uid."""
         self.ended_ns, self.end = at_ns, why
 
@@ -138,12 +138,12 @@ class RecordedLife:
     @property
     def run_ns(self) -> int | None:
         """How long it ran until it was finished by itself; None where that was not observed."""
-        if self.end is not End.FINISHED or not self.bound:
+        if self.end is not EndReason.FINISHED or not self.bound:
             return None
         return sum(
-            stint.ended_ns - stint.bound_ns
-            for stint in self.stints
-            if stint.ended_ns is not None and stint.bound_ns is not None
+            placement.ended_ns - placement.bound_ns
+            for placement in self.placements
+            if placement.ended_ns is not None and placement.bound_ns is not None
         )
 
     def created(self) -> PodCreated:
@@ -151,7 +151,7 @@ class RecordedLife:
 
     def deleted(self, at_ns: int) -> PodDeleted | None:
         """Its end, where that does not follow from its running time."""
-        if self.end is End.DELETED or (self.end is End.FINISHED and not self.bound):
+        if self.end is EndReason.DELETED or (self.end is EndReason.FINISHED and not self.bound):
             return PodDeleted(at_ns, self.pod.key, self.pod.uid)
         return None
 
@@ -162,7 +162,7 @@ class RecordedLife:
             self.created_ns,
             self.attempts,
             self.rejections,
-            tuple(self.stints),
+            tuple(self.placements),
             self.ended_ns,
             self.end,
             self.message if pending else "",

@@ -143,7 +143,14 @@ def to_place(run: Run) -> list[PodRun]:
 
 def node_of(pod: PodRun) -> str:
     """Where the pod was placed first; empty where it never was."""
-    return next((placement.node for placement in pod.placements if placement.end is not EndReason.BIND_FAILED), "")
+    return next(
+        (
+            placement.node
+            for placement in pod.placements
+            if placement.end is not EndReason.BIND_FAILED
+        ),
+        "",
+    )
 
 
 class Span(NamedTuple):

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from asched.framework.pod_info import shape_of
 from asched.model.node import Node
 from asched.model.requests import CPU, MEMORY, PODS, Amounts, amounts
-from asched.simulator.history import PodRun, Run
+from asched.simulator.trace import PodRun, Run
 
 Int64s: TypeAlias = NDArray[np.int64]
 Floats: TypeAlias = NDArray[np.float64]
@@ -213,12 +213,12 @@ def _changes(run: Run, workload: RecordedWorkload, names: Sequence[str]) -> Iter
     for pod in run.pods:
         requests = shape_of(pod.pod).requests
         asked = _amounts(requests | {PODS: 1}, workload.resources)
-        for stint in pod.stints:
-            row = rows.get(stint.node)
+        for placement in pod.placements:
+            row = rows.get(placement.node)
             if row is not None:
-                yield _Change(stint.assigned_ns, 3, row, None, asked)
-                if stint.ended_ns is not None:
-                    yield _Change(stint.ended_ns, 2, row, None, -asked)
+                yield _Change(placement.assigned_ns, 3, row, None, asked)
+                if placement.ended_ns is not None:
+                    yield _Change(placement.ended_ns, 2, row, None, -asked)
 
 
 def _amounts(found: Amounts, resources: Sequence[str]) -> Int64s:

@@ -23,7 +23,7 @@ from asched.plugins.pod_topology_spread.constraints import Constraint, Plan, Spr
 from asched.simulator.trace import PodRun, Run
 from asched.state.cluster import ClusterState
 from asched.state.fold import Fold
-from asched.state.records import AnyRecord, ObjectGone, ObjectSeen
+from asched.state.records import AnyRecord, ObjectDeleted, ObjectObserved
 
 HARD: Final = "DoNotSchedule"
 SOFT: Final = "ScheduleAnyway"
@@ -209,10 +209,10 @@ def _queries(pods: Iterable[PodRun]) -> list[PodQuery]:
 def _steps(run: Run, queries: Sequence[PodQuery]) -> Iterator[_Step]:
     begun = {(span.node.name, span.from_ns) for span in run.nodes}
     for span in run.nodes:
-        yield _Step(span.from_ns, 1, ObjectSeen(span.node))
+        yield _Step(span.from_ns, 1, ObjectObserved(span.node))
         # Where another period of the node begins just then it changed, and did not go.
         if span.to_ns is not None and (span.node.name, span.to_ns) not in begun:
-            yield _Step(span.to_ns, 0, ObjectGone("Node", span.node.key, span.node.uid))
+            yield _Step(span.to_ns, 0, ObjectDeleted("Node", span.node.key, span.node.uid))
     for pod in run.pods:
         labels = PodInfo(pod.pod).label_set
         constrained = bool(pod.pod.spec.topology_spread_constraints)
@@ -225,12 +225,14 @@ def _steps_of(run: PodRun) -> Iterator[_Step]:
         placed = _stand_in(run.pod, placement.node, number)
         decided = not run.pod.spec.node_name or number > 0
         judged = (PodInfo(placed), placement.node) if decided else None
-        yield _Step(placement.assigned_ns, 2, ObjectSeen(placed), judged)
+        yield _Step(placement.assigned_ns, 2, ObjectObserved(placed), judged)
         if placement.evicted_ns is not None and placement.ended_ns != placement.evicted_ns:
             # On its way out it does not count any more.
-            yield _Step(placement.evicted_ns, 1, ObjectSeen(_terminating(placed, placement.evicted_ns)))
+            yield _Step(
+                placement.evicted_ns, 1, ObjectObserved(_terminating(placed, placement.evicted_ns))
+            )
         if placement.ended_ns is not None:
-            yield _Step(placement.ended_ns, 0, ObjectGone("Pod", placed.key, placed.uid))
+            yield _Step(placement.ended_ns, 0, ObjectDeleted("Pod", placed.key, placed.uid))
 
 
 def _stand_in(pod: Pod, node: str, number: int) -> Pod:

@@ -10,9 +10,9 @@ from asched.audit.whatif.comparison import (
     duration,
     figure_rows,
 )
-from asched.simulator.history import PodRun, Run
+from asched.simulator.trace import PodRun, Run
 from tests.audit.recording import pod
-from tests.audit.whatif.runs import pod_run, run_of, span, stint
+from tests.audit.whatif.runs import pod_run, run_of, span, placement
 
 NODES = (span("n"), span("m"))
 
@@ -20,10 +20,10 @@ NODES = (span("n"), span("m"))
 def one_run(p: str, q: str, r: str) -> Run:
     def placed(name: str, where: str) -> PodRun:
         if where:
-            return pod_run(name, stint(where, 20))
+            return pod_run(name, placement(where, 20))
         return PodRun(pod(name), 0, attempts=1, rejections=1, message=f"no room for {name}")
 
-    given = pod_run("given", stint("m", 0), nodeName="m")
+    given = pod_run("given", placement("m", 0), nodeName="m")
     return run_of(placed("p", p), placed("q", q), placed("r", r), given, nodes=NODES)
 
 

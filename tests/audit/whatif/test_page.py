@@ -16,9 +16,9 @@ from asched.audit.whatif.occupancy import workload_of
 from asched.audit.whatif.page.charts import HEIGHT, WIDTH, Mark, span_label, time_marks, upper_bound
 from asched.audit.whatif.page.document import MOST_PODS, comparison_page, run_page
 from asched.audit.whatif.page.markup import tag, text
-from asched.simulator.history import Run
+from asched.simulator.trace import Run
 from tests.audit.recording import node
-from tests.audit.whatif.runs import pod_run, run_of, span, stint
+from tests.audit.whatif.runs import pod_run, run_of, span, placement
 
 EVIL = "<script>alert('&\"')</script>"
 ALLOWED = {
@@ -61,7 +61,7 @@ def read(page: str) -> Reader:
 
 def some_run(where: str, *, pods: int = 3, name: str = "p") -> Run:
     made = [
-        pod_run(f"{name}{n}", stint(where, n % 40 + 1, n % 40 + 50), created_s=n % 40)
+        pod_run(f"{name}{n}", placement(where, n % 40 + 1, n % 40 + 50), created_s=n % 40)
         for n in range(pods)
     ]
     return run_of(*made, nodes=(span(node("a", "9")), span(node("b", "9"))))
@@ -132,7 +132,7 @@ def check_fits(label: ET.Element) -> None:
 
 @pytest.mark.parametrize("end_s", [120, 7200, 86400, 149 * 86400])
 def test_labels_of_long_runs_fit(end_s: int) -> None:
-    made = [pod_run("p", stint("a", 1), created_s=0)]
+    made = [pod_run("p", placement("a", 1), created_s=0)]
     run = run_of(*made, nodes=(span("a"),), end_s=end_s)
     page = run_page("one", measured(run, workload_of(run.pods)), "One")
     for chart in re.findall(r"<svg.*?</svg>", page, re.DOTALL):

@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 import pytest
 
-from asched.audit.pods import AuditError
+from asched.audit.lookup import AuditError
 from asched.audit.whatif.candidate import (
     PluginChange,
     PluginChangeAction,

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from asched.audit.history import ALWAYS, Period
 from asched.audit.whatif.extraction import RecordedHistory, recorded_history
 from asched.journal.memory import MemoryStore
-from asched.simulator.history import Event, ObjectRemoved, Run
+from asched.simulator.trace import TraceEvent, ObjectRemoved, Run
 from asched.state.records import AnyRecord
 from tests.audit.recording import REGISTRY
 from tests.audit.whatif.histories import owned, period, simulated, store_by_turns
@@ -23,9 +23,9 @@ END_S = 600
 
 
 @st.composite
-def events(draw: st.DrawFn) -> list[Event]:
+def events(draw: st.DrawFn) -> list[TraceEvent]:
     """Nodes, some of which go; pods of all sizes and priorities, some with a controller each."""
-    found: list[Event] = []
+    found: list[TraceEvent] = []
     for index in range(draw(st.integers(1, 4))):
         name, joins_s = f"n{index}", draw(st.sampled_from([0, 0, 60]))
         found += has(node(name, draw(st.sampled_from(["1", "2", "4"]))), seconds=joins_s)
@@ -52,20 +52,20 @@ async def taken_from(records: list[AnyRecord], when: Period = ALWAYS) -> Recorde
     return await recorded_history(store, REGISTRY.load, when)
 
 
-def stints(run: Run) -> dict[str, list[tuple[str, int, int | None, int | None]]]:
+def placements(run: Run) -> dict[str, list[tuple[str, int, int | None, int | None]]]:
     return {
-        one.uid: [(s.node, s.assigned_ns, s.bound_ns, s.ended_ns) for s in one.stints]
+        one.uid: [(s.node, s.assigned_ns, s.bound_ns, s.ended_ns) for s in one.placements]
         for one in run.pods
     }
 
 
 @settings(max_examples=25)
 @given(events(), st.integers(0, 3))
-async def test_what_was_simulated_is_simulated_again(history: list[Event], seed: int) -> None:
+async def test_what_was_simulated_is_simulated_again(history: list[TraceEvent], seed: int) -> None:
     first = simulated_from(history, end_s=END_S, seed=seed)
     found = await taken_from(first.records)
-    assert stints(found.recorded) == stints(first.run)
-    assert stints(simulated(found)) == stints(first.run)
+    assert placements(found.recorded) == placements(first.run)
+    assert placements(simulated(found)) == placements(first.run)
 
 
 async def test_batch_sessions_are_held_again(tmp_path: Path) -> None:
@@ -74,16 +74,16 @@ async def test_batch_sessions_are_held_again(tmp_path: Path) -> None:
     held = Held(tmp_path, gang, waiting)
     found = await taken_from(held.records)
     assert len(found.scheduler.sessions) == 1
-    assert any(len(of_pod) for of_pod in stints(held.run).values())
-    assert stints(found.recorded) == stints(held.run)
-    assert stints(simulated(found)) == stints(held.run)
+    assert any(len(of_pod) for of_pod in placements(held.run).values())
+    assert placements(found.recorded) == placements(held.run)
+    assert placements(simulated(found)) == placements(held.run)
 
 
 async def test_a_gang_that_is_incomplete_when_the_period_begins(tmp_path: Path) -> None:
     gang = pods("gang", 3, 2, arrival={"every": "10s"}, lifetime={"fixed": "60s"})
     held = Held(tmp_path, gang)
     found = await taken_from(held.records, period(15))
-    placed = {one.key: one.stints[0].assigned_ns for one in simulated(found).pods}
+    placed = {one.key: one.placements[0].assigned_ns for one in simulated(found).pods}
     assert len(placed) == 3
     # It is placed with its third pod, not before.
     assert min(placed.values()) >= at(20)

@@ -20,7 +20,7 @@ from asched.audit.whatif.page.charts import (
     wait_chart,
 )
 from asched.audit.whatif.page.markup import NOTHING, Html, joined, tag, text
-from asched.simulator.history import Run
+from asched.simulator.trace import Run
 
 STYLE: Final = """
 :root {

@@ -1,0 +1,143 @@
+"""Applies hypothetical changes to a copy of a cluster state and runs the filters on it.
+
+Changes are records that the real fold applies, and the filters are those of the scheduling cycle.
+A node that is feasible here would be feasible after the real change.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+import msgspec
+
+from asched.cycle.attempt import Attempt
+from asched.cycle.shape_cache import ShapeCache
+from asched.framework.runtime.plugin_calls import PluginFailure, gate_status
+from asched.framework.runtime.profile import PluginLoader
+from asched.model.node import Node
+from asched.model.pod import Pod
+from asched.state.checkpoint import checkpoint_of, restore
+from asched.state.cluster import ClusterState, PodEntry
+from asched.state.fold import Fold
+from asched.state.records import ObjectDeleted, ObjectObserved
+
+
+class HypotheticalState:
+    """A copy of a state on which changes are tried for one pending pod."""
+
+    def __init__(self, state: ClusterState, load: PluginLoader, key: str) -> None:
+        """``key`` is the pod's. Raises KeyError if the state has no such pod."""
+        self.key = key
+        self._checkpoint = checkpoint_of(state)
+        self._load = load
+        self._restore()
+
+    def _restore(self) -> None:
+        self._fold = restore(self._checkpoint, self._load)
+        self.state = self._fold.state
+        self._cache = ShapeCache(self.state.nodes)
+
+    @property
+    def pod_entry(self) -> PodEntry:
+        return self.state.pods[self.key]
+
+    @property
+    def pod(self) -> Pod:
+        return self.pod_entry.info.pod
+
+    def feasible_nodes(self) -> tuple[str, ...]:
+        """The nodes on which every filter passes, in row order. Empty if PreEnqueue or an open
+        circuit holds the pod back, or if a plugin fails."""
+        state, info = self.state, self.pod_entry.info
+        profile = state.profiles[info.pod.spec.scheduler_name]
+        if any(gate_status(plugin, info) for plugin in profile.pre_enqueue):
+            return ()
+        if state.circuits.blocking(profile):
+            return ()
+        profile = state.circuits.in_force(profile)
+        try:
+            attempt = Attempt(state, profile, info, self._cache)
+            screening = attempt.find_feasible_nodes(limit_nodes=False)
+        except PluginFailure:
+            return ()
+        if screening.rejected is not None:
+            return ()
+        return tuple(state.nodes.names[row] for row in screening.rows.tolist())
+
+    def feasible(self, node: str) -> bool:
+        return node in self.feasible_nodes()
+
+    @contextmanager
+    def with_node(self, node: Node) -> Iterator[None]:
+        """Replaces the node of that name within the block."""
+        before = self.state.objects(Node)[node.key]
+        self._fold.apply(ObjectObserved(node))
+        try:
+            yield
+        finally:
+            self._fold.apply(ObjectObserved(before))
+
+    @contextmanager
+    def with_pod(self, pod: Pod) -> Iterator[None]:
+        """Replaces the pending or placed pod of that key within the block."""
+        entry = self.state.pods[pod.key]
+        before = _on_its_node(entry)
+        self._fold.apply(ObjectObserved(_at(pod, entry.node)))
+        try:
+            yield
+        finally:
+            self._fold.apply(ObjectObserved(before))
+
+    @contextmanager
+    def without_pods(self, keys: Sequence[str]) -> Iterator[RemovedPods]:
+        """Removes these placed pods within the block, which may restore some of them."""
+        entries = [self.state.pods[key] for key in keys]
+        # The API objects do not contain the notes of Reserve plugins, so ObjectObserved cannot
+        # restore them.
+        has_notes = any(entry.assignment or entry.reserved for entry in entries)
+        pods = {entry.info.key: _on_its_node(entry) for entry in entries}
+        removed = RemovedPods(self._fold, pods)
+        for key in keys:
+            removed.remove(key)
+        try:
+            yield removed
+        finally:
+            if has_notes:
+                self._restore()
+            else:
+                for key in removed.keys:
+                    removed.restore(key)
+
+
+class RemovedPods:
+    """Placed pods that a hypothetical state leaves out."""
+
+    def __init__(self, fold: Fold, pods: dict[str, Pod]) -> None:
+        self._fold = fold
+        self._pods = pods
+        self._removed: dict[str, None] = {}
+
+    @property
+    def keys(self) -> tuple[str, ...]:
+        """The pods that are removed now."""
+        return tuple(self._removed)
+
+    def remove(self, key: str) -> None:
+        self._removed[key] = None
+        self._fold.apply(ObjectDeleted("Pod", key, self._pods[key].uid))
+
+    def restore(self, key: str) -> None:
+        del self._removed[key]
+        self._fold.apply(ObjectObserved(self._pods[key]))
+
+
+def _on_its_node(entry: PodEntry) -> Pod:
+    """The pod as the API would show it once its assignment is bound."""
+    return _at(entry.info.pod, entry.node)
+
+
+def _at(pod: Pod, node: str) -> Pod:
+    if pod.spec.node_name == node:
+        return pod
+    return msgspec.structs.replace(pod, spec=msgspec.structs.replace(pod.spec, node_name=node))
