@@ -1,11 +1,8 @@
-"""Watching the core from outside, to measure it or to trace it.
+"""Observers of plugin calls, and counts of plugin failures, for metrics and traces.
 
-The pure packages look at no clock. Who has one may watch: the daemon sets an observer for the length
-of one synchronous call, a scheduling cycle or a turn's folds, and only of those that it samples.
-Nothing that an observer does changes a decision, and without one there is nothing to pay but a
+The pure packages have no clock. A caller that has one sets an observer for one synchronous call, a
+scheduling cycle or the folds of a turn. Observers do not affect decisions. Without one, the cost is a
 comparison with None.
-
-Which plugins failed here, how often and in which way: for metrics, no decision depends on it.
 """
 
 from __future__ import annotations
@@ -23,28 +20,25 @@ R = TypeVar("R")
 
 
 class CallObserver(Protocol):
-    """Watches one scheduling cycle."""
+    """Observes one scheduling cycle."""
 
     def enter(self, point: str) -> None:
-        """The cycle is at this extension point from now on."""
+        """The cycle enters this extension point."""
 
-    def watched(self, plugin: str, point: str, method: Callable[Args, R]) -> Callable[Args, R]:
-        """What is called in place of a plugin's method; it has to call that, and hand through what
-        it answers or raises."""
+    def wrap(self, plugin: str, point: str, method: Callable[Args, R]) -> Callable[Args, R]:
+        """A function to call instead of ``method``: it calls ``method`` and passes on its result or
+        exception."""
 
 
 class HintObserver(Protocol):
-    """Watches queueing hints."""
+    """Observes queueing hints."""
 
     def wrap_hint(self, plugin: str, event: ClusterEvent, hint: QueueingHintFn) -> QueueingHintFn:
-        """As :meth:`CallObserver.watched`."""
+        """As :meth:`CallObserver.wrap`."""
 
 
 class Observation:
-    """Who watches now, None for nobody. Set and unset by who calls the core.
-
-    It is looked at for every pod: with ``is not None`` on the spot, as a call would be felt.
-    """
+    """The current observers. Hot paths test them with ``is not None`` to avoid a call."""
 
     __slots__ = ("calls", "hints")
 
@@ -54,6 +48,7 @@ class Observation:
 
 
 OBSERVATION = Observation()
+
 
 PluginCall = tuple[str, str]
 """Name of a plugin and the extension point at which it is called."""
@@ -85,37 +80,35 @@ CURRENT_CALL = CurrentCall()
 
 
 class FailureReason(StrEnum):
-    """In which way a plugin failed."""
+    """How a plugin failed."""
 
     RAISED = "raised"
-    """An exception."""
     EXITED = "exited"
-    """It tried to end the process or to interrupt it (``SystemExit`` and its like)."""
-    NONSENSE = "nonsense"
+    """It raised ``SystemExit``, ``KeyboardInterrupt`` or a similar exception."""
+    INVALID_ANSWER = "invalid_answer"
     """An answer of the wrong type, shape or range."""
     ERROR = "error"
-    """A proper answer, which says Error."""
+    """A valid answer with an error status."""
     TIMEOUT = "timeout"
-    """No answer in time."""
     NOT_PERMITTED = "not_permitted"
-    """It asked for what its ``needs`` do not name, or meddled with what is not its own."""
+    """It made a call that its ``needs`` do not list, or changed objects that it does not own."""
     LEAKED_TASK = "leaked_task"
-    """It left a task behind."""
+    """It left an asyncio task running."""
     WORKER_ENDED = "worker_ended"
-    """Its worker process ended, or could not be started."""
+    """Its worker process ended or could not be started."""
 
 
 class PluginFailureCount(NamedTuple):
-    """One kind of failure."""
+    """The key of one failure counter."""
 
     plugin: str
     extension_point: str
-    """As kube-scheduler's metrics name it: ``Filter``, ``PreBind``."""
+    """As in kube-scheduler's metrics: ``Filter``, ``PreBind``."""
     reason: FailureReason
 
 
 class Failures:
-    """Counts of this process, replays and questions of an audit included."""
+    """Counts the failures in this process, including those in replays."""
 
     __slots__ = ("counts",)
 
@@ -130,18 +123,17 @@ FAILURES = Failures()
 
 
 def failure_reason(error: BaseException) -> FailureReason:
-    """What a plugin that raised this did."""
     return FailureReason.RAISED if isinstance(error, Exception) else FailureReason.EXITED
 
 
-LONGEST_TEXT = 16_384
-"""Of what a plugin says, at most so many characters are kept."""
+MAX_TEXT_LENGTH = 16_384
+"""Longer texts of plugins are cut."""
 
 
 def to_printable(text: object) -> str:
-    """A plugin's words as text that can be recorded, whatever they are."""
+    """Text from a plugin as a string that can be recorded. Never raises."""
     try:
         words = text if isinstance(text, str) else str(text)
-    except BaseException as error:  # noqa: BLE001  even an exception's own text may be a plugin's
+    except BaseException as error:  # noqa: BLE001  __str__ may be the plugin's code
         words = f"({type(text).__name__}, whose text raises {type(error).__name__})"
-    return words[:LONGEST_TEXT].encode("utf-8", "replace").decode()
+    return words[:MAX_TEXT_LENGTH].encode("utf-8", "replace").decode()

@@ -35,6 +35,7 @@ from asched.framework.nodes import (
 from asched.framework.pod_info import PodInfo
 from asched.framework.runtime.extenders import ExtenderInterruption
 from asched.framework.runtime.observation import (
+    CURRENT_CALL,
     FAILURES,
     OBSERVATION,
     FailureReason,
@@ -60,7 +61,7 @@ class PluginFailure(Exception):  # noqa: N818  control flow: it fails one attemp
         plugin: str,
         point: str,
         what: str,
-        reason: FailureReason = FailureReason.NONSENSE,
+        reason: FailureReason = FailureReason.INVALID_ANSWER,
     ) -> None:
         super().__init__(f"plugin {plugin} at {point}: {to_printable(what)}")
         self.plugin = plugin
@@ -149,13 +150,16 @@ def call(
     :class:`ExtenderInterruption`.
     """
     if OBSERVATION.calls is not None:
-        method = OBSERVATION.calls.watched(plugin.name, point, method)
+        method = OBSERVATION.calls.wrap(plugin.name, point, method)
+    outer, CURRENT_CALL.call = CURRENT_CALL.call, (plugin.name, point)
     try:
         return method(*args, **kwargs)
     except ExtenderInterruption:
         raise
     except BaseException as error:
         raise _raised(plugin, point, error) from error
+    finally:
+        CURRENT_CALL.call = outer
 
 
 def checked_call(
@@ -168,13 +172,16 @@ def checked_call(
     """:func:`call`, which also raises if the answer is not of the site's type."""
     # Repeats the code of call(): one function call less, several times for each pod.
     if OBSERVATION.calls is not None:
-        method = OBSERVATION.calls.watched(plugin.name, site.point, method)
+        method = OBSERVATION.calls.wrap(plugin.name, site.point, method)
+    outer, CURRENT_CALL.call = CURRENT_CALL.call, (plugin.name, site.point)
     try:
         answer: object = method(*args, **kwargs)
     except ExtenderInterruption:
         raise
     except BaseException as error:
         raise _raised(plugin, site.point, error) from error
+    finally:
+        CURRENT_CALL.call = outer
     # A third-party plugin may ignore its own annotations.
     if not isinstance(answer, site.answer):
         raise _unexpected(plugin, site, answer)
@@ -200,15 +207,19 @@ def _shown(answer: object) -> str:
 
 def applies_to(plugin: Plugin, pod: PodInfo) -> bool:
     """:meth:`Plugin.applies_to`. Raises :class:`PluginFailure`."""
+    outer, CURRENT_CALL.call = CURRENT_CALL.call, (plugin.name, "AppliesTo")
     try:
         return bool(plugin.applies_to(pod))
     except BaseException as error:
         raise _raised(plugin, "AppliesTo", error) from error
+    finally:
+        CURRENT_CALL.call = outer
 
 
 def gate_status(plugin: PreEnqueuePlugin, pod: PodInfo) -> Status | None:
     """The status with which a PreEnqueue plugin gates the pod; None if it does not. An exception
     gates the pod with an error status."""
+    outer, CURRENT_CALL.call = CURRENT_CALL.call, (plugin.name, "PreEnqueue")
     try:
         status = plugin.pre_enqueue(pod)
         if status.is_success:
@@ -218,6 +229,8 @@ def gate_status(plugin: PreEnqueuePlugin, pod: PodInfo) -> Status | None:
         return Status.error(str(failure)).by(plugin.name)
     except BaseException as error:  # noqa: BLE001  a plugin's defect affects only its own pods
         return Status.error(str(_raised(plugin, "PreEnqueue", error))).by(plugin.name)
+    finally:
+        CURRENT_CALL.call = outer
 
 
 def check_status(plugin: str, point: str, status: Status) -> Status:
