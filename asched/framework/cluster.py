@@ -85,11 +85,11 @@ class Cluster(Protocol):
 
     def group_members(self, group: PodGroupKey) -> GroupMembers: ...
 
-    def sleeping_members(self, group: PodGroupKey) -> Sequence[str]:
+    def gang_pending_members(self, group: PodGroupKey) -> Sequence[str]:
         """Sorted keys of the members with status ``GANG_PENDING``."""
 
     @property
-    def groups_holding(self) -> Collection[PodGroupKey]:
+    def groups_at_permit(self) -> Collection[PodGroupKey]:
         """Sorted groups with members that wait on Permit."""
 
     def objects(self, kind: type[ObjectT]) -> Mapping[str, ObjectT]:

@@ -1,18 +1,19 @@
-"""The scratch pad of one scheduling attempt, shared by the plugins that take part in it."""
+"""Data that plugins share during one scheduling attempt (``CycleState`` of kube-scheduler)."""
 
 from __future__ import annotations
 
 import copy
+from collections.abc import ItemsView
 from typing import Any, Generic, Protocol, TypeVar, cast, runtime_checkable
 
 T = TypeVar("T")
 
 
 class StateKey(Generic[T]):
-    """A typed key: what is written under it is read back with its type.
+    """A typed key of :class:`CycleState`.
 
-    A plugin makes one at module level, ``KEY: StateKey[MyData] = StateKey("MyPlugin/prefilter")``.
-    Keys are compared by identity, so two plugins cannot collide by choosing the same text.
+    Make one at module level: ``KEY: StateKey[MyData] = StateKey("MyPlugin/prefilter")``. Keys are
+    compared by identity, so keys with equal names do not collide.
     """
 
     __slots__ = ("name",)
@@ -26,67 +27,69 @@ class StateKey(Generic[T]):
 
 @runtime_checkable
 class Cloneable(Protocol):
-    """Data that changes after it is written (by AddPod and RemovePod) says how to copy itself."""
+    """Data that AddPod and RemovePod change, and that must be cloned with the state."""
 
     def clone(self) -> Any: ...
 
 
 class CycleState:
-    """What plugins hand to their own later extension points during one attempt.
+    """What plugins pass to their own later extension points during one attempt.
 
-    Preemption tries pods on and off nodes on a :meth:`clone`, so data written here is either never
-    changed, or has a ``clone`` method, or is a plain value that :func:`copy.copy` copies.
+    Dry runs use a :meth:`clone`. A value must therefore be immutable, have a ``clone`` method, or be
+    copyable with :func:`copy.copy`.
     """
 
     __slots__ = ("_values", "inapplicable", "skip_filter", "skip_score")
 
-    def __init__(self) -> None:
-        self._values: dict[StateKey[Any], Any] = {}
+    def __init__(self, values: dict[StateKey[Any], Any] | None = None) -> None:
+        self._values: dict[StateKey[Any], Any] = {} if values is None else values
         self.skip_filter: set[str] = set()
-        """Names of the plugins whose PreFilter answered Skip."""
+        """Plugins whose PreFilter returned Skip."""
         self.skip_score: set[str] = set()
-        """Names of the plugins whose PreScore answered Skip."""
+        """Plugins whose PreScore returned Skip."""
         self.inapplicable: set[str] = set()
-        """Names of the plugins that the pod does not concern, of those that were asked so far."""
-
-    @classmethod
-    def following(cls, other: CycleState) -> CycleState:
-        """One that holds what ``other`` does (the values themselves, not copies)."""
-        state = cls.__new__(cls)
-        state._values = other._values.copy()
-        state.skip_filter = other.skip_filter.copy()
-        state.skip_score = other.skip_score.copy()
-        state.inapplicable = other.inapplicable.copy()
-        return state
+        """Plugins that do not apply to the pod, of those that were called so far."""
 
     def write(self, key: StateKey[T], value: T) -> None:
         self._values[key] = value
 
     def read(self, key: StateKey[T]) -> T:
-        """What was written under ``key``. Raises :class:`KeyError` where nothing was."""
+        """The value of ``key``. Raises :class:`KeyError` if there is none."""
         return cast(T, self._values[key])
 
     def get(self, key: StateKey[T]) -> T | None:
-        """What was written under ``key``, or None."""
+        """The value of ``key``, or None."""
         return cast("T | None", self._values.get(key))
 
     def delete(self, key: StateKey[Any]) -> None:
         self._values.pop(key, None)
 
-    def absorb(self, other: CycleState) -> None:
-        """Take over what ``other`` holds and this does not (the values themselves, not copies)."""
-        self.skip_filter |= other.skip_filter
-        self.skip_score |= other.skip_score
-        for key, held in other._values.items():
-            self._values.setdefault(key, held)
+    def items(self) -> ItemsView[StateKey[Any], Any]:
+        return self._values.items()
+
+    def shallow_copy(self) -> CycleState:
+        """A state with the same values, not copies of them."""
+        return self._copy(self._values.copy())
 
     def clone(self) -> CycleState:
-        twin = CycleState()
-        twin.skip_filter = set(self.skip_filter)
-        twin.skip_score = set(self.skip_score)
-        twin.inapplicable = set(self.inapplicable)
-        for key, held in self._values.items():
-            # What Cloneable asks for, without the cost of asking a protocol.
-            clone = getattr(held, "clone", None)
-            twin._values[key] = copy.copy(held) if clone is None else clone()
+        """A state with clones of the values."""
+        values = {}
+        for key, value in self._values.items():
+            # getattr() is cheaper than isinstance() with the protocol Cloneable.
+            clone = getattr(value, "clone", None)
+            values[key] = copy.copy(value) if clone is None else clone()
+        return self._copy(values)
+
+    def _copy(self, values: dict[StateKey[Any], Any]) -> CycleState:
+        twin = CycleState(values)
+        twin.skip_filter = self.skip_filter.copy()
+        twin.skip_score = self.skip_score.copy()
+        twin.inapplicable = self.inapplicable.copy()
         return twin
+
+    def add_missing(self, other: CycleState) -> None:
+        """Add the skipped plugins of ``other``, and its values under keys without a value here."""
+        self.skip_filter |= other.skip_filter
+        self.skip_score |= other.skip_score
+        for key, value in other.items():
+            self._values.setdefault(key, value)

@@ -1,9 +1,7 @@
 """Cluster events and queueing hints: what may make a rejected pod schedulable.
 
-A plugin registers the events that could lift its own rejections; a pod waits until one of the
-plugins that rejected it says ``QUEUE`` to an event. The vocabulary is kube-scheduler's.
-
-Events of custom resources, for plugins that a change of one may help to place a pod.
+A plugin registers the events that may lift its own rejections. A rejected pod is requeued when a
+plugin that rejected it returns ``QUEUE`` for an event. All names are kube-scheduler's.
 """
 
 from __future__ import annotations
@@ -18,7 +16,7 @@ from asched.model.pod import Pod
 
 
 class ActionType(IntFlag):
-    """What happened to an object; combined with ``|``."""
+    """What happened to an object. Values combine with ``|``."""
 
     ADD = 1
     DELETE = 2
@@ -36,7 +34,7 @@ class ActionType(IntFlag):
     UPDATE_POD_SCHEDULING_GATES_ELIMINATED = 2048
     UPDATE_POD_GENERATED_RESOURCE_CLAIM = 4096
     UPDATE_OTHER = 8192
-    """A change that none of the finer updates describes."""
+    """An update that no other UPDATE value describes."""
     UPDATE = (
         UPDATE_NODE_ALLOCATABLE
         | UPDATE_NODE_LABEL
@@ -55,16 +53,16 @@ class ActionType(IntFlag):
 
 
 class EventResource(Enum):
-    """The kind of object an event is about."""
+    """The kind of object of an event."""
 
     ANY = "*"
     POD = "Pod"
-    """Any pod: matches the three kinds of pod event below."""
+    """Any pod: covers the three kinds of pods below."""
     ASSIGNED_POD = "AssignedPod"
     UNSCHEDULED_POD = "UnscheduledPod"
-    """A pending pod other than the one that waits."""
+    """Another pending pod."""
     TARGET_POD = "TargetPod"
-    """The waiting pod itself."""
+    """The rejected pod itself."""
     NODE = "Node"
     NAMESPACE = "Namespace"
     SERVICE = "Service"
@@ -78,7 +76,7 @@ class EventResource(Enum):
     POD_DISRUPTION_BUDGET = "policy/PodDisruptionBudget"
     POD_GROUP = "scheduling.k8s.io/PodGroup"
     CUSTOM = "CustomObject"
-    """A custom resource that a plugin declared: :func:`asched.framework.events.custom_event`."""
+    """A custom resource that a plugin declares; see :func:`custom_event`."""
 
 
 _POD_EVENTS = frozenset(
@@ -87,13 +85,13 @@ _POD_EVENTS = frozenset(
 
 
 class ClusterEvent(NamedTuple):
-    """One kind of event, as registered or as happened."""
+    """An event that is registered or that occurred."""
 
     resource: EventResource
     action: ActionType
 
     def covers(self, happened: ClusterEvent) -> bool:
-        """Whether a registration of this event is meant by what ``happened``."""
+        """Whether a registration for this event matches the event that ``happened``."""
         if not self.action & happened.action:
             return False
         if self.resource is EventResource.ANY or self.resource is happened.resource:
@@ -102,7 +100,7 @@ class ClusterEvent(NamedTuple):
 
     @property
     def label(self) -> str:
-        """The name in metrics and history, such as ``NodeAdd`` or ``AssignedPodDelete``."""
+        """The name in metrics and history, for example ``AssignedPodDelete``."""
         return f"{self.resource.value}{_action_title(self.action)}"
 
 
@@ -116,49 +114,47 @@ def _action_title(action: ActionType) -> str:
 
 
 class QueueingHint(Enum):
-    """What a hint answers."""
+    """The result of a queueing hint."""
 
     SKIP = "QueueSkip"
-    """The event cannot help this pod."""
+    """The event does not make the pod schedulable."""
     QUEUE = "Queue"
-    """The event may help: try the pod again."""
+    """The event may make the pod schedulable: requeue it."""
 
 
 QueueingHintFn = Callable[[Pod, Object | None, Object | None], QueueingHint]
-"""``hint(waiting_pod, old_object, new_object)``: old is None for an addition, new for a deletion.
+"""``hint(rejected_pod, old_object, new_object)``. Old is None for an addition, new for a deletion.
 
-It must be cheap and pure. One that raises counts as ``QUEUE``, so no pod is stuck by a bug in it.
+Must be cheap and pure. An exception counts as ``QUEUE``, so a defect cannot leave a pod waiting.
 """
 
 
 class ClusterEventWithHint(NamedTuple):
-    """An event that may lift a plugin's rejection, and the hint that looks closer (None: always)."""
+    """An event that may lift a plugin's rejections. Without a hint it always requeues the pod."""
 
     event: ClusterEvent
     hint: QueueingHintFn | None = None
     own_group: bool = False
-    """It concerns only pods of the group that the event's pod is of, or that the event is about, and
-    what the hint says of one of them it says of all."""
+    """The event affects only pods of its own group, and the hint returns the same for all of them."""
     only_for: Callable[[], Collection[str]] | None = None
-    """Asked once for an event: keys of pods, among them all that wait for the plugin and of which the
-    hint could say Queue. For plugins that hold back many pods, few of which an event can concern."""
+    """Returns the keys of all pods for which the hint could return QUEUE; may include other pods.
+    Called once per event, for plugins that reject many pods of which an event affects few."""
 
     @classmethod
     def on(
         cls, resource: EventResource, action: ActionType, hint: QueueingHintFn | None = None
     ) -> ClusterEventWithHint:
-        """This action on this resource."""
         return cls(ClusterEvent(resource, action), hint)
 
 
 CustomHint = Callable[[Pod, CustomT | None, CustomT | None], QueueingHint]
-"""As :data:`asched.framework.events.QueueingHintFn`, with the plugin's own struct."""
+"""A :data:`QueueingHintFn` with the plugin's own struct."""
 
 
 def custom_event(
     kind: type[CustomT], action: ActionType, hint: CustomHint[CustomT] | None = None
 ) -> ClusterEventWithHint:
-    """That something happened to a custom resource of this kind: ADD, DELETE or UPDATE_OTHER."""
+    """An event of a custom resource of this kind: ADD, DELETE or UPDATE_OTHER."""
     resource = kind.definition.name
 
     def of_kind(item: Object | None) -> CustomT | None:

@@ -1,8 +1,7 @@
-"""Nodes as plugins see them: all at once in columns, or one at a time.
+"""Nodes as plugins see them: as columns, or one at a time.
 
-Columns are numpy arrays with one entry per row, read-only for plugins. A row may be empty (its
-node was removed): the columns hold zeros there, the framework never considers it, and a plugin
-need not care.
+Columns are read-only numpy arrays with one entry per row. The row of a removed node is empty: its
+columns are zero, and the framework ignores answers for it.
 """
 
 from __future__ import annotations
@@ -21,23 +20,23 @@ from asched.model.node import Node, Taint
 Int64Column: TypeAlias = NDArray[np.int64]
 """Amounts, counts and scores by row."""
 Int32Column: TypeAlias = NDArray[np.int32]
-"""Small numbers by row."""
+"""Numbers of labels and taints by row."""
 BoolColumn: TypeAlias = NDArray[np.bool_]
-"""A yes or no by row."""
+"""A condition by row."""
 RowArray: TypeAlias = NDArray[np.intp]
-"""Numbers of rows."""
+"""Row numbers."""
 TieBreakColumn: TypeAlias = NDArray[np.uint64]
 
 S = TypeVar("S", bound=np.generic)
 
 MAX_NODE_SCORE = 100
-"""The best score, once normalised."""
+"""The highest normalized score."""
 MIN_NODE_SCORE = 0
-"""The worst score."""
+"""The lowest normalized score."""
 
 
 class Vocabulary:
-    """Numbers for words: each distinct text gets the next number, for good."""
+    """Assigns consecutive numbers to distinct strings."""
 
     __slots__ = ("_ids", "words")
 
@@ -53,12 +52,12 @@ class Vocabulary:
         return number
 
     def find(self, word: str) -> int:
-        """The number of a word, or -2, which no row holds, where it was never seen."""
+        """The number of a word; -2, which no row contains, for an unknown word."""
         return self._ids.get(word, -2)
 
 
 class LabelColumn:
-    """One label's value on every node, as numbers: ``ids[row]`` is -1 where the label is absent."""
+    """The values of one label as numbers. ``ids[row]`` is -1 if the node does not have the label."""
 
     __slots__ = ("_vocabulary", "ids")
 
@@ -71,7 +70,7 @@ class LabelColumn:
         return self.ids >= 0
 
     def is_in(self, values: Sequence[str]) -> BoolColumn:
-        """Where the label's value is one of ``values``."""
+        """Where the value is one of ``values``."""
         if not values:
             return np.zeros(len(self.ids), np.bool_)
         hit: BoolColumn = self.ids == self._vocabulary.find(values[0])
@@ -83,7 +82,7 @@ class LabelColumn:
         return LabelColumn(self.ids[rows], self._vocabulary)
 
     def values(self) -> list[str | None]:
-        """The texts, row by row: for small columns and reports, not for hot paths."""
+        """The values by row. Slow: not for hot paths."""
         words = self._vocabulary.words
         return [words[i] if i >= 0 else None for i in self.ids.tolist()]
 
@@ -91,12 +90,12 @@ class LabelColumn:
         return self._vocabulary.words[number]
 
     def number(self, word: str) -> int:
-        """The number that stands for ``word`` in ``ids``, or -2 where no node ever had it."""
+        """The number of ``word`` in ``ids``; -2 if no node ever had that value."""
         return self._vocabulary.find(word)
 
 
 class TaintColumn:
-    """The taints of every node: ``ids[row]`` indexes ``sets``, the distinct lists of taints."""
+    """The taints of every node. ``ids[row]`` indexes ``sets``, the distinct lists of taints."""
 
     __slots__ = ("ids", "sets")
 
@@ -106,12 +105,12 @@ class TaintColumn:
 
 
 class Nodes(ABC):
-    """The nodes of one question, in columns of :attr:`size` entries each."""
+    """A selection of nodes, as columns of :attr:`size` entries."""
 
     size: int
     """Number of rows."""
     names: Sequence[str]
-    """Node name by row; empty text for an empty row."""
+    """Node names by row; an empty string for an empty row."""
 
     @property
     @abstractmethod
@@ -121,38 +120,37 @@ class Nodes(ABC):
     @property
     @abstractmethod
     def cluster_size(self) -> int:
-        """How many nodes the cluster has, whatever choice of rows this is."""
+        """Number of nodes of the whole cluster."""
 
     @property
     @abstractmethod
     def version(self) -> int:
-        """Changes whenever a node of the cluster comes or goes, or its labels or taints change."""
+        """Changes when a node is added or removed, or its labels or taints change."""
 
     @abstractmethod
     def align(self, column: NDArray[S]) -> NDArray[S]:
-        """A column by row of :attr:`asched.framework.cluster.Cluster.nodes`, for these rows. Not to be written to."""
+        """These rows of a column of :attr:`asched.framework.cluster.Cluster.nodes`; read-only."""
 
     @abstractmethod
     def row_of(self, name: str) -> int | None:
-        """The row of a node, or None."""
+        """The row of a node; None if it is not selected."""
 
     @abstractmethod
     def allocatable(self, resource: str) -> Int64Column:
-        """What nodes offer, in the units of :mod:`asched.model.requests`; zeros if none does."""
+        """Allocatable amounts, in the units of :mod:`asched.model.requests`."""
 
     def capacity(self, resource: str) -> Int64Column:
-        """As :meth:`allocatable`, for arithmetic with whole columns: one entry may stand for all rows
-        where they are alike, as in a cluster with machines of one size."""
+        """:meth:`allocatable` for arithmetic on columns: one entry if all rows have equal amounts."""
         return self.allocatable(resource)
 
     @abstractmethod
     def requested(self, resource: str) -> Int64Column:
-        """What the pods on each node request together, assumed pods included."""
+        """The sum of the requests of the pods on each node, including assumed pods."""
 
     @property
     @abstractmethod
     def scoring_cpu_milli(self) -> Int64Column:
-        """Requested cpu, with the defaults that scoring assumes (``NonZeroRequested``)."""
+        """Requested cpu with the defaults of scoring (``NonZeroRequested``)."""
 
     @property
     @abstractmethod
@@ -181,13 +179,13 @@ class Nodes(ABC):
 
     @abstractmethod
     def port_conflicts(self, ports: Sequence[HostPort]) -> BoolColumn:
-        """Where any of ``ports`` is already taken. The address 0.0.0.0 collides with every one."""
+        """Where any of ``ports`` is in use. The address 0.0.0.0 conflicts with every address."""
 
     @abstractmethod
     def image_size_bytes(self, image: str) -> tuple[Int64Column, int]:
-        """(size where a node has it, else 0; number of nodes in the cluster that have it).
+        """(image size on nodes that have it, else 0; number of nodes in the cluster that have it).
 
-        Nodes may report different sizes of one image; one report stands for all of them."""
+        If nodes report different sizes, one of them is used for all."""
 
     @abstractmethod
     def node(self, row: int) -> Node:
@@ -195,28 +193,26 @@ class Nodes(ABC):
 
     @abstractmethod
     def pods(self, row: int) -> Iterable[PodInfo]:
-        """The pods on a row's node, assumed ones included, in the order they arrived."""
+        """The pods on a node, including assumed pods, in order of arrival."""
 
     @abstractmethod
     def take(self, rows: RowArray) -> Nodes:
-        """The same columns for a choice of rows. Columns are gathered when first asked for."""
+        """The same columns for a selection of rows. Columns are gathered on first use."""
 
     @property
     def modified_rows(self) -> Collection[int]:
-        """Rows on which pods are supposed to be, or to be away, otherwise than they are."""
+        """Rows on which pods were hypothetically added or removed."""
         return ()
 
     def info(self, row: int) -> NodeInfo:
-        """One node, for plugins written for one."""
+        """One node, for plugins that take single nodes."""
         return NodeInfo(self, row)
 
     def infos(self) -> Sequence[NodeInfo]:
-        """Every row as :meth:`info` has it, empty ones too, for one plugin to be asked about them
-        all. Good until the cluster changes."""
+        """:meth:`info` of every row, including empty rows. Valid until the cluster changes."""
         return [NodeInfo(self, row) for row in range(self.size)]
 
-    # One node's share of a column: for plugins written for one node, which would otherwise spend
-    # their time on columns.
+    # Single entries of columns: much faster than gathering a column for one node.
 
     def allocatable_on(self, row: int, resource: str) -> int:
         return int(self.allocatable(resource)[row])
@@ -226,28 +222,27 @@ class Nodes(ABC):
 
 
 class HypotheticalNodes(Nodes):
-    """Nodes of a hypothesis: the columns say what they would, were pods there that are not, or away
-    that are there. The cluster itself does not change. Rows of it cannot be taken again."""
+    """Nodes on which pods can be added and removed without changing the cluster.
+
+    :meth:`take` is not supported."""
 
     @abstractmethod
     def add_pods(self, placed: Iterable[tuple[int, PodInfo]]) -> None:
-        """As if each pod were on the node of its row as well. Raises ValueError if one is."""
+        """Add each pod to the node of its row. Raises ValueError if it is there."""
 
     @abstractmethod
     def remove_pods(self, placed: Iterable[tuple[int, PodInfo]]) -> None:
-        """As if none of the pods were there. Raises KeyError if one is not."""
+        """Remove the pods. Raises KeyError if one is not there."""
 
     def add_pod(self, row: int, pod: PodInfo) -> None:
-        """As if ``pod`` were on the node of ``row`` as well. Raises ValueError if it is."""
         self.add_pods([(row, pod)])
 
     def remove_pod(self, row: int, pod: PodInfo) -> None:
-        """As if ``pod`` were not there. Raises KeyError if it is not."""
         self.remove_pods([(row, pod)])
 
 
 class NodeInfo:
-    """One node, as a per-node plugin sees it. Valid during the call it is passed to."""
+    """One node. Valid only during the call to which it is passed."""
 
     __slots__ = ("_nodes", "_row")
 
@@ -289,16 +284,16 @@ class NodeInfo:
         return int(self._nodes.allowed_pods[self._row])
 
     def allocatable(self, resource: str) -> int:
-        """In the units of :mod:`asched.model.requests`: cpu in thousandths, else whole units."""
+        """In the units of :mod:`asched.model.requests`: cpu in thousandths, others in whole units."""
         return self._nodes.allocatable_on(self._row, resource)
 
     def requested(self, resource: str) -> int:
-        """What the pods on the node request together, in the same units."""
+        """The sum of the requests of the pods on the node, in the same units."""
         return self._nodes.requested_on(self._row, resource)
 
     @property
     def scoring_cpu_milli(self) -> int:
-        """Requested cpu, with the defaults that scoring assumes."""
+        """Requested cpu with the defaults of scoring."""
         return int(self._nodes.scoring_cpu_milli[self._row])
 
     @property
@@ -313,9 +308,9 @@ class NodeInfo:
 
 
 class FilterResult:
-    """What a filter says of every node: ``codes[row]`` is 0 for yes, else ``statuses[code - 1]``.
+    """One filter's result by row: 0 in ``codes`` is a pass, other codes index ``statuses`` from 1.
 
-    Few distinct statuses stand for thousands of nodes, so no object is made per node.
+    Few distinct statuses cover thousands of nodes, so no object is created per node.
     """
 
     __slots__ = ("codes", "statuses")
@@ -331,10 +326,10 @@ class FilterResult:
 
     @classmethod
     def reject(cls, where: BoolColumn, status: Status) -> FilterResult:
-        """``status`` where the mask is true, a pass elsewhere."""
+        """Reject the rows in ``where`` with ``status``; all others pass."""
         return cls(where.astype(np.int16), (status,))
 
     def status(self, row: int) -> Status | None:
-        """The status of one row, None for a pass."""
+        """The status of one row; None for a pass."""
         code = int(self.codes[row])
         return self.statuses[code - 1] if code else None

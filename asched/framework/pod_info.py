@@ -1,7 +1,4 @@
-"""Pods with what is derived from them, computed once per distinct pod template.
-
-Label sets, interned, so that what a selector says of one is remembered.
-"""
+"""Pods with derived data that is computed once per pod template, and interned label sets."""
 
 from __future__ import annotations
 
@@ -23,7 +20,7 @@ from asched.model.requests import (
 
 
 class LabelSet:
-    """A namespace with a set of labels: all that selecting a pod depends on. Interned."""
+    """A namespace with labels, which is what pod selectors match. Interned."""
 
     __slots__ = ("__weakref__", "labels", "namespace", "number")
 
@@ -31,7 +28,7 @@ class LabelSet:
         self.namespace = namespace
         self.labels = labels
         self.number = number
-        """Unique for the life of the process: what answers are remembered by."""
+        """Unique within the process: a key for caches."""
 
 
 _label_sets: WeakValueDictionary[tuple[str, frozenset[tuple[str, str]]], LabelSet] = (
@@ -52,7 +49,7 @@ def label_set_of(pod: Pod) -> LabelSet:
 
 
 class HostPort(NamedTuple):
-    """A port that a pod claims of its node. ``ip`` is ``0.0.0.0`` where the pod names none."""
+    """A host port of a pod. ``ip`` is ``0.0.0.0`` if the pod sets none."""
 
     protocol: str
     port: int
@@ -63,11 +60,10 @@ ANY_IP = "0.0.0.0"
 
 
 class PodShape:
-    """What the copies of one pod template have in common, and all that a *node-scope* plugin may
-    read of a pod (see :class:`asched.framework.interface.Scope`).
+    """The part of a pod that plugins with a shared :class:`~asched.framework.interface.Scope` read.
 
-    Two pods with the same shape get the same answers from node-scope plugins, so the answers are
-    shared. Shapes are interned: compare them with ``is``.
+    Pods of one template usually have the same shape, and share the answers of these plugins. Shapes
+    are interned: compare them with ``is``.
     """
 
     __slots__ = (
@@ -90,10 +86,10 @@ class PodShape:
     def __init__(self, pod: Pod) -> None:
         spec = pod.spec
         self.requests: Amounts = pod_requests(pod)
-        """Effective requests: cpu in thousandths of a core, all else in whole units."""
+        """Effective requests: cpu in thousandths, others in whole units."""
         self.scoring_cpu_milli, self.scoring_memory_bytes = pod_scoring_requests(pod)
         self.scoring_asks: Amounts = pod_scoring_asks(pod)
-        """What the score of a node takes the pod to add: see ``pod_scoring_asks``."""
+        """The requests of the pod in NodeResourcesFit's score: see ``pod_scoring_asks``."""
         self.ports: tuple[HostPort, ...] = tuple(
             HostPort(p.protocol or "TCP", p.host_port, p.host_ip or ANY_IP) for p in host_ports(pod)
         )
@@ -104,10 +100,10 @@ class PodShape:
         self.affinity: Affinity | None = spec.affinity
         rules = spec.affinity
         self.names_pods = rules is not None and bool(rules.pod_affinity or rules.pod_anti_affinity)
-        """Whether it has affinity terms about other pods."""
+        """Whether it has pod affinity or anti-affinity terms."""
         self.tolerations: tuple[Toleration, ...] = spec.tolerations
         self.annotations: dict[str, str] = pod.metadata.declared_annotations
-        """Those that plugins declare to read (``Plugin.reads_annotations``)."""
+        """The annotations that plugins declare in ``Plugin.reads_annotations``."""
 
 
 def volume_images(pod: Pod) -> tuple[str, ...]:
@@ -120,7 +116,7 @@ _shapes: WeakValueDictionary[bytes, PodShape] = WeakValueDictionary()
 
 
 def shape_of(pod: Pod) -> PodShape:
-    """The interned shape of a pod. Equal templates give the same object while any pod holds it."""
+    """The interned shape of a pod. Shapes are dropped when no pod uses them."""
     spec, status = pod.spec, pod.status
     parts: tuple[object, ...] = (
         spec.containers,
@@ -146,17 +142,14 @@ def shape_of(pod: Pod) -> PodShape:
 
 
 class PodInfo:
-    """A pod as plugins see it: the object, its identity and its shape.
-
-    Immutable by convention: a changed pod is a new PodInfo.
-    """
+    """A pod with its shape. Immutable: a changed pod is a new PodInfo."""
 
     __slots__ = ("_label_set", "key", "pod", "shape", "uid")
 
     def __init__(
         self, pod: Pod, shape: PodShape | None = None, labels: LabelSet | None = None
     ) -> None:
-        """``shape`` and ``labels`` may be given where they are known, as of a copy of another pod."""
+        """``shape`` and ``labels`` are computed unless they are known from an equal pod."""
         self._label_set = labels
         self.pod = pod
         self.uid: str = pod.metadata.uid
@@ -165,7 +158,7 @@ class PodInfo:
 
     @property
     def label_set(self) -> LabelSet:
-        """Namespace and labels, interned: what selectors look at."""
+        """Namespace and labels, interned."""
         if self._label_set is None:
             self._label_set = label_set_of(self.pod)
         return self._label_set
@@ -191,7 +184,7 @@ class PodInfo:
 
 
 class QueuedPod:
-    """A pending pod with what the queue knows of it. Only the fold changes it."""
+    """A pending pod with its queue data. Only the fold changes it."""
 
     __slots__ = (
         "added_at_ns",
@@ -210,21 +203,20 @@ class QueuedPod:
     def __init__(self, info: PodInfo, now_ns: int) -> None:
         self.info = info
         self.added_at_ns = now_ns
-        """When the pod was first seen pending."""
+        """When the pod was first observed pending."""
         self.entered_at_ns: int | None = None
-        """When it was first there to be tried, as nothing gated it; None until then. It stays as it is
-        where the pod is gated again (``InitialAttemptTimestamp`` of kube-scheduler). For metrics
-        alone."""
+        """When the pod was first not gated, or None (``InitialAttemptTimestamp`` of kube-scheduler).
+        For metrics only."""
         self.timestamp_ns = now_ns
-        """When it last entered a queue: the tie-break of PrioritySort."""
+        """When it last entered a queue; PrioritySort breaks ties by it."""
         self.rejected_at_ns = 0
         self.attempts = 0
         self.unschedulable_count = 0
-        """Attempts that ended in a rejection: the exponent of its backoff."""
+        """Number of rejected attempts: the exponent of the backoff."""
         self.consecutive_errors = 0
-        """Attempts in a row that ended in an error: the exponent of its backoff after errors."""
+        """Number of consecutive failed attempts: the exponent of the backoff after errors."""
         self.unschedulable_plugins: frozenset[str] = frozenset()
-        """The plugins that rejected the last attempt; their hints decide when it is tried again."""
+        """The plugins that rejected the last attempt. Their hints requeue the pod."""
         self.pending_plugins: frozenset[str] = frozenset()
         self.gating_plugin = ""
-        """The PreEnqueue plugin that holds the pod back, if one does."""
+        """The PreEnqueue plugin that gates the pod; empty if none does."""

@@ -1,8 +1,8 @@
-"""Amounts of several resources, with kube-batch's arithmetic.
+"""Amounts of several resources, with the arithmetic and thresholds of kube-batch's ``Resource``.
 
-cpu in thousandths of a core, memory in bytes, every other resource (a *scalar*) in thousandths. The
-map of scalars may be missing, which is not the same as empty: see :meth:`ResourceVector.less` and
-:meth:`ResourceVector.minimum`. Rules and thresholds are those of kube-batch's ``Resource``.
+cpu is in thousandths, memory in bytes, any other resource (a *scalar*) in thousandths. A missing map
+of scalars differs from an empty one: see :meth:`ResourceVector.less` and
+:meth:`ResourceVector.minimum`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ SCALAR_THRESHOLD = 10.0
 
 
 class Tolerance(NamedTuple):
-    """By how much less one amount may differ from another and still count as equal."""
+    """Amounts that differ by less than this are equal."""
 
     milli_cpu: float
     memory_bytes: float
@@ -37,7 +37,7 @@ EXACT = Tolerance(0.0, 0.0, 0.0)
 
 
 class ResourceVector:
-    """Changed in place by :meth:`add` and :meth:`sub`; everything else leaves it as it is."""
+    """A vector of resource amounts. :meth:`add` and :meth:`sub` change it in place."""
 
     __slots__ = ("memory_bytes", "milli_cpu", "scalars")
 
@@ -53,7 +53,7 @@ class ResourceVector:
 
     @classmethod
     def of(cls, amounts: Mapping[str, float]) -> ResourceVector:
-        """From amounts by name in this module's units; without scalars the map is missing."""
+        """From amounts by name in the units of this module. Without scalars, the map is missing."""
         scalars = {name: number for name, number in amounts.items() if name not in (CPU, MEMORY)}
         return cls(amounts.get(CPU, 0.0), amounts.get(MEMORY, 0.0), scalars or None)
 
@@ -87,7 +87,7 @@ class ResourceVector:
         return self
 
     def sub(self, other: ResourceVector) -> ResourceVector:
-        """Without a look at whether so much is there. A missing map of scalars stays missing."""
+        """Subtract without checking for negative amounts. A missing map of scalars stays missing."""
         self.milli_cpu -= other.milli_cpu
         self.memory_bytes -= other.memory_bytes
         if other.scalars and self.scalars is not None:
@@ -96,7 +96,7 @@ class ResourceVector:
         return self
 
     def is_empty(self, tolerance: Tolerance = TOLERANT) -> bool:
-        """Whether every amount is below its threshold (with :data:`EXACT`: is zero)."""
+        """Whether every amount is below its threshold, or zero with :data:`EXACT`."""
         for name, number in self.amounts().items():
             threshold = tolerance.of(name)
             if number >= threshold if threshold else number > 0:
@@ -104,8 +104,8 @@ class ResourceVector:
         return True
 
     def less_equal(self, other: ResourceVector, tolerance: Tolerance = TOLERANT) -> bool:
-        """Whether this fits into ``other``, each resource with its tolerance. A scalar of which this
-        asks no more than the tolerance is passed over."""
+        """Whether every amount is at most that of ``other`` within the tolerance. Scalars that do not
+        exceed the tolerance are ignored."""
         cpu = self.milli_cpu - other.milli_cpu
         if cpu >= tolerance.milli_cpu and cpu > 0:
             return False
@@ -124,8 +124,8 @@ class ResourceVector:
         return True
 
     def less(self, other: ResourceVector) -> bool:
-        """Strictly less in every resource, without tolerance. Where this has no map of scalars,
-        every scalar of ``other`` must exceed its threshold."""
+        """Whether every amount is strictly less than that of ``other``. If this vector has no map of
+        scalars, every scalar of ``other`` must exceed its threshold."""
         if not (self.milli_cpu < other.milli_cpu and self.memory_bytes < other.memory_bytes):
             return False
         if self.scalars is None:
@@ -136,7 +136,7 @@ class ResourceVector:
         return all(number < theirs.get(name, 0.0) for name, number in self.scalars.items())
 
     def minimum(self, other: ResourceVector) -> ResourceVector:
-        """The lesser of each amount, for this one's scalars; none where either map is missing."""
+        """The minimum of each amount. Only scalars of this vector; none if either map is missing."""
         scalars: dict[str, float] | None = None
         if self.scalars is not None and other.scalars is not None:
             scalars = {
@@ -162,14 +162,14 @@ class ResourceVector:
             return NotImplemented
         return self.amounts() == other.amounts()
 
-    __hash__ = None  # type: ignore[assignment]  # it changes in place
+    __hash__ = None  # type: ignore[assignment]  # mutable
 
     def __repr__(self) -> str:
         return f"ResourceVector({self.amounts()})"
 
 
 def share(part: float, whole: float) -> float:
-    """``part`` of ``whole``; of nothing, nothing is 0 and anything is 1 (kube-batch's ``Share``)."""
+    """``part / whole``; if ``whole`` is 0, 0 for no part and 1 otherwise (kube-batch's ``Share``)."""
     if whole == 0:
         return 0.0 if part == 0 else 1.0
     return part / whole

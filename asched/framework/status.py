@@ -1,4 +1,4 @@
-"""What a plugin answers: an expected "no" is a value with a reason, an exception is a failure."""
+"""Statuses that plugins return. A rejection is a status with reasons; an exception is a failure."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ class Code(IntEnum):
 
     SUCCESS = 0
     ERROR = 1
-    """Something failed inside: a bug, or an API call. The pod is retried with backoff."""
+    """An internal failure. The pod is retried with backoff."""
     UNSCHEDULABLE = 2
-    """Not now; evicting pods, or another change in the cluster, may help."""
+    """Rejected; preemption or another change in the cluster may help."""
     UNSCHEDULABLE_AND_UNRESOLVABLE = 3
-    """Not on this node, and evicting pods would not help."""
+    """Rejected; preemption would not help."""
     WAIT = 4
-    """Permit only: hold the pod until it is allowed, rejected or times out."""
+    """Permit only: wait until the pod is allowed or rejected, or until the timeout."""
     SKIP = 5
-    """PreFilter or PreScore: leave this plugin out for this pod. Bind: not mine."""
+    """PreFilter, PreScore: skip this plugin for this pod. Bind: leave the pod to the next plugin."""
     PENDING = 6
-    """Waiting for something outside; tried again when the plugin's event arrives, without backoff."""
+    """Rejected until an external event; then retried without backoff."""
 
     @property
     def title(self) -> str:
@@ -41,11 +41,11 @@ _TITLES = {
 }
 
 REJECTIONS = frozenset({Code.UNSCHEDULABLE, Code.UNSCHEDULABLE_AND_UNRESOLVABLE, Code.PENDING})
-"""The codes of an expected no."""
+"""The codes of a rejection."""
 
 
 class Status(msgspec.Struct, frozen=True, gc=False):
-    """A code, the reasons for it, and the plugin that gave it (filled in by the framework).
+    """A code with reasons, and the plugin that returned it, which the framework sets.
 
     >>> Status.unschedulable("node(s) were unschedulable").is_rejection
     True
@@ -85,7 +85,7 @@ class Status(msgspec.Struct, frozen=True, gc=False):
 
     @property
     def is_rejection(self) -> bool:
-        """An expected no: Unschedulable, UnschedulableAndUnresolvable or Pending."""
+        """Unschedulable, UnschedulableAndUnresolvable or Pending."""
         return self.code in REJECTIONS
 
     @property
@@ -93,10 +93,10 @@ class Status(msgspec.Struct, frozen=True, gc=False):
         return ", ".join(self.reasons)
 
     def by(self, plugin: str) -> Status:
-        """The same status with the plugin's name on it."""
+        """The same status with the name of the plugin."""
         return self if self.plugin == plugin else msgspec.structs.replace(self, plugin=plugin)
 
 
 SUCCESS = Status()
-"""The status that says yes: the same object for everybody."""
+"""The shared Success status."""
 _SKIP = Status(Code.SKIP)

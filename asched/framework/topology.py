@@ -1,8 +1,7 @@
-"""Counting by topology domain: how many pods a zone, a rack or a host holds.
+"""Pod counts by topology domain, such as a zone or a host.
 
-A topology key is a node label; nodes with the same value form a domain. Counts are followed rather
-than computed: counts by row hardly change between two questions, so only what moved is carried over
-to the domains.
+A topology key is a node label; nodes with the same value form a domain. Counts by row change little
+between two queries, so the counts by domain are updated incrementally.
 """
 
 from __future__ import annotations
@@ -14,7 +13,7 @@ from asched.framework.nodes import BoolColumn, Int64Column, LabelColumn, Nodes, 
 
 
 class Domains:
-    """The domains of one topology key, numbered from 0; first those with counted rows."""
+    """The domains of one topology key, numbered from 0. Domains with counted rows come first."""
 
     __slots__ = ("_first", "_order", "counted", "incomplete", "live", "number", "of_row")
 
@@ -25,9 +24,9 @@ class Domains:
         *,
         absent_is_empty: bool = False,
     ) -> None:
-        """``counted``: the rows whose pods count, None for all that have the label.
+        """``counted`` marks the rows whose pods count; None for all rows with the label.
 
-        ``absent_is_empty`` takes rows without the label for rows with an empty value.
+        ``absent_is_empty`` treats rows without the label as rows with an empty value.
         """
         ids = label.ids
         highest = int(ids.max(initial=-1))
@@ -41,25 +40,24 @@ class Domains:
         live[ids[self.counted]] = True
         others = np.zeros(highest + 2, np.bool_)
         others[ids] = True
-        # The last place is where -1, no label, points to.
+        # Index -1 (no label) is the last entry.
         live[-1] = others[-1] = False
         others &= ~live
         self.live = int(live.sum())
-        """How many domains have counted rows."""
+        """Number of domains with counted rows."""
         self.number = self.live + int(others.sum())
-        """How many domains there are."""
+        """Number of domains."""
         rank = np.full(highest + 2, self.number, np.intp)
         rank[live] = np.arange(self.live)
         rank[others] = np.arange(self.live, self.number)
         self.of_row: RowArray = rank[ids]
-        """The domain by row; :attr:`number` where there is none."""
+        """The domain by row; :attr:`number` for a row without one."""
         self.incomplete = bool((self.of_row == self.number).any())
-        """Whether any row has none."""
+        """Whether any row has no domain."""
         self._order: RowArray | None = None
         self._first: RowArray | None = None
 
     def rows(self, domain: int) -> RowArray:
-        """The rows of a domain."""
         if self._order is None or self._first is None:
             self._order = np.argsort(self.of_row, kind="stable")
             sizes = np.bincount(self.of_row, minlength=self.number + 1)
@@ -68,7 +66,7 @@ class Domains:
 
 
 class DomainCounts:
-    """Counts by row, summed by domain and moved on as they change."""
+    """Sums of :class:`RowCounts` by domain, updated incrementally."""
 
     __slots__ = (
         "_by_row",
@@ -84,20 +82,20 @@ class DomainCounts:
     )
 
     _AT_ONCE = 32
-    """Beyond this many moves, summing anew is cheaper."""
+    """With more changes than this, a new sum is cheaper."""
     _LARGE_SHARE = 8
-    """Domains with more than one row in this many are spread to their rows all at once."""
+    """For domains with more than 1/8 of all rows, :attr:`by_row` is recomputed as a whole."""
 
     def __init__(self, domains: Domains, counts: RowCounts) -> None:
         self._cursor = 0
         self.crossings = 0
         """Changes whenever :attr:`near` does."""
         self.changes: ChangeLog[RowArray] = ChangeLog()
-        """Rows whose :attr:`by_row` changed."""
+        """Rows with a changed :attr:`by_row`."""
         self._sum(domains, counts)
 
     def follow(self, domains: Domains, counts: RowCounts) -> None:
-        """Bring the sums up to what the counts say now."""
+        """Update the sums."""
         if domains is not self.domains or counts is not self._source:
             self._sum(domains, counts)
             return
@@ -115,21 +113,21 @@ class DomainCounts:
     def _sum(self, domains: Domains, counts: RowCounts) -> None:
         self.domains, self._source, self._cursor = domains, counts, counts.moves.cursor
         counted = np.where(domains.counted, counts.column, 0)
-        # The place after the last stands for rows without a domain and stays zero.
+        # The last entry, for rows without a domain, stays zero.
         sums = np.bincount(domains.of_row, weights=counted, minlength=domains.number + 1)
         self.sums: Int64Column = sums.astype(np.int64)
-        """By domain, with a zero after the last."""
+        """By domain, with an additional zero at the end."""
         self._by_row: Int64Column = self.sums[domains.of_row]
         self._stale = False
         self.near: BoolColumn = self._by_row > 0
-        """Where there is any."""
+        """Rows whose sum is positive."""
         self.total = int(self.sums.sum())
         self.crossings += 1
         self.changes.forget()
 
     @property
     def by_row(self) -> Int64Column:
-        """The sum of each row's domain; 0 where it has none."""
+        """The sum of each row's domain; 0 without a domain."""
         if self._stale:
             np.take(self.sums, self.domains.of_row, out=self._by_row, mode="clip")
             self._stale = False
@@ -144,21 +142,21 @@ class DomainCounts:
         self.sums[domain] = before + difference
         self.total += difference
         rows = domains.rows(domain)
-        # A host is a domain of its own, and one place is written to in a tenth of the time.
-        places = row if len(rows) == 1 else rows
+        # A domain of one row is frequent, and an integer index is ten times faster.
+        index = row if len(rows) == 1 else rows
         if (before > 0) != (before + difference > 0):
-            self.near[places] = before <= 0
+            self.near[index] = before <= 0
             self.crossings += 1
         if len(rows) * self._LARGE_SHARE > len(self._by_row):
             self._stale = True
             self.changes.forget()
         else:
-            self._by_row[places] += difference
+            self._by_row[index] += difference
             self.changes.append(rows)
 
 
 class DomainIndex:
-    """The domains of every topology key that was asked for, for as long as the nodes stay alike."""
+    """Caches the domains of topology keys until nodes are added, removed or relabelled."""
 
     __slots__ = ("_by_key", "_version")
 
@@ -167,7 +165,6 @@ class DomainIndex:
         self._version = -1
 
     def of(self, nodes: Nodes, key: str) -> Domains:
-        """The domains of a key among all nodes of the cluster."""
         if nodes.version != self._version:
             self._by_key.clear()
             self._version = nodes.version

@@ -337,7 +337,9 @@ class Profile:
         for name, plugin in self._in_process():
             if isinstance(plugin, EnqueueExtensions):
                 try:
-                    found += [RegisteredEvent(name, *entry) for entry in plugin.events_to_register()]
+                    found += [
+                        RegisteredEvent(name, *entry) for entry in plugin.events_to_register()
+                    ]
                 except BaseException as error:
                     raise _broken(self.spec, name, "events_to_register", error) from error
         return found
