@@ -1,4 +1,4 @@
-"""For tests of plugins: objects in a line each, plugins and profiles on a described cluster.
+"""Test kit for plugins: object builders, single plugins and whole profiles on a virtual cluster.
 
 >>> from asched.testing import node, pod, schedule, profile
 >>> schedule(profile(), [node("n", cpu="2")], [pod("p", cpu="1")]).nodes
@@ -9,7 +9,6 @@
 
 from __future__ import annotations
 
-from asched.testing.binding import MemoryClient, RecordedRequest
 from asched.testing.builders import (
     claim,
     from_api,
@@ -22,13 +21,19 @@ from asched.testing.builders import (
     storage_class,
     volume,
 )
-from asched.testing.harness import instance, run_filter, scores
+from asched.testing.harness import (
+    FakeBindingClient,
+    RecordedRequest,
+    instance,
+    run_filter,
+    scores,
+)
 from asched.testing.placements import PlacementResult, Placements, schedule
 from asched.testing.profiles import ProfileSetup, configured, profile
 
 __all__ = [
+    "FakeBindingClient",
     "RecordedRequest",
-    "MemoryClient",
     "PlacementResult",
     "Placements",
     "ProfileSetup",

@@ -1,8 +1,7 @@
-"""Kubernetes objects in a line each, for tests.
+"""Kubernetes objects for tests: builders for single objects, and random clusters.
 
-What is given in keywords is put together as the API's JSON and decoded as the daemon decodes it, so a
-test has no object that the scheduler could not have, and a slip (a quantity that is none, a field of the
-wrong type) is told. What no keyword is there for goes into ``spec``, written as in a manifest:
+Builders assemble the API's JSON and decode it as the daemon does. So an invalid quantity or a field of the
+wrong type raises an error. ``spec`` takes the fields without a keyword, as in a manifest:
 
 >>> pod("web", cpu="500m", labels={"app": "web"}, spec={"priority": 7}).spec.priority
 7
@@ -10,21 +9,24 @@ wrong type) is told. What no keyword is there for goes into ``spec``, written as
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any, TypeVar
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from random import Random
+from typing import Any, Final, NamedTuple, TypedDict, TypeVar, Unpack
 
 import msgspec
 import yaml
 
 from asched.model.custom import CustomObject, CustomResource
-from asched.model.declared_annotations import DeclaredAnnotations
 from asched.model.groups import PodGroup
 from asched.model.meta import Object
 from asched.model.node import ZONE_LABEL, Node, Taint
 from asched.model.pod import DEFAULT_SCHEDULER_NAME, Pod, Toleration
 from asched.model.quantity import QuantityText
+from asched.model.requests import PODS, amounts, pod_requests
 from asched.model.resources import (
     AnyObject,
+    DeclaredAnnotations,
     DecodeError,
     GroupResource,
     Resource,
@@ -35,7 +37,7 @@ from asched.model.resources import (
 from asched.model.storage import PersistentVolume, PersistentVolumeClaim, StorageClass
 
 Json = Mapping[str, Any]
-"""An object, or a part of one, as the API's JSON has it."""
+"""An object, or a part of one, in the API's JSON form."""
 
 ObjectT = TypeVar("ObjectT")
 
@@ -47,17 +49,18 @@ _RESOURCES: dict[tuple[str, str], WatchedResource] = {
 
 
 def from_api(value: Json, *kinds: type[CustomResource]) -> AnyObject:
-    """Any object that scheduling reads, from the API's JSON with ``apiVersion`` and ``kind``.
+    """An object from the API's JSON with ``apiVersion`` and ``kind``.
 
-    ``kinds`` are custom resources that plugins declare. A pod keeps all its annotations, of which a
-    profile sees those that its plugins declare to read. One without a uid gets its key for one; one of
-    a namespaced kind without a namespace is in ``default``. Raises :class:`~asched.model.DecodeError` for a kind that is not read, or a wrong field.
+    ``kinds`` are custom resources declared by plugins. A pod keeps all its annotations; a profile sees
+    those that its plugins declare to read. Defaults: namespace ``default``, and the key as uid.
+
+    Raises :class:`~asched.model.DecodeError` for an unknown kind or an invalid field.
     """
     version, kind = str(value.get("apiVersion", "")), str(value.get("kind", ""))
     group = version.rpartition("/")[0]
     resource = _RESOURCES.get((group, kind)) or _declared(group, kind, kinds)
     if resource is None:
-        raise DecodeError(f"{version} {kind} is no kind of object that scheduling reads")
+        raise DecodeError(f"{version} {kind} is not a kind that scheduling reads")
     metadata = dict(value.get("metadata") or {})
     name = metadata.get("name", "")
     if resource.value.namespaced:
@@ -68,7 +71,7 @@ def from_api(value: Json, *kinds: type[CustomResource]) -> AnyObject:
     raw = msgspec.json.encode({**value, "metadata": metadata})
     found = decode(resource, raw)
     if isinstance(found, Pod) and metadata.get("annotations"):
-        found = DeclaredAnnotations(metadata["annotations"]).kept(found, raw)
+        found = DeclaredAnnotations(metadata["annotations"]).add_to(found, raw)
     assert isinstance(found, AnyObject)
     return found
 
@@ -83,16 +86,16 @@ def _declared(
 
 
 def from_yaml(text: str, *kinds: type[CustomResource]) -> tuple[AnyObject, ...]:
-    """As :func:`from_api`, for every document of a manifest.
+    """The objects of a manifest, as with :func:`from_api`.
 
-    Raises :class:`~asched.model.DecodeError`, and yaml.YAMLError for what is no YAML.
+    Raises :class:`~asched.model.DecodeError` and yaml.YAMLError.
     """
     documents = (value for value in yaml.safe_load_all(text) if value is not None)
     return tuple(from_api(value, *kinds) for value in documents)
 
 
 def _made(kind: type[ObjectT], version: str, name: str, namespace: str, **parts: Any) -> ObjectT:
-    """An object of a kind, from those parts that say something."""
+    """An object of a kind from its non-empty parts."""
     metadata = {"name": name, **({"namespace": namespace} if namespace else {})}
     metadata |= {part: parts.pop(part) for part in ("labels", "annotations") if parts.get(part)}
     given = {part: value for part, value in parts.items() if value not in ({}, "", None)}
@@ -102,111 +105,163 @@ def _made(kind: type[ObjectT], version: str, name: str, namespace: str, **parts:
     return found
 
 
-def pod(
-    name: str = "pod",
-    *,
-    namespace: str = "default",
-    cpu: QuantityText | None = None,
-    memory: QuantityText | None = None,
-    requests: Mapping[str, QuantityText] | None = None,
-    labels: Mapping[str, str] | None = None,
-    annotations: Mapping[str, str] | None = None,
-    node: str = "",
-    priority: int = 0,
-    node_selector: Mapping[str, str] | None = None,
-    affinity: Json | None = None,
-    tolerations: Sequence[Toleration | str] = (),
-    claims: Sequence[str] = (),
-    host_ports: Sequence[int] = (),
-    image: str = "app",
-    group: str = "",
-    scheduler_name: str = DEFAULT_SCHEDULER_NAME,
-    spec: Json | None = None,
-) -> Pod:
-    """A pod with one container; with a ``node`` it is on that node already, else pending.
+class PodOptions(TypedDict, total=False):
+    """Keywords of :func:`pod`."""
 
-    ``requests`` are further resources beside ``cpu`` and ``memory``; ``tolerations`` may be written as
-    ``key``, ``key=value`` or either with ``:effect``; ``claims`` name PersistentVolumeClaims;
-    ``group`` names a PodGroup of Kubernetes' own; ``spec`` is for everything else.
-    """
-    asked: dict[str, QuantityText] = {**(requests or {})}
-    asked |= {key: value for key, value in (("cpu", cpu), ("memory", memory)) if value is not None}
-    container: dict[str, Any] = {"name": "main", "image": image, "resources": {"requests": asked}}
-    if host_ports:
-        container["ports"] = [{"containerPort": port, "hostPort": port} for port in host_ports]
-    volumes = [{"name": claim, "persistentVolumeClaim": {"claimName": claim}} for claim in claims]
-    optional: dict[str, Any] = {
+    namespace: str
+    cpu: QuantityText | None
+    memory: QuantityText | None
+    requests: Mapping[str, QuantityText] | None
+    """Requests of other resources."""
+    labels: Mapping[str, str] | None
+    annotations: Mapping[str, str] | None
+    node: str
+    """The node of the pod; a pod without a node is pending."""
+    priority: int
+    node_selector: Mapping[str, str] | None
+    affinity: Json | None
+    tolerations: Sequence[Toleration | str]
+    """Text forms: ``key``, ``key=value``, and either with ``:effect``."""
+    claims: Sequence[str]
+    """Names of PersistentVolumeClaims."""
+    host_ports: Sequence[int]
+    image: str
+    group: str
+    """Name of a PodGroup of Kubernetes."""
+    scheduler_name: str
+    spec: Json | None
+    """Other fields of the spec."""
+
+
+def pod(name: str = "pod", **options: Unpack[PodOptions]) -> Pod:
+    """A pod with one container; :class:`PodOptions` lists the keywords."""
+    _check_keywords(options, PodOptions)
+    node, group = options.get("node"), options.get("group")
+    volumes = [
+        {"name": claim, "persistentVolumeClaim": {"claimName": claim}}
+        for claim in options.get("claims", ())
+    ]
+    spec: dict[str, Any] = {
         "nodeName": node,
-        "priority": priority,
-        "nodeSelector": dict(node_selector) if node_selector else None,
-        "affinity": affinity,
-        "tolerations": [_toleration(given) for given in tolerations],
+        "priority": options.get("priority"),
+        "nodeSelector": dict(options.get("node_selector") or {}),
+        "affinity": options.get("affinity"),
+        "tolerations": [_toleration(given) for given in options.get("tolerations", ())],
         "volumes": volumes,
         "schedulingGroup": {"podGroupName": group} if group else None,
+        "schedulerName": options.get("scheduler_name", DEFAULT_SCHEDULER_NAME),
+        "containers": [_container(options)],
     }
-    whole = {"schedulerName": scheduler_name, "containers": [container]}
-    whole |= {field: value for field, value in optional.items() if value}
-    whole |= spec or {}
     return _made(
-        Pod, "v1", name, namespace, labels=labels, annotations=annotations, spec=whole
-    )  # fmt: skip
-
-
-def pods(count: int, name: str = "pod", **like: Any) -> tuple[Pod, ...]:
-    """So many pods alike, named ``<name>-0`` and so on; ``like`` is what :func:`pod` takes."""
-    return tuple(pod(f"{name}-{number}", **like) for number in range(count))
-
-
-def node(
-    name: str = "node",
-    *,
-    cpu: QuantityText = "8",
-    memory: QuantityText = "32Gi",
-    max_pods: int = 110,
-    allocatable: Mapping[str, QuantityText] | None = None,
-    labels: Mapping[str, str] | None = None,
-    annotations: Mapping[str, str] | None = None,
-    zone: str = "",
-    taints: Sequence[Taint | str] = (),
-    unschedulable: bool = False,
-    images: Mapping[str, int] | None = None,
-) -> Node:
-    """A node that is ready.
-
-    ``allocatable`` are further resources, such as GPUs; ``taints`` may be written as for ``kubectl
-    taint``: ``key=value:NoSchedule``; ``images`` are those it holds, with their sizes in bytes.
-    """
-    offered = {"cpu": cpu, "memory": memory, "pods": str(max_pods), **(allocatable or {})}
-    own = {"kubernetes.io/hostname": name, **({ZONE_LABEL: zone} if zone else {}), **(labels or {})}
-    spec: dict[str, Any] = {"taints": [_taint(given) for given in taints]} if taints else {}
-    if unschedulable:
-        spec["unschedulable"] = True
-    status: dict[str, Any] = {
-        "allocatable": offered,
-        "capacity": offered,
-        "conditions": [{"type": "Ready", "status": "True"}],
-    }
-    if images:
-        status["images"] = [{"names": [image], "sizeBytes": size} for image, size in images.items()]
-    return _made(
-        Node, "v1", name, "", labels=own, annotations=annotations, spec=spec, status=status
-    )  # fmt: skip
-
-
-def nodes(
-    count: int, name: str = "node", *, zones: Sequence[str] = (), **like: Any
-) -> tuple[Node, ...]:
-    """So many nodes alike, named ``<name>-0`` and so on, which take ``zones`` in turn; ``like`` is
-    what :func:`node` takes."""
-    return tuple(
-        node(f"{name}-{number}", zone=zones[number % len(zones)] if zones else "", **like)
-        for number in range(count)
+        Pod,
+        "v1",
+        name,
+        options.get("namespace", "default"),
+        labels=options.get("labels"),
+        annotations=options.get("annotations"),
+        spec={
+            **{field: value for field, value in spec.items() if value},
+            **(options.get("spec") or {}),
+        },
     )
 
 
+def _container(options: PodOptions) -> dict[str, Any]:
+    given = {"cpu": options.get("cpu"), "memory": options.get("memory")}
+    requests = {
+        **(options.get("requests") or {}),
+        **{resource: amount for resource, amount in given.items() if amount is not None},
+    }
+    container: dict[str, Any] = {
+        "name": "main",
+        "image": options.get("image", "app"),
+        "resources": {"requests": requests},
+    }
+    ports = options.get("host_ports", ())
+    if ports:
+        container["ports"] = [{"containerPort": port, "hostPort": port} for port in ports]
+    return container
+
+
+def pods(count: int, name: str = "pod", **options: Unpack[PodOptions]) -> tuple[Pod, ...]:
+    """``count`` equal pods, named ``<name>-0`` and so on."""
+    return tuple(pod(f"{name}-{number}", **options) for number in range(count))
+
+
+class NodeOptions(TypedDict, total=False):
+    """Keywords of :func:`node`."""
+
+    cpu: QuantityText
+    memory: QuantityText
+    max_pods: int
+    allocatable: Mapping[str, QuantityText] | None
+    """Amounts of other resources, such as GPUs."""
+    labels: Mapping[str, str] | None
+    annotations: Mapping[str, str] | None
+    zone: str
+    taints: Sequence[Taint | str]
+    """Text form as for ``kubectl taint``: ``key=value:NoSchedule``."""
+    unschedulable: bool
+    images: Mapping[str, int] | None
+    """Images on the node, with their sizes in bytes."""
+
+
+def node(name: str = "node", **options: Unpack[NodeOptions]) -> Node:
+    """A ready node; :class:`NodeOptions` lists the keywords."""
+    _check_keywords(options, NodeOptions)
+    zone, taints = options.get("zone"), options.get("taints", ())
+    allocatable = {
+        "cpu": options.get("cpu", "8"),
+        "memory": options.get("memory", "32Gi"),
+        "pods": str(options.get("max_pods", 110)),
+        **(options.get("allocatable") or {}),
+    }
+    labels = {
+        "kubernetes.io/hostname": name,
+        **({ZONE_LABEL: zone} if zone else {}),
+        **(options.get("labels") or {}),
+    }
+    spec: dict[str, Any] = {"taints": [_taint(given) for given in taints]} if taints else {}
+    if options.get("unschedulable"):
+        spec["unschedulable"] = True
+    status: dict[str, Any] = {
+        "allocatable": allocatable,
+        "capacity": allocatable,
+        "conditions": [{"type": "Ready", "status": "True"}],
+    }
+    images = options.get("images")
+    if images:
+        status["images"] = [{"names": [image], "sizeBytes": size} for image, size in images.items()]
+    annotations = options.get("annotations")
+    return _made(
+        Node, "v1", name, "", labels=labels, annotations=annotations, spec=spec, status=status
+    )
+
+
+def nodes(
+    count: int, name: str = "node", *, zones: Sequence[str] = (), **options: Unpack[NodeOptions]
+) -> tuple[Node, ...]:
+    """``count`` equal nodes, named ``<name>-0`` and so on, in ``zones`` by turns."""
+    made = []
+    for number in range(count):
+        if zones:
+            options["zone"] = zones[number % len(zones)]
+        made.append(node(f"{name}-{number}", **options))
+    return tuple(made)
+
+
+def _check_keywords(options: Mapping[str, Any], known: type) -> None:
+    """Raises TypeError for an unknown keyword, as a function with these parameters would."""
+    unknown = options.keys() - known.__annotations__.keys()
+    if unknown:
+        raise TypeError(f"unexpected keyword argument {sorted(unknown)[0]!r}")
+
+
 def pod_group(name: str, min_count: int, *, namespace: str = "default") -> PodGroup:
-    """A gang of Kubernetes' own kind: so many of its pods start together, or none. Pods belong to it
-    by ``group``, and profiles heed it with the plugin GangScheduling."""
+    """A PodGroup of Kubernetes: at least ``min_count`` of its pods start together, or none.
+
+    Pods join with ``group``. The plugin GangScheduling implements it.
+    """
     spec = {"schedulingPolicy": {"gang": {"minCount": min_count}}}
     return _made(PodGroup, "scheduling.k8s.io/v1alpha2", name, namespace, spec=spec)
 
@@ -220,7 +275,7 @@ def claim(
     volume: str = "",
     access_modes: Sequence[str] = ("ReadWriteOnce",),
 ) -> PersistentVolumeClaim:
-    """A PersistentVolumeClaim; with a ``volume`` it is bound to it."""
+    """A PersistentVolumeClaim, bound to ``volume`` if given."""
     spec: dict[str, Any] = {
         "accessModes": list(access_modes),
         "resources": {"requests": {"storage": storage}},
@@ -232,9 +287,14 @@ def claim(
         spec["volumeName"] = volume
         annotations["pv.kubernetes.io/bind-completed"] = "yes"
     return _made(
-        PersistentVolumeClaim, "v1", name, namespace, annotations=annotations, spec=spec,
+        PersistentVolumeClaim,
+        "v1",
+        name,
+        namespace,
+        annotations=annotations,
+        spec=spec,
         status={"phase": "Bound" if volume else "Pending"},
-    )  # fmt: skip
+    )
 
 
 def volume(
@@ -246,7 +306,7 @@ def volume(
     access_modes: Sequence[str] = ("ReadWriteOnce",),
     spec: Json | None = None,
 ) -> PersistentVolume:
-    """A PersistentVolume that is free; with a ``zone`` it can be reached from there alone."""
+    """An available PersistentVolume, accessible only from ``zone`` if given."""
     whole: dict[str, Any] = {
         "capacity": {"storage": storage},
         "accessModes": list(access_modes),
@@ -256,21 +316,28 @@ def volume(
         term = {"matchExpressions": [{"key": ZONE_LABEL, "operator": "In", "values": [zone]}]}
         whole["nodeAffinity"] = {"required": {"nodeSelectorTerms": [term]}}
     return _made(
-        PersistentVolume, "v1", name, "", spec={**whole, **(spec or {})},
+        PersistentVolume,
+        "v1",
+        name,
+        "",
+        spec={**whole, **(spec or {})},
         status={"phase": "Available"},
-    )  # fmt: skip
+    )
 
 
 def storage_class(
     name: str, *, provisioner: str = "example.com/disks", wait: bool = True
 ) -> StorageClass:
-    """A StorageClass; with ``wait`` volumes are made only when a pod has a node
-    (``WaitForFirstConsumer``)."""
+    """A StorageClass; ``wait`` selects ``WaitForFirstConsumer``, which provisions after scheduling."""
     mode = "WaitForFirstConsumer" if wait else "Immediate"
     return _made(
-        StorageClass, "storage.k8s.io/v1", name, "", provisioner=provisioner,
+        StorageClass,
+        "storage.k8s.io/v1",
+        name,
+        "",
+        provisioner=provisioner,
         volumeBindingMode=mode,
-    )  # fmt: skip
+    )
 
 
 def _taint(given: Taint | str) -> Any:
@@ -278,7 +345,7 @@ def _taint(given: Taint | str) -> Any:
         return given
     pair, colon, effect = given.rpartition(":")
     if not colon:
-        raise ValueError(f"{given!r} is no taint; write key:effect or key=value:effect")
+        raise ValueError(f"{given!r} is not a taint; write key:effect or key=value:effect")
     key, _, value = pair.partition("=")
     return {"key": key, "effect": effect, **({"value": value} if value else {})}
 
@@ -293,21 +360,103 @@ def _toleration(given: Toleration | str) -> Any:
 
 
 def split(objects: Iterable[Object]) -> tuple[list[AnyObject], list[Pod]]:
-    """What is there besides pending pods (nodes first, pods on nodes last), and the pending pods.
+    """The objects except pending pods (nodes first, pods on nodes last), and the pending pods.
 
-    Raises TypeError for what is no object of a kind that scheduling reads.
+    Raises TypeError for a value that is not an object of a known kind.
     """
-    there: list[AnyObject] = []
+    existing: list[AnyObject] = []
     all_pods: list[Pod] = []
     for item in objects:
         if isinstance(item, Pod):
             all_pods.append(item)
         elif isinstance(item, CustomResource):
-            there.append(CustomObject.of(item))
+            existing.append(CustomObject.of(item))
         elif isinstance(item, AnyObject):
-            there.append(item)
+            existing.append(item)
         else:
-            raise TypeError(f"a cluster consists of objects, and {item!r} is none")
-    there.sort(key=lambda item: not isinstance(item, Node))
+            raise TypeError(f"expected a Kubernetes object, got {item!r}")
+    existing.sort(key=lambda item: not isinstance(item, Node))
     placed = [item for item in all_pods if item.spec.node_name]
-    return [*there, *placed], [item for item in all_pods if not item.spec.node_name]
+    return [*existing, *placed], [item for item in all_pods if not item.spec.node_name]
+
+
+# -- random clusters ------------------------------------------------------------------------------
+
+_ZONES: Final = ("a", "b", "c")
+_DISKS: Final = ("ssd", "hdd")
+_TEAMS: Final = ("red", "blue", "")
+_GPU: Final = "example.com/gpu"
+
+
+class RandomCluster(NamedTuple):
+    """A cluster, and pods to schedule on it."""
+
+    nodes: tuple[Node, ...]
+    placed: tuple[Pod, ...]
+    pending: tuple[Pod, ...]
+
+    @property
+    def objects(self) -> tuple[Node | Pod, ...]:
+        """Everything except the pending pods."""
+        return (*self.nodes, *self.placed)
+
+    @property
+    def all_objects(self) -> tuple[Node | Pod, ...]:
+        return (*self.objects, *self.pending)
+
+
+def random_cluster(
+    seed: int, *, nodes: int = 12, placed: int = 20, pending: int = 12
+) -> RandomCluster:
+    """The cluster of a seed, the same in each run."""
+    random = Random(seed)
+    created = tuple(_random_node(random, f"node-{number}") for number in range(nodes))
+    return RandomCluster(
+        created,
+        tuple(_placed(random, created, placed)),
+        tuple(_random_pod(random, f"pending-{n}") for n in range(pending)),
+    )
+
+
+def _placed(random: Random, nodes: Sequence[Node], count: int) -> Iterator[Pod]:
+    """Pods on nodes with enough free resources."""
+    free = {each.name: Counter(amounts(each.status.allocatable)) for each in nodes}
+    for number in range(count):
+        candidate = _random_pod(random, f"placed-{number}")
+        requested = Counter({**pod_requests(candidate), PODS: 1})
+        node_name = random.choice(nodes).name
+        if requested <= free[node_name]:
+            free[node_name] -= requested
+            spec = msgspec.structs.replace(candidate.spec, node_name=node_name)
+            yield msgspec.structs.replace(candidate, spec=spec)
+
+
+def _random_node(random: Random, name: str) -> Node:
+    labels = {"disk": random.choice(_DISKS)} if random.random() < 0.7 else {}
+    return node(
+        name,
+        cpu=random.choice((1, 4, 8, 64)),
+        memory=f"{random.choice((1, 8, 256))}Gi",
+        max_pods=random.choice((1, 5, 110)),
+        allocatable={_GPU: random.choice((1, 8))} if random.random() < 0.4 else {},
+        labels=labels,
+        zone=random.choice((*_ZONES, "")),
+        taints=["dedicated=red:NoSchedule"] if random.random() < 0.2 else [],
+        unschedulable=random.random() < 0.1,
+    )
+
+
+def _random_pod(random: Random, name: str) -> Pod:
+    team = random.choice(_TEAMS)
+    return pod(
+        name,
+        namespace=random.choice(("default", "shop")),
+        cpu=random.choice((None, "100m", "500m", 2)),
+        memory=random.choice((None, "64Mi", "2Gi")),
+        requests={_GPU: 1} if random.random() < 0.2 else {},
+        labels={"team": team} if team else {},
+        priority=random.choice((0, 0, 0, 10)),
+        node_selector={"disk": random.choice(_DISKS)} if random.random() < 0.2 else None,
+        tolerations=["dedicated=red:NoSchedule"] if random.random() < 0.3 else [],
+        host_ports=[8080] if random.random() < 0.1 else [],
+    )

@@ -1,8 +1,7 @@
-"""Does a plugin keep the contract? What ``asched plugins check`` tries, for a plugin's own tests as well.
+"""Checks of the plugin contract, for ``asched plugins check`` and for the tests of plugins.
 
-Most of the contract cannot be seen in a class: that both forms of a filter agree, that a plugin answers
-the same when it is asked again, that it leaves alone what it is shown. So it is run, on small clusters
-of all sorts.
+Most checks run the plugin on small random clusters: both forms of a filter agree, repeated decisions
+are equal, objects stay unmodified.
 """
 
 from __future__ import annotations
@@ -42,15 +41,15 @@ from asched.framework.status import Status
 from asched.model.requests import pod_requests
 from asched.state.cluster import ClusterState
 from asched.state.records import AttemptFailed
+from asched.testing.builders import RandomCluster, random_cluster
 from asched.testing.harness import folded
 from asched.testing.placements import Placements, schedule
 from asched.testing.profiles import Arguments, ProfileSetup, profile
-from asched.testing.random_clusters import RandomCluster, random_cluster
 
 CLUSTERS: Final = 6
-"""How many random clusters a plugin is tried on."""
+"""Number of random clusters for each check."""
 _ASYNCHRONOUS: Final = ("pre_bind", "bind", "post_bind")
-_ROOM: Final = "NodeResourcesFit"
+_FIT: Final = "NodeResourcesFit"
 _REJECTING: Final = (
     ExtensionPoint.PRE_ENQUEUE,
     ExtensionPoint.PRE_FILTER,
@@ -63,12 +62,12 @@ _REJECTING: Final = (
 class CheckOutcome(StrEnum):
     PASSED = "passed"
     NOTE = "note"
-    """Allowed, and perhaps not meant."""
+    """Allowed, but possibly unintended."""
     FAILED = "failed"
 
 
 class Finding(msgspec.Struct, frozen=True):
-    """What one check of one plugin came to."""
+    """The result of one check of one plugin."""
 
     plugin: str
     check: str
@@ -76,16 +75,16 @@ class Finding(msgspec.Struct, frozen=True):
     message: str = ""
 
 
-class _Verdict(NamedTuple):
+class _Result(NamedTuple):
     outcome: CheckOutcome
     message: str = ""
 
 
-_PASSED: Final = _Verdict(CheckOutcome.PASSED)
+_PASSED: Final = _Result(CheckOutcome.PASSED)
 
 
 class _Run(NamedTuple):
-    """What a plugin made of a random cluster."""
+    """A plugin's placements on a random cluster."""
 
     seed: int
     cluster: RandomCluster
@@ -93,10 +92,9 @@ class _Run(NamedTuple):
 
 
 def check_plugin(plugin: type[Plugin], *, args: Arguments | None = None) -> tuple[Finding, ...]:
-    """Every check of a plugin's class that makes sense for it; ``args`` are its arguments, by default
-    those that it has without any."""
+    """The results of all checks that apply to the plugin. ``args`` defaults to its own defaults."""
     return tuple(
-        Finding(plugin.name, name, *verdict) for name, verdict in _Checks(plugin, args).verdicts()
+        Finding(plugin.name, name, *result) for name, result in _Checks(plugin, args).results()
     )
 
 
@@ -108,7 +106,7 @@ class _Checks:
         self._args = args
         self._runs: list[_Run] = []
 
-    def verdicts(self) -> Iterator[tuple[str, _Verdict]]:
+    def results(self) -> Iterator[tuple[str, _Result]]:
         yield "documentation", self._documentation()
         signatures = self._signatures()
         yield "signatures", signatures
@@ -119,7 +117,7 @@ class _Checks:
         if signatures is not _PASSED or arguments is not _PASSED:
             return
         self._runs = [self._run(self._plugin, seed) for seed in range(CLUSTERS)]
-        yield "answers", self._answers()
+        yield "results", self._valid_results()
         if self._has(FilterPlugin, FilterAllPlugin):
             yield "forms of filter", self._on_every_pod(_filters_differ)
         if self._has(ScorePlugin, ScoreAllPlugin):
@@ -133,9 +131,9 @@ class _Checks:
     def _has(self, *bases: type[Plugin]) -> bool:
         return all(issubclass(self._plugin, base) for base in bases)
 
-    # -- what can be seen -----------------------------------------------------------------------
+    # -- static checks --------------------------------------------------------------------------
 
-    def _documentation(self) -> _Verdict:
+    def _documentation(self) -> _Result:
         wanted: list[type] = [self._plugin]
         if self._plugin.arguments is not None:
             wanted.append(self._plugin.arguments)
@@ -143,23 +141,23 @@ class _Checks:
             cls.__qualname__ for cls in wanted if not (cls.__dict__.get("__doc__") or "").strip()
         ]
         if bare:
-            return _Verdict(CheckOutcome.FAILED, f"no docstring: {', '.join(bare)}")
+            return _Result(CheckOutcome.FAILED, f"no docstring: {', '.join(bare)}")
         return _PASSED
 
-    def _signatures(self) -> _Verdict:
+    def _signatures(self) -> _Result:
         wrong = [*_wrong_signatures(self._plugin)]
-        return _Verdict(CheckOutcome.FAILED, "; ".join(wrong)) if wrong else _PASSED
+        return _Result(CheckOutcome.FAILED, "; ".join(wrong)) if wrong else _PASSED
 
-    def _events(self) -> _Verdict:
+    def _events(self) -> _Result:
         if issubclass(self._plugin, EnqueueExtensions):
             return _PASSED
-        return _Verdict(
+        return _Result(
             CheckOutcome.NOTE,
-            "it can turn pods away and registers no events: such a pod is tried again only when the"
-            " queue is flushed (unschedulableFlushInterval)",
+            "it can reject pods and registers no events: rejected pods are retried only when the queue"
+            " is flushed (unschedulableFlushInterval)",
         )
 
-    def _arguments(self) -> _Verdict:
+    def _arguments(self) -> _Result:
         arguments = self._plugin.arguments
         required = [
             field.encode_name
@@ -167,65 +165,65 @@ class _Checks:
             if field.required
         ]
         if self._args is None and required:
-            what = f"it needs arguments ({', '.join(required)}), so it is not run"
-            return _Verdict(CheckOutcome.NOTE, what)
+            what = f"it requires arguments ({', '.join(required)}), so it was not run"
+            return _Result(CheckOutcome.NOTE, what)
         try:
             if self._args is None:
                 parse_arguments(self._plugin, None)
             self._folded(random_cluster(0))
         except (ValueError, ConfigurationError) as error:
-            return _Verdict(CheckOutcome.FAILED, str(error))
+            return _Result(CheckOutcome.FAILED, str(error))
         except Exception as error:  # noqa: BLE001  whatever a plugin's constructor raises
-            return _Verdict(
+            return _Result(
                 CheckOutcome.FAILED, f"it cannot be built: {type(error).__name__}: {error}"
             )
         return _PASSED
 
-    # -- what it takes to run it ------------------------------------------------------------------
+    # -- checks on random clusters ----------------------------------------------------------------
 
     def _run(self, plugin: type[Plugin], seed: int) -> _Run:
         cluster = random_cluster(seed)
         return _Run(seed, cluster, schedule(self._setup(plugin), cluster.objects, cluster.pending))
 
-    def _answers(self) -> _Verdict:
-        """Whether everything it answers can be used."""
+    def _valid_results(self) -> _Result:
+        """Whether all its results are valid."""
         for run in self._runs:
             for record in run.placements.records:
                 if isinstance(record, AttemptFailed):
-                    return _Verdict(CheckOutcome.FAILED, record.message)
+                    return _Result(CheckOutcome.FAILED, record.message)
         return _PASSED
 
-    def _purity(self) -> _Verdict:
+    def _purity(self) -> _Result:
         for run in self._runs:
-            divergence = run.placements.diverges()
+            divergence = run.placements.divergence()
             if divergence is not None:
-                what = f"decided once more it answers otherwise: {divergence.recorded} became"
-                return _Verdict(
+                what = f"repeated decisions differ: {divergence.recorded} became"
+                return _Result(
                     CheckOutcome.FAILED,
-                    f"{what} {divergence.decided}; declare pure = False if that is meant",
+                    f"{what} {divergence.decided}; declare pure = False if this is intended",
                 )
         return _PASSED
 
-    def _scope(self) -> _Verdict:
-        """Whether what it says is the same where it is asked anew for each pod."""
+    def _scope(self) -> _Result:
+        """Whether results shared between pods equal results computed for each pod."""
         unshared = type(
             self._plugin.__name__,
             (self._plugin,),
             {"scope": Scope.CLUSTER, "api_version": self._plugin.api_version},
         )
         for run in self._runs:
-            shared, anew = run.placements, self._run(unshared, run.seed).placements
+            shared, own = run.placements, self._run(unshared, run.seed).placements
             for pod in shared:
-                if shared[pod] != anew[pod]:
-                    return _Verdict(
+                if shared[pod] != own[pod]:
+                    return _Result(
                         CheckOutcome.FAILED,
-                        f"it looks further than Scope.{self._plugin.scope.name}: {shared[pod]}, but"
-                        f" asked anew for each pod {anew[pod]}",
+                        f"it reads more than Scope.{self._plugin.scope.name} allows: {shared[pod]}, but"
+                        f" {own[pod]} if computed for each pod",
                     )
-        return self._shared_for_long()
+        return self._reads_nodes_early()
 
-    def _shared_for_long(self) -> _Verdict:
-        """Whether its PreFilter and PreScore leave the nodes alone, as the scope has it."""
+    def _reads_nodes_early(self) -> _Result:
+        """Whether its PreFilter or PreScore reads nodes, which its scope excludes."""
         for seed in range(CLUSTERS):
             cluster = random_cluster(seed)
             state, built, _ = self._folded(cluster)
@@ -234,22 +232,22 @@ class _Checks:
                 pod = PodInfo(pending)
                 try:
                     attempt = Attempt(state, built, pod, cache)
-                    screening = attempt.screen(share_of_nodes=False)
-                    if screening.count:
-                        attempt.score(screening)
-                    looks = cache.answers(built, pod).looks_at_nodes
+                    feasible = attempt.find_feasible_nodes(limit_nodes=False)
+                    if feasible.count:
+                        attempt.score(feasible)
+                    looks = cache.filters(built, pod).pre_filter.nodes.read
                 except PluginFailure:
-                    continue  # which is told under "answers"
+                    continue  # reported by the check "results"
                 if looks:
-                    return _Verdict(
+                    return _Result(
                         CheckOutcome.NOTE,
-                        "its PreFilter or PreScore looks at nodes, which a plugin of"
-                        f" Scope.{self._plugin.scope.name} should not: all that like pods share is"
-                        " computed anew after each change to any node",
+                        "its PreFilter or PreScore reads nodes, which a plugin of"
+                        f" Scope.{self._plugin.scope.name} should not: results shared between equal"
+                        " pods are recomputed after each change to any node",
                     )
         return _PASSED
 
-    def _on_every_pod(self, differ: Callable[[Plugin, Attempt, PodInfo, Nodes], str]) -> _Verdict:
+    def _on_every_pod(self, differ: Callable[[Plugin, Attempt, PodInfo, Nodes], str]) -> _Result:
         for seed in range(CLUSTERS):
             cluster = random_cluster(seed)
             state, built, plugin = self._folded(cluster)
@@ -257,20 +255,20 @@ class _Checks:
                 pod = PodInfo(pending)
                 attempt = Attempt(state, built, pod, ShapeCache(state.nodes))
                 try:
-                    told = differ(plugin, attempt, pod, state.nodes)
+                    difference = differ(plugin, attempt, pod, state.nodes)
                 except PluginFailure as failure:
-                    told = str(failure)
-                if told:
-                    return _Verdict(CheckOutcome.FAILED, f"pod {pod.key}: {told}")
+                    difference = str(failure)
+                if difference:
+                    return _Result(CheckOutcome.FAILED, f"pod {pod.key}: {difference}")
         return _PASSED
 
-    def _no_mutation(self) -> _Verdict:
-        """Whether what it was shown is afterwards what it was before."""
+    def _no_mutation(self) -> _Result:
+        """Whether it leaves all objects unmodified."""
         for run in self._runs:
             cluster, untouched = run.cluster, random_cluster(run.seed)
             changed = [
                 f"{type(now).__name__} {now.key}"
-                for now, before in zip(cluster.everything, untouched.everything, strict=True)
+                for now, before in zip(cluster.all_objects, untouched.all_objects, strict=True)
                 if now != before
             ]
             changed += [
@@ -279,9 +277,7 @@ class _Checks:
                 if PodInfo(pod).shape.requests != pod_requests(pod)
             ]
             if changed:
-                return _Verdict(
-                    CheckOutcome.FAILED, f"it changed {changed[0]}, which is not its own"
-                )
+                return _Result(CheckOutcome.FAILED, f"it modified {changed[0]}")
         return _PASSED
 
     def _folded(self, cluster: RandomCluster) -> tuple[ClusterState, Profile, Plugin]:
@@ -289,10 +285,10 @@ class _Checks:
         return state, built, built.plugins[self._plugin.name]
 
     def _setup(self, plugin: type[Plugin]) -> ProfileSetup:
-        """The plugin beside the one that sees to it that no node is overcommitted: most count on it."""
+        """A profile of the plugin and NodeResourcesFit, on which most plugins rely."""
         args = {} if self._args is None else {plugin.name: self._args}
-        beside = [] if plugin.name == _ROOM else [_ROOM]
-        return profile(plugin, *beside, args=args, alone=True)
+        others = [] if plugin.name == _FIT else [_FIT]
+        return profile(plugin, *others, args=args, alone=True)
 
 
 def _can_reject(plugin: type[Plugin]) -> bool:
@@ -300,45 +296,45 @@ def _can_reject(plugin: type[Plugin]) -> bool:
 
 
 def _filters_differ(plugin: Plugin, attempt: Attempt, pod: PodInfo, nodes: Nodes) -> str:
-    """In what the two forms of a filter contradict each other, empty where they do not."""
-    screening = attempt.screen(share_of_nodes=False)
-    if screening.rejected is not None or plugin.name in screening.state.skip_filter:
+    """A difference between the two forms of a filter, or an empty string."""
+    feasible = attempt.find_feasible_nodes(limit_nodes=False)
+    if feasible.rejected is not None or plugin.name in feasible.state.skip_filter:
         return ""
     both = cast("FilterPlugin", plugin)
-    every = filter_nodes(both, screening.state, pod, nodes)
+    every = filter_nodes(both, feasible.state, pod, nodes)
     for row in np.flatnonzero(nodes.alive).tolist():
-        one = filter_node(both, screening.state, pod, nodes, row)
+        one = filter_node(both, feasible.state, pod, nodes, row)
         if one != every.status(row):
             return (
-                f"of {nodes.names[row]} filter says {_told(one)}, filter_all"
-                f" {_told(every.status(row))}"
+                f"on {nodes.names[row]} filter returns {_text(one)}, filter_all"
+                f" {_text(every.status(row))}"
             )
     return ""
 
 
 def _scores_differ(plugin: Plugin, attempt: Attempt, pod: PodInfo, nodes: Nodes) -> str:
-    """In what the two forms of a score contradict each other, empty where they do not."""
-    screening = attempt.screen(share_of_nodes=False)
-    if not screening.count:
+    """A difference between the two forms of a score, or an empty string."""
+    feasible = attempt.find_feasible_nodes(limit_nodes=False)
+    if not feasible.count:
         return ""
-    attempt.score(screening)
-    if plugin.name in screening.state.skip_score:
+    attempt.score(feasible)
+    if plugin.name in feasible.state.skip_score:
         return ""
     both = cast("ScorePlugin", plugin)
-    every = score_nodes(both, screening.state, pod, nodes)
-    for row in screening.rows.tolist():
-        one = score_node(both, screening.state, pod, nodes, row)
+    every = score_nodes(both, feasible.state, pod, nodes)
+    for row in feasible.rows.tolist():
+        one = score_node(both, feasible.state, pod, nodes, row)
         if one != every[row]:
-            return f"of {nodes.names[row]} score says {one}, score_all {every[row]}"
+            return f"on {nodes.names[row]} score returns {one}, score_all {every[row]}"
     return ""
 
 
-def _told(status: Status | None) -> str:
-    return "yes" if status is None else f"{status.code.title} ({status.message})"
+def _text(status: Status | None) -> str:
+    return "Success" if status is None else f"{status.code.title} ({status.message})"
 
 
 def _wrong_signatures(plugin: type[Plugin]) -> Iterator[str]:
-    """Methods of the plugin that cannot be called as those of its bases are."""
+    """Methods with a signature that differs from that of the base class."""
     methods = {
         name: method
         for base in plugin.__mro__[1:]

@@ -1,18 +1,17 @@
-"""Fixtures for pytest, known wherever asched is installed (entry point ``pytest11``).
+"""pytest fixtures, available wherever asched is installed (entry point ``pytest11``).
 
-``asched_schedule`` is :func:`asched.testing.schedule`, whose every decision is made once more when the
-test ends; ``asched_journal`` is the journal that ``--asched-journal`` names; ``asched_diff`` compares a
-plugin with what that journal holds.
+``asched_schedule`` is :func:`asched.testing.schedule` and repeats every decision at the end of the test.
+``asched_journal`` is the journal of ``--asched-journal``. ``asched_diff`` compares a plugin with it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import pytest
 
-# This module is imported by every run of pytest: the rest of the kit by those alone that use it.
+# Every run of pytest imports this module, so fixtures import what they use.
 if TYPE_CHECKING:
     from datetime import datetime
 
@@ -24,8 +23,11 @@ if TYPE_CHECKING:
 OPTION = "--asched-journal"
 
 
-class Schedules(Protocol):
-    """What :func:`asched_schedule` gives."""
+class ScheduleFixture:
+    """The type of :func:`asched_schedule`: :func:`asched.testing.schedule`, with recorded results."""
+
+    def __init__(self) -> None:
+        self.results: list[Placements] = []
 
     def __call__(
         self,
@@ -34,81 +36,68 @@ class Schedules(Protocol):
         pods: Iterable[Pod] = (),
         *,
         seed: int = 0,
-        at_most_s: float = 600.0,
-    ) -> Placements: ...
-
-
-class Compares(Protocol):
-    """What :func:`asched_diff` gives."""
-
-    def __call__(
-        self,
-        setup: Setup | None = None,
-        *,
-        changes: str = "",
-        since: datetime | None = None,
-        until: datetime | None = None,
-    ) -> Comparison: ...
-
-
-def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.getgroup("asched").addoption(
-        OPTION, metavar="URL", help="A journal (file or URL) that tests of plugins compare with."
-    )
-
-
-@pytest.fixture
-def asched_schedule() -> Iterator[Schedules]:
-    """Schedules pods on described clusters. When the test ends, every decision is made once more
-    with plugins built anew: a plugin whose answers differ then, and that does not declare so, fails
-    the test."""
-    from asched.testing.placements import schedule
-
-    made: list[Placements] = []
-
-    def scheduled(
-        setup: Setup,
-        cluster: Iterable[Object],
-        pods: Iterable[Pod] = (),
-        *,
-        seed: int = 0,
-        at_most_s: float = 600.0,
+        max_virtual_s: float = 600.0,
     ) -> Placements:
-        placements = schedule(setup, cluster, pods, seed=seed, at_most_s=at_most_s)
-        made.append(placements)
-        return placements
+        from asched.testing.placements import schedule
 
-    yield scheduled
-    for placements in made:
-        divergence = placements.diverges() if placements.setup.pure else None
-        if divergence is not None:
-            pytest.fail(
-                f"decided once more, record {divergence.seq} comes out otherwise"
-                f" ({divergence.reason}): {divergence.recorded} became {divergence.decided}"
-            )
+        found = schedule(setup, cluster, pods, seed=seed, max_virtual_s=max_virtual_s)
+        self.results.append(found)
+        return found
 
 
-@pytest.fixture
-def asched_journal(request: pytest.FixtureRequest) -> str:
-    """The journal that the option names. Without the option the test is skipped."""
-    journal: str | None = request.config.getoption(OPTION)
-    if journal is None:
-        pytest.skip(f"no journal to compare with: give {OPTION}")
-    return journal
+class DiffFixture:
+    """The type of :func:`asched_diff`: :func:`asched.testing.history.diff` with a fixed journal."""
 
+    def __init__(self, journal: str) -> None:
+        self.journal = journal
 
-@pytest.fixture
-def asched_diff(asched_journal: str) -> Compares:
-    """:func:`asched.testing.history.diff` with that journal."""
-    from asched.testing.history import diff
-
-    def compares(
+    def __call__(
+        self,
         setup: Setup | None = None,
         *,
         changes: str = "",
         since: datetime | None = None,
         until: datetime | None = None,
     ) -> Comparison:
-        return diff(asched_journal, setup, changes=changes, since=since, until=until)
+        from asched.testing.history import diff
 
-    return compares
+        return diff(self.journal, setup, changes=changes, since=since, until=until)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.getgroup("asched").addoption(
+        OPTION, metavar="URL", help="Journal (file or URL) for comparisons in plugin tests."
+    )
+
+
+@pytest.fixture
+def asched_schedule() -> Iterator[ScheduleFixture]:
+    """Schedules pods on a virtual cluster.
+
+    At the end of the test every decision is repeated with new plugin instances. A plugin that declares
+    to be pure and gives another result fails the test.
+    """
+    schedule = ScheduleFixture()
+    yield schedule
+    for placements in schedule.results:
+        divergence = placements.divergence() if placements.setup.pure else None
+        if divergence is not None:
+            pytest.fail(
+                f"repeated decisions differ at record {divergence.seq} ({divergence.reason}):"
+                f" {divergence.recorded} became {divergence.decided}"
+            )
+
+
+@pytest.fixture
+def asched_journal(request: pytest.FixtureRequest) -> str:
+    """The journal of the option. Without the option the test is skipped."""
+    journal: str | None = request.config.getoption(OPTION)
+    if journal is None:
+        pytest.skip(f"no journal for the comparison: give {OPTION}")
+    return journal
+
+
+@pytest.fixture
+def asched_diff(asched_journal: str) -> DiffFixture:
+    """Compares a plugin or a configuration with the history in the journal."""
+    return DiffFixture(asched_journal)

@@ -1,64 +1,68 @@
-"""One plugin, or a whole profile, on a described cluster: the fold and the cycle are the daemon's.
+"""Runs one plugin on a cluster, given as a list of objects in any order.
 
-A cluster is described by the objects in it: nodes, pods on nodes, whatever else there is, in any order.
+Filters and scores run in the fold and the scheduling cycle of the daemon. Plugins of the binding cycle
+get a :class:`FakeBindingClient`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from typing import TypeVar, cast
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import Final, NamedTuple, TypeVar, cast
 
 import msgspec
 
-from asched.cycle.attempt import Attempt, Screening
+from asched.cycle.attempt import Attempt
+from asched.cycle.feasible_nodes import FeasibleNodes
 from asched.cycle.shape_cache import ShapeCache
-from asched.daemon.reload.reconfiguring import annotations_read
+from asched.daemon.reload.watched import annotations_of
+from asched.framework.binding import (
+    BindingContext,
+    ClaimRef,
+    NotPermitted,
+    Permission,
+    UnlimitedContext,
+)
 from asched.framework.interface import ExtensionPoint, Plugin
 from asched.framework.pod_info import PodInfo
-from asched.framework.runtime.findings import Findings
 from asched.framework.runtime.profile import Profile, ProfileError
 from asched.framework.status import SUCCESS, Status
 from asched.model.meta import Object
 from asched.model.pod import DEFAULT_SCHEDULER_NAME, Pod
+from asched.model.storage import PersistentVolume, PersistentVolumeClaim
 from asched.state.cluster import ClusterState
 from asched.state.fold import Fold
-from asched.state.records import EngineStarted, ObjectSeen, ProfilesLoaded, TurnStarted
-from asched.state.rules import LATEST_RULES
+from asched.state.records import EngineStarted, ObjectObserved, ProfilesLoaded, TurnStarted
 from asched.testing.builders import split
 from asched.testing.profiles import Arguments, ProfileSetup, profile
 
 P = TypeVar("P", bound=Plugin)
 
 START_NS = 1_767_225_600_000_000_000
-"""When everything here begins: 2026-01-01 00:00 UTC."""
+"""Start time of all tests: 2026-01-01 00:00 UTC."""
 
 
 def run_filter(
     plugin: type[Plugin], pod: Pod, cluster: Iterable[Object], *, args: Arguments | None = None
 ) -> dict[str, Status]:
-    """What a plugin says of each node by name, :data:`~asched.framework.SUCCESS` where the pod may go.
+    """The plugin's filter status of each node, by name. Runs its PreFilter first.
 
-    Its PreFilter is run first where it has one. Raises
-    :class:`~asched.framework.runtime.plugin_calls.PluginFailure`, with what the plugin raised as its cause.
+    Raises :class:`~asched.framework.runtime.plugin_calls.PluginFailure`; its cause is the exception of
+    the plugin.
     """
-    _demand(plugin, ExtensionPoint.FILTER, ExtensionPoint.PRE_FILTER)
-    lone = _Lone(plugin, pod, cluster, args)
-    screening = lone.screening
+    _require_point(plugin, ExtensionPoint.FILTER, ExtensionPoint.PRE_FILTER)
+    single = _SinglePluginAttempt(plugin, pod, cluster, args)
+    feasible = single.feasible
     found: dict[str, Status] = {}
-    for row, name in lone.nodes:
-        if screening.rejected is not None:
-            found[name] = screening.rejected
-        elif screening.node_names is not None and name not in screening.node_names:
+    for row, name in single.nodes:
+        if feasible.rejected is not None:
+            found[name] = feasible.rejected
+        elif feasible.node_names is not None and name not in feasible.node_names:
             found[name] = Status.unresolvable(f"node(s) didn't satisfy plugin {plugin.name}").by(
                 plugin.name
             )
         else:
-            found[name] = _verdict(screening.findings, row)
+            found[name] = feasible.findings.status(row) or SUCCESS
     return found
-
-
-def _verdict(findings: Findings, row: int) -> Status:
-    return findings.status(row) or SUCCESS
 
 
 def scores(
@@ -69,17 +73,17 @@ def scores(
     args: Arguments | None = None,
     raw: bool = False,
 ) -> dict[str, int]:
-    """A plugin's score of each node by name, of those that its own filter leaves; 0 to 100, or as
-    ``score`` gives them where ``raw``. Empty where its PreScore answers Skip.
+    """The plugin's score of each node that its own filter accepts, by name.
 
-    Raises :class:`~asched.framework.runtime.plugin_calls.PluginFailure`.
+    Scores are 0 to 100, or unnormalized with ``raw``. Empty if its PreScore returns Skip. Raises
+    :class:`~asched.framework.runtime.plugin_calls.PluginFailure`.
     """
-    _demand(plugin, ExtensionPoint.SCORE)
-    lone = _Lone(plugin, pod, cluster, args)
-    if not lone.screening.count:
+    _require_point(plugin, ExtensionPoint.SCORE)
+    single = _SinglePluginAttempt(plugin, pod, cluster, args)
+    if not single.feasible.count:
         return {}
-    scoring = lone.attempt.score(lone.screening)
-    names = [lone.state.nodes.names[row] for row in lone.screening.rows.tolist()]
+    scoring = single.attempt.score(single.feasible)
+    names = [single.state.nodes.names[row] for row in single.feasible.rows.tolist()]
     for own in scoring.plugins:
         if own.plugin == plugin.name:
             return dict(zip(names, (own.raw if raw else own.normalized).tolist(), strict=True))
@@ -89,10 +93,10 @@ def scores(
 def instance(
     plugin: type[P], cluster: Iterable[Object] = (), *, args: Arguments | None = None
 ) -> P:
-    """A plugin as a profile has it, for calling what has no function of its own here: ``pre_enqueue``,
-    ``events_to_register``, a hint. Pending pods of ``cluster`` are in its queue.
+    """The plugin as built for a profile, to call methods such as ``pre_enqueue`` or a queueing hint.
 
-    Raises :class:`~asched.framework.runtime.strict.ConfigurationError` where it refuses its arguments.
+    Pending pods of ``cluster`` are in its queue. Raises
+    :class:`~asched.framework.runtime.strict.ConfigurationError` for invalid arguments.
     """
     setup = _alone(plugin, args)
     _, built = folded(setup, cluster)
@@ -102,27 +106,30 @@ def instance(
 def folded(
     setup: ProfileSetup, cluster: Iterable[Object], seed: int = 0
 ) -> tuple[ClusterState, Profile]:
-    """The state of a daemon that has seen the cluster, and its first profile."""
+    """The state of a daemon that has observed the cluster, and its first profile."""
     fold = Fold(ClusterState(), setup.registry.load)
     fold.apply(TurnStarted(START_NS))
-    fold.apply(EngineStarted("asched.testing", seed, rules=LATEST_RULES))
+    fold.apply(EngineStarted("asched.testing", seed))
     fold.apply(ProfilesLoaded(setup.profiles, setup.queue))
     built = fold.state.profiles[setup.scheduler_name]
     if built.missing:
         raise ProfileError(built.missing)
-    there, pending = split(cluster)
-    for item in (*there, *pending):
-        fold.apply(ObjectSeen(served(item, setup) if isinstance(item, Pod) else item))
+    existing, pending = split(cluster)
+    for item in (*existing, *pending):
+        fold.apply(ObjectObserved(served(item, setup) if isinstance(item, Pod) else item))
     return fold.state, built
 
 
 def served(pod: Pod, setup: ProfileSetup) -> Pod:
-    """The pod as the daemon sees it: with the annotations that plugins declare to read, and for the
-    first profile where it names the default scheduler, which is not there."""
+    """The pod as the daemon decodes it.
+
+    It has only the annotations that plugins declare to read. A pod for the default scheduler belongs to
+    the first profile if no profile has that name.
+    """
     replace, name = msgspec.structs.replace, pod.spec.scheduler_name
     annotations = pod.metadata.declared_annotations
     if annotations:
-        read = annotations_read(setup.profiles, setup.registry.load)
+        read = annotations_of(setup.profiles, setup.registry.load)
         kept = {key: text for key, text in annotations.items() if key in read}
         pod = replace(pod, metadata=replace(pod.metadata, declared_annotations=kept))
     if name == DEFAULT_SCHEDULER_NAME and name not in setup.scheduler_names:
@@ -130,7 +137,7 @@ def served(pod: Pod, setup: ProfileSetup) -> Pod:
     return pod
 
 
-def _demand(plugin: type[Plugin], *points: ExtensionPoint) -> None:
+def _require_point(plugin: type[Plugin], *points: ExtensionPoint) -> None:
     if not any(point.served_by(plugin) for point in points):
         raise TypeError(f"{plugin.name} does not serve {points[0].field}")
 
@@ -139,8 +146,8 @@ def _alone(plugin: type[Plugin], args: Arguments | None) -> ProfileSetup:
     return profile(plugin, args={} if args is None else {plugin.name: args}, alone=True)
 
 
-class _Lone:
-    """The attempt of one pod, under a profile with one plugin."""
+class _SinglePluginAttempt:
+    """An attempt of one pod with a profile of one plugin."""
 
     def __init__(
         self,
@@ -153,11 +160,93 @@ class _Lone:
         self.state, built = folded(setup, cluster)
         cache = ShapeCache(self.state.nodes)
         self.attempt = Attempt(self.state, built, PodInfo(served(pod, setup)), cache)
-        self.screening: Screening = self.attempt.screen(share_of_nodes=False)
+        self.feasible: FeasibleNodes = self.attempt.find_feasible_nodes(limit_nodes=False)
 
     @property
     def nodes(self) -> list[tuple[int, str]]:
-        """Row and name of every node, in order of names."""
+        """Row and name of each node, by name."""
         table = self.state.nodes
         named = [(row, name) for row, name in enumerate(table.names) if name]
         return sorted(named, key=lambda pair: pair[1])
+
+
+# -- the binding cycle ----------------------------------------------------------------------------
+
+MAX_CHECKS: Final = 10
+"""Calls of its check by ``wait_until``, without any time between them."""
+
+
+class RecordedRequest(NamedTuple):
+    """A request of the plugin."""
+
+    permission: Permission
+    target: str
+    """The key of the pod or claim, or the name of the volume."""
+    value: object = None
+    """The node, the claim or the annotations, if any."""
+
+
+class FakeBindingClient:
+    """A :class:`~asched.framework.BindingClient` for tests: records requests, sends none.
+
+    Raises :class:`~asched.framework.NotPermitted` for a request that the plugin does not declare in
+    ``needs``.
+    """
+
+    def __init__(
+        self,
+        plugin: type[Plugin],
+        cluster: Iterable[Object] = (),
+        responses: Mapping[Permission, Status] | None = None,
+    ) -> None:
+        """``cluster`` holds the readable volumes and claims. The default response is Success."""
+        self.requests: list[RecordedRequest] = []
+        """The requests of the plugin, in order."""
+        self._plugin = plugin
+        self._objects = {(type(item), item.key): item for item in cluster}
+        self._responses = responses or {}
+
+    @property
+    def context(self) -> BindingContext:
+        return UnlimitedContext()
+
+    async def bind(self, pod: PodInfo, node_name: str) -> Status:
+        return self._respond(Permission.BIND, pod.key, node_name)
+
+    async def claim_volume(self, volume: str, claim: ClaimRef) -> Status:
+        return self._respond(Permission.CLAIM_VOLUME, volume, claim)
+
+    async def select_node(self, claim: ClaimRef, node_name: str) -> Status:
+        return self._respond(Permission.SELECT_NODE, claim.key, node_name)
+
+    async def annotate(self, pod: PodInfo, annotations: Mapping[str, str]) -> Status:
+        return self._respond(Permission.ANNOTATE, pod.key, dict(annotations))
+
+    async def read_volume(self, name: str) -> PersistentVolume | None:
+        self._respond(Permission.READ_VOLUME, name)
+        found = self._objects.get((PersistentVolume, name))
+        return found if isinstance(found, PersistentVolume) else None
+
+    async def read_claim(self, claim: ClaimRef) -> PersistentVolumeClaim | None:
+        self._respond(Permission.READ_CLAIM, claim.key)
+        found = self._objects.get((PersistentVolumeClaim, claim.key))
+        if isinstance(found, PersistentVolumeClaim) and found.uid == claim.uid:
+            return found
+        return None
+
+    async def wait_until(
+        self, check: Callable[[], Awaitable[Status | None]], timeout_s: float
+    ) -> Status | None:
+        for _ in range(MAX_CHECKS):
+            status = await check()
+            if status is not None:
+                return status
+        return None
+
+    def _respond(self, permission: Permission, target: str, value: object = None) -> Status:
+        if permission not in self._plugin.needs:
+            raise NotPermitted(
+                f"{self._plugin.name} requests {permission.value}, which its needs do not include"
+            )
+        self.requests.append(RecordedRequest(permission, target, value))
+        return self._responses.get(permission, SUCCESS)

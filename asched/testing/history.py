@@ -1,7 +1,7 @@
-"""A plugin on a recorded history: what would have been different last week?
+"""Simulates a recorded history with another plugin or configuration, as ``asched diff`` does.
 
-As ``asched diff`` does it (``docs/what-if.md``): what happened by itself is taken from a journal and
-simulated twice on a virtual clock, once under the recorded configuration and once under another one.
+The workload comes from a journal. It is simulated twice on a virtual clock, with the recorded and with
+the other configuration (``docs/what-if.md``).
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from asched.simulator.loop import Scheduler, simulate
 from asched.testing.placements import Setup
 from asched.testing.profiles import ProfileSetup, configured, installed
 
-__all__ = ["BASELINE", "Comparison", "compared", "diff"]
+__all__ = ["BASELINE", "Comparison", "diff", "diff_async"]
 
 BASELINE: Final = "recorded configuration"
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -43,23 +43,23 @@ def diff(
     since: datetime | None = None,
     until: datetime | None = None,
 ) -> Comparison:
-    """Simulate the history in ``journal`` (a file or URL) as it was configured, and under ``setup``.
+    """Compare the history in ``journal`` (a file or URL) as recorded with the same under ``setup``.
 
-    A plugin's class stands for the recorded configuration with that plugin enabled as well, None for
-    the recorded one. ``changes`` are made to it: ``Name=WEIGHT``, ``+Name``, ``-Name``, with commas
-    between. The journal is opened for reading only. Times without an offset are meant in UTC.
+    A plugin class means the recorded configuration with that plugin enabled; None means the recorded
+    configuration. ``changes`` apply to it: ``Name=WEIGHT``, ``+Name`` or ``-Name``, separated by
+    commas. The journal is opened read-only. Times without an offset are in UTC.
 
-    Raises :class:`~asched.audit.lookup.AuditError` for what cannot be compared, ConfigFileError for a
-    configuration with mistakes, and :class:`~asched.journal.errors.JournalError`.
+    Raises :class:`~asched.audit.lookup.AuditError` if a comparison is impossible, ConfigFileError and
+    :class:`~asched.journal.errors.JournalError`.
     """
 
     async def run() -> Comparison:
-        return await compared(journal, setup, changes=changes, since=since, until=until)
+        return await diff_async(journal, setup, changes=changes, since=since, until=until)
 
     return anyio.run(run)
 
 
-async def compared(
+async def diff_async(
     journal: str | Path,
     setup: Setup | None = None,
     *,
@@ -67,13 +67,13 @@ async def compared(
     since: datetime | None = None,
     until: datetime | None = None,
 ) -> Comparison:
-    """As :func:`diff`, for asynchronous tests."""
-    tried, scheduler, registry, name = _read(setup)
-    wanted = (*tried, *(parse_changes(changes) if changes else ()))
+    """:func:`diff` for asynchronous tests."""
+    enabled, scheduler, registry, name = _read(setup)
+    all_changes = (*enabled, *(parse_changes(changes) if changes else ()))
     period = Period(0 if since is None else _ns(since), None if until is None else _ns(until))
     async with open_journal(str(journal), read_only=True) as store:
         history = await recorded_history(store, registry.load, period)
-    candidate = candidate_scheduler(history, scheduler, wanted, registry, name)
+    candidate = candidate_scheduler(history, scheduler, all_changes, registry, name)
     return compare(
         NamedRun(BASELINE, simulate(history.history, history.scheduler, registry.load)),
         NamedRun(name, simulate(history.history, candidate, registry.load)),
@@ -85,7 +85,7 @@ async def compared(
 def _read(
     setup: Setup | None,
 ) -> tuple[tuple[PluginChange, ...], Scheduler | None, PluginRegistry, str]:
-    """What is to be changed of the recorded configuration, or used in place of it."""
+    """Changes to the recorded configuration, or a replacement; the plugins, and a name for it."""
     if setup is None:
         return (), None, installed(), BASELINE
     if inspect.isclass(setup):

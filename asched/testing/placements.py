@@ -1,4 +1,4 @@
-"""A whole profile schedules pods on a described cluster, and what came of it."""
+"""Schedules pods with whole profiles on a virtual cluster, and gives the placements."""
 
 from __future__ import annotations
 
@@ -32,23 +32,22 @@ from asched.testing.harness import START_NS, served
 from asched.testing.profiles import ProfileSetup, configured, profile
 
 Setup = ProfileSetup | type[Plugin] | Path | str
-"""What is to schedule: profiles, the default profile with one plugin more, or a configuration (a file,
-or YAML text)."""
+"""Profiles, a plugin to add to the default profile, or a configuration (a file, or YAML text)."""
 
 
 class PlacementResult(msgspec.Struct, frozen=True):
-    """What became of one pod."""
+    """The result for one pod."""
 
     pod: str
     """``namespace/name``."""
     node: str = ""
-    """Where it is in the end; empty while it is pending or gone."""
+    """Its node at the end; empty if it is pending or gone."""
     message: str = ""
-    """Why it is pending: the text of its ``PodScheduled`` condition."""
+    """Why it is pending: the message of its ``PodScheduled`` condition."""
     attempts: int = 0
-    """How often it was tried."""
+    """Number of scheduling attempts."""
     evicted_for: str = ""
-    """The pod that it had to make room for."""
+    """The pod that preempted it."""
 
     def __str__(self) -> str:
         if self.node:
@@ -57,7 +56,7 @@ class PlacementResult(msgspec.Struct, frozen=True):
 
 
 class Placements(Mapping[str, PlacementResult]):
-    """What became of the pods, by ``namespace/name``; ``default/`` may be left out in questions."""
+    """The results by ``namespace/name``; lookups may omit ``default/``."""
 
     def __init__(
         self, setup: ProfileSetup, simulation: Simulation, records: list[AnyRecord]
@@ -66,7 +65,7 @@ class Placements(Mapping[str, PlacementResult]):
         self._cluster = simulation.cluster
         self._placements = {run.key: _placement(run) for run in simulation.result().pods}
         self.records: tuple[AnyRecord, ...] = tuple(records)
-        """All that was observed and decided, as a journal would hold it."""
+        """All observations and decisions, as in a journal."""
 
     def __getitem__(self, pod: str) -> PlacementResult:
         return self._placements[pod if "/" in pod else f"default/{pod}"]
@@ -82,8 +81,7 @@ class Placements(Mapping[str, PlacementResult]):
 
     @property
     def nodes(self) -> dict[str, str]:
-        """The node of each pod that has one, by the pod's name (with its namespace, where that is
-        not ``default``)."""
+        """The node of each placed pod, by name, or ``namespace/name`` outside ``default``."""
         return {
             placement.pod.removeprefix("default/"): placement.node
             for placement in self._placements.values()
@@ -92,21 +90,23 @@ class Placements(Mapping[str, PlacementResult]):
 
     @property
     def pending(self) -> dict[str, str]:
-        """Why each pod is pending that is, by the pod's name."""
+        """The message of each pending pod, by name."""
         return {
             placement.pod.removeprefix("default/"): placement.message
             for placement in self._placements.values()
             if not placement.node and not placement.evicted_for
         }
 
-    def refusals(self, pod: str) -> dict[str, Status]:
-        """For a pod that is pending in the end, the status that refuses it on each node."""
+    def rejections(self, pod: str) -> dict[str, Status]:
+        """The status that rejects a pod on each node, for a pod pending at the end."""
         inspection = self.inspection(pod)
         return {} if inspection.filter is None else dict(inspection.filter.nodes)
 
     def inspection(self, pod: str) -> Inspection:
-        """For a pod that is pending in the end, all that each plugin says of each node, as
-        ``asched explain`` shows it. Raises KeyError for any other pod."""
+        """The results of all plugins on all nodes, for a pod pending at the end.
+
+        ``asched explain`` shows the same. Raises KeyError for any other pod.
+        """
         key = self[pod].pod
         entry = self._cluster.pods[key]
         if entry.node:
@@ -114,20 +114,19 @@ class Placements(Mapping[str, PlacementResult]):
         built = self._cluster.profiles[entry.info.pod.spec.scheduler_name]
         return inspect(self._cluster, built, entry.info)
 
-    def diverges(self) -> Divergence | None:
-        """Decide everything once more, with plugins built anew, and tell the first decision that
-        comes out otherwise; None where all are the same, as they are with plugins that are pure.
+    def divergence(self) -> Divergence | None:
+        """Repeat all decisions with new plugin instances. Returns the first one that differs.
 
-        AssertionError where the state contradicts itself in the end.
+        None if all are equal, as with pure plugins. Raises AssertionError for an inconsistent state.
         """
         fold = Fold(ClusterState(), self.setup.registry.load)
-        judge = ReplayVerifier(fold, complete=True)
+        verifier = ReplayVerifier(fold, complete=True)
         for seq, record in enumerate(self.records, 1):
-            divergence = judge.verify(seq, record)
+            divergence = verifier.verify(seq, record)
             if divergence is not None:
                 return divergence
         check(fold.state)
-        return judge.end(len(self.records) + 1)
+        return verifier.end(len(self.records) + 1)
 
 
 def schedule(
@@ -136,28 +135,28 @@ def schedule(
     pods: Iterable[Pod] = (),
     *,
     seed: int = 0,
-    at_most_s: float = 600.0,
+    max_virtual_s: float = 600.0,
 ) -> Placements:
-    """Schedule ``pods``, in their order, and those of ``cluster`` that are pending.
+    """Schedule ``pods`` in order, and the pending pods of ``cluster``, on a virtual clock.
 
-    The clock is a virtual one: pods that Permit holds are let go or time out, victims end, pods are
-    tried again after their backoff, until nothing happens any more, or for ``at_most_s`` virtual
-    seconds (a gang that lacks a member is tried for ever). A victim does not come back. PreBind, Bind and PostBind are not run: a binding succeeds. ``seed`` draws among equal nodes.
+    Permit timeouts, preemption and backoff take virtual time. The run ends when nothing is left to do,
+    or after ``max_virtual_s`` virtual seconds (a gang that lacks a member retries forever). Victims do
+    not come back. PreBind, Bind and PostBind do not run; each binding succeeds. ``seed`` decides ties.
 
-    Raises :class:`~asched.framework.runtime.strict.ConfigurationError` or ConfigFileError for a setup that
-    cannot be, and ProfileError for a missing plugin.
+    Raises :class:`~asched.framework.runtime.strict.ConfigurationError` or ConfigFileError for an
+    invalid setup, and ProfileError for a missing plugin.
     """
     found = _setup(setup)
-    there, pending = split(cluster)
+    existing, pending = split(cluster)
     events: list[TraceEvent] = [
         PodCreated(START_NS, served(item, found), returns=False)
         if isinstance(item, Pod)
         else ObjectSet(START_NS, item)
-        for item in there
+        for item in existing
     ]
     events += [PodCreated(START_NS, served(pod, found), returns=False) for pod in (*pending, *pods)]
     simulation = Simulation(
-        WorkloadTrace(tuple(events), START_NS, START_NS + round(at_most_s * NS_PER_S)),
+        WorkloadTrace(tuple(events), START_NS, START_NS + round(max_virtual_s * NS_PER_S)),
         found.scheduler(seed),
         found.registry.load,
     )
@@ -180,5 +179,9 @@ def _placement(run: PodRun) -> PlacementResult:
     node = placement.node if placement is not None and placement.ended_ns is None else ""
     evicted = placement is not None and placement.end is EndReason.PREEMPTED
     return PlacementResult(
-        run.key, node, run.message, run.attempts, placement.by if placement is not None and evicted else ""
+        run.key,
+        node,
+        run.message,
+        run.attempts,
+        placement.by if placement is not None and evicted else "",
     )

@@ -1,4 +1,4 @@
-"""Profiles for tests: the defaults with a plugin more, a plugin alone, or a configuration file."""
+"""Profiles for tests: the defaults with another plugin, a plugin alone, or a configuration file."""
 
 from __future__ import annotations
 
@@ -28,16 +28,16 @@ from asched.simulator.settings import scheduler_of
 from asched.state.records import QueueSettings
 
 Arguments = Mapping[str, Any] | msgspec.Struct
-"""A plugin's arguments, as ``pluginConfig`` has them or as the plugin's own type."""
+"""A plugin's arguments, in the form of ``pluginConfig`` or as the plugin's own type."""
 
-_INDISPENSABLE = (
+_REQUIRED = (
     (ExtensionPoint.QUEUE_SORT, "PrioritySort"),
     (ExtensionPoint.BIND, "DefaultBinder"),
 )
 
 
 class ProfileSetup(NamedTuple):
-    """Profiles with the plugins they consist of: what :func:`asched.testing.schedule` takes."""
+    """Profiles with their plugins, for :func:`asched.testing.schedule`."""
 
     profiles: tuple[ProfileSpec, ...]
     registry: PluginRegistry
@@ -46,31 +46,31 @@ class ProfileSetup(NamedTuple):
 
     @property
     def scheduler_name(self) -> str:
-        """Of the first profile."""
+        """The scheduler name of the first profile."""
         names = [*(p.scheduler_name for p in self.profiles)]
         return [*names, *(session.scheduler_name for session in self.sessions)][0]
 
     @property
     def scheduler_names(self) -> frozenset[str]:
-        """All that are served."""
+        """All scheduler names."""
         return frozenset(
             [p.scheduler_name for p in self.profiles] + [s.scheduler_name for s in self.sessions]
         )
 
     @property
     def pure(self) -> bool:
-        """Whether all plugins declare to be pure, so that everything is decided the same once more."""
+        """Whether all plugins declare to be pure, which makes repeated decisions equal."""
         names = {name for spec in self.profiles for name in spec.plugin_names}
         return all(self.registry.load(name).pure for name in names)
 
     def scheduler(self, seed: int = 0) -> Scheduler:
-        """As a simulation takes it."""
+        """The scheduler for a simulation."""
         return Scheduler(self.profiles, self.queue, seed, sessions=self.sessions)
 
 
 @cache
 def installed() -> PluginRegistry:
-    """All plugins that are installed here."""
+    """All installed plugins."""
     return PluginRegistry.discover()
 
 
@@ -81,17 +81,13 @@ def profile(
     without: Iterable[str] = (),
     alone: bool = False,
 ) -> ProfileSetup:
-    """The default profile, with these plugins enabled wherever they serve.
+    """The default profile, with these plugins enabled at all their extension points.
 
-    ``plugins`` are classes, or names of installed ones. ``args`` and ``weights`` are by plugin name.
-    ``without`` names default plugins to leave out; ``alone`` leaves out all of them but the order of
-    the queue and the binder.
+    ``plugins`` are classes, or names of installed plugins. ``args`` and ``weights`` are by plugin name.
+    ``without`` disables default plugins; ``alone`` disables all except queue order and binder. Plugins
+    that a daemon calls in a worker process run inline.
 
-    A plugin that a daemon asks outside decisions, in a worker or to record its answers, is asked here
-    as part of them.
-
-    Raises :class:`~asched.framework.runtime.strict.ConfigurationError` with all that is wrong, as a daemon with
-    that configuration would refuse to start.
+    Raises :class:`~asched.framework.runtime.strict.ConfigurationError` with every mistake.
     """
     classes = [plugin for plugin in plugins if not isinstance(plugin, str)]
     registry = installed().including(*classes)
@@ -100,12 +96,12 @@ def profile(
         served = [registry.load(name) for name in names]
         names += [
             name
-            for point, name in _INDISPENSABLE
+            for point, name in _REQUIRED
             if not any(point.served_by(plugin) for plugin in served)
         ]
-    weighed = weights or {}
+    by_name = weights or {}
     multi_point = PluginSet(
-        enabled=tuple(PluginRef(name, weighed.get(name, 0)) for name in names),
+        enabled=tuple(PluginRef(name, by_name.get(name, 0)) for name in names),
         disabled=tuple(PluginRef(name) for name in (["*"] if alone else without)),
     )
     given = tuple(PluginConfig(name, _plain(value)) for name, value in (args or {}).items())
@@ -115,10 +111,10 @@ def profile(
 
 
 def configured(config: Path | str, *plugins: type[Plugin]) -> ProfileSetup:
-    """What a configuration makes: a file's, or that of YAML text, as for ``asched run --config``.
+    """The profiles of a configuration file, or of YAML text, as for ``asched run --config``.
 
-    ``plugins`` are classes that it may name beside the installed ones. Extenders are left out: nobody
-    would answer. Raises :class:`~asched.config.file.ConfigFileError` with a line for each mistake.
+    The configuration may name ``plugins`` in addition to the installed ones. Extenders are ignored.
+    Raises :class:`~asched.config.file.ConfigFileError` with a line for each mistake.
     """
     registry = installed().including(*plugins)
     if isinstance(config, Path):
@@ -130,6 +126,6 @@ def configured(config: Path | str, *plugins: type[Plugin]) -> ProfileSetup:
 
 
 def _plain(args: Arguments) -> dict[str, Any]:
-    # Through JSON, as a configuration would have it: a tuple is a list there.
+    # Through JSON, as in a configuration: a tuple becomes a list.
     found: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(args))
     return found

@@ -41,7 +41,7 @@ def test_the_plugin_reads_racks_and_annotations() -> None:
     assert not run_filter(plugin, two, cluster)["n"].is_success
     placed = schedule(profile(plugin), [node("n"), rack], [two])
     assert placed.nodes == {"two": "n"}
-    assert placed.diverges() is None
+    assert placed.divergence() is None
 
 
 def test_the_role_is_for_what_the_plugin_declares() -> None:

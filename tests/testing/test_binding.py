@@ -16,7 +16,7 @@ from asched.framework import (
     PreBindPlugin,
     Status,
 )
-from asched.testing import MemoryClient, RecordedRequest, claim, instance, pod, volume
+from asched.testing import FakeBindingClient, RecordedRequest, claim, instance, pod, volume
 
 
 class Waits(PreBindPlugin):
@@ -38,7 +38,7 @@ class Waits(PreBindPlugin):
             found = "" if now is None else now.spec.volume_name
             return SUCCESS if found else None
 
-        if await client.wait_until(bound, client.context.left_s) is None:
+        if await client.wait_until(bound, client.context.remaining_s) is None:
             return Status.error("no volume in time")
         assert await client.read_volume(found) is not None
         if pod.name == "greedy":
@@ -50,9 +50,9 @@ CLUSTER = [claim("data", volume="v"), volume("v")]
 
 
 async def test_what_a_plugin_asks_is_kept() -> None:
-    client = MemoryClient(Waits, CLUSTER)
+    client = FakeBindingClient(Waits, CLUSTER)
     assert await instance(Waits).pre_bind(client, PodInfo(pod("p")), "n") is SUCCESS
-    assert client.asked == [
+    assert client.requests == [
         RecordedRequest(Permission.READ_CLAIM, "default/data"),
         RecordedRequest(Permission.READ_VOLUME, "v"),
         RecordedRequest(Permission.ANNOTATE, "default/p", {"volume": "v"}),
@@ -61,12 +61,12 @@ async def test_what_a_plugin_asks_is_kept() -> None:
 
 async def test_the_api_server_s_answers_are_the_test_s() -> None:
     gone = Status.error("the pod is gone")
-    client = MemoryClient(Waits, CLUSTER, {Permission.ANNOTATE: gone})
+    client = FakeBindingClient(Waits, CLUSTER, {Permission.ANNOTATE: gone})
     assert await instance(Waits).pre_bind(client, PodInfo(pod("p")), "n") is gone
-    nothing = await instance(Waits).pre_bind(MemoryClient(Waits), PodInfo(pod("p")), "n")
+    nothing = await instance(Waits).pre_bind(FakeBindingClient(Waits), PodInfo(pod("p")), "n")
     assert nothing.message == "no volume in time"
 
 
 async def test_what_is_not_needed_is_refused() -> None:
-    with pytest.raises(NotPermitted, match="Waits asks for bind, which it does not need"):
-        await instance(Waits).pre_bind(MemoryClient(Waits, CLUSTER), PodInfo(pod("greedy")), "n")
+    with pytest.raises(NotPermitted, match="Waits requests bind, which its needs do not include"):
+        await instance(Waits).pre_bind(FakeBindingClient(Waits, CLUSTER), PodInfo(pod("greedy")), "n")

@@ -91,12 +91,12 @@ def test_a_profile_schedules_and_says_why_not() -> None:
     assert found.nodes["new-0"] == "node-2"
     message = "0/3 nodes are available: 3 too many of the team here."
     assert found.pending == {"new-3": message}
-    assert {name: status.message for name, status in found.refusals("new-3").items()} == (
+    assert {name: status.message for name, status in found.rejections("new-3").items()} == (
         dict.fromkeys(("node-0", "node-1", "node-2"), "too many of the team here")
     )
     assert str(found["new-0"]) == "default/new-0 -> node-2"
     assert str(found["default/new-3"]) == f"default/new-3: {message}"
-    assert found.diverges() is None
+    assert found.divergence() is None
     with pytest.raises(KeyError, match="default/new-0 is on node-2"):
         found.inspection("new-0")
 
@@ -106,7 +106,7 @@ def test_the_default_profile_beside_a_plugin() -> None:
     found = schedule(Teams, full, pods(3, cpu="2"))
     assert found.nodes == {"pod-0": "large", "pod-1": "large"}
     assert found.pending["pod-2"].startswith("0/2 nodes are available: ")
-    assert found.refusals("pod-2")["small"].message == "Insufficient cpu"
+    assert found.rejections("pod-2")["small"].message == "Insufficient cpu"
 
 
 def test_victims_make_room() -> None:
@@ -129,7 +129,7 @@ def test_gangs_wait_for_one_another() -> None:
 def test_what_is_not_pure_is_found_out() -> None:
     Forgetful.asked.clear()
     found = schedule(profile(Forgetful, alone=True), nodes(7), pods(5))
-    divergence = found.diverges()
+    divergence = found.divergence()
     assert divergence is not None
     assert divergence.reason == "different decision"
 

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from asched.audit.pods import AuditError
+from asched.audit.lookup import AuditError
 from asched.journal.opening import open_journal
 from asched.testing import configured, profile
-from asched.testing.history import compared, diff
+from asched.testing.history import diff, diff_async
 from tests.audit.whatif.histories import store_by_turns
 from tests.cli.test_diff import two_nodes
 from tests.testing.spreading import Teams
@@ -39,23 +39,23 @@ profiles:
 
 
 async def test_a_history_under_something_else(journal: Path) -> None:
-    assert (await compared(journal)).equal
-    alike = await compared(journal, profile())
+    assert (await diff_async(journal)).equal
+    alike = await diff_async(journal, profile())
     assert alike.equal
-    packed = await compared(journal, configured(PACKS))
+    packed = await diff_async(journal, configured(PACKS))
     (elsewhere,) = packed.placed_elsewhere
     assert (elsewhere.pod, packed.names[1]) == ("default/<i>p1", "candidate")
-    with_plugin = await compared(str(journal), Teams)
+    with_plugin = await diff_async(str(journal), Teams)
     assert with_plugin.names == ("recorded configuration", "recorded configuration with Teams")
     assert with_plugin.equal
-    changed = await compared(journal, changes="-NodeResourcesFit")
+    changed = await diff_async(journal, changes="-NodeResourcesFit")
     assert [pod.pod for pod in changed.placed_in_candidate_only] == ["default/huge"]
     with pytest.raises(AuditError, match="has no profile named"):
-        await compared(
+        await diff_async(
             journal, configured(PACKS.replace("- plugin", "- schedulerName: x\n  plugin", 1))
         )
     with pytest.raises(AuditError, match="nothing of that time"):
-        await compared(journal, since=datetime(2040, 1, 1, tzinfo=UTC))
+        await diff_async(journal, since=datetime(2040, 1, 1, tzinfo=UTC))
 
 
 TESTS = """

@@ -84,7 +84,7 @@ def test_no_card_is_given_twice(
         for number, size in enumerate(sizes):
             able = sum(1000 - taken[f"n{number}", card] >= share for card in range(size))
             assert able < cards_asked
-    assert found.diverges() is None
+    assert found.divergence() is None
 
 
 def test_a_share_stays_on_a_card_that_is_shared_already() -> None:
@@ -130,7 +130,7 @@ def test_preemption_frees_cards() -> None:
     high = gpu_pod("high", 1000, priority=1000)
     found = schedule(setup, [gpu_node("n", 1)], [low, high])
     assert cards_of(found)["high"] == ("n", [0])
-    assert found.diverges() is None
+    assert found.divergence() is None
 
 
 def shape(milli: int, count: str | None = None) -> PodShape:

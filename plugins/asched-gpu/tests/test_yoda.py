@@ -170,7 +170,7 @@ def test_the_queue_goes_by_the_label() -> None:
     assert found["more"].node == "n"
     order = [record.key for record in found.records if isinstance(record, Assigned | Rejected)]
     assert [key.rpartition("/")[2] for key in order][:4] == ["more", "none", "word", "less"]
-    assert found.diverges() is None
+    assert found.divergence() is None
 
 
 REPORT: dict[str, Any] = {

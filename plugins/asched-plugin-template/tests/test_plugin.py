@@ -6,7 +6,7 @@ import pytest
 from asched.framework import SUCCESS, Code
 from asched.framework.runtime.strict import ConfigurationError
 from asched.testing import instance, node, nodes, pod, pods, profile, run_filter, schedule, scores
-from asched.testing.fixtures import Schedules
+from asched.testing.fixtures import ScheduleFixture
 
 from asched_plugin_template.plugin import PluginTemplate
 
@@ -42,7 +42,7 @@ def test_emptier_nodes_are_better() -> None:
     assert found == {"empty": 90, "half": 40}
 
 
-def test_in_a_profile(asched_schedule: Schedules) -> None:
+def test_in_a_profile(asched_schedule: ScheduleFixture) -> None:
     """With the default plugins, and alone. The fixture decides all of it once more at the end."""
     beside = profile(PluginTemplate)
     found = asched_schedule(beside, nodes(3, cpu="10"), pods(3, cpu="9"))
@@ -55,5 +55,5 @@ def test_in_a_profile(asched_schedule: Schedules) -> None:
 def test_what_is_refused_says_why() -> None:
     small = [node("small", cpu="2")]
     found = schedule(PluginTemplate, small, [pod("large", cpu="2")])
-    assert found.refusals("large")["small"].message == TOO_LITTLE
+    assert found.rejections("large")["small"].message == TOO_LITTLE
     assert found.pending["large"].startswith(f"0/1 nodes are available: 1 {TOO_LITTLE}.")
