@@ -170,7 +170,7 @@ class Handle(Protocol):
 
     @property
     def preempted_for(self) -> Collection[str]:
-        """Keys of unbound preemptors whose evictions have all completed or been given up.
+        """Keys of unbound preemptors without outstanding evictions.
 
         Includes pods that were rejected by a plugin other than the one that held them at Permit.
         """

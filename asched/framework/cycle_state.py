@@ -44,9 +44,9 @@ class CycleState:
     def __init__(self, values: dict[StateKey[Any], Any] | None = None) -> None:
         self._values: dict[StateKey[Any], Any] = {} if values is None else values
         self.skip_filter: set[str] = set()
-        """Plugins whose PreFilter returned Skip."""
+        """Plugins that returned Skip at PreFilter."""
         self.skip_score: set[str] = set()
-        """Plugins whose PreScore returned Skip."""
+        """Plugins that returned Skip at PreScore."""
         self.inapplicable: set[str] = set()
         """Plugins that do not apply to the pod, of those that were called so far."""
 

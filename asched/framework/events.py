@@ -138,7 +138,7 @@ class ClusterEventWithHint(NamedTuple):
     """The event affects only pods of its own group, and the hint returns the same for all of them."""
     only_for: Callable[[], Collection[str]] | None = None
     """Returns the keys of all pods for which the hint could return QUEUE; may include other pods.
-    Called once per event, for plugins that reject many pods of which an event affects few."""
+    Called once per event. For plugins that reject many pods, if an event affects few of them."""
 
     @classmethod
     def on(

@@ -189,7 +189,7 @@ class NodeToStatus(Protocol):
         """The status that rejected the node; None if it passed or was not evaluated."""
 
     def names(self, *, unresolvable: bool) -> Sequence[str]:
-        """Rejected nodes whose status is (or is not) UnschedulableAndUnresolvable."""
+        """Rejected nodes with (or without) status UnschedulableAndUnresolvable."""
 
     def rows(self, code: Code) -> RowArray:
         """Ascending rows of the cluster's nodes that were rejected with this code."""

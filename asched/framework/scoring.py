@@ -86,7 +86,7 @@ class NodeClasses(Protocol):
 
     @property
     def moved(self) -> ChangeLog[int]:
-        """Rows whose class changed."""
+        """Rows that changed their class."""
 
     def __hash__(self) -> int: ...
 

@@ -1,8 +1,4 @@
-"""Jobs, tasks and queues as a session's plugins and actions see them.
-
-The session alone changes them, by :meth:`asched.framework.session_plugins.Session.allocate` and its
-like; a plugin reads.
-"""
+"""Jobs, tasks and queues of a batch session. Only the session changes them; plugins read them."""
 
 from __future__ import annotations
 
@@ -13,19 +9,19 @@ from asched.framework.resource_vector import ResourceVector
 
 
 class TaskStatus(StrEnum):
-    """Where a pod stands, in kube-batch's words."""
+    """The status of a task (``TaskStatus`` of kube-batch)."""
 
     PENDING = "Pending"
     ALLOCATED = "Allocated"
-    """A node was chosen and charged, but the gang is not ready: nothing is sent."""
+    """Allocated on a node; not bound until the gang is ready."""
     PIPELINED = "Pipelined"
-    """It waits on a node for room that is being released."""
+    """Waits on a node for resources that are being released."""
     BINDING = "Binding"
-    """It is to be bound, or its binding is under way."""
+    """Binding is decided or in progress."""
     BOUND = "Bound"
     RUNNING = "Running"
     RELEASING = "Releasing"
-    """It is being deleted, or evicted in this session."""
+    """Being deleted, or evicted in this session."""
     SUCCEEDED = "Succeeded"
     FAILED = "Failed"
     UNKNOWN = "Unknown"
@@ -37,16 +33,26 @@ ALLOCATED_STATUSES = (
     TaskStatus.BINDING,
     TaskStatus.ALLOCATED,
 )
-"""Statuses whose tasks hold resources for good."""
+"""Statuses in which a task occupies resources."""
 
 
 class Task:
     """A pod in a session."""
 
     __slots__ = (
-        "best_effort", "created_s", "info", "init_request", "job", "key", "node", "priority",
-        "request", "row", "status", "uid",
-    )  # fmt: skip
+        "best_effort",
+        "created_s",
+        "info",
+        "init_request",
+        "job",
+        "key",
+        "node",
+        "priority",
+        "request",
+        "row",
+        "status",
+        "uid",
+    )
 
     def __init__(
         self,
@@ -63,27 +69,27 @@ class Task:
         self.key = info.key
         self.uid = info.uid
         self.request = request
-        """What it uses while it runs."""
+        """Resources it uses while running."""
         self.init_request = init_request
-        """What it needs to start: the larger of that and what its init containers need."""
+        """Resources it needs to start, including init containers."""
         self.status = status
         self.priority = priority
         self.created_s = created_s
         """Creation time, seconds since the epoch."""
         self.best_effort = best_effort
-        """It asks for nothing."""
+        """It requests nothing."""
         self.job = ""
-        """The id of its job; empty for a pod of another scheduler."""
+        """Id of its job; empty for a pod of another scheduler."""
         self.node = ""
         self.row = -1
-        """The row of its node among the session's nodes; -1 where it has none there."""
+        """Row of its node among the session's nodes, or -1."""
 
     def __repr__(self) -> str:
         return f"Task({self.key} {self.status.value}{' on ' + self.node if self.node else ''})"
 
 
 class Job:
-    """The tasks that belong together: those of one PodGroup, real or shadow."""
+    """The tasks of one PodGroup. Pods without a PodGroup get a shadow PodGroup."""
 
     def __init__(self, job_id: str) -> None:
         self.id = job_id
@@ -92,13 +98,13 @@ class Job:
         self.queue = ""
         self.min_available = 0
         self.min_member = 0
-        """As its PodGroup says; differs from :attr:`min_available` only where a PDB says other."""
+        """``minMember`` of the PodGroup. Differs from :attr:`min_available` only if a PDB overrides it."""
         self.priority = 0
         self.created_s = 0.0
         self.shadow = False
-        """The PodGroup is made up by the scheduler."""
+        """The scheduler created the PodGroup in memory."""
         self.group = ""
-        """``namespace/name`` of its real PodGroup; empty where it has none."""
+        """``namespace/name`` of the PodGroup object; empty if there is none."""
         self.tasks: dict[str, Task] = {}
         """By uid, in order of arrival."""
         self.by_status: dict[TaskStatus, dict[str, Task]] = {}
@@ -111,7 +117,7 @@ class Job:
         self._enter(task)
 
     def move(self, task: Task, status: TaskStatus) -> None:
-        """The task's status changes. Raises KeyError if the task is not the job's."""
+        """Change the status of a task. Raises KeyError if it is not a task of this job."""
         held = self.by_status[task.status]
         del held[task.uid]
         if task.status in ALLOCATED_STATUSES:
@@ -134,7 +140,7 @@ class Job:
 
     @property
     def ready_count(self) -> int:
-        """Tasks that hold resources or are done."""
+        """Number of tasks that occupy resources or succeeded."""
         return self.allocated_count + self.count(TaskStatus.SUCCEEDED)
 
     @property
@@ -143,7 +149,7 @@ class Job:
 
     @property
     def valid_count(self) -> int:
-        """Tasks that hold resources, are done, or may still get there."""
+        """Number of tasks that are ready, pipelined or pending."""
         return self.ready_count + self.waiting_count + self.count(TaskStatus.PENDING)
 
     @property
@@ -153,7 +159,7 @@ class Job:
 
     @property
     def pipelined(self) -> bool:
-        """Whether the gang can start once what it waits for is released."""
+        """Whether the gang can start once its pipelined tasks get their resources."""
         return self.ready_count + self.waiting_count >= self.min_available
 
     def __repr__(self) -> str:
@@ -177,8 +183,7 @@ class Queue:
         self.weight = weight
         self.created_s = created_s
         self.capability = capability
-        """The most that its jobs may have together; None for no limit. A resource that is not in it
-        is not limited."""
+        """Limit for all its jobs together. None, or a missing resource, means no limit."""
 
     def __repr__(self) -> str:
         return f"Queue({self.name})"

@@ -1,12 +1,11 @@
-"""What takes part in a batch session: session plugins and actions, as base classes.
+"""Base classes of session plugins and actions.
 
-A session plugin derives from one class for each callback it serves, an action from :class:`Action`.
-Distributions offer them in the entry-point groups :data:`PLUGIN_GROUP` and :data:`ACTION_GROUP`; the
-entry point's name is the name that configurations use. Both live for one session. All of it is
-synchronous and pure: no clock, no random numbers, no I/O, no dependence on the order of sets.
+A session plugin derives from one base class for each callback it implements. Distributions offer
+plugins and actions in the entry-point groups :data:`PLUGIN_GROUP` and :data:`ACTION_GROUP`; the entry
+point's name is the name in configurations. Instances live for one session. All methods are
+synchronous and pure: no clock, no random numbers, no I/O.
 
-The callbacks and how tiers combine them are kube-batch's. Where kube-batch compares two jobs, a
-plugin here gives a value to sort by.
+Callbacks and tiers work as in kube-batch. Instead of comparing two jobs, a plugin returns a sort key.
 """
 
 from __future__ import annotations
@@ -26,22 +25,22 @@ ACTION_GROUP = "asched.actions"
 
 
 class Statement(Protocol):
-    """Changes to the session that are made at once and can be taken back together."""
+    """Changes to the session that take effect immediately and can be rolled back together."""
 
     def allocate(self, task: Task, row: int) -> None:
-        """The task gets room that is idle."""
+        """Allocate idle resources of the node."""
 
     def pipeline(self, task: Task, row: int) -> None:
-        """The task waits on the node for room that is being released."""
+        """Let the task wait for resources that are being released on the node."""
 
     def evict(self, task: Task, reason: EvictionReason, preemptor: Task) -> None:
-        """The running task goes, for ``preemptor``."""
+        """Evict the running task for ``preemptor``."""
 
     def commit(self) -> None:
-        """Let it count: evictions are sent, and so are the bindings of a job that is ready."""
+        """Send the evictions, and the bindings of jobs that are ready."""
 
     def discard(self) -> None:
-        """Take everything back, the latest first."""
+        """Roll back all changes, the latest first."""
 
 
 class Session(Protocol):
@@ -52,36 +51,35 @@ class Session(Protocol):
 
     @property
     def cluster(self) -> Cluster:
-        """The cluster as the session leaves it: what it placed is there."""
+        """The cluster with the placements of this session."""
 
     @property
     def nodes(self) -> Nodes:
-        """Columns of :attr:`cluster`. Rows of nodes outside the session stay empty-handed:
-        :meth:`feasible` never names them."""
+        """Columns of :attr:`cluster`. :meth:`feasible` excludes nodes that are not in the session."""
 
     @property
     def jobs(self) -> Mapping[str, Job]:
-        """The jobs of the session by id, in the order in which they were first seen."""
+        """Jobs by id, in the order in which they were first observed."""
 
     @property
     def queues(self) -> Mapping[str, Queue]: ...
 
     @property
     def total(self) -> ResourceVector:
-        """What the session's nodes offer together. Not to be changed."""
+        """Allocatable resources of all nodes of the session; read-only."""
 
     def tasks_on(self, row: int) -> Sequence[Task]:
-        """The tasks on a node, in the order in which they came."""
+        """The tasks on a node, in order of arrival."""
 
     def idle(self, row: int) -> ResourceVector: ...
 
     def releasing(self, row: int) -> ResourceVector:
-        """What is being released and not promised to pipelined tasks."""
+        """Resources that are being released and not reserved for pipelined tasks."""
 
-    # -- what the plugins say together --------------------------------------------------------
+    # -- combined results of the plugins ------------------------------------------------------
 
     def job_order(self, job: Job) -> Any:
-        """Sorts jobs of a queue: smaller goes first."""
+        """A sort key: smaller goes first."""
 
     def queue_order(self, queue: Queue) -> Any: ...
 
@@ -94,10 +92,10 @@ class Session(Protocol):
     def job_pipelined(self, job: Job) -> bool: ...
 
     def feasible(self, task: Task) -> BoolColumn:
-        """The rows where every predicate lets the task go; room is not looked at."""
+        """The rows on which all predicates pass. Free resources are not considered."""
 
     def scores(self, task: Task, rows: RowArray) -> Int64Column:
-        """How good each of these rows is for the task."""
+        """The score of each row for the task."""
 
     def preemptable(self, preemptor: Task, candidates: Sequence[Task]) -> list[Task]: ...
 
@@ -106,17 +104,17 @@ class Session(Protocol):
     def statement(self) -> Statement: ...
 
     def draw(self, words: str, below: int) -> int:
-        """A number from 0 to ``below - 1``, in place of a random one."""
+        """A reproducible pseudo-random number from 0 to ``below - 1``."""
 
 
 class ClosingSession(Protocol):
-    """What a plugin may still say when the session closes."""
+    """What a plugin can do when the session closes."""
 
     def set_condition(self, job: Job, condition_type: str, reason: str, message: str) -> None:
-        """The job's PodGroup gets this condition with status True, in place of one of its type."""
+        """Set a condition of the job's PodGroup, with status True."""
 
     def fit_message(self, job: Job) -> str:
-        """How the nodes refused the job's tasks, in kube-batch's words."""
+        """kube-batch's message about why the job's tasks do not fit on nodes."""
 
 
 # -- plugins --------------------------------------------------------------------------------------
@@ -126,77 +124,77 @@ class SessionPlugin(ABC):
     """Base of all session plugins."""
 
     name: ClassVar[str]
-    """The name that configurations use; must equal the name of the entry point."""
+    """The name in configurations; must equal the name of the entry point."""
 
     def __init__(self, arguments: Mapping[str, str]) -> None:
-        """``arguments`` as configured. Values are text: the plugin reads them as it pleases."""
+        """``arguments`` as configured; the plugin parses the values."""
         self.arguments = arguments
 
     def on_open(self, session: Session) -> None:
-        """The session begins: all tasks are where they were found. An override calls this one."""
+        """The session opens. An override must call this method."""
         self.session = session
 
 
 class ClosingPlugin(SessionPlugin):
-    """Asked when a session closes."""
+    """Called when the session closes."""
 
     @abstractmethod
     def on_close(self, closing: ClosingSession) -> None:
-        """The actions have run: what is there to be said about the jobs?"""
+        """All actions have run: set conditions of PodGroups."""
 
 
 class EventHandlerPlugin(SessionPlugin):
-    """For plugins that keep count of who has what."""
+    """For plugins that track allocations."""
 
     @abstractmethod
     def on_allocate(self, task: Task) -> None:
-        """The task was allocated or pipelined, or an eviction of it was taken back."""
+        """The task was allocated or pipelined, or its eviction was rolled back."""
 
     @abstractmethod
     def on_deallocate(self, task: Task) -> None:
-        """The task was evicted, or its placement was taken back."""
+        """The task was evicted, or its placement was rolled back."""
 
 
 class JobOrderPlugin(SessionPlugin):
-    """Which job goes first."""
+    """Orders the jobs of a queue."""
 
     @abstractmethod
     def job_order(self, job: Job) -> Any:
-        """Sorts jobs: smaller goes first. Jobs with equal values are left to the next plugin."""
+        """A sort key: smaller goes first. The next plugin orders jobs with equal keys."""
 
 
 class QueueOrderPlugin(SessionPlugin):
-    """Which queue goes first."""
+    """Orders queues."""
 
     @abstractmethod
     def queue_order(self, queue: Queue) -> Any: ...
 
 
 class TaskOrderPlugin(SessionPlugin):
-    """Which task of a job goes first."""
+    """Orders the tasks of a job."""
 
     @abstractmethod
     def task_order(self, task: Task) -> Any: ...
 
 
 class JobReadyPlugin(SessionPlugin):
-    """Has the job enough tasks placed to be started?"""
+    """Decides whether a job is ready to start."""
 
     @abstractmethod
     def job_ready(self, job: Job) -> bool:
-        """Whether enough tasks have room for the job to start."""
+        """Whether enough tasks are allocated for the job to start."""
 
 
 class JobPipelinedPlugin(SessionPlugin):
-    """Will the job be ready once what is promised to it is free?"""
+    """Decides whether a job will be ready once resources are released."""
 
     @abstractmethod
     def job_pipelined(self, job: Job) -> bool:
-        """Whether enough tasks have room or wait for it."""
+        """Whether enough tasks are allocated or pipelined."""
 
 
 class ValidateResult(Protocol):
-    """Why a job is not worth trying."""
+    """Why a job is invalid (``ValidateResult`` of kube-batch)."""
 
     @property
     def reason(self) -> str: ...
@@ -206,84 +204,83 @@ class ValidateResult(Protocol):
 
 
 class JobValidPlugin(SessionPlugin):
-    """Can the job be scheduled at all in this session?"""
+    """Validates jobs."""
 
     @abstractmethod
     def job_valid(self, job: Job) -> ValidateResult | None:
-        """None for a job that is worth trying."""
+        """None if the job is valid."""
 
 
 class OverusedPlugin(SessionPlugin):
-    """Has the queue more than it deserves?"""
+    """Decides whether a queue is overused."""
 
     @abstractmethod
     def overused(self, queue: Queue) -> bool:
-        """Whether the queue has all it deserves."""
+        """Whether the queue uses all of its deserved share."""
 
     def why_overused(self, queue: Queue) -> str:
-        """For explanations: what makes it so."""
+        """The reason, for explanations."""
         return ""
 
 
 class AllocatablePlugin(SessionPlugin):
-    """May the queue have more for this task?"""
+    """Decides whether a queue may get more resources."""
 
     @abstractmethod
     def allocatable(self, queue: Queue, task: Task, *, reclaiming: bool) -> bool:
-        """Whether the queue may have the task's request as well; ``reclaiming``: at the cost of
-        other queues."""
+        """Whether the task's request may be added to the queue. ``reclaiming``: taken from other
+        queues."""
 
 
 class PredicatePlugin(SessionPlugin):
-    """Can the task run on a node?"""
+    """Filters nodes for a task."""
 
     @abstractmethod
     def predicate(self, task: Task) -> BoolColumn:
-        """Where the task may go, by row of the session's nodes; room is not looked at."""
+        """By row, whether the task can run there. Free resources are not considered."""
 
     def refusals(self, task: Task) -> Mapping[str, int]:
-        """How many nodes were refused for each reason: for explanations, not for decisions."""
+        """Number of rejected nodes by reason, for explanations."""
         return {}
 
 
 class NodeOrderPlugin(SessionPlugin):
-    """How good is a node for a task?"""
+    """Scores nodes for a task."""
 
     @abstractmethod
     def node_order(self, task: Task, rows: RowArray) -> Int64Column:
-        """The score of each of these rows, which are those that the task could go to."""
+        """The score of each of these feasible rows."""
 
 
 class VictimFilter(Protocol):
-    """One plugin's opinion while victims are chosen for one task on one node, one by one."""
+    """One plugin's decisions while victims for one task are selected on one node."""
 
     def allows(self, candidate: Task) -> bool:
-        """Whether this one may go, those taken before being gone."""
+        """Whether the candidate may be evicted in addition to those taken before."""
 
     def take(self, candidate: Task) -> None:
-        """It goes."""
+        """The candidate was selected as a victim."""
 
 
 class PreemptablePlugin(SessionPlugin):
-    """Which tasks may be evicted for one of the same queue?"""
+    """Selects tasks that may be evicted for a task of the same queue."""
 
     @abstractmethod
     def preemptable(self, preemptor: Task) -> VictimFilter: ...
 
     def may_lose_to_preemptor(self, job: Job, preemptor: Task) -> bool:
-        """Whether any task of the job could pass the test. Saves looking at each; may be generous,
-        never mean."""
+        """Whether any task of the job could be a victim. An optimization: False must be exact."""
         return True
 
 
 class ReclaimablePlugin(SessionPlugin):
-    """Which tasks may be evicted for one of another queue?"""
+    """Selects tasks that may be evicted for a task of another queue."""
 
     @abstractmethod
     def reclaimable(self, reclaimer: Task) -> VictimFilter: ...
 
     def may_lose_to_reclaimer(self, job: Job, reclaimer: Task) -> bool:
-        """As :meth:`PreemptablePlugin.may_lose_to_preemptor`."""
+        """See :meth:`PreemptablePlugin.may_lose_to_preemptor`."""
         return True
 
 

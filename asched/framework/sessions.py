@@ -1,7 +1,7 @@
-"""Batch sessions as the journal keeps them: what a session is asked to do, and what came of it.
+"""Specification and outcome of batch sessions, as recorded in the journal.
 
-A session is held every period on the state as it then is: it opens, its actions run in order, it
-closes. Configuration and words are those of kube-batch.
+A session runs once per period on a snapshot of the cluster: it opens, its actions run in order, it
+closes. Configuration and terms are those of kube-batch.
 """
 
 from __future__ import annotations
@@ -12,16 +12,16 @@ import msgspec
 
 
 class Compatibility(StrEnum):
-    """Whose behaviour a session has."""
+    """The behavior of a session."""
 
     NONE = "none"
-    """asched's own: kube-batch's, with corrected what hurts its users (``docs/batch-corrections.md``)."""
+    """kube-batch with corrections (``docs/batch-corrections.md``)."""
     KUBE_BATCH = "kube-batch"
-    """Exactly what kube-batch does, oddities included."""
+    """Exactly as kube-batch."""
 
 
 class Callback(StrEnum):
-    """What a session plugin may take part in. The value is the flag that switches it off."""
+    """A callback of session plugins. The value is the configuration flag that disables it."""
 
     JOB_ORDER = "enableJobOrder"
     JOB_READY = "enableJobReady"
@@ -35,11 +35,11 @@ class Callback(StrEnum):
 
 
 class PluginOption(msgspec.Struct, frozen=True, omit_defaults=True):
-    """One plugin's place in a tier."""
+    """A plugin in a tier."""
 
     name: str
     disabled: tuple[Callback, ...] = ()
-    """The callbacks that are switched off at this place."""
+    """The disabled callbacks."""
     arguments: dict[str, str] = {}
 
 
@@ -47,40 +47,40 @@ Tier = tuple[PluginOption, ...]
 
 
 class SessionSpec(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What a profile that is served by sessions does, names resolved, defaults filled in."""
+    """The specification of a profile with batch sessions, with defaults applied."""
 
     scheduler_name: str
     actions: tuple[str, ...]
-    """In the order in which they run."""
+    """In running order."""
     tiers: tuple[Tier, ...]
     default_queue: str = "default"
-    """The queue of PodGroups that name none and of pods without a PodGroup."""
+    """The queue of PodGroups without one, and of pods without a PodGroup."""
     compatibility: Compatibility = Compatibility.NONE
     period_s: float = 1.0
     """From the start of one session to the start of the next."""
 
 
-# -- what a session came to -------------------------------------------------------------------
+# -- outcome --------------------------------------------------------------------------------------
 
 
 class EvictionReason(StrEnum):
-    """The action that wants a pod gone."""
+    """The action that evicts a pod."""
 
     PREEMPT = "preempt"
     RECLAIM = "reclaim"
 
 
 class SessionBind(msgspec.Struct, frozen=True, gc=False):
-    """A pod that is to be bound."""
+    """A binding."""
 
     pod: str
-    """``namespace/name``, as everywhere in a session's records."""
+    """``namespace/name``."""
     uid: str
     node: str
 
 
 class SessionEviction(msgspec.Struct, frozen=True, gc=False):
-    """A pod that is to be evicted, and the pending pod that gets its room."""
+    """A victim and its preemptor."""
 
     pod: str
     uid: str
@@ -97,7 +97,7 @@ class PodGroupPhase(StrEnum):
 
 
 class SessionPodGroupCondition(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
-    """A condition of a PodGroup as it is to be written."""
+    """A condition to be written to a PodGroup."""
 
     type: str
     status: str
@@ -108,7 +108,7 @@ class SessionPodGroupCondition(msgspec.Struct, frozen=True, omit_defaults=True, 
 
 
 class PodGroupOutcome(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
-    """The whole status of a PodGroup after a session. Shadow groups have none."""
+    """The complete status of a PodGroup after a session. Shadow groups have none."""
 
     group: str
     phase: PodGroupPhase
@@ -117,11 +117,11 @@ class PodGroupOutcome(msgspec.Struct, frozen=True, omit_defaults=True, gc=False)
     failed: int = 0
     conditions: tuple[SessionPodGroupCondition, ...] = ()
     native: bool = False
-    """It is Kubernetes' own PodGroup, not a custom resource."""
+    """True for ``scheduling.k8s.io``, False for a custom resource."""
 
 
 class UnschedulablePod(msgspec.Struct, frozen=True, gc=False):
-    """A pod whose condition PodScheduled becomes False, reason Unschedulable."""
+    """A pod that gets the condition PodScheduled=False with reason Unschedulable."""
 
     pod: str
     uid: str
@@ -149,21 +149,21 @@ class SessionEvent(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
 
 
 class ActionCounts(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
-    """What one action of a session did, in numbers."""
+    """Counts of one action in a session."""
 
     action: str
     tasks: int = 0
-    """Tasks that it tried to place."""
+    """Tasks that it tried to schedule."""
     allocated: int = 0
     pipelined: int = 0
     bound: int = 0
     evicted: int = 0
     discarded: int = 0
-    """Operations that were undone."""
+    """Operations that were rolled back."""
 
 
 class PluginCounts(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
-    """How often one plugin was asked, by callback, and how often it decided against."""
+    """How often a plugin was called and how often it rejected, by callback."""
 
     plugin: str
     calls: dict[str, int] = {}
@@ -171,21 +171,21 @@ class PluginCounts(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
 
 
 class IgnoredJob(msgspec.Struct, frozen=True, gc=False):
-    """A job that did not enter the session."""
+    """A job that was not part of the session."""
 
     job: str
     reason: str
 
 
 class SessionOutcome(msgspec.Struct, frozen=True, omit_defaults=True):
-    """All that follows from a session, as data."""
+    """The outcome of a session."""
 
     number: int
     binds: tuple[SessionBind, ...] = ()
-    """In the order in which they were decided."""
+    """In order of decision."""
     evictions: tuple[SessionEviction, ...] = ()
     pipelined: tuple[SessionBind, ...] = ()
-    """Pods that wait on a node for room that is being released. Not to be bound."""
+    """Pods that wait for resources that are being released; not bound yet."""
     groups: tuple[PodGroupOutcome, ...] = ()
     unschedulable: tuple[UnschedulablePod, ...] = ()
     events: tuple[SessionEvent, ...] = ()
@@ -195,5 +195,5 @@ class SessionOutcome(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 def session_id(scheduler_name: str, number: int) -> str:
-    """The transition id of the conditions that a session sets."""
+    """The transition id of conditions that the session sets."""
     return f"{scheduler_name}-{number}"

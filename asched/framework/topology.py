@@ -24,7 +24,7 @@ class Domains:
         *,
         absent_is_empty: bool = False,
     ) -> None:
-        """``counted`` marks the rows whose pods count; None for all rows with the label.
+        """``counted`` selects the rows with pods that count; None for all rows with the label.
 
         ``absent_is_empty`` treats rows without the label as rows with an empty value.
         """
@@ -120,7 +120,7 @@ class DomainCounts:
         self._by_row: Int64Column = self.sums[domains.of_row]
         self._stale = False
         self.near: BoolColumn = self._by_row > 0
-        """Rows whose sum is positive."""
+        """Rows with a positive sum."""
         self.total = int(self.sums.sum())
         self.crossings += 1
         self.changes.forget()

@@ -83,7 +83,7 @@ def is_owned_by(claim: PersistentVolumeClaim, pod: Pod) -> bool:
 
 
 def not_owner(claim: PersistentVolumeClaim, pod: Pod) -> str:
-    """The message for an ephemeral volume whose claim the pod does not own."""
+    """The message for an ephemeral volume if the pod does not own its claim."""
     return (
         f"PVC {claim.namespace}/{claim.name} was not created for pod {pod.namespace}/{pod.name}"
         " (pod is not owner)"
@@ -148,7 +148,7 @@ PORTWORX = InTreePlugin(
 MIGRATED: Mapping[str, InTreePlugin] = {
     plugin.name: plugin for plugin in (GCE_PD, AWS_EBS, AZURE_DISK, CINDER, PORTWORX)
 }
-"""The plugins whose migration the scheduler handles, by name, which is also the provisioner."""
+"""The migrated plugins that matter to scheduling, by name, which is also the provisioner."""
 
 
 class InTreeVolume(NamedTuple):

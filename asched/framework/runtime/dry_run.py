@@ -62,7 +62,7 @@ class FilterDryRunner:
         self._nominations = nominations
         skipped = state.skip_filter
         self.fixed: list[RankedFilter] = []
-        """Filters whose answers do not depend on the pods of a node."""
+        """Filters that do not read the pods of a node."""
         self.moving: list[RankedFilter] = []
         """All other filters."""
         self.extensions = [
@@ -70,7 +70,7 @@ class FilterDryRunner:
             for plugin in profile.pre_filter
             if plugin.name not in skipped and has_prefilter_extensions(plugin)
         ]
-        """Plugins whose state follows added and removed pods."""
+        """Plugins that update their state for added and removed pods."""
         self.local = not self.extensions
         """Whether no filter reads more than a node's own row."""
         for rank, plugin in enumerate(profile.filter):
@@ -131,12 +131,12 @@ class FilterDryRunner:
 
     @property
     def shareable(self) -> bool:
-        """Whether the result holds for all pods of the shape and priority that are not nominated, on
-        rows whose :attr:`row_stamps` are unchanged."""
+        """Whether the result applies to all pods of equal shape and priority, as long as the row
+        stamps are unchanged. Pods that are nominated to one of the rows are excluded."""
         return self.local and not self.pod.pod.spec.node_name
 
     def nominated_pods(self, names: Iterable[str]) -> list[Placed]:
-        """The other pods nominated to these nodes whose priority is at least the pod's."""
+        """The other pods nominated to these nodes with at least the pod's priority."""
         by_node = self._nominations.by_node
         if not by_node:
             return []

@@ -153,7 +153,7 @@ _REJECTING = (
     ReservePlugin,
     PermitPlugin,
 )
-"""Plugins whose rejections events may lift (``shouldHaveEnqueueExtensions`` of kube-scheduler)."""
+"""Plugins with rejections that events may lift (``shouldHaveEnqueueExtensions``)."""
 _DEFAULT_RESOURCES = (
     EventResource.POD,
     EventResource.NODE,
@@ -290,9 +290,8 @@ class Profile:
         self.reserve = kept(self.reserve)
         self.permit = kept(self.permit)
         self.permit_reviewers = kept(self.permit_reviewers)
-        self.binding = self.binding._replace(
-            pre_bind=kept(self.binding.pre_bind), post_bind=kept(self.binding.post_bind)
-        )
+        pre_bind, bind, post_bind = self.binding
+        self.binding = BindingPlugins(kept(pre_bind), bind, kept(post_bind))
 
     def _cluster_scope(self) -> ClusterScopePlugins:
         return ClusterScopePlugins(

@@ -1,9 +1,8 @@
-"""Strict decoding that finds every mistake, not only the first.
+"""Strict decoding of configuration that reports all problems, not only the first.
 
-What people write by hand is checked against a msgspec struct: unknown fields, wrong types, values
-out of range, missing fields, each with its path and what would be right. The rules are those of
-Kubernetes' strict decoding: field names are case-sensitive, ``null`` means absent, nothing is
-converted between types, and durations are written as Go writes them (``15s``, ``1h30m``).
+Values are checked against a msgspec struct for unknown and missing fields, wrong types and values out
+of range. The rules are those of Kubernetes' strict decoding: field names are case-sensitive, ``null``
+means absent, types are not converted, and durations use Go's notation (``15s``, ``1h30m``).
 """
 
 from __future__ import annotations
@@ -22,13 +21,13 @@ from asched.framework.runtime.profile import ProfileError
 from asched.model.quantity import parse_duration
 
 Path = tuple[str | int, ...]
-"""Where in a document: field names and list positions."""
+"""A position in a document: field names and list indexes."""
 
 S = TypeVar("S", bound=msgspec.Struct)
 
 
 class Problem(NamedTuple):
-    """Something wrong at a place, in one line."""
+    """A problem with its path and a message of one line."""
 
     path: Path
     message: str
@@ -38,7 +37,7 @@ class Problem(NamedTuple):
 
 
 class ConfigurationError(ProfileError):
-    """A configuration cannot be used; ``problems`` lists everything that is wrong with it."""
+    """A configuration is invalid. ``problems`` lists all problems."""
 
     def __init__(self, problems: Iterable[Problem]) -> None:
         self.problems = tuple(problems)
@@ -56,34 +55,34 @@ def format_path(path: Path) -> str:
 
 
 def quote(value: object) -> str:
-    """A value as one would write it in the file, cut to a readable length."""
+    """A value as JSON, cut to 60 characters."""
     text = msgspec.json.encode(value, enc_hook=str).decode()
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
 def nearest(word: str, choices: Iterable[str]) -> str | None:
-    """The choice that ``word`` was probably meant to be, ignoring case; None if none is near."""
+    """The choice most similar to ``word``, ignoring case; None if none is similar."""
     by_fold = {choice.casefold(): choice for choice in choices}
     matches = difflib.get_close_matches(word.casefold(), by_fold, n=1, cutoff=0.7)
     return by_fold[matches[0]] if matches else None
 
 
 class _UnusableError(Exception):
-    """A value whose problems are noted already and that has no usable remainder."""
+    """The problems of a value are recorded, and no value can be returned."""
 
 
 class StrictDecoder:
-    """Decodes plain values (dict, list, str ...) into structs and gathers what is wrong.
+    """Decodes plain values (dict, list, str ...) into structs and collects problems.
 
-    Where a field is wrong and has a default, decoding goes on with the default, so that one run
-    finds the mistakes further down too; the result is to be used only while ``problems`` is empty.
+    If a field is invalid and has a default, decoding continues with the default to find further
+    problems. Results are valid only if ``problems`` is empty.
     """
 
     def __init__(self) -> None:
         self.problems: list[Problem] = []
 
     def decode(self, value: Any, cls: type[S], path: Path = ()) -> S | None:
-        """``value`` as a ``cls``; None where nothing usable remains."""
+        """``value`` as a ``cls``; None if that is not possible."""
         before = len(self.problems)
         try:
             plain = self._walk(value, types.type_info(cls), path)
@@ -91,24 +90,24 @@ class StrictDecoder:
         except _UnusableError:
             return None
         except msgspec.ValidationError as error:
-            # Told by the walk already, unless that found nothing.
+            # Usually the walk has recorded the problem.
             if len(self.problems) == before:
-                self._note_refusal(error, path)
+                self._record_rejection(error, path)
             return None
 
     def _note(self, path: Path, message: str) -> None:
         self.problems.append(Problem(path, message))
 
-    def _refuse(self, path: Path, message: str) -> _UnusableError:
+    def _reject(self, path: Path, message: str) -> _UnusableError:
         self._note(path, message)
         return _UnusableError()
 
-    def _note_refusal(self, error: msgspec.ValidationError, path: Path) -> None:
+    def _record_rejection(self, error: msgspec.ValidationError, path: Path) -> None:
         message, _, inner = str(error).partition(" - at `$")
         self._note((*path, *_split_path(inner.rstrip("`"))), message)
 
     def _walk(self, value: Any, kind: types.Type, path: Path) -> Any:
-        """The value with nulls dropped and durations parsed; raises :class:`_UnusableError`."""
+        """The value without nulls and with parsed durations. Raises :class:`_UnusableError`."""
         match kind:
             case types.Metadata():
                 return self._walk(value, kind.type, path)
@@ -141,12 +140,12 @@ class StrictDecoder:
             case types.FloatType():
                 number = self._expect(value, (int, float), "a number", path)
                 return self._in_range(number, kind, path)
-        # Anything rarer is left to msgspec, which names the type it wanted.
+        # msgspec checks all other types.
         return value
 
     def _expect(self, value: Any, wanted: type | tuple[type, ...], title: str, path: Path) -> Any:
         if not isinstance(value, wanted) or (isinstance(value, bool) and wanted is not bool):
-            raise self._refuse(path, f"expected {title}, got {_described(value)}")
+            raise self._reject(path, f"expected {title}, got {_described(value)}")
         return value
 
     def _struct(self, value: Any, kind: types.StructType, path: Path) -> dict[str, Any]:
@@ -174,11 +173,11 @@ class StrictDecoder:
         return plain
 
     def _convert(self, plain: dict[str, Any], cls: type[msgspec.Struct], path: Path) -> None:
-        """Let the struct's own ``__post_init__``, and msgspec's finer constraints, have a say."""
+        """Check with ``__post_init__`` of the struct and with msgspec's constraints."""
         try:
             msgspec.convert(plain, cls)
         except msgspec.ValidationError as error:
-            self._note_refusal(error, path)
+            self._record_rejection(error, path)
             raise _UnusableError from None
 
     def _items(self, value: Any, item_type: types.Type, path: Path) -> list[Any]:
@@ -204,14 +203,14 @@ class StrictDecoder:
         if value in choices and isinstance(value, str | int):
             return value
         listed = ", ".join(str(choice) for choice in choices)
-        raise self._refuse(path, f"unknown value {quote(value)}; expected one of {listed}")
+        raise self._reject(path, f"unknown value {quote(value)}; expected one of {listed}")
 
     def _duration(self, value: Any, path: Path) -> timedelta:
         text = self._expect(value, str, 'a duration such as "15s"', path)
         try:
             return parse_duration(text)
         except ValueError as error:
-            raise self._refuse(path, str(error)) from None
+            raise self._reject(path, str(error)) from None
 
     def _in_range(self, value: float, kind: types.IntType | types.FloatType, path: Path) -> float:
         bounds = [
@@ -222,7 +221,7 @@ class StrictDecoder:
         ]
         for title, broken in bounds:
             if broken:
-                raise self._refuse(path, f"must be {title}, got {quote(value)}")
+                raise self._reject(path, f"must be {title}, got {quote(value)}")
         return value
 
 
@@ -253,7 +252,7 @@ def _expected(name: object, fields: Iterable[str]) -> str:
 
 
 def _split_path(text: str) -> Path:
-    """msgspec's own notation, such as ``.shape[0].score``; ``[...]`` stands for any position."""
+    """Parses msgspec's path notation, such as ``.shape[0].score``."""
     return tuple(
         int(index) if index else name
         for name, index in re.findall(r"\.([^.\[\]]+)|\[(\d+)\]", text)
