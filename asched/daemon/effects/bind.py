@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import partial
 from typing import NamedTuple
 
@@ -14,7 +15,7 @@ from asched.daemon.effects.reconciler import AbandonedError, BindingIO, BindReco
 from asched.daemon.plugin_host.binding_calls import BindingPluginCalls
 from asched.daemon.plugin_host.binding_client import CancelReason
 from asched.daemon.telemetry.scheduler_metrics import AttemptResult, SchedulingMetrics
-from asched.daemon.telemetry.stopwatch import BindingStopwatch, CycleStopwatch
+from asched.daemon.telemetry.stopwatch import CycleStopwatch
 from asched.framework.binding import BindingClient
 from asched.framework.interface import BindPlugin, PostBindPlugin, PreBindPlugin
 from asched.framework.pod_info import PodInfo, QueuedPod
@@ -78,7 +79,7 @@ class BindHandler:
         if entry.phase is not PodPhase.ASSUMED or entry.info.key in self._cluster.waiting:
             return
         now_s = self._context.clock.monotonic_s()
-        queued = self._cluster.queue.known(entry.info.key)
+        queued = self._cluster.queue.lookup(entry.info.key)
         binding = _Binding(entry.info, entry.node, queued, now_s, now_s if possibly_sent else None)
         self._context.queue.submit(entry.info.uid, "bind", partial(self._run, binding))
 
@@ -138,51 +139,46 @@ class BindHandler:
             return
         if entry.phase is not PodPhase.ASSUMED or entry.node != node:
             return  # bound or given up while this job waited
-        waiting = _CountedOnce(self._wait_outside)
-        backoff = self._context.backoff()
-        reconciler = BindReconciler(self._io, backoff, binding.possibly_sent_at_s, waiting)
-        served = is_served(self._cluster, info.pod.spec.scheduler_name)
-        if not served or not self._node_exists(node):
-            missing = f"node {node}" if served else f"profile {info.pod.spec.scheduler_name}"
-            failure = Status.error(f"{missing} was removed after the pod was assigned")
-            outcome = await concluded(
-                reconciler, info, node, reconciler.reconcile(info, node, failure)
-            )
+        name, waiting = info.pod.spec.scheduler_name, _CountedOnce(self._wait_outside)
+        reconciler = BindReconciler(
+            self._io, self._context.backoff(), binding.possibly_sent_at_s, waiting
+        )
+        cycle = BindingCycle(self._profile(info), reconciler, info, node)
+        if not is_served(self._cluster, name):
+            outcome = await cycle.fail(f"profile {name} was removed after the pod was assigned")
+        elif not self._node_exists(node):
+            outcome = await cycle.fail(f"node {node} was removed after the pod was assigned")
         else:
-            outcome = await self._bind(binding, reconciler, waiting)
+            with self._calls_in_flight(binding, waiting) as cycle.calls:
+                extenders = self._binding_extenders(info)
+                waiting(len(extenders))
+                outcome = await cycle.run(extenders)
+                waiting(-len(extenders))
         if outcome is not None:
             self._report(binding, outcome, reconciler)
         else:
             self.has_unresolved |= reconciler.unresolved
 
-    async def _bind(
-        self, binding: _Binding, reconciler: BindReconciler, waiting: Callable[[int], None]
-    ) -> Bound | BindFailed | None:
-        info, node, queued = binding.info, binding.node, binding.queued
-        profile = self._profile(info)
-        if profile is None:  # placed by a batch session, which has no binding plugins
-            return await concluded(reconciler, info, node, reconciler.bind(info, node))
-        stopwatch: BindingStopwatch | None = None
+    @contextmanager
+    def _calls_in_flight(
+        self, binding: _Binding, waiting: Callable[[int], None]
+    ) -> Iterator[BindingPluginCalls]:
+        """The plugin calls of the binding; cancelled with the handler."""
+        info, queued, stopwatch = binding.info, binding.queued, None
         if queued is not None and self._options.stopwatch is not None:
             stopwatch = self._options.stopwatch.binding(info, queued.attempts)
-        calls = BindingPluginCalls(self._options.limits, waiting, stopwatch)
-        self._calls[info.uid] = calls
+        calls = self._calls[info.uid] = BindingPluginCalls(self._options.limits, waiting, stopwatch)
         if self._cancelled is not None:
             calls.cancel(self._cancelled)
-        extenders = self._binding_extenders(info)
-        waiting(len(extenders))
         try:
-            cycle = BindingCycle(profile, reconciler, info, node, calls)
-            return await cycle.run(extenders)
+            yield calls
         finally:
-            waiting(-len(extenders))
             del self._calls[info.uid]
             if stopwatch is not None:
                 stopwatch.end()
 
     async def _resolve(self, reconciler: BindReconciler, pod: PodInfo, node: str) -> None:
-        failure = Status.error(PREVIOUS_TERM)
-        outcome = await concluded(reconciler, pod, node, reconciler.reconcile(pod, node, failure))
+        outcome = await BindingCycle(None, reconciler, pod, node).fail(PREVIOUS_TERM)
         if outcome is not None:
             self._context.report(outcome)
 
@@ -246,49 +242,61 @@ class _Binding(NamedTuple):
 
 
 class BindingCycle:
-    """One pod's binding cycle."""
+    """One pod's binding cycle. Its outcome is None if the daemon abandons it."""
 
     def __init__(
-        self,
-        profile: Profile,
-        reconciler: BindReconciler,
-        pod: PodInfo,
-        node_name: str,
-        calls: BindingPluginCalls | None = None,
+        self, profile: Profile | None, reconciler: BindReconciler, pod: PodInfo, node_name: str
     ) -> None:
+        """``profile`` None binds without plugins: a batch session placed the pod."""
+        self.calls = BindingPluginCalls()
         self._profile = profile
         self._reconciler = reconciler
         self._pod = pod
         self._node_name = node_name
-        self._calls = BindingPluginCalls() if calls is None else calls
 
     async def run(self, extenders: Sequence[HttpExtender] = ()) -> Bound | BindFailed | None:
-        """The outcome; None if it was abandoned. The first of ``extenders`` that does not fail, or is
-        not ignorable, binds the pod; without one the Bind plugins do. Never raises for a plugin."""
-        outcome = await concluded(
-            self._reconciler, self._pod, self._node_name, self._steps(extenders)
-        )
+        """Run PreBind, Bind and PostBind. The first of ``extenders`` that does not fail, or is not
+        ignorable, binds the pod; without one the Bind plugins do. Never raises for a plugin."""
+        try:
+            status = await self._pre_bind()
+            if status.is_success:
+                status = await self._bind_by_extender(extenders) or await self._bind()
+            if not status.is_success:
+                status = await self._reconciler.reconcile(self._pod, self._node_name, status)
+        except AbandonedError:
+            return None
+        outcome = self._outcome(status)
         if isinstance(outcome, Bound):
             await self._post_bind()
         return outcome
 
-    async def _steps(self, extenders: Sequence[HttpExtender]) -> Status:
-        status = await self._pre_bind()
-        if not status.is_success:
-            return status
-        bound = await self._bind_by_extender(extenders)
-        return await self._bind() if bound is None else bound
+    async def fail(self, message: str) -> Bound | BindFailed | None:
+        """Fail without writing anything, unless the pod turns out to be bound."""
+        try:
+            status = await self._reconciler.reconcile(
+                self._pod, self._node_name, Status.error(message)
+            )
+        except AbandonedError:
+            return None
+        return self._outcome(status)
+
+    def _outcome(self, status: Status) -> Bound | BindFailed:
+        pod, node_name = self._pod, self._node_name
+        # A pod that the API server bound is bound, whatever a plugin reports.
+        if status.is_success or isinstance(self._reconciler.bind_result, WriteSucceeded):
+            return Bound(pod.key, pod.uid, node_name)
+        return BindFailed(pod.key, pod.uid, node_name, status.code, status.plugin, status.message)
 
     async def _pre_bind(self) -> Status:
         pod, node_name = self._pod, self._node_name
-        for plugin in self._profile.pre_bind:
+        for plugin in self._profile.binding.pre_bind if self._profile else ():
             if not _has_pre_bind_work(plugin, pod, node_name):
                 continue
 
             async def call(client: BindingClient, plugin: PreBindPlugin = plugin) -> object:
                 return await plugin.pre_bind(client, pod, node_name)
 
-            status = await self._calls.call(plugin, "PreBind", self._reconciler, call)
+            status = await self.calls.call(plugin, "PreBind", self._reconciler, call)
             if not status.is_success:
                 return status
         return SUCCESS
@@ -297,7 +305,7 @@ class BindingCycle:
         """Status of an extender's binding (``extendersBinding`` of kube-scheduler); None if the Bind
         plugins have to bind."""
         pod = self._pod
-        if extenders and self._calls.deferred:  # an extender may take long, as a plugin
+        if extenders and self.calls.deferred:  # an extender may take long, as a plugin
             raise AbandonedError
         for extender in extenders:
             status = await self._reconciler.bind_by(extender, pod, self._node_name)
@@ -308,13 +316,15 @@ class BindingCycle:
 
     async def _bind(self) -> Status:
         pod, node_name = self._pod, self._node_name
-        for plugin in self._profile.bind:
+        if self._profile is None:
+            return await self._reconciler.bind(pod, node_name)
+        for plugin in self._profile.binding.bind:
 
             async def call(client: BindingClient, plugin: BindPlugin = plugin) -> object:
                 return await plugin.bind(client, pod, node_name)
 
-            status = await self._calls.call(plugin, "Bind", self._reconciler, call)
-            if self._calls.cancelled:
+            status = await self.calls.call(plugin, "Bind", self._reconciler, call)
+            if self.calls.cancelled:
                 self._reconciler.mark_unknown()  # it may have bound the pod in its own way
                 return status
             if not status.is_skip:
@@ -328,29 +338,12 @@ class BindingCycle:
             await plugin.post_bind(client, pod, node_name)
             return SUCCESS
 
-        for plugin in self._profile.post_bind:
-            status = await self._calls.call(
+        for plugin in self._profile.binding.post_bind if self._profile else ():
+            status = await self.calls.call(
                 plugin, "PostBind", self._reconciler, partial(call, plugin)
             )
             if not status.is_success:
                 log.warning("PostBind failed", pod=pod.key, error=status.message)
-
-
-async def concluded(
-    reconciler: BindReconciler, pod: PodInfo, node_name: str, steps: Awaitable[Status]
-) -> Bound | BindFailed | None:
-    """The outcome of a binding; None if it was abandoned. Every binding ends here, so that none fails
-    while it is unresolved."""
-    try:
-        status = await steps
-        if not status.is_success:
-            status = await reconciler.reconcile(pod, node_name, status)
-    except AbandonedError:
-        return None
-    # A pod that the API server bound is bound, whatever a plugin reports.
-    if status.is_success or isinstance(reconciler.bind_result, WriteSucceeded):
-        return Bound(pod.key, pod.uid, node_name)
-    return BindFailed(pod.key, pod.uid, node_name, status.code, status.plugin, status.message)
 
 
 def is_served(cluster: ClusterState, scheduler_name: str) -> bool:

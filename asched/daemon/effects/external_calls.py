@@ -18,10 +18,10 @@ from asched.framework.cluster import Victim
 from asched.framework.pod_info import PodInfo
 from asched.framework.runtime.extenders import ExtenderVerb, PreemptionCandidate
 from asched.kube.extenders import (
-    AskedNodes,
+    ExtenderNodes,
     ExtenderError,
     ExtenderRejection,
-    FilterAnswer,
+    ExtenderFilterResult,
     HttpExtender,
     VictimPods,
 )
@@ -72,7 +72,7 @@ class ExternalCallHandler:
         self._plugins = plugins
         self._errors: dict[int, str] = {}
         """Latest error of each failing extender or plugin, so that it is logged once."""
-        self._nodes = AskedNodes([])
+        self._nodes = ExtenderNodes([])
         """Nodes of the latest request; successive requests are often about the same."""
 
     def use_extenders(self, extenders: Sequence[HttpExtender]) -> None:
@@ -92,7 +92,7 @@ class ExternalCallHandler:
         rows = self._cluster.pending_evaluations[request.key].rows.tolist()
         objects = [table.node(row) for row in rows]
         if objects != self._nodes.objects:
-            self._nodes = AskedNodes(objects)
+            self._nodes = ExtenderNodes(objects)
         victims = [self._with_pods(candidate) for candidate in request.candidates]
         for call in calls:
             if call.number < len(self._extenders):
@@ -105,7 +105,7 @@ class ExternalCallHandler:
         return VictimPods(candidate, [entry.info.pod for entry in found if entry is not None])
 
     async def _run_extender(
-        self, call: _Call, nodes: AskedNodes, victims: Sequence[VictimPods]
+        self, call: _Call, nodes: ExtenderNodes, victims: Sequence[VictimPods]
     ) -> None:
         error = ""
         try:
@@ -129,7 +129,7 @@ class ExternalCallHandler:
             self._report(answer)
 
     async def _answer(
-        self, call: _Call, nodes: AskedNodes, victims: Sequence[VictimPods]
+        self, call: _Call, nodes: ExtenderNodes, victims: Sequence[VictimPods]
     ) -> ExtenderAnswer:
         extender, request, pod = call.extenders[call.number], call.request, call.pod.pod
         about = (request.key, request.uid, request.attempt, call.number)
@@ -187,11 +187,11 @@ class ExternalCallHandler:
             log.info(f"{kind} recovered", name=name)
 
 
-def _failed_nodes(names: Sequence[str], answer: FilterAnswer) -> tuple[ExtenderFailedNodes, ...]:
+def _failed_nodes(names: Sequence[str], answer: ExtenderFilterResult) -> tuple[ExtenderFailedNodes, ...]:
     """The failed nodes, grouped by message. A node that passed has not failed."""
     places: dict[ExtenderRejection, list[int]] = {}
     for place, name in enumerate(names):
-        rejection = answer.refused.get(name)
+        rejection = answer.rejected.get(name)
         if rejection is not None and name not in answer.passed:
             places.setdefault(rejection, []).append(place)
     found = []

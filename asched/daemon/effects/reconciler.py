@@ -118,7 +118,7 @@ class BindReconciler:
         try:
             await extender.bind(pod.pod, node_name)
         except ExtenderError as error:
-            self.mark_unknown(may_arrive=error.in_doubt)
+            self.mark_unknown(may_arrive=error.may_take_effect)
             return Status.error(str(error))
         return SUCCESS
 
