@@ -15,7 +15,7 @@ from asched.audit.entries import PodTimeline
 from asched.audit.lookup import AuditError, PodName, find_pod
 from asched.audit.timeline import PodTimelines, Wanted, follow, time_of
 from asched.framework.runtime.profile import PluginLoader
-from asched.journal.checkpoints import Opened, nearest
+from asched.journal.checkpoints import RestoredFold, nearest
 from asched.journal.codec import object_subject
 from asched.journal.statistics import last_seq_at
 from asched.journal.store import JournalStore, StoredRecord
@@ -83,7 +83,7 @@ class Owner(NamedTuple):
 
 async def opened_for(
     journal: JournalStore, load: PluginLoader, period: Period, first_seq: int = 1
-) -> Opened:
+) -> RestoredFold:
     """The state before the period and before that record, or earlier: where to begin to fold. It
     is that of a checkpoint, where there is one.
 

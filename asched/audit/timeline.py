@@ -29,7 +29,7 @@ from asched.audit.entries import (
     QueueMoveEntry,
     RejectionEntry,
 )
-from asched.journal.checkpoints import Opened
+from asched.journal.checkpoints import RestoredFold
 from asched.journal.codec import subject_of
 from asched.journal.store import JournalStore
 from asched.model.node import Node
@@ -411,7 +411,7 @@ def _decision(
 async def follow(
     journal: JournalStore,
     wanted: Wanted,
-    opened: Opened,
+    opened: RestoredFold,
     *,
     until_ns: int | None = None,
     last_seq: int | None = None,

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from asched.config.file import Configuration
     from asched.config.registry import PluginRegistry
     from asched.journal.store import JournalStore
-    from asched.simulator.loop import Scheduler
+    from asched.simulator.loop import Scheduler, scheduler_from_config
     from asched.simulator.trace import Run
 
 BASELINE: Final = "recorded configuration"
@@ -85,7 +85,7 @@ def diff(options: DiffOptions) -> None:
     simulates it twice on a virtual clock, with the recorded and with the other configuration. Reports
     both next to what was recorded.
     """
-    from asched.audit.whatif.page.document import comparison_page
+    from asched.audit.whatif.report import comparison_page
 
     candidate = _candidate(options)
     comparison = _compared(options, candidate)
@@ -124,8 +124,7 @@ def _compared(options: DiffOptions, candidate: _Candidate) -> Comparison:
     from asched.audit.whatif.extraction import recorded_history
     from asched.config.registry import PluginRegistry
     from asched.simulator.loop import Latencies
-    from asched.simulator.settings import scheduler_of
-
+    
     within = period(options.since, options.until)
 
     async def query(store: JournalStore) -> Comparison:
@@ -135,7 +134,7 @@ def _compared(options: DiffOptions, candidate: _Candidate) -> Comparison:
             history = await recorded_history(store, registry.load, within)
             configured = None
             if candidate.configuration is not None:
-                configured = scheduler_of(candidate.configuration, Latencies())
+                configured = scheduler_from_config(candidate.configuration, Latencies())
             scheduler = candidate_scheduler(
                 history, configured, candidate.changes, registry, candidate.name
             )

@@ -74,7 +74,7 @@ def simulate(options: SimulateOptions) -> None:
     """
     from asched.audit.whatif.measures import measured
     from asched.audit.whatif.occupancy import workload_of
-    from asched.audit.whatif.page.document import run_page
+    from asched.audit.whatif.report import run_page
     from asched.cli.simulation import SimulationReport, print_summary
     from asched.config.registry import PluginRegistry
 
