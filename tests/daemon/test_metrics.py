@@ -16,17 +16,17 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from asched.config.file import parse
 from asched.config.settings import HealthSettings
+from asched.core.inputs import Deleted, Upserted
 from asched.daemon.engine.inbox import Inbox
 from asched.daemon.telemetry.collectors import ProcessMetrics
 from asched.daemon.telemetry.health import Health
-from asched.daemon.telemetry.instruments import exponential
+from asched.daemon.telemetry.instruments import exponential_buckets
 from asched.daemon.telemetry.metrics import Metrics
 from asched.framework.cycle_state import CycleState
 from asched.framework.interface import FilterPlugin, PermitPlugin, PermitResult
 from asched.framework.nodes import NodeInfo
 from asched.framework.pod_info import PodInfo
 from asched.framework.status import Code, Status
-from asched.kube.changes import Deleted, Upserted
 from asched.model.meta import ObjectMeta
 from asched.model.node import Node
 from asched.model.resources import Resource
@@ -53,13 +53,13 @@ def _histogram(buckets: Sequence[float], *labels: str) -> Upstream:
     return Upstream("histogram", frozenset(labels), buckets)
 
 
-_ATTEMPT, _POINT = exponential(0.001, 2, 15), exponential(0.0001, 2, 12)
+_ATTEMPT, _POINT = exponential_buckets(0.001, 2, 15), exponential_buckets(0.0001, 2, 12)
 UPSTREAM = {
     "scheduler_schedule_attempts": _counter("result", "profile"),
     "scheduler_scheduling_attempt_duration_seconds": _histogram(_ATTEMPT, "result", "profile"),
     "scheduler_scheduling_algorithm_duration_seconds": _histogram(_ATTEMPT),
     "scheduler_pod_scheduling_sli_duration_seconds": _histogram(
-        exponential(0.01, 2, 20), "attempts"
+        exponential_buckets(0.01, 2, 20), "attempts"
     ),
     "scheduler_pod_scheduling_attempts": _histogram((1, 2, 4, 8, 16)),
     "scheduler_pending_pods": _gauge("queue"),
@@ -74,11 +74,11 @@ UPSTREAM = {
         _POINT, "extension_point", "status", "profile"
     ),
     "scheduler_plugin_execution_duration_seconds": _histogram(
-        exponential(0.00001, 1.5, 20), "plugin", "extension_point", "status"
+        exponential_buckets(0.00001, 1.5, 20), "plugin", "extension_point", "status"
     ),
     "scheduler_plugin_evaluation": _counter("plugin", "extension_point", "profile"),
     "scheduler_queueing_hint_execution_duration_seconds": _histogram(
-        exponential(0.00001, 1.5, 20), "plugin", "event", "hint"
+        exponential_buckets(0.00001, 1.5, 20), "plugin", "event", "hint"
     ),
     "scheduler_event_handling_duration_seconds": _histogram(_POINT, "event"),
     "rest_client_requests": _counter("code", "method", "host"),
@@ -228,7 +228,7 @@ async def test_an_open_circuit_is_shown_until_it_closes(tmp_path: Path) -> None:
         await w.until(lambda: "not today" in w.message("p"))
         assert await circuits() == [(labels, 1.0)]
         # Another configuration closes it.
-        await daemon.take_up(parse(sulky(9), "test", registry_with(Sulky)))
+        await daemon.apply_config(parse(sulky(9), "test", registry_with(Sulky)))
         assert await circuits() == [(labels, 0.0)]
 
 
@@ -337,5 +337,5 @@ def test_the_age_of_what_waits_in_the_inbox() -> None:
 
 
 def test_buckets_are_those_of_the_go_client() -> None:
-    assert exponential(0.001, 2, 3) == (0.001, 0.002, 0.004)
-    assert exponential(0.00001, 1.5, 3) == (0.00001, 0.000015, 0.0000225)
+    assert exponential_buckets(0.001, 2, 3) == (0.001, 0.002, 0.004)
+    assert exponential_buckets(0.00001, 1.5, 3) == (0.00001, 0.000015, 0.0000225)

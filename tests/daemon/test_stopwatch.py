@@ -11,18 +11,18 @@ import pytest
 
 from asched.daemon.telemetry.metrics import Metrics
 from asched.daemon.telemetry.stopwatch import (
-    LOTS,
+    SAMPLE_RANGE,
     CycleStopwatch,
     HintStopwatch,
+    SampledCycle,
     TimedSpan,
-    WatchedCycle,
-    lot,
+    sample_number,
     status_of,
 )
 from asched.framework.cycle_state import CycleState
 from asched.framework.events import ActionType, ClusterEvent, EventResource, QueueingHint
 from asched.framework.interface import FilterPlugin, PostFilterResult, PreFilterResult
-from asched.framework.nodes import NodeInfo, Verdicts
+from asched.framework.nodes import FilterResult, NodeInfo
 from asched.framework.pod_info import PodInfo
 from asched.framework.status import SUCCESS, Code, Status
 from asched.model.meta import ObjectMeta
@@ -44,12 +44,12 @@ class Watch:
     def __init__(self, share: float = 1.0) -> None:
         self.now_ns = 1000
         self.share = share
-        self.told: list[WatchedCycle] = []
+        self.told: list[SampledCycle] = []
         self.hints: list[tuple[str, str, str, int]] = []
         self.stopwatch = CycleStopwatch(lambda: self.now_ns, [self])
 
-    def cycle(self, watched: WatchedCycle) -> None:
-        self.told.append(watched)
+    def cycle(self, cycle: SampledCycle) -> None:
+        self.told.append(cycle)
 
     def hint(self, plugin: str, event: str, answer: str, duration_ns: int) -> None:
         self.hints.append((plugin, event, answer, duration_ns))
@@ -62,7 +62,7 @@ class Watch:
         return method
 
     def call(self, plugin: str, point: str, method: Callable[[], object]) -> object:
-        return self.stopwatch.watched(plugin, point, method)()
+        return self.stopwatch.wrap(plugin, point, method)()
 
 
 def shown(stretches: Any) -> dict[tuple[str, str], tuple[int, int, str]]:
@@ -70,7 +70,7 @@ def shown(stretches: Any) -> dict[tuple[str, str], tuple[int, int, str]]:
     return {(s.plugin, s.point): (s.busy_ns, s.calls, s.status) for s in found}
 
 
-ASSIGNED = Assigned("ns/p", "u", "n0", 1, feasible=1, score=0, ties=1)
+ASSIGNED = Assigned("ns/p", "u", "n0", 1, feasible_nodes=1, score=0, ties=1)
 
 
 def test_time_belongs_to_plugins_and_what_is_between_to_the_point() -> None:
@@ -140,9 +140,9 @@ def test_which_attempts_are_watched_is_always_the_same() -> None:
     pods = [pod_of(f"0c3e7f1a-{number}") for number in range(4000)]
     watched = [pod.uid for pod in pods if Watch(0.1).stopwatch.begin(pod, 1)]
     assert 300 < len(watched) < 500
-    assert [pod.uid for pod in pods if lot(pod, 1) < 0.1 * LOTS] == watched
-    assert lot(pod_of("a"), 1) == 3826
-    assert lot(pod_of("a"), 1) != lot(pod_of("a"), 2)
+    assert [pod.uid for pod in pods if sample_number(pod, 1) < 0.1 * SAMPLE_RANGE] == watched
+    assert sample_number(pod_of("a"), 1) == 3826
+    assert sample_number(pod_of("a"), 1) != sample_number(pod_of("a"), 2)
     assert not Watch(0.0).stopwatch.begin(pod_of("a"), 1)
 
 
@@ -152,11 +152,11 @@ def test_which_attempts_are_watched_is_always_the_same() -> None:
         (SUCCESS, "Success"),
         (Status(Code.SKIP), "Skip"),
         (PreFilterResult(Status.unresolvable("x")), "UnschedulableAndUnresolvable"),
-        (Verdicts(np.array([1]), (Status.unschedulable("x"),)), "Success"),
-        (Verdicts(np.array([1]), (Status.error("x"),)), "Error"),
+        (FilterResult(np.array([1]), (Status.unschedulable("x"),)), "Success"),
+        (FilterResult(np.array([1]), (Status.error("x"),)), "Error"),
         (np.zeros(3), "Success"),
         (PreFilterResult(None), "Error"),  # type: ignore[arg-type]
-        (Verdicts(np.array([1]), 5), "Success"),  # type: ignore[arg-type]
+        (FilterResult(np.array([1]), 5), "Success"),  # type: ignore[arg-type]
         (None, "Success"),
     ],
 )
@@ -170,7 +170,7 @@ def test_hints_are_handed_through_whatever_they_say() -> None:
     event = ClusterEvent(EventResource.NODE, ActionType.ADD)
 
     def ask(answer: Any) -> object:
-        timed = stopwatch.watched_hint("Fit", event, lambda pod, old, new: answer)
+        timed = stopwatch.wrap_hint("Fit", event, lambda pod, old, new: answer)
         return timed(pod_of("u").pod, None, None)
 
     assert ask(QueueingHint.SKIP) is QueueingHint.SKIP

@@ -120,7 +120,7 @@ class Stuck(SpanProcessor):
 
 async def test_a_collector_that_does_not_answer_holds_up_no_stop() -> None:
     stuck = Stuck()
-    assert not await closed(AttemptTracer(1.0, stuck), within_s=0.05)
+    assert not await closed(AttemptTracer(1.0, stuck), timeout_s=0.05)
     stuck.answered.set()
     assert await closed(AttemptTracer(1.0, stuck))
 

@@ -15,7 +15,7 @@ import anyio.to_thread
 import pytest
 from anyio.lowlevel import checkpoint
 
-from asched.daemon.telemetry.systemd import PATIENCE_FOR_ROOM_S, START_EXTENSION_S, ServiceManager
+from asched.daemon.telemetry.systemd import SEND_TIMEOUT_S, START_EXTENSION_S, ServiceManager
 from asched.journal.opening import shown
 from asched.journal.sql import SqlStore
 from asched.journal.sqlite import SqliteDatabase
@@ -75,7 +75,7 @@ def test_each_message_is_lines_of_one_datagram(manager: Manager) -> None:
     service.stopping()
     assert manager.received() == [
         {"READY": "1", "STATUS": "scheduling"},
-        {"STOPPING": "1", "STATUS": "finishing what is under way"},
+        {"STOPPING": "1", "STATUS": "completing effects in flight"},
     ]
 
 
@@ -93,7 +93,7 @@ async def test_a_word_waits_for_room(manager: Manager) -> None:
     begin_s = time.monotonic()
     service.stopping()
     # Nobody reads: it went all the way.
-    assert time.monotonic() - begin_s >= PATIENCE_FOR_ROOM_S
+    assert time.monotonic() - begin_s >= SEND_TIMEOUT_S
     assert not [message for message in manager.received() if "STOPPING" in message]
     fill(manager.address)
     async with anyio.create_task_group() as tasks:
@@ -124,7 +124,7 @@ def test_a_manager_that_is_gone_is_no_failure(
     manager.close()
     service.ready("scheduling")
     service.stopping()
-    assert capsys.readouterr().out.count("the service manager cannot be told") == 1
+    assert capsys.readouterr().out.count("notifying systemd failed") == 1
 
 
 @pytest.mark.parametrize(
@@ -208,17 +208,17 @@ async def test_a_turn_that_takes_too_long_hangs_unless_it_waits_for_the_journal(
                     # The turn's append waits for the database: it is under way for no known reason.
                     w.add_pod("p")
                     with anyio.fail_after(PATIENCE_S):
-                        while not engine.hangs(0.0):
+                        while not engine.is_stuck(0.0):
                             await checkpoint()
                     assert not daemon.hangs()  # not for as long as all that
                 await w.until(lambda: not w.unbound())
                 await _fill(database, 1)
                 w.add_pods(100, "more")
                 with anyio.fail_after(PATIENCE_S):
-                    while not engine.journal_trouble:
+                    while not engine.journal_error:
                         await checkpoint()
                 assert any("takes" in check.trouble() for check in engine.checks(0.0))
-                assert not engine.hangs(0.0)
+                assert not engine.is_stuck(0.0)
                 await _fill(database, 1_000_000)
                 await w.until(lambda: not w.unbound())
         finally:
@@ -268,7 +268,7 @@ async def test_asched_run_as_a_service(
             w.faults.on_request = lambda verb, resource: w.touch()
             w.faults.delay(1.0, count=1, resource="pods/binding")
             w.add_pod("late")
-            await w.until(lambda: w.faults.shown > 0)
+            await w.until(lambda: w.faults.injected > 0)
             command.send(signal.SIGTERM)
             await manager.until("STOPPING")
             assert await manager.next() == {"WATCHDOG": "1"}

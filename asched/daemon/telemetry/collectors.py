@@ -1,10 +1,4 @@
-"""What is true at the moment of asking: it costs nothing until somebody asks.
-
-``process_*`` of this process, and the tasks of its event loop.
-
-The Prometheus client's own collector shows nothing where ``/proc/stat`` cannot be read, as under
-systemd's ``ProcSubset=pid``: it wants to know when the machine was booted. That can be had without.
-"""
+"""Metrics that are computed at each scrape."""
 
 from __future__ import annotations
 
@@ -27,14 +21,14 @@ from asched.state.cluster import ClusterState, PodPhase
 
 
 class Backlog(NamedTuple):
-    """What has been seen and is not folded yet."""
+    """Changes and outcomes that are not folded yet."""
 
     length: int
     oldest_age_s: float
 
 
 class QueueMetrics(Collector):
-    """The scheduling queue and the caches, in kube-scheduler's metrics."""
+    """kube-scheduler's metrics of the scheduling queue and the cache."""
 
     def __init__(self, cluster: ClusterState) -> None:
         self._cluster = cluster
@@ -49,7 +43,13 @@ class QueueMetrics(Collector):
     def _pending(self) -> Metric:
         queue = self._cluster.queue
         gauge = GaugeMetricFamily(
-            "scheduler_pending_pods", "Pending pods, by the queue they are in.", labels=["queue"]
+            "scheduler_pending_pods",
+            "Number of pending pods, by the queue type. 'active' means number of pods in activeQ;"
+            " 'backoff' means number of pods in backoffQ; 'unschedulable' means number of pods in"
+            " unschedulablePods that the scheduler attempted to schedule and failed; 'gated' is the"
+            " number of unschedulable pods that the scheduler never attempted to schedule because they"
+            " are gated.",
+            labels=["queue"],
         )
         gauge.add_metric(["active"], len(queue.active))
         gauge.add_metric(["backoff"], len(queue.backoff))
@@ -69,7 +69,9 @@ class QueueMetrics(Collector):
             count[pod.gating_plugin, pod.info.pod.spec.scheduler_name] += 1
         gauge = GaugeMetricFamily(
             "scheduler_unschedulable_pods",
-            "Unschedulable pods by the plugins that turned them away: a pod counts for each of them.",
+            "The number of unschedulable pods broken down by plugin name. A pod will increment the gauge"
+            " for all plugins that caused it to not schedule and so this metric have meaning only when"
+            " broken down by plugin.",
             labels=["plugin", "profile"],
         )
         for labels, pods_there in sorted(count.items()):
@@ -79,10 +81,10 @@ class QueueMetrics(Collector):
     def _incoming(self) -> Metric:
         counter = CounterMetricFamily(
             "scheduler_queue_incoming_pods",
-            "Pods that came into a scheduling queue, by queue and by the event that brought them.",
+            "Number of pods added to scheduling queues by event and queue type.",
             labels=["queue", "event"],
         )
-        for labels, pods in sorted(self._cluster.queue.arrivals.items()):
+        for labels, pods in sorted(self._cluster.queue.incoming.items()):
             counter.add_metric(labels, pods)
         return counter
 
@@ -90,7 +92,7 @@ class QueueMetrics(Collector):
         count = Counter(happened.event.label for happened in self._cluster.queue.events)
         gauge = GaugeMetricFamily(
             "scheduler_inflight_events",
-            "Events kept for pods in flight, which may miss them otherwise.",
+            "Number of events currently tracked in the scheduling queue.",
             labels=["event"],
         )
         for event, events in sorted(count.items()):
@@ -100,7 +102,9 @@ class QueueMetrics(Collector):
     def _cache(self) -> Metric:
         assumed = sum(p.phase is PodPhase.ASSUMED for p in self._cluster.pods.values())
         gauge = GaugeMetricFamily(
-            "scheduler_cache_size", "Nodes, pods and assumed (bound) pods known.", labels=["type"]
+            "scheduler_cache_size",
+            "Number of nodes, pods, and assumed (bound) pods in the scheduler cache.",
+            labels=["type"],
         )
         gauge.add_metric(["nodes"], self._cluster.nodes.cluster_size)
         gauge.add_metric(["pods"], len(self._cluster.pods))
@@ -109,10 +113,10 @@ class QueueMetrics(Collector):
 
 
 class WatchMetrics(Collector):
-    """The reflectors."""
+    """Lists and watches of the reflectors."""
 
     def __init__(self, reflectors: Callable[[], Sequence[Reflector]]) -> None:
-        """``reflectors``: those there are at the moment of asking."""
+        """``reflectors`` returns the present ones."""
         self._reflectors = reflectors
 
     def collect(self) -> Iterator[Metric]:
@@ -120,15 +124,15 @@ class WatchMetrics(Collector):
         lists, watches, failures, events = (
             CounterMetricFamily(f"asched_reflector_{name}", text, labels=["resource"])
             for name, text in (
-                ("lists", "Lists that were asked for."),
-                ("watches", "Watches that were begun, the first and every time one had ended."),
-                ("watch_failures", "Lists and watches that failed."),
-                ("events", "Objects that watches showed."),
+                ("lists", "Lists requested."),
+                ("watches", "Watches started, including restarts."),
+                ("watch_failures", "Failed lists and watches."),
+                ("events", "Watch events received."),
             )
         )
         synced = GaugeMetricFamily(
             "asched_reflector_synced",
-            "Whether the resource was listed (1) or is still waited for (0).",
+            "Whether the resource was listed (1) or not yet (0).",
             labels=["resource"],
         )
         for reflector in reflectors:
@@ -142,7 +146,7 @@ class WatchMetrics(Collector):
 
 
 class CircuitMetrics(Collector):
-    """Circuit breakers of plugins, as the fold keeps them."""
+    """The plugins' circuit breakers."""
 
     def __init__(self, cluster: ClusterState) -> None:
         self._cluster = cluster
@@ -150,8 +154,7 @@ class CircuitMetrics(Collector):
     def collect(self) -> Iterator[Metric]:
         gauge = GaugeMetricFamily(
             "asched_plugin_circuit_open",
-            "Whether the plugin is left alone (1) because it failed too often; for plugins with a"
-            " circuit breaker.",
+            "Whether the plugin's circuit breaker is open (1), so that the plugin is skipped.",
             labels=["plugin", "profile"],
         )
         for profile, plugin, circuit in self._cluster.circuits:
@@ -160,7 +163,7 @@ class CircuitMetrics(Collector):
 
 
 class BacklogMetrics(Collector):
-    """How far the engine is behind, and the effects under way."""
+    """The engine's backlog, and effects in flight."""
 
     def __init__(self, backlog: Callable[[], Backlog], effects: Callable[[], int]) -> None:
         self._backlog = backlog
@@ -170,23 +173,23 @@ class BacklogMetrics(Collector):
         backlog = self._backlog()
         yield GaugeMetricFamily(
             "asched_inbox_length",
-            "Changes and outcomes that have arrived and are not folded yet.",
+            "Changes and outcomes that are not folded yet.",
             value=backlog.length,
         )
         yield GaugeMetricFamily(
             "asched_fold_lag_seconds",
-            "How long the oldest change that is not folded yet has waited.",
+            "Age of the oldest change that is not folded yet.",
             value=backlog.oldest_age_s,
         )
         yield GaugeMetricFamily(
             "asched_effects_under_way",
-            "Pods with effects (bindings, conditions, evictions) that have not ended.",
+            "Pods with effects (bindings, conditions, evictions) in flight.",
             value=self._effects(),
         )
 
 
 class EventMetrics(Collector):
-    """The Events that are sent to the cluster."""
+    """The Events that the scheduler writes."""
 
     def __init__(self, events: EventRecorder) -> None:
         self._events = events
@@ -195,8 +198,7 @@ class EventMetrics(Collector):
         counts = self._events.counts
         counter = CounterMetricFamily(
             "asched_events",
-            "Events about pods by what became of them: recorded, sent, dropped because the queue was"
-            " full, failed.",
+            "Events by outcome: recorded, sent, dropped (queue full), failed.",
             labels=["outcome"],
         )
         counter.add_metric(["recorded"], counts.recorded)
@@ -206,13 +208,13 @@ class EventMetrics(Collector):
         yield counter
         yield GaugeMetricFamily(
             "asched_events_queue_length",
-            "Events that wait to be sent.",
+            "Events waiting to be sent.",
             value=self._events.waiting,
         )
 
 
 class JournalFileMetrics(Collector):
-    """The size of a journal that is a file."""
+    """The size of a SQLite journal."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -220,7 +222,7 @@ class JournalFileMetrics(Collector):
     def collect(self) -> Iterator[Metric]:
         size = GaugeMetricFamily(
             "asched_journal_file_bytes",
-            "Size of the SQLite journal, by file: database, its write-ahead log.",
+            "Size of the SQLite journal by file: database, write-ahead log.",
             labels=["file"],
         )
         for label, suffix in (("database", ""), ("wal", "-wal")):
@@ -232,7 +234,7 @@ class JournalFileMetrics(Collector):
 
 
 class FailureMetrics(Collector):
-    """Plugins that failed."""
+    """Failures of plugins."""
 
     def __init__(self, failures: Failures) -> None:
         self._failures = failures
@@ -240,7 +242,7 @@ class FailureMetrics(Collector):
     def collect(self) -> Iterator[Metric]:
         counter = CounterMetricFamily(
             "asched_plugin_failures",
-            "Failures of plugins, by extension point and the way in which they failed.",
+            "Plugin failures by extension point and reason.",
             labels=["plugin", "extension_point", "reason"],
         )
         for failure, number in sorted(self._failures.counts.items()):
@@ -254,7 +256,11 @@ _PROC = Path("/proc/self")
 
 
 class ProcessMetrics(Collector):
-    """Where there is no ``/proc``, only what the system calls tell."""
+    """``process_*``, and the tasks of the event loop.
+
+    The Prometheus client's own collector needs ``/proc/stat``, which systemd's ``ProcSubset=pid``
+    hides. This one does not, and without ``/proc`` it still reports what system calls provide.
+    """
 
     def __init__(self) -> None:
         self._ticks_per_s = os.sysconf("SC_CLK_TCK")
@@ -275,7 +281,7 @@ class ProcessMetrics(Collector):
 
     def _memory_and_start(self) -> Iterator[Metric]:
         try:
-            # The name may hold spaces and parentheses; numbers follow its last one.
+            # The command name may contain spaces and parentheses.
             fields = (_PROC / "stat").read_text().rpartition(")")[2].split()
         except OSError:
             return
@@ -313,4 +319,4 @@ def _tasks() -> int | None:
     try:
         return len(asyncio.all_tasks())
     except RuntimeError:
-        return None  # asked from outside of an event loop
+        return None  # no running event loop

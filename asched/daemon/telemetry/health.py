@@ -1,10 +1,7 @@
-"""The health endpoint over HTTP: /livez, /readyz, /healthz and /metrics.
+"""The HTTP endpoint for /livez, /readyz, /healthz and /metrics.
 
-The first three answer as those of Kubernetes' components do: ``ok``; with ``?verbose``, or where
-something is wrong, a line for each check; ``?exclude=NAME`` leaves one out, and ``/readyz/NAME`` asks for
-one alone.
-
-What /livez and /readyz ask, by name.
+The first three respond like those of Kubernetes components: ``ok``; with ``?verbose``, or if a check
+fails, a line for each check. ``?exclude=NAME`` skips a check, ``/readyz/NAME`` runs a single one.
 """
 
 from __future__ import annotations
@@ -23,51 +20,50 @@ from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 
 from asched.config.settings import HealthSettings
 
-
-class Check(NamedTuple):
-    """One thing that has to be so."""
-
-    name: str
-    """As Kubernetes names its own: words in lower case, with hyphens between."""
-    trouble: Callable[[], str]
-    """Says what is wrong now, in one line; empty while all is well. Must be quick."""
-
-
-PING = Check("ping", lambda: "")
-"""That somebody answers at all: an event loop that hangs would not."""
-
-
-def troubles(checks: Sequence[Check]) -> list[str]:
-    """What is wrong now, a line each."""
-    return [trouble for check in checks if (trouble := check.trouble())]
-
-
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
 
+class Check(NamedTuple):
+    """One health check."""
+
+    name: str
+    """In lower case with hyphens, like Kubernetes' own."""
+    trouble: Callable[[], str]
+    """Returns what is wrong now, in one line; empty if nothing is. Must be quick."""
+
+
+PING = Check("ping", lambda: "")
+"""Fails by timeout if the event loop hangs."""
+
+
+def troubles(checks: Sequence[Check]) -> list[str]:
+    """What is wrong now, a line for each failed check."""
+    return [trouble for check in checks if (trouble := check.trouble())]
+
+
 class HealthAddressError(Exception):
-    """The health endpoint's address cannot be had; the text is one line for the user."""
+    """The health endpoint's address is not available; the text is one line."""
 
 
 class Health:
-    """What the endpoint shows. It exists before the daemon does, which takes a while to start."""
+    """The endpoint. It is served before the daemon, which takes a while to start, exists."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        """``registry`` is what /metrics shows."""
+        """``registry``: the metrics to serve."""
         self.address = ""
-        """``host:port`` that is served; empty while none is."""
+        """The served ``host:port``; empty if not serving."""
         self._registry = registry
         self._alive: tuple[Check, ...] = (PING,)
         self._ready: tuple[Check, ...] = (PING, _STARTING)
 
     def attach(self, ready: Sequence[Check], *, alive: Sequence[Check] = ()) -> None:
-        """From now on these are asked: ``ready`` by /readyz, ``alive`` by all three."""
+        """Run these checks from now on: ``ready`` for /readyz, ``alive`` for all three paths."""
         self._alive = (PING, *alive)
         self._ready = (PING, *alive, *ready)
 
     @asynccontextmanager
     async def serving(self, settings: HealthSettings) -> AsyncIterator[None]:
-        """Serve as long as the block runs; nothing where the settings name no address.
+        """Serve during the block, if the settings have an address.
 
         Raises :class:`HealthAddressError`.
         """
@@ -93,15 +89,14 @@ class Health:
             await web.TCPSite(runner, settings.host, settings.port).start()
         except OSError as error:
             if error.errno == errno.EADDRINUSE and settings == HealthSettings():
-                # Nobody asked for this very port, and a second daemon on a machine is no mistake.
+                # The port is the default: a second daemon on a machine takes another one.
                 await web.TCPSite(runner, settings.host, 0).start()
                 self.address = _address(runner)
                 log.warning(
-                    "the default health address is taken", wanted=settings.address,
-                    serving=self.address,
-                )  # fmt: skip
+                    "default health address in use", wanted=settings.address, serving=self.address
+                )
                 return
-            # asyncio puts its own words around the system's; the number says which it was.
+            # asyncio wraps the system's message; errno has the original.
             why = os.strerror(error.errno) if error.errno and error.errno > 0 else str(error)
             raise HealthAddressError(
                 f"cannot serve health on {settings.address}: {why}; health.address in the"

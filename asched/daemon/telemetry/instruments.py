@@ -1,15 +1,7 @@
-"""A histogram for hot paths.
+"""Prometheus metrics for hot paths.
 
-Looking up the child of some labels and observing there takes the Prometheus client some four
-microseconds, and a watched cycle has a dozen observations. This takes a tenth of that. It is for one
-thread: that of the event loop, which also answers /metrics.
-
-Bounds of histograms.
-
-Counters for what happens several times for each pod.
-
-A counter of prometheus_client takes a lock each time, which costs more than what is counted here. All
-that is counted here is counted in the event loop's thread.
+The Prometheus client takes a lock and looks labels up for each observation, some four microseconds.
+These take a tenth of that, and must be used in the event loop's thread, which also serves /metrics.
 """
 
 from __future__ import annotations
@@ -18,6 +10,7 @@ from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from itertools import accumulate
 
+from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, HistogramMetricFamily, Metric
 from prometheus_client.registry import Collector
 from prometheus_client.utils import floatToGoString
@@ -25,11 +18,17 @@ from prometheus_client.utils import floatToGoString
 from asched.model.quantity import NS_PER_S
 
 
-class Latencies(Collector):
+class FastHistogram(Collector):
     """Durations by labels."""
 
     def __init__(
-        self, name: str, text: str, labels: Sequence[str], buckets_s: Sequence[float]
+        self,
+        name: str,
+        text: str,
+        *,
+        labels: Sequence[str],
+        buckets_s: Sequence[float],
+        registry: CollectorRegistry | None = None,
     ) -> None:
         self._name = name
         self._text = text
@@ -38,9 +37,11 @@ class Latencies(Collector):
         self._shown_bounds = [*map(floatToGoString, buckets_s), "+Inf"]
         self._counts: dict[tuple[str, ...], list[int]] = {}
         self._sums_ns: dict[tuple[str, ...], int] = {}
+        if registry is not None:
+            registry.register(self)
 
     def observe(self, labels: tuple[str, ...], duration_ns: int) -> None:
-        """``labels`` are values in the order of the names."""
+        """``labels``: values in the order of the names."""
         counts = self._counts.get(labels)
         if counts is None:
             counts = self._counts[labels] = [0] * len(self._shown_bounds)
@@ -56,23 +57,27 @@ class Latencies(Collector):
         yield family
 
 
-def exponential(start: float, factor: float, count: int) -> tuple[float, ...]:
-    """As ``ExponentialBuckets`` of Prometheus' Go client, in numbers that are short to read."""
-    return tuple(float(f"{start * factor**n:.9g}") for n in range(count))
-
-
-class CounterBatch(Collector):
+class FastCounter(Collector):
     """Counts by labels."""
 
-    def __init__(self, name: str, text: str, labels: Sequence[str]) -> None:
-        """``name`` without the ending ``_total``."""
+    def __init__(
+        self,
+        name: str,
+        text: str,
+        *,
+        labels: Sequence[str],
+        registry: CollectorRegistry | None = None,
+    ) -> None:
+        """``name``: without the suffix ``_total``."""
         self._name = name
         self._text = text
         self._labels = labels
         self._counts: dict[tuple[str, ...], int] = {}
+        if registry is not None:
+            registry.register(self)
 
     def inc(self, labels: tuple[str, ...]) -> None:
-        """``labels`` are values in the order of the names."""
+        """``labels``: values in the order of the names."""
         self._counts[labels] = self._counts.get(labels, 0) + 1
 
     def collect(self) -> Iterator[Metric]:
@@ -80,3 +85,8 @@ class CounterBatch(Collector):
         for labels, count in sorted(self._counts.items()):
             family.add_metric(labels, count)
         yield family
+
+
+def exponential_buckets(start: float, factor: float, count: int) -> tuple[float, ...]:
+    """As ``ExponentialBuckets`` of Prometheus' Go client, rounded to nine digits."""
+    return tuple(float(f"{start * factor**n:.9g}") for n in range(count))

@@ -1,4 +1,4 @@
-"""Logs go to stderr, one event a line: readable on a terminal, JSON elsewhere."""
+"""Logging to standard error, one event a line: readable on a terminal, JSON otherwise."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _LEVELS = {
 
 
 def configure_logs(settings: LogSettings) -> None:
-    """Set up structlog and the standard library's logging alike."""
+    """Configure structlog and the standard library's logging."""
     console = settings.format is LogFormat.CONSOLE or (
         settings.format is LogFormat.AUTO and sys.stderr.isatty()
     )
@@ -31,7 +31,7 @@ def configure_logs(settings: LogSettings) -> None:
         structlog.processors.StackInfoRenderer(),
     ]
     if console:
-        shared += [_visible_values, structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())]
+        shared += [_escape_values, structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())]
     else:
         shared += [structlog.processors.format_exc_info, structlog.processors.JSONRenderer()]
     level = _LEVELS[settings.level.value]
@@ -46,10 +46,10 @@ def configure_logs(settings: LogSettings) -> None:
     )
 
 
-def _visible_values(
+def _escape_values(
     _: Any, __: str, event: structlog.typing.EventDict
 ) -> structlog.typing.EventDict:
-    """JSON writes control characters as what they are; for a terminal it is done here."""
+    """Escape control characters for a terminal; JSON escapes them anyway."""
     return {
         key: escape_control(value) if isinstance(value, str) else value
         for key, value in event.items()

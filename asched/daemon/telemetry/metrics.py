@@ -1,6 +1,6 @@
-"""Prometheus metrics. Where kube-scheduler has a metric, its name, labels and buckets are used.
+"""Prometheus metrics, described in docs/metrics.md.
 
-What is in them is said in docs/metrics.md.
+Metrics that kube-scheduler has too use its name, labels and buckets.
 """
 
 from __future__ import annotations
@@ -39,14 +39,14 @@ from asched.state.cluster import ClusterState
 
 
 class Metrics:
-    """All metrics of one daemon, in a registry of their own."""
+    """All metrics of one daemon, in their own registry."""
 
     def __init__(self) -> None:
         self.registry = CollectorRegistry()
         self.scheduling = SchedulingMetrics(self.registry)
         self.cycles = CycleMetrics(self.registry)
         self.cycle_sinks: list[CycleSink] = [self.cycles]
-        """Who wants to know of cycles that are watched."""
+        """Receivers of sampled cycles."""
         self.engine = EngineMetrics(self.registry)
         self.requests = RequestMetrics(self.registry)
         self.sessions = SessionMetrics(self.registry)
@@ -54,17 +54,17 @@ class Metrics:
         self.show(ProcessMetrics(), FailureMetrics(FAILURES))
         GCCollector(self.registry)
         PlatformCollector(self.registry)
-        Info("asched_build", "The version that runs.", registry=self.registry).info(
+        Info("asched_build", "Version of the running process.", registry=self.registry).info(
             {"version": __version__}
         )
 
     def show(self, *collectors: Collector) -> None:
-        """Show these as well: they are read when somebody asks, at no cost until then."""
+        """Add collectors, which are read at each scrape."""
         for collector in collectors:
             self.registry.register(collector)
 
     def watch(self, cluster: ClusterState, reflectors: Callable[[], Sequence[Reflector]]) -> None:
-        """Show what the caches and the queue hold, and what the reflectors there are do."""
+        """Add metrics of the cache, the queue and the reflectors."""
         self.show(QueueMetrics(cluster), CircuitMetrics(cluster), WatchMetrics(reflectors))
 
     def watch_work(
@@ -73,12 +73,12 @@ class Metrics:
         effects: Callable[[], int],
         events: EventRecorder | None,
     ) -> None:
-        """Show how far behind the engine and the effects are."""
+        """Add metrics of the engine's backlog, effects and Events."""
         self.show(BacklogMetrics(backlog, effects))
         if events is not None:
             self.show(EventMetrics(events))
 
     def watch_journal_file(self, path: Path | None) -> None:
-        """Show how large the journal is, where it is a file."""
+        """Add the size of the journal, if it is a file."""
         if path is not None:
             self.show(JournalFileMetrics(path))

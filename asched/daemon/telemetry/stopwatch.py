@@ -1,7 +1,7 @@
-"""A stopwatch on some of the attempts: how long each extension point and each plugin took.
+"""Times extension points and plugins in a sample of the scheduling attempts.
 
-Whether an attempt is watched follows from the pod's uid and the attempt's number alone, so the same
-ones are on every replica and in every repetition.
+The sample depends only on the pod's uid and the attempt's number, so that every replica and every
+replay samples the same attempts.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from asched.framework.interface import (
     PreFilterResult,
     ReserveResult,
 )
-from asched.framework.nodes import Verdicts
+from asched.framework.nodes import FilterResult
 from asched.framework.pod_info import PodInfo
 from asched.framework.status import Code, Status
 from asched.model.meta import Object
@@ -31,23 +31,23 @@ MonotonicNs = Callable[[], int]
 
 _SUCCESS, _ERROR = Code.SUCCESS.title, Code.ERROR.title
 _UPSTREAM_POINTS = {"NormalizeScore": "ScoreExtensionNormalize"}
-"""Where kube-scheduler's metrics have another word."""
-_ANSWERING_POINTS = frozenset({"PreFilter", "PostFilter", "Reserve", "Permit", "PreBind", "Bind"})
-"""Points whose status is what their plugins answer; the others only succeed or fail."""
+"""Extension points with other names in kube-scheduler's metrics."""
+_STATUS_POINTS = frozenset({"PreFilter", "PostFilter", "Reserve", "Permit", "PreBind", "Bind"})
+"""Points whose status is that of their plugins; the others only succeed or fail."""
 
 
 class TimedSpan:
-    """What was spent on one plugin at one extension point, or on the point as a whole."""
+    """Time of one plugin at one extension point, or of the whole point."""
 
     __slots__ = ("began_ns", "busy_ns", "calls", "ended_ns", "plugin", "point", "status")
 
     def __init__(self, point: str, plugin: str, began_ns: int) -> None:
         self.point = point
         self.plugin = plugin
-        """Empty for the point as a whole."""
+        """Empty for the whole point."""
         self.began_ns = self.ended_ns = began_ns
         self.busy_ns = 0
-        """Less than from beginning to end where it was gone back to."""
+        """Less than ``ended_ns - began_ns`` if it was left and entered again."""
         self.calls = 0
         self.status = _SUCCESS
 
@@ -56,20 +56,21 @@ class TimedSpan:
         self.busy_ns += ended_ns - began_ns
 
 
-class WatchedCycle(NamedTuple):
-    """A scheduling or binding cycle that was watched."""
+class SampledCycle(NamedTuple):
+    """Times of one scheduling or binding cycle."""
 
     pod: PodInfo
     attempt: int
     began_ns: int
-    """By the monotonic clock, as all times here."""
+    """By the monotonic clock, as all times in this module."""
     ended_ns: int
     points: Sequence[TimedSpan]
     plugins: Sequence[TimedSpan]
     decision: Decision | None
     """None for a binding cycle."""
     seq: int
-    """The decision's number in the journal; 0 for a binding cycle, and where nobody wanted it."""
+    """The decision's sequence number in the journal; 0 for a binding cycle, and if no sink is
+    ``numbered``."""
 
     @property
     def profile(self) -> str:
@@ -77,36 +78,36 @@ class WatchedCycle(NamedTuple):
 
 
 class CycleSink(Protocol):
-    """Who wants to know of watched cycles."""
+    """Receives sampled cycles."""
 
     @property
     def share(self) -> float:
-        """Of all attempts this share, 0 to 1, is of interest."""
+        """The share of attempts to sample, 0 to 1."""
 
     @property
     def numbered(self) -> bool:
-        """Whether it wants to know the decision's number."""
+        """Whether it needs the decision's sequence number."""
 
-    def cycle(self, watched: WatchedCycle) -> None: ...
+    def cycle(self, cycle: SampledCycle) -> None: ...
 
 
 class HintSink(Protocol):
-    """Who wants to know of queueing hints."""
+    """Receives the durations of queueing hints."""
 
-    def hint(self, plugin: str, event: str, answer: str, duration_ns: int) -> None: ...
-
-
-LOTS = 10_000
+    def hint(self, plugin: str, event: str, result: str, duration_ns: int) -> None: ...
 
 
-def lot(pod: PodInfo, attempt: int) -> int:
-    """A number below :data:`LOTS`, the same for the same attempt always."""
-    return (zlib.crc32(pod.uid.encode()) + attempt * 7919) % LOTS
+SAMPLE_RANGE = 10_000
 
 
-class _Timer:
-    """Keeps the time of one cycle. What a plugin calls in its turn (PostFilter tries filters) counts
-    for the inner plugin as well, but for the outer extension point alone."""
+def sample_number(pod: PodInfo, attempt: int) -> int:
+    """A number below :data:`SAMPLE_RANGE` that is constant for the attempt."""
+    return (zlib.crc32(pod.uid.encode()) + attempt * 7919) % SAMPLE_RANGE
+
+
+class _CycleTimer:
+    """Times one cycle. A call within a call (PostFilter runs filters) counts for both plugins, but
+    only for the outer extension point."""
 
     __slots__ = ("_depth", "_mark_ns", "_now_ns", "_open", "began_ns", "plugins", "points")
 
@@ -116,7 +117,7 @@ class _Timer:
         self.plugins: dict[tuple[str, str], TimedSpan] = {}
         self.began_ns = self._mark_ns = now_ns()
         self._open: TimedSpan | None = None
-        """The point that the cycle is at: what the framework itself does counts for it."""
+        """The present point: time outside plugins counts for it."""
         self._depth = 0
 
     def enter(self, point: str) -> None:
@@ -129,11 +130,19 @@ class _Timer:
         self._charge(ended_ns)
         return ended_ns
 
-    def watched_cycle(
+    def cycle(
         self, pod: PodInfo, attempt: int, ended_ns: int, decision: Decision | None, seq: int
-    ) -> WatchedCycle:
-        points, plugins = [*self.points.values()], [*self.plugins.values()]
-        return WatchedCycle(pod, attempt, self.began_ns, ended_ns, points, plugins, decision, seq)
+    ) -> SampledCycle:
+        return SampledCycle(
+            pod=pod,
+            attempt=attempt,
+            began_ns=self.began_ns,
+            ended_ns=ended_ns,
+            points=[*self.points.values()],
+            plugins=[*self.plugins.values()],
+            decision=decision,
+            seq=seq,
+        )
 
     def begin(self) -> int:
         began_ns = self._now_ns()
@@ -155,7 +164,7 @@ class _Timer:
         if not self._depth:
             whole = self.points.get(point) or self._point(point, began_ns)
             whole.add(began_ns, ended_ns)
-            if status == _ERROR or (point in _ANSWERING_POINTS and status != "Skip"):
+            if status == _ERROR or (point in _STATUS_POINTS and status != "Skip"):
                 whole.status = status
 
     def _charge(self, now_ns: int) -> None:
@@ -169,33 +178,33 @@ class _Timer:
 
 
 class CycleStopwatch:
-    """An :class:`~asched.cycle.decide.AttemptObserver`: one attempt at a time.
+    """An :class:`~asched.cycle.decide.AttemptObserver`: times one attempt at a time.
 
-    What it saw is told when the decision is durable.
+    Sinks receive a cycle once its decision is durable.
     """
 
     def __init__(self, now_ns: MonotonicNs, sinks: Sequence[CycleSink]) -> None:
         self._now_ns = now_ns
         self._sinks = sinks
-        self._watched_lots = LOTS * max((sink.share for sink in sinks), default=0.0)
+        self._sample_limit = SAMPLE_RANGE * max((sink.share for sink in sinks), default=0.0)
         self._numbered = any(sink.numbered for sink in sinks)
         self._pod: PodInfo | None = None
         self._attempt = 0
-        self._timer = _Timer(now_ns)
-        self._uncommitted: list[tuple[PodInfo, int, _Timer, int, Decision]] = []
+        self._timer = _CycleTimer(now_ns)
+        self._uncommitted: list[tuple[PodInfo, int, _CycleTimer, int, Decision]] = []
 
     def begin(self, pod: PodInfo, attempt: int) -> bool:
-        # As lot(), which a call would make dearer: every attempt comes through here.
-        if (zlib.crc32(pod.uid.encode()) + attempt * 7919) % LOTS >= self._watched_lots:
+        # Inlined sample_number(): this runs for every attempt.
+        if (zlib.crc32(pod.uid.encode()) + attempt * 7919) % SAMPLE_RANGE >= self._sample_limit:
             return False
         self._pod, self._attempt = pod, attempt
-        self._timer = _Timer(self._now_ns)
+        self._timer = _CycleTimer(self._now_ns)
         return True
 
     def enter(self, point: str) -> None:
         self._timer.enter(point)
 
-    def watched(self, plugin: str, point: str, method: Callable[Args, R]) -> Callable[Args, R]:
+    def wrap(self, plugin: str, point: str, method: Callable[Args, R]) -> Callable[Args, R]:
         timer = self._timer
 
         def timed(*args: Args.args, **kwargs: Args.kwargs) -> R:
@@ -210,12 +219,12 @@ class CycleStopwatch:
         return timed
 
     def end(self, decision: Decision) -> None:
-        assert self._pod is not None, "an attempt ends that was not begun"
+        assert self._pod is not None, "end() without begin()"
         timer = self._timer
         self._uncommitted.append((self._pod, self._attempt, timer, timer.finish(), decision))
 
     def committed(self, batch: Sequence[AnyRecord], last_seq: int) -> None:
-        """The records are durable, the last of them under this number."""
+        """The batch is durable; ``last_seq`` is the number of its last record."""
         if not self._uncommitted:
             return
         cycles, self._uncommitted = self._uncommitted, []
@@ -225,47 +234,47 @@ class CycleStopwatch:
             seqs = {id(record): first_seq + index for index, record in enumerate(batch)}
         for pod, attempt, timer, ended_ns, decision in cycles:
             seq = seqs.get(id(decision), 0)
-            self._tell(timer.watched_cycle(pod, attempt, ended_ns, decision, seq))
+            self._emit(timer.cycle(pod, attempt, ended_ns, decision, seq))
 
     def binding(self, pod: PodInfo, attempt: int) -> BindingStopwatch | None:
-        """For the binding cycle of an attempt; None where it is not to be watched."""
-        if lot(pod, attempt) >= self._watched_lots:
+        """Times the binding cycle of an attempt; None if it is not sampled."""
+        if sample_number(pod, attempt) >= self._sample_limit:
             return None
-        return BindingStopwatch(self._now_ns, pod, attempt, self._tell)
+        return BindingStopwatch(self._now_ns, pod, attempt, self._emit)
 
-    def _tell(self, watched: WatchedCycle) -> None:
+    def _emit(self, cycle: SampledCycle) -> None:
         if len(self._sinks) == 1:
-            self._sinks[0].cycle(watched)
+            self._sinks[0].cycle(cycle)
             return
-        number = lot(watched.pod, watched.attempt)
+        number = sample_number(cycle.pod, cycle.attempt)
         for sink in self._sinks:
-            if number < sink.share * LOTS:
-                sink.cycle(watched)
+            if number < sink.share * SAMPLE_RANGE:
+                sink.cycle(cycle)
 
 
 class BindingStopwatch:
-    """Watches one binding cycle; many go on at the same time."""
+    """Times one binding cycle; several run concurrently."""
 
     def __init__(
         self,
         now_ns: MonotonicNs,
         pod: PodInfo,
         attempt: int,
-        tell: Callable[[WatchedCycle], None],
+        emit: Callable[[SampledCycle], None],
     ) -> None:
-        self._timer = _Timer(now_ns)
+        self._timer = _CycleTimer(now_ns)
         self._pod, self._attempt = pod, attempt
-        self._tell = tell
+        self._emit = emit
 
-    def watched(
-        self, plugin: str, point: str, ask: Callable[Args, Awaitable[object]]
+    def wrap(
+        self, plugin: str, point: str, method: Callable[Args, Awaitable[object]]
     ) -> Callable[Args, Awaitable[object]]:
-        """What is called in place of ``ask``."""
+        """``method``, timed."""
 
         async def timed(*args: Args.args, **kwargs: Args.kwargs) -> object:
             status, began_ns = _ERROR, self._timer.begin()
             try:
-                answer = await ask(*args, **kwargs)
+                answer = await method(*args, **kwargs)
                 status = status_of(answer)
                 return answer
             finally:
@@ -274,9 +283,9 @@ class BindingStopwatch:
         return timed
 
     def end(self) -> None:
-        """The cycle is over."""
+        """The cycle ended."""
         timer = self._timer
-        self._tell(timer.watched_cycle(self._pod, self._attempt, timer.finish(), None, 0))
+        self._emit(timer.cycle(self._pod, self._attempt, timer.finish(), None, 0))
 
 
 class HintStopwatch:
@@ -286,32 +295,32 @@ class HintStopwatch:
         self._now_ns = now_ns
         self._sink = sink
 
-    def watched_hint(
-        self, plugin: str, event: ClusterEvent, hint: QueueingHintFn
-    ) -> QueueingHintFn:
+    def wrap_hint(self, plugin: str, event: ClusterEvent, hint: QueueingHintFn) -> QueueingHintFn:
         def timed(pod: Pod, old: Object | None, new: Object | None) -> QueueingHint:
-            answer, began_ns = "Error", self._now_ns()
+            result, began_ns = "Error", self._now_ns()
             try:
-                said = hint(pod, old, new)
-                if isinstance(said, QueueingHint):
-                    answer = said.value
-                return said
+                answer = hint(pod, old, new)
+                if isinstance(answer, QueueingHint):
+                    result = answer.value
+                return answer
             finally:
-                self._sink.hint(plugin, event.label, answer, self._now_ns() - began_ns)
+                self._sink.hint(plugin, event.label, result, self._now_ns() - began_ns)
 
         return timed
 
 
 def status_of(answer: object) -> str:
-    """The ``status`` label for a plugin's answer. A plugin that answers for all nodes at once has
-    succeeded whatever it says of each of them. Never raises: to watch a plugin must not change what
-    becomes of its nonsense."""
+    """The ``status`` label for a plugin's answer.
+
+    A plugin that answers for all nodes at once succeeds whatever its results for single nodes are.
+    Never raises: timing a plugin must not change how its invalid answers are handled.
+    """
     match answer:
         case Status():
             code: object = answer.code
         case PreFilterResult() | PostFilterResult() | ReserveResult() | PermitResult():
             code = getattr(answer.status, "code", None)
-        case Verdicts():
+        case FilterResult():
             statuses: Sequence[object] = (
                 answer.statuses if isinstance(answer.statuses, list | tuple) else ()
             )

@@ -1,7 +1,7 @@
-"""What systemd is told of a service of ``Type=notify``: ready, alive, stopping (``sd_notify(3)``).
+"""Notifies systemd about a service of ``Type=notify`` (``sd_notify(3)``).
 
-The protocol is a datagram of ``NAME=value`` lines to the Unix socket that ``$NOTIFY_SOCKET`` names.
-Without the variable, as in a pod or a shell, nothing is told and nothing is different.
+A notification is a datagram of ``NAME=value`` lines to the Unix socket in ``$NOTIFY_SOCKET``. Without
+that variable, as in a pod or a shell, nothing is sent.
 """
 
 from __future__ import annotations
@@ -13,39 +13,37 @@ from collections.abc import Callable, Mapping
 import anyio
 import structlog
 
-from asched.model.quantity import US_PER_S
-
 START_EXTENSION_S = 60.0
-"""How much longer a start may take, told again twice as often while the event loop lives: folding a long
-journal and waiting for the API server take their time, and only a start that hangs is to be ended."""
-PATIENCE_FOR_ROOM_S = 0.5
-"""How long a word waits for room in the manager's queue, which is ten long at the least. A sign of life does
-not: the next one does as well."""
+"""Start timeout, renewed twice as often while the event loop runs. Folding a long journal takes time;
+only a start that hangs is to be killed."""
+SEND_TIMEOUT_S = 0.5
+"""How long a notification waits for room in systemd's queue. Watchdog pings do not wait."""
+_US_PER_S = 1_000_000
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
 
 class ServiceManager:
-    """The service manager that started this process, if one did and wants to hear of it."""
+    """The service manager that started this process, if any."""
 
     def __init__(self, address: str = "", watchdog_s: float | None = None) -> None:
-        """``address``: path of the socket, or ``@`` and its abstract name; empty tells nobody.
-        ``watchdog_s``: without a sign of life for this long the process is ended; None where there
-        is no watchdog."""
+        """``address``: path of the socket, or ``@`` and its abstract name; empty for no manager.
+        ``watchdog_s``: the process is killed if it sends no ping for this long; None without a
+        watchdog."""
         self._address = "\0" + address[1:] if address.startswith("@") else address
         self._watchdog_s = watchdog_s
-        self._hangs: Callable[[], bool] = _does_not_hang
+        self._hangs: Callable[[], bool] = lambda: False
         self._ready = anyio.Event()
         self._failing = False
         self._status = ""
-        """What it was last, but for reloads."""
+        """The last one apart from reloads."""
 
     @classmethod
     def from_environment(
         cls, environment: Mapping[str, str] = os.environ, pid: int | None = None
     ) -> ServiceManager:
-        """As ``sd_notify(3)`` and ``sd_watchdog_enabled(3)`` read the environment: a watchdog that is
-        meant for another process than ``pid``, by default this one, is none of ours."""
+        """As ``sd_notify(3)`` and ``sd_watchdog_enabled(3)`` read the environment. A watchdog for
+        another process than ``pid``, by default this one, is ignored."""
         address = environment.get("NOTIFY_SOCKET", "")
         if not address.startswith(("/", "@")):
             return cls()
@@ -53,67 +51,64 @@ class ServiceManager:
         meant_for = environment.get("WATCHDOG_PID", "")
         ours = not meant_for or meant_for == str(os.getpid() if pid is None else pid)
         if ours and period_us.isdecimal() and int(period_us) > 0:
-            return cls(address, int(period_us) / US_PER_S)
+            return cls(address, int(period_us) / _US_PER_S)
         return cls(address)
 
     def attach(self, hangs: Callable[[], bool]) -> None:
-        """From now on there are no signs of life while ``hangs`` says so."""
+        """Send no watchdog pings while ``hangs`` returns True."""
         self._hangs = hangs
 
     def ready(self, status: str) -> None:
-        """The service does what it is for. Its start is over."""
+        """The start is complete."""
         self._status = status
-        self._tell("READY=1", f"STATUS={status}")
+        self._notify("READY=1", f"STATUS={status}")
         self._ready.set()
 
     def reloading(self, monotonic_us: int) -> None:
-        """A new configuration is looked at; :meth:`reloaded` ends that. ``monotonic_us`` is the time
-        of ``CLOCK_MONOTONIC``, by which ``Type=notify-reload`` knows the answer to its own signal. Not
-        said during a start, which is not over before :meth:`ready`."""
+        """A configuration reload begins; :meth:`reloaded` ends it. ``monotonic_us``: time of
+        ``CLOCK_MONOTONIC``, which ``Type=notify-reload`` compares with its signal. Not sent before
+        :meth:`ready`."""
         if self._ready.is_set():
-            self._tell("RELOADING=1", f"MONOTONIC_USEC={monotonic_us}", "STATUS=reloading")
+            self._notify("RELOADING=1", f"MONOTONIC_USEC={monotonic_us}", "STATUS=reloading")
 
-    def reloaded(self, trouble: str = "") -> None:
-        """The configuration was looked at; ``trouble`` says so where it cannot be used."""
+    def reloaded(self, error: str = "") -> None:
+        """The reload ended, with an ``error`` if the configuration was rejected."""
         if self._ready.is_set():
-            self._tell("READY=1", f"STATUS={trouble or self._status}")
+            self._notify("READY=1", f"STATUS={error or self._status}")
 
     def stopping(self) -> None:
-        """The end has begun; what is under way is brought to its own."""
-        self._tell("STOPPING=1", "STATUS=finishing what is under way")
+        """The shutdown begins."""
+        self._notify("STOPPING=1", "STATUS=completing effects in flight")
 
     async def run(self) -> None:
-        """Signs of life until cancelled: every half of what is granted, as systemd recommends."""
+        """Extend the start timeout, then send watchdog pings, until cancelled. The period is half of
+        the limit, as systemd recommends."""
         if not self._address:
             return
         while not self._ready.is_set():
-            microseconds = round(START_EXTENSION_S * US_PER_S)
-            self._tell(f"EXTEND_TIMEOUT_USEC={microseconds}", "STATUS=starting")
+            microseconds = round(START_EXTENSION_S * _US_PER_S)
+            self._notify(f"EXTEND_TIMEOUT_USEC={microseconds}", "STATUS=starting")
             with anyio.move_on_after(START_EXTENSION_S / 2):
                 await self._ready.wait()
         while self._watchdog_s is not None:
             if not self._hangs():
-                self._tell("WATCHDOG=1", patience_s=0)
+                self._notify("WATCHDOG=1", timeout_s=0)
             await anyio.sleep(self._watchdog_s / 2)
 
-    def _tell(self, *lines: str, patience_s: float = PATIENCE_FOR_ROOM_S) -> None:
-        """Never fails: a service manager that does not listen is its own trouble."""
+    def _notify(self, *lines: str, timeout_s: float = SEND_TIMEOUT_S) -> None:
+        """Never raises."""
         if not self._address:
             return
         message = "\n".join(lines).encode()
         try:
             with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
-                sender.settimeout(patience_s)
-                # Only a connected socket waits for the room of the other end; any other has room of its own.
+                sender.settimeout(timeout_s)
+                # Only a connected socket waits for room at the other end.
                 sender.connect(self._address)
                 sender.send(message)
         except OSError as error:
             if not self._failing:
-                log.warning("the service manager cannot be told", error=str(error))
+                log.warning("notifying systemd failed", error=str(error))
             self._failing = True
         else:
             self._failing = False
-
-
-def _does_not_hang() -> bool:
-    return False

@@ -1,8 +1,9 @@
-"""OpenTelemetry traces of attempts: a span for the attempt, one in it for each extension point, one in that
-for each plugin; and the binding cycle, likewise, in the same trace.
+"""OpenTelemetry traces of scheduling attempts.
 
-Needs the extra ``otel``, which is imported when traces are asked for. Where they go is said by OpenTelemetry's
-own environment variables (``OTEL_EXPORTER_OTLP_ENDPOINT`` and its like).
+A span for the attempt holds one for each extension point, which holds one for each plugin. The binding
+cycle has the same structure and belongs to the same trace. Requires the extra ``otel``, which is
+imported only if traces are enabled. OpenTelemetry's environment variables
+(``OTEL_EXPORTER_OTLP_ENDPOINT`` and others) set the destination.
 """
 
 from __future__ import annotations
@@ -18,18 +19,18 @@ import anyio
 import structlog
 
 from asched import __version__
-from asched.daemon.telemetry.stopwatch import CycleSink, TimedSpan, WatchedCycle
-from asched.state.records import Assigned, AttemptFailed, ExtenderAsked, Rejected
+from asched.daemon.telemetry.stopwatch import CycleSink, SampledCycle, TimedSpan
+from asched.state.records import Assigned, AttemptFailed, ExtenderCallRequested, Rejected
 
 if TYPE_CHECKING:
     from opentelemetry.sdk.trace import SpanProcessor
     from opentelemetry.trace import Span, SpanContext, Tracer
 
-_MOST_REMEMBERED = 4096
-"""Attempts whose binding cycle has not ended."""
-_LONGEST_MESSAGE = 1024
-CLOSE_S = 3.0
-"""How long a stopping daemon goes on sending traces."""
+_MAX_OPEN_ATTEMPTS = 4096
+"""Traces that wait for their binding cycle."""
+_MAX_MESSAGE = 1024
+CLOSE_TIMEOUT_S = 3.0
+"""How long a stopping daemon sends the last traces."""
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
@@ -37,39 +38,38 @@ AttributeValue = str | int | float | bool
 
 
 class TracingUnavailableError(Exception):
-    """Traces are asked for and cannot be made; the text is one line for the user."""
+    """Traces are enabled but cannot be exported; the text is one line."""
 
 
 @asynccontextmanager
 async def traced(ratio: float, sinks: list[CycleSink]) -> AsyncIterator[None]:
-    """Export traces of ``ratio`` of the attempts during the block, as one of ``sinks``; with 0 nothing
-    is done or needed.
+    """Export traces of ``ratio`` of the attempts during the block, as one of ``sinks``.
 
-    Raises :class:`TracingUnavailableError` without the extra.
+    Raises :class:`TracingUnavailableError` without the extra, unless ``ratio`` is 0.
     """
     if not ratio:
         yield
         return
-    tracer = AttemptTracer(ratio, _exporting())
+    tracer = AttemptTracer(ratio, _exporter())
     sinks.append(tracer)
     try:
         yield
     finally:
         with anyio.CancelScope(shield=True):
             if not await closed(tracer):
-                log.warning("the last traces could not be sent", waited_s=CLOSE_S)
+                log.warning("last traces not sent", timeout_s=CLOSE_TIMEOUT_S)
 
 
-async def closed(tracer: AttemptTracer, within_s: float = CLOSE_S) -> bool:
-    """Send what waits, and whether that came to an end in time. A collector that does not answer would
-    hold a daemon that stops, or has lost leadership, for the exporter's 30 s."""
+async def closed(tracer: AttemptTracer, timeout_s: float = CLOSE_TIMEOUT_S) -> bool:
+    """Send the last traces; False on a timeout. The exporter's own timeout of 30 s is too long for a
+    daemon that stops or has lost leadership."""
     closing = threading.Thread(target=tracer.close, name="last-traces", daemon=True)
     closing.start()
-    await anyio.to_thread.run_sync(closing.join, within_s)
+    await anyio.to_thread.run_sync(closing.join, timeout_s)
     return not closing.is_alive()
 
 
-def _exporting() -> SpanProcessor:
+def _exporter() -> SpanProcessor:
     try:
         from opentelemetry.exporter.otlp.proto.http.trace_exporter import OTLPSpanExporter
         from opentelemetry.sdk.trace.export import BatchSpanProcessor
@@ -81,58 +81,58 @@ def _exporting() -> SpanProcessor:
 
 
 class AttemptTracer:
-    """A :class:`~asched.daemon.telemetry.stopwatch.CycleSink` that makes spans."""
+    """A :class:`~asched.daemon.telemetry.stopwatch.CycleSink` that creates spans."""
 
     numbered = True
 
     def __init__(self, ratio: float, processor: SpanProcessor) -> None:
-        """``ratio`` of all attempts, 0 to 1, are traced."""
+        """``ratio``: the share of attempts to trace, 0 to 1."""
         from opentelemetry.sdk.resources import OTELResourceDetector, Resource
         from opentelemetry.sdk.trace import TracerProvider
 
         self.share = ratio
         ours = Resource({"service.name": "asched", "service.version": __version__})
-        # What the environment says goes before.
+        # The environment takes precedence.
         resource = ours.merge(OTELResourceDetector().detect())
         self._provider = TracerProvider(resource=resource, shutdown_on_exit=False)
         self._provider.add_span_processor(processor)
         self._tracer: Tracer = self._provider.get_tracer("asched", __version__)
-        self._begun: OrderedDict[tuple[str, int], SpanContext] = OrderedDict()
+        self._attempts: OrderedDict[tuple[str, int], SpanContext] = OrderedDict()
 
     def close(self) -> None:
-        """Export what waits, and end."""
+        """Export the last spans."""
         self._provider.shutdown()
 
-    def cycle(self, watched: WatchedCycle) -> None:
+    def cycle(self, cycle: SampledCycle) -> None:
         from opentelemetry.trace import NonRecordingSpan, StatusCode, set_span_in_context
 
-        # Spans have times of the wall clock.
+        # Spans need wall clock times.
         offset_ns = time.time_ns() - time.monotonic_ns()
-        key = (watched.pod.uid, watched.attempt)
+        key = (cycle.pod.uid, cycle.attempt)
         context = None
-        if watched.decision is None and (before := self._begun.pop(key, None)) is not None:
+        if cycle.decision is None and (before := self._attempts.pop(key, None)) is not None:
             context = set_span_in_context(NonRecordingSpan(before))
-        name = "binding cycle" if watched.decision is None else "scheduling attempt"
+        name = "binding cycle" if cycle.decision is None else "scheduling attempt"
         root = self._tracer.start_span(
-            name, context, attributes=_about(watched), start_time=watched.began_ns + offset_ns
+            name, context, attributes=_attributes(cycle), start_time=cycle.began_ns + offset_ns
         )
-        if isinstance(watched.decision, AttemptFailed):
-            root.set_status(StatusCode.ERROR, watched.decision.message[:_LONGEST_MESSAGE])
-        for point in watched.points:
-            inner = [p for p in watched.plugins if p.point == point.point]
+        if isinstance(cycle.decision, AttemptFailed):
+            root.set_status(StatusCode.ERROR, cycle.decision.message[:_MAX_MESSAGE])
+        for point in cycle.points:
+            inner = [p for p in cycle.plugins if p.point == point.point]
             self._add_point(root, point, inner, offset_ns)
-        root.end(watched.ended_ns + offset_ns)
-        if isinstance(watched.decision, Assigned):
-            self._begun[key] = root.get_span_context()
-            if len(self._begun) > _MOST_REMEMBERED:
-                self._begun.popitem(last=False)
+        root.end(cycle.ended_ns + offset_ns)
+        if isinstance(cycle.decision, Assigned):
+            self._attempts[key] = root.get_span_context()
+            if len(self._attempts) > _MAX_OPEN_ATTEMPTS:
+                self._attempts.popitem(last=False)
 
     def _add_point(
         self, root: Span, point: TimedSpan, plugins: Sequence[TimedSpan], offset_ns: int
     ) -> None:
         from opentelemetry.trace import set_span_in_context
 
-        # A point that was gone back to spans what was between; how long it took is said beside.
+        # The span of a point that is entered again covers the time between; `busy_us` does not.
         began_ns = min([point.began_ns, *(plugin.began_ns for plugin in plugins)])
         ended_ns = max([point.ended_ns, *(plugin.ended_ns for plugin in plugins)])
         span = self._tracer.start_span(
@@ -158,29 +158,29 @@ class AttemptTracer:
         span.end(ended_ns + offset_ns)
 
 
-def _about(watched: WatchedCycle) -> dict[str, AttributeValue]:
-    pod = watched.pod
+def _attributes(cycle: SampledCycle) -> dict[str, AttributeValue]:
+    pod = cycle.pod
     attributes: dict[str, AttributeValue] = {
         "k8s.namespace.name": pod.namespace,
         "k8s.pod.name": pod.name,
         "k8s.pod.uid": pod.uid,
-        "asched.profile": watched.profile,
-        "asched.attempt": watched.attempt,
+        "asched.profile": cycle.profile,
+        "asched.attempt": cycle.attempt,
     }
-    if watched.seq:
-        attributes["asched.journal.seq"] = watched.seq
-    match watched.decision:
+    if cycle.seq:
+        attributes["asched.journal.seq"] = cycle.seq
+    match cycle.decision:
         case Assigned():
             attributes["asched.result"] = "assigned"
-            attributes["k8s.node.name"] = watched.decision.node
-            attributes["asched.feasible_nodes"] = watched.decision.feasible
+            attributes["k8s.node.name"] = cycle.decision.node
+            attributes["asched.feasible_nodes"] = cycle.decision.feasible_nodes
         case Rejected():
             attributes["asched.result"] = "rejected"
-            attributes["asched.message"] = watched.decision.message[:_LONGEST_MESSAGE]
-            if watched.decision.nominated_node:
-                attributes["asched.nominated_node"] = watched.decision.nominated_node
+            attributes["asched.message"] = cycle.decision.message[:_MAX_MESSAGE]
+            if cycle.decision.nominated_node:
+                attributes["asched.nominated_node"] = cycle.decision.nominated_node
         case AttemptFailed():
             attributes["asched.result"] = "failed"
-        case ExtenderAsked():
+        case ExtenderCallRequested():
             attributes["asched.result"] = "extenders asked"
     return attributes

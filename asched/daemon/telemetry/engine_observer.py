@@ -1,4 +1,4 @@
-"""Measures the engine's turns. A tenth of them is looked at more closely."""
+"""Measures the engine's turns; a tenth of them in detail."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from asched.state.cluster import ClusterState
 from asched.state.cluster_events import EVENT_RESOURCES
 from asched.state.records import Decision, PermitAllowed, PermitRejected, Rejected
 
-_WATCHED_TURNS = 10
-"""One turn in so many."""
+_SAMPLED_TURNS = 10
+"""One turn in this many is measured in detail."""
 
 
-class EngineWatch:
-    """What the engine tells of itself."""
+class EngineObserver:
+    """Turns what happens in the engine into metrics."""
 
     def __init__(
         self,
@@ -36,23 +36,23 @@ class EngineWatch:
         self._scheduling = scheduling
         self._hints = HintStopwatch(now_ns, cycles)
         self._turns = 0
-        self._watching = False
+        self._sampled = False
 
     @contextmanager
     def turn(self) -> Iterator[None]:
         """The part of a turn that observes and decides."""
         self._turns += 1
-        self._watching = self._turns % _WATCHED_TURNS == 0
-        OBSERVATION.hints = self._hints if self._watching else None
+        self._sampled = self._turns % _SAMPLED_TURNS == 0
+        OBSERVATION.hints = self._hints if self._sampled else None
         try:
             yield
         finally:
-            self._watching, OBSERVATION.hints = False, None
+            self._sampled, OBSERVATION.hints = False, None
 
     def observe(self, change: Change, observe: Callable[[Change], None]) -> None:
-        """Have a change folded, which is timed in turns that are watched. A list is none of these
-        events: it takes as many turns as it needs."""
-        if not self._watching or isinstance(change, Listed):
+        """Call ``observe``, and time it in a sampled turn. Lists are not timed: they are no events,
+        and may take several turns."""
+        if not self._sampled or isinstance(change, Listed):
             observe(change)
             return
         label, began_ns = self._label(change), self._now_ns()
@@ -60,7 +60,7 @@ class EngineWatch:
         self._cycles.event_handled(label, self._now_ns() - began_ns)
 
     def decided(self, decision: Decision) -> None:
-        """A decision that is about to be folded."""
+        """A decision is about to be folded."""
         match decision:
             case PermitAllowed() | PermitRejected():
                 self._permit_ends(decision)
@@ -70,16 +70,16 @@ class EngineWatch:
                     self._scheduling.preempted(len(decision.victims))
 
     def _permit_ends(self, decision: PermitAllowed | PermitRejected) -> None:
-        held = self._cluster.waiting.get(decision.key)
-        if held is None:
+        waiting = self._cluster.waiting.get(decision.key)
+        if waiting is None:
             return
         result = Code.UNSCHEDULABLE
         if isinstance(decision, PermitAllowed):
-            if {*held.pending_until_ns} != {decision.plugin}:
-                return  # another plugin holds it still
+            if {*waiting.pending_until_ns} != {decision.plugin}:
+                return  # other plugins have not allowed it yet
             result = Code.SUCCESS
-        held_s = (self._cluster.now_ns - held.since_ns) / NS_PER_S
-        self._scheduling.permit_ended(result.title, held_s)
+        waited_s = (self._cluster.now_ns - waiting.since_ns) / NS_PER_S
+        self._scheduling.permit_ended(result.title, waited_s)
 
     def _profile_of(self, decision: Rejected) -> str:
         return self._cluster.pods[decision.key].info.pod.spec.scheduler_name
