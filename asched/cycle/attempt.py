@@ -32,7 +32,7 @@ from asched.framework.runtime.plugin_calls import (
     normalized,
     score_nodes,
 )
-from asched.framework.runtime.profile import Profile, Weighted
+from asched.framework.runtime.profile import Profile, WeightedScorer
 from asched.framework.status import Code, Status
 from asched.state.cluster import ClusterState
 from asched.state.node_rows import NodeRows
@@ -114,7 +114,7 @@ class Attempt:
         )
         state = found.state
         # If no shared answer matters, the order of the shared plugins does not either.
-        plugins = profile.own_pre_filter if shared.passes else profile.pre_filter
+        plugins = profile.cluster_scope.pre_filter if shared.passes else profile.pre_filter
         for plugin in plugins:
             if plugin.name in inapplicable:
                 state.inapplicable.add(plugin.name)
@@ -283,7 +283,11 @@ class Attempt:
         return highest(np.where(found.feasible, shared.total(self._pod), INFEASIBLE))
 
     def _best_with_own(
-        self, found: FeasibleNodes, nodes: Nodes, scorers: Sequence[Weighted], total: Int64Column
+        self,
+        found: FeasibleNodes,
+        nodes: Nodes,
+        scorers: Sequence[WeightedScorer],
+        total: Int64Column,
     ) -> BestNodes:
         """The best by the shared totals and the scores of plugins that are not shared."""
         every = found.count == self._table.size
@@ -313,7 +317,7 @@ class Attempt:
     def _prepare_scores(self, found: FeasibleNodes) -> Nodes:
         # Shared PreScores may have run just now: copy what they wrote.
         state = found.state
-        state.absorb(self._shared.pre_filter.state)
+        state.add_missing(self._shared.pre_filter.state)
         every = found.count == self._table.size
         # Most plugins read the whole table anyway, so the rows are determined on first access.
         nodes = self._table if every else NodeRows(self._table, lambda: found.rows, found.count)

@@ -21,8 +21,8 @@ from asched.cycle.tie_breaker import BestNodes, select_node
 from asched.framework.interface import PermitPlugin, PermitResult, ReservePlugin
 from asched.framework.pod_groups import GANG_ROOM
 from asched.framework.pod_info import PodInfo, QueuedPod
-from asched.framework.runtime.extenders import AttemptPausedError, ExtenderFailureError
 from asched.framework.runtime.diagnosis import rejecting_plugins
+from asched.framework.runtime.extenders import AttemptPausedError, ExtenderFailureError
 from asched.framework.runtime.observation import OBSERVATION, CallObserver, to_printable
 from asched.framework.runtime.plugin_calls import (
     PERMIT,

@@ -53,7 +53,7 @@ class ExtenderRound:
         self._extenders = [
             (index, spec)
             for index, spec in enumerate(cluster.evaluators)
-            if spec.is_interested_in(pod) and spec.reported_as not in profile.left_out
+            if spec.is_interested_in(pod) and spec.reported_as not in profile.skipped
         ]
 
     def _request(

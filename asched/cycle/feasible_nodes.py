@@ -10,7 +10,7 @@ import numpy as np
 
 from asched.cycle.shape_filters import ShapeFilters
 from asched.framework.cycle_state import CycleState
-from asched.framework.nodes import BoolColumn, RowArray
+from asched.framework.nodes import BoolColumn, FilterResult, RowArray
 from asched.framework.runtime.diagnosis import (
     FILTER_CODES,
     CountedStatus,
@@ -82,7 +82,7 @@ class FeasibleNodes:
         """What plugins wrote. Created on first access: if all answers are shared, it is rarely
         needed."""
         if self._state is None:
-            state = self._state = CycleState.following(self.shared.pre_filter.state)
+            state = self._state = self.shared.pre_filter.state.shallow_copy()
             state.inapplicable |= self.skipped
             state.skip_filter |= self.skipped
         return self._state

@@ -131,9 +131,9 @@ def inspect(cluster: ClusterState, profile: Profile, pod: PodInfo) -> Inspection
         return Inspection(AttemptOutcome.UNSCHEDULABLE, names, message=why, open_circuit=rejection)
     profile = circuits.in_force(profile)
     found = _inspect_attempt(cluster, profile, pod, names)
-    if not profile.left_out:
+    if not profile.skipped:
         return found
-    return msgspec.structs.replace(found, left_out=tuple(sorted(profile.left_out)))
+    return msgspec.structs.replace(found, left_out=tuple(sorted(profile.skipped)))
 
 
 def _inspect_attempt(

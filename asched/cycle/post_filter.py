@@ -47,9 +47,9 @@ def run_post_filter(
     nominated: str | None = None
     requeue_now = gang_infeasible = False
     answers = cluster.permits.answers
-    if profile.left_out:
+    if profile.skipped:
         # Preemption runs all filters of the profile that are not skipped.
-        found.state.skip_filter |= profile.left_out
+        found.state.skip_filter |= profile.skipped
     for plugin in profile.post_filter:
         statuses = RejectedNodeStatuses(cluster, found)
         try:

@@ -38,15 +38,16 @@ class ApplicablePlugins:
     )
 
     def __init__(self, profile: Profile, inapplicable: frozenset[str]) -> None:
+        scope = profile.cluster_scope
         self.inapplicable = inapplicable
         """Names of the profile's cluster-scope plugins that do not apply."""
-        self.inapplicable_scores = inapplicable.intersection(p.name for p in profile.own_pre_score)
+        self.inapplicable_scores = inapplicable.intersection(p.name for p in scope.pre_score)
         """Those of them with a PreScore, which would return Skip."""
-        self.none_applies = len(inapplicable) == len(profile.own_plugins)
-        self.pre_filter = [p for p in profile.own_pre_filter if p.name not in inapplicable]
-        self.filter = [(rank, p) for rank, p in profile.own_filter if p.name not in inapplicable]
-        self.pre_score = [p for p in profile.own_pre_score if p.name not in inapplicable]
-        self.score = [w for w in profile.own_score if w.plugin.name not in inapplicable]
+        self.none_applies = len(inapplicable) == len(scope.all())
+        self.pre_filter = [p for p in scope.pre_filter if p.name not in inapplicable]
+        self.filter = [(rank, p) for rank, p in scope.filter if p.name not in inapplicable]
+        self.pre_score = [p for p in scope.pre_score if p.name not in inapplicable]
+        self.score = [w for w in scope.score if w.plugin.name not in inapplicable]
 
 
 class _TemplateClass:
@@ -79,7 +80,8 @@ class ApplicabilityCache:
 
     def __init__(self, profile: Profile) -> None:
         self._profile = profile
-        asked = [p for p in profile.own_plugins if type(p).applies_to is not Plugin.applies_to]
+        plugins = profile.cluster_scope.all()
+        asked = [p for p in plugins if type(p).applies_to is not Plugin.applies_to]
         self._per_template = [p for p in asked if p.applies_per_template]
         per_pod = [p for p in asked if not p.applies_per_template]
         self._per_pod = [(1 << place, plugin) for place, plugin in enumerate(per_pod)]

@@ -32,7 +32,7 @@ from asched.framework.runtime.plugin_calls import (
     score_nodes,
     within_range,
 )
-from asched.framework.runtime.profile import Profile, Weighted
+from asched.framework.runtime.profile import Profile, WeightedScorer
 from asched.framework.status import Status
 from asched.state.node_table import NodeTable
 
@@ -90,12 +90,12 @@ class UtilizationCache:
 class _Scorers(NamedTuple):
     """The shared scorers of the profile whose PreScore did not return Skip."""
 
-    all: tuple[Weighted, ...] = ()
-    objects: tuple[Weighted, ...] = ()
+    all: tuple[WeightedScorer, ...] = ()
+    objects: tuple[WeightedScorer, ...] = ()
     """Those that depend only on the node's object."""
-    rows: tuple[Weighted, ...] = ()
+    rows: tuple[WeightedScorer, ...] = ()
     """The others."""
-    absolute: tuple[Weighted, ...] = ()
+    absolute: tuple[WeightedScorer, ...] = ()
     """Those without NormalizeScore."""
     by_amounts: bool = True
     """Whether :attr:`rows` depend only on amounts of resources."""
@@ -103,7 +103,7 @@ class _Scorers(NamedTuple):
     """Whether any of :attr:`rows` has NormalizeScore."""
 
     @classmethod
-    def of(cls, scorers: Sequence[Weighted]) -> _Scorers:
+    def of(cls, scorers: Sequence[WeightedScorer]) -> _Scorers:
         rows = tuple(w for w in scorers if w.plugin.scope is not Scope.NODE_OBJECT)
         return cls(
             all=tuple(scorers),
@@ -298,10 +298,12 @@ class ShapeScores:
             self._fixed_part = part
         return self._fixed_part
 
-    def _scores_of(self, pod: PodInfo, row: int, scorers: Sequence[Weighted]) -> list[int]:
+    def _scores_of(self, pod: PodInfo, row: int, scorers: Sequence[WeightedScorer]) -> list[int]:
         return [score_node(plugin, self._state, pod, self._table, row) for plugin, _ in scorers]
 
-    def _set_scores(self, row: int, scorers: Sequence[Weighted], scores: Sequence[int]) -> None:
+    def _set_scores(
+        self, row: int, scorers: Sequence[WeightedScorer], scores: Sequence[int]
+    ) -> None:
         feasible = self._feasible.item(row)
         for (plugin, _), score in zip(scorers, scores, strict=True):
             raw = self.raw[plugin.name]
@@ -372,7 +374,9 @@ class ShapeScores:
         :class:`PluginFailure`."""
         return self._summed(pod).best
 
-    def best_with(self, scorer: Weighted, state: CycleState, pod: PodInfo) -> BestNodes | None:
+    def best_with(
+        self, scorer: WeightedScorer, state: CycleState, pod: PodInfo
+    ) -> BestNodes | None:
         """:meth:`best` with one more plugin's scores added; None if there is no fast path."""
         return self._groups.best(self._summed(pod), scorer, state, pod)
 

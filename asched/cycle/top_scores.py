@@ -23,7 +23,7 @@ from asched.framework.cycle_state import CycleState
 from asched.framework.nodes import BoolColumn, Int64Column, RowArray
 from asched.framework.pod_info import PodInfo
 from asched.framework.runtime.plugin_calls import call, normalized, scores_by_class
-from asched.framework.runtime.profile import Weighted
+from asched.framework.runtime.profile import WeightedScorer
 from asched.framework.scoring import NodeClasses
 
 
@@ -233,7 +233,7 @@ class ScoreGroupCache:
         self._known: LruCache[NodeClasses, ScoreGroups] = LruCache(_MAX_CLASSIFICATIONS)
 
     def best(
-        self, scores: TopScores, scorer: Weighted, state: CycleState, pod: PodInfo
+        self, scores: TopScores, scorer: WeightedScorer, state: CycleState, pod: PodInfo
     ) -> BestNodes | None:
         """The feasible nodes with the highest total including the plugin's scores; there must be
         one.

@@ -13,23 +13,18 @@ from typing import ClassVar
 import numpy as np
 
 from asched.framework.cycle_state import CycleState, StateKey
-from asched.framework.events import (
-    ActionType,
-    ClusterEvent,
-    ClusterEventWithHint,
-    EventResource,
-)
+from asched.framework.events import ActionType, ClusterEventWithHint, EventResource
 from asched.framework.interface import (
     EnqueueExtensions,
     FilterAllPlugin,
-    NodeStatuses,
+    NodeToStatus,
     PostFilterPlugin,
     PostFilterResult,
     PreFilterPlugin,
     PreFilterResult,
     ScoreAllPlugin,
 )
-from asched.framework.nodes import Int64Column, Nodes, Verdicts
+from asched.framework.nodes import FilterResult, Int64Column, Nodes
 from asched.framework.pod_info import PodInfo
 from asched.framework.status import Status
 
@@ -49,9 +44,9 @@ class DynamicResources(
 
     name: ClassVar[str] = "DynamicResources"
     api_version: ClassVar[int] = 1
-    concerns_templates: ClassVar[bool] = True
+    applies_per_template: ClassVar[bool] = True
 
-    def concerns(self, pod: PodInfo) -> bool:
+    def applies_to(self, pod: PodInfo) -> bool:
         return bool(pod.pod.spec.resource_claims)
 
     def pre_filter(self, state: CycleState, pod: PodInfo, nodes: Nodes) -> PreFilterResult:
@@ -64,13 +59,13 @@ class DynamicResources(
             Status.unresolvable(f"ResourceClaims are not supported yet: the pod asks for {names}")
         )
 
-    def filter_all(self, state: CycleState, pod: PodInfo, nodes: Nodes) -> Verdicts:
-        return Verdicts.passing(nodes.size)
+    def filter_all(self, state: CycleState, pod: PodInfo, nodes: Nodes) -> FilterResult:
+        return FilterResult.passing(nodes.size)
 
     def post_filter(
-        self, state: CycleState, pod: PodInfo, statuses: NodeStatuses
+        self, state: CycleState, pod: PodInfo, statuses: NodeToStatus
     ) -> PostFilterResult:
-        had_its_turn = state.get(_SEEN) or self.name in state.unconcerned
+        had_its_turn = state.get(_SEEN) or self.name in state.inapplicable
         return NOTHING_TO_DEALLOCATE if had_its_turn else NO_STATE
 
     def score_all(self, state: CycleState, pod: PodInfo, nodes: Nodes) -> Int64Column:
@@ -79,4 +74,4 @@ class DynamicResources(
     def events_to_register(self) -> Sequence[ClusterEventWithHint]:
         # Of what concerns claims a pod itself tells only which were made from its templates.
         made = ActionType.UPDATE_POD_GENERATED_RESOURCE_CLAIM
-        return (ClusterEventWithHint(ClusterEvent(EventResource.TARGET_POD, made)),)
+        return (ClusterEventWithHint.on(EventResource.TARGET_POD, made),)

@@ -1,7 +1,5 @@
-"""GangScheduling: the pods of a gang get their nodes all together, or none does.
-
-GangSort: the active queue with the members of a gang one after the other.
-"""
+"""GangScheduling (all-or-nothing scheduling of the pods of a PodGroup) and GangSort (queue
+order)."""
 
 from __future__ import annotations
 
@@ -10,6 +8,7 @@ from typing import ClassVar, NamedTuple
 
 import numpy as np
 
+from asched.framework.cluster import Handle, WaitingPod
 from asched.framework.cycle_state import CycleState
 from asched.framework.events import (
     ActionType,
@@ -21,8 +20,7 @@ from asched.framework.events import (
 from asched.framework.interface import (
     Arguments,
     EnqueueExtensions,
-    Handle,
-    NodeStatuses,
+    NodeToStatus,
     PermitResult,
     PermitReview,
     PostFilterPlugin,
@@ -31,13 +29,12 @@ from asched.framework.interface import (
     PreFilterPlugin,
     PreFilterResult,
     QueueSortPlugin,
-    Waiting,
 )
 from asched.framework.nodes import Nodes
 from asched.framework.pod_groups import (
     GANG_SCHEDULING,
-    HOPEFUL,
-    REFUSED,
+    SCHEDULABLE,
+    UNSCHEDULABLE,
     GroupMembers,
     MemberStatus,
     PodGroupKey,
@@ -49,7 +46,6 @@ from asched.framework.pod_groups import (
 )
 from asched.framework.pod_info import PodInfo, QueuedPod
 from asched.framework.status import SUCCESS, Code, Status
-from asched.framework.trial import Placed
 from asched.model.meta import Object
 from asched.model.pod import Pod
 from asched.model.quantity import NS_PER_S
@@ -61,17 +57,17 @@ INCOMPLETE = (
     f"pod group is unschedulable, {WAITING},"
     " one or more plugins asked to wait and no plugin rejected pod"
 )
-"""What kube-scheduler 1.36 says of a pod that had found a node when its gang could not be completed."""
-GIVES_WAY = "room is given back by gangs that come later and are not complete: "
+"""kube-scheduler 1.36's message for a pod that had a node when its gang could not be completed."""
+RELEASED = "reservations of later incomplete gangs are released: "
 MAX_WAITING_TIME_S = 15 * 60
-"""The framework holds no pod longer."""
+"""The longest time that the framework lets a pod wait."""
 
 
 class GangSchedulingArgs(Arguments, frozen=True):
     """``pluginConfig`` of GangScheduling."""
 
     permit_waiting_time_seconds: int = 60
-    """How long a member holds its place while others are tried or room is made for them."""
+    """How long a member waits at Permit for the other members, evictions included."""
 
     def __post_init__(self) -> None:
         if not 0 < self.permit_waiting_time_seconds <= MAX_WAITING_TIME_S:
@@ -81,48 +77,47 @@ class GangSchedulingArgs(Arguments, frozen=True):
             )
 
 
-class GangStatus(NamedTuple):
-    """A group whose pods are to run together, as things are now."""
+class Gang(NamedTuple):
+    """A PodGroup with a minimum count, and its members now."""
 
     group: PodGroupKey
     min_count: int
     members: GroupMembers
     created_s: float
-    """When its PodGroup was made, seconds since the epoch."""
+    """Creation time of the PodGroup, seconds since the epoch."""
 
     @property
-    def age(self) -> tuple[float, PodGroupKey]:
-        """The smaller goes first among gangs of one priority."""
+    def order(self) -> tuple[float, PodGroupKey]:
+        """Sort key among gangs of the same priority: the earlier gang goes first."""
         return self.created_s, self.group
 
 
 class GangScheduling(
     PreEnqueuePlugin, PreFilterPlugin, PostFilterPlugin, PermitReview, EnqueueExtensions
 ):
-    """A member that finds a node is held there until as many are placed as the gang needs.
+    """Holds members at Permit until the gang has its minimum count.
 
-    A gang never waits for what cannot come. As soon as too few of its members are left that may get a
-    place, all it holds is given back. The member that was refused is tried again when something
-    changes for it, or, where it could have preempted but for its siblings, when anything changes; the
-    others are tried with it once it has a place. Where a refused member would have found a place but for
-    a younger gang that is incomplete itself, that one gives way. So of several gangs that hold some
-    of the room each, the oldest is completed first.
+    As soon as too few members can still get a node, all waiting members are rejected, which
+    releases their reservations. A rejected member is retried after an event that may help it, and
+    its siblings are activated once it has a node. If a member would fit without the reservations of
+    a later incomplete gang, that gang releases them. So of several incomplete gangs, the earliest
+    completes first.
     """
 
     name: ClassVar[str] = GANG_SCHEDULING
     api_version: ClassVar[int] = 1
     arguments: ClassVar[type[GangSchedulingArgs]] = GangSchedulingArgs
-    concerns_templates: ClassVar[bool] = True
+    applies_per_template: ClassVar[bool] = True
 
     def __init__(self, args: GangSchedulingArgs, handle: Handle) -> None:
         super().__init__(args, handle)
         self._args = args
 
-    def concerns(self, pod: PodInfo) -> bool:
+    def applies_to(self, pod: PodInfo) -> bool:
         return group_of(pod.pod) is not None
 
-    def _gang(self, group: PodGroupKey | None) -> GangStatus | None:
-        """None for a group that does not exist, or whose pods are scheduled one by one."""
+    def _gang(self, group: PodGroupKey | None) -> Gang | None:
+        """None if the group does not exist or has no minimum count."""
         if group is None:
             return None
         cluster = self.handle.cluster
@@ -131,9 +126,9 @@ class GangScheduling(
             return None
         created = found.metadata.creation_timestamp
         created_s = created.timestamp() if created is not None else 0.0
-        return GangStatus(group, min_count(found), cluster.group_members(group), created_s)
+        return Gang(group, min_count(found), cluster.group_members(group), created_s)
 
-    # -- before there are enough --------------------------------------------------------------
+    # -- PreEnqueue ---------------------------------------------------------------------------
 
     def pre_enqueue(self, pod: PodInfo) -> Status:
         group = group_of(pod.pod)
@@ -141,166 +136,175 @@ class GangScheduling(
             return SUCCESS
         if find_group(self.handle.cluster, group) is None:
             return Status.unresolvable(NO_GROUP)
-        return SUCCESS if self._is_there(group) else Status.unresolvable(TOO_FEW)
+        return SUCCESS if self._has_min_count(group) else Status.unresolvable(TOO_FEW)
 
-    def _is_there(self, group: PodGroupKey) -> bool:
-        """Whether as many pods exist as the gang needs. Those with scheduling gates do not count:
-        others would hold room for them, nobody knows how long."""
+    def _has_min_count(self, group: PodGroupKey) -> bool:
+        """Whether the gang has enough pods. Gated pods do not count: the others would hold
+        reservations for them for an unknown time."""
         gang = self._gang(group)
         if gang is None:
             return find_group(self.handle.cluster, group) is not None
-        return gang.members.count(*HOPEFUL, *REFUSED) >= gang.min_count
+        return gang.members.count(*SCHEDULABLE, *UNSCHEDULABLE) >= gang.min_count
 
     def events_to_register(self) -> Sequence[ClusterEventWithHint]:
-        came = ClusterEvent(EventResource.POD, ActionType.ADD)
-        ungated = ClusterEvent(
-            EventResource.UNSCHEDULED_POD, ActionType.UPDATE_POD_SCHEDULING_GATES_ELIMINATED
+        events = (
+            ClusterEvent(EventResource.POD, ActionType.ADD),
+            ClusterEvent(
+                EventResource.UNSCHEDULED_POD, ActionType.UPDATE_POD_SCHEDULING_GATES_ELIMINATED
+            ),
+            ClusterEvent(EventResource.POD_GROUP, ActionType.ADD | ActionType.UPDATE),
         )
-        group = ClusterEvent(EventResource.POD_GROUP, ActionType.ADD | ActionType.UPDATE)
-        return tuple(
-            ClusterEventWithHint(event, self._now_enough, own_group=True)
-            for event in (came, ungated, group)
-        )
+        hint = self._reaches_min_count
+        return tuple(ClusterEventWithHint(event, hint, own_group=True) for event in events)
 
-    def _now_enough(self, pod: Pod, old: Object | None, new: Object | None) -> QueueingHint:
+    def _reaches_min_count(self, pod: Pod, old: Object | None, new: Object | None) -> QueueingHint:
         group = group_of(pod)
-        news = not only_status_changed(old, new)
-        enough = news and group is not None and self._is_there(group)
-        return QueueingHint.QUEUE if enough else QueueingHint.SKIP
+        relevant = group is not None and not only_status_changed(old, new)
+        queue = relevant and group is not None and self._has_min_count(group)
+        return QueueingHint.QUEUE if queue else QueueingHint.SKIP
 
-    # -- an attempt ---------------------------------------------------------------------------
+    # -- the scheduling cycle of a member -----------------------------------------------------
 
     def pre_filter(self, state: CycleState, pod: PodInfo, nodes: Nodes) -> PreFilterResult:
-        """Turn a pod away for whose gang there is no hope now, so that it takes no room."""
+        """Reject a pod if its gang cannot be completed now, so that it reserves nothing."""
         group = group_of(pod.pod)
         gang = self._gang(group)
         if gang is None:
             if group is not None and find_group(self.handle.cluster, group) is None:
                 return PreFilterResult(Status.unresolvable(NO_GROUP))
             return PreFilterResult(Status.skip())
-        hopeful = siblings(gang.members, pod.key, HOPEFUL) + 1
-        if hopeful >= gang.min_count:
+        schedulable = siblings(gang.members, pod.key, SCHEDULABLE) + 1
+        if schedulable >= gang.min_count:
             return PreFilterResult(Status.skip())
-        why = f"gang {gang.group.key} cannot be completed now: {hopeful} of the {gang.min_count}"
-        return PreFilterResult(Status.unresolvable(f"{why} pods that it needs may get a node"))
+        return PreFilterResult(
+            Status.unresolvable(
+                f"gang {gang.group.key} cannot be completed: only {schedulable} of its"
+                f" {gang.min_count} required pods are schedulable"
+            )
+        )
 
     def permit(self, state: CycleState, pod: PodInfo, node_name: str) -> PermitResult:
         gang = self._gang(group_of(pod.pod))
-        if gang is None or gang.members.count(MemberStatus.PLACED) + 1 >= gang.min_count:
+        if gang is None or gang.members.count(MemberStatus.ASSIGNED) + 1 >= gang.min_count:
             return PermitResult()
-        sleeping = self.handle.cluster.sleeping_members(gang.group)
+        pending = self.handle.cluster.gang_pending_members(gang.group)
         return PermitResult(
             Status(Code.WAIT, (WAITING,)),
             timeout_s=self._args.permit_waiting_time_seconds,
-            activate=tuple(key for key in sleeping if key != pod.key),
+            activate=tuple(key for key in pending if key != pod.key),
         )
 
-    # -- while members are held ---------------------------------------------------------------
+    # -- members that wait at Permit ----------------------------------------------------------
 
     def review(self) -> None:
-        """Let complete gangs go, and give back what incomplete ones hold in vain."""
+        """Allow the members of complete gangs, and reject those of gangs that cannot complete."""
         cluster = self.handle.cluster
-        for group in cluster.groups_holding:
+        for group in cluster.groups_at_permit:
             gang = self._gang(group)
             if gang is None:
-                # Gone, or by now a group that is no gang.
                 if find_group(cluster, group) is None:
                     self._reject(group, NO_GROUP)
                 else:
-                    self._allow(group)
-            elif gang.members.count(MemberStatus.PLACED, MemberStatus.WAITING) >= gang.min_count:
+                    self._allow(group)  # no longer a gang
+            elif gang.members.count(MemberStatus.ASSIGNED, MemberStatus.WAITING) >= gang.min_count:
                 self._allow_if_complete(gang)
-            elif self._waits_in_vain(gang):
+            elif self._cannot_complete(gang):
                 self._reject(group, INCOMPLETE)
 
-    def _waits_in_vain(self, gang: GangStatus) -> bool:
-        """Whether the gang is not going to be completed by what is under way: too few members may
-        get a place, or one that had its place lost it, so that they would not be there together."""
-        if gang.members.count(*HOPEFUL) < gang.min_count:
+    def _cannot_complete(self, gang: Gang) -> bool:
+        """Whether too few members are schedulable, or a member lost its reservation meanwhile."""
+        if gang.members.count(*SCHEDULABLE) < gang.min_count:
             return True
-        return bool(self.handle.cluster.sleeping_members(gang.group))
+        return bool(self.handle.cluster.gang_pending_members(gang.group))
 
-    def _held(self, group: PodGroupKey) -> Iterator[Waiting]:
+    def _waiting(self, group: PodGroupKey) -> Iterator[WaitingPod]:
         for waiting in self.handle.waiting_pods():
             if self.name in waiting.pending and group_of(waiting.info.pod) == group:
                 yield waiting
 
-    def _allow_if_complete(self, gang: GangStatus) -> None:
-        """What another plugin holds as well may yet be rejected: it does not count."""
-        certain = [waiting for waiting in self._held(gang.group) if len(waiting.pending) == 1]
-        if gang.members.count(MemberStatus.PLACED) + len(certain) >= gang.min_count:
-            for waiting in certain:
-                waiting.allow(self.name)
+    def _allow_if_complete(self, gang: Gang) -> None:
+        """Members that also wait for another plugin do not count: it may still reject them."""
+        waiting = [pod for pod in self._waiting(gang.group) if len(pod.pending) == 1]
+        if gang.members.count(MemberStatus.ASSIGNED) + len(waiting) >= gang.min_count:
+            for pod in waiting:
+                pod.allow(self.name)
 
     def _allow(self, group: PodGroupKey) -> None:
-        for waiting in self._held(group):
+        for waiting in self._waiting(group):
             waiting.allow(self.name)
 
     def _reject(self, group: PodGroupKey, message: str) -> None:
-        for waiting in self._held(group):
+        for waiting in self._waiting(group):
             waiting.reject(self.name, message)
 
-    # -- a younger gang gives way ---------------------------------------------------------------
+    # -- later gangs yield --------------------------------------------------------------------
 
     def post_filter(
-        self, state: CycleState, pod: PodInfo, statuses: NodeStatuses
+        self, state: CycleState, pod: PodInfo, statuses: NodeToStatus
     ) -> PostFilterResult:
+        """If the pod would fit without the reservations of later gangs, those release them."""
         gang = self._gang(group_of(pod.pod))
-        younger = [] if gang is None else self._younger(gang, pod)
-        if gang is None or not younger:
+        later = [] if gang is None else self._later_gangs(gang, pod)
+        if gang is None or not later:
             return PostFilterResult(Status.unschedulable())
-        for giving_way in (*((one,) for one in younger), tuple(younger)):
-            if self._would_fit(state, pod, statuses, giving_way):
-                for one in giving_way:
+        for released in (*((one,) for one in later), tuple(later)):
+            if self._would_fit(state, pod, statuses, released):
+                for one in released:
                     self._reject(
-                        one.group, f"gang {gang.group.key} comes before and needs the room"
+                        one.group, f"reservation released for earlier gang {gang.group.key}"
                     )
-                names = ", ".join(one.group.key for one in giving_way)
-                return PostFilterResult(Status.unschedulable(f"{GIVES_WAY}{names}."), at_once=True)
+                names = ", ".join(one.group.key for one in released)
+                status = Status.unschedulable(f"{RELEASED}{names}.")
+                return PostFilterResult(status, requeue_now=True)
         return PostFilterResult(Status.unschedulable())
 
-    def _younger(self, gang: GangStatus, pod: PodInfo) -> list[GangStatus]:
-        """The gangs that hold places and come after this one, the last of them first."""
-        found: list[tuple[int, GangStatus]] = []
-        for group in self.handle.cluster.groups_holding:
+    def _later_gangs(self, gang: Gang, pod: PodInfo) -> list[Gang]:
+        """The gangs with waiting members that come after this one, the last one first."""
+        found: list[tuple[int, Gang]] = []
+        for group in self.handle.cluster.groups_at_permit:
             other = self._gang(group) if group != gang.group else None
             if other is None:
                 continue
-            highest = max((held.info.priority for held in self._held(group)), default=None)
-            if highest is not None and (highest, gang.age) < (pod.priority, other.age):
+            highest = max((held.info.priority for held in self._waiting(group)), default=None)
+            if highest is not None and (highest, gang.order) < (pod.priority, other.order):
                 found.append((highest, other))
-        found.sort(key=lambda item: item[1].age, reverse=True)
+        found.sort(key=lambda item: item[1].order, reverse=True)
         found.sort(key=lambda item: item[0])
         return [other for _, other in found]
 
     def _would_fit(
-        self, state: CycleState, pod: PodInfo, statuses: NodeStatuses, gangs: Sequence[GangStatus]
+        self, state: CycleState, pod: PodInfo, statuses: NodeToStatus, gangs: Sequence[Gang]
     ) -> bool:
-        """Whether the pod would fit on some node if these gangs gave back what they hold."""
+        """Whether the pod would fit on some node without the waiting members of these gangs."""
         nodes = self.handle.cluster.nodes
-        held: dict[int, list[PodInfo]] = {}
-        for waiting in (waiting for gang in gangs for waiting in self._held(gang.group)):
+        reserved: dict[int, list[PodInfo]] = {}
+        for waiting in (waiting for gang in gangs for waiting in self._waiting(gang.group)):
             row = nodes.row_of(waiting.node_name)
             if row is not None:
-                held.setdefault(row, []).append(waiting.info)
-        rows = np.array(
-            [r for r in statuses.rows(Code.UNSCHEDULABLE).tolist() if r in held], np.intp
-        )
+                reserved.setdefault(row, []).append(waiting.info)
+        unschedulable = statuses.rows(Code.UNSCHEDULABLE).tolist()
+        rows = np.array([row for row in unschedulable if row in reserved], np.intp)
         if not len(rows):
             return False
-        for trial in self.handle.fit(state, pod).trials(rows):
-            gone: list[Placed] = [
-                (index, info) for index, row in enumerate(trial.rows.tolist()) for info in held[row]
-            ]
-            trial.remove(gone)
-            if trial.refusals().passing.any():
+        for dry_run in self.handle.dry_run(state, pod).dry_runs(rows):
+            dry_run.remove(
+                [
+                    (at, info)
+                    for at, row in enumerate(dry_run.rows.tolist())
+                    for info in reserved[row]
+                ]
+            )
+            if dry_run.diagnose().passing.any():
                 return True
         return False
 
 
 class GangSort(QueueSortPlugin):
-    """Higher priority first. Among equals a pod of a group counts from when its PodGroup was made,
-    any other from when it entered a queue (as with PrioritySort); groups of one age go by name."""
+    """Orders the queue by priority, and keeps the members of a gang together.
+
+    Among equal priorities, a pod of a group counts from the creation of its PodGroup, then by the
+    group's name. Other pods count from their entry into a queue, as with PrioritySort.
+    """
 
     name: ClassVar[str] = "GangSort"
     api_version: ClassVar[int] = 1
@@ -314,6 +318,6 @@ class GangSort(QueueSortPlugin):
             return -pod.info.priority, pod.timestamp_ns, ""
         found = find_group(self.handle.cluster, group)
         created = None if found is None else found.metadata.creation_timestamp
-        # PodGroups are made at full seconds.
+        # creationTimestamp has whole seconds.
         created_ns = 0 if created is None else int(created.timestamp()) * NS_PER_S
         return -pod.info.priority, created_ns, group.key

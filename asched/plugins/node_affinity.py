@@ -7,6 +7,7 @@ from typing import ClassVar, NamedTuple
 
 import numpy as np
 
+from asched.framework.cluster import Handle
 from asched.framework.cycle_state import CycleState, StateKey
 from asched.framework.events import (
     ActionType,
@@ -19,7 +20,6 @@ from asched.framework.interface import (
     Arguments,
     EnqueueExtensions,
     FilterAllPlugin,
-    Handle,
     NormalizeScore,
     PreFilterPlugin,
     PreFilterResult,
@@ -27,14 +27,8 @@ from asched.framework.interface import (
     Scope,
     ScoreAllPlugin,
 )
-from asched.framework.node_matching import (
-    check_term,
-    labels_match,
-    matchable,
-    selector_matches,
-    term_matches,
-)
-from asched.framework.nodes import Int64Column, Nodes, Verdicts
+from asched.framework.node_matching import labels_match, selector_matches, term_matches
+from asched.framework.nodes import FilterResult, Int64Column, Nodes
 from asched.framework.pod_info import PodInfo
 from asched.framework.scoring import normalize_to_highest
 from asched.framework.status import SUCCESS, Status
@@ -47,6 +41,8 @@ from asched.model.selectors import (
     NodeSelector,
     NodeSelectorTerm,
     PreferredSchedulingTerm,
+    check_term,
+    matchable,
 )
 
 MISMATCH = Status.unresolvable("node(s) didn't match Pod's node affinity/selector")
@@ -136,7 +132,7 @@ class NodeAffinityPlugin(
             return _PROCEED
         return PreFilterResult(SUCCESS, names) if names else _CONFLICTING
 
-    def filter_all(self, state: CycleState, pod: PodInfo, nodes: Nodes) -> Verdicts:
+    def filter_all(self, state: CycleState, pod: PodInfo, nodes: Nodes) -> FilterResult:
         asked = state.get(_REQUIRED)
         if asked is None:
             shape = pod.shape
@@ -146,9 +142,9 @@ class NodeAffinityPlugin(
             matched = matched & selector_matches(asked.selector, nodes)
         codes = (~matched).astype(np.int16)
         if self._added_required is None:
-            return Verdicts(codes, (MISMATCH,))
+            return FilterResult(codes, (MISMATCH,))
         codes[~selector_matches(self._added_required, nodes)] = 2
-        return Verdicts(codes, (MISMATCH, ENFORCED_MISMATCH))
+        return FilterResult(codes, (MISMATCH, ENFORCED_MISMATCH))
 
     def pre_score(self, state: CycleState, pod: PodInfo, nodes: Nodes) -> Status:
         affinity = pod.shape.affinity

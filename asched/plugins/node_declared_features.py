@@ -7,22 +7,16 @@ from typing import ClassVar
 
 import numpy as np
 
+from asched.framework.cluster import Handle
 from asched.framework.cycle_state import CycleState, StateKey
-from asched.framework.events import (
-    ActionType,
-    ClusterEvent,
-    ClusterEventWithHint,
-    EventResource,
-    QueueingHint,
-)
+from asched.framework.events import ActionType, ClusterEventWithHint, EventResource, QueueingHint
 from asched.framework.interface import (
     EnqueueExtensions,
     FilterAllPlugin,
-    Handle,
     PreFilterPlugin,
     PreFilterResult,
 )
-from asched.framework.nodes import BoolColumn, Nodes, Verdicts
+from asched.framework.nodes import BoolColumn, FilterResult, Nodes
 from asched.framework.pod_info import PodInfo
 from asched.framework.status import SUCCESS, Status
 from asched.model.meta import Object
@@ -65,14 +59,14 @@ class NodeDeclaredFeatures(PreFilterPlugin, FilterAllPlugin, EnqueueExtensions):
 
     name: ClassVar[str] = "NodeDeclaredFeatures"
     api_version: ClassVar[int] = 1
-    concerns_templates: ClassVar[bool] = True
+    applies_per_template: ClassVar[bool] = True
 
     def __init__(self, args: None, handle: Handle) -> None:
         super().__init__(args, handle)
         self._version: tuple[int, int] | None = None
         self._declared: dict[str, BoolColumn] = {}
 
-    def concerns(self, pod: PodInfo) -> bool:
+    def applies_to(self, pod: PodInfo) -> bool:
         spec = pod.pod.spec
         if spec.host_network and spec.host_users is False:
             return True
@@ -85,16 +79,16 @@ class NodeDeclaredFeatures(PreFilterPlugin, FilterAllPlugin, EnqueueExtensions):
         state.write(_NEEDED, needed)
         return _PROCEED
 
-    def filter_all(self, state: CycleState, pod: PodInfo, nodes: Nodes) -> Verdicts:
+    def filter_all(self, state: CycleState, pod: PodInfo, nodes: Nodes) -> FilterResult:
         self._catch_up()
         missing = np.zeros(nodes.size, np.bool_)
         needed = state.read(_NEEDED)
         for feature in sorted(needed):
             column = self._declared.get(feature)
             if column is None:
-                return Verdicts.reject(np.ones(nodes.size, np.bool_), MISSING_FEATURE)
+                return FilterResult.reject(np.ones(nodes.size, np.bool_), MISSING_FEATURE)
             missing |= ~nodes.align(column)
-        return Verdicts.reject(missing, MISSING_FEATURE)
+        return FilterResult.reject(missing, MISSING_FEATURE)
 
     def _catch_up(self) -> None:
         """The columns stand while no node changes."""
@@ -113,14 +107,13 @@ class NodeDeclaredFeatures(PreFilterPlugin, FilterAllPlugin, EnqueueExtensions):
 
     def events_to_register(self) -> Sequence[ClusterEventWithHint]:
         return (
-            ClusterEventWithHint(
-                ClusterEvent(
-                    EventResource.NODE, ActionType.ADD | ActionType.UPDATE_NODE_DECLARED_FEATURE
-                ),
+            ClusterEventWithHint.on(
+                EventResource.NODE,
+                ActionType.ADD | ActionType.UPDATE_NODE_DECLARED_FEATURE,
                 declares_other_features,
             ),
-            ClusterEventWithHint(
-                ClusterEvent(EventResource.TARGET_POD, ActionType.UPDATE), needs_other_features
+            ClusterEventWithHint.on(
+                EventResource.TARGET_POD, ActionType.UPDATE, needs_other_features
             ),
         )
 

@@ -16,7 +16,7 @@ from asched.framework.events import (
     QueueingHint,
 )
 from asched.framework.interface import EnqueueExtensions, FilterAllPlugin, Scope
-from asched.framework.nodes import Nodes, Verdicts
+from asched.framework.nodes import FilterResult, Nodes
 from asched.framework.pod_info import PodInfo
 from asched.framework.status import Status
 from asched.model.meta import Object
@@ -32,15 +32,15 @@ class NodeName(FilterAllPlugin, EnqueueExtensions):
     api_version: ClassVar[int] = 1
     scope: ClassVar[Scope] = Scope.NODE_OBJECT
 
-    def filter_all(self, state: CycleState, pod: PodInfo, nodes: Nodes) -> Verdicts:
+    def filter_all(self, state: CycleState, pod: PodInfo, nodes: Nodes) -> FilterResult:
         wanted = pod.pod.spec.node_name
         if not wanted:
-            return Verdicts.passing(nodes.size)
+            return FilterResult.passing(nodes.size)
         codes = np.ones(nodes.size, np.int16)
         row = nodes.row_of(wanted)
         if row is not None:
             codes[row] = 0
-        return Verdicts(codes, (OTHER_NODE,))
+        return FilterResult(codes, (OTHER_NODE,))
 
     def events_to_register(self) -> Sequence[ClusterEventWithHint]:
         added = ClusterEvent(EventResource.NODE, ActionType.ADD)

@@ -6,13 +6,7 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from asched.framework.cycle_state import CycleState
-from asched.framework.events import (
-    ActionType,
-    ClusterEvent,
-    ClusterEventWithHint,
-    EventResource,
-    QueueingHint,
-)
+from asched.framework.events import ActionType, ClusterEventWithHint, EventResource, QueueingHint
 from asched.framework.interface import (
     EnqueueExtensions,
     FilterAllPlugin,
@@ -20,7 +14,7 @@ from asched.framework.interface import (
     PreFilterResult,
     Scope,
 )
-from asched.framework.nodes import Nodes, Verdicts
+from asched.framework.nodes import FilterResult, Nodes
 from asched.framework.pod_info import ANY_IP, HostPort, PodInfo, shape_of
 from asched.framework.status import SUCCESS, Status
 from asched.model.meta import Object
@@ -42,17 +36,15 @@ class NodePorts(PreFilterPlugin, FilterAllPlugin, EnqueueExtensions):
     def pre_filter(self, state: CycleState, pod: PodInfo, nodes: Nodes) -> PreFilterResult:
         return _PROCEED if pod.shape.ports else _SKIP
 
-    def filter_all(self, state: CycleState, pod: PodInfo, nodes: Nodes) -> Verdicts:
+    def filter_all(self, state: CycleState, pod: PodInfo, nodes: Nodes) -> FilterResult:
         if not pod.shape.ports:
-            return Verdicts.passing(nodes.size)
-        return Verdicts.reject(nodes.port_conflicts(pod.shape.ports), PORT_TAKEN)
+            return FilterResult.passing(nodes.size)
+        return FilterResult.reject(nodes.port_conflicts(pod.shape.ports), PORT_TAKEN)
 
     def events_to_register(self) -> Sequence[ClusterEventWithHint]:
         return (
-            ClusterEventWithHint(
-                ClusterEvent(EventResource.ASSIGNED_POD, ActionType.DELETE), freed_a_port
-            ),
-            ClusterEventWithHint(ClusterEvent(EventResource.NODE, ActionType.ADD)),
+            ClusterEventWithHint.on(EventResource.ASSIGNED_POD, ActionType.DELETE, freed_a_port),
+            ClusterEventWithHint.on(EventResource.NODE, ActionType.ADD),
         )
 
 

@@ -6,15 +6,9 @@ from collections.abc import Sequence
 from typing import ClassVar
 
 from asched.framework.cycle_state import CycleState
-from asched.framework.events import (
-    ActionType,
-    ClusterEvent,
-    ClusterEventWithHint,
-    EventResource,
-    QueueingHint,
-)
+from asched.framework.events import ActionType, ClusterEventWithHint, EventResource, QueueingHint
 from asched.framework.interface import EnqueueExtensions, FilterAllPlugin, Scope
-from asched.framework.nodes import Nodes, Verdicts
+from asched.framework.nodes import FilterResult, Nodes
 from asched.framework.pod_info import PodInfo
 from asched.framework.status import Status
 from asched.model.meta import Object
@@ -34,21 +28,21 @@ class NodeUnschedulable(FilterAllPlugin, EnqueueExtensions):
     api_version: ClassVar[int] = 1
     scope: ClassVar[Scope] = Scope.NODE_OBJECT
 
-    def filter_all(self, state: CycleState, pod: PodInfo, nodes: Nodes) -> Verdicts:
+    def filter_all(self, state: CycleState, pod: PodInfo, nodes: Nodes) -> FilterResult:
         cordoned = nodes.unschedulable
         if not cordoned.any() or _tolerates_cordon(pod.shape.tolerations):
-            return Verdicts.passing(nodes.size)
-        return Verdicts.reject(cordoned, UNSCHEDULABLE)
+            return FilterResult.passing(nodes.size)
+        return FilterResult.reject(cordoned, UNSCHEDULABLE)
 
     def events_to_register(self) -> Sequence[ClusterEventWithHint]:
         return (
-            ClusterEventWithHint(
-                ClusterEvent(EventResource.NODE, ActionType.ADD | ActionType.UPDATE_NODE_TAINT),
+            ClusterEventWithHint.on(
+                EventResource.NODE,
+                ActionType.ADD | ActionType.UPDATE_NODE_TAINT,
                 became_schedulable,
             ),
-            ClusterEventWithHint(
-                ClusterEvent(EventResource.TARGET_POD, ActionType.UPDATE_POD_TOLERATION),
-                now_tolerates_cordon,
+            ClusterEventWithHint.on(
+                EventResource.TARGET_POD, ActionType.UPDATE_POD_TOLERATION, now_tolerates_cordon
             ),
         )
 

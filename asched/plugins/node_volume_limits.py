@@ -8,39 +8,33 @@ from typing import ClassVar, NamedTuple
 
 import numpy as np
 
-from asched.framework.csi_migration import (
-    MIGRATED,
-    InTreePlugin,
-    in_tree_persistent_volume,
-    in_tree_volume,
-    migrated_plugins,
-)
-from asched.framework.csi_nodes import NO_LIMIT, CsiNodes, volume_limits
+from asched.framework.cluster import Handle
 from asched.framework.cycle_state import CycleState
-from asched.framework.events import (
-    ActionType,
-    ClusterEvent,
-    ClusterEventWithHint,
-    EventResource,
-    QueueingHint,
-)
+from asched.framework.events import ActionType, ClusterEventWithHint, EventResource, QueueingHint
 from asched.framework.interface import (
     EnqueueExtensions,
     FilterAllPlugin,
-    Handle,
     PreFilterPlugin,
     PreFilterResult,
 )
-from asched.framework.nodes import BoolColumn, Int64Column, Nodes, Verdicts
+from asched.framework.nodes import BoolColumn, FilterResult, Int64Column, Nodes
 from asched.framework.pod_info import PodInfo
 from asched.framework.status import SUCCESS, Status
 from asched.framework.volumes import (
+    MIGRATED,
+    NO_LIMIT,
+    CsiNodes,
+    InTreePlugin,
     claim_not_found,
     claim_of,
+    in_tree_persistent_volume,
+    in_tree_volume,
     is_attachable,
     is_owned_by,
+    migrated_plugins,
     mounts_claim,
     not_owner,
+    volume_limits,
 )
 from asched.model.meta import Object
 from asched.model.pod import Pod
@@ -85,30 +79,30 @@ class NodeVolumeLimits(PreFilterPlugin, FilterAllPlugin, EnqueueExtensions):
 
     name: ClassVar[str] = "NodeVolumeLimits"
     api_version: ClassVar[int] = 1
-    concerns_templates: ClassVar[bool] = True
+    applies_per_template: ClassVar[bool] = True
 
     def __init__(self, args: None, handle: Handle) -> None:
         super().__init__(args, handle)
         self._csi_nodes = CsiNodes(handle.cluster)
         self._attached = _AttachedVolumes(handle)
 
-    def concerns(self, pod: PodInfo) -> bool:
+    def applies_to(self, pod: PodInfo) -> bool:
         return any(map(is_attachable, pod.pod.spec.volumes))
 
     def pre_filter(self, state: CycleState, pod: PodInfo, nodes: Nodes) -> PreFilterResult:
-        return _PROCEED if self.concerns(pod) else _SKIP
+        return _PROCEED if self.applies_to(pod) else _SKIP
 
-    def filter_all(self, state: CycleState, pod: PodInfo, nodes: Nodes) -> Verdicts:
+    def filter_all(self, state: CycleState, pod: PodInfo, nodes: Nodes) -> FilterResult:
         try:
             wanted = set(self._attachments(pod.pod, is_new=True))
         except _NoClaim as missing:
-            return Verdicts.reject(np.ones(nodes.size, np.bool_), missing.status)
+            return FilterResult.reject(np.ones(nodes.size, np.bool_), missing.status)
         doubtful = self._doubtful(wanted, nodes)
         codes = np.zeros(nodes.size, np.int16)
         if doubtful is not None:
             for row in np.flatnonzero(doubtful & nodes.alive).tolist():
                 codes[row] = self._exceeds(wanted, nodes, row)
-        return Verdicts(codes, (TOO_MANY,))
+        return FilterResult(codes, (TOO_MANY,))
 
     def _doubtful(self, wanted: set[Attachment], nodes: Nodes) -> BoolColumn | None:
         """Where the limit might be exceeded; None for nowhere.
@@ -206,18 +200,16 @@ class NodeVolumeLimits(PreFilterPlugin, FilterAllPlugin, EnqueueExtensions):
 
     def events_to_register(self) -> Sequence[ClusterEventWithHint]:
         return (
-            ClusterEventWithHint(ClusterEvent(EventResource.CSI_NODE, ActionType.ADD)),
-            ClusterEventWithHint(
-                ClusterEvent(EventResource.CSI_NODE, ActionType.UPDATE), limit_was_raised
+            ClusterEventWithHint.on(EventResource.CSI_NODE, ActionType.ADD),
+            ClusterEventWithHint.on(EventResource.CSI_NODE, ActionType.UPDATE, limit_was_raised),
+            ClusterEventWithHint.on(
+                EventResource.ASSIGNED_POD, ActionType.DELETE, detached_volumes
             ),
-            ClusterEventWithHint(
-                ClusterEvent(EventResource.ASSIGNED_POD, ActionType.DELETE), detached_volumes
+            ClusterEventWithHint.on(
+                EventResource.PERSISTENT_VOLUME_CLAIM, ActionType.ADD, own_claim_came
             ),
-            ClusterEventWithHint(
-                ClusterEvent(EventResource.PERSISTENT_VOLUME_CLAIM, ActionType.ADD), own_claim_came
-            ),
-            ClusterEventWithHint(
-                ClusterEvent(EventResource.VOLUME_ATTACHMENT, ActionType.DELETE), was_detached
+            ClusterEventWithHint.on(
+                EventResource.VOLUME_ATTACHMENT, ActionType.DELETE, was_detached
             ),
         )
 

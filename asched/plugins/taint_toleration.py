@@ -9,13 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from asched.framework.cycle_state import CycleState, StateKey
-from asched.framework.events import (
-    ActionType,
-    ClusterEvent,
-    ClusterEventWithHint,
-    EventResource,
-    QueueingHint,
-)
+from asched.framework.events import ActionType, ClusterEventWithHint, EventResource, QueueingHint
 from asched.framework.interface import (
     EnqueueExtensions,
     FilterAllPlugin,
@@ -24,7 +18,7 @@ from asched.framework.interface import (
     Scope,
     ScoreAllPlugin,
 )
-from asched.framework.nodes import Int64Column, Nodes, TaintColumn, Verdicts
+from asched.framework.nodes import FilterResult, Int64Column, Nodes, TaintColumn
 from asched.framework.pod_info import PodInfo
 from asched.framework.scoring import normalize_to_highest
 from asched.framework.status import SUCCESS, Status
@@ -74,14 +68,18 @@ class TaintToleration(
     scope: ClassVar[Scope] = Scope.NODE_OBJECT
     by_extremes: ClassVar[bool] = True
 
-    def filter_all(self, state: CycleState, pod: PodInfo, nodes: Nodes) -> Verdicts:
+    def filter_all(self, state: CycleState, pod: PodInfo, nodes: Nodes) -> FilterResult:
         table = state.get(_HARD)
         if table is None:
             tolerations = pod.shape.tolerations
             table = TaintSetTable(np.int16, lambda taints: _repels(taints, tolerations))
             state.write(_HARD, table)
         codes = table.column(nodes.taints)
-        return Verdicts.passing(nodes.size) if codes is None else Verdicts(codes, (UNTOLERATED,))
+        return (
+            FilterResult.passing(nodes.size)
+            if codes is None
+            else FilterResult(codes, (UNTOLERATED,))
+        )
 
     def pre_score(self, state: CycleState, pod: PodInfo, nodes: Nodes) -> Status:
         # Only these tolerations can speak to soft taints.
@@ -104,13 +102,13 @@ class TaintToleration(
 
     def events_to_register(self) -> Sequence[ClusterEventWithHint]:
         return (
-            ClusterEventWithHint(
-                ClusterEvent(EventResource.NODE, ActionType.ADD | ActionType.UPDATE_NODE_TAINT),
+            ClusterEventWithHint.on(
+                EventResource.NODE,
+                ActionType.ADD | ActionType.UPDATE_NODE_TAINT,
                 taints_became_tolerable,
             ),
-            ClusterEventWithHint(
-                ClusterEvent(EventResource.TARGET_POD, ActionType.UPDATE_POD_TOLERATION),
-                own_tolerations_changed,
+            ClusterEventWithHint.on(
+                EventResource.TARGET_POD, ActionType.UPDATE_POD_TOLERATION, own_tolerations_changed
             ),
         )
 

@@ -8,13 +8,7 @@ from typing import ClassVar
 import numpy as np
 
 from asched.framework.cycle_state import CycleState, StateKey
-from asched.framework.events import (
-    ActionType,
-    ClusterEvent,
-    ClusterEventWithHint,
-    EventResource,
-    QueueingHint,
-)
+from asched.framework.events import ActionType, ClusterEventWithHint, EventResource, QueueingHint
 from asched.framework.interface import (
     EnqueueExtensions,
     FilterAllPlugin,
@@ -22,7 +16,7 @@ from asched.framework.interface import (
     PreFilterPlugin,
     PreFilterResult,
 )
-from asched.framework.nodes import BoolColumn, NodeInfo, Nodes, Verdicts
+from asched.framework.nodes import BoolColumn, FilterResult, NodeInfo, Nodes
 from asched.framework.pod_info import PodInfo
 from asched.framework.status import SUCCESS, Status
 from asched.framework.volumes import claim_not_found, claims_of, is_disk, mounts_claim
@@ -73,9 +67,9 @@ class VolumeRestrictions(PreFilterPlugin, PreFilterExtensions, FilterAllPlugin, 
 
     name: ClassVar[str] = "VolumeRestrictions"
     api_version: ClassVar[int] = 1
-    concerns_templates: ClassVar[bool] = True
+    applies_per_template: ClassVar[bool] = True
 
-    def concerns(self, pod: PodInfo) -> bool:
+    def applies_to(self, pod: PodInfo) -> bool:
         return any(
             volume.persistent_volume_claim is not None or is_disk(volume)
             for volume in pod.pod.spec.volumes
@@ -117,13 +111,13 @@ class VolumeRestrictions(PreFilterPlugin, PreFilterExtensions, FilterAllPlugin, 
         state.read(_CLAIMS).count(removed, -1)
         return SUCCESS
 
-    def filter_all(self, state: CycleState, pod: PodInfo, nodes: Nodes) -> Verdicts:
+    def filter_all(self, state: CycleState, pod: PodInfo, nodes: Nodes) -> FilterResult:
         in_use = state.read(_CLAIMS).users > 0
         codes = np.full(nodes.size, 2 if in_use else 0, np.int16)
         disks = [volume for volume in pod.pod.spec.volumes if is_disk(volume)]
         if disks:
             codes[self._conflicts(disks, nodes)] = 1
-        return Verdicts(codes, (DISK_TAKEN, CLAIM_IN_USE))
+        return FilterResult(codes, (DISK_TAKEN, CLAIM_IN_USE))
 
     def _conflicts(self, disks: Sequence[Volume], nodes: Nodes) -> BoolColumn:
         conflict = np.zeros(nodes.size, np.bool_)
@@ -138,12 +132,10 @@ class VolumeRestrictions(PreFilterPlugin, PreFilterExtensions, FilterAllPlugin, 
 
     def events_to_register(self) -> Sequence[ClusterEventWithHint]:
         return (
-            ClusterEventWithHint(
-                ClusterEvent(EventResource.ASSIGNED_POD, ActionType.DELETE), freed_a_volume
-            ),
-            ClusterEventWithHint(ClusterEvent(EventResource.NODE, ActionType.ADD)),
-            ClusterEventWithHint(
-                ClusterEvent(EventResource.PERSISTENT_VOLUME_CLAIM, ActionType.ADD), own_claim_came
+            ClusterEventWithHint.on(EventResource.ASSIGNED_POD, ActionType.DELETE, freed_a_volume),
+            ClusterEventWithHint.on(EventResource.NODE, ActionType.ADD),
+            ClusterEventWithHint.on(
+                EventResource.PERSISTENT_VOLUME_CLAIM, ActionType.ADD, own_claim_came
             ),
         )
 

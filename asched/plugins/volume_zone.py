@@ -7,26 +7,22 @@ from typing import ClassVar, NamedTuple
 
 import numpy as np
 
-from asched.framework.csi_migration import BETA_REGION_LABEL, BETA_ZONE_LABEL, ZONE_DELIMITER
 from asched.framework.cycle_state import CycleState, StateKey
-from asched.framework.events import (
-    ActionType,
-    ClusterEvent,
-    ClusterEventWithHint,
-    EventResource,
-    QueueingHint,
-)
+from asched.framework.events import ActionType, ClusterEventWithHint, EventResource, QueueingHint
 from asched.framework.interface import (
     EnqueueExtensions,
     FilterAllPlugin,
     PreFilterPlugin,
     PreFilterResult,
 )
-from asched.framework.nodes import Nodes, Verdicts
+from asched.framework.nodes import FilterResult, Nodes
 from asched.framework.pod_info import PodInfo
 from asched.framework.status import SUCCESS, Status
 from asched.framework.volumes import (
+    BETA_REGION_LABEL,
+    BETA_ZONE_LABEL,
     WAIT_FOR_FIRST_CONSUMER,
+    ZONE_DELIMITER,
     claim_not_found,
     claims_of,
     mounts_claims,
@@ -66,9 +62,9 @@ class VolumeZone(PreFilterPlugin, FilterAllPlugin, EnqueueExtensions):
 
     name: ClassVar[str] = "VolumeZone"
     api_version: ClassVar[int] = 1
-    concerns_templates: ClassVar[bool] = True
+    applies_per_template: ClassVar[bool] = True
 
-    def concerns(self, pod: PodInfo) -> bool:
+    def applies_to(self, pod: PodInfo) -> bool:
         return mounts_claims(pod.pod)
 
     def pre_filter(self, state: CycleState, pod: PodInfo, nodes: Nodes) -> PreFilterResult:
@@ -106,7 +102,7 @@ class VolumeZone(PreFilterPlugin, FilterAllPlugin, EnqueueExtensions):
         if storage_class.volume_binding_mode != WAIT_FOR_FIRST_CONSUMER:
             raise _Refused("PersistentVolume had no name")
 
-    def filter_all(self, state: CycleState, pod: PodInfo, nodes: Nodes) -> Verdicts:
+    def filter_all(self, state: CycleState, pod: PodInfo, nodes: Nodes) -> FilterResult:
         wrong = np.zeros(nodes.size, np.bool_)
         for topology in state.read(_TOPOLOGIES):
             column = nodes.label(topology.label)
@@ -118,23 +114,17 @@ class VolumeZone(PreFilterPlugin, FilterAllPlugin, EnqueueExtensions):
         labelled = np.zeros(nodes.size, np.bool_)
         for key in TOPOLOGY_LABELS:
             labelled |= nodes.label(key).present
-        return Verdicts.reject(wrong & labelled, WRONG_ZONE)
+        return FilterResult.reject(wrong & labelled, WRONG_ZONE)
 
     def events_to_register(self) -> Sequence[ClusterEventWithHint]:
         added, changed = ActionType.ADD, ActionType.ADD | ActionType.UPDATE
         return (
-            ClusterEventWithHint(
-                ClusterEvent(EventResource.STORAGE_CLASS, added), delaying_class_came
+            ClusterEventWithHint.on(EventResource.STORAGE_CLASS, added, delaying_class_came),
+            ClusterEventWithHint.on(EventResource.NODE, added | ActionType.UPDATE_NODE_LABEL),
+            ClusterEventWithHint.on(
+                EventResource.PERSISTENT_VOLUME_CLAIM, changed, own_claim_changed
             ),
-            ClusterEventWithHint(
-                ClusterEvent(EventResource.NODE, added | ActionType.UPDATE_NODE_LABEL)
-            ),
-            ClusterEventWithHint(
-                ClusterEvent(EventResource.PERSISTENT_VOLUME_CLAIM, changed), own_claim_changed
-            ),
-            ClusterEventWithHint(
-                ClusterEvent(EventResource.PERSISTENT_VOLUME, changed), volume_moved
-            ),
+            ClusterEventWithHint.on(EventResource.PERSISTENT_VOLUME, changed, volume_moved),
         )
 
 

@@ -1,4 +1,4 @@
-"""DefaultPreemption: where no node is feasible, evict pods of lower priority to make one so."""
+"""DefaultPreemption: evicts pods of lower priority to make a node feasible."""
 
 from __future__ import annotations
 
@@ -8,6 +8,8 @@ from typing import ClassVar
 
 import numpy as np
 
+from asched.framework.caching import LruCache
+from asched.framework.cluster import Handle, Victim
 from asched.framework.cycle_state import CycleState
 from asched.framework.events import (
     ActionType,
@@ -19,24 +21,21 @@ from asched.framework.events import (
 from asched.framework.interface import (
     Arguments,
     EnqueueExtensions,
-    Handle,
-    NodeStatuses,
+    NodeToStatus,
     PostFilterPlugin,
     PostFilterResult,
     PreEnqueuePlugin,
-    Victim,
 )
-from asched.framework.memo import Memo
 from asched.framework.nodes import RowArray
 from asched.framework.pod_info import PodInfo, PodShape
+from asched.framework.runtime.diagnosis import histogram
+from asched.framework.runtime.dry_run import FilterDryRunner
 from asched.framework.runtime.extenders import (
     CANDIDATE_REVIEW,
     ExtenderFailureError,
     PreemptionCandidate,
 )
-from asched.framework.runtime.findings import histogram
 from asched.framework.status import SUCCESS, Code, Status
-from asched.framework.trial import Fit
 from asched.model.meta import Object
 from asched.model.pod import Pod
 from asched.model.workloads import PodDisruptionBudget
@@ -44,27 +43,26 @@ from asched.plugins.default_preemption.dry_run import (
     NO_VICTIMS,
     Budgets,
     Candidate,
-    DryRun,
-    Outcomes,
-    dry_run,
+    CandidateSearch,
+    DryRunCache,
     less_important,
 )
 
 NEVER = "not eligible due to preemptionPolicy=Never."
-VICTIMS_LEAVING = "not eligible due to a terminating pod on the nominated node."
+VICTIMS_TERMINATING = "not eligible due to a terminating pod on the nominated node."
 NO_CANDIDATE = "no candidate node for preemption"
 NOT_HELPFUL = "Preemption is not helpful for scheduling"
-UNDER_WAY = Status.unresolvable("waiting for the preemption for this pod to be finished")
+IN_PROGRESS = Status.unresolvable("waiting for the preemption for this pod to be finished")
 
 _PREFIX = "preemption: "
 _DISRUPTED = "DisruptionTarget"
 _BY_SCHEDULER = "PreemptionByScheduler"
-_MOST_MEMOS = 64
+_MAX_CACHES = 64
 
 
 class DefaultPreemptionArgs(Arguments, frozen=True):
-    """How many candidates are enough: a share of the nodes where preemption may help, and never
-    less than an absolute number."""
+    """How many candidates to find: a share of the nodes on which preemption may help, but at least
+    an absolute number."""
 
     min_candidate_nodes_percentage: int = 10
     min_candidate_nodes_absolute: int = 100
@@ -88,14 +86,16 @@ class DefaultPreemptionArgs(Arguments, frozen=True):
             )
 
     def enough(self, nodes: int) -> int:
-        """How many candidates to look for among so many nodes."""
+        """How many candidates to find among ``nodes`` nodes."""
         share = nodes * self.min_candidate_nodes_percentage // 100
         return min(nodes, max(share, self.min_candidate_nodes_absolute))
 
 
 class DefaultPreemption(PostFilterPlugin, PreEnqueuePlugin, EnqueueExtensions):
-    """Chooses a node and the victims on it as kube-scheduler does. While the evictions are being
-    carried out the pod is not tried again; other pods are."""
+    """Selects a node and its victims as kube-scheduler does.
+
+    The pod is not retried while its evictions are in progress; other pods are.
+    """
 
     name: ClassVar[str] = "DefaultPreemption"
     api_version: ClassVar[int] = 1
@@ -104,47 +104,53 @@ class DefaultPreemption(PostFilterPlugin, PreEnqueuePlugin, EnqueueExtensions):
     def __init__(self, args: DefaultPreemptionArgs, handle: Handle) -> None:
         super().__init__(args, handle)
         self._args = args
-        self._memos: Memo[tuple[PodShape, int, tuple[int, ...]], Outcomes] = Memo(_MOST_MEMOS)
+        self._caches: LruCache[tuple[PodShape, int, tuple[int, ...]], DryRunCache]
+        self._caches = LruCache(_MAX_CACHES)
         self._budgets = Budgets(())
         self._budgets_version = -1
 
     # -- the decision -------------------------------------------------------------------------
 
     def post_filter(
-        self, state: CycleState, pod: PodInfo, statuses: NodeStatuses
+        self, state: CycleState, pod: PodInfo, statuses: NodeToStatus
     ) -> PostFilterResult:
         reason = self.ineligible(pod, statuses)
         if reason:
             return PostFilterResult(Status.unschedulable(_PREFIX + reason))
         rows = statuses.rows(Code.UNSCHEDULABLE)
         if not len(rows):
-            return PostFilterResult(Status.unschedulable(_PREFIX + self._helpless(0, {})), "")
+            return PostFilterResult(Status.unschedulable(_PREFIX + self._not_helpful(0, {})), "")
         lowest = self.handle.cluster.lowest_priority
         if lowest is None or lowest >= pod.priority:
-            # No need to look: there is nobody anywhere to be evicted.
-            text = self._helpless(len(rows), {NO_VICTIMS: len(rows)})
+            # No pod on any node has a lower priority.
+            text = self._not_helpful(len(rows), {NO_VICTIMS: len(rows)})
             return PostFilterResult(Status.unschedulable(_PREFIX + text), "")
-        wanted = self._args.enough(len(rows))
+        limit = self._args.enough(len(rows))
         now_ns = self.handle.cluster.now_ns
         offset = self.handle.draw(f"{self.name}/{pod.uid}/{now_ns}", len(rows))
         rows = np.concatenate([rows[offset:], rows[:offset]])
-        run = self.dry_run(state, pod, rows, wanted)
-        if run.candidates:
+        search = self.dry_run(state, pod, rows, limit)
+        if search.candidates:
             try:
-                candidates = self._reviewed(state, run.shortlist(wanted))
+                candidates = self._review(state, search.shortlist(limit))
             except ExtenderFailureError as failure:
                 return PostFilterResult(Status.error(f"{_PREFIX}{failure}"))
             if not candidates:
                 return PostFilterResult(Status.unschedulable(_PREFIX + NO_CANDIDATE))
             return self._preempt(pod, self.best(candidates)[0])
-        if run.errors:
-            text = run.errors[0] if len(run.errors) == 1 else f"[{', '.join(run.errors)}]"
+        errors = search.errors
+        if errors:
+            text = errors[0] if len(errors) == 1 else f"[{', '.join(errors)}]"
             return PostFilterResult(Status.error(_PREFIX + text))
-        return PostFilterResult(Status.unschedulable(_PREFIX + self.no_candidate(run)), "")
+        rejected = search.rejected
+        text = self._not_helpful(len(rejected), Counter(rejected.values()))
+        return PostFilterResult(Status.unschedulable(_PREFIX + text), "")
 
-    def _reviewed(self, state: CycleState, candidates: Sequence[Candidate]) -> Sequence[Candidate]:
-        """What extenders leave of the candidates (``callExtenders``). Raises
-        :class:`ExtenderFailureError`, and AttemptPausedError where one must be asked first."""
+    def _review(self, state: CycleState, candidates: Sequence[Candidate]) -> Sequence[Candidate]:
+        """The candidates that extenders leave (``callExtenders``).
+
+        Raises :class:`ExtenderFailureError`, and AttemptPausedError if an answer is missing.
+        """
         review = state.get(CANDIDATE_REVIEW)
         if review is None:
             return candidates
@@ -158,17 +164,16 @@ class DefaultPreemption(PostFilterPlugin, PreEnqueuePlugin, EnqueueExtensions):
         found = []
         for left in review.review(offered):
             row = nodes.row_of(left.node)
-            there = {} if row is None else {p.uid: p for p in nodes.pods(row)}
-            victims = [there[v.uid] for v in left.victims if v.uid in there]
+            on_node = {} if row is None else {p.uid: p for p in nodes.pods(row)}
+            victims = [on_node[v.uid] for v in left.victims if v.uid in on_node]
             if victims:
                 found.append(Candidate.of(left.node, victims, left.pdb_violations))
         return found
 
-    def ineligible(self, pod: PodInfo, statuses: NodeStatuses) -> str:
+    def ineligible(self, pod: PodInfo, statuses: NodeToStatus) -> str:
         """Why the pod may not preempt (``PodEligibleToPreemptOthers``); empty if it may.
 
-        One that preempted already waits for its victims to go, unless its node turned out to be
-        hopeless.
+        A pod that has preempted waits for its victims, unless its nominated node is unresolvable.
         """
         if pod.pod.spec.preemption_policy == "Never":
             return NEVER
@@ -179,61 +184,60 @@ class DefaultPreemption(PostFilterPlugin, PreEnqueuePlugin, EnqueueExtensions):
         status = statuses.status(nominated)
         if status is not None and status.code is Code.UNSCHEDULABLE_AND_UNRESOLVABLE:
             return ""
-        leaving = any(_preempted(other) for other in less_important(nodes.pods(row), pod))
-        return VICTIMS_LEAVING if leaving else ""
+        terminating = any(_preempted(other) for other in less_important(nodes.pods(row), pod))
+        return VICTIMS_TERMINATING if terminating else ""
 
-    def no_candidate(self, run: DryRun) -> str:
-        """What to say where no evictions would help: each node counts."""
-        return self._helpless(len(run.rejected), Counter(run.rejected.values()))
-
-    def _helpless(self, tried: int, why: Mapping[Status, int]) -> str:
+    def _not_helpful(self, examined: int, statuses: Mapping[Status, int]) -> str:
         size = self.handle.cluster.nodes.cluster_size
-        counted = [(status.reasons, number) for status, number in why.items()]
-        others = size - tried
+        counted = [(status.reasons, number) for status, number in statuses.items()]
+        others = size - examined
         if others:
             counted.append(((NOT_HELPFUL,), others))
         return f"0/{size} nodes are available: {histogram(counted)}."
 
     def best(self, candidates: Sequence[Candidate]) -> list[Candidate]:
-        """The candidates that do the least harm (``pickOneNodeForPreemption``): fewest violations
-        of budgets, then the lowest priority of the most important victim, the smallest sum of
-        priorities, the fewest victims, the latest start of the most important victims."""
-        harms = [candidate.harm for candidate in candidates]
-        least = min(harms)
-        return [c for c, harm in zip(candidates, harms, strict=True) if harm == least]
+        """The candidates with the lowest cost (``pickOneNodeForPreemption``).
+
+        The criteria are: fewest budget violations, lowest priority of the most important victim,
+        lowest sum of priorities, fewest victims, latest start of the most important victims.
+        """
+        lowest = min(candidate.cost for candidate in candidates)
+        return [candidate for candidate in candidates if candidate.cost == lowest]
 
     def _preempt(self, pod: PodInfo, candidate: Candidate) -> PostFilterResult:
-        # Graceful deletion has begun: asking for it again would do nothing.
-        staying = [v for v in candidate.victims if not v.pod.terminating]
-        if not staying:
+        # Graceful deletion of terminating victims has already begun.
+        running = [v for v in candidate.victims if not v.pod.terminating]
+        if not running:
             return PostFilterResult(SUCCESS, candidate.node)
         handle = self.handle
-        evicted = {v.uid: v for v in staying if v.uid not in handle.evictions}
+        evicted = {v.uid: v for v in running if v.uid not in handle.evictions}
         for waiting in handle.waiting_pods():
-            # Not bound yet: it gives its place back without being deleted.
+            # Not bound yet: rejecting it is enough.
             if evicted.pop(waiting.info.uid, None) is not None:
                 waiting.reject(self.name, "preempted")
-        displaced = less_important(handle.nominated_pods(candidate.node), pod)
+        lower = less_important(handle.nominated_pods(candidate.node), pod)
         return PostFilterResult(
             SUCCESS,
             candidate.node,
             tuple(Victim(v.key, v.uid) for v in evicted.values()),
-            tuple(Victim(p.key, p.uid) for p in displaced),
+            tuple(Victim(p.key, p.uid) for p in lower),
         )
 
     # -- the dry run --------------------------------------------------------------------------
 
     def dry_run(
-        self, state: CycleState, pod: PodInfo, rows: RowArray, wanted: int | None = None
-    ) -> DryRun:
-        """Look for candidates among these rows of the cluster's nodes, in order, until ``wanted``
-        are found; None looks at all. Raises PluginFailure where a filter fails."""
+        self, state: CycleState, pod: PodInfo, rows: RowArray, limit: int | None = None
+    ) -> CandidateSearch:
+        """Find candidates among these rows of the cluster's nodes, in order, until there are
+        ``limit``; None finds all. Raises PluginFailure if a filter fails."""
         handle = self.handle
-        own = handle.cluster.nodes.row_of(handle.nominated_node(pod))
-        fit = handle.fit(state, pod)
-        budgets = self._current_budgets()  # first: what is known depends on them
-        known = self._known(fit)
-        return dry_run(fit, rows, known, budgets, own=own, wanted=wanted)
+        dry_runner = handle.dry_run(state, pod)
+        budgets = self._current_budgets()  # before the cache, which depends on them
+        own_row = handle.cluster.nodes.row_of(handle.nominated_node(pod))
+        cache = self._cache(dry_runner)
+        search = CandidateSearch(dry_runner, cache, budgets, own_row=own_row, limit=limit)
+        search.run(rows)
+        return search
 
     def _current_budgets(self) -> Budgets:
         cluster = self.handle.cluster
@@ -241,21 +245,22 @@ class DefaultPreemption(PostFilterPlugin, PreEnqueuePlugin, EnqueueExtensions):
         if version != self._budgets_version:
             self._budgets_version = version
             self._budgets = Budgets(cluster.objects(PodDisruptionBudget).values())
-            self._memos.clear()
+            self._caches.clear()
         return self._budgets
 
-    def _known(self, fit: Fit) -> Outcomes:
-        """What earlier pods of the same shape and priority found out, by the same filters: an optional
-        one may be left out while its circuit is open."""
-        if not fit.shareable:
-            return Outcomes()
-        asked = tuple([rank for rank, _ in (*fit.fixed, *fit.moving)])
-        return self._memos.get((fit.pod.shape, fit.pod.priority, asked), Outcomes)
+    def _cache(self, dry_runner: FilterDryRunner) -> DryRunCache:
+        """The results of pods of the same shape and priority with the same filters: an optional
+        filter is skipped while its circuit is open."""
+        if not dry_runner.shareable:
+            return DryRunCache()
+        filters = tuple([rank for rank, _ in (*dry_runner.fixed, *dry_runner.moving)])
+        pod = dry_runner.pod
+        return self._caches.get((pod.shape, pod.priority, filters), DryRunCache)
 
-    # -- while victims go ---------------------------------------------------------------------
+    # -- while victims terminate-----------------------------------------------------------------
 
     def pre_enqueue(self, pod: PodInfo) -> Status:
-        return UNDER_WAY if self.handle.is_preempting(pod.uid) else SUCCESS
+        return IN_PROGRESS if self.handle.is_preempting(pod.uid) else SUCCESS
 
     def events_to_register(self) -> Sequence[ClusterEventWithHint]:
         event = ClusterEvent(EventResource.ASSIGNED_POD, ActionType.DELETE)
@@ -265,17 +270,17 @@ class DefaultPreemption(PostFilterPlugin, PreEnqueuePlugin, EnqueueExtensions):
         return self.handle.preempted_for
 
     def _evictions_done(self, pod: Pod, old: Object | None, new: Object | None) -> QueueingHint:
-        """A pod held back here was on its way to be tried: it goes on once its evictions are done.
+        """Queue a pod that PreEnqueue held once its evictions are done.
 
-        kube-scheduler answers Skip and lets the plugins that had rejected the pod decide again,
-        which only some of them do at the right moment.
+        kube-scheduler returns Skip and relies on the hints of the plugins that rejected the pod, of
+        which only some queue it at this time.
         """
         done = not self.handle.is_preempting(pod.uid)
         return QueueingHint.QUEUE if done else QueueingHint.SKIP
 
 
 def _preempted(pod: PodInfo) -> bool:
-    """Being deleted because a scheduler preempted it."""
+    """Whether the pod is terminating because a scheduler preempted it."""
     if not pod.pod.terminating:
         return False
     for condition in pod.pod.status.conditions:

@@ -1,4 +1,4 @@
-"""What pods near each node add to its score, kept from attempt to attempt."""
+"""Scores by preferred affinity and anti-affinity, updated incrementally between attempts."""
 
 from __future__ import annotations
 
@@ -7,34 +7,34 @@ from typing import NamedTuple
 
 import numpy as np
 
-from asched.framework.change_log import ChangeLog
+from asched.framework.caching import ChangeLog
 from asched.framework.nodes import Int64Column, RowArray
 from asched.framework.scoring import of_each_value
 from asched.framework.topology import DomainCounts, Domains
 
 _LARGE_SHARE = 8
-"""Below one domain in so many rows, all is worked out by domain and spread to the rows."""
-_MOST_PATCHES = 32
+"""With fewer domains than 1/8 of the rows, sums are computed by domain and spread to the rows."""
+_MAX_PATCHES = 32
 _FEW_ROWS = 8
-"""Up to so many rows of a domain are told one by one as those that moved."""
+"""For domains with more rows, the change log is reset instead of listing each row."""
 
 Scale = Callable[[Int64Column, int, int], Int64Column]
-"""From scores to normalised ones, given the lowest and the highest of all: each by itself."""
+"""``scale(scores, lowest, span)``: normalized scores, each independent of the others."""
 
 
 class TermWeight(NamedTuple):
-    """What each pod counted adds to the score of the nodes of its domain."""
+    """What each counted pod adds to the score of the nodes in its domain."""
 
     counts: DomainCounts
     weight: int
 
 
 class PreferredAffinityScores:
-    """The weighted sum of counts by row, and what becomes of it when it is scaled over all rows.
+    """The weighted sum of counts by row, and its normalization over all rows.
 
-    Memory, not state: it is brought up to what the counts say before each use. Rows are classes of nodes
-    (:class:`~asched.framework.node_classes.NodeClasses`) by domain, where there are few, or else by the sum
-    itself.
+    A cache that is updated from the counts before each use. The classes of nodes
+    (:class:`~asched.framework.scoring.NodeClasses`) are the domains, if there are few, or else the
+    sums themselves.
     """
 
     __slots__ = (
@@ -47,34 +47,34 @@ class PreferredAffinityScores:
         "_scaled",
         "_span",
         "_spread",
-        "_worth",
+        "_terms",
         "moved",
     )
 
-    def __init__(self, worth: Sequence[TermWeight]) -> None:
-        self._worth = worth
+    def __init__(self, terms: Sequence[TermWeight]) -> None:
+        self._terms = terms
         self._cursors: list[int] | None = None
         self._raw: Int64Column = np.zeros(0, np.int64)
         self._by_domain: Int64Column | None = None
         self._domains: Domains | None = None
-        # Whether what is known by domain was spread to the rows.
+        # Whether the sums by domain have been spread to the rows.
         self._spread = True
         self.moved: ChangeLog[int] = ChangeLog()
-        # Rows that changed since they were scaled; None for all.
+        # Rows that changed since the last normalization; None for all.
         self._changed: list[RowArray] | None = None
         self._scaled: Int64Column | None = None
         self._lowest = self._span = 0
 
     @property
     def total(self) -> int:
-        """Whether anything was counted: 0 where nothing was."""
-        return sum([worth.counts.total for worth in self._worth])
+        """Number of counted pods, over all terms."""
+        return sum([term.counts.total for term in self._terms])
 
     @property
     def raw(self) -> Int64Column:
-        """By row of the table, as of the last :meth:`refresh`; to be read only."""
+        """By row of the table, as of the last :meth:`refresh`; read-only."""
         if not self._spread and self._by_domain is not None:
-            of_row = self._worth[0].counts.domains.of_row
+            of_row = self._terms[0].counts.domains.of_row
             if len(self._raw) != len(of_row):
                 self._raw = np.zeros(len(of_row), np.int64)
             np.take(self._by_domain, of_row, out=self._raw, mode="clip")
@@ -82,7 +82,7 @@ class PreferredAffinityScores:
         return self._raw
 
     def is_raw(self, scores: Int64Column) -> bool:
-        """Whether these are :attr:`raw` itself."""
+        """Whether this is the array :attr:`raw`."""
         return self._spread and scores is self._raw
 
     @property
@@ -95,13 +95,13 @@ class PreferredAffinityScores:
         return classes if self._by_domain is None else self._by_domain[classes]
 
     def refresh(self) -> None:
-        """Bring :attr:`raw` up to what the counts say by now."""
-        cursors = [worth.counts.changes.cursor for worth in self._worth]
+        """Update from the counts."""
+        cursors = [term.counts.changes.cursor for term in self._terms]
         if cursors == self._cursors:
             return
         changed = self._changes(cursors)
         if changed is None:
-            self._add_up()
+            self._recompute()
             self._changed = None
         else:
             if self._by_domain is not None:
@@ -110,40 +110,40 @@ class PreferredAffinityScores:
                 self._patch(changed)
             if self._changed is not None:
                 self._changed += changed
-                if len(self._changed) > _MOST_PATCHES:
+                if len(self._changed) > _MAX_PATCHES:
                     self._changed = None
         self._cursors = cursors
 
     def _changes(self, cursors: Sequence[int]) -> list[RowArray] | None:
-        size = len(self._worth[0].counts.domains.of_row)
+        size = len(self._terms[0].counts.domains.of_row)
         if self._cursors is None or (self._spread and len(self._raw) != size):
             return None
         found: list[RowArray] = []
-        for worth, before, now in zip(self._worth, self._cursors, cursors, strict=True):
+        for term, before, now in zip(self._terms, self._cursors, cursors, strict=True):
             if before != now:
-                rows = worth.counts.changes.since(before)
+                rows = term.counts.changes.since(before)
                 if rows is None:
                     return None
                 found += rows
-        return found if len(found) <= _MOST_PATCHES else None
+        return found if len(found) <= _MAX_PATCHES else None
 
     def _patch(self, changed: Sequence[RowArray]) -> None:
-        alone: set[int] = set()
+        single: set[int] = set()
         for rows in changed:
             if len(rows) == 1:
-                alone.add(rows.item())
+                single.add(rows.item())
                 continue
             total = np.zeros(len(rows), np.int64)
-            for counts, weight in self._worth:
+            for counts, weight in self._terms:
                 total += counts.by_row[rows] * weight
             self._raw[rows] = total
-            self._note(rows)
-        for row in alone:
-            self._raw[row] = sum([w.counts.by_row.item(row) * w.weight for w in self._worth])
-        self._note([*alone])
+            self._log(rows)
+        for row in single:
+            self._raw[row] = sum([w.counts.by_row.item(row) * w.weight for w in self._terms])
+        self._log([*single])
 
-    def _note(self, rows: RowArray | list[int]) -> None:
-        """The sums of these rows are others; only without domains are they of another class by that."""
+    def _log(self, rows: RowArray | list[int]) -> None:
+        """Log rows with another class. If domains are the classes, changed sums do not matter."""
         if self._domains is not None:
             return
         if len(rows) > _FEW_ROWS:
@@ -153,13 +153,13 @@ class PreferredAffinityScores:
             self.moved.append(int(row))
 
     def _sums(self) -> Int64Column:
-        """By domain, where all counts are by the same."""
-        sums = np.zeros(self._worth[0].counts.domains.number + 1, np.int64)
-        for counts, weight in self._worth:
+        """By domain, if all terms have the same domains."""
+        sums = np.zeros(self._terms[0].counts.domains.number + 1, np.int64)
+        for counts, weight in self._terms:
             sums += counts.sums * weight
         return sums
 
-    def _add_up(self) -> None:
+    def _recompute(self) -> None:
         before = self._domains
         domains = self._domains = self._few_domains()
         if domains is None or domains is not before:
@@ -168,24 +168,27 @@ class PreferredAffinityScores:
             self._by_domain, self._spread = self._sums(), False
             return
         self._by_domain, self._spread = None, True
-        total = np.zeros(len(self._worth[0].counts.domains.of_row), np.int64)
-        for counts, weight in self._worth:
+        total = np.zeros(len(self._terms[0].counts.domains.of_row), np.int64)
+        for counts, weight in self._terms:
             total += counts.by_row if weight == 1 else counts.by_row * np.int64(weight)
         self._raw = total
 
     def _few_domains(self) -> Domains | None:
-        """The domains that everything is counted by; None where they differ, or are many."""
-        domains = self._worth[0].counts.domains
+        """The domains of all terms; None if they differ or are many."""
+        domains = self._terms[0].counts.domains
         few = domains.number * _LARGE_SHARE <= len(domains.of_row)
-        alike = all(worth.counts.domains is domains for worth in self._worth)
-        return domains if few and alike else None
+        same = all(term.counts.domains is domains for term in self._terms)
+        return domains if few and same else None
 
     def scaled(self, scale: Scale) -> Int64Column | None:
-        """:attr:`raw` scaled, always by the same ``scale``; None where all rows are equal. To be read
-        only, and good until the next refresh."""
+        """:attr:`raw` after ``scale``, which must always be the same function; None if all rows are
+        equal.
+
+        Read-only, and valid until the next :meth:`refresh`.
+        """
         if self._by_domain is not None:
-            # The last place stands for rows without a domain; there need not be any.
-            domains = self._worth[0].counts.domains
+            # The last entry is for rows without a domain.
+            domains = self._terms[0].counts.domains
             values = self._by_domain if domains.incomplete else self._by_domain[:-1]
         else:
             values = self.raw
@@ -195,7 +198,7 @@ class PreferredAffinityScores:
             self._changed = None
             return None
         same = self._scaled is not None and (lowest, span) == (self._lowest, self._span)
-        size = len(self._worth[0].counts.domains.of_row)
+        size = len(self._terms[0].counts.domains.of_row)
         if self._scaled is None or len(self._scaled) != size:
             self._scaled, same = np.zeros(size, np.int64), False
         if same and self._changed is not None:
@@ -203,7 +206,7 @@ class PreferredAffinityScores:
                 self._scaled[rows] = scale(self.raw[rows], lowest, span)
         elif self._by_domain is not None:
             by_domain = scale(self._by_domain, lowest, span)
-            of_row = self._worth[0].counts.domains.of_row
+            of_row = self._terms[0].counts.domains.of_row
             np.take(by_domain, of_row, out=self._scaled, mode="clip")
         else:
             self._scaled = of_each_value(

@@ -1,4 +1,4 @@
-"""The pods near each node, as required affinity and anti-affinity look at them."""
+"""Required affinity and anti-affinity of an incoming pod and of existing pods, for all nodes."""
 
 from __future__ import annotations
 
@@ -14,206 +14,212 @@ from asched.framework.pod_info import PodInfo
 from asched.framework.pod_queries import PodQuery, TermKind, terms_of
 from asched.framework.topology import DomainCounts
 
+Codes = NDArray[np.int16]
 
-class CountedTerm(NamedTuple):
-    """Pods that matter to a rule, by the domains of a topology key."""
+
+class ExistingTermCounts(NamedTuple):
+    """Existing pods with a required anti-affinity term that selects the incoming pod."""
 
     topology_key: str
     counts: DomainCounts
 
 
-class WantedTerm(NamedTuple):
-    """Pods that terms of the incoming pod speak of, and the domains it counts them by."""
+class IncomingTermCounts(NamedTuple):
+    """Existing pods that a term of the incoming pod selects."""
 
     query: PodQuery
     topology_key: str
     counts: DomainCounts
-    """As of the last look; to be followed before use."""
+    """Must be updated before use."""
     weight: int
-    """Negative where the pods are to be kept away from."""
+    """Negative for anti-affinity."""
 
 
 class AffinityTerms(NamedTuple):
-    """The terms of an incoming pod, with the namespaces they select as they are now."""
+    """The terms of an incoming pod, with the namespaces that they select now."""
 
-    together: tuple[WantedTerm, ...] = ()
-    """The pods that satisfy *all* required affinity terms, for each topology key of those."""
-    apart: tuple[WantedTerm, ...] = ()
+    affinity: tuple[IncomingTermCounts, ...] = ()
+    """For each topology key of the required affinity: pods that match *all* its terms."""
+    anti_affinity: tuple[IncomingTermCounts, ...] = ()
     """For each required anti-affinity term."""
-    preferred: tuple[WantedTerm, ...] = ()
+    preferred: tuple[IncomingTermCounts, ...] = ()
 
 
-class RequiredTerm(IntEnum):
-    """What can keep a pod off a node, in the order in which it is reported."""
+class Rule(IntEnum):
+    """Why a node is rejected, in the order in which it is reported."""
 
-    TOGETHER = 1
-    APART = 2
-    EXISTING_APART = 4
+    AFFINITY = 1
+    ANTI_AFFINITY = 2
+    EXISTING_ANTI_AFFINITY = 4
 
 
-class KnownFailures:
-    """What :meth:`RequiredAffinity.failures` found of all nodes, good while no domain begins or ceases to
-    hold pods. Memory, not state."""
+Adjustments = dict[tuple[Rule, str], dict[str, int]]
+"""By rule and topology key: the change of the count by domain."""
 
-    __slots__ = ("_as_of", "_codes")
+
+class FailureCache:
+    """The last result of :meth:`RequiredAffinity.failures` for all nodes.
+
+    Valid until a domain gets its first matching pod or loses its last one.
+    """
+
+    __slots__ = ("_codes", "_version")
 
     def __init__(self) -> None:
-        self._as_of: object = None
-        self._codes: NDArray[np.int16] | None = None
+        self._version: object = None
+        self._codes: Codes | None = None
 
-    def get(
-        self, as_of: object, work_out: Callable[[], NDArray[np.int16] | None]
-    ) -> NDArray[np.int16] | None:
-        """None where no node fails."""
-        if as_of != self._as_of:
-            codes = work_out()
+    def get(self, version: object, compute: Callable[[], Codes | None]) -> Codes | None:
+        """None if no node fails."""
+        if version != self._version:
+            codes = compute()
             self._codes = None if codes is None or not codes.any() else codes
-            self._as_of = as_of
+            self._version = version
         return self._codes
 
 
 class RequiredAffinity:
-    """How many pods that matter to a rule are near each node.
+    """The matching pods in the domains of each node, for one attempt.
 
-    The counts are shared and never changed here; :meth:`shift` notes what is supposed to be
-    otherwise.
+    The counts are shared and not changed here: :meth:`update` keeps hypothetical changes
+    separately.
     """
 
-    __slots__ = ("_counted", "_known", "_namespace_labels", "_pod", "_shifts", "_wishes")
+    __slots__ = ("_adjustments", "_cache", "_counts", "_namespace_labels", "_pod", "_terms")
 
     def __init__(
         self,
         pod: PodInfo,
         namespace_labels: Mapping[str, str],
-        wishes: AffinityTerms,
-        existing: Sequence[CountedTerm],
-        known: KnownFailures | None = None,
+        terms: AffinityTerms,
+        existing: Sequence[ExistingTermCounts],
+        cache: FailureCache | None = None,
+        adjustments: Adjustments | None = None,
     ) -> None:
-        """``existing``: the pods whose required anti-affinity means the incoming pod. ``known``: of
-        pods with these wishes, as long as the same pods on nodes have terms that mean them."""
-        self._known = KnownFailures() if known is None else known
+        """``cache`` must belong to pods with the same ``terms`` and ``existing``."""
+        self._cache = FailureCache() if cache is None else cache
         self._pod = pod
         self._namespace_labels = namespace_labels
-        self._wishes = wishes
-        self._counted: dict[RequiredTerm, Sequence[CountedTerm | WantedTerm]] = {
-            RequiredTerm.TOGETHER: wishes.together,
-            RequiredTerm.APART: wishes.apart,
-            RequiredTerm.EXISTING_APART: existing,
+        self._terms = terms
+        self._counts: dict[Rule, Sequence[ExistingTermCounts | IncomingTermCounts]] = {
+            Rule.AFFINITY: terms.affinity,
+            Rule.ANTI_AFFINITY: terms.anti_affinity,
+            Rule.EXISTING_ANTI_AFFINITY: existing,
         }
-        self._shifts: dict[tuple[RequiredTerm, str], dict[str, int]] = {}
+        self._adjustments: Adjustments = {} if adjustments is None else adjustments
 
-    # -- suppositions -------------------------------------------------------------------------
+    # -- AddPod and RemovePod -----------------------------------------------------------------
 
     def clone(self) -> RequiredAffinity:
         existing = [
-            CountedTerm(c.topology_key, c.counts)
-            for c in self._counted[RequiredTerm.EXISTING_APART]
+            ExistingTermCounts(term.topology_key, term.counts)
+            for term in self._counts[Rule.EXISTING_ANTI_AFFINITY]
         ]
-        twin = RequiredAffinity(self._pod, self._namespace_labels, self._wishes, existing)
-        twin._shifts = {place: dict(by_value) for place, by_value in self._shifts.items()}
-        return twin
+        adjustments = {place: dict(by_value) for place, by_value in self._adjustments.items()}
+        return RequiredAffinity(
+            self._pod, self._namespace_labels, self._terms, existing, adjustments=adjustments
+        )
 
-    def shift(self, other: PodInfo, node: NodeInfo, sign: int) -> None:
-        """As if another pod were on the node too (1), or not there (-1)."""
+    def update(self, other: PodInfo, node: NodeInfo, sign: int) -> None:
+        """Add another pod to the node (1), or remove it (-1)."""
         for held in terms_of(other.shape, other.namespace)[TermKind.REQUIRED_ANTI_AFFINITY]:
             if held.term.matches(self._pod.label_set, self._namespace_labels):
-                self._shift(RequiredTerm.EXISTING_APART, held.term.topology_key, node, sign)
-        for rule, wishes in (
-            (RequiredTerm.TOGETHER, self._wishes.together),
-            (RequiredTerm.APART, self._wishes.apart),
+                self._adjust(Rule.EXISTING_ANTI_AFFINITY, held.term.topology_key, node, sign)
+        for rule, terms in (
+            (Rule.AFFINITY, self._terms.affinity),
+            (Rule.ANTI_AFFINITY, self._terms.anti_affinity),
         ):
-            for wanted in wishes:
-                if wanted.query.matches(other.label_set):
-                    self._shift(rule, wanted.topology_key, node, sign)
+            for term in terms:
+                if term.query.matches(other.label_set):
+                    self._adjust(rule, term.topology_key, node, sign)
 
-    def _shift(self, rule: RequiredTerm, topology_key: str, node: NodeInfo, sign: int) -> None:
+    def _adjust(self, rule: Rule, topology_key: str, node: NodeInfo, sign: int) -> None:
         domain = node.labels.get(topology_key)
         if domain is not None:
-            by_value = self._shifts.setdefault((rule, topology_key), {})
+            by_value = self._adjustments.setdefault((rule, topology_key), {})
             by_value[domain] = by_value.get(domain, 0) + sign
 
-    # -- answers ------------------------------------------------------------------------------
+    # -- filter -------------------------------------------------------------------------------
 
-    def failures(self, nodes: Nodes) -> NDArray[np.int16] | None:
-        """The rules that each node fails, as bits of :class:`RequiredTerm`; None where no node fails any."""
-        as_of: list[object] = [self._may_be_first]
+    def failures(self, nodes: Nodes) -> Codes | None:
+        """By row, the bits of each :class:`Rule` that rejects the node; None if no node is
+        rejected."""
+        version: list[object] = [self._is_first_of_group]
         near = None
-        for of_rule in self._counted.values():
-            for counted in of_rule:
-                counts = counted.counts
+        for terms in self._counts.values():
+            for term in terms:
+                counts = term.counts
                 near = counts.near
-                as_of += (id(counts), counts.crossings)
-        if self._shifts or near is None or nodes.align(near) is not near:
-            return self._failures(nodes)
-        return self._known.get(as_of, lambda: self._failures(nodes))
+                version += (id(counts), counts.crossings)
+        if self._adjustments or near is None or nodes.align(near) is not near:
+            return self._compute_failures(nodes)
+        return self._cache.get(version, lambda: self._compute_failures(nodes))
 
-    def _failures(self, nodes: Nodes) -> NDArray[np.int16] | None:
-        codes: NDArray[np.int16] | None = None
-        for rule in RequiredTerm:
-            if not self._counted[rule] and not self._shifts:
+    def _compute_failures(self, nodes: Nodes) -> Codes | None:
+        codes: Codes | None = None
+        for rule in Rule:
+            if not self._counts[rule] and not self._adjustments:
                 continue
-            crowding = rule is not RequiredTerm.TOGETHER
-            failing = self._crowded(rule, nodes) if crowding else self._lonely(nodes)
+            if rule is Rule.AFFINITY:
+                failing = self._affinity_failures(nodes)
+            else:
+                failing = self._anti_affinity_failures(rule, nodes)
             if failing is not None:
                 bits = np.multiply(failing, np.int16(rule), dtype=np.int16)
                 codes = bits if codes is None else codes | bits
         return codes
 
-    def _lonely(self, nodes: Nodes) -> BoolColumn | None:
-        """Where a required affinity is not met: all topology keys must be there, and pods near by
-        each of them, unless the pod is the first of its group."""
+    def _affinity_failures(self, nodes: Nodes) -> BoolColumn | None:
+        """Where a topology key is missing or, unless the pod is the first of its group, no matching
+        pod is in the domain."""
         failing: BoolColumn | None = None
-        may_be_first = self._may_be_first
-        for key in dict.fromkeys(wanted.topology_key for wanted in self._wishes.together):
-            if may_be_first:
-                here = ~nodes.label(key).present
-            else:
-                # A node without the label is near nobody.
-                here = self._alone(key, nodes)
+        is_first = self._is_first_of_group
+        for key in dict.fromkeys(term.topology_key for term in self._terms.affinity):
+            here = ~nodes.label(key).present if is_first else self._without_match(key, nodes)
             failing = here if failing is None else failing | here
         return failing
 
-    def _crowded(self, rule: RequiredTerm, nodes: Nodes) -> BoolColumn | None:
-        """Where any pod of the rule is near."""
+    def _anti_affinity_failures(self, rule: Rule, nodes: Nodes) -> BoolColumn | None:
+        """Where a matching pod is in a domain of the node."""
         failing: BoolColumn | None = None
-        if not self._shifts:
-            for counted in self._counted[rule]:
-                here = nodes.align(counted.counts.near)
+        if not self._adjustments:
+            for term in self._counts[rule]:
+                here = nodes.align(term.counts.near)
                 failing = here if failing is None else failing | here
             return failing
-        keys = (c.topology_key for c in self._counted[rule])
-        supposed = (key for of_rule, key in self._shifts if of_rule is rule)
-        for key in dict.fromkeys((*keys, *supposed)):
-            here = self._near(rule, key, nodes) > 0
+        keys = (term.topology_key for term in self._counts[rule])
+        adjusted = (key for of_rule, key in self._adjustments if of_rule is rule)
+        for key in dict.fromkeys((*keys, *adjusted)):
+            here = self._matches(rule, key, nodes) > 0
             failing = here if failing is None else failing | here
         return failing
 
-    def _alone(self, topology_key: str, nodes: Nodes) -> BoolColumn:
-        """Where no pod that the pod wants to be with is near by that key."""
-        held = [w.counts for w in self._wishes.together if w.topology_key == topology_key]
-        if len(held) == 1 and not self._shifts:
-            return ~nodes.align(held[0].near)
-        return self._near(RequiredTerm.TOGETHER, topology_key, nodes) <= 0
+    def _without_match(self, topology_key: str, nodes: Nodes) -> BoolColumn:
+        """Where no pod that matches the required affinity is in the domain; true without the
+        label."""
+        counts = [t.counts for t in self._terms.affinity if t.topology_key == topology_key]
+        if len(counts) == 1 and not self._adjustments:
+            return ~nodes.align(counts[0].near)
+        return self._matches(Rule.AFFINITY, topology_key, nodes) <= 0
 
-    def _near(self, rule: RequiredTerm, topology_key: str, nodes: Nodes) -> Int64Column:
-        """How many pods are in the domain of each node; none where the node has no such label."""
+    def _matches(self, rule: Rule, topology_key: str, nodes: Nodes) -> Int64Column:
+        """The number of matching pods in the domain of each node; 0 without the label."""
         number: Int64Column | None = None
-        for counted in self._counted[rule]:
-            if counted.topology_key == topology_key:
-                column = nodes.align(counted.counts.by_row)
+        for term in self._counts[rule]:
+            if term.topology_key == topology_key:
+                column = nodes.align(term.counts.by_row)
                 number = column if number is None else number + column
         if number is None:
             number = np.zeros(nodes.size, np.int64)
-        for value, shift in self._shifts.get((rule, topology_key), {}).items():
-            number = number + nodes.label(topology_key).is_in((value,)) * np.int64(shift)
+        for value, change in self._adjustments.get((rule, topology_key), {}).items():
+            number = number + nodes.label(topology_key).is_in((value,)) * np.int64(change)
         return number
 
     @property
-    def _may_be_first(self) -> bool:
-        """Whether no pod in any domain satisfies the required affinity, but the pod itself would:
-        then it need not wait for a first pod of its group."""
-        for wanted in self._wishes.together:
-            supposed = self._shifts.get((RequiredTerm.TOGETHER, wanted.topology_key), {})
-            if wanted.counts.total + sum(supposed.values()):
+    def _is_first_of_group(self) -> bool:
+        """Whether no existing pod matches the required affinity, but the pod itself does."""
+        for term in self._terms.affinity:
+            adjusted = self._adjustments.get((Rule.AFFINITY, term.topology_key), {})
+            if term.counts.total + sum(adjusted.values()):
                 return False
-        return all(w.query.matches(self._pod.label_set) for w in self._wishes.together)
+        return all(term.query.matches(self._pod.label_set) for term in self._terms.affinity)

@@ -9,15 +9,9 @@ from typing import ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from asched.framework.cluster import Handle
 from asched.framework.cycle_state import CycleState, StateKey
-from asched.framework.interface import (
-    Arguments,
-    Handle,
-    PreScorePlugin,
-    Scope,
-    ScoreAllPlugin,
-    ScorePlugin,
-)
+from asched.framework.interface import Arguments, PreScorePlugin, Scope, ScoreAllPlugin, ScorePlugin
 from asched.framework.nodes import MAX_NODE_SCORE, BoolColumn, Int64Column, NodeInfo, Nodes
 from asched.framework.pod_info import PodInfo
 from asched.framework.scoring import wrapped
@@ -62,7 +56,7 @@ class NodeResourcesBalancedAllocation(PreScorePlugin, ScoreAllPlugin, ScorePlugi
     arguments: ClassVar[type[NodeResourcesBalancedAllocationArgs]] = (
         NodeResourcesBalancedAllocationArgs
     )
-    scope: ClassVar[Scope] = Scope.AMOUNTS
+    scope: ClassVar[Scope] = Scope.RESOURCES
 
     def __init__(self, args: NodeResourcesBalancedAllocationArgs, handle: Handle) -> None:
         super().__init__(args, handle)

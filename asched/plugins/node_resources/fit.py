@@ -8,20 +8,14 @@ from typing import ClassVar, Literal, NamedTuple, Protocol
 
 import numpy as np
 
+from asched.framework.cluster import Handle
 from asched.framework.cycle_state import CycleState, StateKey
-from asched.framework.events import (
-    ActionType,
-    ClusterEvent,
-    ClusterEventWithHint,
-    EventResource,
-    QueueingHint,
-)
+from asched.framework.events import ActionType, ClusterEventWithHint, EventResource, QueueingHint
 from asched.framework.interface import (
     Arguments,
     EnqueueExtensions,
     FilterAllPlugin,
     FilterPlugin,
-    Handle,
     PreFilterPlugin,
     PreFilterResult,
     PreScorePlugin,
@@ -29,14 +23,13 @@ from asched.framework.interface import (
     ScoreAllPlugin,
     ScorePlugin,
 )
-from asched.framework.node_matching import is_qualified_name
 from asched.framework.nodes import (
     MAX_NODE_SCORE,
     BoolColumn,
+    FilterResult,
     Int64Column,
     NodeInfo,
     Nodes,
-    Verdicts,
 )
 from asched.framework.pod_info import PodInfo, PodShape, shape_of
 from asched.framework.scoring import quotient, truncated_quotient, wrapped
@@ -52,6 +45,7 @@ from asched.model.requests import (
     amount,
     is_extended_resource,
 )
+from asched.model.selectors import is_qualified_name
 from asched.plugins.node_resources.scoring import (
     ResourceWeight,
     ScoredResource,
@@ -158,7 +152,7 @@ class NodeResourcesFit(
     name: ClassVar[str] = "NodeResourcesFit"
     api_version: ClassVar[int] = 1
     arguments: ClassVar[type[NodeResourcesFitArgs]] = NodeResourcesFitArgs
-    scope: ClassVar[Scope] = Scope.AMOUNTS
+    scope: ClassVar[Scope] = Scope.RESOURCES
 
     def __init__(self, args: NodeResourcesFitArgs, handle: Handle) -> None:
         super().__init__(args, handle)
@@ -175,7 +169,7 @@ class NodeResourcesFit(
         state.write(_NEEDS, self._needs(pod.shape))
         return _PROCEED
 
-    def filter_all(self, state: CycleState, pod: PodInfo, nodes: Nodes) -> Verdicts:
+    def filter_all(self, state: CycleState, pod: PodInfo, nodes: Nodes) -> FilterResult:
         needs = state.get(_NEEDS)
         if needs is None:
             needs = self._needs(pod.shape)
@@ -262,16 +256,14 @@ class NodeResourcesFit(
 
     def events_to_register(self) -> Sequence[ClusterEventWithHint]:
         return (
-            ClusterEventWithHint(
-                ClusterEvent(
-                    EventResource.POD, ActionType.DELETE | ActionType.UPDATE_POD_SCALE_DOWN
-                ),
+            ClusterEventWithHint.on(
+                EventResource.POD,
+                ActionType.DELETE | ActionType.UPDATE_POD_SCALE_DOWN,
                 self._freed_resources,
             ),
-            ClusterEventWithHint(
-                ClusterEvent(
-                    EventResource.NODE, ActionType.ADD | ActionType.UPDATE_NODE_ALLOCATABLE
-                ),
+            ClusterEventWithHint.on(
+                EventResource.NODE,
+                ActionType.ADD | ActionType.UPDATE_NODE_ALLOCATABLE,
                 self._node_grew_enough,
             ),
         )
@@ -340,12 +332,12 @@ class _Failures:
         self._codes = (np.cumsum(held) - 1)[self._codes]
         self._combinations = [self._combinations[i] for i in np.flatnonzero(held).tolist()]
 
-    def verdicts(self) -> Verdicts:
+    def verdicts(self) -> FilterResult:
         if len(self._combinations) == 1:
-            return Verdicts.passing(len(self._codes))
+            return FilterResult.passing(len(self._codes))
         self._compress()
         statuses = [_status(combination) for combination in self._combinations[1:]]
-        return Verdicts(self._codes.astype(np.int16), statuses)
+        return FilterResult(self._codes.astype(np.int16), statuses)
 
 
 def _status(combination: tuple[str | None, ...]) -> Status:

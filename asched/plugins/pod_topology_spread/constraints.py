@@ -11,17 +11,16 @@ from typing import NamedTuple
 
 import numpy as np
 
-from asched.framework.change_log import RowCounts
+from asched.framework.caching import LruCache, RowCounts
 from asched.framework.cluster import Cluster
-from asched.framework.memo import Memo
-from asched.framework.node_matching import labels_match, matchable, selector_matches
-from asched.framework.nodes import BoolColumn, Int64Column, Nodes, Verdicts
+from asched.framework.node_matching import labels_match, selector_matches
+from asched.framework.nodes import BoolColumn, FilterResult, Int64Column, Nodes
 from asched.framework.pod_info import LabelSet, PodShape
 from asched.framework.pod_queries import PodQuery, Selector
 from asched.framework.topology import DomainCounts, Domains
 from asched.model.node import HOSTNAME_LABEL, NO_EXECUTE, NO_SCHEDULE, Taint
 from asched.model.pod import Toleration
-from asched.model.selectors import LabelSelector
+from asched.model.selectors import LabelSelector, matchable
 
 _MOST_LABEL_SETS = 64
 _MOST_PATTERNS = 16
@@ -131,8 +130,8 @@ class Plan:
         self._every_key = every_key
         self._shape = shape
         self._version = -1
-        self._counting: Memo[int, Sequence[bool]] = Memo(_MOST_LABEL_SETS)
-        self._verdicts: Memo[tuple[bytes, ...], Verdicts] = Memo(_MOST_PATTERNS)
+        self._counting: LruCache[int, Sequence[bool]] = LruCache(_MOST_LABEL_SETS)
+        self._verdicts: LruCache[tuple[bytes, ...], FilterResult] = LruCache(_MOST_PATTERNS)
 
     def refresh(self, cluster: Cluster) -> None:
         """Bring everything up to date with the cluster."""
@@ -150,8 +149,8 @@ class Plan:
         )
 
     def verdicts_where(
-        self, uneven: Sequence[BoolColumn], work_out: Callable[[], Verdicts]
-    ) -> Verdicts:
+        self, uneven: Sequence[BoolColumn], work_out: Callable[[], FilterResult]
+    ) -> FilterResult:
         """What is said of all nodes where these domains are too full, by constraint: the same again and
         again where there are few domains."""
         if sum([len(domains) for domains in uneven]) > _FEW_DOMAINS:

@@ -9,44 +9,36 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from asched.framework.caching import LruCache
+from asched.framework.cluster import Handle
 from asched.framework.cycle_state import CycleState, StateKey
-from asched.framework.events import (
-    ActionType,
-    ClusterEvent,
-    ClusterEventWithHint,
-    EventResource,
-    QueueingHint,
-)
+from asched.framework.events import ActionType, ClusterEventWithHint, EventResource, QueueingHint
 from asched.framework.interface import (
     Arguments,
     EnqueueExtensions,
     FilterAllPlugin,
-    Handle,
     PreFilterExtensions,
     PreFilterPlugin,
     PreFilterResult,
     PreScorePlugin,
     Scope,
 )
-from asched.framework.memo import Memo
-from asched.framework.node_classes import NodeClasses, ScoresByClass
-from asched.framework.node_matching import is_qualified_name
 from asched.framework.nodes import (
     MAX_NODE_SCORE,
     BoolColumn,
+    FilterResult,
     Int64Column,
     NodeInfo,
     Nodes,
-    Verdicts,
 )
 from asched.framework.pod_info import LabelSet, PodInfo, PodShape, label_set_of
-from asched.framework.pod_queries import PodQuery, Selector
-from asched.framework.scoring import of_each_value
+from asched.framework.pod_queries import PodQuery, Selector, WorkloadSelectors
+from asched.framework.scoring import NodeClasses, ScoresByClass, of_each_value
 from asched.framework.status import SUCCESS, Status
-from asched.framework.workload_selectors import WorkloadSelectors
 from asched.model.meta import Object
 from asched.model.node import HOSTNAME_LABEL, ZONE_LABEL, Node
 from asched.model.pod import Pod, TopologySpreadConstraint
+from asched.model.selectors import is_qualified_name
 from asched.plugins.pod_topology_spread.constraints import Constraint, Plan, Spread, shifted
 from asched.plugins.pod_topology_spread.scores import Evenness
 
@@ -168,7 +160,7 @@ class Skews:
                 domain = int(domains.of_row[row])
                 shifts[domain] = shifts.get(domain, 0) + sign
 
-    def verdicts(self, nodes: Nodes) -> Verdicts:
+    def verdicts(self, nodes: Nodes) -> FilterResult:
         uneven = [
             self._uneven(spread, shifts, itself)
             for spread, shifts, itself in zip(
@@ -176,7 +168,7 @@ class Skews:
             )
         ]
 
-        def spread_to_rows() -> Verdicts:
+        def spread_to_rows() -> FilterResult:
             return self._verdicts(nodes, uneven)
 
         of_row = self.plan.spreads[0].domains.of_row
@@ -190,7 +182,7 @@ class Skews:
         uneven: BoolColumn = sums > spread.most(shifts, counts_itself=counts_itself)
         return uneven
 
-    def _verdicts(self, nodes: Nodes, uneven: Sequence[BoolColumn]) -> Verdicts:
+    def _verdicts(self, nodes: Nodes, uneven: Sequence[BoolColumn]) -> FilterResult:
         codes: NDArray[np.int16] = np.zeros(nodes.size, np.int16)
         # From the last constraint to the first, whose refusal is what is reported.
         for spread, domains in zip(reversed(self.plan.spreads), reversed(uneven), strict=True):
@@ -198,7 +190,7 @@ class Skews:
                 codes[domains[nodes.align(spread.domains.of_row)]] = 2
             if spread.missing is not None:
                 codes[nodes.align(spread.missing)] = 1
-        return Verdicts(codes, _STATUSES if codes.any() else ())
+        return FilterResult(codes, _STATUSES if codes.any() else ())
 
 
 _SKEWS: StateKey[Skews] = StateKey("PodTopologySpread/filter")
@@ -231,13 +223,15 @@ class PodTopologySpread(
         )
         self._defaulted = frozenset(c.when_unsatisfiable for c in self._defaults)
         self._workloads = WorkloadSelectors(handle.cluster)
-        self._plans: Memo[tuple[PodShape, str, str, object], Plan | None] = Memo(_MOST_PLANS)
+        self._plans: LruCache[tuple[PodShape, str, str, object], Plan | None] = LruCache(
+            _MOST_PLANS
+        )
         self._latest: tuple[tuple[TopologySpreadConstraint, ...], bytes] = ((), b"")
-        self._evenness: Memo[Plan, Evenness] = Memo(_MOST_PLANS)
+        self._evenness: LruCache[Plan, Evenness] = LruCache(_MOST_PLANS)
 
     # -- filter -------------------------------------------------------------------------------
 
-    def concerns(self, pod: PodInfo) -> bool:
+    def applies_to(self, pod: PodInfo) -> bool:
         if pod.pod.spec.topology_spread_constraints:
             return True
         return bool(
@@ -252,7 +246,7 @@ class PodTopologySpread(
         state.write(_SKEWS, Skews(pod, plan))
         return _PROCEED
 
-    def filter_all(self, state: CycleState, pod: PodInfo, nodes: Nodes) -> Verdicts:
+    def filter_all(self, state: CycleState, pod: PodInfo, nodes: Nodes) -> FilterResult:
         return state.read(_SKEWS).verdicts(nodes)
 
     def add_pod(self, state: CycleState, pod: PodInfo, added: PodInfo, node: NodeInfo) -> Status:
@@ -364,24 +358,20 @@ class PodTopologySpread(
 
     def events_to_register(self) -> Sequence[ClusterEventWithHint]:
         return (
-            ClusterEventWithHint(
-                ClusterEvent(
-                    EventResource.POD,
-                    ActionType.ADD
-                    | ActionType.UPDATE_POD_LABEL
-                    | ActionType.UPDATE_POD_TOLERATION
-                    | ActionType.DELETE,
-                ),
+            ClusterEventWithHint.on(
+                EventResource.POD,
+                ActionType.ADD
+                | ActionType.UPDATE_POD_LABEL
+                | ActionType.UPDATE_POD_TOLERATION
+                | ActionType.DELETE,
                 self._pods_moved,
             ),
-            ClusterEventWithHint(
-                ClusterEvent(
-                    EventResource.NODE,
-                    ActionType.ADD
-                    | ActionType.DELETE
-                    | ActionType.UPDATE_NODE_LABEL
-                    | ActionType.UPDATE_NODE_TAINT,
-                ),
+            ClusterEventWithHint.on(
+                EventResource.NODE,
+                ActionType.ADD
+                | ActionType.DELETE
+                | ActionType.UPDATE_NODE_LABEL
+                | ActionType.UPDATE_NODE_TAINT,
                 self._domains_changed,
             ),
         )

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from asched.framework.change_log import ChangeLog, RowCounts
+from asched.framework.caching import ChangeLog, RowCounts
 from asched.framework.cluster import Cluster
 from asched.framework.nodes import BoolColumn, Int64Column, Nodes
 from asched.plugins.pod_topology_spread.constraints import Plan, Spread
@@ -35,7 +35,7 @@ def score_of(spread: Spread, held: Int64Column, size: int) -> FloatColumn:
 
 class SpreadClasses:
     """The classes of nodes, where every node has every topology key
-    (:class:`~asched.framework.node_classes.NodeClasses`). Memory, not state."""
+    (:class:`~asched.framework.scoring.NodeClasses`). Memory, not state."""
 
     __slots__ = (
         "_cursor",

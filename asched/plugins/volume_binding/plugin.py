@@ -16,13 +16,7 @@ import numpy as np
 from asched.framework.binding import BindingClient, ClaimRef, Permission, Unavailable
 from asched.framework.cluster import Handle
 from asched.framework.cycle_state import CycleState, StateKey
-from asched.framework.events import (
-    ActionType,
-    ClusterEvent,
-    ClusterEventWithHint,
-    EventResource,
-    QueueingHint,
-)
+from asched.framework.events import ActionType, ClusterEventWithHint, EventResource, QueueingHint
 from asched.framework.interface import (
     Arguments,
     EnqueueExtensions,
@@ -358,17 +352,13 @@ def _failed(reason: str) -> Status:
 
 def _events() -> Iterator[ClusterEventWithHint]:
     kinds, came, changed = EventResource, ActionType.ADD, ActionType.ADD | ActionType.UPDATE
-    yield ClusterEventWithHint(ClusterEvent(kinds.STORAGE_CLASS, changed), topologies_changed)
-    yield ClusterEventWithHint(
-        ClusterEvent(kinds.PERSISTENT_VOLUME_CLAIM, changed), own_claim_changed
-    )
-    yield ClusterEventWithHint(ClusterEvent(kinds.PERSISTENT_VOLUME, changed))
-    yield ClusterEventWithHint(ClusterEvent(kinds.NODE, came | ActionType.UPDATE_NODE_LABEL))
-    yield ClusterEventWithHint(ClusterEvent(kinds.CSI_NODE, changed), migration_changed)
-    yield ClusterEventWithHint(
-        ClusterEvent(kinds.CSI_DRIVER, ActionType.UPDATE), capacity_no_longer_counts
-    )
-    yield ClusterEventWithHint(ClusterEvent(kinds.CSI_STORAGE_CAPACITY, changed), capacity_grew)
+    yield ClusterEventWithHint.on(kinds.STORAGE_CLASS, changed, topologies_changed)
+    yield ClusterEventWithHint.on(kinds.PERSISTENT_VOLUME_CLAIM, changed, own_claim_changed)
+    yield ClusterEventWithHint.on(kinds.PERSISTENT_VOLUME, changed)
+    yield ClusterEventWithHint.on(kinds.NODE, came | ActionType.UPDATE_NODE_LABEL)
+    yield ClusterEventWithHint.on(kinds.CSI_NODE, changed, migration_changed)
+    yield ClusterEventWithHint.on(kinds.CSI_DRIVER, ActionType.UPDATE, capacity_no_longer_counts)
+    yield ClusterEventWithHint.on(kinds.CSI_STORAGE_CAPACITY, changed, capacity_grew)
 
 
 def _queue(helps: bool) -> QueueingHint:
