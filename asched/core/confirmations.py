@@ -34,6 +34,10 @@ class PendingEvictions:
         self._accepted: dict[str, EvictionSucceeded] = {}
         """By the victim's UID."""
 
+    def __len__(self) -> int:
+        """Number of reports that are held."""
+        return len(self._accepted)
+
     def hold(self, evicted: EvictionSucceeded) -> bool:
         """Keep the report if the watch does not show the deletion yet; False if it does."""
         entry = self._cluster.entry(evicted.key, evicted.uid)

@@ -11,12 +11,16 @@ from asched.state.records import (
     BindFailed,
     Bound,
     EvictionFailed,
+    EvictionSucceeded,
     ExtenderAnswer,
     LeadershipGained,
     LeadershipLost,
-    EvictionSucceeded,
 )
-from asched.state.session_records import PodGroupStatusWriteFailed, PodGroupStatusWritten, SessionsLoaded
+from asched.state.session_records import (
+    PodGroupStatusWriteFailed,
+    PodGroupStatusWritten,
+    SessionsLoaded,
+)
 
 
 class Listed(msgspec.Struct, frozen=True, gc=False):

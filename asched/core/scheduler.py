@@ -23,10 +23,10 @@ from asched.state.records import (
     AnyRecord,
     Bound,
     Decision,
+    EvictionSucceeded,
     LeadershipGained,
     LeadershipLost,
     TurnStarted,
-    EvictionSucceeded,
 )
 
 
@@ -227,9 +227,12 @@ class SchedulerCore:
         return self._pods.next()
 
     def decide(self, budget: Budget) -> list[Decision]:
-        """Decide and fold until nothing is left to decide or the budget is used up."""
+        """Decide and fold until nothing is left to decide or the budget is used up. Decides nothing on
+        standby, or before the awaited lists."""
         made: list[Decision] = []
-        if budget.decisions <= 0 or not self._may_have_decisions():
+        if self.awaited or self.standby or budget.decisions <= 0:
+            return made
+        if not self._may_have_decisions():
             return made
         self.record_turn()
         now_ns = self._monotonic_ns()

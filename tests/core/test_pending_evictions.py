@@ -1,4 +1,4 @@
-"""What effects report of victims is told when the watch shows it, not before."""
+"""Reports of evictions are recorded when the watch confirms them."""
 
 from __future__ import annotations
 
@@ -43,44 +43,43 @@ def _fold(fold: Fold, news: News | None) -> News:
     return news
 
 
-def test_a_victim_that_stands_there_is_held_until_it_is_gone() -> None:
+def test_report_is_held_until_victim_is_deleted() -> None:
     fold, pod = _with_victim()
-    echo = PendingEvictions(fold.state)
+    pending = PendingEvictions(fold.state)
     report = EvictionSucceeded("default/victim", pod.metadata.uid)
-    assert echo.hold(report)
+    assert pending.hold(report)
     labelled = observe_object(fold.state, in_phase(pod, "Running"))
     assert labelled is not None
-    assert echo.due_before(labelled) is None
+    assert pending.due_before(labelled) is None
     gone = observe_deletion(fold.state, pod)
     assert gone is not None
-    assert echo.due_before(gone) == report
-    assert not echo
+    assert pending.due_before(gone) == report
+    assert not pending
 
 
-def test_it_is_told_as_soon_as_the_victim_is_leaving() -> None:
+def test_report_is_recorded_when_victim_terminates() -> None:
     fold, pod = _with_victim()
-    echo = PendingEvictions(fold.state)
+    pending = PendingEvictions(fold.state)
     report = EvictionSucceeded("default/victim", pod.metadata.uid)
-    assert echo.hold(report)
+    assert pending.hold(report)
     leaving = observe_object(fold.state, deleted(pod, WHEN))
     assert leaving is not None
-    assert echo.due_before(leaving) == report
-    assert not echo
+    assert pending.due_before(leaving) == report
+    assert not pending
 
 
-def test_one_that_ends_by_itself_meanwhile_is_not_kept_for_ever() -> None:
+def test_report_is_recorded_when_victim_finishes() -> None:
     fold, pod = _with_victim()
-    echo = PendingEvictions(fold.state)
-    assert echo.hold(EvictionSucceeded("default/victim", pod.metadata.uid))
+    pending = PendingEvictions(fold.state)
+    assert pending.hold(EvictionSucceeded("default/victim", pod.metadata.uid))
     ended = observe_object(fold.state, in_phase(pod, "Succeeded"))
     assert ended is not None
-    assert echo.due_before(ended) is not None
-    assert not echo
+    assert pending.due_before(ended) is not None
+    assert not pending
 
 
-def test_nor_is_one_that_ends_and_is_shown_anew_with_it() -> None:
-    """It was resized, and its containers, which have ended, use nothing any more. As a job's pod it is
-    seen for as long as it exists."""
+def test_report_is_recorded_when_resized_victim_finishes() -> None:
+    """The pod of a batch session is observed as a whole object after its resize."""
     fold, pod = _with_victim()
     fold.apply(SessionsLoaded((SessionSpec("default-scheduler", ("allocate",), ()),)))
     more = ResourceRequirements(requests={"cpu": "600m"})
@@ -88,30 +87,30 @@ def test_nor_is_one_that_ends_and_is_shown_anew_with_it() -> None:
         pod.status, container_statuses=(ContainerStatus(name="main", resources=more),)
     )
     _fold(fold, observe_object(fold.state, msgspec.structs.replace(pod, status=resized)))
-    echo = PendingEvictions(fold.state)
+    pending = PendingEvictions(fold.state)
     report = EvictionSucceeded("default/victim", pod.metadata.uid)
-    assert echo.hold(report)
+    assert pending.hold(report)
     ended = observe_object(fold.state, in_phase(pod, "Succeeded"))
     assert isinstance(ended, ObjectObserved)
-    assert echo.due_before(ended) == report
-    assert not echo
+    assert pending.due_before(ended) == report
+    assert not pending
 
 
 @pytest.mark.parametrize("like_another", [True, False])
-def test_nor_is_one_whose_name_another_pod_has_got(like_another: bool) -> None:
-    """What told of its end was lost."""
+def test_report_is_recorded_when_another_pod_has_the_name(like_another: bool) -> None:
+    """The watch missed the deletion."""
     fold, pod = _with_victim()
-    echo = PendingEvictions(fold.state)
+    pending = PendingEvictions(fold.state)
     report = EvictionSucceeded("default/victim", pod.metadata.uid)
-    assert echo.hold(report)
+    assert pending.hold(report)
     follower = a_pod("victim", None if like_another else {"cpu": "700m"}, uid="another")
     seen = observe_object(fold.state, follower)
     assert isinstance(seen, PodObserved if like_another else ObjectObserved)
-    assert echo.due_before(seen) == report
-    assert not echo
+    assert pending.due_before(seen) == report
+    assert not pending
 
 
-def test_what_the_watch_has_shown_already_is_not_held() -> None:
+def test_confirmed_deletion_is_not_held() -> None:
     fold, pod = _with_victim()
     report = EvictionSucceeded("default/victim", pod.metadata.uid)
     _fold(fold, observe_object(fold.state, deleted(pod, WHEN)))
@@ -120,9 +119,8 @@ def test_what_the_watch_has_shown_already_is_not_held() -> None:
     assert not PendingEvictions(fold.state).hold(report)
 
 
-def _with_preemptor_of_one_without_room() -> Fold:
-    """The preemptor waits for the eviction of a pod that was on its way to n0 when it was chosen, and
-    whose binding has failed since."""
+def _with_preemptor_of_unplaced_victim() -> Fold:
+    """The victim was assumed on n0 when it was selected, and its binding failed since."""
     fold = a_fold(DefaultPreemption)
     victim, preemptor = a_pod("victim"), a_pod("preemptor", priority=10)
     for seen in (a_node("n0"), victim, preemptor):
@@ -146,47 +144,40 @@ def _with_preemptor_of_one_without_room() -> Fold:
     return fold
 
 
-def test_a_victim_that_lost_its_room_lets_the_preemptor_go_on() -> None:
-    fold = _with_preemptor_of_one_without_room()
+def test_unplaced_victim_requeues_preemptor() -> None:
+    fold = _with_preemptor_of_unplaced_victim()
     victim = fold.state.pods["default/victim"].info.pod
-    echo = PendingEvictions(fold.state)
+    pending = PendingEvictions(fold.state)
     report = EvictionSucceeded("default/victim", victim.metadata.uid)
-    assert echo.hold(report)
+    assert pending.hold(report)
     gone = observe_deletion(fold.state, victim)
     assert gone is not None
-    told = echo.due_before(gone)
-    assert told is not None
-    fold.apply(told)
+    report = pending.due_before(gone)
+    assert report is not None
+    fold.apply(report)
     fold.apply(gone)
     assert "default/preemptor" in fold.state.queue.active
 
 
-def test_so_does_one_that_is_going_before_we_are_answered() -> None:
-    fold = _with_preemptor_of_one_without_room()
-    echo = PendingEvictions(fold.state)
+def test_unplaced_victim_terminating_before_answer_requeues_preemptor() -> None:
+    fold = _with_preemptor_of_unplaced_victim()
+    pending = PendingEvictions(fold.state)
     leaving = observe_object(fold.state, deleted(fold.state.pods["default/victim"].info.pod, WHEN))
     assert leaving is not None
-    told = echo.due_before(leaving)
-    assert told is not None
-    fold.apply(told)
+    report = pending.due_before(leaving)
+    assert report is not None
+    fold.apply(report)
     fold.apply(leaving)
     assert "default/preemptor" in fold.state.queue.active
-    assert echo.due_before(leaving) is None
+    assert pending.due_before(leaving) is None
 
 
-def test_so_does_one_that_goes_before_we_are_answered() -> None:
-    fold = _with_preemptor_of_one_without_room()
+def test_unplaced_victim_deleted_before_answer_requeues_preemptor() -> None:
+    fold = _with_preemptor_of_unplaced_victim()
     gone = observe_deletion(fold.state, fold.state.pods["default/victim"].info.pod)
     assert gone is not None
-    told = PendingEvictions(fold.state).due_before(gone)
-    assert told is not None
-    fold.apply(told)
+    report = PendingEvictions(fold.state).due_before(gone)
+    assert report is not None
+    fold.apply(report)
     fold.apply(gone)
     assert "default/preemptor" in fold.state.queue.active
-
-
-def test_a_journal_of_before_is_folded_as_it_was() -> None:
-    fold = _with_preemptor_of_one_without_room()
-    victim = fold.state.pods["default/victim"].info.pod
-    fold.apply(EvictionSucceeded("default/victim", victim.metadata.uid))
-    assert "default/preemptor" in fold.state.queue.gated
