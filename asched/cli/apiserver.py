@@ -7,7 +7,7 @@ import signal
 import sys
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Final
 
 import anyio
 import typer
@@ -23,53 +23,41 @@ _INPUT_CHUNK: Final = 4096
 
 @dataclass(frozen=True, kw_only=True)
 class ApiServerOptions:
-    address: Annotated[str, typer.Option(help="Loopback address to listen on.")] = "127.0.0.1"
-    port: Annotated[int, typer.Option(help="0 selects a free port.", min=0, max=65535)] = 0
-    tls_certificate: Annotated[
-        Path | None,
-        typer.Option(
-            help="Serve HTTPS with this certificate (PEM); the kubeconfig trusts it.",
-            exists=True,
-            dir_okay=False,
-        ),
-    ] = None
-    tls_key: Annotated[
-        Path | None,
-        typer.Option(help="Private key of the certificate (PEM).", exists=True, dir_okay=False),
-    ] = None
-    nodes: Annotated[int, typer.Option(help="Number of simulated nodes.", min=0)] = 0
-    kubeconfig: Annotated[
-        Path, typer.Option(help="Where to write the administrator's kubeconfig.")
-    ] = Path("asched-kubeconfig.yaml")
-    scheduler_kubeconfig: Annotated[
-        Path | None,
-        typer.Option(
-            help="Where to write a kubeconfig with the permissions of system:kube-scheduler;"
-            " turns authentication on."
-        ),
-    ] = None
-    pod_start: Annotated[
-        float, typer.Option(help="Seconds from a pod's binding to Running.", min=0)
-    ] = 0.5
-    pod_stop: Annotated[
-        float, typer.Option(help="Seconds from a pod's deletion to its removal.", min=0)
-    ] = 0.2
-    heartbeat: Annotated[
-        float, typer.Option(help="Seconds between renewals of node leases; 0 for none.", min=0)
-    ] = 10.0
-    kubelets: Annotated[
-        bool, typer.Option(help="Simulate kubelets. Without them bound pods stay Pending.")
-    ] = True
-    faults: Annotated[
-        str,
-        typer.Option(
-            help="Faults to inject, such as 429*3@pods/binding,drop*2,drop-after@pods/binding,"
-            "delay=0.5*10@nodes,malformed*2,watch-close=5."
-        ),
-    ] = ""
-    until_stdin_closes: Annotated[
-        bool, typer.Option("--until-stdin-closes", help="Stop also at the end of standard input.")
-    ] = False
+    address: str = typer.Option("127.0.0.1", help="Loopback address to listen on.")
+    port: int = typer.Option(0, help="0 selects a free port.", min=0, max=65535)
+    tls_certificate: Path | None = typer.Option(
+        None,
+        help="Serve HTTPS with this certificate (PEM); the kubeconfig trusts it.",
+        exists=True,
+        dir_okay=False,
+    )
+    tls_key: Path | None = typer.Option(
+        None, help="Private key of the certificate (PEM).", exists=True, dir_okay=False
+    )
+    nodes: int = typer.Option(0, help="Number of simulated nodes.", min=0)
+    kubeconfig: Path = typer.Option(
+        Path("asched-kubeconfig.yaml"), help="Where to write the administrator's kubeconfig."
+    )
+    scheduler_kubeconfig: Path | None = typer.Option(
+        None,
+        help="Where to write a kubeconfig for system:kube-scheduler; turns authentication on.",
+    )
+    pod_start: float = typer.Option(0.5, help="Seconds from a pod's binding to Running.", min=0)
+    pod_stop: float = typer.Option(0.2, help="Seconds from a pod's deletion to its removal.", min=0)
+    heartbeat: float = typer.Option(
+        10.0, help="Seconds between renewals of node leases; 0 for none.", min=0
+    )
+    kubelets: bool = typer.Option(
+        True, help="Simulate kubelets. Without them bound pods stay Pending."
+    )
+    faults: str = typer.Option(
+        "",
+        help="Faults to inject, such as 429*3@pods/binding,drop*2,drop-after@pods/binding,"
+        "delay=0.5*10@nodes,malformed*2,watch-close=5.",
+    )
+    until_stdin_closes: bool = typer.Option(
+        False, "--until-stdin-closes", help="Stop also at the end of standard input."
+    )
 
 
 @takes_options

@@ -1,4 +1,4 @@
-"""``asched diff``: a recorded history simulated under another configuration, next to the original."""
+"""``asched diff``: a recorded history, simulated with another configuration and compared."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import typer
 
@@ -50,18 +50,14 @@ _LIMIT: Final = 20
 @dataclass(frozen=True, kw_only=True)
 class DiffOptions:
     journal: JournalOption = DEFAULT_JOURNAL
-    config: Annotated[
-        Path | None,
-        typer.Option("--config", metavar="FILE", help="The configuration to try (YAML)."),
-    ] = None
-    plugins: Annotated[
-        str | None,
-        typer.Option(
-            metavar="CHANGES",
-            help="Changes to it, or to the recorded configuration: Name=WEIGHT, +Name or -Name,"
-            " separated by commas.",
-        ),
-    ] = None
+    config: Path | None = typer.Option(
+        None, "--config", metavar="FILE", help="The configuration to try (YAML)."
+    )
+    plugins: str | None = typer.Option(
+        None,
+        metavar="CHANGES",
+        help="Changes to it, or to the recorded one: Name=WEIGHT, +Name, -Name; comma-separated.",
+    )
     since: SinceOption = None
     until: UntilOption = None
     html: HtmlOption = None
@@ -82,8 +78,8 @@ def diff(options: DiffOptions) -> None:
     """Simulate recorded history under another configuration.
 
     Takes the workload (pods and how long they ran, nodes, all other changes) from the journal and
-    simulates it twice on a virtual clock, with the recorded and with the other configuration. Reports
-    both next to what was recorded.
+    simulates it twice on a virtual clock, with the recorded and with the other configuration.
+    Reports both next to what was recorded.
     """
     from asched.audit.whatif.report import comparison_page
 
@@ -124,7 +120,7 @@ def _compared(options: DiffOptions, candidate: _Candidate) -> Comparison:
     from asched.audit.whatif.extraction import recorded_history
     from asched.config.registry import PluginRegistry
     from asched.simulator.loop import Latencies
-    
+
     within = period(options.since, options.until)
 
     async def query(store: JournalStore) -> Comparison:

@@ -37,8 +37,8 @@ def as_command_error(
 ) -> BaseException:
     """The CommandError to raise for ``error``, or ``error`` itself if it is a bug.
 
-    Known are the errors of journals, kubeconfigs and profiles; ``bad_input`` and ``failures`` add to
-    them. Of an exception group, the first error that a user can act on counts.
+    Known are the errors of journals, kubeconfigs and profiles; ``bad_input`` and ``failures`` add
+    to them. Of an exception group, the first error that a user can act on counts.
     """
     transient, known_bad_input, known_failures = _known_errors()
     leaves = _leaves(error)

@@ -1,10 +1,10 @@
-"""``asched explain``: the verdicts of plugins on nodes, or a job's session, recomputed from the journal."""
+"""``asched explain``: a scheduling attempt or a session, recomputed from the journal."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated, Final
+from typing import TYPE_CHECKING, Final
 
 import msgspec
 import typer
@@ -30,34 +30,24 @@ _LIMIT: Final = 15
 
 @dataclass(frozen=True, kw_only=True)
 class ExplainOptions:
-    pod: Annotated[str | None, typer.Argument(metavar="POD", help="NAME or NAMESPACE/NAME.")] = None
+    pod: str | None = typer.Argument(None, metavar="POD", help="NAME or NAMESPACE/NAME.")
     journal: JournalOption = DEFAULT_JOURNAL
-    job: Annotated[
-        str | None,
-        typer.Option(
-            metavar="JOB", help="Explain a job of batch sessions: its PodGroup's NAMESPACE/NAME."
-        ),
-    ] = None
-    attempt: Annotated[
-        int | None,
-        typer.Option(help="Number of the attempt or session. Default: the last one.", min=1),
-    ] = None
-    at: Annotated[
-        str | None,
-        typer.Option(
-            metavar="TIME", help="State at this time: 2026-01-31T12:00:00Z, or 2h30m ago."
-        ),
-    ] = None
-    node: Annotated[str | None, typer.Option(help="Show every result for this node.")] = None
-    every: Annotated[
-        bool, typer.Option("--all", help="Show all nodes, not the first few of each kind.")
-    ] = False
-    unblock: Annotated[
-        bool,
-        typer.Option(
-            "--unblock/--no-unblock", help="Search changes that would make a pod schedulable."
-        ),
-    ] = True
+    job: str | None = typer.Option(
+        None, metavar="JOB", help="Explain a job of batch sessions: its PodGroup's NAMESPACE/NAME."
+    )
+    attempt: int | None = typer.Option(
+        None, help="Number of the attempt or session. Default: the last one.", min=1
+    )
+    at: str | None = typer.Option(
+        None, metavar="TIME", help="State at this time: 2026-01-31T12:00:00Z, or 2h30m ago."
+    )
+    node: str | None = typer.Option(None, help="Show every result for this node.")
+    every: bool = typer.Option(
+        False, "--all", help="Show all nodes, not the first few of each kind."
+    )
+    unblock: bool = typer.Option(
+        True, "--unblock/--no-unblock", help="Search changes that would make a pod schedulable."
+    )
     output: OutputOption = TableOrData.TABLE
 
 
@@ -148,7 +138,7 @@ def _print_job(found: JobExplanation) -> None:
                 (r.resource, f"{r.allocated:.0f}", f"{r.deserved:.0f}", f"{r.requested:.0f}")
                 for r in usage.resources
             ],
-            title=f"queue {usage.name}, weight {usage.weight}: allocated {usage.share:.0%} of deserved",
+            title=f"queue {usage.name}, weight {usage.weight}, share {usage.share:.0%} of deserved",
         )
     for steps in found.steps:
         print_table((f"ACTION {steps.action.upper()}",), [(line,) for line in steps.lines])
@@ -194,8 +184,8 @@ def _print_head(found: Explanation) -> None:
         print("no attempt so far; an attempt now:")
     else:
         print(
-            f"attempt {decision.attempt} of {len(found.attempts)} at {decision.at:%Y-%m-%d %H:%M:%S}"
-            f" UTC, record {decision.seq}"
+            f"attempt {decision.attempt} of {len(found.attempts)}"
+            f" at {decision.at:%Y-%m-%d %H:%M:%S} UTC, record {decision.seq}"
         )
         print(f"  decision: {_decision(found)}")
         print(f"  recomputed from the journal: {_compared(found.reproduced)}")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import typer
 
@@ -45,24 +45,19 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, kw_only=True)
 class HistoryOptions:
-    name: Annotated[
-        str | None,
-        typer.Argument(metavar="[POD|NODE]", help="A pod (NAME or NAMESPACE/NAME), or a node."),
-    ] = None
+    name: str | None = typer.Argument(
+        None, metavar="[POD|NODE]", help="A pod (NAME or NAMESPACE/NAME), or a node."
+    )
     journal: JournalOption = DEFAULT_JOURNAL
-    owner: Annotated[
-        str | None,
-        typer.Option(
-            metavar="KIND/NAME",
-            help="All pods of a controller, such as Deployment/web or shop/Job/nightly.",
-        ),
-    ] = None
-    unschedulable: Annotated[
-        bool, typer.Option("--unschedulable", help="All pods that were rejected.")
-    ] = False
-    preempted: Annotated[
-        bool, typer.Option("--preempted", help="All pods that were preempted.")
-    ] = False
+    owner: str | None = typer.Option(
+        None,
+        metavar="KIND/NAME",
+        help="All pods of a controller, such as Deployment/web or shop/Job/nightly.",
+    )
+    unschedulable: bool = typer.Option(
+        False, "--unschedulable", help="All pods that were rejected."
+    )
+    preempted: bool = typer.Option(False, "--preempted", help="All pods that were preempted.")
     since: SinceOption = None
     until: UntilOption = None
     output: OutputOption = TableOrData.TABLE

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from asched.journal.chain import Head, Segment
     from asched.journal.statistics import JournalStatistics
     from asched.journal.store import JournalStore
-    from asched.journal.verification import KeptHead, Verified
+    from asched.journal.verification import TrustedHead, VerificationResult
 
 NS_PER_S = 1_000_000_000
 
@@ -80,8 +80,8 @@ def verify(
     """Verify that nothing in the journal was altered, deleted, inserted, moved or cut off.
 
     Prints the journal's head, SEQ:HASH. If you store it out of reach of the journal's owner, --head
-    proves later that everything up to that record is unchanged. Exits with 1 and names the first bad
-    batch or record if the verification fails.
+    proves later that everything up to that record is unchanged. Exits with 1 and names the first
+    bad batch or record if the verification fails.
     """
     kept = None if head is None else _parsed_head(head)
     verified = query_journal(
@@ -89,7 +89,7 @@ def verify(
     )
     if verified.archived_seq and archive is None:
         typer.echo(
-            f"records 1 to {verified.archived_seq} are in the archive and not verified: --archive DIR"
+            f"not verified: records 1 to {verified.archived_seq} in the archive: --archive DIR"
         )
     typer.echo(
         f"verified {verified.records} records in {verified.batches} batches of {verified.writers}"
@@ -98,18 +98,20 @@ def verify(
     typer.echo(f"head {verified.head}")
 
 
-async def _verified(store: JournalStore, kept: KeptHead | None, archive: Path | None) -> Verified:
+async def _verified(
+    store: JournalStore, kept: TrustedHead | None, archive: Path | None
+) -> VerificationResult:
     from asched.journal.verification import verify_journal
 
     with progress_bar("verifying", (await store.head()).seq) as progress:
-        return await verify_journal(store, kept=kept, archive=archive, progress=progress)
+        return await verify_journal(store, trusted=kept, archive=archive, progress=progress)
 
 
-def _parsed_head(text: str) -> KeptHead:
-    from asched.journal.verification import KeptHead
+def _parsed_head(text: str) -> TrustedHead:
+    from asched.journal.verification import TrustedHead
 
     try:
-        return KeptHead.parse(text)
+        return TrustedHead.parse(text)
     except ValueError as error:
         raise BadInput(f"asched: {error}") from None
 
@@ -172,18 +174,19 @@ def archive(
 ) -> None:
     """Move the oldest part of the journal into compressed files.
 
-    Writes a checkpoint where the archived part ends, so later records stay available to all commands.
-    The remaining journal verifies together with the archive. The daemon may run meanwhile.
+    Writes a checkpoint where the archived part ends, so later records stay available to all
+    commands. The remaining journal verifies together with the archive. The daemon may run
+    meanwhile.
     """
     from asched.config.registry import PluginRegistry
     from asched.journal import archive as archiving
-    from asched.journal.checkpoints import keep_boundary
+    from asched.journal.checkpoints import checkpoint_before
 
     before_ns = int(before.replace(tzinfo=UTC).timestamp()) * NS_PER_S
 
     async def move(store: JournalStore) -> list[Segment]:
         end = await store.head()
-        await keep_boundary(store, PluginRegistry.discover().load, before_ns)
+        await checkpoint_before(store, PluginRegistry.discover().load, before_ns)
         with progress_bar("archiving", end.seq) as progress:
             return await archiving.archive(
                 store, to, before_ns=before_ns, archived_at_ns=time.time_ns(), progress=progress
@@ -226,11 +229,11 @@ def export(
 ) -> None:
     """Write all records to a file for analysis: JSON lines, or Parquet."""
     from asched.journal import export as exporting
-    from asched.journal.archive import whole_journal
+    from asched.journal.archive import all_batches
 
     async def write(store: JournalStore) -> tuple[int, int]:
         archived = await store.archived()
-        records = await exporting.export(whole_journal(store, archive), exporting.open_sink(to))
+        records = await exporting.export(all_batches(store, archive), exporting.open_sink(to))
         return records, archived.seq if archive is None else 0
 
     records, omitted = query_journal(journal, write, must_exist=True)

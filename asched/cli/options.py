@@ -1,4 +1,4 @@
-"""Options that several commands share, and what they stand for: a journal, a period, a configuration.
+"""Options that several commands share: journal, period, configuration.
 
 This module imports only what ``--help`` needs; functions import the rest.
 """
@@ -120,7 +120,7 @@ def query_journal(
 
 
 def log_warnings() -> None:
-    """Log warnings to stderr. structlog's default is stdout, where they would corrupt JSON output."""
+    """Log warnings to stderr; structlog's default, stdout, would corrupt JSON output."""
     from asched.config.settings import LogLevel, LogSettings
     from asched.daemon.telemetry.logs import configure_logs
 

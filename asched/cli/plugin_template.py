@@ -86,7 +86,7 @@ def template_folder() -> Path:
 
 
 def write_distribution(names: Names, folder: Path) -> tuple[Path, ...]:
-    """Write the distribution into a new folder, completely or not at all. Returns the relative paths.
+    """Write the distribution into a new folder, completely or not at all. Returns its files.
 
     Raises OSError; FileExistsError if the folder exists.
     """

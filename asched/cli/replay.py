@@ -95,12 +95,13 @@ def _print(report: ReplayReport) -> None:
     divergence = report.divergence
     if divergence is None:
         print(
-            f"records {report.first_seq} to {report.last_seq}: {report.decisions} decisions repeated,"
-            " all identical"
+            f"records {report.first_seq} to {report.last_seq}:"
+            f" {report.decisions} decisions repeated, all identical"
         )
         return
     print(
-        f"record {divergence.seq}: {divergence.reason} (after {report.decisions} identical decisions)"
+        f"record {divergence.seq}: {divergence.reason}"
+        f" (after {report.decisions} identical decisions)"
     )
     print(f"  recorded: {divergence.recorded or '(nothing)'}")
     print(f"  decided:  {divergence.decided or '(nothing)'}")

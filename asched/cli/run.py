@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Final
 
 import typer
 
@@ -26,42 +26,37 @@ class RunMode(StrEnum):
 class ClusterOptions:
     """A cluster and a configuration."""
 
-    kubeconfig: Annotated[
-        Path | None, typer.Option(help="Kubeconfig file. Default: as for kubectl, or in-cluster.")
-    ] = None
-    context: Annotated[str | None, typer.Option(help="Context of the kubeconfig.")] = None
-    config: Annotated[
-        Path | None,
-        typer.Option(help="File with KubeSchedulerConfiguration and AschedConfiguration."),
-    ] = None
+    kubeconfig: Path | None = typer.Option(
+        None, help="Kubeconfig file. Default: as for kubectl, or in-cluster."
+    )
+    context: str | None = typer.Option(None, help="Context of the kubeconfig.")
+    config: Path | None = typer.Option(
+        None, help="File with KubeSchedulerConfiguration and AschedConfiguration."
+    )
     journal: str | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunOptions(ClusterOptions):
-    journal: Annotated[
-        str | None,
-        typer.Option(
-            envvar=JOURNAL_ENV,
-            help="Journal: a file, or sqlite+aiosqlite:///PATH. Default: asched.db.",
-        ),
-    ] = None
-    mode: Annotated[RunMode, typer.Option(help="Schedule, or compare as asched shadow does.")] = (
-        RunMode.SCHEDULE
+    journal: str | None = typer.Option(
+        None,
+        envvar=JOURNAL_ENV,
+        help="Journal: a file, or sqlite+aiosqlite:///PATH. Default: asched.db.",
+    )
+    mode: RunMode = typer.Option(
+        RunMode.SCHEDULE, help="Schedule, or compare as asched shadow does."
     )
 
 
 @dataclass(frozen=True, kw_only=True)
 class ShadowOptions(ClusterOptions):
-    journal: Annotated[
-        str | None,
-        typer.Option(
-            help=f"Journal: a file, or sqlite+aiosqlite:///PATH. Default: {DEFAULT_SHADOW_JOURNAL}."
-        ),
-    ] = None
-    tape: Annotated[
-        Path | None, typer.Option(help="Compare with a recording instead of a live cluster.")
-    ] = None
+    journal: str | None = typer.Option(
+        None,
+        help=f"Journal: a file, or sqlite+aiosqlite:///PATH. Default: {DEFAULT_SHADOW_JOURNAL}.",
+    )
+    tape: Path | None = typer.Option(
+        None, help="Compare with a recording instead of a live cluster."
+    )
     output: OutputOption = TableOrData.TABLE
 
 

@@ -72,7 +72,7 @@ def run_until_signal(serve: Serve) -> None:
 
 
 async def _until_signal(serve: Serve) -> None:
-    """The first signal stops gracefully; a second one, or one before the start, cancels everything."""
+    """The first signal stops gracefully; a second one, or one during the start, cancels."""
     control = ServiceControl(
         anyio.Event(), anyio.Event(), ServiceManager.from_environment(), ReloadRequests()
     )

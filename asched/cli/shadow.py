@@ -21,7 +21,7 @@ from asched.daemon.shadow.report import AgreementCounts, Difference, NodeOpinion
 from asched.daemon.telemetry.health import Health
 from asched.daemon.telemetry.metrics import Metrics
 from asched.daemon.telemetry.systemd import ServiceManager
-from asched.journal.opening import shown
+from asched.journal.opening import redacted
 from asched.kube.tape import Tape, TapeError
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
@@ -67,7 +67,9 @@ async def _serve(
         ):
             health.attach(running.engine.checks())
             control.started.set()
-            log.info("comparing", server=client.server, journal=shown(url), health=health.address)
+            log.info(
+                "comparing", server=client.server, journal=redacted(url), health=health.address
+            )
             tasks.start_soon(_report_ready, running.engine.synced, control.manager)
             tasks.start_soon(
                 control.reloads.refuse, "a comparison does not reload its configuration"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import timedelta
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 import anyio
 import msgspec
@@ -34,43 +34,36 @@ _US = timedelta(microseconds=1)
 
 @dataclass(frozen=True, kw_only=True)
 class SimulateOptions:
-    scenario: Annotated[
-        Path | None, typer.Argument(metavar="SCENARIO", help="A scenario (docs/simulate.md).")
-    ] = None
-    openb_nodes: Annotated[
-        Path | None, typer.Option(help="Instead of a scenario: nodes of the openb trace (CSV).")
-    ] = None
-    openb_pods: Annotated[Path | None, typer.Option(help="Pods of the openb trace (CSV).")] = None
-    config: Annotated[
-        Path | None,
-        typer.Option(help="The configuration, as for asched run. Default: defaults."),
-    ] = None
-    until: Annotated[
-        str | None,
-        typer.Option(metavar="DURATION", help="Virtual time to simulate, such as 2h."),
-    ] = None
-    decision_time: Annotated[
-        str, typer.Option(metavar="DURATION", help="Duration of each decision.")
-    ] = "0s"
-    bind_time: Annotated[
-        str, typer.Option(metavar="DURATION", help="From a decision to the running pod.")
-    ] = "0s"
+    scenario: Path | None = typer.Argument(
+        None, metavar="SCENARIO", help="A scenario (docs/simulate.md)."
+    )
+    openb_nodes: Path | None = typer.Option(
+        None, help="Instead of a scenario: nodes of the openb trace (CSV)."
+    )
+    openb_pods: Path | None = typer.Option(None, help="Pods of the openb trace (CSV).")
+    config: Path | None = typer.Option(
+        None, help="The configuration, as for asched run. Default: defaults."
+    )
+    until: str | None = typer.Option(
+        None, metavar="DURATION", help="Virtual time to simulate, such as 2h."
+    )
+    decision_time: str = typer.Option("0s", metavar="DURATION", help="Duration of each decision.")
+    bind_time: str = typer.Option(
+        "0s", metavar="DURATION", help="From a decision to the running pod."
+    )
     output: OutputOption = TableOrData.TABLE
     html: HtmlOption = None
-    journal: Annotated[
-        str | None,
-        typer.Option(
-            metavar="URL", help="Also write a new journal, for history, explain, replay and diff."
-        ),
-    ] = None
+    journal: str | None = typer.Option(
+        None, metavar="URL", help="Also write a new journal, for history, explain, replay and diff."
+    )
 
 
 @takes_options
 def simulate(options: SimulateOptions) -> None:
     """Schedule a scenario or a trace on a virtual clock.
 
-    Uses the queue, plugins and state of asched run with a simulated cluster. The clock advances from
-    event to event. The same input gives the same result, byte for byte.
+    Uses the queue, plugins and state of asched run with a simulated cluster. The clock advances
+    from event to event. The same input gives the same result, byte for byte.
     """
     from asched.audit.whatif.measures import measured
     from asched.audit.whatif.occupancy import workload_of
@@ -111,15 +104,19 @@ def _run(
 ) -> Run:
     """The whole simulation. Raises CommandError."""
     from asched.daemon.interpreter import infrequent_gc
-    from asched.simulator.loop import Latencies, Simulation, SimulationStuckError
-    from asched.simulator.settings import scheduler_of
+    from asched.simulator.loop import (
+        Latencies,
+        Simulation,
+        SimulationStuckError,
+        scheduler_from_config,
+    )
 
     latencies = Latencies(
         _duration_ns("--decision-time", options.decision_time),
         _duration_ns("--bind-time", options.bind_time),
     )
     trace = _trace(options, scheduler_name)
-    simulation = Simulation(trace, scheduler_of(configuration, latencies), registry.load)
+    simulation = Simulation(trace, scheduler_from_config(configuration, latencies), registry.load)
     try:
         with infrequent_gc():
             return anyio.run(_simulate, simulation, trace, options.journal)

@@ -21,7 +21,7 @@ from asched.journal.store import JournalStore
 from asched.model.quantity import NS_PER_S
 from asched.simulator.expansion import expand
 from asched.simulator.loop import Turn
-from asched.simulator.openb import Table, TraceError, history_of
+from asched.simulator.openb import Table, TraceError, read_openb
 from asched.simulator.scenario import ScenarioError, read_scenario
 from asched.simulator.trace import EndReason, PodRun, Run, WorkloadTrace
 from asched.state.records import AnyRecord
@@ -165,7 +165,7 @@ def scenario_trace(path: Path, scheduler_name: str) -> WorkloadTrace:
 def openb_trace(nodes: Path, pods: Path, scheduler_name: str) -> WorkloadTrace:
     """The workload of an openb trace in two CSV files. Raises BadInput."""
     try:
-        return history_of(_table(nodes), _table(pods), scheduler_name)
+        return read_openb(_table(nodes), _table(pods), scheduler_name)
     except TraceError as error:
         raise BadInput(str(error)) from None
 

@@ -1,7 +1,7 @@
 """Kubernetes objects for tests: builders for single objects, and random clusters.
 
-Builders assemble the API's JSON and decode it as the daemon does. So an invalid quantity or a field of the
-wrong type raises an error. ``spec`` takes the fields without a keyword, as in a manifest:
+Builders assemble the API's JSON and decode it as the daemon does. So an invalid quantity or a field
+of the wrong type raises an error. ``spec`` takes the fields without a keyword, as in a manifest:
 
 >>> pod("web", cpu="500m", labels={"app": "web"}, spec={"priority": 7}).spec.priority
 7
@@ -51,8 +51,9 @@ _RESOURCES: dict[tuple[str, str], WatchedResource] = {
 def from_api(value: Json, *kinds: type[CustomResource]) -> AnyObject:
     """An object from the API's JSON with ``apiVersion`` and ``kind``.
 
-    ``kinds`` are custom resources declared by plugins. A pod keeps all its annotations; a profile sees
-    those that its plugins declare to read. Defaults: namespace ``default``, and the key as uid.
+    ``kinds`` are custom resources declared by plugins. A pod keeps all its annotations; a profile
+    sees those that its plugins declare to read. Defaults: namespace ``default``, and the key as
+    uid.
 
     Raises :class:`~asched.model.DecodeError` for an unknown kind or an invalid field.
     """
@@ -328,7 +329,7 @@ def volume(
 def storage_class(
     name: str, *, provisioner: str = "example.com/disks", wait: bool = True
 ) -> StorageClass:
-    """A StorageClass; ``wait`` selects ``WaitForFirstConsumer``, which provisions after scheduling."""
+    """A StorageClass; ``wait`` selects the binding mode ``WaitForFirstConsumer``."""
     mode = "WaitForFirstConsumer" if wait else "Immediate"
     return _made(
         StorageClass,

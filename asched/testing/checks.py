@@ -1,7 +1,7 @@
 """Checks of the plugin contract, for ``asched plugins check`` and for the tests of plugins.
 
-Most checks run the plugin on small random clusters: both forms of a filter agree, repeated decisions
-are equal, objects stay unmodified.
+Most checks run the plugin on small random clusters: both forms of a filter agree, repeated
+decisions are equal, objects stay unmodified.
 """
 
 from __future__ import annotations
@@ -153,8 +153,8 @@ class _Checks:
             return _PASSED
         return _Result(
             CheckOutcome.NOTE,
-            "it can reject pods and registers no events: rejected pods are retried only when the queue"
-            " is flushed (unschedulableFlushInterval)",
+            "it can reject pods and registers no events: rejected pods are retried only when the"
+            " queue is flushed (unschedulableFlushInterval)",
         )
 
     def _arguments(self) -> _Result:
@@ -217,8 +217,8 @@ class _Checks:
                 if shared[pod] != own[pod]:
                     return _Result(
                         CheckOutcome.FAILED,
-                        f"it reads more than Scope.{self._plugin.scope.name} allows: {shared[pod]}, but"
-                        f" {own[pod]} if computed for each pod",
+                        f"it reads more than Scope.{self._plugin.scope.name} allows:"
+                        f" {shared[pod]}, but {own[pod]} if computed for each pod",
                     )
         return self._reads_nodes_early()
 

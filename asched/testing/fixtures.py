@@ -1,7 +1,8 @@
 """pytest fixtures, available wherever asched is installed (entry point ``pytest11``).
 
-``asched_schedule`` is :func:`asched.testing.schedule` and repeats every decision at the end of the test.
-``asched_journal`` is the journal of ``--asched-journal``. ``asched_diff`` compares a plugin with it.
+``asched_schedule`` is :func:`asched.testing.schedule` and repeats every decision at the end of the
+test. ``asched_journal`` is the journal of ``--asched-journal``. ``asched_diff`` compares a plugin
+with it.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ OPTION = "--asched-journal"
 
 
 class ScheduleFixture:
-    """The type of :func:`asched_schedule`: :func:`asched.testing.schedule`, with recorded results."""
+    """The type of :func:`asched_schedule`; keeps the results for the check at the end."""
 
     def __init__(self) -> None:
         self.results: list[Placements] = []
@@ -74,8 +75,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def asched_schedule() -> Iterator[ScheduleFixture]:
     """Schedules pods on a virtual cluster.
 
-    At the end of the test every decision is repeated with new plugin instances. A plugin that declares
-    to be pure and gives another result fails the test.
+    At the end of the test every decision is repeated with new plugin instances. A plugin that
+    declares to be pure and gives another result fails the test.
     """
     schedule = ScheduleFixture()
     yield schedule

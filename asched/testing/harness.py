@@ -1,7 +1,7 @@
 """Runs one plugin on a cluster, given as a list of objects in any order.
 
-Filters and scores run in the fold and the scheduling cycle of the daemon. Plugins of the binding cycle
-get a :class:`FakeBindingClient`.
+Filters and scores run in the fold and the scheduling cycle of the daemon. Plugins of the binding
+cycle get a :class:`FakeBindingClient`.
 """
 
 from __future__ import annotations
@@ -46,8 +46,8 @@ def run_filter(
 ) -> dict[str, Status]:
     """The plugin's filter status of each node, by name. Runs its PreFilter first.
 
-    Raises :class:`~asched.framework.runtime.plugin_calls.PluginFailure`; its cause is the exception of
-    the plugin.
+    Raises :class:`~asched.framework.runtime.plugin_calls.PluginFailure`; its cause is the exception
+    of the plugin.
     """
     _require_point(plugin, ExtensionPoint.FILTER, ExtensionPoint.PRE_FILTER)
     single = _SinglePluginAttempt(plugin, pod, cluster, args)
@@ -93,7 +93,7 @@ def scores(
 def instance(
     plugin: type[P], cluster: Iterable[Object] = (), *, args: Arguments | None = None
 ) -> P:
-    """The plugin as built for a profile, to call methods such as ``pre_enqueue`` or a queueing hint.
+    """The plugin as built for a profile, to call ``pre_enqueue`` or a queueing hint.
 
     Pending pods of ``cluster`` are in its queue. Raises
     :class:`~asched.framework.runtime.strict.ConfigurationError` for invalid arguments.
@@ -123,8 +123,8 @@ def folded(
 def served(pod: Pod, setup: ProfileSetup) -> Pod:
     """The pod as the daemon decodes it.
 
-    It has only the annotations that plugins declare to read. A pod for the default scheduler belongs to
-    the first profile if no profile has that name.
+    It has only the annotations that plugins declare to read. A pod for the default scheduler
+    belongs to the first profile if no profile has that name.
     """
     replace, name = msgspec.structs.replace, pod.spec.scheduler_name
     annotations = pod.metadata.declared_annotations

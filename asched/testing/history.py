@@ -1,7 +1,7 @@
 """Simulates a recorded history with another plugin or configuration, as ``asched diff`` does.
 
-The workload comes from a journal. It is simulated twice on a virtual clock, with the recorded and with
-the other configuration (``docs/what-if.md``).
+The workload comes from a journal. It is simulated twice on a virtual clock, with the recorded and
+with the other configuration (``docs/what-if.md``).
 """
 
 from __future__ import annotations
@@ -45,12 +45,12 @@ def diff(
 ) -> Comparison:
     """Compare the history in ``journal`` (a file or URL) as recorded with the same under ``setup``.
 
-    A plugin class means the recorded configuration with that plugin enabled; None means the recorded
-    configuration. ``changes`` apply to it: ``Name=WEIGHT``, ``+Name`` or ``-Name``, separated by
-    commas. The journal is opened read-only. Times without an offset are in UTC.
+    A plugin class means the recorded configuration with that plugin enabled; None means the
+    recorded configuration. ``changes`` apply to it: ``Name=WEIGHT``, ``+Name`` or ``-Name``,
+    separated by commas. The journal is opened read-only. Times without an offset are in UTC.
 
-    Raises :class:`~asched.audit.lookup.AuditError` if a comparison is impossible, ConfigFileError and
-    :class:`~asched.journal.errors.JournalError`.
+    Raises :class:`~asched.audit.lookup.AuditError` if a comparison is impossible, ConfigFileError
+    and :class:`~asched.journal.errors.JournalError`.
     """
 
     async def run() -> Comparison:

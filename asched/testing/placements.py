@@ -117,7 +117,8 @@ class Placements(Mapping[str, PlacementResult]):
     def divergence(self) -> Divergence | None:
         """Repeat all decisions with new plugin instances. Returns the first one that differs.
 
-        None if all are equal, as with pure plugins. Raises AssertionError for an inconsistent state.
+        None if all are equal, as with pure plugins. Raises AssertionError for an inconsistent
+        state.
         """
         fold = Fold(ClusterState(), self.setup.registry.load)
         verifier = ReplayVerifier(fold, complete=True)
@@ -139,9 +140,10 @@ def schedule(
 ) -> Placements:
     """Schedule ``pods`` in order, and the pending pods of ``cluster``, on a virtual clock.
 
-    Permit timeouts, preemption and backoff take virtual time. The run ends when nothing is left to do,
-    or after ``max_virtual_s`` virtual seconds (a gang that lacks a member retries forever). Victims do
-    not come back. PreBind, Bind and PostBind do not run; each binding succeeds. ``seed`` decides ties.
+    Permit timeouts, preemption and backoff take virtual time. The run ends when nothing is left to
+    do, or after ``max_virtual_s`` virtual seconds (a gang that lacks a member retries forever).
+    Victims do not come back. PreBind, Bind and PostBind do not run; each binding succeeds. ``seed``
+    decides ties.
 
     Raises :class:`~asched.framework.runtime.strict.ConfigurationError` or ConfigFileError for an
     invalid setup, and ProfileError for a missing plugin.
@@ -149,12 +151,14 @@ def schedule(
     found = _setup(setup)
     existing, pending = split(cluster)
     events: list[TraceEvent] = [
-        PodCreated(START_NS, served(item, found), returns=False)
+        PodCreated(START_NS, served(item, found), recreated=False)
         if isinstance(item, Pod)
         else ObjectSet(START_NS, item)
         for item in existing
     ]
-    events += [PodCreated(START_NS, served(pod, found), returns=False) for pod in (*pending, *pods)]
+    events += [
+        PodCreated(START_NS, served(pod, found), recreated=False) for pod in (*pending, *pods)
+    ]
     simulation = Simulation(
         WorkloadTrace(tuple(events), START_NS, START_NS + round(max_virtual_s * NS_PER_S)),
         found.scheduler(seed),

@@ -23,8 +23,7 @@ from asched.config.resolve import resolve
 from asched.framework.interface import ExtensionPoint, Plugin
 from asched.framework.runtime.profile import ProfileSpec, evaluate_in_process
 from asched.framework.sessions import SessionSpec
-from asched.simulator.loop import Latencies, Scheduler
-from asched.simulator.settings import scheduler_of
+from asched.simulator.loop import Latencies, Scheduler, scheduler_from_config
 from asched.state.records import QueueSettings
 
 Arguments = Mapping[str, Any] | msgspec.Struct
@@ -83,9 +82,9 @@ def profile(
 ) -> ProfileSetup:
     """The default profile, with these plugins enabled at all their extension points.
 
-    ``plugins`` are classes, or names of installed plugins. ``args`` and ``weights`` are by plugin name.
-    ``without`` disables default plugins; ``alone`` disables all except queue order and binder. Plugins
-    that a daemon calls in a worker process run inline.
+    ``plugins`` are classes, or names of installed plugins. ``args`` and ``weights`` are by plugin
+    name. ``without`` disables default plugins; ``alone`` disables all except queue order and
+    binder. Plugins that a daemon calls in a worker process run inline.
 
     Raises :class:`~asched.framework.runtime.strict.ConfigurationError` with every mistake.
     """
@@ -121,7 +120,7 @@ def configured(config: Path | str, *plugins: type[Plugin]) -> ProfileSetup:
         found = load(config, registry)
     else:
         found = parse(config, "(text)", registry)
-    scheduler = scheduler_of(found, Latencies())
+    scheduler = scheduler_from_config(found, Latencies())
     return ProfileSetup(scheduler.profiles, registry, scheduler.queue, scheduler.sessions)
 
 

@@ -1,14 +1,14 @@
 """``asched demo``: a cluster, a workload and the daemon, on one machine and over real HTTP.
 
-The API server with its simulated kubelets is a separate process. So the figures of the scheduler do not
-include the cost of the API server.
+The API server with its simulated kubelets is a separate process. So the figures of the scheduler do
+not include the cost of the API server.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Final
 
 import typer
 
@@ -19,31 +19,24 @@ MIN_NODES: Final = 10
 
 @dataclass(frozen=True, kw_only=True)
 class DemoOptions:
-    nodes: Annotated[int, typer.Option(help="Nodes at the start.", min=MIN_NODES)] = 200
-    pods: Annotated[int, typer.Option(help="Schedulable pods.", min=1)] = 2000
-    seed: Annotated[int, typer.Option(help="Seed of the random workload.", min=0)] = 1
-    over: Annotated[
-        float, typer.Option(help="Seconds during which the pods are created.", min=0.1)
-    ] = 6.0
-    timeout: Annotated[
-        float, typer.Option(help="Seconds after which the demo fails if pods are not bound.")
-    ] = 120.0
-    config: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE", help="The configuration, as for asched run. Default: defaults."
-        ),
-    ] = None
-    journal: Annotated[
-        Path | None,
-        typer.Option(help="A new file for the journal. Default: in a new temporary folder."),
-    ] = None
-    keep: Annotated[
-        bool,
-        typer.Option(
-            "--keep/--exit", help="Keep cluster and daemon running after the summary, until Ctrl-C."
-        ),
-    ] = False
+    nodes: int = typer.Option(200, help="Nodes at the start.", min=MIN_NODES)
+    pods: int = typer.Option(2000, help="Schedulable pods.", min=1)
+    seed: int = typer.Option(1, help="Seed of the random workload.", min=0)
+    over: float = typer.Option(6.0, help="Seconds during which the pods are created.", min=0.1)
+    timeout: float = typer.Option(
+        120.0, help="Seconds after which the demo fails if pods are not bound."
+    )
+    config: Path | None = typer.Option(
+        None, metavar="FILE", help="The configuration, as for asched run. Default: defaults."
+    )
+    journal: Path | None = typer.Option(
+        None, help="A new file for the journal. Default: in a new temporary folder."
+    )
+    keep: bool = typer.Option(
+        False,
+        "--keep/--exit",
+        help="Keep cluster and daemon running after the summary, until Ctrl-C.",
+    )
 
 
 @takes_options

@@ -1,4 +1,4 @@
-"""Runs the demo: the API server's process, the workload, the daemon, and counts from the journal."""
+"""Runs the demo: API server process, workload, daemon, and counts from the journal."""
 
 from __future__ import annotations
 
@@ -268,8 +268,8 @@ async def api_server(folder: Path, pod_start_s: float) -> AsyncIterator[Kubeconf
     command = [sys.executable, "-m", "asched", "apiserver", "--until-stdin-closes"]
     command += ["--kubeconfig", str(files.admin), "--scheduler-kubeconfig", str(files.scheduler)]
     command += ["--pod-start", str(pod_start_s)]
-    # A new session: Ctrl-C reaches only this process, and the daemon finishes first. If this process
-    # is killed, the end of the input stops the server.
+    # A new session: Ctrl-C reaches only this process, and the daemon finishes first. The end of
+    # the input stops the server if this process is killed.
     process = await anyio.open_process(
         command, stdin=subprocess.PIPE, stderr=None, start_new_session=True
     )

@@ -293,7 +293,7 @@ def _size_bytes(journal: Path) -> int:
 
 def _print_pending(result: DemoResult) -> None:
     number = Counter(result.workload.infeasible.values())
-    # The counts of nodes differ between similar pods, because nodes join. The last message is shown.
+    # Messages of similar pods differ in counts of nodes, because nodes join: show the last.
     messages = {
         why: result.pending.get(key, "(no message)")
         for key, why in sorted(result.workload.infeasible.items())

@@ -1,7 +1,8 @@
 """The demo's workload: node pools, groups of pods, and the loader that creates them over HTTP.
 
-A seed determines everything. Each group gets a share of its pool. No pod requests more than an eighth of
-a node, and a quarter of each pool stays free. So every feasible pod fits, in any order of arrival.
+A seed determines everything. Each group gets a share of its pool. No pod requests more than an
+eighth of a node, and a quarter of each pool stays free. So every feasible pod fits, in any order of
+arrival.
 """
 
 from __future__ import annotations
