@@ -1,6 +1,6 @@
-"""What the scheduler knows of Kubernetes: typed immutable values, decoded from the API's JSON.
+"""Kubernetes objects as immutable structs, decoded from the API's JSON.
 
-All that is in ``__all__`` is part of the contract with plugins (:mod:`asched.framework`).
+Every name in ``__all__`` is part of the public plugin API (:mod:`asched.framework`).
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
-"""Custom resources that plugins read: declared by them, recorded in a form that needs no plugin.
+"""Custom resources that plugins read.
 
-A plugin declares the part of a custom resource that it reads as a struct derived from
-:class:`CustomResource`. What the API sends is decoded by that struct, so that nothing else is kept, and
-recorded as a :class:`CustomObject`, which is the same for all of them: a journal can be folded where the
-plugin is not installed any more.
+A plugin declares the fields that it reads in a subclass of :class:`CustomResource`; other fields are
+dropped. Objects are recorded as :class:`CustomObject`, so that a journal can be folded without the
+plugin.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ CustomT = TypeVar("CustomT", bound="CustomResource")
 
 
 class CustomDefinition(NamedTuple):
-    """Which resource of the API it is."""
+    """Identifies a custom resource."""
 
     group: str
     version: str
@@ -28,27 +27,27 @@ class CustomDefinition(NamedTuple):
 
     @property
     def name(self) -> str:
-        """What no other resource is called, as its CustomResourceDefinition: ``plural.group``."""
+        """The name of the CustomResourceDefinition: ``plural.group``."""
         return f"{self.plural}.{self.group}"
 
 
 class CustomResource(Object):
-    """Base of the structs: the fields are those that the plugin reads, in the API's words."""
+    """Base of structs that declare the fields that a plugin reads."""
 
     definition: ClassVar[CustomDefinition]
 
 
 class CustomObject(Object, tag_field="kind", tag="CustomObject"):
-    """A custom resource as it is recorded."""
+    """A custom resource as recorded in the journal."""
 
     resource: str = ""
     """:attr:`CustomDefinition.name`."""
     content: dict[str, Any] = {}
-    """What was read of it, beside the metadata, as JSON values."""
+    """The declared fields, except the metadata, as JSON values."""
 
     @property
     def key(self) -> str:
-        """Resource, namespace if it has one, and name."""
+        """Resource, namespace (if any) and name."""
         return f"{self.resource}/{self.object_key}"
 
     @property
@@ -58,13 +57,13 @@ class CustomObject(Object, tag_field="kind", tag="CustomObject"):
 
     @classmethod
     def of(cls, read: CustomResource) -> CustomObject:
-        # Through JSON, so that it equals what is read from a journal.
+        # Encoded and decoded, to be equal to an object read from a journal.
         content = msgspec.json.decode(msgspec.json.encode(read))
         content.pop("metadata", None)
         return cls(metadata=read.metadata, resource=read.definition.name, content=content)
 
     def typed(self, kind: type[CustomT]) -> CustomT | None:
-        """As the plugin's own struct; None where it was recorded in a form that is no longer its."""
+        """The object as the plugin's struct; None if the recorded fields do not match it."""
         try:
             read = msgspec.convert(self.content, kind)
         except msgspec.ValidationError:

@@ -1,9 +1,8 @@
-"""Pods that belong together: PodGroups, the Queues of batch schedulers, Workloads.
+"""PodGroups, Queues of batch schedulers, and Workloads.
 
-``PodGroup`` is a kind in four API groups, and objects of one name may exist in all of them. Each has
-a type of its own, and the type's name is how the fold and the journal tell them apart:
-:class:`PodGroup` is Kubernetes' own, the others are custom resources that kube-batch and its
-descendants read. Those three have the same fields and mean the same.
+``PodGroup`` is a kind in four API groups, each with its own struct here, whose name identifies it in
+the journal. :class:`PodGroup` is that of ``scheduling.k8s.io``. The other three are custom resources
+of kube-batch and Volcano, with equal fields and meaning.
 """
 
 from __future__ import annotations
@@ -15,7 +14,7 @@ from asched.model.quantity import QuantityText
 
 
 class CustomPodGroupSpec(ApiStruct):
-    """How many pods run together, of which queue, and how important they are."""
+    """Size, queue and priority of the group."""
 
     min_member: int = 0
     queue: str = ""
@@ -24,7 +23,7 @@ class CustomPodGroupSpec(ApiStruct):
 
 
 class CustomPodGroupCondition(ApiStruct):
-    """Without its times and the session that set it: who only repeats it says nothing new."""
+    """A condition without times and transition id, so that a repetition is no change."""
 
     type: str = ""
     status: str = ""
@@ -33,7 +32,7 @@ class CustomPodGroupCondition(ApiStruct):
 
 
 class CustomPodGroupStatus(ApiStruct):
-    """What a scheduler wrote last."""
+    """The status that a scheduler wrote."""
 
     phase: str = ""
     conditions: tuple[CustomPodGroupCondition, ...] = ()
@@ -43,18 +42,18 @@ class CustomPodGroupStatus(ApiStruct):
 
 
 class CustomPodGroup(Object):
-    """A gang as kube-batch knows it. The base of one type for each API group."""
+    """A gang of kube-batch. Base of one struct for each API group."""
 
     spec: CustomPodGroupSpec = CustomPodGroupSpec()
     status: CustomPodGroupStatus = CustomPodGroupStatus()
 
 
 class IncubatorPodGroup(CustomPodGroup, tag_field="kind", tag="IncubatorPodGroup"):
-    """``scheduling.incubator.k8s.io/v1alpha1``, kube-batch's first."""
+    """``scheduling.incubator.k8s.io/v1alpha1``, the first of kube-batch."""
 
 
 class SigsPodGroup(CustomPodGroup, tag_field="kind", tag="SigsPodGroup"):
-    """``scheduling.sigs.dev/v1alpha2``, kube-batch's second."""
+    """``scheduling.sigs.dev/v1alpha2``, the second of kube-batch."""
 
 
 class VolcanoPodGroup(CustomPodGroup, tag_field="kind", tag="VolcanoPodGroup"):
@@ -69,7 +68,7 @@ class CustomQueueSpec(ApiStruct):
 
 
 class CustomQueue(Object):
-    """A share of the cluster that jobs wait for. The base of one type for each API group."""
+    """A queue of jobs. Base of one struct for each API group."""
 
     spec: CustomQueueSpec = CustomQueueSpec()
 
@@ -91,16 +90,16 @@ CUSTOM_POD_GROUPS: tuple[type[CustomPodGroup], ...] = (
     SigsPodGroup,
     VolcanoPodGroup,
 )
-"""In the order in which they are looked through: the first that has a group of a name is meant."""
+"""In order of precedence for groups of equal names."""
 CUSTOM_QUEUES: tuple[type[CustomQueue], ...] = (IncubatorQueue, SigsQueue, VolcanoQueue)
 """As :data:`CUSTOM_POD_GROUPS`."""
 
 
-# -- Kubernetes' own (KEP-4671, scheduling.k8s.io/v1alpha2 of 1.36) -----------------------------
+# -- scheduling.k8s.io (KEP-4671, scheduling.k8s.io/v1alpha2 of 1.36) -----------------------------
 
 
 class BasicPolicy(ApiStruct):
-    """Its pods are scheduled one by one."""
+    """The pods are scheduled one by one."""
 
 
 class GangPolicy(ApiStruct):
@@ -108,7 +107,7 @@ class GangPolicy(ApiStruct):
 
 
 class SchedulingPolicy(ApiStruct):
-    """One of these is given."""
+    """Exactly one field is set."""
 
     basic: BasicPolicy | None = None
     gang: GangPolicy | None = None
@@ -124,14 +123,14 @@ class PodGroupTemplateRef(ApiStruct):
 
 
 class PodGroupSpec(ApiStruct):
-    """How the pods of the group are to be scheduled."""
+    """How the pods of the group are scheduled."""
 
     pod_group_template_ref: PodGroupTemplateRef | None = None
     scheduling_policy: SchedulingPolicy = SchedulingPolicy()
 
 
 class PodGroupCondition(ApiStruct):
-    """Without its time, as :class:`CustomPodGroupCondition`."""
+    """A condition without its time, as :class:`CustomPodGroupCondition`."""
 
     type: str = ""
     status: str = ""
@@ -144,14 +143,14 @@ class PodGroupStatus(ApiStruct):
 
 
 class PodGroup(Object, tag_field="kind", tag="PodGroup"):
-    """Pods of its namespace name it in ``spec.schedulingGroup.podGroupName``."""
+    """A group of pods, which name it in ``spec.schedulingGroup.podGroupName``."""
 
     spec: PodGroupSpec = PodGroupSpec()
     status: PodGroupStatus = PodGroupStatus()
 
     @property
     def min_count(self) -> int:
-        """How many pods make the gang; 0 for a group that is none."""
+        """Minimum size of the gang; 0 if the group is not a gang."""
         gang = self.spec.scheduling_policy.gang
         return 0 if gang is None else gang.min_count
 
@@ -162,12 +161,12 @@ class PodGroupTemplate(ApiStruct):
 
 
 class WorkloadSpec(ApiStruct):
-    """The groups that a workload consists of."""
+    """The groups of the workload."""
 
     pod_group_templates: tuple[PodGroupTemplate, ...] = ()
 
 
 class Workload(Object, tag_field="kind", tag="Workload"):
-    """What controllers make PodGroups from."""
+    """A template from which controllers create PodGroups."""
 
     spec: WorkloadSpec = WorkloadSpec()

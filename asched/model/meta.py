@@ -1,4 +1,4 @@
-"""What every API object carries, and the base of all decoded structs."""
+"""Metadata of API objects, and the base of all decoded structs."""
 
 from __future__ import annotations
 
@@ -12,17 +12,16 @@ import msgspec
 class ApiStruct(
     msgspec.Struct, frozen=True, rename="camel", omit_defaults=True, gc=False, kw_only=True
 ):
-    """A value decoded from the API's JSON: immutable, unknown fields dropped, defaults left out.
+    """A value decoded from the API's JSON: immutable, without unknown fields.
 
-    Only fields that scheduling reads are declared in subclasses, so nothing else (environment,
-    arguments, annotations, secrets) can reach the journal. ``gc=False`` is safe because these
-    values never refer back to one another; it keeps 200,000 pods out of the collector's sight.
-    Dictionaries inside are never changed after decoding.
+    Subclasses declare only the fields that scheduling reads, so that environment variables,
+    arguments and secrets cannot reach the journal. ``gc=False`` is safe because values contain no
+    reference cycles. Dictionaries are never changed after decoding.
     """
 
 
 class OwnerReference(ApiStruct):
-    """The object that made this one."""
+    """The owner of an object."""
 
     kind: str = ""
     name: str = ""
@@ -32,7 +31,7 @@ class OwnerReference(ApiStruct):
 
 
 class Annotations(ApiStruct, rename=None):
-    """The few annotations that scheduling reads. All others are dropped while decoding."""
+    """The annotations that scheduling reads."""
 
     bind_completed: str | None = msgspec.field(default=None, name="pv.kubernetes.io/bind-completed")
     selected_node: str | None = msgspec.field(
@@ -51,7 +50,7 @@ class Annotations(ApiStruct, rename=None):
 
 
 class ObjectMeta(ApiStruct):
-    """What of an object's ``metadata`` scheduling reads."""
+    """``metadata``."""
 
     name: str = ""
     namespace: str = ""
@@ -62,12 +61,11 @@ class ObjectMeta(ApiStruct):
     owner_references: tuple[OwnerReference, ...] = ()
     annotations: Annotations = Annotations()
     declared_annotations: dict[str, str] = {}
-    """Of a pod: the annotations that plugins declare to read (``Plugin.reads_annotations``). The API has
-    no field of this name."""
+    """Pod annotations that plugins declare (``Plugin.reads_annotations``). Not a field of the API."""
 
     @property
     def controller(self) -> OwnerReference | None:
-        """The one owner reference marked ``controller: true``, if any."""
+        """The owner reference with ``controller: true``, if any."""
         for reference in self.owner_references:
             if reference.controller:
                 return reference
@@ -75,7 +73,7 @@ class ObjectMeta(ApiStruct):
 
 
 class Object(ApiStruct):
-    """Any watched object. ``key`` is how caches and journal subjects name it."""
+    """Base of all API objects."""
 
     metadata: ObjectMeta = ObjectMeta()
 

@@ -1,4 +1,4 @@
-"""Nodes, as far as scheduling reads them."""
+"""Nodes."""
 
 from __future__ import annotations
 
@@ -6,24 +6,24 @@ from asched.model.meta import ApiStruct, Object
 from asched.model.quantity import QuantityText
 
 NO_SCHEDULE = "NoSchedule"
-"""A taint's effect: no new pods that do not tolerate it."""
+"""Taint effect: rejects new pods that do not tolerate it."""
 PREFER_NO_SCHEDULE = "PreferNoSchedule"
-"""A taint's effect: rather no pods that do not tolerate it."""
+"""Taint effect: avoids pods that do not tolerate it."""
 NO_EXECUTE = "NoExecute"
-"""A taint's effect: no such pods at all, not even those that run."""
+"""Taint effect: also evicts running pods that do not tolerate it."""
 
 UNSCHEDULABLE_TAINT = "node.kubernetes.io/unschedulable"
-"""What a cordoned node is tainted with."""
+"""The taint of a cordoned node."""
 HOSTNAME_LABEL = "kubernetes.io/hostname"
-"""The label that tells nodes apart."""
+"""The label with the host name."""
 ZONE_LABEL = "topology.kubernetes.io/zone"
-"""The label that names a node's zone."""
+"""The label with the zone."""
 REGION_LABEL = "topology.kubernetes.io/region"
-"""The label that names a node's region."""
+"""The label with the region."""
 
 
 class Taint(ApiStruct):
-    """Keeps pods away that do not tolerate it."""
+    """A taint."""
 
     key: str = ""
     value: str = ""
@@ -34,28 +34,28 @@ class Taint(ApiStruct):
 
 
 class NodeSpec(ApiStruct):
-    """What of a node's ``spec`` scheduling reads."""
+    """``spec`` of a node."""
 
     unschedulable: bool = False
     taints: tuple[Taint, ...] = ()
 
 
 class ContainerImage(ApiStruct):
-    """An image that a node holds."""
+    """An image on a node."""
 
     names: tuple[str, ...] = ()
     size_bytes: int = 0
 
 
 class NodeCondition(ApiStruct):
-    """One entry of ``status.conditions``."""
+    """A node condition."""
 
     type: str = ""
     status: str = ""
 
 
 class NodeStatus(ApiStruct):
-    """What of a node's ``status`` scheduling reads."""
+    """``status`` of a node."""
 
     capacity: dict[str, QuantityText] = {}
     allocatable: dict[str, QuantityText] = {}
@@ -65,7 +65,7 @@ class NodeStatus(ApiStruct):
 
 
 class Node(Object, tag_field="kind", tag="Node"):
-    """A node: what it is, and what it offers."""
+    """A node."""
 
     spec: NodeSpec = NodeSpec()
     status: NodeStatus = NodeStatus()

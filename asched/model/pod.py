@@ -1,4 +1,4 @@
-"""Pods, as far as scheduling reads them."""
+"""Pods."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from asched.model.quantity import QuantityText
 from asched.model.selectors import LabelSelector, NodeSelector, PreferredSchedulingTerm
 
 DEFAULT_SCHEDULER_NAME = "default-scheduler"
-"""The scheduler of pods that name none."""
+"""The default of ``spec.schedulerName``."""
 
 SUCCEEDED = "Succeeded"
 FAILED = "Failed"
@@ -21,14 +21,14 @@ POD_SCHEDULED = "PodScheduled"
 
 
 class ResourceRequirements(ApiStruct):
-    """Requests and limits; quantities as they were written."""
+    """Requests and limits, with quantities as written."""
 
     requests: dict[str, QuantityText] = {}
     limits: dict[str, QuantityText] = {}
 
 
 class ContainerPort(ApiStruct):
-    """A port that a container opens; one of the node's own where ``host_port`` is not 0."""
+    """A port of a container; a host port if ``host_port`` is not 0."""
 
     host_port: int = 0
     container_port: int = 0
@@ -41,7 +41,7 @@ class ContainerRestartRule(ApiStruct):
 
 
 class Container(ApiStruct):
-    """A container, with what it asks of the node."""
+    """A container."""
 
     name: str = ""
     image: str = ""
@@ -52,12 +52,12 @@ class Container(ApiStruct):
 
     @property
     def restartable(self) -> bool:
-        """A sidecar: an init container that keeps running (KEP-753)."""
+        """Whether an init container is a sidecar (KEP-753)."""
         return self.restart_policy == "Always"
 
 
 class Toleration(ApiStruct):
-    """A taint, or kind of taint, that a pod puts up with."""
+    """A taint, or kind of taint, that a pod tolerates."""
 
     key: str = ""
     operator: str = ""
@@ -65,19 +65,19 @@ class Toleration(ApiStruct):
     effect: str = ""
 
     def tolerates(self, taint: Taint) -> bool:
-        """``Toleration.ToleratesTaint`` of Kubernetes, without the Lt/Gt operators (off in 1.36)."""
+        """``Toleration.ToleratesTaint``, without the operators Lt and Gt (off by default in 1.36)."""
         if self.effect and self.effect != taint.effect:
             return False
         if self.key and self.key != taint.key:
             return False
         if self.operator in ("", "Equal"):
-            # An empty key with Equal would only match an empty taint value; Kubernetes says the same.
+            # As in Kubernetes, an empty key with Equal matches an empty taint value only.
             return self.value == taint.value
         return self.operator == "Exists"
 
 
 class PodAffinityTerm(ApiStruct):
-    """Pods to be near, or apart from, and what counts as near."""
+    """A pod affinity or anti-affinity term."""
 
     label_selector: LabelSelector | None = None
     namespaces: tuple[str, ...] = ()
@@ -88,14 +88,14 @@ class PodAffinityTerm(ApiStruct):
 
 
 class WeightedPodAffinityTerm(ApiStruct):
-    """A preference, and how much it counts."""
+    """A preferred term with its weight."""
 
     weight: int = 0
     pod_affinity_term: PodAffinityTerm = PodAffinityTerm()
 
 
 class NodeAffinity(ApiStruct):
-    """Which nodes a pod must have, and which it would rather have."""
+    """Required and preferred nodes."""
 
     required: NodeSelector | None = msgspec.field(
         default=None, name="requiredDuringSchedulingIgnoredDuringExecution"
@@ -106,7 +106,7 @@ class NodeAffinity(ApiStruct):
 
 
 class PodAffinity(ApiStruct):
-    """The shape of both ``podAffinity`` and ``podAntiAffinity``."""
+    """The type of both ``podAffinity`` and ``podAntiAffinity``."""
 
     required: tuple[PodAffinityTerm, ...] = msgspec.field(
         default=(), name="requiredDuringSchedulingIgnoredDuringExecution"
@@ -117,7 +117,7 @@ class PodAffinity(ApiStruct):
 
 
 class Affinity(ApiStruct):
-    """What a pod wants of its node, and of the pods near it."""
+    """``spec.affinity``."""
 
     node_affinity: NodeAffinity | None = None
     pod_affinity: PodAffinity | None = None
@@ -125,7 +125,7 @@ class Affinity(ApiStruct):
 
 
 class TopologySpreadConstraint(ApiStruct):
-    """How evenly like pods are to be spread over domains of nodes."""
+    """One entry of ``spec.topologySpreadConstraints``."""
 
     max_skew: int = 1
     topology_key: str = ""
@@ -138,7 +138,7 @@ class TopologySpreadConstraint(ApiStruct):
 
 
 class SchedulingGate(ApiStruct):
-    """While a pod has one, it is not tried."""
+    """Prevents scheduling until it is removed."""
 
     name: str = ""
 
@@ -176,7 +176,7 @@ class PortworxVolumeSource(ApiStruct):
 
 
 class MigratedVolumeSource(ApiStruct):
-    """A source of which only the presence matters: a CSI driver took its place."""
+    """An in-tree source that a CSI driver replaces; only its presence matters."""
 
 
 class ISCSIVolume(ApiStruct):
@@ -196,13 +196,13 @@ class CSIVolumeSource(ApiStruct):
 
 
 class ImageVolumeSource(ApiStruct):
-    """An image mounted as a volume: ImageLocality counts it among the pod's images."""
+    """An image mounted as a volume, which ImageLocality scores as an image of the pod."""
 
     reference: str = ""
 
 
 class Volume(ApiStruct):
-    """A pod's volume; of the many sources just those that bear on where a pod can or should run."""
+    """A volume of a pod, with the sources that affect scheduling."""
 
     name: str = ""
     persistent_volume_claim: PersistentVolumeClaimSource | None = None
@@ -221,7 +221,7 @@ class Volume(ApiStruct):
 
 
 class PodResourceClaim(ApiStruct):
-    """A claim on a device (``spec.resourceClaims``)."""
+    """One entry of ``spec.resourceClaims``."""
 
     name: str = ""
     resource_claim_name: str = ""
@@ -229,13 +229,13 @@ class PodResourceClaim(ApiStruct):
 
 
 class PodSchedulingGroup(ApiStruct):
-    """The PodGroup that a pod is of (``spec.schedulingGroup``)."""
+    """``spec.schedulingGroup``."""
 
     pod_group_name: str = ""
 
 
 class PodSpec(ApiStruct):
-    """What of a pod's ``spec`` scheduling reads."""
+    """``spec`` of a pod."""
 
     node_name: str = ""
     scheduler_name: str = DEFAULT_SCHEDULER_NAME
@@ -260,17 +260,17 @@ class PodSpec(ApiStruct):
 
 
 class PodCondition(ApiStruct):
-    """One entry of ``status.conditions``."""
+    """A pod condition."""
 
     type: str = ""
     status: str = ""
     reason: str = ""
     message: str = ""
-    """Compared in shadow mode only; :mod:`asched.state.observe` keeps it out of the records."""
+    """Used in shadow mode only; not recorded."""
 
 
 class ContainerStatus(ApiStruct):
-    """What a container was given, while its pod is resized in place."""
+    """Actual and allocated resources of a container, for in-place resize."""
 
     name: str = ""
     resources: ResourceRequirements | None = None
@@ -278,7 +278,7 @@ class ContainerStatus(ApiStruct):
 
 
 class PodStatus(ApiStruct):
-    """What of a pod's ``status`` scheduling reads."""
+    """``status`` of a pod."""
 
     phase: str = ""
     conditions: tuple[PodCondition, ...] = ()
@@ -289,14 +289,14 @@ class PodStatus(ApiStruct):
 
 
 class Pod(Object, tag_field="kind", tag="Pod"):
-    """A pod: what it asks for, and what became of it."""
+    """A pod."""
 
     spec: PodSpec = PodSpec()
     status: PodStatus = PodStatus()
 
     @property
     def terminal(self) -> bool:
-        """Finished: it uses no node any more and the scheduler does not see it."""
+        """Whether the pod finished: it uses no resources."""
         return self.status.phase in (SUCCEEDED, FAILED)
 
     @property

@@ -1,15 +1,11 @@
-"""Kubernetes quantities, exact.
+"""Kubernetes quantities, Go durations, and units of time.
 
-The grammar is that of ``k8s.io/apimachinery/pkg/api/resource``: a signed decimal number followed by
-a binary suffix (``Ki Mi Gi Ti Pi Ei``), a decimal suffix (``n u m k M G T P E``, or none) or a
-decimal exponent (``e3``, ``E-2``). JSON numbers are accepted as the API server accepts them.
+The grammar of quantities is that of ``k8s.io/apimachinery/pkg/api/resource``: a signed decimal number
+with a binary suffix (``Ki Mi Gi Ti Pi Ei``), a decimal suffix (``n u m k M G T P E``) or a decimal
+exponent (``e3``, ``E-2``). JSON numbers are accepted too.
 
-A scheduler needs just two readings of a quantity, both rounded **up** (away from zero) as
-Kubernetes rounds them: thousandths (:func:`milli_value`, for cpu) and whole units (:func:`value`,
-for all else). Both are computed in integers of unbounded size and then held within what a signed
-64-bit integer holds, which is where the API server caps them too.
-
-Durations in Go's notation, as Kubernetes configuration has them.
+Quantities are read in thousandths (:func:`milli_value`, for cpu) or in whole units (:func:`value`).
+As in Kubernetes, both are exact, rounded away from zero, and limited to signed 64-bit integers.
 """
 
 from __future__ import annotations
@@ -20,7 +16,7 @@ from functools import lru_cache
 from typing import Final
 
 QuantityText = str | int | float
-"""How a quantity arrives in JSON: a string nearly always, a number if a user wrote one."""
+"""A quantity in JSON: usually a string, sometimes a number."""
 
 MAX_INT64 = 2**63 - 1
 MIN_INT64 = -(2**63)
@@ -29,10 +25,9 @@ NS_PER_S: Final = 1_000_000_000
 US_PER_S: Final = 1_000_000
 
 MAX_LENGTH = 1024
-"""Longer texts are refused: no quantity needs them, and arithmetic on them would take for ever."""
+"""Longer texts are rejected, because arithmetic on them is slow."""
 
-# Beyond this an exponent cannot change the answer for a mantissa of up to MAX_LENGTH digits: any
-# but zero saturates or rounds to one.
+# With a mantissa of MAX_LENGTH digits, a larger exponent does not change the result.
 _MAX_EXPONENT = 2 * MAX_LENGTH
 
 _GRAMMAR = re.compile(
@@ -95,15 +90,15 @@ def _scaled_up(quantity: QuantityText, scale_exponent: int) -> int:
 
 
 def saturated(number: int) -> int:
-    """The nearest number that a signed 64-bit integer holds."""
+    """The nearest signed 64-bit integer."""
     return max(MIN_INT64, min(MAX_INT64, number))
 
 
 @lru_cache(maxsize=65536, typed=True)
 def thousandths(quantity: QuantityText) -> int:
-    """The quantity in thousandths, rounded away from zero, of any size: for adding up.
+    """The quantity in thousandths, rounded away from zero, not limited to 64 bits.
 
-    The API server keeps no finer digits. Raises :class:`QuantityError`.
+    Raises :class:`QuantityError`.
     """
     return _scaled_up(quantity, 3)
 
@@ -114,7 +109,7 @@ def milli_value(quantity: QuantityText) -> int:
     >>> milli_value("100m"), milli_value("0.1"), milli_value("1e3"), milli_value("1n")
     (100, 100, 1000000, 1)
 
-    Raises :class:`QuantityError` for anything outside the grammar.
+    Raises :class:`QuantityError`.
     """
     return saturated(thousandths(quantity))
 
@@ -126,7 +121,7 @@ def value(quantity: QuantityText) -> int:
     >>> value("1Ki"), value("1500M"), value("0.5"), value("100m")
     (1024, 1500000000, 1, 1)
 
-    Raises :class:`QuantityError` for anything outside the grammar.
+    Raises :class:`QuantityError`.
     """
     return saturated(_scaled_up(quantity, 0))
 
@@ -145,7 +140,7 @@ _UNIT_US: Final = {
 
 
 def parse_duration(text: str) -> timedelta:
-    """Go's notation of a duration, to the microsecond. Raises ValueError for anything else.
+    """A duration in Go's notation, to the microsecond. Raises ValueError for other texts.
 
     >>> parse_duration("1m30s")
     datetime.timedelta(seconds=90)
@@ -164,7 +159,7 @@ def parse_duration(text: str) -> timedelta:
 
 
 def format_duration(duration: timedelta) -> str:
-    """The notation that :func:`parse_duration` reads: hours, minutes, and seconds or less.
+    """A duration in the notation of :func:`parse_duration`.
 
     >>> format_duration(timedelta(seconds=90)), format_duration(timedelta(milliseconds=1500))
     ('1m30s', '1.5s')

@@ -1,12 +1,14 @@
-"""What a pod asks of a node: resources, host ports, and the defaults that scoring assumes.
+"""Resource requests and host ports of pods, with the defaults of scoring.
 
-The rules are those of ``k8s.io/component-helpers/resource.PodRequests`` as kube-scheduler 1.36
-calls it: containers add up; init containers count with the sidecars started before them; a pod
-resized in place counts at the largest of what is asked, allocated and in use; pod-level requests
-replace the sum for cpu, memory and huge pages; overhead comes on top.
+The rules are those of ``k8s.io/component-helpers/resource.PodRequests`` in kube-scheduler 1.36:
 
-Quantities are added up in thousandths and the total rounded up once, as Kubernetes does: two
-containers with half a byte each need one byte.
+- Requests of containers are added up.
+- Init containers count together with the sidecars started before them.
+- A pod that is resized in place counts with the maximum of desired, allocated and actual resources.
+- Pod-level requests replace the sum for cpu, memory and huge pages.
+- Overhead is added.
+
+Quantities are added in thousandths, and the total is rounded up once.
 """
 
 from __future__ import annotations
@@ -17,37 +19,37 @@ from asched.model.pod import Container, ContainerPort, ContainerStatus, Pod
 from asched.model.quantity import QuantityText, milli_value, saturated, thousandths, value
 
 CPU = "cpu"
-"""cpu, which is counted in thousandths."""
+"""Counted in thousandths."""
 MEMORY = "memory"
-"""memory, in bytes."""
+"""Counted in bytes."""
 EPHEMERAL_STORAGE = "ephemeral-storage"
-"""Storage on the node itself, in bytes."""
+"""Local storage of the node, in bytes."""
 PODS = "pods"
-"""How many pods a node may have."""
+"""Maximum number of pods on a node."""
 HUGEPAGES_PREFIX = "hugepages-"
-"""What names of huge pages begin with."""
+"""Prefix of the names of huge pages."""
 
 DEFAULT_MILLI_CPU = 100
-"""What scoring assumes for a container that requests no cpu (thousandths of a core)."""
+"""Scoring assumes this if a container requests no cpu."""
 DEFAULT_MEMORY_BYTES = 200 * 1024 * 1024
-"""What scoring assumes for a container that requests no memory."""
+"""Scoring assumes this if a container requests no memory."""
 
 Amounts = dict[str, int]
-"""Resource name to amount: cpu in thousandths, everything else in whole units."""
+"""Amounts by resource name: cpu in thousandths, others in whole units."""
 
 
 def amount(resource: str, quantity: QuantityText) -> int:
-    """A quantity in the unit the scheduler counts ``resource`` in."""
+    """A quantity in the unit of ``resource``."""
     return milli_value(quantity) if resource == CPU else value(quantity)
 
 
 def amounts(quantities: Mapping[str, QuantityText]) -> Amounts:
-    """Quantities by resource, each in the unit that the scheduler counts it in."""
+    """Quantities by resource, each in its unit."""
     return {name: amount(name, quantity) for name, quantity in quantities.items()}
 
 
 def pod_requests(pod: Pod) -> Amounts:
-    """The effective requests of a pod. Sums are held within 64 bits."""
+    """The effective requests of a pod, limited to 64 bits."""
     return _rounded(_requests(pod, {}))
 
 
@@ -58,17 +60,17 @@ def pod_scoring_requests(pod: Pod) -> tuple[int, int]:
     real = _requests(pod, {})
     defaults = _SCORING_DEFAULTS
     if _has_pod_level_requests(pod):
-        # With pod-level requests a default stands in only for what neither level asks for.
+        # With pod-level requests, a default applies only if neither level requests the resource.
         defaults = {name: amount for name, amount in defaults.items() if name not in real}
     assumed = _rounded(_requests(pod, defaults) if defaults else real)
     return assumed.get(CPU, 0), assumed.get(MEMORY, 0)
 
 
 def pod_scoring_asks(pod: Pod) -> Amounts:
-    """What NodeResourcesFit's score takes a pod that is not placed yet to ask.
+    """The requests of a pending pod in NodeResourcesFit's score.
 
-    The defaults stand in as in :func:`pod_scoring_requests`, and pod-level requests are left out:
-    kube-scheduler 1.36 counts them in this score only once the pod is on a node.
+    Uses the defaults of :func:`pod_scoring_requests` but not pod-level requests, which kube-scheduler
+    1.36 counts in this score only for pods on nodes.
     """
     total = _container_requests(pod, _SCORING_DEFAULTS)
     _add(total, _exact(pod.spec.overhead))
@@ -76,7 +78,7 @@ def pod_scoring_asks(pod: Pod) -> Amounts:
 
 
 def host_ports(pod: Pod) -> tuple[ContainerPort, ...]:
-    """Ports of containers and sidecars that claim a port of the node itself."""
+    """The host ports of containers and sidecars."""
     sidecars = (c for c in pod.spec.init_containers if c.restartable)
     return tuple(
         port
@@ -87,14 +89,14 @@ def host_ports(pod: Pod) -> tuple[ContainerPort, ...]:
 
 
 def is_extended_resource(name: str) -> bool:
-    """A resource of somebody's own domain, such as ``nvidia.com/gpu`` (``IsExtendedResourceName``)."""
+    """Whether a name is an extended resource such as ``nvidia.com/gpu`` (``IsExtendedResourceName``)."""
     native = "/" not in name or "kubernetes.io/" in name
     return not native and not name.startswith("requests.")
 
 
 def is_scalar_resource(name: str) -> bool:
-    """What the scheduler counts besides cpu, memory, ephemeral storage and pods: extended and
-    ``kubernetes.io/`` resources, huge pages, attachable volumes (``IsScalarResourceName``)."""
+    """Whether a name is an extended or ``kubernetes.io/`` resource, a huge page size or a number of
+    attachable volumes (``IsScalarResourceName``)."""
     return (
         is_extended_resource(name)
         or name.startswith((HUGEPAGES_PREFIX, "attachable-volumes-"))
@@ -111,7 +113,7 @@ def _has_pod_level_requests(pod: Pod) -> bool:
     return resources is not None and any(is_pod_level_resource(name) for name in resources.requests)
 
 
-# From here to the end amounts of every resource are in thousandths.
+# Below, amounts of all resources are in thousandths.
 
 _SCORING_DEFAULTS: Amounts = {CPU: DEFAULT_MILLI_CPU, MEMORY: DEFAULT_MEMORY_BYTES * 1000}
 
@@ -138,7 +140,7 @@ def _requests(pod: Pod, defaults: Amounts) -> Amounts:
 
 
 def _container_requests(pod: Pod, defaults: Amounts) -> Amounts:
-    """Containers and sidecars together, or the peak while init containers run if that is more."""
+    """The sum of containers and sidecars, or the peak while init containers run if higher."""
     statuses = {
         status.name: status
         for status in (*pod.status.init_container_statuses, *pod.status.container_statuses)
@@ -172,8 +174,8 @@ def _container_requests(pod: Pod, defaults: Amounts) -> Amounts:
 
 
 def _counted(container: Container, status: ContainerStatus | None, infeasible: bool) -> Amounts:
-    """What a container counts for: once it reports actual resources, the largest of what is asked,
-    allocated and in use. A resize that the node cannot do leaves out what is asked."""
+    """The resources of a container: the maximum of desired, allocated and actual resources once it
+    reports them. Desired resources of an infeasible resize do not count."""
     if status is None or status.resources is None:
         return _exact(container.resources.requests)
     counted = {} if infeasible else _exact(container.resources.requests)

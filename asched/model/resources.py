@@ -1,7 +1,7 @@
-"""Which API resources are watched, what they decode to, and the decoding itself.
+"""The watched API resources, and decoding of their objects.
 
-Decoding goes straight from bytes to structs. Null is how Go writes an empty list or map, so an
-object that does not decode is tried once more with its nulls left out before it is refused.
+Objects are decoded from bytes directly to structs. Go encodes empty lists and maps as null, so an
+object that does not decode is decoded again without its nulls before it is rejected.
 """
 
 from __future__ import annotations
@@ -76,36 +76,45 @@ AnyObject = (
     | VolcanoQueue
     | CustomObject
 )
-"""Every kind of object the fold keeps, told apart by the tag ``kind``.
+"""Every kind of object in the cluster state, with the tag ``kind``.
 
-The tag is the name of the type, which is the API's kind but for custom resources: theirs is ambiguous.
+The tag is the name of the struct. It equals the API's kind except for PodGroups and Queues of custom
+resources, which have the same kind in several API groups.
 """
-
 
 ObjectType = type[Object]
 
 
 class ResourceType(NamedTuple):
-    """One watched API resource."""
+    """An API resource."""
 
     kind: str
-    group: str
-    version: str
+    api_version: str
+    """``group/version``, or just the version for the core group."""
     plural: str
-    namespaced: bool
     type: ObjectType
     wire: ObjectType | None = None
-    """What its JSON decodes to, where that is not ``type``: a base without the tag."""
+    """The struct that its JSON decodes to, if not ``type``: a base without the tag."""
+    namespaced: bool = True
+
+    @property
+    def group(self) -> str:
+        """The API group; empty for the core group."""
+        return self.api_version.rpartition("/")[0]
+
+    @property
+    def version(self) -> str:
+        return self.api_version.rpartition("/")[2]
 
     @property
     def path(self) -> str:
-        """The collection's path over all namespaces, without a host."""
-        root = f"/apis/{self.group}" if self.group else "/api"
-        return f"{root}/{self.version}/{self.plural}"
+        """Path of the collection in all namespaces, without a host."""
+        root = "/apis" if self.group else "/api"
+        return f"{root}/{self.api_version}/{self.plural}"
 
 
 class WatchedResource(Enum):
-    """Any resource that can be watched. The base of the lists of them."""
+    """Base of the enumerations of watched resources."""
 
     _value_: ResourceType
 
@@ -123,96 +132,106 @@ class WatchedResource(Enum):
 
     @property
     def label(self) -> str:
-        """A name that no other resource has, for logs and metrics."""
+        """A unique name for logs and metrics."""
         return self.plural
 
     @property
     def type(self) -> ObjectType:
-        """The struct that its objects decode to."""
         return self.value.type
 
 
 class Resource(WatchedResource):
-    """The resources that kube-scheduler 1.36 watches; ``system:kube-scheduler`` may read them all.
+    """The resources that kube-scheduler 1.36 watches, readable for ``system:kube-scheduler``.
 
-    The order is the order in which a start lists them: what pods refer to comes before pods.
+    They are listed in this order, so that the objects that pods refer to come before pods.
     """
 
-    NAMESPACES = ResourceType("Namespace", "", "v1", "namespaces", False, Namespace)
-    NODES = ResourceType("Node", "", "v1", "nodes", False, Node)
+    NAMESPACES = ResourceType("Namespace", "v1", "namespaces", Namespace, namespaced=False)
+    NODES = ResourceType("Node", "v1", "nodes", Node, namespaced=False)
     PRIORITY_CLASSES = ResourceType(
-        "PriorityClass", "scheduling.k8s.io", "v1", "priorityclasses", False, PriorityClass
+        "PriorityClass", "scheduling.k8s.io/v1", "priorityclasses", PriorityClass, namespaced=False
     )
     STORAGE_CLASSES = ResourceType(
-        "StorageClass", "storage.k8s.io", "v1", "storageclasses", False, StorageClass
+        "StorageClass", "storage.k8s.io/v1", "storageclasses", StorageClass, namespaced=False
     )
-    CSI_NODES = ResourceType("CSINode", "storage.k8s.io", "v1", "csinodes", False, CSINode)
-    CSI_DRIVERS = ResourceType("CSIDriver", "storage.k8s.io", "v1", "csidrivers", False, CSIDriver)
+    CSI_NODES = ResourceType("CSINode", "storage.k8s.io/v1", "csinodes", CSINode, namespaced=False)
+    CSI_DRIVERS = ResourceType(
+        "CSIDriver", "storage.k8s.io/v1", "csidrivers", CSIDriver, namespaced=False
+    )
     CSI_STORAGE_CAPACITIES = ResourceType(
-        "CSIStorageCapacity", "storage.k8s.io", "v1", "csistoragecapacities", True,
-        CSIStorageCapacity,
-    )  # fmt: skip
+        "CSIStorageCapacity", "storage.k8s.io/v1", "csistoragecapacities", CSIStorageCapacity
+    )
     VOLUME_ATTACHMENTS = ResourceType(
-        "VolumeAttachment", "storage.k8s.io", "v1", "volumeattachments", False, VolumeAttachment
+        "VolumeAttachment",
+        "storage.k8s.io/v1",
+        "volumeattachments",
+        VolumeAttachment,
+        namespaced=False,
     )
     PERSISTENT_VOLUMES = ResourceType(
-        "PersistentVolume", "", "v1", "persistentvolumes", False, PersistentVolume
+        "PersistentVolume", "v1", "persistentvolumes", PersistentVolume, namespaced=False
     )
     PERSISTENT_VOLUME_CLAIMS = ResourceType(
-        "PersistentVolumeClaim", "", "v1", "persistentvolumeclaims", True, PersistentVolumeClaim
+        "PersistentVolumeClaim", "v1", "persistentvolumeclaims", PersistentVolumeClaim
     )
-    SERVICES = ResourceType("Service", "", "v1", "services", True, Service)
+    SERVICES = ResourceType("Service", "v1", "services", Service)
     REPLICATION_CONTROLLERS = ResourceType(
-        "ReplicationController", "", "v1", "replicationcontrollers", True, ReplicationController
+        "ReplicationController", "v1", "replicationcontrollers", ReplicationController
     )
-    REPLICA_SETS = ResourceType("ReplicaSet", "apps", "v1", "replicasets", True, ReplicaSet)
-    STATEFUL_SETS = ResourceType("StatefulSet", "apps", "v1", "statefulsets", True, StatefulSet)
+    REPLICA_SETS = ResourceType("ReplicaSet", "apps/v1", "replicasets", ReplicaSet)
+    STATEFUL_SETS = ResourceType("StatefulSet", "apps/v1", "statefulsets", StatefulSet)
     POD_DISRUPTION_BUDGETS = ResourceType(
-        "PodDisruptionBudget", "policy", "v1", "poddisruptionbudgets", True, PodDisruptionBudget
+        "PodDisruptionBudget", "policy/v1", "poddisruptionbudgets", PodDisruptionBudget
     )
-    PODS = ResourceType("Pod", "", "v1", "pods", True, Pod)
+    PODS = ResourceType("Pod", "v1", "pods", Pod)
 
 
 class GroupResource(WatchedResource):
-    """PodGroups, Queues and Workloads: watched where the configuration has a use for them, and served
-    where somebody installed or enabled them."""
+    """PodGroups, Queues and Workloads: watched if the configuration uses them. Not every API server
+    serves them."""
 
     @property
     def label(self) -> str:
         return f"{self.plural}.{self.value.group}"
 
-    POD_GROUPS = ResourceType(
-        "PodGroup", "scheduling.k8s.io", "v1alpha2", "podgroups", True, PodGroup
-    )
-    WORKLOADS = ResourceType(
-        "Workload", "scheduling.k8s.io", "v1alpha2", "workloads", True, Workload
-    )
+    POD_GROUPS = ResourceType("PodGroup", "scheduling.k8s.io/v1alpha2", "podgroups", PodGroup)
+    WORKLOADS = ResourceType("Workload", "scheduling.k8s.io/v1alpha2", "workloads", Workload)
     INCUBATOR_QUEUES = ResourceType(
-        "Queue", "scheduling.incubator.k8s.io", "v1alpha1", "queues", False, IncubatorQueue,
+        "Queue",
+        "scheduling.incubator.k8s.io/v1alpha1",
+        "queues",
+        IncubatorQueue,
         CustomQueue,
-    )  # fmt: skip
+        namespaced=False,
+    )
     INCUBATOR_POD_GROUPS = ResourceType(
-        "PodGroup", "scheduling.incubator.k8s.io", "v1alpha1", "podgroups", True,
-        IncubatorPodGroup, CustomPodGroup,
-    )  # fmt: skip
+        "PodGroup",
+        "scheduling.incubator.k8s.io/v1alpha1",
+        "podgroups",
+        IncubatorPodGroup,
+        CustomPodGroup,
+    )
     SIGS_QUEUES = ResourceType(
-        "Queue", "scheduling.sigs.dev", "v1alpha2", "queues", False, SigsQueue, CustomQueue
+        "Queue", "scheduling.sigs.dev/v1alpha2", "queues", SigsQueue, CustomQueue, namespaced=False
     )
     SIGS_POD_GROUPS = ResourceType(
-        "PodGroup", "scheduling.sigs.dev", "v1alpha2", "podgroups", True, SigsPodGroup,
-        CustomPodGroup,
-    )  # fmt: skip
+        "PodGroup", "scheduling.sigs.dev/v1alpha2", "podgroups", SigsPodGroup, CustomPodGroup
+    )
     VOLCANO_QUEUES = ResourceType(
-        "Queue", "scheduling.volcano.sh", "v1beta1", "queues", False, VolcanoQueue, CustomQueue
+        "Queue",
+        "scheduling.volcano.sh/v1beta1",
+        "queues",
+        VolcanoQueue,
+        CustomQueue,
+        namespaced=False,
     )
     VOLCANO_POD_GROUPS = ResourceType(
-        "PodGroup", "scheduling.volcano.sh", "v1beta1", "podgroups", True, VolcanoPodGroup,
-        CustomPodGroup,
-    )  # fmt: skip
+        "PodGroup", "scheduling.volcano.sh/v1beta1", "podgroups", VolcanoPodGroup, CustomPodGroup
+    )
 
 
 class CustomWatched(WatchedResource):
-    """Base of enumerations of custom resources, which are made as plugins declare them."""
+    """Base of the enumerations that are created for custom resources of plugins."""
 
     @property
     def label(self) -> str:
@@ -222,22 +241,25 @@ class CustomWatched(WatchedResource):
 def in_order_of_listing(
     groups: Collection[GroupResource], custom: Collection[WatchedResource] = ()
 ) -> tuple[WatchedResource, ...]:
-    """All that is to be watched where these groups, and these resources of plugins, are of use. Pods
-    are listed last: what they refer to is known by then."""
+    """All resources to watch, given the groups and custom resources in use. Pods are last."""
     others = (resource for resource in Resource if resource is not Resource.PODS)
-    of_use = (group for group in GroupResource if group in groups)
-    return (*others, *of_use, *custom, Resource.PODS)
+    used = (group for group in GroupResource if group in groups)
+    return (*others, *used, *custom, Resource.PODS)
 
 
 @cache
 def custom_resource(kind: type[CustomResource]) -> WatchedResource:
-    """A custom resource that a plugin declares, as one to be watched: the same one each time."""
+    """The watched resource of a custom resource: the same member for each call."""
     defined = kind.definition
     resource = ResourceType(
-        defined.kind, defined.group, defined.version, defined.plural, defined.namespaced,
-        CustomObject, kind,
-    )  # fmt: skip
-    # An enumeration with a member, made when it is known: mypy takes the call for that of a member.
+        kind=defined.kind,
+        api_version=f"{defined.group}/{defined.version}",
+        plural=defined.plural,
+        type=CustomObject,
+        wire=kind,
+        namespaced=defined.namespaced,
+    )
+    # The functional form of Enum, which mypy does not support for subclasses.
     members = cast("type[WatchedResource]", _custom_enumeration("Custom", {defined.name: resource}))
     return members[defined.name]
 
@@ -246,7 +268,7 @@ _custom_enumeration = cast("Callable[..., object]", CustomWatched)
 
 
 class DecodeError(ValueError):
-    """An object that the API sent does not have the form that scheduling needs."""
+    """An object from the API server is invalid."""
 
 
 @cache
@@ -255,10 +277,10 @@ def _decoder(object_type: type[Object]) -> msgspec.json.Decoder[Object]:
 
 
 def decode(resource: WatchedResource, raw: bytes | msgspec.Raw) -> Object:
-    """Decode one object of ``resource`` from its JSON.
+    """Decode one object of ``resource`` from JSON.
 
-    Raises :class:`DecodeError` naming the field: malformed JSON, a field of the wrong type, no
-    name, or a quantity outside the grammar.
+    Raises :class:`DecodeError`, with the field, for malformed JSON, a field of the wrong type, a
+    missing name or an invalid quantity.
     """
     object_type, wire = resource.value.type, resource.value.wire
     decoded = _decode_as(wire or object_type, raw)
@@ -273,7 +295,7 @@ def decode(resource: WatchedResource, raw: bytes | msgspec.Raw) -> Object:
     elif isinstance(decoded, Pod):
         _check_pod(decoded)
         if decoded.spec.volumes:
-            decoded = _with_volumes_that_count(decoded)
+            decoded = _without_irrelevant_volumes(decoded)
     else:
         _check_other(decoded)
     return decoded
@@ -329,14 +351,17 @@ def _check_pod(pod: Pod) -> None:
         _check_quantities(pod.key, "spec.overhead", spec.overhead)
 
 
-def _with_volumes_that_count(pod: Pod) -> Pod:
-    """Without volumes of which nothing but a name is read. The API server gives each pod one of a name of its
-    own, for the token of its service account, and copies of one template would all differ."""
-    counting = tuple(volume for volume in pod.spec.volumes if volume != Volume(name=volume.name))
-    if len(counting) == len(pod.spec.volumes):
+def _without_irrelevant_volumes(pod: Pod) -> Pod:
+    """The pod without volumes of irrelevant types.
+
+    The API server adds a token volume with a random name to each pod. With it, pods of one template
+    would all differ.
+    """
+    relevant = tuple(volume for volume in pod.spec.volumes if volume != Volume(name=volume.name))
+    if len(relevant) == len(pod.spec.volumes):
         return pod
     replace = msgspec.structs.replace
-    return replace(pod, spec=replace(pod.spec, volumes=counting))
+    return replace(pod, spec=replace(pod.spec, volumes=relevant))
 
 
 def _check_other(decoded: Object) -> None:
@@ -356,7 +381,7 @@ def _check_other(decoded: Object) -> None:
 
 
 def _check_quantities(key: str, where: str, quantities: dict[str, str | int | float]) -> None:
-    """Refuse at the door what would otherwise fail in the middle of a fold."""
+    """Reject invalid quantities here, because an exception in the fold would stop the daemon."""
     for name, quantity in quantities.items():
         try:
             milli_value(quantity) if name == "cpu" else value(quantity)
@@ -369,7 +394,7 @@ KINDS: dict[str, type[Object]] = {
     for resources in (Resource, GroupResource)
     for resource in resources
 } | {CustomObject.__name__: CustomObject}
-"""The struct of each kind that is kept, by the name that records give it."""
+"""The struct of each kind in the cluster state, by its name in records."""
 
 
 class DeclaredAnnotations:

@@ -1,4 +1,4 @@
-"""Volumes, claims, classes and what CSI says of nodes."""
+"""PersistentVolumes, claims, storage classes and CSI objects."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ class AWSElasticBlockStoreVolume(ApiStruct):
 
 
 class PersistentVolumeSpec(ApiStruct):
-    """What the volume is, and from which nodes it can be reached."""
+    """``spec`` of a PersistentVolume."""
 
     capacity: dict[str, QuantityText] = {}
     access_modes: tuple[str, ...] = ()
@@ -55,14 +55,14 @@ class PersistentVolumeStatus(ApiStruct):
 
 
 class PersistentVolume(Object, tag_field="kind", tag="PersistentVolume"):
-    """A volume of the cluster."""
+    """A PersistentVolume."""
 
     spec: PersistentVolumeSpec = PersistentVolumeSpec()
     status: PersistentVolumeStatus = PersistentVolumeStatus()
 
     @property
     def storage_class(self) -> str:
-        """Its class; the beta annotation wins as in ``GetPersistentVolumeClass``."""
+        """The class; the beta annotation has precedence (``GetPersistentVolumeClass``)."""
         annotated = self.metadata.annotations.storage_class
         return annotated if annotated is not None else self.spec.storage_class_name
 
@@ -72,7 +72,7 @@ class VolumeResourceRequirements(ApiStruct):
 
 
 class PersistentVolumeClaimSpec(ApiStruct):
-    """What is demanded."""
+    """``spec`` of a PersistentVolumeClaim."""
 
     access_modes: tuple[str, ...] = ()
     storage_class_name: str | None = None
@@ -87,20 +87,20 @@ class PersistentVolumeClaimStatus(ApiStruct):
 
 
 class PersistentVolumeClaim(Object, tag_field="kind", tag="PersistentVolumeClaim"):
-    """A demand for a volume, and the volume that it got."""
+    """A PersistentVolumeClaim."""
 
     spec: PersistentVolumeClaimSpec = PersistentVolumeClaimSpec()
     status: PersistentVolumeClaimStatus = PersistentVolumeClaimStatus()
 
     @property
     def storage_class(self) -> str:
-        """The class asked for; the beta annotation wins as in ``GetPersistentVolumeClaimClass``."""
+        """The class; the beta annotation has precedence (``GetPersistentVolumeClaimClass``)."""
         annotated = self.metadata.annotations.storage_class
         return annotated if annotated is not None else self.spec.storage_class_name or ""
 
     @property
     def fully_bound(self) -> bool:
-        """The volume controller has finished binding it (``isPVCFullyBound``)."""
+        """Whether the volume controller has finished the binding (``isPVCFullyBound``)."""
         return bool(self.spec.volume_name) and self.metadata.annotations.bind_completed is not None
 
 
@@ -114,7 +114,7 @@ class TopologySelectorTerm(ApiStruct):
 
 
 class StorageClass(Object, tag_field="kind", tag="StorageClass"):
-    """How volumes of a class are made, and when they are bound."""
+    """How volumes are provisioned, and when claims are bound."""
 
     provisioner: str = ""
     volume_binding_mode: str = "Immediate"
@@ -137,7 +137,7 @@ class CSINodeSpec(ApiStruct):
 
 
 class CSINode(Object, tag_field="kind", tag="CSINode"):
-    """Which drivers a node has, and how many volumes each can attach there."""
+    """The CSI drivers of a node, with their attach limits."""
 
     spec: CSINodeSpec = CSINodeSpec()
 
@@ -148,13 +148,13 @@ class CSIDriverSpec(ApiStruct):
 
 
 class CSIDriver(Object, tag_field="kind", tag="CSIDriver"):
-    """What a driver of volumes can do."""
+    """Properties of a CSI driver."""
 
     spec: CSIDriverSpec = CSIDriverSpec()
 
 
 class CSIStorageCapacity(Object, tag_field="kind", tag="CSIStorageCapacity"):
-    """How much room a driver has left for new volumes, and for which nodes."""
+    """Free capacity of a storage class on some nodes."""
 
     node_topology: LabelSelector | None = None
     storage_class_name: str = ""
@@ -173,6 +173,6 @@ class VolumeAttachmentSpec(ApiStruct):
 
 
 class VolumeAttachment(Object, tag_field="kind", tag="VolumeAttachment"):
-    """A volume that is attached to a node, or about to be."""
+    """A volume that is attached to a node or is being attached."""
 
     spec: VolumeAttachmentSpec = VolumeAttachmentSpec()

@@ -1,4 +1,4 @@
-"""Namespaces, services, controllers, budgets and priority classes."""
+"""Namespaces, services, controllers, disruption budgets and priority classes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from asched.model.selectors import LabelSelector
 
 
 class Namespace(Object, tag_field="kind", tag="Namespace"):
-    """A namespace, for its labels."""
+    """A namespace; only its labels matter."""
 
 
 class ServiceSpec(ApiStruct):
@@ -15,8 +15,6 @@ class ServiceSpec(ApiStruct):
 
 
 class Service(Object, tag_field="kind", tag="Service"):
-    """A service, for its selector."""
-
     spec: ServiceSpec = ServiceSpec()
 
 
@@ -25,26 +23,20 @@ class ReplicationControllerSpec(ApiStruct):
 
 
 class ReplicationController(Object, tag_field="kind", tag="ReplicationController"):
-    """A set of like pods of the older kind, for its selector."""
-
     spec: ReplicationControllerSpec = ReplicationControllerSpec()
 
 
 class SelectorSpec(ApiStruct):
-    """The one field of ReplicaSets and StatefulSets that scheduling reads."""
+    """``spec`` of a ReplicaSet or StatefulSet."""
 
     selector: LabelSelector | None = None
 
 
 class ReplicaSet(Object, tag_field="kind", tag="ReplicaSet"):
-    """A set of like pods, for its selector."""
-
     spec: SelectorSpec = SelectorSpec()
 
 
 class StatefulSet(Object, tag_field="kind", tag="StatefulSet"):
-    """A set of pods with identities, for its selector."""
-
     spec: SelectorSpec = SelectorSpec()
 
 
@@ -60,14 +52,14 @@ class PodDisruptionBudgetStatus(ApiStruct):
 
 
 class PodDisruptionBudget(Object, tag_field="kind", tag="PodDisruptionBudget"):
-    """How many of some pods may be evicted at a time."""
+    """Limits voluntary evictions."""
 
     spec: PodDisruptionBudgetSpec = PodDisruptionBudgetSpec()
     status: PodDisruptionBudgetStatus = PodDisruptionBudgetStatus()
 
 
 class PriorityClass(Object, tag_field="kind", tag="PriorityClass"):
-    """A name for a priority."""
+    """A PriorityClass."""
 
     value: int = 0
     global_default: bool = False
