@@ -1,4 +1,5 @@
-"""Scheduling on a virtual clock: what happens by itself goes in, what became of each pod comes out.
+"""Discrete-event simulation of scheduling on a virtual clock.
 
-Pure: no I/O, no wall clock. The same input gives the same result, to the byte.
+Pure: no I/O and no wall clock. The same trace, configuration and seed give the same result to the
+byte.
 """

@@ -1,7 +1,7 @@
-"""From a scenario to the history of what happens in it.
+"""Expansion of a scenario into a workload trace.
 
-Nodes, pods and objects go through the admission of the embedded API server, so they get its defaults
-and are refused in its words. Everything is drawn from the scenario's seed.
+The embedded API server admits nodes, pods and objects: it sets defaults and rejects invalid ones
+with its messages. All draws come from the scenario's seed.
 """
 
 from __future__ import annotations
@@ -15,10 +15,9 @@ from typing import Any, Final, cast
 import msgspec
 
 from asched.apiserver.cluster import SYSTEM_NAMESPACES, SYSTEM_PRIORITY_CLASSES, EmbeddedCluster
-from asched.apiserver.errors import StatusError
+from asched.apiserver.errors import StatusError, qualified
 from asched.apiserver.kubelet import simulated_node
-from asched.apiserver.resources import ServedResource as ServedType
-from asched.apiserver.strictness import check_fields
+from asched.apiserver.schemas import check_fields
 from asched.framework.runtime.strict import Path, Problem, quote
 from asched.model.meta import Object
 from asched.model.node import ZONE_LABEL, Node
@@ -32,16 +31,7 @@ from asched.model.resources import (
     WatchedResource,
     decode,
 )
-from asched.simulator.trace import (
-    TraceEvent,
-    WorkloadTrace,
-    NodeDrained,
-    ObjectRemoved,
-    ObjectSet,
-    PodCreated,
-    PodDeleted,
-)
-from asched.simulator.pods import moment
+from asched.simulator.pods import api_time
 from asched.simulator.scenario import (
     Arrival,
     Lifetime,
@@ -51,22 +41,31 @@ from asched.simulator.scenario import (
     ScenarioEvent,
     ScenarioPodGroup,
 )
+from asched.simulator.trace import (
+    NodeDrained,
+    ObjectRemoved,
+    ObjectSet,
+    PodCreated,
+    PodDeleted,
+    TraceEvent,
+    WorkloadTrace,
+)
 
 MAX_RUN_NS: Final = 100 * 365 * 86_400 * NS_PER_S
-"""A century. A longer draw counts as this, so that times stay within 64 bits."""
+"""A century. Longer draws are capped, which keeps times within 64 bits."""
 _US: Final = timedelta(microseconds=1)
 
 
 def expand(scenario: Scenario, scheduler_name: str = DEFAULT_SCHEDULER_NAME) -> WorkloadTrace:
-    """All that happens in the scenario. Pods that name no scheduler are for ``scheduler_name``.
+    """The trace of a scenario. Pods without a scheduler name get ``scheduler_name``.
 
-    Raises :class:`ScenarioError` with every object that the API server would refuse.
+    Raises :class:`ScenarioError` with every object that the API server rejects.
     """
-    return _Expansion(scenario, scheduler_name).history()
+    return _Expansion(scenario, scheduler_name).trace()
 
 
-class _RefusedError(Exception):
-    """An object that cannot be used; the problem is noted already."""
+class _RejectedError(Exception):
+    """A rejected object; the problem is recorded."""
 
 
 class _Expansion:
@@ -80,23 +79,23 @@ class _Expansion:
         self._nodes: dict[str, Node] = {}
         self._created: dict[str, list[PodCreated]] = {}
 
-    def history(self) -> WorkloadTrace:
+    def trace(self) -> WorkloadTrace:
         scenario = self._scenario
         events = [*self._objects()]
         for index, nodes in enumerate(scenario.nodes):
-            events += self._joining(nodes, ("nodes", index))
+            events += self._node_events(nodes, ("nodes", index))
         for index, pods in enumerate(scenario.pods):
             try:
                 template = self._template(pods, ("pods", index, "template"))
-            except _RefusedError:
+            except _RejectedError:
                 continue
-            self._created.setdefault(pods.name, []).extend(self._arriving(pods, template))
+            self._created.setdefault(pods.name, []).extend(self._pod_events(pods, template))
         if self._problems:
             raise ScenarioError(self._problems)
         events += [created for group in self._created.values() for created in group]
         for event in scenario.events:
-            events += self._happening(event)
-        # Of what happens at the same time, the order is that of the file: objects, nodes, pods, events.
+            events += self._expand_event(event)
+        # The sort is stable: at the same time objects precede nodes, pods and events.
         events.sort(key=lambda event: event.at_ns)
         duration = scenario.duration
         end_ns = None if duration is None else self._begin_ns + _ns(duration)
@@ -107,13 +106,13 @@ class _Expansion:
     def _admitted(
         self, resource: WatchedResource, raw: dict[str, Any], path: Path, *, keep: bool = False
     ) -> Object:
-        """The object as the API server would store it; with ``keep`` it is there for others."""
-        name = resource.value.plural
-        if resource.value.group:
-            name = f"{name}.{resource.value.group}"
+        """The object as the API server stores it; ``keep`` makes it visible to other objects."""
+        name = qualified(resource.value.plural, resource.value.group)
         try:
-            served = self._served(name)
-            if served is None:
+            try:
+                served = self._cluster.resource(name)
+            except KeyError:
+                # A custom resource without a CustomResourceDefinition.
                 return decode(resource, msgspec.json.encode(_identified(resource, raw)))
             namespace = str(_mapping(raw, "metadata").get("namespace") or "default")
             check_fields(served, raw, "Strict")
@@ -129,37 +128,30 @@ class _Expansion:
         except DecodeError as error:
             message = str(error)
         self._problems.append(Problem(path, message))
-        raise _RefusedError
-
-    def _served(self, name: str) -> ServedType | None:
-        """None for a custom resource: nobody has installed its definition here."""
-        try:
-            return self._cluster.resource(name)
-        except KeyError:
-            return None
+        raise _RejectedError
 
     def _objects(self) -> Iterator[TraceEvent]:
-        """What is there from the start besides nodes and pods; what others refer to comes first."""
+        """The objects at the start except nodes and pods; referenced objects come first."""
         scenario = self._scenario
         for name in SYSTEM_NAMESPACES:
-            yield self._there(Resource.NAMESPACES, name)
+            yield self._existing(Resource.NAMESPACES, name)
         for name in SYSTEM_PRIORITY_CLASSES:
-            yield self._there(Resource.PRIORITY_CLASSES, name)
+            yield self._existing(Resource.PRIORITY_CLASSES, name)
         for name, value in scenario.priority_classes.items():
             raw = {"metadata": {"name": name}, "value": value}
             yield from self._added(Resource.PRIORITY_CLASSES, raw, ("priorityClasses", name))
         for index, raw in enumerate(scenario.objects):
             if raw.get("kind") == "Namespace":
-                yield from self._given(index, raw)
+                yield from self._declared(index, raw)
         for number, group in enumerate(scenario.pods):
             if self._cluster.api.find("namespaces", "", group.namespace) is None:
                 raw = {"metadata": {"name": group.namespace}}
                 yield from self._added(Resource.NAMESPACES, raw, ("pods", number, "namespace"))
         for index, raw in enumerate(scenario.objects):
             if raw.get("kind") != "Namespace":
-                yield from self._given(index, raw)
+                yield from self._declared(index, raw)
 
-    def _given(self, index: int, raw: dict[str, Any]) -> Iterator[TraceEvent]:
+    def _declared(self, index: int, raw: dict[str, Any]) -> Iterator[TraceEvent]:
         kind, version = raw.get("kind"), raw.get("apiVersion")
         for resource in (*Resource, *GroupResource):
             found = resource.value
@@ -167,27 +159,29 @@ class _Expansion:
             if (kind, version) == (found.kind, group_version) and kind not in ("Pod", "Node"):
                 yield from self._added(resource, raw, ("objects", index))
                 return
-        what = f"{quote(version)} {quote(kind)} is no kind that scheduling reads"
+        what = f"{quote(version)} {quote(kind)} is not a kind that affects scheduling"
         if kind in ("Pod", "Node"):
-            what = f"a {kind} belongs to a group under {kind.lower()}s"
+            what = f"expected a {kind} in a group under {kind.lower()}s"
         self._problems.append(Problem(("objects", index, "kind"), what))
 
-    def _added(self, resource: WatchedResource, raw: dict[str, Any], path: Path) -> Iterator[TraceEvent]:
+    def _added(
+        self, resource: WatchedResource, raw: dict[str, Any], path: Path
+    ) -> Iterator[TraceEvent]:
         try:
             yield self._set(self._admitted(resource, raw, path, keep=True))
-        except _RefusedError:
+        except _RejectedError:
             return
 
-    def _there(self, resource: WatchedResource, name: str) -> TraceEvent:
+    def _existing(self, resource: WatchedResource, name: str) -> TraceEvent:
         raw = self._cluster.get(resource.value.plural, name)
         return self._set(decode(resource, msgspec.json.encode(raw)))
 
     def _set(self, item: Object, at_ns: int | None = None) -> TraceEvent:
         return ObjectSet(self._begin_ns if at_ns is None else at_ns, cast("AnyObject", item))
 
-    # -- nodes ------------------------------------------------------------------------------------
+    # -- nodes --------------------------------------------------------------------------------
 
-    def _joining(self, group: NodeGroup, path: Path) -> Iterator[TraceEvent]:
+    def _node_events(self, group: NodeGroup, path: Path) -> Iterator[TraceEvent]:
         joins_ns = self._begin_ns + _ns(group.joins)
         for index in range(group.count):
             name = f"{group.name}-{index}"
@@ -200,22 +194,21 @@ class _Expansion:
                 raw["spec"]["taints"] = [msgspec.to_builtins(taint) for taint in group.taints]
             try:
                 node = self._admitted(Resource.NODES, raw, path)
-            except _RefusedError:
+            except _RejectedError:
                 return
             assert isinstance(node, Node)
             metadata = msgspec.structs.replace(
-                node.metadata, uid=f"node-{name}", creation_timestamp=moment(joins_ns)
+                node.metadata, uid=f"node-{name}", creation_timestamp=api_time(joins_ns)
             )
             node = msgspec.structs.replace(node, metadata=metadata)
             self._nodes[name] = node
             yield self._set(node, joins_ns)
 
-    # -- pods -------------------------------------------------------------------------------------
+    # -- pods ---------------------------------------------------------------------------------
 
     def _template(self, group: ScenarioPodGroup, path: Path) -> Pod:
         """The first pod of the group."""
-        known = {"metadata", "spec"}
-        unknown = [key for key in group.template if key not in known]
+        unknown = [key for key in group.template if key not in ("metadata", "spec")]
         for key in unknown:
             message = "unknown field; expected one of metadata, spec"
             self._problems.append(Problem((*path, key), message))
@@ -228,12 +221,12 @@ class _Expansion:
         raw = {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
         pod = self._admitted(Resource.PODS, raw, path)
         if unknown:
-            raise _RefusedError
+            raise _RejectedError
         assert isinstance(pod, Pod)
         return pod
 
-    def _arriving(self, group: ScenarioPodGroup, template: Pod) -> Iterator[PodCreated]:
-        # Each group draws from a generator of its own: to change one leaves the others as they are.
+    def _pod_events(self, group: ScenarioPodGroup, template: Pod) -> Iterator[PodCreated]:
+        # A generator per group: a change of one group does not affect the draws of others.
         random = Random(f"{self._scenario.seed}/{group.namespace}/{group.name}")
         times = _arrivals(group.arrival, group.count, random)
         for index, after_ns in enumerate(times):
@@ -242,15 +235,15 @@ class _Expansion:
                 template.metadata,
                 name=name,
                 uid=f"pod-{group.namespace}-{name}",
-                creation_timestamp=moment(at_ns),
+                creation_timestamp=api_time(at_ns),
             )
             pod = msgspec.structs.replace(template, metadata=metadata)
             run_ns = None if group.lifetime is None else _draw(group.lifetime, random)
             yield PodCreated(at_ns, pod, run_ns, group.restarts)
 
-    # -- events -----------------------------------------------------------------------------------
+    # -- events -------------------------------------------------------------------------------
 
-    def _happening(self, event: ScenarioEvent) -> Iterator[TraceEvent]:
+    def _expand_event(self, event: ScenarioEvent) -> Iterator[TraceEvent]:
         at_ns, (what, name) = self._begin_ns + _ns(event.at), event.what
         match what:
             case "drain":
@@ -268,7 +261,7 @@ class _Expansion:
 
 
 def _identified(resource: WatchedResource, raw: dict[str, Any]) -> dict[str, Any]:
-    """A custom resource as it would be stored."""
+    """A custom resource in stored form."""
     metadata = _mapping(raw, "metadata")
     found = resource.value
     namespace = {"namespace": metadata.get("namespace") or "default"} if found.namespaced else {}
@@ -277,7 +270,7 @@ def _identified(resource: WatchedResource, raw: dict[str, Any]) -> dict[str, Any
 
 
 def _arrivals(arrival: Arrival, count: int, random: Random) -> Iterator[int]:
-    """When each of the pods comes, in nanoseconds from the start."""
+    """The arrival time of each pod, in nanoseconds from the start."""
     at_ns = _ns(arrival.after)
     if arrival.poisson is not None:
         at_ns += _exponential(_ns(arrival.poisson), random)
@@ -292,12 +285,12 @@ def _arrivals(arrival: Arrival, count: int, random: Random) -> Iterator[int]:
 
 
 def _draw(lifetime: Lifetime, random: Random) -> int:
-    """How long one pod runs, in nanoseconds."""
+    """The running time of one pod, in nanoseconds."""
     if lifetime.uniform is not None:
         low_ns, high_ns = _ns(lifetime.uniform.low), _ns(lifetime.uniform.high)
         return low_ns + _whole_ms(random.random() * (high_ns - low_ns))
     if lifetime.lognormal is not None:
-        # Box and Muller: of the generator only random() is the same in every version of Python.
+        # Box-Muller transform: only random() is the same in every version of Python.
         radius = math.sqrt(-2 * math.log(1 - random.random()))
         normal = radius * math.cos(2 * math.pi * random.random())
         factor = math.exp(lifetime.lognormal.sigma * normal)
@@ -313,7 +306,7 @@ def _exponential(mean_ns: int, random: Random) -> int:
 
 
 def _whole_ms(duration_ns: float) -> int:
-    """Whole milliseconds: what the last digit of a logarithm is differs between machines."""
+    """Whole milliseconds; the last digits of logarithms differ between machines."""
     return min(MAX_RUN_NS, round(duration_ns / 1_000_000) * 1_000_000)
 
 
@@ -322,6 +315,6 @@ def _ns(duration: timedelta) -> int:
 
 
 def _mapping(raw: dict[str, Any], field: str) -> dict[str, Any]:
-    """A field that has to be a mapping; what is not is left to the API server's validation."""
+    """A mapping field; other values are rejected later by the API server's validation."""
     value = raw.get(field)
     return value if isinstance(value, dict) else {}

@@ -15,8 +15,15 @@ from typing import NamedTuple
 import msgspec
 
 from asched import __version__
+from asched.config.file import Configuration
+from asched.config.resolve import without_ignored_resources
 from asched.core.scheduler import Budget, SchedulerCore
-from asched.framework.runtime.profile import PluginLoader, ProfileError, ProfileSpec
+from asched.framework.runtime.profile import (
+    PluginLoader,
+    ProfileError,
+    ProfileSpec,
+    evaluate_in_process,
+)
 from asched.framework.sessions import SessionSpec
 from asched.simulator.cluster import SimulatedCluster
 from asched.simulator.pods import EventQueue, SimulatedPod
@@ -69,6 +76,23 @@ class Scheduler(msgspec.Struct, frozen=True):
     latencies: Latencies = Latencies()
     sessions: tuple[SessionSpec, ...] = ()
     """Batch sessions."""
+
+
+def scheduler_from_config(configuration: Configuration, latencies: Latencies) -> Scheduler:
+    """The scheduler of a daemon with this configuration, without extenders."""
+    scheduler, engine = configuration.scheduler, configuration.settings.engine
+    profiles = without_ignored_resources(configuration.profiles, scheduler.extenders)
+    return Scheduler(
+        profiles=evaluate_in_process(profiles),
+        sessions=configuration.sessions,
+        queue=QueueSettings(
+            scheduler.pod_initial_backoff_seconds,
+            scheduler.pod_max_backoff_seconds,
+            engine.unschedulable_flush_interval.total_seconds(),
+        ),
+        seed=engine.seed,
+        latencies=latencies,
+    )
 
 
 class Turn(NamedTuple):
@@ -197,18 +221,21 @@ class Simulation:
         self._decide()
 
     def _apply_next(self, now_ns: int) -> bool:
-        """Apply the next event that is due. Events of the simulated cluster precede those of the trace, so
-        that a pod that ends frees its node first."""
+        """Apply the next due event.
+
+        Events of the simulated cluster precede those of the trace: a pod that ends frees its node
+        first.
+        """
         event_ns, cluster_ns = self._next_event_ns(), self._events.next_ns
         if (
             cluster_ns is not None
             and cluster_ns <= now_ns
             and (event_ns is None or cluster_ns <= event_ns)
         ):
-            self._events.act()
+            self._events.run_next()
         elif event_ns is not None and event_ns <= now_ns:
             self._next_event += 1
-            self._simulated.happen(self._history.events[self._next_event - 1])
+            self._simulated.apply(self._history.events[self._next_event - 1])
         else:
             return False
         return True
@@ -229,7 +256,7 @@ class Simulation:
     def _take_turn(self) -> Turn:
         return Turn(self.now_ns, self._core.take_records())
 
-    # -- what follows from decisions ----------------------------------------------------------------
+    # -- effects of decisions -------------------------------------------------------------------
 
     def _carry_out(self, decision: Decision) -> None:
         decided_ns = self.now_ns + self._scheduler.latencies.decision_ns
@@ -245,7 +272,7 @@ class Simulation:
                 pod = self._pod_of(decision)
                 pod.rejections += 1
                 pod.message = decision.message
-                pod.leave(self.now_ns, EndReason.BIND_FAILED)
+                pod.release(self.now_ns, EndReason.BIND_FAILED)
                 self._rejected_pods.clear()
             case Rejected():
                 self._reject(self._pod_of(decision), decision, decided_ns)
@@ -259,16 +286,16 @@ class Simulation:
                 evict = partial(
                     self._simulated.preempt, decision.key, decision.uid, decision.preemptor.key
                 )
-                self._events.enter(decided_ns + self._scheduler.latencies.evict_ns, evict)
+                self._events.schedule(decided_ns + self._scheduler.latencies.evict_ns, evict)
             case PodGroupStatusDecided():
-                self._events.enter(decided_ns, partial(self._simulated.write_group, decision))
+                self._events.schedule(decided_ns, partial(self._simulated.write_group, decision))
             case SessionExecuted():
                 pass  # its results are decisions of their own
             case ExtenderCallRequested():
                 raise AssertionError("an extender call without a configured extender")
 
     def _pod_of(self, decision: _PodDecision) -> SimulatedPod:
-        pod = self._simulated.life(decision.key, decision.uid)
+        pod = self._simulated.pod(decision.key, decision.uid)
         if pod is None:
             raise AssertionError(f"a decision for pod {decision.key}, which does not exist")
         return pod
@@ -278,8 +305,8 @@ class Simulation:
         self._attempts_now[pod.uid] += 1
         if self._attempts_now[pod.uid] > MAX_ATTEMPTS_PER_INSTANT:
             raise SimulationStuckError(
-                f"pod {pod.key}: more than {MAX_ATTEMPTS_PER_INSTANT} attempts at one time; the last"
-                f" result: {pod.message or 'assigned'}"
+                f"pod {pod.key}: more than {MAX_ATTEMPTS_PER_INSTANT} attempts at one time;"
+                f" the last result: {pod.message or 'assigned'}"
             )
 
     def _reject(self, pod: SimulatedPod, decision: Rejected, decided_ns: int) -> None:
@@ -294,14 +321,14 @@ class Simulation:
         due_ns = decided_ns + self._scheduler.latencies.evict_ns
         for victim in decision.victims:
             evict = partial(self._simulated.preempt, victim.key, victim.uid, pod.key)
-            self._events.enter(due_ns, evict)
+            self._events.schedule(due_ns, evict)
 
     def _bind_if_due(self, pod: SimulatedPod, decided_ns: int) -> None:
         self._rejected_pods.clear()
         placement = pod.placement
         if placement is not None and pod.key not in self._state.waiting:
             bind = partial(self._simulated.bind, pod.key, pod.uid, placement.node)
-            self._events.enter(decided_ns + self._scheduler.latencies.bind_ns, bind)
+            self._events.schedule(decided_ns + self._scheduler.latencies.bind_ns, bind)
 
 
 def simulate(

@@ -1,8 +1,8 @@
-"""The openb trace: a production GPU cluster's nodes and pods, from two CSV tables.
+"""Import of the openb trace: nodes and pods of a production GPU cluster, from two CSV tables.
 
 The tables are those of Alibaba's cluster-trace-gpu-v2023 (``openb_node_list_*.csv`` and
-``openb_pod_list_*.csv``). A GPU counts as a thousand of :data:`GPU_MILLI`, so that pods that share one
-ask for less. That is counted per node: on which of its GPUs a share lies is a plugin's business
+``openb_pod_list_*.csv``). A GPU is 1,000 units of :data:`GPU_MILLI`; pods that share a GPU request
+fewer. Units are counted per node. Placement on individual GPUs needs a plugin
 (``plugins/asched-gpu``).
 """
 
@@ -18,21 +18,21 @@ from asched.model.node import HOSTNAME_LABEL, Node, NodeCondition, NodeStatus
 from asched.model.pod import Affinity, Container, NodeAffinity, Pod, PodSpec, ResourceRequirements
 from asched.model.quantity import NS_PER_S
 from asched.model.selectors import NodeSelector, NodeSelectorRequirement, NodeSelectorTerm
-from asched.simulator.trace import TraceEvent, WorkloadTrace, ObjectSet, PodCreated, PodDeleted
-from asched.simulator.pods import moment
+from asched.simulator.pods import api_time
+from asched.simulator.trace import ObjectSet, PodCreated, PodDeleted, TraceEvent, WorkloadTrace
 
 GPU_MILLI: Final = "alibabacloud.com/gpu-milli"
-"""The resource that GPUs are counted in, in thousandths of a GPU."""
+"""The GPU resource, in thousandths of a GPU."""
 GPU_COUNT: Final = "alibabacloud.com/gpu-count"
-"""The annotation of a pod that takes shares of several GPUs, for plugins that look at them."""
+"""Annotation of pods that use shares of several GPUs, for plugins."""
 GPU_MODEL_LABEL: Final = "alibabacloud.com/gpu-card-model"
 QOS_LABEL: Final = "alibabacloud.com/qos"
 MILLI: Final = 1000
 PODS_PER_NODE: Final = "256"
-"""The trace does not say; more than any of its nodes ran."""
+"""Not in the trace; more than any of its nodes ran."""
 
 BEGIN_NS: Final = int(datetime(2023, 1, 1, tzinfo=UTC).timestamp()) * NS_PER_S
-"""The trace counts seconds from an unnamed beginning; here it begins on this day."""
+"""Start of the trace, which counts seconds from an unknown time."""
 
 _NODE_COLUMNS = ("sn", "cpu_milli", "memory_mib", "gpu", "model")
 _POD_COLUMNS = (
@@ -42,22 +42,21 @@ _POD_COLUMNS = (
 
 
 class TraceError(ValueError):
-    """A table cannot be used; the text says where, and what would be right."""
+    """An invalid table; the message names the line and the expected value."""
 
 
 class Table(NamedTuple):
-    """The lines of a CSV file, and what to call it in messages."""
+    """The lines of a CSV file and its name for messages."""
 
     name: str
     lines: Iterable[str]
 
 
-def history_of(nodes: Table, pods: Table, scheduler_name: str) -> WorkloadTrace:
-    """The trace as a history; ``scheduler_name`` is who is to place its pods.
+def read_openb(nodes: Table, pods: Table, scheduler_name: str) -> WorkloadTrace:
+    """The workload trace with pods for ``scheduler_name``.
 
-    All nodes are there from the beginning. A pod that was scheduled runs as long as it did in the
-    trace, from wherever it is scheduled now; one that was not is deleted when it was. Raises
-    :class:`TraceError`.
+    All nodes exist from the start. A pod that was scheduled in the trace has the same running time
+    here; one that was not is deleted at the same time. Raises :class:`TraceError`.
     """
     events: list[TraceEvent] = [
         ObjectSet(BEGIN_NS, _node(row)) for row in _rows(nodes, _NODE_COLUMNS, "sn")
@@ -69,17 +68,17 @@ def history_of(nodes: Table, pods: Table, scheduler_name: str) -> WorkloadTrace:
 
 
 class _Row(NamedTuple):
-    """One line of a table, with its place for messages."""
+    """One line of a table, with its location for messages."""
 
     place: str
     cells: Mapping[str, str]
 
     def number(self, column: str, *, default: int | None = None) -> int:
-        """A whole number that is not negative."""
+        """A non-negative integer."""
         text = self.cells[column].strip()
         if not text and default is not None:
             return default
-        # Some tables have been through a spreadsheet: 12.0 for 12.
+        # Tables saved by a spreadsheet contain 12.0 for 12.
         whole = text.removesuffix(".0")
         if not (whole.isascii() and whole.isdecimal()):
             wanted = "expected a whole number, 0 or more"
@@ -125,7 +124,7 @@ def _node(row: _Row) -> Node:
         labels[GPU_MODEL_LABEL] = model
     return Node(
         metadata=ObjectMeta(
-            name=name, uid=f"openb-{name}", labels=labels, creation_timestamp=moment(BEGIN_NS)
+            name=name, uid=f"openb-{name}", labels=labels, creation_timestamp=api_time(BEGIN_NS)
         ),
         status=NodeStatus(
             capacity=allocatable,
@@ -142,7 +141,7 @@ def _pod(row: _Row, scheduler_name: str) -> list[TraceEvent]:
         row.seconds("deletion_time"),
     )
     if deleted_ns < created_ns:
-        raise TraceError(f"{row.place}: deletion_time: expected no less than creation_time")
+        raise TraceError(f"{row.place}: deletion_time: expected creation_time or later")
     requests: dict[str, str | int | float] = {
         "cpu": f"{row.number('cpu_milli')}m",
         "memory": f"{row.number('memory_mib')}Mi",
@@ -159,7 +158,7 @@ def _pod(row: _Row, scheduler_name: str) -> list[TraceEvent]:
             namespace="openb",
             uid=uid,
             labels={QOS_LABEL: row.cells["qos"]},
-            creation_timestamp=moment(created_ns),
+            creation_timestamp=api_time(created_ns),
             declared_annotations=shares,
         ),
         spec=PodSpec(
@@ -175,7 +174,7 @@ def _pod(row: _Row, scheduler_name: str) -> list[TraceEvent]:
 
 
 def _affinity(gpu_spec: str) -> Affinity | None:
-    """The models of GPU that will do, such as ``V100M16|V100M32``; any where nothing is said."""
+    """Affinity to the allowed GPU models, such as ``V100M16|V100M32``; empty allows any."""
     models = tuple(model.strip() for model in gpu_spec.split("|") if model.strip())
     if not models:
         return None

@@ -1,7 +1,4 @@
-"""A pod's life in a simulation, while it goes on.
-
-What is due when: the heap that a virtual clock runs on.
-"""
+"""Simulated pods and the event queue of the virtual clock."""
 
 from __future__ import annotations
 
@@ -14,54 +11,56 @@ import msgspec
 
 from asched.model.pod import Pod
 from asched.model.quantity import NS_PER_S
-from asched.simulator.trace import EndReason, PodPlacement, PodCreated, PodRun
+from asched.simulator.trace import EndReason, PodCreated, PodPlacement, PodRun
 
 DEFAULT_GRACE_S = 30
-"""What a pod gets that does not say (``terminationGracePeriodSeconds`` as the API server defaults it)."""
+"""Default of ``terminationGracePeriodSeconds`` in the API server."""
 
 
 class SimulatedPod:
-    """One pod from its creation to its end, whatever it is called in between: a pod that its
-    controller makes anew goes on here under another uid."""
+    """One pod from its creation to its end.
+
+    A pod that its controller recreates under another uid remains the same simulated pod.
+    """
 
     __slots__ = (
         "attempts",
         "created",
         "created_ns",
-        "end",
+        "end_reason",
         "ended_ns",
+        "evict_reason",
         "evicted_by",
-        "evicted_for",
         "evicted_ns",
         "message",
         "nominated",
-        "pod",
-        "rejections",
-        "returned",
-        "run_left_ns",
         "placements",
+        "pod",
+        "recreations",
+        "rejections",
+        "remaining_ns",
     )
 
     def __init__(self, created: PodCreated, created_ns: int) -> None:
         self.created = created
         self.created_ns = created_ns
         self.pod = created.pod
-        """As it is now."""
-        self.run_left_ns = created.run_ns
+        """Current object."""
+        self.remaining_ns = created.run_ns
+        """Remaining running time; None for unlimited."""
         self.placements: list[PodPlacement] = []
         self.attempts = 0
         self.rejections = 0
-        self.returned = 0
-        """How often it was made anew."""
+        self.recreations = 0
         self.message = ""
         self.nominated = ""
-        """The node on which room is being made for it."""
+        """The nominated node."""
         self.evicted_ns: int | None = None
-        """When its eviction was decided; None while it is not being evicted."""
-        self.evicted_for = EndReason.DELETED
+        """When its eviction was decided; None unless it is being evicted."""
+        self.evict_reason = EndReason.DELETED
         self.evicted_by = ""
         self.ended_ns: int | None = None
-        self.end: EndReason | None = None
+        self.end_reason: EndReason | None = None
 
     @property
     def key(self) -> str:
@@ -69,12 +68,12 @@ class SimulatedPod:
 
     @property
     def uid(self) -> str:
-        """Its present uid."""
+        """The current uid."""
         return self.pod.metadata.uid
 
     @property
     def placement(self) -> PodPlacement | None:
-        """The placement that it is in now."""
+        """The current placement."""
         last = self.placements[-1] if self.placements else None
         return last if last is not None and last.ended_ns is None else None
 
@@ -84,110 +83,104 @@ class SimulatedPod:
 
     @property
     def grace_ns(self) -> int:
-        """How long it may take to end when it is evicted; nothing before it is bound."""
+        """Grace period of an eviction; 0 unless the pod is bound."""
         if not self.bound:
             return 0
         grace_s = self.pod.spec.termination_grace_period_seconds
         return (DEFAULT_GRACE_S if grace_s is None else max(0, grace_s)) * NS_PER_S
-
-    # -- on a node ----------------------------------------------------------------------------
 
     def assign(self, node: str, at_ns: int) -> None:
         self.placements.append(PodPlacement(node, at_ns))
         self.nominated = ""
 
     def bind(self, at_ns: int) -> None:
-        """It is bound where it was assigned, and runs."""
+        """Bind the pod to its assigned node, where it starts running."""
         placement = self.placements[-1]
         self.placements[-1] = msgspec.structs.replace(placement, bound_ns=at_ns)
         replace, pod = msgspec.structs.replace, self.pod
         self.pod = replace(
             pod,
             spec=replace(pod.spec, node_name=placement.node),
-            status=replace(pod.status, phase="Running", start_time=moment(at_ns)),
+            status=replace(pod.status, phase="Running", start_time=api_time(at_ns)),
         )
 
-    def leave(self, at_ns: int, why: EndReason) -> None:
-        """It holds no room any more, if it did."""
+    def release(self, at_ns: int, reason: EndReason) -> None:
+        """End the current placement, if any."""
         placement = self.placement
         if placement is None:
             return
-        if self.run_left_ns is not None and placement.bound_ns is not None:
-            self.run_left_ns -= at_ns - placement.bound_ns
-        self.placements[-1] = msgspec.structs.replace(placement, ended_ns=at_ns, end=why)
+        if self.remaining_ns is not None and placement.bound_ns is not None:
+            self.remaining_ns -= at_ns - placement.bound_ns
+        self.placements[-1] = msgspec.structs.replace(placement, ended_ns=at_ns, end=reason)
 
-    # -- eviction, return and end ---------------------------------------------------------------
-
-    def evict(self, at_ns: int, why: EndReason, by: str) -> None:
-        """It is to go, and ends after its grace period."""
-        self.evicted_ns, self.evicted_for, self.evicted_by = at_ns, why, by
+    def evict(self, at_ns: int, reason: EndReason, by: str) -> None:
+        """Start terminating; the pod ends after its grace period."""
+        self.evicted_ns, self.evict_reason, self.evicted_by = at_ns, reason, by
         placement = self.placement
         if placement is not None:
             self.placements[-1] = msgspec.structs.replace(placement, by=by, evicted_ns=at_ns)
         metadata = msgspec.structs.replace(
-            self.pod.metadata, deletion_timestamp=moment(at_ns + self.grace_ns)
+            self.pod.metadata, deletion_timestamp=api_time(at_ns + self.grace_ns)
         )
         self.pod = msgspec.structs.replace(self.pod, metadata=metadata)
 
-    def come_back(self, at_ns: int) -> None:
-        """Its controller made it anew: pending, with a uid of its own."""
-        self.returned += 1
+    def recreate(self, at_ns: int) -> None:
+        """Become pending again under a new uid."""
+        self.recreations += 1
         self.evicted_ns, self.evicted_by = None, ""
         replace, pod = msgspec.structs.replace, self.pod
-        original = self.created.pod
         metadata = replace(
             pod.metadata,
-            uid=f"{original.metadata.uid}-{self.returned}",
-            creation_timestamp=moment(at_ns),
+            uid=f"{self.created.pod.metadata.uid}-{self.recreations}",
+            creation_timestamp=api_time(at_ns),
             deletion_timestamp=None,
         )
-        spec = replace(pod.spec, node_name="")
-        self.pod = Pod(metadata=metadata, spec=spec)
+        self.pod = Pod(metadata=metadata, spec=replace(pod.spec, node_name=""))
 
-    def finish(self, at_ns: int, why: EndReason) -> None:
-        self.ended_ns, self.end, self.message = at_ns, why, ""
+    def end(self, at_ns: int, reason: EndReason) -> None:
+        self.ended_ns, self.end_reason, self.message = at_ns, reason, ""
 
     def as_run(self) -> PodRun:
         return PodRun(
-            self.created.pod,
-            self.created_ns,
-            self.attempts,
-            self.rejections,
-            tuple(self.placements),
-            self.ended_ns,
-            self.end,
-            "" if self.placement is not None else self.message,
+            pod=self.created.pod,
+            created_ns=self.created_ns,
+            attempts=self.attempts,
+            rejections=self.rejections,
+            placements=tuple(self.placements),
+            ended_ns=self.ended_ns,
+            end=self.end_reason,
+            message="" if self.placement is not None else self.message,
         )
 
 
-def moment(at_ns: int) -> datetime:
-    """A time as the API server writes it: to the second."""
+def api_time(at_ns: int) -> datetime:
+    """A time in the precision of the API server: whole seconds."""
     return datetime.fromtimestamp(at_ns // NS_PER_S, UTC)
 
 
 Action: TypeAlias = Callable[[int], None]
-"""Something that happens; it is told when, in nanoseconds."""
+"""Called with its due time in nanoseconds."""
 
 
 class EventQueue:
-    """Actions by the time they are due; those of the same time in the order they were entered."""
+    """Actions in order of their due time; those with the same time in order of insertion."""
 
-    __slots__ = ("_entered", "_heap")
+    __slots__ = ("_heap", "_inserted")
 
     def __init__(self) -> None:
         self._heap: list[tuple[int, int, Action]] = []
-        self._entered = 0
+        self._inserted = 0
 
-    def enter(self, due_ns: int, action: Action) -> None:
-        self._entered += 1
-        heapq.heappush(self._heap, (due_ns, self._entered, action))
+    def schedule(self, due_ns: int, action: Action) -> None:
+        self._inserted += 1
+        heapq.heappush(self._heap, (due_ns, self._inserted, action))
 
     @property
     def next_ns(self) -> int | None:
-        """When the first is due; None for none."""
+        """Due time of the first action; None if empty."""
         return self._heap[0][0] if self._heap else None
 
-    def act(self) -> None:
-        """Let the first happen. Raises IndexError for none."""
+    def run_next(self) -> None:
+        """Remove and call the first action. Raises IndexError if empty."""
         due_ns, _, action = heapq.heappop(self._heap)
         action(due_ns)

@@ -1,6 +1,6 @@
-"""Scenarios: clusters and workloads described in a file (``docs/simulate.md``).
+"""The file format of scenarios, which describe a cluster and its workload (docs/simulate.md).
 
-Here is what may be written. :mod:`asched.simulator.expansion` makes a history of it.
+:mod:`asched.simulator.expansion` expands a scenario into a workload trace.
 """
 
 from __future__ import annotations
@@ -26,14 +26,14 @@ Spread = Annotated[float, msgspec.Meta(ge=0, le=10)]
 
 
 class ScenarioError(ValueError):
-    """A scenario cannot be used; ``problems`` lists everything that was found wrong with it."""
+    """An invalid scenario; ``problems`` lists all errors."""
 
     def __init__(self, problems: list[Problem]) -> None:
         self.problems = tuple(problems)
         super().__init__("; ".join(map(str, problems)))
 
 
-def _demand_positive(field: str, duration: timedelta | None, *, zero: bool = False) -> None:
+def _check_positive(field: str, duration: timedelta | None, *, zero: bool = False) -> None:
     if duration is None or duration > _ZERO or (zero and duration == _ZERO):
         return
     raise ValueError(f"{field}: expected {'no less' if zero else 'more'} than 0s")
@@ -46,40 +46,40 @@ class NodeTaint(Section, frozen=True):
 
 
 class NodeGroup(Section, frozen=True):
-    """Nodes that are alike: ``<name>-0``, ``<name>-1`` and so on."""
+    """Identical nodes ``<name>-0``, ``<name>-1`` and so on."""
 
     name: str
     allocatable: dict[str, QuantityText]
     count: NodeCount = 1
     labels: dict[str, str] = msgspec.field(default_factory=dict)
     zones: tuple[str, ...] = ()
-    """Values of ``topology.kubernetes.io/zone`` that the nodes take in turn."""
+    """Values of ``topology.kubernetes.io/zone``, assigned round-robin."""
     taints: tuple[NodeTaint, ...] = ()
     joins: timedelta = _ZERO
-    """When they join, from the start on."""
+    """When they join, relative to the start."""
 
     def __post_init__(self) -> None:
-        _demand_positive("joins", self.joins, zero=True)
+        _check_positive("joins", self.joins, zero=True)
 
 
 class Arrival(Section, frozen=True):
-    """When the pods of a group come: all at once unless it says otherwise."""
+    """Arrival times of the pods of a group; by default all at once."""
 
     after: timedelta = _ZERO
-    """When the first comes, or for a Poisson process, when it begins."""
+    """Arrival of the first pod, or start of the Poisson process."""
     every: timedelta | None = None
-    """A fixed distance between two."""
+    """Constant interval."""
     poisson: timedelta | None = None
-    """The mean distance between two, which is drawn from an exponential distribution."""
+    """Mean of the exponentially distributed interval."""
     together: PodCount = 1
-    """How many come at a time."""
+    """Pods per arrival."""
 
     def __post_init__(self) -> None:
-        _demand_positive("after", self.after, zero=True)
+        _check_positive("after", self.after, zero=True)
         if self.every is not None and self.poisson is not None:
             raise ValueError("expected one of every and poisson, got both")
-        _demand_positive("every", self.every)
-        _demand_positive("poisson", self.poisson)
+        _check_positive("every", self.every)
+        _check_positive("poisson", self.poisson)
 
 
 class Uniform(Section, frozen=True):
@@ -87,7 +87,7 @@ class Uniform(Section, frozen=True):
     high: timedelta
 
     def __post_init__(self) -> None:
-        _demand_positive("low", self.low, zero=True)
+        _check_positive("low", self.low, zero=True)
         if self.high < self.low:
             raise ValueError("high: expected no less than low")
 
@@ -95,18 +95,18 @@ class Uniform(Section, frozen=True):
 class LogNormal(Section, frozen=True):
     median: timedelta
     sigma: Spread
-    """Of the natural logarithm."""
+    """Standard deviation of the natural logarithm."""
 
     def __post_init__(self) -> None:
-        _demand_positive("median", self.median)
+        _check_positive("median", self.median)
 
 
 class Lifetime(Section, frozen=True):
-    """How long a pod runs once it is bound: exactly one of these."""
+    """Running time of a bound pod: exactly one of these."""
 
     fixed: timedelta | None = None
     exponential: timedelta | None = None
-    """The mean."""
+    """Mean."""
     uniform: Uniform | None = None
     lognormal: LogNormal | None = None
 
@@ -115,12 +115,12 @@ class Lifetime(Section, frozen=True):
         if len(given) != 1:
             wanted = "fixed, exponential, uniform and lognormal"
             raise ValueError(f"expected one of {wanted}, got {' and '.join(given) or 'none'}")
-        _demand_positive("fixed", self.fixed)
-        _demand_positive("exponential", self.exponential)
+        _check_positive("fixed", self.fixed)
+        _check_positive("exponential", self.exponential)
 
 
 class ScenarioPodGroup(Section, frozen=True):
-    """Pods that are alike: ``<name>-0``, ``<name>-1`` and so on."""
+    """Identical pods ``<name>-0``, ``<name>-1`` and so on."""
 
     name: str
     template: dict[str, Any]
@@ -129,35 +129,35 @@ class ScenarioPodGroup(Section, frozen=True):
     namespace: str = "default"
     arrival: Arrival = Arrival()
     lifetime: Lifetime | None = None
-    """None: they run for ever."""
+    """None for unlimited."""
     restarts: bool = True
-    """Whether a pod that is evicted, or whose node goes, comes back."""
+    """Whether a pod is recreated after an eviction or the removal of its node."""
 
 
 class ScenarioEvent(Section, frozen=True):
-    """Something that happens at a time: exactly one of the other fields."""
+    """A scheduled event: exactly one of the other fields."""
 
     at: timedelta
     drain: str | None = None
-    """A node is cordoned and its pods are evicted."""
+    """Node to cordon and evict all pods from."""
     remove: str | None = None
-    """A node goes, and its pods with it."""
+    """Node to remove with its pods."""
     cordon: str | None = None
     uncordon: str | None = None
     delete_pods: str | None = None
-    """All pods of a group are deleted, wherever they are."""
+    """Pod group to delete."""
 
     @property
     def what(self) -> tuple[str, str]:
-        """The field that is given, and its value."""
+        """The name and value of the given field."""
         for field, name in zip(self.__struct_fields__, self.__struct_encode_fields__, strict=True):
             value = getattr(self, field)
             if field != "at" and value is not None:
                 return name, value
-        raise AssertionError("an event without anything that happens")
+        raise AssertionError("an event without an action")
 
     def __post_init__(self) -> None:
-        _demand_positive("at", self.at, zero=True)
+        _check_positive("at", self.at, zero=True)
         fields = self.__struct_fields__[1:]
         if sum(getattr(self, field) is not None for field in fields) != 1:
             names = ", ".join(self.__struct_encode_fields__[1:])
@@ -165,7 +165,7 @@ class ScenarioEvent(Section, frozen=True):
 
 
 class Scenario(Section, frozen=True):
-    """The whole document."""
+    """The document."""
 
     api_version: str
     kind: str
@@ -173,12 +173,12 @@ class Scenario(Section, frozen=True):
     pods: tuple[ScenarioPodGroup, ...]
     start: datetime = DEFAULT_START
     duration: timedelta | None = None
-    """None: until nothing happens any more."""
+    """None: until no events are left."""
     seed: int = 0
-    """Draws arrivals and lifetimes."""
+    """Seed of arrivals and lifetimes."""
     priority_classes: dict[str, int] = msgspec.field(default_factory=dict)
     objects: tuple[dict[str, Any], ...] = ()
-    """Whatever else there is from the start: services, disruption budgets, volumes ..."""
+    """Other objects at the start, such as services, disruption budgets and volumes."""
     events: tuple[ScenarioEvent, ...] = ()
 
     def __post_init__(self) -> None:
@@ -189,23 +189,25 @@ class Scenario(Section, frozen=True):
             )
         if self.start.tzinfo is None:
             raise ValueError("start: expected a time with its offset, such as 2026-01-31T12:00:00Z")
-        _demand_positive("duration", self.duration)
+        _check_positive("duration", self.duration)
         if sum(group.count for group in self.pods) > MAX_PODS:
             raise ValueError(f"pods: more than {MAX_PODS} in all")
 
 
 def read_scenario(value: Any) -> Scenario:
-    """The scenario that a document holds. Raises :class:`ScenarioError` with every mistake in its
-    form; what its pods and nodes are like is looked at when it is expanded."""
+    """Decode a scenario. Raises :class:`ScenarioError` with every error of form.
+
+    Pods and nodes are validated when the scenario is expanded.
+    """
     decoder = StrictDecoder()
     scenario = decoder.decode(value, Scenario)
-    problems = decoder.problems + ([] if scenario is None else _contradictions(scenario))
+    problems = decoder.problems + ([] if scenario is None else _inconsistencies(scenario))
     if problems or scenario is None:
         raise ScenarioError(problems)
     return scenario
 
 
-def _contradictions(scenario: Scenario) -> list[Problem]:
+def _inconsistencies(scenario: Scenario) -> list[Problem]:
     problems = []
     node_groups, pod_groups = set[str](), set[tuple[str, str]]()
     for index, group in enumerate(scenario.nodes):
@@ -226,10 +228,10 @@ def _contradictions(scenario: Scenario) -> list[Problem]:
         field, name = event.what
         if field == "deletePods":
             if name not in groups:
-                message = f"no group of pods is called {quote(name)}"
+                message = f"unknown pod group {quote(name)}"
                 problems.append(Problem(("events", index, field), message))
         elif not _is_node(name, nodes):
-            message = f"no node is called {quote(name)}; nodes are called GROUP-NUMBER, from 0 on"
+            message = f"unknown node {quote(name)}; expected GROUP-NUMBER, numbered from 0"
             problems.append(Problem(("events", index, field), message))
     return problems
 

@@ -1,12 +1,10 @@
-"""What happens by itself, whatever the scheduler does: the input of a simulation.
+"""Input and result of a simulation.
 
-Times are nanoseconds since the Unix epoch. What follows from decisions (a pod is bound, runs, ends,
-is evicted) is not in here: the simulation makes that.
+A :class:`WorkloadTrace` contains the events that do not depend on the scheduler. Bindings, running
+and evictions follow from decisions and are simulated. A :class:`Run` is the result of a simulation
+or an observed history; utilization and all other measures derive from it.
 
-What became of the pods: the result of a simulation, and the form of an observed history.
-
-Everything else is derived from it: who was where at what time says how much was allocated, on each
-node and in all. Times are nanoseconds since the Unix epoch.
+Times are nanoseconds since the Unix epoch.
 """
 
 from __future__ import annotations
@@ -22,47 +20,48 @@ from asched.model.resources import AnyObject
 
 
 class TraceEventBase(msgspec.Struct, frozen=True, gc=False, tag=True):
-    """Base of all that may happen; the tag ``type`` is the class name."""
+    """Base of trace events; the tag ``type`` is the class name."""
 
     at_ns: int
 
 
 class PodCreated(TraceEventBase, frozen=True):
-    """A pod came to be.
+    """A pod is created.
 
-    One with a node name is on that node already, and holds its room there from now on: it was there
-    before, or is another scheduler's. While an older pod of the same key is there the new one has to
-    wait for the name, as in the API server; it counts as created when it got it.
+    A pod with a node name is already bound to that node, by an earlier or another scheduler. While
+    another pod has the same key, the creation waits, and counts from when the name is free.
     """
 
     pod: Pod
     run_ns: int | None = None
-    """How long it runs once it is bound (or from now on, if it is on a node already); None for ever."""
-    returns: bool = True
-    """A controller makes it anew if it is evicted, or its node goes: a pending pod of the same key
-    with a uid of its own and what is left of its running time. False: it is lost."""
+    """Running time from its binding, or from its creation if already bound; None is unlimited."""
+    recreated: bool = True
+    """Whether a controller recreates the pod after an eviction or the removal of its node.
+
+    It is then pending with the same key, a new uid and the remaining running time.
+    """
 
 
 class PodDeleted(TraceEventBase, frozen=True):
-    """Somebody deleted a pod: it ends now, pending or running, and does not return."""
+    """A pod is deleted by its owner: it ends now and is not recreated."""
 
     key: str
     uid: str
-    """That of :class:`PodCreated`, also where the pod has returned since under another one."""
+    """The uid in :class:`PodCreated`, also if the pod was recreated since."""
 
 
 class ObjectSet(TraceEventBase, frozen=True):
-    """An object appeared or changed; it is now as given.
+    """An object is added or updated.
 
-    Of a pod that is there this takes over labels and specification (a gate that was lifted, a
-    changed label), not its node and status; of one that is not, nothing.
+    Of an existing pod, labels and specification are updated, node and status are kept. Unknown
+    pods are ignored.
     """
 
     object: AnyObject
 
 
 class ObjectRemoved(TraceEventBase, frozen=True):
-    """An object other than a pod is gone. Pods on a node that went end with it."""
+    """An object other than a pod is deleted. The pods of a deleted node end."""
 
     kind: str
     key: str
@@ -79,18 +78,17 @@ TraceEvent: TypeAlias = PodCreated | PodDeleted | ObjectSet | ObjectRemoved | No
 
 
 class WorkloadTrace(msgspec.Struct, frozen=True):
-    """A history of what happened by itself."""
+    """The events of a simulation that do not depend on the scheduler."""
 
     events: tuple[TraceEvent, ...]
-    """In order of time. Those of the same time happen in the order given and are seen together."""
+    """In order of time. Events of the same time are applied in this order and observed together."""
     begin_ns: int
-    """When it begins; no event is earlier."""
+    """Start of the trace; no event is earlier."""
     end_ns: int | None = None
-    """Where it ends: the simulation looks no further. None: until nothing happens any more."""
+    """End of the simulation; None ends it when no events are left."""
 
     def __post_init__(self) -> None:
-        """Raises ValueError for events out of order or before the beginning, and for a uid that is
-        created twice."""
+        """Raises ValueError for events out of order and for a uid that is created twice."""
         last_ns, uids = self.begin_ns, set[str]()
         for event in self.events:
             if event.at_ns < last_ns:
@@ -106,54 +104,53 @@ class WorkloadTrace(msgspec.Struct, frozen=True):
 
 
 class EndReason(StrEnum):
-    """Why a pod left its node, or ended."""
+    """Why a placement or a pod ended."""
 
     FINISHED = "finished"
     """Its running time was over."""
     DELETED = "deleted"
-    """Somebody deleted it."""
+    """Its owner deleted it."""
     PREEMPTED = "preempted"
     DRAINED = "drained"
     NODE_GONE = "node-gone"
     BIND_FAILED = "bind-failed"
-    """It was not bound after all: its node was gone, or a Permit plugin turned it away."""
+    """The node was gone, or a Permit plugin rejected the pod."""
 
 
 class PodPlacement(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
-    """A period in which a pod held room on a node."""
+    """A period in which a pod used resources of a node."""
 
     node: str
     assigned_ns: int
-    """When it was decided: its room is taken from here on. As ``bound_ns`` for a pod that was
-    there already."""
+    """Time of the decision, from which on its resources are in use."""
     bound_ns: int | None = None
-    """When it was bound; None where that did not happen."""
+    """Time of the binding; None if it was not bound."""
     ended_ns: int | None = None
-    """When its room was free again; None where it is there still."""
+    """When its resources were released; None if still in use."""
     end: EndReason | None = None
     by: str = ""
-    """The key of the pod that it was preempted for."""
+    """Key of the preemptor."""
     evicted_ns: int | None = None
-    """When its eviction was decided; it stays for its grace period after that."""
+    """When its eviction was decided; the grace period follows."""
 
 
 class PodRun(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
-    """What became of one pod. One that was evicted and made anew by its controller goes on here."""
+    """The result of one pod, including the pods that its controller recreated."""
 
     pod: Pod
-    """As it was created."""
+    """As created."""
     created_ns: int
     attempts: int = 0
-    """Decisions made for it, whatever came out."""
+    """Scheduling attempts."""
     rejections: int = 0
-    """Of these, how many found no node."""
+    """Attempts that found no node."""
     placements: tuple[PodPlacement, ...] = ()
-    """In order of time; more than one only where it was evicted and came back, or a binding failed."""
+    """In order of time; several after evictions or failed bindings."""
     ended_ns: int | None = None
-    """When it was gone for good; None where it is there still."""
+    """When the pod ended; None if it still exists."""
     end: EndReason | None = None
     message: str = ""
-    """Why it was rejected last, if it is pending at the end."""
+    """Latest rejection message of a pod that is pending at the end."""
 
     @property
     def key(self) -> str:
@@ -161,21 +158,21 @@ class PodRun(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
 
     @property
     def uid(self) -> str:
-        """The uid it was created with."""
+        """The uid of its creation."""
         return self.pod.metadata.uid
 
     @property
     def node(self) -> str:
-        """The node it was bound to first; empty where it never was."""
-        return next((placement.node for placement in self.placements if placement.bound_ns is not None), "")
+        """The first node it was bound to; may be empty."""
+        return next((p.node for p in self.placements if p.bound_ns is not None), "")
 
     @property
     def bound_ns(self) -> int | None:
-        """When it was bound for the first time; None where it never was."""
-        return next((s.bound_ns for s in self.placements if s.bound_ns is not None), None)
+        """Time of the first binding, if any."""
+        return next((p.bound_ns for p in self.placements if p.bound_ns is not None), None)
 
     def pending_ns(self, until_ns: int) -> int:
-        """How long it waited to be bound in all, again after each eviction, up to ``until_ns``."""
+        """Total time until ``until_ns`` in which the pod was not bound."""
         total, since_ns = 0, self.created_ns
         for placement in self.placements:
             if placement.bound_ns is None:
@@ -188,20 +185,20 @@ class PodRun(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
 
 
 class NodeSpan(msgspec.Struct, frozen=True, gc=False, omit_defaults=True):
-    """A period in which a node was as it is here."""
+    """A period in which a node did not change."""
 
     node: Node
     from_ns: int
     to_ns: int | None = None
-    """When it changed or went; None where it is so still."""
+    """When it changed or was removed; None if it still exists."""
 
 
 class Run(msgspec.Struct, frozen=True):
-    """A whole run over a cluster, simulated or observed."""
+    """The pods and nodes of a cluster over a period, simulated or observed."""
 
     begin_ns: int
     end_ns: int
     pods: tuple[PodRun, ...]
     """In order of creation."""
     nodes: tuple[NodeSpan, ...]
-    """In order of their beginning."""
+    """In order of their start."""

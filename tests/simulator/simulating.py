@@ -74,10 +74,10 @@ def has(*nodes: Node, seconds: float = 0) -> list[TraceEvent]:
 
 
 def comes(
-    created: Pod, seconds: float = 0, runs_s: float | None = None, *, returns: bool = True
+    created: Pod, seconds: float = 0, runs_s: float | None = None, *, recreated: bool = True
 ) -> PodCreated:
     run_ns = None if runs_s is None else round(runs_s * NS_PER_S)
-    return PodCreated(at(seconds), created, run_ns, returns)
+    return PodCreated(at(seconds), created, run_ns, recreated)
 
 
 class Simulated(NamedTuple):

@@ -90,10 +90,10 @@ def test_a_backoff_that_something_began_is_waited_for() -> None:
 # -- eviction -------------------------------------------------------------------------------------
 
 
-def low_and_high(*, returns: bool = True, runs_s: float = 600) -> list[TraceEvent]:
+def low_and_high(*, recreated: bool = True, runs_s: float = 600) -> list[TraceEvent]:
     return [
         *has(node("n", "1")),
-        comes(pod("low"), 0, runs_s=runs_s, returns=returns),
+        comes(pod("low"), 0, runs_s=runs_s, recreated=recreated),
         comes(pod("high", priority=10), 100, runs_s=50),
     ]
 
@@ -109,7 +109,7 @@ def test_a_victim_ends_after_its_grace_period_and_returns_with_the_time_that_is_
 
 
 def test_a_victim_without_a_controller_is_lost() -> None:
-    found = simulated(low_and_high(returns=False))
+    found = simulated(low_and_high(recreated=False))
     assert found.placements("low") == [("n", 0, 130, "preempted")]
     assert (found.pod("low").end, found.pod("low").ended_ns) == (EndReason.PREEMPTED, at(130))
 

@@ -18,7 +18,7 @@ from asched.simulator.openb import (
     GPU_MILLI,
     Table,
     TraceError,
-    history_of,
+    read_openb,
 )
 from asched.simulator.trace import (
     EndReason,
@@ -53,7 +53,7 @@ MOST_CPU_S = 60.0
 
 
 def trace(nodes: str = NODES, pods: str = PODS) -> WorkloadTrace:
-    return history_of(
+    return read_openb(
         Table("nodes.csv", nodes.splitlines()), Table("pods.csv", pods.splitlines()), "sched"
     )
 
@@ -98,7 +98,7 @@ def test_pods_share_gpus_and_go_to_the_models_that_they_ask_for() -> None:
 
 def test_shares_of_several_gpus_say_of_how_many() -> None:
     head, _, row = PODS.partition("whole")
-    several = history_of(
+    several = read_openb(
         Table("nodes.csv", NODES.splitlines()),
         Table("pods.csv", (head + "several" + row.replace(",1,1000,", ",3,400,", 1)).splitlines()),
         "sched",
@@ -130,7 +130,7 @@ def _before_two(pods: dict[str, PodRun]) -> list[str]:
         (
             NODES,
             PODS.replace("5,1000,5", "5,4,5"),
-            "pods.csv:3: deletion_time: expected no less than creation_time",
+            "pods.csv:3: deletion_time: expected creation_time or later",
         ),
         (NODES, PODS.replace("half-b", "half-a"), "pods.csv:4: name: 'half-a' is listed twice"),
         (NODES + ",1,1,0,\n", PODS, "nodes.csv:5: sn: expected a name, got nothing"),
@@ -158,7 +158,7 @@ def test_the_whole_trace_comes_out_the_same_twice(shared_dir: Path) -> None:
         Table(name, (folder / name).read_text().splitlines())
         for name in ("openb_node_list_all_node.csv", "openb_pod_list_default.csv")
     )
-    history = history_of(nodes, pods, "default-scheduler")
+    history = read_openb(nodes, pods, "default-scheduler")
     with infrequent_gc():
         began_s = time.process_time()
         run = _simulated(history)

@@ -45,7 +45,7 @@ def events(draw: st.DrawFn) -> list[TraceEvent]:
         )
         comes_s = draw(SECONDS)
         runs_s = draw(st.none() | st.integers(0, 200))
-        found.append(comes(created, comes_s, runs_s, returns=draw(st.booleans())))
+        found.append(comes(created, comes_s, runs_s, recreated=draw(st.booleans())))
         if draw(st.integers(0, 5)) == 0:
             gone_s = comes_s + draw(SECONDS)
             found.append(PodDeleted(at(gone_s), created.key, created.metadata.uid))

@@ -233,15 +233,15 @@ _CONTAINER = ("pods", 0, "template", "spec", "containers", 0)
         ),
         (
             _set("events", to=[{"at": "1s", "drain": "n-3"}]),
-            'events[0].drain: no node is called "n-3"; nodes are called GROUP-NUMBER, from 0 on',
+            'events[0].drain: unknown node "n-3"; expected GROUP-NUMBER, numbered from 0',
         ),
         (
             _set("events", to=[{"at": "1s", "drain": "n-00"}]),
-            'events[0].drain: no node is called "n-00"',
+            'events[0].drain: unknown node "n-00"',
         ),
         (
             _set("events", to=[{"at": "1s", "deletePods": "c"}]),
-            'events[0].deletePods: no group of pods is called "c"',
+            'events[0].deletePods: unknown pod group "c"',
         ),
         (
             _set(*_CONTAINER, "imag", to="x"),
@@ -263,11 +263,11 @@ _CONTAINER = ("pods", 0, "template", "spec", "containers", 0)
         (_set("nodes", 0, "name", to="N"), 'nodes[0]: Node "N-0" is invalid: '),
         (
             _set("objects", to=[{"apiVersion": "v1", "kind": "Pod"}]),
-            "objects[0].kind: a Pod belongs to a group under pods",
+            "objects[0].kind: expected a Pod in a group under pods",
         ),
         (
             _set("objects", to=[{"apiVersion": "v1", "kind": "Secret"}]),
-            'objects[0].kind: "v1" "Secret" is no kind that scheduling reads',
+            'objects[0].kind: "v1" "Secret" is not a kind that affects scheduling',
         ),
         (
             _set("objects", to=[{"apiVersion": "v1", "kind": "Service", "metadata": {}}]),
