@@ -340,9 +340,9 @@ def _rejections(found: Inspection, node: str) -> tuple[NodeRejection, ...]:
         if node in statuses and (decisive is None or plugin != decisive.plugin):
             rejections.append(_rejection(statuses[node]))
     pre_filter = found.pre_filter
-    if pre_filter is not None and pre_filter.node_names is not None:
-        if node not in pre_filter.node_names:
-            by = ", ".join(pre_filter.restricted_by)
-            reason = f"node(s) didn't satisfy plugin(s) [{by}]"
-            rejections.insert(0, NodeRejection(by, "UnschedulableAndUnresolvable", (reason,)))
+    allowed = None if pre_filter is None else pre_filter.node_names
+    if pre_filter is not None and allowed is not None and node not in allowed:
+        by = ", ".join(pre_filter.restricted_by)
+        reason = f"node(s) didn't satisfy plugin(s) [{by}]"
+        rejections.insert(0, NodeRejection(by, "UnschedulableAndUnresolvable", (reason,)))
     return tuple(rejections)

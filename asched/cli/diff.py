@@ -35,7 +35,7 @@ from asched.daemon.terminal import escape_control
 if TYPE_CHECKING:
     from asched.audit.whatif.candidate import PluginChange
     from asched.audit.whatif.comparison import Comparison, PlacedOnce
-    from asched.audit.whatif.extraction import RecordedHistory
+    from asched.audit.whatif.recorded_history import RecordedHistory
     from asched.config.file import Configuration
     from asched.config.registry import PluginRegistry
     from asched.journal.store import JournalStore
@@ -117,7 +117,7 @@ def _candidate(options: DiffOptions) -> _Candidate:
 def _compared(options: DiffOptions, candidate: _Candidate) -> Comparison:
     from asched.audit.whatif.candidate import candidate_scheduler
     from asched.audit.whatif.comparison import NamedRun, compare
-    from asched.audit.whatif.extraction import recorded_history
+    from asched.audit.whatif.recorded_history import recorded_history
     from asched.config.registry import PluginRegistry
     from asched.simulator.loop import Latencies
 
@@ -154,7 +154,7 @@ def _simulated(history: RecordedHistory, scheduler: Scheduler, registry: PluginR
     from asched.state.fold import FoldError
 
     try:
-        return simulate(history.history, scheduler, registry.load)
+        return simulate(history.trace, scheduler, registry.load)
     except (SimulationStuckError, FoldError) as error:
         raise CommandError(f"asched: the simulation failed: {error}") from None
 

@@ -21,7 +21,7 @@ from asched.audit.whatif.candidate import (
     parse_changes,
 )
 from asched.audit.whatif.comparison import Comparison, NamedRun, compare
-from asched.audit.whatif.extraction import recorded_history
+from asched.audit.whatif.recorded_history import recorded_history
 from asched.config.registry import PluginRegistry
 from asched.journal.opening import open_journal
 from asched.model.quantity import NS_PER_S
@@ -75,8 +75,8 @@ async def diff_async(
         history = await recorded_history(store, registry.load, period)
     candidate = candidate_scheduler(history, scheduler, all_changes, registry, name)
     return compare(
-        NamedRun(BASELINE, simulate(history.history, history.scheduler, registry.load)),
-        NamedRun(name, simulate(history.history, candidate, registry.load)),
+        NamedRun(BASELINE, simulate(history.trace, history.scheduler, registry.load)),
+        NamedRun(name, simulate(history.trace, candidate, registry.load)),
         history.recorded,
         history.notes,
     )

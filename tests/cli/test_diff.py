@@ -12,7 +12,7 @@ import pytest
 from typer.testing import CliRunner
 
 from asched.audit.whatif.comparison import DiffReport
-from asched.audit.whatif.extraction import recorded_history
+from asched.audit.whatif.recorded_history import recorded_history
 from asched.audit.whatif.measures import node_of
 from asched.cli.main import app
 from asched.journal.opening import open_journal
@@ -172,7 +172,7 @@ def test_the_report_with_plots(journal: Path, config: Path, tmp_path: Path) -> N
         ),
         (
             ("--plugins", "+ImageLocality", "--since", "2027-01-01"),
-            "the journal holds nothing of that time; it reaches from 2026-01-01T00:00:00Z",
+            "the journal holds no records of that time; it covers 2026-01-01T00:00:00Z",
         ),
         (("--plugins", "+ImageLocality", "--html", "no/such/folder.html"), "cannot be written"),
     ],

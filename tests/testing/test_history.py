@@ -54,7 +54,7 @@ async def test_a_history_under_something_else(journal: Path) -> None:
         await diff_async(
             journal, configured(PACKS.replace("- plugin", "- schedulerName: x\n  plugin", 1))
         )
-    with pytest.raises(AuditError, match="nothing of that time"):
+    with pytest.raises(AuditError, match="no records of that time"):
         await diff_async(journal, since=datetime(2040, 1, 1, tzinfo=UTC))
 
 

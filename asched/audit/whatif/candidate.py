@@ -13,8 +13,8 @@ from typing import Final, NamedTuple
 import msgspec
 
 from asched.audit.lookup import AuditError
-from asched.audit.whatif.extraction import RecordedHistory
 from asched.audit.whatif.measures import to_place
+from asched.audit.whatif.recorded_history import RecordedHistory
 from asched.config.registry import PluginRegistry
 from asched.framework.interface import ExtensionPoint, Plugin
 from asched.framework.runtime.profile import (

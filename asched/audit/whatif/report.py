@@ -43,13 +43,13 @@ class _Difference(NamedTuple):
     """A section with the pods that differ between the runs."""
 
     title: str
-    count: int
+    total: int
     columns: Sequence[str]
     rows: Sequence[Sequence[str]]
 
     @property
     def omitted(self) -> int:
-        return self.count - len(self.rows)
+        return self.total - len(self.rows)
 
 
 def comparison_page(comparison: Comparison, title: str) -> str:
@@ -103,9 +103,7 @@ def _period(run: Run) -> str:
 
 
 def _wait_chart(runs: Sequence[_LabelledRun]) -> Chart:
-    samples = [
-        Sample(one.role, one.name, one.run.to_bind_ns, one.run.figures.pods) for one in runs
-    ]
+    samples = [Sample(one.role, one.name, one.run.to_bind_ns, one.run.figures.pods) for one in runs]
     return wait_chart("Pods bound, by time since creation", samples)
 
 

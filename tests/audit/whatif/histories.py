@@ -7,14 +7,14 @@ from collections.abc import Iterable
 import msgspec
 
 from asched.audit.history import ALWAYS, Period
-from asched.audit.whatif.extraction import RecordedHistory, recorded_history
+from asched.audit.whatif.recorded_history import RecordedHistory, recorded_history
 from asched.journal.memory import MemoryStore
 from asched.journal.store import JournalStore
 from asched.model.meta import OwnerReference
 from asched.model.pod import Pod
 from asched.model.quantity import NS_PER_S
-from asched.simulator.trace import PodRun, Run
 from asched.simulator.loop import simulate
+from asched.simulator.trace import PodRun, Run
 from asched.state.records import AnyRecord, TurnStarted
 from tests.audit.recording import BEGIN_NS, REGISTRY, Recording
 
@@ -46,7 +46,7 @@ async def history_of(recording: Recording, when: Period = ALWAYS) -> RecordedHis
 
 
 def simulated(history: RecordedHistory) -> Run:
-    return simulate(history.history, history.scheduler, REGISTRY.load)
+    return simulate(history.trace, history.scheduler, REGISTRY.load)
 
 
 def placements(run: Run) -> dict[str, list[tuple[str, float, float | None]]]:

@@ -12,7 +12,7 @@ from asched.audit.whatif.comparison import (
 )
 from asched.simulator.trace import PodRun, Run
 from tests.audit.recording import pod
-from tests.audit.whatif.runs import pod_run, run_of, span, placement
+from tests.audit.whatif.runs import placement, pod_run, run_of, span
 
 NODES = (span("n"), span("m"))
 

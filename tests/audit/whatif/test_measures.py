@@ -12,7 +12,7 @@ from asched.model.quantity import NS_PER_S
 from asched.model.requests import pod_requests
 from asched.simulator.trace import EndReason, NodeSpan, PodPlacement, PodRun, Run
 from tests.audit.recording import node
-from tests.audit.whatif.runs import pod_run, run_of, span, placement
+from tests.audit.whatif.runs import placement, pod_run, run_of, span
 
 
 def at(steps: Steps, ns: int) -> float:

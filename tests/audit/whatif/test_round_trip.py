@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from asched.audit.history import ALWAYS, Period
-from asched.audit.whatif.extraction import RecordedHistory, recorded_history
+from asched.audit.whatif.recorded_history import RecordedHistory, recorded_history
 from asched.journal.memory import MemoryStore
-from asched.simulator.trace import TraceEvent, ObjectRemoved, Run
+from asched.simulator.trace import ObjectRemoved, Run, TraceEvent
 from asched.state.records import AnyRecord
 from tests.audit.recording import REGISTRY
 from tests.audit.whatif.histories import owned, period, simulated, store_by_turns
@@ -42,7 +42,7 @@ def events(draw: st.DrawFn) -> list[TraceEvent]:
         if returns:
             created = owned(created, f"set-{index}")
         runs_s = draw(st.none() | st.integers(1, 200))
-        found.append(comes(created, draw(SECONDS), runs_s, returns=returns))
+        found.append(comes(created, draw(SECONDS), runs_s, recreated=returns))
     return found
 
 

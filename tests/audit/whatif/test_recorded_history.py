@@ -11,31 +11,31 @@ from hypothesis import strategies as st
 
 from asched.audit.lookup import AuditError
 from asched.audit.whatif.comparison import NamedRun, compare
-from asched.audit.whatif.extraction import recorded_history
+from asched.audit.whatif.recorded_history import recorded_history
 from asched.framework.status import Code
 from asched.journal.checkpoints import write_checkpoints
 from asched.journal.memory import MemoryStore
 from asched.simulator.trace import (
     EndReason,
-    TraceEvent,
     ObjectRemoved,
     ObjectSet,
     PodCreated,
     PodDeleted,
     PodRun,
     Run,
+    TraceEvent,
 )
 from asched.state.records import (
     BindFailed,
     Bound,
     EngineStarted,
     EvictionFailed,
+    EvictionSucceeded,
     ObjectDeleted,
     PodUpdated,
     ProfilesLoaded,
     Rejected,
     TurnStarted,
-    EvictionSucceeded,
 )
 from tests.audit.recording import BEGIN_NS, REGISTRY, Recording, node, pod
 from tests.audit.whatif.histories import (
@@ -43,8 +43,8 @@ from tests.audit.whatif.histories import (
     history_of,
     owned,
     period,
-    simulated,
     placements,
+    simulated,
     store_by_turns,
 )
 
@@ -91,8 +91,8 @@ async def test_a_pod_runs_as_long_as_it_was_seen_to() -> None:
     recording.turn(10)
     recording.lose(pod("p"))
     found = await history_of(recording)
-    came = created(found.history.events)["p"]
-    assert (at(came), came.run_ns, came.pod.spec.node_name, came.returns) == (1, 7 * S, "", False)
+    came = created(found.trace.events)["p"]
+    assert (at(came), came.run_ns, came.pod.spec.node_name, came.recreated) == (1, 7 * S, "", False)
     # The median of what a binding took is what it takes in simulations.
     assert found.scheduler.latencies.bind_ns == 2 * S
     assert placements(found.recorded) == {"p": [("n", 1, 10)]}
@@ -117,10 +117,10 @@ async def test_what_others_delete_is_deleted_at_the_same_time() -> None:
     recording.lose(pod("stopped"))
     recording.lose(pod("withdrawn"))
     found = await history_of(recording)
-    assert deleted(found.history.events) == {
+    assert deleted(found.trace.events) == {
         "default/stopped": 6, "default/given-up": 5, "default/withdrawn": 4,
     }  # fmt: skip
-    assert all(event.run_ns is None for event in created(found.history.events).values())
+    assert all(event.run_ns is None for event in created(found.trace.events).values())
     assert {one.pod.name: one.end for one in found.recorded.pods} == dict.fromkeys(
         ("stopped", "given-up", "withdrawn"), EndReason.DELETED
     )
@@ -142,7 +142,7 @@ async def test_pods_that_others_placed_stay_where_they_are() -> None:
     recording.turn(7)
     recording.lose(pod("foreign"))
     found = await history_of(recording)
-    came = created(found.history.events)
+    came = created(found.trace.events)
     assert set(came) == {"daemon", "foreign", "taken"}
     assert [(at(came[n]), came[n].pod.spec.node_name) for n in ("daemon", "foreign", "taken")] == [
         (0, "n"), (2, "m"), (2, "n"),
@@ -159,7 +159,7 @@ async def test_in_shadow_mode_the_other_schedulers_bindings_are_what_was_decided
     recording.turn(2)
     recording.add(PodUpdated("default/p", "uid-p", node_name="n"))
     found = await history_of(recording)
-    came = created(found.history.events)["p"]
+    came = created(found.trace.events)["p"]
     assert (at(came), came.pod.spec.node_name) == (0, "")
     assert run_of(found.recorded, "p").bound_ns == BEGIN_NS + 2 * S
     assert any("shadow mode" in note for note in found.notes)
@@ -177,10 +177,10 @@ async def test_a_pod_that_changes_changes_under_the_name_it_had_first() -> None:
     recording.turn(3)
     recording.add(PodUpdated("default/p", "uid-p", labels={"a": "b"}, node_name="n"))
     found = await history_of(recording)
-    changes = [e for e in found.history.events if isinstance(e, ObjectSet) and e.object.name == "p"]
+    changes = [e for e in found.trace.events if isinstance(e, ObjectSet) and e.object.name == "p"]
     assert [(e.at_ns - BEGIN_NS) // S for e in changes] == [2, 3]
     assert changes[1].object.labels == {"a": "b"}
-    assert created(found.history.events)["p"].pod.spec.scheduling_gates
+    assert created(found.trace.events)["p"].pod.spec.scheduling_gates
     assert placements(simulated(found)) == placements(found.recorded) == {"p": [("n", 2, None)]}
 
 
@@ -193,13 +193,13 @@ async def test_labels_that_a_pod_has_from_its_node_are_a_consequence() -> None:
     recording.add(PodUpdated("default/p", "uid-p", labels=zone, node_name="n"))
     found = await history_of(recording)
     assert [
-        e for e in found.history.events if isinstance(e, ObjectSet) and e.object.name == "p"
+        e for e in found.trace.events if isinstance(e, ObjectSet) and e.object.name == "p"
     ] == []
     recording.turn(2)
     recording.add(PodUpdated("default/p", "uid-p", labels=zone | {"x": "y"}, node_name="n"))
     found = await history_of(recording)
     [change] = [
-        e for e in found.history.events if isinstance(e, ObjectSet) and e.object.name == "p"
+        e for e in found.trace.events if isinstance(e, ObjectSet) and e.object.name == "p"
     ]
     assert change.object.labels == {"x": "y"}
 
@@ -213,7 +213,7 @@ async def test_a_binding_that_fails_is_a_consequence() -> None:
     recording.turn(9)
     work(recording)
     found = await history_of(recording)
-    assert created(found.history.events)["p"].run_ns is None
+    assert created(found.trace.events)["p"].run_ns is None
     assert placements(found.recorded) == {"p": [("n", 0, 1), ("n", 9, None)]}
     assert run_of(found.recorded, "p").placements[0].end is EndReason.BIND_FAILED
     assert placements(simulated(found)) == {"p": [("n", 0, None)]}
@@ -253,12 +253,12 @@ async def test_what_is_made_in_place_of_a_victim_is_no_pod_of_its_own() -> None:
     recording.turn(40)
     recording.lose(pod("low-again"))
     found = await history_of(recording)
-    came = created(found.history.events)
+    came = created(found.trace.events)
     assert set(came) == {"low", "high"}
-    assert came["low"].returns
+    assert came["low"].recreated
     # It ran for 12 s, and in its second life for another 4 s.
     assert came["low"].run_ns == 16 * S
-    assert deleted(found.history.events) == {}
+    assert deleted(found.trace.events) == {}
     low = run_of(found.recorded, "low")
     first, second = low.placements
     assert (first.end, first.by, first.evicted_ns) == (
@@ -286,10 +286,10 @@ async def test_how_long_a_victim_would_have_run_is_not_known() -> None:
     recording.turn(12)
     recording.lose(pod("low"))
     found = await history_of(recording)
-    low = created(found.history.events)["low"]
-    assert (low.run_ns, low.returns) == (None, False)
+    low = created(found.trace.events)["low"]
+    assert (low.run_ns, low.recreated) == (None, False)
     assert run_of(found.recorded, "low").end is EndReason.PREEMPTED
-    assert deleted(found.history.events) == {}
+    assert deleted(found.trace.events) == {}
 
 
 async def test_an_eviction_that_failed_displaced_nobody() -> None:
@@ -301,8 +301,8 @@ async def test_an_eviction_that_failed_displaced_nobody() -> None:
     recording.turn(20)
     recording.add(ObjectDeleted("Pod", "default/low", "uid-low"))
     found = await history_of(recording)
-    assert set(created(found.history.events)) == {"low", "high", "sibling"}
-    assert created(found.history.events)["low"].run_ns == 20 * S
+    assert set(created(found.trace.events)) == {"low", "high", "sibling"}
+    assert created(found.trace.events)["low"].run_ns == 20 * S
 
 
 async def test_what_is_made_in_place_of_pods_of_a_node_that_went() -> None:
@@ -319,10 +319,10 @@ async def test_what_is_made_in_place_of_pods_of_a_node_that_went() -> None:
     recording.see(owned(pod("p-again"), "set"))
     work(recording)
     found = await history_of(recording)
-    came = created(found.history.events)
+    came = created(found.trace.events)
     assert set(came) == {"p", "daemon"}
-    assert (came["p"].returns, came["daemon"].returns) == (True, False)
-    assert [e.key for e in found.history.events if isinstance(e, ObjectRemoved)] == ["n"]
+    assert (came["p"].recreated, came["daemon"].recreated) == (True, False)
+    assert [e.key for e in found.trace.events if isinstance(e, ObjectRemoved)] == ["n"]
     assert placements(found.recorded)["p"] == [("n", 0, 6), ("m", 6, None)]
     # A simulated node takes its pods with it at once.
     assert placements(simulated(found))["p"] == [("n", 0, 5), ("m", 5, None)]
@@ -353,10 +353,10 @@ def three_pods() -> Recording:
 
 async def test_a_period_begins_with_the_state_of_then() -> None:
     found = await history_of(three_pods(), period(20))
-    assert (found.history.begin_ns, found.history.end_ns) == (
+    assert (found.trace.begin_ns, found.trace.end_ns) == (
         BEGIN_NS + 20 * S, BEGIN_NS + 40 * S,
     )  # fmt: skip
-    came = created(found.history.events)
+    came = created(found.trace.events)
     assert (at(came["a"]), came["a"].pod.spec.node_name, came["a"].run_ns) == (20, "n", 10 * S)
     assert (at(came["b"]), came["b"].pod.spec.node_name) == (20, "")
     assert not came["b"].pod.status.conditions
@@ -376,9 +376,9 @@ async def test_a_checkpoint_before_the_period_makes_no_difference() -> None:
 
 async def test_a_period_ends_where_it_is_to() -> None:
     found = await history_of(three_pods(), period(0, 25))
-    assert found.history.end_ns == BEGIN_NS + 25 * S
-    assert set(created(found.history.events)) == {"a", "b"}
-    assert created(found.history.events)["a"].run_ns is None
+    assert found.trace.end_ns == BEGIN_NS + 25 * S
+    assert set(created(found.trace.events)) == {"a", "b"}
+    assert created(found.trace.events)["a"].run_ns is None
     assert placements(simulated(found)) == placements(found.recorded)
     message = run_of(found.recorded, "b").message
     assert message.startswith("0/1 nodes are available: 1 Insufficient cpu.")
@@ -394,7 +394,7 @@ async def test_a_pod_that_was_assumed_and_not_bound_when_the_period_began() -> N
     recording.turn(9)
     work(recording)
     found = await history_of(recording, period(2))
-    came = created(found.history.events)
+    came = created(found.trace.events)
     assert (at(came["bound"]), came["bound"].pod.spec.node_name) == (2, "n")
     assert (at(came["failed"]), came["failed"].pod.spec.node_name) == (5, "")
 

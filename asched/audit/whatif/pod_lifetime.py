@@ -1,0 +1,211 @@
+"""The lifetime of one pod in a journal, collected record by record."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import msgspec
+
+from asched.model.node import REGION_LABEL, ZONE_LABEL
+from asched.model.pod import POD_SCHEDULED, Pod, PodStatus
+from asched.simulator.trace import EndReason, PodCreated, PodDeleted, PodPlacement, PodRun
+from asched.state.cluster import PodEntry, PodPhase
+
+DAEMON_SET = "DaemonSet"
+"""Its pods belong to one node, so they are not recreated elsewhere."""
+
+
+class PodSnapshot(NamedTuple):
+    """A pod in the state before or after a record."""
+
+    pod: Pod
+    node: str
+    phase: PodPhase
+
+    @classmethod
+    def of(cls, entry: PodEntry | None) -> PodSnapshot | None:
+        return None if entry is None else cls(entry.info.pod, entry.node, entry.phase)
+
+
+class PodLifetime:
+    """A pod, including the pods that its controller created to replace it after an eviction."""
+
+    __slots__ = (
+        "_current",
+        "_evicted_uids",
+        "attempts",
+        "created_ns",
+        "deleted_ns",
+        "end",
+        "ended_ns",
+        "given",
+        "message",
+        "placements",
+        "pod",
+        "rejections",
+        "uid",
+    )
+
+    def __init__(self, pod: Pod, created_ns: int, node: str = "") -> None:
+        """``node``: the node on which the pod was already when first observed."""
+        self.pod = with_node(pod, node) if node else as_created(pod)
+        """As created."""
+        self.uid = pod.uid
+        """The uid of the latest replacement."""
+        self.created_ns = created_ns
+        self.given = bool(node)
+        """Its node does not follow from a decision to simulate."""
+        self.placements: list[PodPlacement] = []
+        self._current: dict[str, int] = {}
+        """Index of the current placement, by uid."""
+        self._evicted_uids: set[str] = set()
+        self.attempts = 0
+        self.rejections = 0
+        self.message = ""
+        self.deleted_ns: int | None = None
+        """When its deletion by its owner was observed."""
+        self.ended_ns: int | None = None
+        self.end: EndReason | None = None
+        if node:
+            self.place(pod.uid, node, created_ns)
+
+    @property
+    def recreated(self) -> bool:
+        """Whether a controller replaces it after an eviction or the removal of its node."""
+        owner = self.pod.metadata.controller
+        return owner is not None and owner.kind != DAEMON_SET
+
+    @property
+    def was_bound(self) -> bool:
+        return any(placement.bound_ns is not None for placement in self.placements)
+
+    @property
+    def on_node(self) -> bool:
+        """Whether it uses resources of a node now."""
+        return bool(self._current)
+
+    @property
+    def evicted(self) -> bool:
+        """Whether a decision evicts the pod with the latest uid."""
+        return self.uid in self._evicted_uids
+
+    def own_labels(self, pod: Pod) -> dict[str, str]:
+        """The labels of ``pod``, this pod or a replacement, without zone and region, which the API
+        server copies from the node on binding (admission plugin PodTopologyLabels, KEP-4742)."""
+        if not pod.spec.node_name:
+            return pod.labels
+        return {
+            key: value
+            for key, value in pod.labels.items()
+            if key not in (ZONE_LABEL, REGION_LABEL) or key in self.pod.labels
+        }
+
+    # -- events ---------------------------------------------------------------------------------
+
+    def assign(self, uid: str, node: str, at_ns: int) -> None:
+        self._current[uid] = len(self.placements)
+        self.placements.append(PodPlacement(node, at_ns))
+
+    def bind(self, uid: str, at_ns: int) -> None:
+        if self.placements[self._current[uid]].bound_ns is None:
+            self._update(self._current[uid], bound_ns=at_ns)
+
+    def place(self, uid: str, node: str, at_ns: int) -> None:
+        """Another scheduler bound the pod."""
+        self.assign(uid, node, at_ns)
+        self.bind(uid, at_ns)
+
+    def evict(self, uid: str, at_ns: int, by: str) -> None:
+        """Its eviction was decided."""
+        self._evicted_uids.add(uid)
+        if uid in self._current:
+            self._update(self._current[uid], evicted_ns=at_ns, by=by)
+
+    def cancel_eviction(self, uid: str) -> None:
+        """The eviction failed."""
+        if uid in self._evicted_uids:
+            self._evicted_uids.remove(uid)
+            if uid in self._current:
+                self._update(self._current[uid], evicted_ns=None, by="")
+
+    def release(self, uid: str, at_ns: int, reason: EndReason) -> None:
+        """Ends the placement of that uid, if it has one."""
+        index = self._current.pop(uid, None)
+        if index is not None:
+            self._update(index, ended_ns=at_ns, end=reason)
+
+    def _update(self, index: int, **fields: object) -> None:
+        self.placements[index] = msgspec.structs.replace(self.placements[index], **fields)
+
+    def end_reason(self, uid: str, node: str, *, node_exists: bool) -> EndReason:
+        """The likely reason that the pod of that uid, last on ``node``, is gone."""
+        if uid in self._evicted_uids:
+            return EndReason.PREEMPTED
+        if node and not node_exists:
+            return EndReason.NODE_GONE
+        if self.deleted_ns is not None or not node:
+            return EndReason.DELETED
+        return EndReason.FINISHED
+
+    def finish(self, at_ns: int, reason: EndReason) -> None:
+        """The pod of the latest uid is gone."""
+        self.ended_ns, self.end = at_ns, reason
+
+    def replace(self, uid: str) -> None:
+        """Its controller created a replacement."""
+        self.uid = uid
+        self.ended_ns = self.end = self.deleted_ns = None
+
+    # -- results --------------------------------------------------------------------------------
+
+    @property
+    def run_ns(self) -> int | None:
+        """Running time until it finished by itself; None if that was not observed."""
+        if self.end is not EndReason.FINISHED or not self.was_bound:
+            return None
+        return sum(
+            placement.ended_ns - placement.bound_ns
+            for placement in self.placements
+            if placement.ended_ns is not None and placement.bound_ns is not None
+        )
+
+    def creation(self) -> PodCreated:
+        return PodCreated(self.created_ns, self.pod, self.run_ns, self.recreated)
+
+    def deletion(self, at_ns: int) -> PodDeleted | None:
+        """The event that ends it, unless it ends by its running time."""
+        unbound_end = self.end is EndReason.FINISHED and not self.was_bound
+        if self.end is EndReason.DELETED or unbound_end:
+            return PodDeleted(at_ns, self.pod.key, self.pod.uid)
+        return None
+
+    def as_run(self) -> PodRun:
+        pending = not self.on_node and self.ended_ns is None
+        return PodRun(
+            pod=self.pod,
+            created_ns=self.created_ns,
+            attempts=self.attempts,
+            rejections=self.rejections,
+            placements=tuple(self.placements),
+            ended_ns=self.ended_ns,
+            end=self.end,
+            message=self.message if pending else "",
+        )
+
+
+def as_created(pod: Pod) -> Pod:
+    """The pod without the fields that schedulers set."""
+    status = PodStatus(
+        phase="Pending",
+        conditions=tuple(c for c in pod.status.conditions if c.type != POD_SCHEDULED),
+        container_statuses=pod.status.container_statuses,
+        init_container_statuses=pod.status.init_container_statuses,
+    )
+    return msgspec.structs.replace(with_node(pod, ""), status=status)
+
+
+def with_node(pod: Pod, node: str) -> Pod:
+    """The pod with that ``spec.nodeName``, which may be empty."""
+    if pod.spec.node_name == node:
+        return pod
+    return msgspec.structs.replace(pod, spec=msgspec.structs.replace(pod.spec, node_name=node))
