@@ -6,12 +6,12 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asched.framework.change_log import RowCounts
+from asched.framework.caching import RowCounts
 from asched.framework.pod_queries import PodQuery, Selector
 from asched.framework.topology import Domains
 from asched.model.node import HOSTNAME_LABEL, ZONE_LABEL
 from asched.model.selectors import LabelSelector
-from asched.plugins.pod_topology_spread.constraints import Constraint, Spread
+from asched.plugins.pod_topology_spread.constraints import Constraint, ConstraintCounts
 from asched.plugins.pod_topology_spread.scores import SpreadClasses, score_of
 from tests.framework.test_topology import label_column
 
@@ -24,11 +24,11 @@ LABELS: dict[str, list[str | None]] = {
 QUERY = PodQuery((Selector(LabelSelector(match_labels={"app": "a"})),), None)
 
 
-def spread_by(key: str, counts: RowCounts) -> Spread:
-    spread = Spread(Constraint(key, 3, 1, True, False, QUERY))
+def spread_by(key: str, counts: RowCounts) -> ConstraintCounts:
+    spread = ConstraintCounts(Constraint(key, 3, 1, True, False, QUERY))
     spread.missing = None
     spread.domains = Domains(label_column(LABELS[key]))
-    spread.follow(counts)
+    spread.by_row = counts
     return spread
 
 
@@ -39,16 +39,16 @@ def spread_by(key: str, counts: RowCounts) -> Spread:
 def test_followed(keys: list[str], turns: list[list[tuple[int, int]]]) -> None:
     counts = RowCounts(np.zeros(ROWS, np.int64))
     spreads = [spread_by(key, counts) for key in keys]
-    assert SpreadClasses.suit(spreads)
+    assert SpreadClasses.are_few(spreads)
     classes = SpreadClasses(spreads)
     classes.sizes = range(1, len(keys) + 1)
     for moved in turns:
         for row, difference in moved:
             counts.move(row, difference)
-        assert classes.follow()
+        assert classes.update()
         expected = np.zeros(ROWS)
         for spread, size in zip(spreads, classes.sizes, strict=True):
-            held = spread.on_node.column if spread.by_host else spread.in_domain.by_row
+            held = spread.by_row.column if spread.is_hostname else spread.by_domain.by_row
             expected += score_of(spread, held, size)
         assert classes.raw_of(classes.of_row.copy()).tolist() == np.rint(expected).tolist()
 
@@ -57,17 +57,17 @@ def test_counted_afresh() -> None:
     counts = RowCounts(np.zeros(ROWS, np.int64))
     classes = SpreadClasses([spread_by(HOSTNAME_LABEL, counts)])
     counts.begin(ROWS)
-    assert not classes.follow()
+    assert not classes.update()
 
 
 def test_too_many_domains() -> None:
     counts = RowCounts(np.zeros(ROWS, np.int64))
     spread = spread_by("rack", counts)
     spread.domains = Domains(label_column([f"r{row}" for row in range(100)]))
-    assert not SpreadClasses.suit([spread])
+    assert not SpreadClasses.are_few([spread])
 
 
 def test_nodes_without_the_label() -> None:
     spread = spread_by(ZONE_LABEL, RowCounts(np.zeros(ROWS, np.int64)))
     spread.missing = np.arange(ROWS) == 1
-    assert not SpreadClasses.suit([spread])
+    assert not SpreadClasses.are_few([spread])

@@ -19,7 +19,11 @@ from asched.framework.pod_info import PodInfo
 from asched.framework.pod_queries import PodQuery, Selector
 from asched.model.pod import Pod, TopologySpreadConstraint
 from asched.model.quantity import NS_PER_S
-from asched.plugins.pod_topology_spread.constraints import Constraint, Plan, Spread
+from asched.plugins.pod_topology_spread.constraints import (
+    Constraint,
+    ConstraintCounts,
+    ConstraintSet,
+)
 from asched.simulator.trace import PodRun, Run
 from asched.state.cluster import ClusterState
 from asched.state.fold import Fold
@@ -50,10 +54,10 @@ class SpreadViolations(msgspec.Struct, frozen=True, rename="camel"):
 class _Kind(NamedTuple):
     """Pods that have the same constraints and may be on the same nodes."""
 
-    hard: Plan | None
-    soft: Plan | None
+    hard: ConstraintSet | None
+    soft: ConstraintSet | None
 
-    def plans(self) -> Iterator[tuple[bool, Plan]]:
+    def plans(self) -> Iterator[tuple[bool, ConstraintSet]]:
         """(Whether it is about hard constraints, the plan)."""
         if self.hard is not None:
             yield True, self.hard
@@ -108,7 +112,7 @@ class _Judge:
             plan.refresh(self._state)
             self._too_uneven[hard] += sum(
                 _excess(spread, int(spread.domains.of_row[row]), hard=hard)
-                for spread in plan.spreads
+                for spread in plan.counts
             )
 
     def verdict(self) -> SpreadViolations:
@@ -122,10 +126,10 @@ class _Judge:
             judged.add(key)
             for hard, plan in kind.plans():
                 plan.refresh(self._state)
-                constraints += len(plan.spreads)
+                constraints += len(plan.counts)
                 at_end[hard] += sum(
                     any(_excess(spread, domain, hard=hard) for domain in range(spread.domains.live))
-                    for spread in plan.spreads
+                    for spread in plan.counts
                 )
         return SpreadViolations(
             constraints,
@@ -145,22 +149,22 @@ class _Judge:
         return kind
 
 
-def _excess(spread: Spread, domain: int, *, hard: bool) -> bool:
+def _excess(spread: ConstraintCounts, domain: int, *, hard: bool) -> bool:
     """Whether that domain holds more pods than the constraint allows. A node in no domain breaks a
     hard constraint, and a soft one does not concern it."""
     if domain >= spread.domains.number:
         return hard
-    held = int(spread.in_domain.sums[domain])
-    return held > spread.most({}, counts_itself=False)
+    held = int(spread.by_domain.sums[domain])
+    return held > spread.max_count({}, self_match=False)
 
 
-def _plan(pod: PodInfo, when: str) -> Plan | None:
+def _plan(pod: PodInfo, when: str) -> ConstraintSet | None:
     constraints = [
         _constraint(written, pod.pod)
         for written in pod.pod.spec.topology_spread_constraints
         if written.when_unsatisfiable == when
     ]
-    return Plan(constraints, pod.shape, every_key=True) if constraints else None
+    return ConstraintSet(constraints, pod.shape, require_all_keys=True) if constraints else None
 
 
 def _constraint(written: TopologySpreadConstraint, pod: Pod) -> Constraint:

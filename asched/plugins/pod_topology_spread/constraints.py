@@ -1,7 +1,7 @@
-"""Topology spread constraints as columns: the domains that count, and the pods in each.
+"""Topology spread constraints: the eligible domains, and the matching pods in each.
 
-What one constraint needs to know of the cluster is the same for all pods that are alike, and hardly
-changes from one attempt to the next, so it is kept and moved on.
+The counts of a constraint are the same for all identical pods and change little between attempts,
+so they are kept and updated incrementally.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _NOTHING = Selector(None)
 
 
 class Constraint(NamedTuple):
-    """One constraint of a pod, with the pods that it is about."""
+    """One constraint of a pod, and the pods that it selects."""
 
     topology_key: str
     max_skew: int
@@ -42,153 +42,149 @@ class Constraint(NamedTuple):
 
     @property
     def counted(self) -> PodQuery:
-        """The pods on nodes that count. An empty selector, though every pod matches it, counts
-        none, as ``countPodsMatchSelector`` of kube-scheduler does."""
-        if self.query.selectors == (_EVERYTHING,):
-            return self.query._replace(selectors=(_NOTHING,))
-        return self.query
+        """The existing pods that count. As in ``countPodsMatchSelector`` of kube-scheduler, an
+        empty selector matches every pod but counts none."""
+        query = self.query
+        if query.selectors == (_EVERYTHING,):
+            return PodQuery((_NOTHING,), query.namespaces, query.count_terminating)
+        return query
 
 
-class Spread:
-    """Where the pods that one constraint is about are, followed from attempt to attempt."""
+class ConstraintCounts:
+    """The domains of one constraint, and the number of matching pods in each."""
 
-    __slots__ = ("_counts", "by_host", "constraint", "counted", "domains", "missing", "on_node")
+    __slots__ = ("_counts", "by_row", "constraint", "counted", "domains", "is_hostname", "missing")
 
     def __init__(self, constraint: Constraint) -> None:
         self.constraint = constraint
         self.counted = constraint.counted
-        self.by_host = constraint.topology_key == HOSTNAME_LABEL
-        self.on_node = RowCounts()
-        """The pods that match, by row."""
+        self.is_hostname = constraint.topology_key == HOSTNAME_LABEL
+        self.by_row = RowCounts()
+        """Matching pods by row."""
         self._counts: DomainCounts | None = None
 
-    def survey(self, nodes: Nodes, counted: BoolColumn, *, absent_is_empty: bool) -> None:
-        """Number the domains anew; only pods on ``counted`` rows count."""
+    def rebuild(self, nodes: Nodes, counted: BoolColumn, *, absent_is_empty: bool) -> None:
+        """Renumber the domains; only pods on ``counted`` rows count."""
         label = nodes.label(self.constraint.topology_key)
         missing = ~label.present
         self.missing: BoolColumn | None = missing if (missing & nodes.alive).any() else None
-        """Rows without the label; None where every node has it."""
+        """Rows without the label; None if every node has it."""
         absent_is_empty = absent_is_empty and self.missing is not None
         self.domains = Domains(label, counted, absent_is_empty=absent_is_empty)
 
-    def follow(self, counts: RowCounts) -> None:
-        """Take note of the pods that match now, by row."""
-        self.on_node = counts
-
     @property
-    def in_domain(self) -> DomainCounts:
-        """The pods that match, by domain, as of the last :meth:`follow`: added up when asked for, as not
-        everybody asks."""
+    def by_domain(self) -> DomainCounts:
+        """Matching pods by domain; summed on access, because not all callers need it."""
         if self._counts is None:
-            self._counts = DomainCounts(self.domains, self.on_node)
+            self._counts = DomainCounts(self.domains, self.by_row)
         else:
-            self._counts.follow(self.domains, self.on_node)
+            self._counts.follow(self.domains, self.by_row)
         return self._counts
 
-    def most(self, shifts: Mapping[int, int], *, counts_itself: bool) -> int:
-        """How many pods a domain may hold at most before the pod comes.
+    def max_count(self, adjustments: Mapping[int, int], *, self_match: bool) -> int:
+        """How many matching pods a domain may have at most before the pod is added.
 
-        The skew, pods there less pods in the emptiest domain, must not exceed ``maxSkew``. With
-        fewer domains than ``minDomains`` the emptiest one is taken to hold none.
+        The skew (pods in the domain minus pods in the domain with the fewest) must not exceed
+        ``maxSkew``. With fewer domains than ``minDomains``, the minimum is 0.
         """
         live = self.domains.live
-        emptiest = 0
+        minimum = 0
         if live and live >= self.constraint.min_domains:
-            emptiest = int(shifted(self.in_domain.sums, shifts)[:live].min())
-        return self.constraint.max_skew + emptiest - counts_itself
+            minimum = int(adjusted(self.by_domain.sums, adjustments)[:live].min())
+        return self.constraint.max_skew + minimum - self_match
 
-    def distinct(self, nodes: Nodes, but: BoolColumn | None) -> int:
-        """The number of domains that these nodes are in, leaving some of them out."""
-        if nodes.size == nodes.cluster_size and but is None and self.missing is None:
+    def count_domains(self, nodes: Nodes, excluded: BoolColumn | None) -> int:
+        """The number of domains of these nodes without the excluded ones."""
+        if nodes.size == nodes.cluster_size and excluded is None and self.missing is None:
             return self.domains.number
         domains = nodes.align(self.domains.of_row)
         found = np.zeros(self.domains.number + 1, np.bool_)
-        found[domains if but is None else domains[~but]] = True
+        found[domains if excluded is None else domains[~excluded]] = True
         return int(np.count_nonzero(found))
 
 
-class Plan:
-    """The constraints, hard or soft, of pods that are alike."""
+class ConstraintSet:
+    """The hard or the soft constraints of identical pods."""
 
     __slots__ = (
-        "_counting",
-        "_every_key",
+        "_require_all_keys",
+        "_results",
+        "_self_matches",
         "_shape",
-        "_verdicts",
         "_version",
-        "incomplete",
-        "spreads",
+        "counts",
+        "missing_keys",
     )
 
     def __init__(
-        self, constraints: Sequence[Constraint], shape: PodShape, *, every_key: bool
+        self, constraints: Sequence[Constraint], shape: PodShape, *, require_all_keys: bool
     ) -> None:
-        """``every_key``: nodes that lack any of the topology keys are out of all of it."""
-        self.spreads = tuple(Spread(constraint) for constraint in constraints)
-        self.incomplete: BoolColumn | None = None
-        """Rows that lack a topology key, where that matters and there are any."""
-        self._every_key = every_key
+        """``require_all_keys``: exclude nodes that lack any of the topology keys."""
+        self.counts = tuple(ConstraintCounts(constraint) for constraint in constraints)
+        self.missing_keys: BoolColumn | None = None
+        """Rows that lack a topology key, if all keys are required; None if there are none."""
+        self._require_all_keys = require_all_keys
         self._shape = shape
         self._version = -1
-        self._counting: LruCache[int, Sequence[bool]] = LruCache(_MOST_LABEL_SETS)
-        self._verdicts: LruCache[tuple[bytes, ...], FilterResult] = LruCache(_MOST_PATTERNS)
+        self._self_matches: LruCache[int, Sequence[bool]] = LruCache(_MOST_LABEL_SETS)
+        self._results: LruCache[tuple[bytes, ...], FilterResult] = LruCache(_MOST_PATTERNS)
 
     def refresh(self, cluster: Cluster) -> None:
-        """Bring everything up to date with the cluster."""
+        """Update from the cluster."""
         if cluster.nodes.version != self._version:
-            self._survey(cluster.nodes)
+            self._rebuild(cluster.nodes)
             self._version = cluster.nodes.version
-        for spread in self.spreads:
-            spread.follow(cluster.row_counts(spread.counted))
+        for each in self.counts:
+            each.by_row = cluster.row_counts(each.counted)
 
-    def counting(self, labels: LabelSet) -> Sequence[bool]:
-        """For each constraint whether a pod with these labels is one of those it is about."""
-        return self._counting.get(
+    def self_matches(self, labels: LabelSet) -> Sequence[bool]:
+        """For each constraint, whether it selects a pod with these labels."""
+        return self._self_matches.get(
             labels.number,
-            lambda: [spread.constraint.query.matches(labels) for spread in self.spreads],
+            lambda: [each.constraint.query.matches(labels) for each in self.counts],
         )
 
-    def verdicts_where(
-        self, uneven: Sequence[BoolColumn], work_out: Callable[[], FilterResult]
+    def cached_result(
+        self, exceeding: Sequence[BoolColumn], compute: Callable[[], FilterResult]
     ) -> FilterResult:
-        """What is said of all nodes where these domains are too full, by constraint: the same again and
-        again where there are few domains."""
-        if sum([len(domains) for domains in uneven]) > _FEW_DOMAINS:
-            return work_out()
-        return self._verdicts.get(tuple([domains.tobytes() for domains in uneven]), work_out)
+        """The result for all nodes, given the domains that exceed each constraint. With few
+        domains, the same combinations recur."""
+        if sum([len(domains) for domains in exceeding]) > _FEW_DOMAINS:
+            return compute()
+        return self._results.get(tuple([domains.tobytes() for domains in exceeding]), compute)
 
-    def _survey(self, nodes: Nodes) -> None:
-        self._verdicts.clear()
+    def _rebuild(self, nodes: Nodes) -> None:
+        self._results.clear()
         included = nodes.alive
-        self.incomplete = None
-        if self._every_key:
-            keys = {spread.constraint.topology_key for spread in self.spreads}
+        self.missing_keys = None
+        if self._require_all_keys:
+            keys = {each.constraint.topology_key for each in self.counts}
             complete = included
             for key in keys:
                 complete = complete & nodes.label(key).present
             if (complete != included).any():
-                self.incomplete = ~complete
+                self.missing_keys = ~complete
             included = complete
-        for spread in self.spreads:
+        for each in self.counts:
             counted = included
-            if spread.constraint.honors_affinity:
+            if each.constraint.honors_affinity:
                 counted = counted & _selected(self._shape, nodes)
-            if spread.constraint.honors_taints:
+            if each.constraint.honors_taints:
                 counted = counted & _tolerated(self._shape.tolerations, nodes)
-            spread.survey(nodes, counted, absent_is_empty=not self._every_key)
+            each.rebuild(nodes, counted, absent_is_empty=not self._require_all_keys)
 
 
-def shifted(sums: Int64Column, shifts: Mapping[int, int]) -> Int64Column:
-    """Sums by domain as they would be with so many pods more in some of them."""
-    if shifts:
+def adjusted(sums: Int64Column, adjustments: Mapping[int, int]) -> Int64Column:
+    """Sums by domain after adjustments of some of them."""
+    if adjustments:
         sums = sums.copy()
-        for domain, shift in shifts.items():
-            sums[domain] += shift
+        for domain, change in adjustments.items():
+            sums[domain] += change
     return sums
 
 
 def _selected(shape: PodShape, nodes: Nodes) -> BoolColumn:
-    """Nodes that the pod's node selector and required node affinity admit."""
+    """Nodes that match the pod's node selector and required node affinity."""
     selected = labels_match(shape.node_selector or {}, nodes)
     affinity = shape.affinity.node_affinity if shape.affinity is not None else None
     if affinity is not None and affinity.required is not None:
@@ -197,7 +193,7 @@ def _selected(shape: PodShape, nodes: Nodes) -> BoolColumn:
 
 
 def _tolerated(tolerations: Sequence[Toleration], nodes: Nodes) -> BoolColumn:
-    """Nodes whose taints the pod tolerates, but for those that merely advise against."""
+    """Nodes with only taints that the pod tolerates; ``PreferNoSchedule`` is ignored."""
     column = nodes.taints
     admits = np.array([_admits(taints, tolerations) for taints in column.sets], np.bool_)
     return admits[column.ids]

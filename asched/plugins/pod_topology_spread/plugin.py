@@ -1,4 +1,4 @@
-"""PodTopologySpread: pods of a kind evenly over zones, hosts or whatever nodes are labelled by."""
+"""PodTopologySpread: spreads matching pods evenly over topology domains such as zones and hosts."""
 
 from __future__ import annotations
 
@@ -39,10 +39,15 @@ from asched.model.meta import Object
 from asched.model.node import HOSTNAME_LABEL, ZONE_LABEL, Node
 from asched.model.pod import Pod, TopologySpreadConstraint
 from asched.model.selectors import is_qualified_name
-from asched.plugins.pod_topology_spread.constraints import Constraint, Plan, Spread, shifted
-from asched.plugins.pod_topology_spread.scores import Evenness
+from asched.plugins.pod_topology_spread.constraints import (
+    Constraint,
+    ConstraintCounts,
+    ConstraintSet,
+    adjusted,
+)
+from asched.plugins.pod_topology_spread.scores import SpreadScores
 
-TOO_UNEVEN = Status.unschedulable("node(s) didn't match pod topology spread constraints")
+CONSTRAINT_UNMET = Status.unschedulable("node(s) didn't match pod topology spread constraints")
 LABEL_MISSING = Status.unresolvable(
     "node(s) didn't match pod topology spread constraints (missing required label)"
 )
@@ -51,20 +56,20 @@ HARD = "DoNotSchedule"
 SOFT = "ScheduleAnyway"
 _HONOR = "Honor"
 
-_STATUSES = (LABEL_MISSING, TOO_UNEVEN)
+_STATUSES = (LABEL_MISSING, CONSTRAINT_UNMET)
 _SKIP = PreFilterResult(Status.skip())
 _PROCEED = PreFilterResult(SUCCESS)
 _SYSTEM_DEFAULTS = (
     TopologySpreadConstraint(max_skew=3, topology_key=HOSTNAME_LABEL, when_unsatisfiable=SOFT),
     TopologySpreadConstraint(max_skew=5, topology_key=ZONE_LABEL, when_unsatisfiable=SOFT),
 )
-_MOST_PLANS = 128
+_MAX_CONSTRAINT_SETS = 128
 
 _encode = msgspec.json.Encoder(order="deterministic").encode
 
 
 class DefaultConstraint(Arguments, frozen=True):
-    """A constraint without a selector: that is deduced for each pod."""
+    """A default constraint; its selector is deduced for each pod."""
 
     max_skew: int = 0
     topology_key: str = ""
@@ -74,11 +79,11 @@ class DefaultConstraint(Arguments, frozen=True):
     node_affinity_policy: Literal["Honor", "Ignore"] = "Honor"
     node_taints_policy: Literal["Honor", "Ignore"] = "Ignore"
     match_label_keys: tuple[str, ...] = ()
-    """Accepted and without effect, as in kube-scheduler: the deduced selector replaces it."""
+    """No effect, as in kube-scheduler: the deduced selector replaces it."""
 
     @property
     def problem(self) -> str:
-        """What is wrong, after the name of the field; empty if nothing is."""
+        """The validation error, beginning with the field; empty if valid."""
         if self.max_skew <= 0:
             return f"maxSkew: Invalid value: {self.max_skew}: not in valid range (0, inf)"
         if not self.topology_key:
@@ -99,7 +104,7 @@ class DefaultConstraint(Arguments, frozen=True):
             )
         return ""
 
-    def as_pods_own(self) -> TopologySpreadConstraint:
+    def as_constraint(self) -> TopologySpreadConstraint:
         return TopologySpreadConstraint(
             max_skew=self.max_skew,
             topology_key=self.topology_key,
@@ -111,7 +116,7 @@ class DefaultConstraint(Arguments, frozen=True):
 
 
 class PodTopologySpreadArgs(Arguments, frozen=True):
-    """Constraints for pods without any of their own: kube-scheduler's (``System``) or ``List``."""
+    """Constraints of pods without any: kube-scheduler's defaults (``System``) or ``List``."""
 
     default_constraints: tuple[DefaultConstraint, ...] = ()
     defaulting_type: Literal["System", "List"] = "System"
@@ -132,69 +137,77 @@ class PodTopologySpreadArgs(Arguments, frozen=True):
                 raise ValueError(f'defaultConstraints[{index}]: Duplicate value: "{text}"')
 
 
-class Skews:
-    """A pod's hard constraints against the pods as they are, or as they are supposed to be."""
+class SpreadState:
+    """A pod's hard constraints and the counts for one attempt."""
 
-    __slots__ = ("_pod", "_shifts", "counts_itself", "plan")
+    __slots__ = ("_adjustments", "_pod", "_self_matches", "constraints")
 
-    def __init__(self, pod: PodInfo, plan: Plan) -> None:
-        self.plan = plan
-        self.counts_itself = plan.counting(pod.label_set)
+    def __init__(
+        self,
+        pod: PodInfo,
+        constraints: ConstraintSet,
+        adjustments: list[dict[int, int]] | None = None,
+    ) -> None:
+        self.constraints = constraints
+        self._self_matches = constraints.self_matches(pod.label_set)
         self._pod = pod
-        self._shifts: list[dict[int, int]] = [{} for _ in plan.spreads]
+        self._adjustments = [{} for _ in constraints.counts] if adjustments is None else adjustments
+        """The change of the count by domain, for each constraint."""
 
-    def clone(self) -> Skews:
-        twin = Skews(self._pod, self.plan)
-        twin._shifts = [dict(shifts) for shifts in self._shifts]
-        return twin
+    def clone(self) -> SpreadState:
+        adjustments = [dict(by_domain) for by_domain in self._adjustments]
+        return SpreadState(self._pod, self.constraints, adjustments)
 
-    def shift(self, other: PodInfo, row: int, sign: int) -> None:
-        """As if another pod were on the row too (1), or not there (-1).
+    def update(self, other: PodInfo, row: int, sign: int) -> None:
+        """Add another pod to the row (1), or remove it (-1).
 
-        A terminating pod shifts like any other, though it was never counted: so it does in
-        kube-scheduler.
+        As in kube-scheduler, a terminating pod changes the counts, although it was never counted.
         """
-        for spread, shifts in zip(self.plan.spreads, self._shifts, strict=True):
-            domains = spread.domains
-            if domains.counted[row] and spread.constraint.query.matches(other.label_set):
+        for counts, adjustments in zip(self.constraints.counts, self._adjustments, strict=True):
+            domains = counts.domains
+            if domains.counted[row] and counts.constraint.query.matches(other.label_set):
                 domain = int(domains.of_row[row])
-                shifts[domain] = shifts.get(domain, 0) + sign
+                adjustments[domain] = adjustments.get(domain, 0) + sign
 
-    def verdicts(self, nodes: Nodes) -> FilterResult:
-        uneven = [
-            self._uneven(spread, shifts, itself)
-            for spread, shifts, itself in zip(
-                self.plan.spreads, self._shifts, self.counts_itself, strict=True
+    def filter(self, nodes: Nodes) -> FilterResult:
+        exceeding = [
+            _exceeding(counts, adjustments, self_match)
+            for counts, adjustments, self_match in zip(
+                self.constraints.counts, self._adjustments, self._self_matches, strict=True
             )
         ]
 
-        def spread_to_rows() -> FilterResult:
-            return self._verdicts(nodes, uneven)
+        def compute() -> FilterResult:
+            return self._filter(nodes, exceeding)
 
-        of_row = self.plan.spreads[0].domains.of_row
+        of_row = self.constraints.counts[0].domains.of_row
         if nodes.align(of_row) is not of_row:
-            return spread_to_rows()
-        return self.plan.verdicts_where(uneven, spread_to_rows)
+            return compute()
+        return self.constraints.cached_result(exceeding, compute)
 
-    def _uneven(self, spread: Spread, shifts: Mapping[int, int], counts_itself: bool) -> BoolColumn:
-        """The domains that hold too many, with a place for rows without one after the last."""
-        sums = shifted(spread.in_domain.sums, shifts)
-        uneven: BoolColumn = sums > spread.most(shifts, counts_itself=counts_itself)
-        return uneven
-
-    def _verdicts(self, nodes: Nodes, uneven: Sequence[BoolColumn]) -> FilterResult:
+    def _filter(self, nodes: Nodes, exceeding: Sequence[BoolColumn]) -> FilterResult:
         codes: NDArray[np.int16] = np.zeros(nodes.size, np.int16)
-        # From the last constraint to the first, whose refusal is what is reported.
-        for spread, domains in zip(reversed(self.plan.spreads), reversed(uneven), strict=True):
+        # The last write wins: the first failing constraint is reported.
+        in_reverse = zip(reversed(self.constraints.counts), reversed(exceeding), strict=True)
+        for counts, domains in in_reverse:
             if domains.any():
-                codes[domains[nodes.align(spread.domains.of_row)]] = 2
-            if spread.missing is not None:
-                codes[nodes.align(spread.missing)] = 1
+                codes[domains[nodes.align(counts.domains.of_row)]] = 2
+            if counts.missing is not None:
+                codes[nodes.align(counts.missing)] = 1
         return FilterResult(codes, _STATUSES if codes.any() else ())
 
 
-_SKEWS: StateKey[Skews] = StateKey("PodTopologySpread/filter")
-_EVENNESS: StateKey[Evenness] = StateKey("PodTopologySpread/score")
+def _exceeding(
+    counts: ConstraintCounts, adjustments: Mapping[int, int], self_match: bool
+) -> BoolColumn:
+    """The domains with too many pods; the last entry is for rows without a domain."""
+    sums = adjusted(counts.by_domain.sums, adjustments)
+    exceeding: BoolColumn = sums > counts.max_count(adjustments, self_match=self_match)
+    return exceeding
+
+
+_HARD_STATE: StateKey[SpreadState] = StateKey("PodTopologySpread/filter")
+_SCORES: StateKey[SpreadScores] = StateKey("PodTopologySpread/score")
 
 
 class PodTopologySpread(
@@ -205,8 +218,7 @@ class PodTopologySpread(
     ScoresByClass,
     EnqueueExtensions,
 ):
-    """Rejects nodes where the pod would make the spread too uneven (``DoNotSchedule``); scores by
-    the pods that are there already (``ScheduleAnyway``), fewest best."""
+    """Filters by ``DoNotSchedule`` constraints; scores by ``ScheduleAnyway`` constraints."""
 
     name: ClassVar[str] = "PodTopologySpread"
     api_version: ClassVar[int] = 1
@@ -219,15 +231,15 @@ class PodTopologySpread(
         self._defaults = (
             _SYSTEM_DEFAULTS
             if self._system_defaults
-            else tuple(constraint.as_pods_own() for constraint in args.default_constraints)
+            else tuple(constraint.as_constraint() for constraint in args.default_constraints)
         )
         self._defaulted = frozenset(c.when_unsatisfiable for c in self._defaults)
         self._workloads = WorkloadSelectors(handle.cluster)
-        self._plans: LruCache[tuple[PodShape, str, str, object], Plan | None] = LruCache(
-            _MOST_PLANS
+        self._constraint_sets: LruCache[tuple[PodShape, str, str, object], ConstraintSet | None] = (
+            LruCache(_MAX_CONSTRAINT_SETS)
         )
         self._latest: tuple[tuple[TopologySpreadConstraint, ...], bytes] = ((), b"")
-        self._evenness: LruCache[Plan, Evenness] = LruCache(_MOST_PLANS)
+        self._scores: LruCache[ConstraintSet, SpreadScores] = LruCache(_MAX_CONSTRAINT_SETS)
 
     # -- filter -------------------------------------------------------------------------------
 
@@ -239,51 +251,51 @@ class PodTopologySpread(
         )
 
     def pre_filter(self, state: CycleState, pod: PodInfo, nodes: Nodes) -> PreFilterResult:
-        plan = self._plan(pod, HARD)
-        if plan is None:
+        constraints = self._constraint_set(pod, HARD)
+        if constraints is None:
             return _SKIP
-        plan.refresh(self.handle.cluster)
-        state.write(_SKEWS, Skews(pod, plan))
+        constraints.refresh(self.handle.cluster)
+        state.write(_HARD_STATE, SpreadState(pod, constraints))
         return _PROCEED
 
     def filter_all(self, state: CycleState, pod: PodInfo, nodes: Nodes) -> FilterResult:
-        return state.read(_SKEWS).verdicts(nodes)
+        return state.read(_HARD_STATE).filter(nodes)
 
     def add_pod(self, state: CycleState, pod: PodInfo, added: PodInfo, node: NodeInfo) -> Status:
-        return self._suppose(state, added, node, 1)
+        return self._update(state, added, node, 1)
 
     def remove_pod(
         self, state: CycleState, pod: PodInfo, removed: PodInfo, node: NodeInfo
     ) -> Status:
-        return self._suppose(state, removed, node, -1)
+        return self._update(state, removed, node, -1)
 
-    def _suppose(self, state: CycleState, other: PodInfo, node: NodeInfo, sign: int) -> Status:
+    def _update(self, state: CycleState, other: PodInfo, node: NodeInfo, sign: int) -> Status:
         row = self.handle.cluster.nodes.row_of(node.name)
         if row is not None:
-            state.read(_SKEWS).shift(other, row, sign)
+            state.read(_HARD_STATE).update(other, row, sign)
         return SUCCESS
 
     # -- score --------------------------------------------------------------------------------
 
     def pre_score(self, state: CycleState, pod: PodInfo, nodes: Nodes) -> Status:
-        plan = self._plan(pod, SOFT)
-        if plan is None:
+        constraints = self._constraint_set(pod, SOFT)
+        if constraints is None:
             return Status.skip()
-        evenness = self._evenness.get(plan, lambda: Evenness(plan))
-        evenness.prepare(self.handle.cluster, nodes)
-        state.write(_EVENNESS, evenness)
+        scores = self._scores.get(constraints, lambda: SpreadScores(constraints))
+        scores.prepare(self.handle.cluster, nodes)
+        state.write(_SCORES, scores)
         return SUCCESS
 
     def score_all(self, state: CycleState, pod: PodInfo, nodes: Nodes) -> Int64Column:
-        return nodes.align(state.read(_EVENNESS).raw)
+        return nodes.align(state.read(_SCORES).raw)
 
     def node_classes(self, state: CycleState) -> NodeClasses | None:
-        return state.read(_EVENNESS).classes
+        return state.read(_SCORES).classes
 
     def normalize(self, state: CycleState, pod: PodInfo, scores: Int64Column) -> Int64Column:
-        """The emptiest node gets 100; nodes that lack a topology key get 0."""
-        left_out = state.read(_EVENNESS).left_out
-        counting = scores if left_out is None else scores[~left_out]
+        """The node with the fewest pods gets 100; nodes that lack a topology key get 0."""
+        excluded = state.read(_SCORES).excluded
+        counting = scores if excluded is None else scores[~excluded]
         highest = int(counting.max(initial=0))
         if highest:
             lowest = int(counting.min())
@@ -294,32 +306,36 @@ class PodTopologySpread(
             scaled = of_each_value(scale, scores, 0, highest)
         else:
             scaled = np.full(len(scores), MAX_NODE_SCORE, np.int64)
-        if left_out is not None:
-            scaled[left_out] = 0
+        if excluded is not None:
+            scaled[excluded] = 0
         return scaled
 
     # -- constraints --------------------------------------------------------------------------
 
-    def _plan(self, pod: PodInfo, when: str) -> Plan | None:
-        """What is kept for pods like this one; None where it has no such constraints."""
+    def _constraint_set(self, pod: PodInfo, when: str) -> ConstraintSet | None:
+        """The constraints of this kind with cached counts; None if the pod has none."""
         own = pod.pod.spec.topology_spread_constraints
-        by: object
+        source: object
         if own:
-            by = self._encoded(own)
+            source = self._encoded(own)
         else:
-            by = self._default_selectors(pod.pod, pod.label_set, when)
-            if not by:
+            source = self._default_selectors(pod.pod, pod.label_set, when)
+            if not source:
                 return None
 
-        def work_out() -> Plan | None:
+        def compute() -> ConstraintSet | None:
             constraints = self._constraints(pod.pod, when)
-            every_key = bool(own) or not self._system_defaults
-            return Plan(constraints, pod.shape, every_key=every_key) if constraints else None
+            require_all_keys = bool(own) or not self._system_defaults
+            return (
+                ConstraintSet(constraints, pod.shape, require_all_keys=require_all_keys)
+                if constraints
+                else None
+            )
 
-        return self._plans.get((pod.shape, pod.namespace, when, by), work_out)
+        return self._constraint_sets.get((pod.shape, pod.namespace, when, source), compute)
 
     def _encoded(self, constraints: tuple[TopologySpreadConstraint, ...]) -> bytes:
-        """Constraints as they can be looked up. Copies of a template share theirs as one object."""
+        """A hashable form of the constraints. Pods of one template share them as one object."""
         latest, encoded = self._latest
         if constraints is not latest:
             encoded = _encode(constraints)
@@ -332,7 +348,7 @@ class PodTopologySpread(
         return self._workloads.of(labels, pod.metadata.controller)
 
     def _constraints(self, pod: Pod, when: str) -> tuple[Constraint, ...]:
-        """The pod's own constraints of that kind, or else the default ones."""
+        """The pod's own constraints of this kind, or else the defaults."""
         own = pod.spec.topology_spread_constraints
         selectors = () if own else self._default_selectors(pod, label_set_of(pod), when)
         if not own and not selectors:
@@ -364,7 +380,7 @@ class PodTopologySpread(
                 | ActionType.UPDATE_POD_LABEL
                 | ActionType.UPDATE_POD_TOLERATION
                 | ActionType.DELETE,
-                self._pods_moved,
+                self._pod_changed,
             ),
             ClusterEventWithHint.on(
                 EventResource.NODE,
@@ -372,15 +388,15 @@ class PodTopologySpread(
                 | ActionType.DELETE
                 | ActionType.UPDATE_NODE_LABEL
                 | ActionType.UPDATE_NODE_TAINT,
-                self._domains_changed,
+                self._node_changed,
             ),
         )
 
-    def _pods_moved(self, pod: Pod, old: Object | None, new: Object | None) -> QueueingHint:
-        """A pod that a constraint is about came to a node, went, or is or is not one any more; or
-        the waiting pod tolerates more and with it counts more nodes."""
+    def _pod_changed(self, pod: Pod, old: Object | None, new: Object | None) -> QueueingHint:
+        """Queue if an assigned pod starts or stops to match a constraint, or if the pod's own
+        tolerations change, which changes the eligible nodes."""
         seen = [other for other in (old, new) if isinstance(other, Pod)]
-        if not all(_concerns(other, pod) for other in seen):
+        if not all(_is_relevant(other, pod) for other in seen):
             return QueueingHint.SKIP
         constraints = self._constraints(pod, HARD)
         matched = [{c.query.matches(label_set_of(other)) for other in seen} for c in constraints]
@@ -392,8 +408,9 @@ class PodTopologySpread(
             return QueueingHint.QUEUE
         return QueueingHint.QUEUE if {True, False} in matched else QueueingHint.SKIP
 
-    def _domains_changed(self, pod: Pod, old: Object | None, new: Object | None) -> QueueingHint:
-        """A node with all topology keys came or went, or is in other domains, or has other taints."""
+    def _node_changed(self, pod: Pod, old: Object | None, new: Object | None) -> QueueingHint:
+        """Queue if a node with all topology keys is added or deleted, or changes its domains or
+        taints."""
         keys = [constraint.topology_key for constraint in self._constraints(pod, HARD)]
         before, after = (
             [node.labels.get(key) for key in keys] if isinstance(node, Node) else [None]
@@ -408,6 +425,6 @@ class PodTopologySpread(
         return QueueingHint.QUEUE if moved else QueueingHint.SKIP
 
 
-def _concerns(other: Pod, pod: Pod) -> bool:
-    """It is the waiting pod itself, or a pod on a node in the same namespace."""
+def _is_relevant(other: Pod, pod: Pod) -> bool:
+    """Whether it is the pod itself, or an assigned pod in the same namespace."""
     return other.uid == pod.uid or (bool(other.node_name) and other.namespace == pod.namespace)
