@@ -1,7 +1,7 @@
-"""What the extension points promise and demand, beyond what their signatures say.
+"""When each extension point runs, what it may do and what it costs: data for ``docs/plugins``.
 
-``docs/plugins`` has a page for each, made of this and of the classes in
-:mod:`asched.framework.interface` (``python -m tests.docs.plugin_pages``).
+``python -m tests.docs.plugin_pages`` writes a page for each extension point from this and from the
+classes in :mod:`asched.framework.interface`.
 """
 
 from __future__ import annotations
@@ -19,26 +19,25 @@ from asched.framework.interface import (
 )
 
 PURE: Final = (
-    "Pure: the answer follows from what the plugin is shown. No clock (`handle.cluster.now_ns` is the"
-    " time), no random numbers (`handle.draw` gives some that replay), no I/O, no memory that changes an"
-    " answer."
+    "Pure: the answer depends only on the arguments and on `handle`. The only clock is"
+    " `handle.cluster.now_ns`, the only random numbers are those of `handle.draw`. No I/O."
 )
 MAY_BE_RECORDED: Final = (
-    f"{PURE} A plugin that cannot be declares `pure = False`: its answers are recorded, and a replay does"
-    " not call it."
+    f"{PURE} A plugin that cannot be pure declares `pure = False`. Its answers are recorded, and a"
+    " replay does not call it."
 )
 ACTS: Final = (
-    "Not part of a decision: it may wait, talk to the API server through its client, and fail. It is"
-    " not run in a replay."
+    "Not part of a decision, and not called in a replay. It may wait, call the API server through its"
+    " client, and fail."
 )
 FAILS_THE_ATTEMPT: Final = (
-    "What it raises, and an answer of the wrong type, shape or range, fails this attempt of this pod with"
-    " the plugin's name. The pod is tried again after its backoff; nothing else is affected."
+    "An exception, or an answer of the wrong type, shape or range, fails this attempt. The message names"
+    " the plugin. The pod is retried after its backoff; other pods are not affected."
 )
 
 
 class PointContract(NamedTuple):
-    """What holds of one extension point."""
+    """The contract of one extension point."""
 
     when: str
     may: str
@@ -46,119 +45,118 @@ class PointContract(NamedTuple):
     purity: str
     failing: str
     companions: tuple[type[Plugin], ...] = ()
-    """Further classes that a plugin of the point may derive from."""
+    """Further base classes for plugins of the point."""
 
 
 CONTRACTS: Final[Mapping[ExtensionPoint, PointContract]] = {
     ExtensionPoint.PRE_ENQUEUE: PointContract(
-        when="When a pending pod is seen, when it changes, and when one of the plugin's events says"
+        when="When a pending pod is observed, when it changes, and when a hint of the plugin returns"
         " QUEUE. Before the pod enters the active queue.",
-        may="Keep the pod out of the queue. It costs no attempt, and no condition is written.",
-        cost="Once for each pod that is seen. The fold calls it, so it has to take microseconds.",
-        purity=PURE + " It is asked by the fold, in every replay too, so it cannot be impure.",
-        failing="The pod is kept out, with the plugin's name, as by a no.",
+        may="Gate the pod: keep it out of the active queue. That is not an attempt, and no condition is"
+        " written.",
+        cost="One call per pod and event, by the fold. It should take microseconds.",
+        purity=f"{PURE} The fold calls it in every replay, so it cannot be impure.",
+        failing="The pod is gated, with the plugin's name.",
         companions=(EnqueueExtensions,),
     ),
     ExtensionPoint.QUEUE_SORT: PointContract(
-        when="Whenever the active queue is put in order. One plugin orders it for all profiles.",
-        may="Say which of two pods is tried first.",
-        cost="With `sort_key` once for each pod that enters; without, `less` is asked some log2(pods)"
-        " times for each.",
+        when="When the active queue is ordered. One plugin orders it for all profiles.",
+        may="Decide which of two pods is scheduled first.",
+        cost="With `sort_key`, one call per pod that enters the queue. Without it, about log2(pods) calls"
+        " of `less`.",
         purity=PURE,
-        failing="A pod about which it raises comes after all others; what cannot be compared counts as"
-        " equal, and goes in order of arrival.",
+        failing="A pod for which it raises is sorted last. Pods that cannot be compared count as equal,"
+        " in order of arrival.",
     ),
     ExtensionPoint.PRE_FILTER: PointContract(
-        when="Once for each attempt, before the filters; for a scope other than CLUSTER once for all"
-        " like pods.",
-        may="Prepare what Filter needs, in the `CycleState`; reject the pod as a whole; name the only"
-        " nodes worth looking at; answer Skip, so that its Filter is not asked.",
-        cost="Once for each attempt. `applies_to` saves even that for pods that it has nothing to do with.",
+        when="Once per attempt, before the filters. With a scope other than CLUSTER, once per pod shape.",
+        may="Prepare data for Filter in the `CycleState`; reject the pod; name the only nodes that can be"
+        " feasible; return Skip, so that its Filter is not called.",
+        cost="One call per attempt. `applies_to` avoids it for pods to which the plugin does not apply.",
         purity=MAY_BE_RECORDED,
         failing=FAILS_THE_ATTEMPT,
         companions=(PreFilterExtensions, EnqueueExtensions),
     ),
     ExtensionPoint.FILTER: PointContract(
-        when="For each attempt, after all PreFilters. Also on supposed nodes, while preemption tries"
-        " which pods would have to go.",
-        may="Say of each node whether the pod can run there, with a reason where not. Unschedulable: the"
-        " eviction of pods may help. UnschedulableAndUnresolvable: it would not.",
-        cost="Written for one node: a call for each node, some 0.15 us beside what the plugin does;"
-        " written for all nodes: a call for all of them. A scope narrower than CLUSTER saves nearly"
-        " all of it for like pods. The guide has measurements.",
+        when="In each attempt, after all PreFilters, and on hypothetical nodes during preemption.",
+        may="Accept or reject each node, with reasons. Unschedulable: preemption may help."
+        " UnschedulableAndUnresolvable: it would not.",
+        cost="`FilterPlugin`: one call per node, with about 0.15 us of overhead. `FilterAllPlugin`: one"
+        " call for all nodes. With a scope narrower than CLUSTER, pods of one shape share the answers. The"
+        " guide has measurements.",
         purity=MAY_BE_RECORDED,
         failing=FAILS_THE_ATTEMPT,
         companions=(EnqueueExtensions,),
     ),
     ExtensionPoint.POST_FILTER: PointContract(
-        when="When no node is feasible. Plugins are asked in order until one made room, or one is sure"
-        " that nothing will.",
-        may="Make room: name victims, nominate a node. It may try pods on and off nodes with"
-        " `handle.dry_run`. The daemon carries it out.",
-        cost="Once for each attempt that found no node.",
+        when="When no node is feasible. Plugins are called in order until one returns Success or"
+        " UnschedulableAndUnresolvable.",
+        may="Select victims and nominate a node, which the daemon carries out. `handle.dry_run` runs the"
+        " filters with pods added or removed.",
+        cost="One call per attempt without a feasible node.",
         purity=PURE,
         failing=FAILS_THE_ATTEMPT,
     ),
     ExtensionPoint.PRE_SCORE: PointContract(
-        when="Once for each attempt with more than one feasible node, before the scores; for a scope"
-        " other than CLUSTER once for all like pods.",
-        may="Prepare what Score needs, in the `CycleState`; answer Skip, so that its Score is not asked.",
-        cost="Once for each attempt.",
+        when="Once per attempt with more than one feasible node, before scoring. With a scope other than"
+        " CLUSTER, once per pod shape.",
+        may="Prepare data for Score in the `CycleState`; return Skip, so that its Score is not called.",
+        cost="One call per attempt.",
         purity=MAY_BE_RECORDED,
         failing=FAILS_THE_ATTEMPT,
     ),
     ExtensionPoint.SCORE: PointContract(
-        when="For each attempt with more than one feasible node. For a scope other than CLUSTER it is"
-        " also asked about nodes that other plugins refused, and its answers are kept.",
-        may="Give each node points, 0 to 100, or any integers where the plugin also normalises them. They"
-        " are multiplied by the weight that the profile gives, and added up.",
+        when="In each attempt with more than one feasible node. With a scope other than CLUSTER, also for"
+        " nodes that other plugins rejected; these scores are cached.",
+        may="Score each node from 0 to 100, or with any integer if the plugin also normalizes. The"
+        " profile's weight multiplies the score.",
         cost="As for Filter.",
         purity=MAY_BE_RECORDED,
         failing=FAILS_THE_ATTEMPT,
         companions=(NormalizeScore,),
     ),
     ExtensionPoint.RESERVE: PointContract(
-        when="`reserve` when a node was chosen. `on_reserved`, `unreserve`, `on_bound` and `on_deleted` when the"
-        " decision, and what became of it, is folded: live, after a restart and in every replay.",
-        may="Turn the node down; add a note to the decision, which comes back with each of the others."
-        " The others keep the plugin's own books.",
-        cost="Once for each assignment.",
-        purity=PURE + " The books follow from the notes alone, or a restart would lose them.",
-        failing="`reserve`: as for Filter. The others are called by the fold, and must not raise: what"
-        " they raise is contained, and the books are the plugin's own affair then.",
+        when="`reserve` when a node is selected. `on_reserved`, `unreserve`, `on_bound` and `on_deleted`"
+        " when the fold applies the decision and its outcome: live, after a restart and in every replay.",
+        may="Reject the node; add a note to the decision, which the other methods receive. Those"
+        " maintain the plugin's own state.",
+        cost="One call per assignment.",
+        purity=f"{PURE} The plugin's state must depend on notes only, so that a restart rebuilds it.",
+        failing="`reserve`: as for Filter. The fold calls the other methods, which must not raise; an"
+        " exception is logged, and the plugin's state may be wrong afterwards.",
         companions=(EnqueueExtensions,),
     ),
     ExtensionPoint.PERMIT: PointContract(
-        when="When a node was chosen and reserved. The pod is assumed to be there from then on.",
-        may="Let the pod go on, turn it down, or hold it for a time. Of pods that are held it may say"
-        " through `handle.waiting_pods()` that they go on, or not.",
-        cost="Once for each assignment.",
-        purity=PURE + " What it says of held pods is recorded as decisions.",
+        when="When a node is selected and reserved. From then on the pod is assumed on the node.",
+        may="Let the pod continue, reject it, or let it wait for a time. Through `handle.waiting_pods()`"
+        " it may allow or reject waiting pods.",
+        cost="One call per assignment.",
+        purity=f"{PURE} Calls to `allow` and `reject` are recorded as decisions.",
         failing=FAILS_THE_ATTEMPT,
         companions=(PermitReview, EnqueueExtensions),
     ),
     ExtensionPoint.PRE_BIND: PointContract(
         when="After the decision is durable in the journal, before the pod is bound.",
-        may="Do what must be done first. What it asks of the API server it has to declare in `needs`.",
-        cost="A task of its own: other pods do not wait for it. `pre_bind_pre_flight` saves pods with"
-        " which it has nothing to do even that.",
+        may="Do work that must finish before binding. Calls to the API server must be declared in"
+        " `needs`.",
+        cost="Runs in its own task, so other pods do not wait. `pre_bind_pre_flight` avoids the call.",
         purity=ACTS,
-        failing="The binding has failed: the pod gives its node back and is tried again. So it is where"
-        " it takes longer than `time_limit_s`.",
+        failing="The binding fails: the pod is forgotten and retried. The same applies if it takes longer"
+        " than `time_limit_s`.",
     ),
     ExtensionPoint.BIND: PointContract(
-        when="After PreBind. Plugins are asked in order until one does not answer Skip.",
-        may="Bind the pod, by `client.bind` or in a way of its own.",
+        when="After PreBind. Plugins are called in order until one does not return Skip.",
+        may="Bind the pod, with `client.bind` or in another way.",
         cost="As for PreBind.",
         purity=ACTS,
-        failing="The pod is read back, since it may be bound all the same. Where it is not, the pod gives"
-        " its node back and is tried again.",
+        failing="The pod is read back, because it may be bound. If it is not, the pod is forgotten and"
+        " retried.",
     ),
     ExtensionPoint.POST_BIND: PointContract(
         when="After the pod was bound.",
-        may="Tell others, or tidy up.",
+        may="Notify other systems, or clean up.",
         cost="As for PreBind.",
         purity=ACTS,
-        failing="It is logged and counted. The pod is bound all the same.",
+        failing="The failure is logged and counted. The pod stays bound.",
     ),
 }

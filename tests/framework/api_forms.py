@@ -1,9 +1,9 @@
-"""The contract with plugins as a picture, so that a test can tell growing from breaking.
+"""Records the public plugin API, so that a test can detect breaking changes.
 
     python -m tests.framework.api_forms
 
-writes down the present one in ``api_v<version>.json``: after something was added. What was taken away or
-changed is refused, and needs another ``API_VERSION``.
+records additions in ``api_v<version>.json``. Breaking changes are rejected: they need another
+``API_VERSION``.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from asched.framework import API_VERSION
 FILE: Final = Path(__file__).parent / f"api_v{API_VERSION}.json"
 
 Form = dict[str, str]
-"""What there is to rely on, each with what it looks like."""
+"""The public names, each with its kind and parameters."""
 
 
 def present() -> Form:
-    """The contract as it is."""
+    """The current API."""
     found: Form = {}
     for face in (asched.framework, asched.model):
         for name in face.__all__:
@@ -37,15 +37,15 @@ def present() -> Form:
 
 
 def written() -> Form:
-    """The contract as it was written down."""
+    """The recorded API."""
     form: Form = json.loads(FILE.read_text())
     return form
 
 
 def breaches(before: Form, now: Form) -> list[str]:
-    """What of the form before does not hold any more; what was added is not among it.
+    """The breaking changes between two forms.
 
-    Each entry is kept as it was, but that a function may get parameters with defaults.
+    Additions are allowed, and a function may get parameters with defaults.
     """
     gone = [f"{entry} is gone" for entry in before if entry not in now]
     changed = [
@@ -53,23 +53,25 @@ def breaches(before: Form, now: Form) -> list[str]:
         for entry in before
         if entry in now and not _holds(before[entry], now[entry])
     ]
-    asked = [
+    required = [
         f"{entry} has to be implemented"
         for entry in now
-        if entry not in before and now[entry].startswith("abstract ")
+        if entry not in before
+        and now[entry].startswith("abstract ")
         and entry.rpartition(".")[0] in before
-    ]  # fmt: skip
-    return [*gone, *changed, *asked]
+    ]
+    return [*gone, *changed, *required]
 
 
 def _holds(before: str, now: str) -> bool:
     if before == now:
         return True
-    head, _, told = before.partition("(")
-    new_head, _, new_told = now.partition("(")
-    if head != new_head or not told:
+    head, _, old_parameters = before.partition("(")
+    new_head, _, new_parameters = now.partition("(")
+    if head != new_head or not old_parameters:
         return False
-    old, new = told.rstrip(")").split(", "), new_told.rstrip(")").split(", ")
+    old = old_parameters.rstrip(")").split(", ")
+    new = new_parameters.rstrip(")").split(", ")
     added = new[len(old) :] if new[: len(old)] == old else [""]
     return all("=" in parameter for parameter in added)
 
@@ -114,7 +116,7 @@ def _member(value: Any) -> str:
 
 
 def _function(value: Any) -> str:
-    """Kind and parameters. Types are left to mypy, which says more of them."""
+    """Kind and parameters. mypy checks types."""
     word = "async" if inspect.iscoroutinefunction(value) else "function"
     parameters = [
         f"{'*' if each.kind is each.KEYWORD_ONLY else ''}{each.name}"

@@ -15,7 +15,7 @@ from typing import ClassVar
 from asched.framework import (
     SUCCESS, Arguments, BindingClient, CycleState, FilterAllPlugin, FilterPlugin, Int64Column,
     NodeInfo, Nodes, PermitPlugin, PermitResult, PodInfo, PreBindPlugin, Scope, ScoreAllPlugin,
-    ScorePlugin, Status, Verdicts,
+    ScorePlugin, Status, FilterResult,
 )
 """
 
@@ -55,7 +55,7 @@ class D(FilterAllPlugin):
 """,
     "a filter for all nodes that is shown one": """
 class E(FilterAllPlugin):
-    def filter_all(self, state: CycleState, pod: PodInfo, nodes: NodeInfo) -> Verdicts:
+    def filter_all(self, state: CycleState, pod: PodInfo, nodes: NodeInfo) -> FilterResult:
         raise NotImplementedError
 """,
     "a PreBind that is not asynchronous": """

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asched.framework.change_log import RowCounts
+from asched.framework.caching import RowCounts
 from asched.framework.nodes import Int64Column
 from asched.framework.topology import DomainCounts, Domains
 from asched.plugins.inter_pod_affinity.preferred import PreferredAffinityScores, TermWeight

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from asched.framework.change_log import ChangeLog, RowCounts
+from asched.framework.caching import ChangeLog, RowCounts
 from asched.framework.nodes import LabelColumn, Vocabulary
 from asched.framework.topology import DomainCounts, Domains
 
