@@ -1,14 +1,14 @@
-"""Alembic's environment: runs on the connection that asched hands over, within its transaction."""
+"""Alembic's environment: uses the connection and transaction of asched."""
 
 from alembic import context
 
 connection = context.config.attributes.get("connection")
 if connection is None:
-    raise SystemExit("the journal is upgraded by asched when it opens it, not by alembic's command")
+    raise SystemExit("asched upgrades the journal when it opens it; do not use alembic's command")
 
 context.configure(
     connection=connection,
-    # Not alembic's default name: a PostgreSQL schema may hold another program's tables too.
+    # Not alembic's default: a PostgreSQL schema may also hold the tables of another program.
     version_table="journal_schema",
     transactional_ddl=True,
 )

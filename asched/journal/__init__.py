@@ -1,11 +1,18 @@
-"""The journal: everything asched saw and decided, numbered, append-only, chained by hash.
+"""The journal: an append-only, hash-chained log of numbered records.
 
-:func:`~asched.journal.opening.open_journal` is the way in;
-:class:`~asched.journal.store.JournalStore` is what it gives.
+:func:`~asched.journal.opening.open_journal` opens a
+:class:`~asched.journal.store.JournalStore`.
 """
 
 from asched.journal.errors import JournalError
 from asched.journal.opening import open_journal
-from asched.journal.store import Appended, Checkpoint, JournalStore, StoredRecord
+from asched.journal.store import AppendResult, Checkpoint, JournalStore, StoredRecord
 
-__all__ = ["Appended", "Checkpoint", "JournalError", "JournalStore", "StoredRecord", "open_journal"]
+__all__ = [
+    "AppendResult",
+    "Checkpoint",
+    "JournalError",
+    "JournalStore",
+    "StoredRecord",
+    "open_journal",
+]

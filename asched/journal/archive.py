@@ -1,15 +1,13 @@
-"""The archive: whole batches moved out of the database into compressed files.
+"""The archive: moves old batches from the database into compressed files, and restores them.
 
-A segment's file is gzip over lines of JSON: first ``{"format": "asched-segment-1"}``, then one line a
+A segment's file is gzipped JSON lines: first ``{"format": "asched-segment-1"}``, then one line per
 batch, ``[batch, rows]``, with the fields in the order of :class:`~asched.journal.chain.Batch` and
-:class:`~asched.journal.chain.JournalRow`. Batches keep their hashes, so the chain goes from the first
-segment through the last into what stays; the database keeps each file's name and SHA-256.
+:class:`~asched.journal.chain.JournalRow`. Batches keep their hashes, so the chain continues from the
+segments into the database, which stores each file's name and SHA-256.
 
-The order of steps makes an interruption harmless: a file is whole, durable and read back before the
-database learns of its segment, and only then are the rows deleted; the next run deletes what is left
-over. One run at a time (see :mod:`asched.journal.archive`).
-
-Moving the old part of a journal into the archive, and putting it back together.
+An interruption is harmless. A file is complete, durable and read back before the database stores its
+segment, and only then are the rows deleted. The next run removes leftovers. Only one run is possible at
+a time.
 """
 
 from __future__ import annotations
@@ -35,7 +33,6 @@ from asched.journal.chain import (
     JournalRow,
     SealedBatch,
     Segment,
-    stretch_of,
     verify,
 )
 from asched.journal.codec import CODEC
@@ -46,14 +43,14 @@ from asched.journal.errors import (
     JournalFullError,
     JournalIOError,
 )
-from asched.journal.lock import folder_held
+from asched.journal.lock import held_exclusively
 from asched.journal.sql import SqlStore
 from asched.journal.store import JournalStore
 from asched.state.records import AnyRecord
 
 FORMAT = "asched-segment-1"
 LINE_LIMIT_BYTES = 512 * 1024 * 1024
-"""Of a line, which is a batch: what one turn of the engine recorded, some MiB at most."""
+"""Limit for a line, which holds the batch of one turn: some MiB at most."""
 
 
 class _Header(msgspec.Struct, frozen=True):
@@ -68,12 +65,11 @@ _decode_batch = msgspec.json.Decoder(tuple[Batch, list[JournalRow]]).decode
 def write_segment(
     folder: Path, number: int, before: Head, batches: Sequence[SealedBatch], archived_at_ns: int
 ) -> Segment:
-    """Write ``batches``, verified, to a new file in ``folder``, durable and read back on return.
+    """Verify ``batches`` and write them to a new file in ``folder``, durable and read back on return.
 
-    For a caller that keeps others out of the folder. Raises :class:`JournalCorruptError` for a batch
-    that does not verify and for a file that does not hold what was written, :class:`JournalError` for
-    a file of that name with other batches, :class:`JournalFullError` and :class:`JournalIOError` where
-    the file cannot be written.
+    The caller holds the directory's lock. Raises :class:`JournalCorruptError` if a batch or the
+    written file fails verification, :class:`JournalError` if another file has the name,
+    :class:`JournalFullError` and :class:`JournalIOError` if the file cannot be written.
     """
     first, last = batches[0].batch, batches[-1].batch
     path = folder / f"segment-{number:06d}-records-{first.first_seq}-{last.last_seq}.jsonl.gz"
@@ -83,7 +79,7 @@ def write_segment(
     try:
         digest = _write(path, batches)
     except OSError as error:
-        kind = JournalFullError if error.errno in _NO_ROOM else JournalIOError
+        kind = JournalFullError if error.errno in _DISK_FULL else JournalIOError
         raise kind(f"cannot write {path}: {error.strerror}") from None
     segment = Segment(
         segment=number,
@@ -107,14 +103,14 @@ def write_segment(
 
 
 def _write(path: Path, batches: Sequence[SealedBatch]) -> str:
-    """The SHA-256 of the file, which is whole and durable under its name."""
+    """Write the file durably and return its SHA-256."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    # A name that nobody else has, and for its owner's eyes alone, like the journal.
+    # mkstemp creates a file that is readable by its owner only, like the journal.
     descriptor, name = tempfile.mkstemp(_PARTIAL, f"{path.name}.", path.parent)
     partial = Path(name)
     try:
         with open(descriptor, "wb") as file:
-            # No name and no time inside: the same batches make the same file.
+            # Without name and time in the header, the same batches result in the same file.
             with gzip.GzipFile("", "wb", 6, file, mtime=0) as compressed:
                 compressed.write(_encode(_Header(FORMAT)) + b"\n")
                 for sealed in batches:
@@ -122,7 +118,7 @@ def _write(path: Path, batches: Sequence[SealedBatch]) -> str:
             file.flush()
             os.fsync(file.fileno())
         digest = _sha256(partial)
-        _refuse_another_archive(path, batches)
+        _check_replaceable(path, batches)
         partial.rename(path)
         _sync_folder(path.parent)
     except BaseException:
@@ -132,9 +128,8 @@ def _write(path: Path, batches: Sequence[SealedBatch]) -> str:
     return digest
 
 
-def _refuse_another_archive(path: Path, batches: Sequence[SealedBatch]) -> None:
-    """What an interrupted run left under the name may be replaced, but not what some other journal
-    has there."""
+def _check_replaceable(path: Path, batches: Sequence[SealedBatch]) -> None:
+    """A file of an interrupted run can be replaced, but not one of another journal."""
     if not path.exists():
         return
     try:
@@ -143,21 +138,21 @@ def _refuse_another_archive(path: Path, batches: Sequence[SealedBatch]) -> None:
         same = False
     if not same:
         raise JournalError(
-            f"{path} is there and holds something else: another journal's archive needs another folder"
+            f"{path} already exists with other content: use another directory for this journal"
         )
 
 
 def _read_back(folder: Path, segment: Segment, before: Head) -> None:
-    """Once the rows are deleted the file is all that there is of them."""
+    """Verify the file, which will be the only copy of its rows."""
     head = before
     for sealed in read_segment(folder, segment):
         head = verify(sealed, head)
     if head != segment.head:
-        raise JournalCorruptError(f"{folder / segment.file} does not hold what was written to it")
+        raise JournalCorruptError(f"{folder / segment.file} differs from what was written")
 
 
-def sweep(folder: Path) -> None:
-    """Delete what interrupted runs left half-written; for a caller that keeps others out of the folder.
+def remove_partial_files(folder: Path) -> None:
+    """Delete incomplete files of interrupted runs. The caller holds the directory's lock.
 
     Raises :class:`JournalIOError`.
     """
@@ -171,7 +166,7 @@ def sweep(folder: Path) -> None:
 _PARTIAL = ".partial"
 
 
-_NO_ROOM = frozenset({28, 122})
+_DISK_FULL = frozenset({28, 122})
 """ENOSPC and EDQUOT."""
 
 
@@ -189,14 +184,14 @@ def _sha256(path: Path) -> str:
 
 
 def read_segment(folder: Path, segment: Segment) -> Iterator[SealedBatch]:
-    """The batches of a segment's file, not verified but for the file as a whole.
+    """The batches of a segment's file. Only the file's SHA-256 is verified.
 
-    Raises :class:`JournalCorruptError` for a file that is missing, altered, or no segment.
+    Raises :class:`JournalCorruptError` if the file is missing, altered, or no segment.
     """
     path = folder / segment.file
     try:
         if _sha256(path) != segment.file_sha256:
-            raise JournalCorruptError(f"{path} was altered: it is not the file that was archived")
+            raise JournalCorruptError(f"{path} was altered: its SHA-256 does not match")
     except FileNotFoundError:
         raise JournalCorruptError(
             f"{path} is missing: it holds records {segment.first_seq} to {segment.last_seq}"
@@ -210,20 +205,20 @@ def _batches_in(path: Path) -> Iterator[SealedBatch]:
     try:
         with gzip.open(path, "rb") as lines:
             if _decode_header(lines.readline(LINE_LIMIT_BYTES)).format != FORMAT:
-                raise JournalCorruptError(f"{path} is of a format that this asched does not know")
+                raise JournalCorruptError(f"{path} has an unknown format")
             while line := lines.readline(LINE_LIMIT_BYTES):
                 if not line.endswith(b"\n"):
-                    raise JournalCorruptError(f"{path} holds a line that is longer than any batch")
+                    raise JournalCorruptError(f"{path} holds a line that is too long")
                 yield SealedBatch(*_decode_batch(line))
     except (OSError, EOFError, zlib.error, msgspec.DecodeError) as error:
         raise JournalCorruptError(f"{path} cannot be read: {error}") from None
 
 
 def read_archive(folder: Path, segments: Sequence[Segment]) -> Iterator[SealedBatch]:
-    """All batches of the archive, to be verified by the caller; here each segment is compared with
-    what the database keeps of it.
+    """All batches of the archive, with each segment compared to its row in the database.
 
-    Raises :class:`JournalCorruptError` naming the file or segment that is wrong.
+    The caller verifies the batches. Raises :class:`JournalCorruptError` naming the wrong file or
+    segment.
     """
     head = GENESIS
     for number, segment in enumerate(segments, 1):
@@ -235,13 +230,14 @@ def read_archive(folder: Path, segments: Sequence[Segment]) -> Iterator[SealedBa
             yield sealed
         if head != segment.head:
             raise JournalCorruptError(
-                f"{folder / segment.file} ends at record {head.seq}, not with the head of segment"
-                f" {number} that the database holds"
+                f"{folder / segment.file} ends at record {head.seq}, which is not the end of segment"
+                f" {number} in the database"
             )
 
 
+LOCK_FILE = ".lock"
 SEGMENT_RECORDS = 100_000
-"""A segment ends with the batch that reaches so many records: what is held in memory at once."""
+"""Minimum number of records of a segment, all of which are held in memory."""
 
 Progress = Callable[[int], None]
 
@@ -254,20 +250,20 @@ async def archive(
     archived_at_ns: int,
     progress: Progress | None = None,
 ) -> list[Segment]:
-    """Move batches that were all written before ``before_ns`` into files in ``folder``.
+    """Move batches that were written before ``before_ns`` into files in ``folder``.
 
-    What stays begins right before a checkpoint, because without one nobody could fold it: so it may
-    be less than asked for, or nothing. The writer may go on meanwhile. What an interrupted run left
-    undone is done first.
+    The first remaining batch holds a checkpoint, without which the rest could not be folded. So
+    fewer batches may be moved, or none. The writer can continue. An interrupted run is completed
+    first.
 
-    Raises :class:`JournalError` where there is no checkpoint to begin from, or nothing but memory;
-    :class:`JournalBusyError` while another run archives this journal, or anything into ``folder``.
+    Raises :class:`JournalError` without a checkpoint or for a journal in memory,
+    :class:`JournalBusyError` while another run archives this journal or uses ``folder``.
     """
     if not isinstance(store, SqlStore):
-        raise JournalError("a journal in memory has no archive")
-    with folder_held(folder, f"another process is archiving into {folder}"):
+        raise JournalError("a journal in memory cannot be archived")
+    with held_exclusively(folder / LOCK_FILE, f"another process is archiving into {folder}"):
         async with store.archiving():
-            await to_thread.run_sync(sweep, folder)
+            await to_thread.run_sync(remove_partial_files, folder)
             return await _archive(store, folder, before_ns, archived_at_ns, progress)
 
 
@@ -275,7 +271,7 @@ async def _archive(
     store: SqlStore, folder: Path, before_ns: int, archived_at_ns: int, progress: Progress | None
 ) -> list[Segment]:
     await store.delete_archived()
-    last_batch = await _last_to_go(store, before_ns)
+    last_batch = await _last_to_archive(store, before_ns)
     head = await store.archived()
     number = len(await store.segments())
     segments: list[Segment] = []
@@ -284,7 +280,7 @@ async def _archive(
         segment = await to_thread.run_sync(
             write_segment, folder, number, head, batches, archived_at_ns
         )
-        await store.put_away(segment)
+        await store.record_segment(segment)
         await store.delete_archived()
         head = segment.head
         segments.append(segment)
@@ -293,13 +289,13 @@ async def _archive(
     return segments
 
 
-async def _last_to_go(store: SqlStore, before_ns: int) -> int:
-    """The last batch before the newest checkpoint that has only old batches before it; 0 if none."""
+async def _last_to_archive(store: SqlStore, before_ns: int) -> int:
+    """The last batch before the newest checkpoint that only old batches precede; 0 if none."""
     marks = await store.checkpoint_marks()
     if not marks:
         raise JournalError(
-            "nothing can be archived: the journal has no checkpoint, and what stays could not be"
-            " read without one"
+            "cannot archive: the journal has no checkpoint, without which the remaining records"
+            " could not be read; create one with `asched checkpoint`"
         )
     last_batch = 0
     old = 0
@@ -328,8 +324,8 @@ async def _in_segments(store: SqlStore, last_batch: int) -> AsyncIterator[list[S
         yield gathered
 
 
-async def whole_journal(store: JournalStore, folder: Path | None) -> AsyncIterator[SealedBatch]:
-    """All batches: those of the archive in ``folder``, if it is given, then those that stayed."""
+async def all_batches(store: JournalStore, folder: Path | None) -> AsyncIterator[SealedBatch]:
+    """All batches: those of the archive in ``folder``, if given, then those of the database."""
     if folder is not None:
         for sealed in read_archive(folder, await store.segments()):
             await anyio.lowlevel.checkpoint()
@@ -338,20 +334,20 @@ async def whole_journal(store: JournalStore, folder: Path | None) -> AsyncIterat
         yield sealed
 
 
-async def whole_chain(store: JournalStore, folder: Path | None) -> AsyncIterator[BatchRange]:
-    """As :func:`whole_journal`, many batches at a time."""
+async def all_batch_ranges(store: JournalStore, folder: Path | None) -> AsyncIterator[BatchRange]:
+    """As :func:`all_batches`, in ranges."""
     if folder is not None:
         for sealed in read_archive(folder, await store.segments()):
             await anyio.lowlevel.checkpoint()
-            yield stretch_of(sealed)
-    async for stretch in store.stretches():
-        yield stretch
+            yield BatchRange.of(sealed)
+    async for batches in store.batch_ranges():
+        yield batches
 
 
 async def archived_records(store: JournalStore, folder: Path) -> AsyncIterator[AnyRecord]:
-    """The records in the archive in ``folder``, brought up to their present form.
+    """The records of the archive in ``folder``, upcast to their current form.
 
-    Raises :class:`JournalCorruptError` where a file or batch does not verify, and RecordError.
+    Raises :class:`JournalCorruptError` if a file or batch fails verification, and RecordError.
     """
     head = GENESIS
     for sealed in read_archive(folder, await store.segments()):
@@ -362,13 +358,13 @@ async def archived_records(store: JournalStore, folder: Path) -> AsyncIterator[A
 
 
 async def restore(store: JournalStore, folder: Path, target: JournalStore) -> Head:
-    """Put the archive in ``folder`` and what stayed in ``store`` together into ``target``.
+    """Copy the archive in ``folder`` and the batches of ``store`` into ``target``.
 
-    Raises :class:`ConflictError` if ``target`` holds anything, :class:`JournalCorruptError` where
-    something does not verify.
+    Raises :class:`ConflictError` if ``target`` is not empty, :class:`JournalCorruptError` if a
+    batch fails verification.
     """
     if not isinstance(target, SqlStore):
-        raise JournalError("a journal is put back together into a database, not into memory")
+        raise JournalError("cannot restore into a journal in memory")
     if await target.writers():
-        raise ConflictError("the journal to put it into is not empty")
-    return await target.restore(whole_journal(store, folder), await store.writers())
+        raise ConflictError("the target journal is not empty")
+    return await target.restore(all_batches(store, folder), await store.writers())

@@ -1,30 +1,32 @@
-"""Batches and writers, and the hash chains that bind them.
+"""Batches and writers, and their hash chains.
 
-A batch's hash is the SHA-256 of, in UTF-8: the hash of the batch before (64 hex digits, zeros
-before the first) and a newline; one line ``asched-batch-1 batch first_seq last_seq epoch
-written_at_ns``; then for each row a line ``seq version K S P``, the kind, the subject, the payload
-and a newline, K, S and P being the lengths of those three in code points. The lengths make the form
-unambiguous: no two different batches have the same bytes.
+A batch's hash is the SHA-256 of this text in UTF-8:
 
-Writers have a chain of their own: a writer's hash is the SHA-256 of the hash of the writer before and
-a newline, one line ``asched-writer-1 epoch claimed_at_ns L``, and the name, L code points long.
+- the hash of the previous batch (64 hex digits; zeros for the first) and a newline;
+- a line ``asched-batch-1 batch first_seq last_seq epoch written_at_ns``;
+- for each row a line ``seq version K S P``, then kind, subject and payload and a newline. K, S and P are
+  the lengths of these three in code points, so different batches have different texts.
+
+Writers have a chain of their own. A writer's hash is the SHA-256 of the hash of the previous writer
+and a newline, one line ``asched-writer-1 epoch claimed_at_ns L``, and the name, L code points long.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from hashlib import sha256
+from itertools import starmap
 from typing import NamedTuple
 
-from asched.journal.codec import Encoded
+from asched.journal.codec import EncodedRecord
 from asched.journal.errors import JournalCorruptError
 
 GENESIS_HASH = "0" * 64
-"""Stands for the hash of the batch before the first."""
+"""The previous hash of the first batch."""
 
 
 class Head(NamedTuple):
-    """Where a journal ends."""
+    """The end of a journal: its last record, batch and hash."""
 
     seq: int
     batch: int
@@ -36,15 +38,15 @@ GENESIS = Head(0, 0, GENESIS_HASH)
 
 
 class Batch(NamedTuple):
-    """What a transaction appended, without its rows. The fields are the columns, in order."""
+    """One append, without its rows. The fields are the columns, in order."""
 
     batch: int
     first_seq: int
     last_seq: int
     epoch: int
-    """The epoch of the writer."""
+    """Epoch of the writer."""
     written_at_ns: int
-    """The writer's clock, nanoseconds since the epoch of Unix."""
+    """The writer's clock, nanoseconds since the Unix epoch."""
     previous_hash: str
     hash: str
 
@@ -61,17 +63,17 @@ class JournalRow(NamedTuple):
 
 
 class Writer(NamedTuple):
-    """Who claimed the journal. The fields are the columns, in order."""
+    """A claim of the journal. The fields are the columns, in order."""
 
     epoch: int
     writer: str
     claimed_at_ns: int
-    """The writer's clock, nanoseconds since the epoch of Unix."""
+    """The writer's clock, nanoseconds since the Unix epoch."""
     hash: str
 
 
 class Segment(NamedTuple):
-    """Batches that were moved into a file of the archive. The fields are the columns, in order."""
+    """Batches in one file of the archive. The fields are the columns, in order."""
 
     segment: int
     first_batch: int
@@ -79,11 +81,11 @@ class Segment(NamedTuple):
     first_seq: int
     last_seq: int
     previous_hash: str
-    """The hash of the batch before its first."""
+    """Hash of the batch before the first."""
     hash: str
-    """The hash of its last batch."""
+    """Hash of the last batch."""
     file: str
-    """The file's name, without its folder: archives may be moved."""
+    """File name without the directory, so that archives can be moved."""
     file_sha256: str
     archived_at_ns: int
 
@@ -94,6 +96,8 @@ class Segment(NamedTuple):
 
 
 class SealedBatch(NamedTuple):
+    """A batch with its hash and its rows."""
+
     batch: Batch
     rows: Sequence[JournalRow]
 
@@ -104,10 +108,10 @@ class SealedBatch(NamedTuple):
 
 
 class BatchRange(NamedTuple):
-    """Batches that follow one another, with all their rows, as the database gives them.
+    """Consecutive batches with their rows, as the database returns them.
 
-    Plain tuples in the order of :class:`Batch` and :class:`JournalRow`: where millions are read, giving
-    them names would take a third of the time.
+    Plain tuples in the order of :class:`Batch` and :class:`JournalRow`: for millions of rows, creating
+    named tuples would take a third of the time.
     """
 
     batches: Sequence[tuple[int, int, int, int, int, str, str]]
@@ -115,52 +119,45 @@ class BatchRange(NamedTuple):
     rows: Sequence[tuple[int, int, str, int, str, str]]
     """By sequence number."""
 
-    def sealed(self) -> Iterator[SealedBatch]:
-        """Each batch with its part of the rows."""
+    @classmethod
+    def of(cls, sealed: SealedBatch) -> BatchRange:
+        return cls((sealed.batch,), sealed.rows)
+
+    def split(self) -> Iterator[SealedBatch]:
+        """Each batch with its rows."""
         begin, stored = 0, len(self.rows)
-        for batch in map(Batch._make, self.batches):
+        for batch in starmap(Batch, self.batches):
             end = begin + batch.last_seq - batch.first_seq + 1
-            # Past the batch only where a record is missing.
+            # Rows of later batches: a record is missing.
             while end > begin and (end > stored or self.rows[end - 1][0] > batch.last_seq):
                 end -= 1
-            yield SealedBatch(batch, list(map(JournalRow._make, self.rows[begin:end])))
+            yield SealedBatch(batch, list(starmap(JournalRow, self.rows[begin:end])))
             begin = end
 
 
-def stretch_of(sealed: SealedBatch) -> BatchRange:
-    """A single batch."""
-    return BatchRange((sealed.batch,), sealed.rows)
-
-
-def seal(head: Head, records: Sequence[Encoded], epoch: int, written_at_ns: int) -> SealedBatch:
-    """The batch that holds ``records`` and follows ``head``."""
+def seal(
+    head: Head, records: Sequence[EncodedRecord], epoch: int, written_at_ns: int
+) -> SealedBatch:
+    """The batch of ``records`` that follows ``head``."""
     number, first_seq = head.batch + 1, head.seq + 1
     rows = [JournalRow(seq, number, *record) for seq, record in enumerate(records, first_seq)]
-    unsealed = Batch(
-        number, first_seq, head.seq + len(rows), epoch, written_at_ns, head.hash, hash=""
+    batch = Batch(
+        batch=number,
+        first_seq=first_seq,
+        last_seq=head.seq + len(rows),
+        epoch=epoch,
+        written_at_ns=written_at_ns,
+        previous_hash=head.hash,
+        hash="",
     )
-    return SealedBatch(unsealed._replace(hash=batch_hash(unsealed, rows)), rows)
+    return SealedBatch(Batch(*batch[:-1], batch_hash(batch, rows)), rows)
 
 
 def batch_hash(batch: Batch, rows: Sequence[JournalRow]) -> str:
-    """The hash over ``rows`` and all of ``batch`` but its own hash, in hex digits."""
-    return _form_hash(*batch[:6], rows)
-
-
-def _form_hash(
-    number: int,
-    first_seq: int,
-    last_seq: int,
-    epoch: int,
-    written_at_ns: int,
-    previous_hash: str,
-    rows: Sequence[JournalRow],
-) -> str:
+    """The hash over ``rows`` and the other fields of ``batch``, in hex digits."""
+    number, first_seq, last_seq, epoch, written_at_ns, previous_hash, _ = batch
     parts = [
-        (
-            f"{previous_hash}\nasched-batch-1 {number} {first_seq} {last_seq} {epoch}"
-            f" {written_at_ns}\n"
-        )
+        f"{previous_hash}\nasched-batch-1 {number} {first_seq} {last_seq} {epoch} {written_at_ns}\n"
     ]
     parts += [
         f"{seq} {version} {len(kind)} {len(subject)} {len(payload)}\n{kind}{subject}{payload}\n"
@@ -169,23 +166,23 @@ def _form_hash(
     return sha256("".join(parts).encode()).hexdigest()
 
 
-def enrol(before: Writer | None, writer: str, claimed_at_ns: int) -> Writer:
+def next_writer(before: Writer | None, name: str, claimed_at_ns: int) -> Writer:
     """The writer that deposes ``before``, or the first one."""
     epoch, previous_hash = (1, GENESIS_HASH) if before is None else (before.epoch + 1, before.hash)
-    form = f"{previous_hash}\nasched-writer-1 {epoch} {claimed_at_ns} {len(writer)}\n{writer}"
-    return Writer(epoch, writer, claimed_at_ns, sha256(form.encode()).hexdigest())
+    text = f"{previous_hash}\nasched-writer-1 {epoch} {claimed_at_ns} {len(name)}\n{name}"
+    return Writer(epoch, name, claimed_at_ns, sha256(text.encode()).hexdigest())
 
 
 def verify_writers(writers: Sequence[Writer]) -> None:
-    """Check that no writer was altered, left out or put in.
+    """Check that no writer was altered, removed or inserted.
 
-    Raises :class:`JournalCorruptError` naming the first epoch that is wrong.
+    Raises :class:`JournalCorruptError` naming the first wrong epoch.
     """
     before: Writer | None = None
     for number, stored in enumerate(writers, 1):
         if stored.epoch != number:
             raise JournalCorruptError(f"the writer of epoch {number} is missing from the journal")
-        if enrol(before, stored.writer, stored.claimed_at_ns) != stored:
+        if next_writer(before, stored.writer, stored.claimed_at_ns) != stored:
             raise JournalCorruptError(
                 f"the writer of epoch {number} was altered: its hash does not match"
             )
@@ -193,43 +190,41 @@ def verify_writers(writers: Sequence[Writer]) -> None:
 
 
 def verify(sealed: SealedBatch, before: Head) -> Head:
-    """Check that a stored batch is whole, unaltered and follows ``before``; the head after it.
+    """Check that a stored batch is complete, unaltered and follows ``before``; return its head.
 
-    Raises :class:`JournalCorruptError` naming the batch, and the record where one can be named.
+    Raises :class:`JournalCorruptError` naming the batch and, if possible, the record.
     """
-    number, first_seq, last_seq, epoch, written_at_ns, previous_hash, stored_hash = sealed.batch
-    rows = sealed.rows
+    batch, rows = sealed
     if (
-        number == before.batch + 1
-        and first_seq == before.seq + 1
-        and previous_hash == before.hash
-        and len(rows) == last_seq - first_seq + 1
-        and _form_hash(number, first_seq, last_seq, epoch, written_at_ns, previous_hash, rows)
-        == stored_hash
-        and {row[1] for row in rows} == {number}
+        batch.batch == before.batch + 1
+        and batch.first_seq == before.seq + 1
+        and batch.previous_hash == before.hash
+        and len(rows) == batch.last_seq - batch.first_seq + 1
+        and batch_hash(batch, rows) == batch.hash
+        and {row.batch for row in rows} == {batch.batch}
     ):
-        return Head(last_seq, number, stored_hash)
+        return sealed.head
     raise JournalCorruptError(_fault(sealed, before))
 
 
-def verify_stretch(stretch: BatchRange, before: Head) -> Head:
-    """Check batches as :func:`verify` checks each; the head after them.
+def verify_range(batches: BatchRange, before: Head) -> Head:
+    """As :func:`verify`, for consecutive batches; return the last head.
 
-    Raises :class:`JournalCorruptError` as it does, for the first batch that is wrong.
+    Raises :class:`JournalCorruptError` for the first wrong batch.
     """
-    head = _quickly_verified(stretch, before)
+    head = _verified_fast(batches, before)
     if head is not None:
         return head
     head = before
-    for sealed in stretch.sealed():
+    for sealed in batches.split():
         head = verify(sealed, head)
-    raise AssertionError("batches are wrong together, but none of them is")
+    raise AssertionError("the range is corrupt, but none of its batches is")
 
 
-def _quickly_verified(stretch: BatchRange, before: Head) -> Head | None:
-    """The same with as little work for each row as may be; None where something is wrong."""
+def _verified_fast(batches: BatchRange, before: Head) -> Head | None:
+    """The last head, computed with minimal work per row; None if anything is wrong."""
     seq, number, digest = before
-    rows = stretch.rows
+    rows = batches.rows
     end = 0
     for (
         batch,
@@ -239,7 +234,7 @@ def _quickly_verified(stretch: BatchRange, before: Head) -> Head | None:
         written_at_ns,
         previous_hash,
         stored_hash,
-    ) in stretch.batches:
+    ) in batches.batches:
         begin, end = end, end + last_seq - first_seq + 1
         text = (
             f"{previous_hash}\nasched-batch-1 {batch} {first_seq} {last_seq} {epoch}"
@@ -252,7 +247,7 @@ def _quickly_verified(stretch: BatchRange, before: Head) -> Head | None:
             )
             if row_batch != batch:
                 return None
-        # That there are as many rows as there should be is in the hash.
+        # The hash covers the number of rows.
         if (
             batch != number + 1
             or first_seq != seq + 1
@@ -265,7 +260,7 @@ def _quickly_verified(stretch: BatchRange, before: Head) -> Head | None:
 
 
 def _fault(sealed: SealedBatch, before: Head) -> str:
-    """What is wrong with a batch that does not verify."""
+    """Describe what is wrong with a batch that fails verification."""
     batch, rows = sealed
     name = f"batch {batch.batch} (records {batch.first_seq} to {batch.last_seq})"
     if (batch.batch, batch.first_seq) != (before.batch + 1, before.seq + 1):

@@ -1,4 +1,4 @@
-"""Checkpoints in a journal: the nearest one opens the state at any record without folding it all."""
+"""Checkpoints in a journal, which make folds to any record short."""
 
 from __future__ import annotations
 
@@ -19,18 +19,18 @@ from asched.journal.errors import (
 )
 from asched.journal.statistics import last_seq_at
 from asched.journal.store import JournalStore
-from asched.state.absent import why_incomplete
 from asched.state.checkpoint import CheckpointError, checkpoint_of, restore
 from asched.state.cluster import ClusterState
 from asched.state.fold import Fold
+from asched.state.missing_plugins import why_incomplete
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
 SPACING: Final = 64
-"""Two checkpoints may be as far apart as a sixty-fourth of what was recorded since the first of them."""
+"""The gap after a checkpoint is at most 1/64 of the records since that checkpoint."""
 
 
-class Opened(NamedTuple):
+class RestoredFold(NamedTuple):
     """A fold of the records up to ``seq``."""
 
     fold: Fold
@@ -39,11 +39,10 @@ class Opened(NamedTuple):
 
 async def nearest(
     journal: JournalStore, load: PluginLoader, at_or_before_seq: int | None = None
-) -> Opened:
-    """The fold kept by the latest usable checkpoint, not beyond that record if one is given; an
-    empty fold where there is none.
+) -> RestoredFold:
+    """The fold of the latest readable checkpoint at or before a record; empty if there is none.
 
-    One that this asched cannot read is passed over with a line in the log. Raises
+    Unreadable checkpoints are skipped and logged. Raises
     :class:`~asched.journal.errors.JournalError`.
     """
     while at_or_before_seq is None or at_or_before_seq > 0:
@@ -51,11 +50,11 @@ async def nearest(
         if found is None:
             break
         try:
-            return Opened(restore(found.blob, load), found.seq)
+            return RestoredFold(restore(found.blob, load), found.seq)
         except CheckpointError as error:
-            log.warning("a checkpoint is passed over", record=found.seq, reason=str(error))
+            log.warning("checkpoint skipped", record=found.seq, reason=str(error))
         at_or_before_seq = found.seq - 1
-    return Opened(Fold(ClusterState(), load), 0)
+    return RestoredFold(Fold(ClusterState(), load), 0)
 
 
 async def write_checkpoints(
@@ -65,26 +64,22 @@ async def write_checkpoints(
     every: int | None = None,
     archive: Path | None = None,
 ) -> list[int]:
-    """Keep the state at the journal's head, and every so many records on the way there from the
-    latest usable checkpoint. Returns the numbers of the records at which it was kept.
+    """Save a checkpoint at the head, and one every ``every`` records since the latest readable one.
 
-    Where no checkpoint is usable and the beginning of the journal was archived, it is folded from
-    the files in the folder ``archive``; then every ``every`` records counts from where the journal
-    begins now. On the way there, none is written while a profile's plugin is missing here: the
-    state would not be that of who has it.
+    Returns the numbers of their records. Without a readable checkpoint, an archived beginning is
+    folded from the files in ``archive``. Intermediate checkpoints are omitted while a profile's
+    plugin is missing here, because the state would differ from that with the plugin.
 
-    Raises :class:`~asched.journal.errors.IncompleteStateError` where that is so at the head, any
-    other :class:`~asched.journal.errors.JournalError`, and FoldError for a journal that contradicts
-    itself.
+    Raises :class:`~asched.journal.errors.IncompleteStateError` if a plugin is missing at the head,
+    any other :class:`~asched.journal.errors.JournalError`, and FoldError for an inconsistent journal.
     """
     return await _write_up_to((await journal.head()).seq, journal, load, every, archive)
 
 
-async def keep_boundary(journal: JournalStore, load: PluginLoader, before_ns: int) -> int:
-    """Keep the state after the last record that was written before that time, so that all before
-    it can be archived. Returns that record's number, 0 where there is none.
+async def checkpoint_before(journal: JournalStore, load: PluginLoader, before_ns: int) -> int:
+    """Save a checkpoint at the last record before a time, so that earlier records can be archived.
 
-    Raises as :func:`write_checkpoints`.
+    Returns that record's number, 0 if there is none. Raises as :func:`write_checkpoints`.
     """
     seq = await last_seq_at(journal, before_ns - 1)
     archived = await journal.archived()
@@ -108,7 +103,7 @@ async def _write_up_to(
         async for record in archived_records(journal, archive):
             fold.apply(record)
         begin = archived.seq
-    kept: list[int] = []
+    saved: list[int] = []
     seq = begin
     async for stored in journal.read(begin, last_seq):
         fold.apply(stored.record)
@@ -116,23 +111,23 @@ async def _write_up_to(
         due = every is not None and seq - last >= every
         if due and not why_incomplete(fold.state.profiles):
             await journal.save_checkpoint(seq, checkpoint_of(fold.state))
-            kept.append(seq)
+            saved.append(seq)
             last = seq
     if seq > last:
         reason = why_incomplete(fold.state.profiles)
         if reason:
             raise IncompleteStateError(incomplete_message(seq, reason))
         await journal.save_checkpoint(seq, checkpoint_of(fold.state))
-        kept.append(seq)
-    return kept
+        saved.append(seq)
+    return saved
 
 
-def superfluous(seqs: Sequence[int]) -> list[int]:
-    """Of checkpoints at these records, in order, those that may be deleted.
+def redundant_checkpoints(seqs: Sequence[int]) -> list[int]:
+    """The checkpoints at these sorted records that can be deleted.
 
-    They stand the closer together the newer they are: any record is then at most a sixty-fourth of its
-    distance from the end away from one. The first stays, because what it was made from may be in the
-    archive, and so does the last.
+    Gaps grow with the distance from the end, so a record is at most 1/64 of its distance from the end
+    away from a checkpoint. The first stays, because the records before it may be archived, and so
+    does the last.
     """
     dropped: list[int] = []
     before = seqs[0] if seqs else 0
@@ -145,11 +140,11 @@ def superfluous(seqs: Sequence[int]) -> list[int]:
 
 
 async def prune_checkpoints(journal: JournalStore) -> list[int]:
-    """Delete the checkpoints that are :func:`superfluous`. Returns where they were.
+    """Delete the :func:`redundant_checkpoints`. Returns the numbers of their records.
 
     Raises :class:`~asched.journal.errors.JournalError`.
     """
-    dropped = superfluous([mark.seq for mark in await journal.checkpoint_marks()])
+    dropped = redundant_checkpoints([mark.seq for mark in await journal.checkpoint_marks()])
     if dropped:
         await journal.drop_checkpoints(dropped)
     return dropped

@@ -1,10 +1,10 @@
-"""What can go wrong with a journal, each with one line that a user can act on."""
+"""Errors of a journal; each message is one line that a user can act on."""
 
 from __future__ import annotations
 
 
 class JournalError(Exception):
-    """Base of all; its text is one line for a user, without a traceback."""
+    """Base class; the message is shown to users without a traceback."""
 
 
 class JournalUrlError(JournalError):
@@ -12,109 +12,109 @@ class JournalUrlError(JournalError):
 
 
 class JournalOpenError(JournalError):
-    """The journal cannot be opened or written where it lies."""
+    """The journal cannot be opened or written at its location."""
 
 
 class JournalUnreachableError(JournalOpenError):
-    """Nobody answers where the journal lies, or who answers cannot write now: later it may open."""
+    """The database is unreachable or read-only at present; a retry may succeed."""
 
 
 class JournalSchemaError(JournalError):
-    """The tables are not of this asched's revision, and cannot or may not be upgraded."""
+    """The tables have another revision and cannot or must not be upgraded."""
 
 
 class JournalAbsentError(JournalSchemaError):
-    """The database is there, and holds no journal."""
+    """The database exists but holds no journal."""
 
 
 class JournalBusyError(JournalError):
-    """Another process kept the journal locked for too long. Retrying the same append is safe."""
+    """Another process holds a lock for too long. Retrying the same append is safe."""
 
 
 class JournalFullError(JournalError):
-    """No room on the disk. Nothing of the batch was stored; it may be retried once there is."""
+    """The disk is full. Nothing of the batch was stored; it can be retried."""
 
 
 class JournalIOError(JournalError):
-    """The disk or the connection failed. Whether the batch was stored is unknown: retry it with its
-    ``first_seq`` to learn that."""
+    """The disk or the connection failed. Whether the batch was stored is unknown; retry it with the
+    same ``first_seq``."""
 
 
 class JournalCorruptError(JournalError):
-    """What is stored is damaged or was altered; the message names the record or batch."""
+    """Stored data is corrupt or was altered; the message names the record or batch."""
 
 
 class ArchivedError(JournalError):
-    """Records were asked for that are no longer in the database but in the archive's files."""
+    """The requested records are in the archive's files, no longer in the database."""
 
 
 class IncompleteStateError(JournalError):
-    """The state at a record cannot be kept here: a plugin that it depends on cannot be had."""
+    """No checkpoint can be written at a record: a plugin that the state needs is missing."""
 
 
 class FencedError(JournalError):
-    """A newer writer has claimed the journal: this one must stop deciding at once."""
+    """A newer writer has claimed the journal; this one must stop deciding immediately."""
 
 
 class ConflictError(JournalError):
-    """The batch does not follow what is stored, and is not what is stored there."""
+    """The batch does not follow the head, and differs from the batch stored there."""
 
 
 class RecordError(JournalError):
-    """A stored record cannot be decoded: unknown kind, newer version, or damaged payload."""
+    """A stored record cannot be decoded: unknown kind, newer version, or corrupt payload."""
 
 
 def fenced_message(epoch: int, newest: int) -> str:
-    """The text of :class:`FencedError`; ``epoch`` 0 stands for a store that never claimed."""
+    """Message of :class:`FencedError`; ``epoch`` 0 means a store that never claimed."""
     if epoch == 0:
-        return "this process has not claimed the journal, so it may not append"
+        return "this process has not claimed the journal and must not append"
     return f"another process claimed the journal: epoch {newest} deposed epoch {epoch}"
 
 
 def conflict_message(first_seq: int, head_seq: int) -> str:
-    """The text of :class:`ConflictError`."""
+    """Message of :class:`ConflictError`."""
     return (
-        f"a batch was to start at record {first_seq}, but the journal ends at {head_seq} and other"
-        " records are stored there"
+        f"cannot append at record {first_seq}: the journal ends at record {head_seq} and holds other"
+        " records there"
     )
 
 
 def unknown_seq_message(seq: int) -> str:
-    return f"a checkpoint of record {seq} is refused: the journal has no such record"
+    return f"cannot save a checkpoint at record {seq}: the journal has no such record"
 
 
 def archived_seq_message(seq: int, archived_seq: int) -> str:
-    return f"a checkpoint of record {seq} is refused: records 1 to {archived_seq} were moved to the archive"
+    return f"cannot save a checkpoint at record {seq}: records 1 to {archived_seq} are archived"
 
 
 def archived_message(archived_seq: int) -> str:
-    """The text of :class:`ArchivedError`."""
+    """Message of :class:`ArchivedError`."""
     return (
-        f"records 1 to {archived_seq} were moved to the archive: put them back together with"
-        " `asched journal restore --archive DIR --to FILE.db` and ask that file; where only the"
-        " checkpoints are of another release, `asched checkpoint --archive DIR` makes them anew"
+        f"records 1 to {archived_seq} are archived: restore them with"
+        " `asched journal restore --archive DIR --to FILE.db` and use that file; if only the"
+        " checkpoints are of another release, recreate them with `asched checkpoint --archive DIR`"
     )
 
 
 def incomplete_message(seq: int, reason: str) -> str:
-    """The text of :class:`IncompleteStateError`; ``reason`` says which plugin is missing."""
+    """Message of :class:`IncompleteStateError`; ``reason`` names the missing plugin."""
     return (
-        f"the state at record {seq} cannot be kept where a plugin of one of its profiles is missing;"
-        f" install it, or run this where it is installed: {reason}"
+        f"cannot save a checkpoint at record {seq}: a plugin of one of its profiles is missing;"
+        f" install it, or run this command where it is installed: {reason}"
     )
 
 
-_REFUSALS: tuple[tuple[str, type[JournalError], str], ...] = (
+_TRIGGER_ERRORS: tuple[tuple[str, type[JournalError], str], ...] = (
     ("fenced: ", FencedError, "another process has claimed this journal"),
-    ("out of sequence: ", ConflictError, "the batch does not follow what is stored"),
-    ("append-only: ", JournalError, "what is stored may not be changed"),
+    ("out of sequence: ", ConflictError, "the batch does not follow the head"),
+    ("append-only: ", JournalError, "stored data must not be changed"),
 )
-"""How the triggers' texts begin (see ``migrations/``) and what they mean."""
+"""Prefixes of the triggers' messages (see ``migrations/``), and their meaning."""
 
 
-def refusal(reason: str, where: str) -> JournalError | None:
-    """The error for what a trigger of the database said; None if it was none of ours."""
-    for prefix, kind, meaning in _REFUSALS:
+def trigger_error(reason: str, where: str) -> JournalError | None:
+    """The error for a trigger's message; None if it is not one of our triggers."""
+    for prefix, kind, meaning in _TRIGGER_ERRORS:
         if reason.startswith(prefix):
             return kind(f"{where}: {meaning} ({reason})")
     return None

@@ -1,9 +1,7 @@
-"""A journal's records for analysis elsewhere: JSON lines or Parquet.
+"""Copies of a journal: exports as JSON lines or Parquet, and backups of SQLite files.
 
-A copy of a journal in SQLite, taken while a daemon writes to it.
-
-Copying the file itself would miss what is still in its write-ahead log, or take half of it. SQLite's own
-backup reads in one transaction: the copy is the journal as it was at one moment between two batches.
+A backup can be taken while a daemon writes. Copying the file itself would miss the write-ahead log or
+take half of it. SQLite's backup API reads in one transaction, so the copy is consistent.
 """
 
 from __future__ import annotations
@@ -23,11 +21,11 @@ from asched.journal.errors import JournalError, JournalIOError, JournalOpenError
 from asched.model.quantity import NS_PER_S
 
 _GROUP_ROWS: Final = 50_000
-"""Rows of a Parquet row group: what is held in memory at once."""
+"""Rows of a Parquet row group, all of which are held in memory."""
 
 
 class ExportedRecord(msgspec.Struct, frozen=True, rename="camel"):
-    """A line of JSON lines; in Parquet a row, with the record as text and these names."""
+    """A line of JSON lines, or a row of Parquet with the record as text."""
 
     seq: int
     written_at: datetime
@@ -46,13 +44,15 @@ class ExportSink(Protocol):
 
 
 def open_sink(path: Path) -> ExportSink:
-    """A new file for ``path``'s ending, ``.jsonl`` or ``.parquet``.
+    """Create the file ``path`` in the format of its suffix, ``.jsonl`` or ``.parquet``.
 
-    Raises :class:`JournalError` for another ending, or where Parquet's library is not installed,
-    :class:`JournalIOError` for a path that cannot be written.
+    Raises :class:`JournalError` for another suffix or without pyarrow, :class:`JournalIOError` if
+    the path cannot be written.
     """
     if path.suffix not in (".jsonl", ".parquet"):
-        raise JournalError(f"{path} does not say its format: expected a name in .jsonl or .parquet")
+        raise JournalError(
+            f"{path} has no known format: expected a name that ends with .jsonl or .parquet"
+        )
     try:
         return _JsonLines(path) if path.suffix == ".jsonl" else _Parquet(path)
     except OSError as error:
@@ -60,7 +60,7 @@ def open_sink(path: Path) -> ExportSink:
 
 
 async def export(batches: AsyncIterator[SealedBatch], sink: ExportSink) -> int:
-    """Write all records of ``batches`` and close ``sink``. Returns how many there were."""
+    """Write all records of ``batches`` and close ``sink``. Returns their number."""
     records = 0
     try:
         async for sealed in batches:
@@ -77,7 +77,14 @@ def _exported(sealed: SealedBatch) -> list[ExportedRecord]:
     written_at = datetime.fromtimestamp(seconds, UTC).replace(microsecond=ns // 1000)
     return [
         ExportedRecord(
-            seq, written_at, batch.batch, batch.epoch, kind, version, subject, msgspec.Raw(payload)
+            seq=seq,
+            written_at=written_at,
+            batch=batch.batch,
+            epoch=batch.epoch,
+            kind=kind,
+            version=version,
+            subject=subject,
+            record=msgspec.Raw(payload),
         )
         for seq, _, kind, version, subject, payload in sealed.rows
     ]
@@ -104,8 +111,7 @@ class _Parquet:
             if error.name != "pyarrow":
                 raise
             raise JournalError(
-                "writing Parquet needs pyarrow: pip install 'asched[parquet]' (JSON lines need"
-                " nothing more)"
+                "writing Parquet needs pyarrow: pip install 'asched[parquet]', or export .jsonl"
             ) from None
         self._arrow: Any = pa
         self._schema = pa.schema(
@@ -152,16 +158,16 @@ _BUSY_TIMEOUT_S = 30.0
 def back_up(source: Path, target: Path) -> None:
     """Copy the journal in ``source`` to the new file ``target``, durable on return.
 
-    Nobody is kept from writing meanwhile. Raises :class:`JournalOpenError` where ``source`` is no
-    file or ``target`` is there already, and :class:`JournalIOError` where the copy cannot be made.
+    A writer is not blocked. Raises :class:`JournalOpenError` if ``source`` is no file or ``target``
+    exists, and :class:`JournalIOError` if the copy fails.
     """
     if not source.is_file():
         raise JournalOpenError(f"cannot open {source}: there is no such file")
     if target.exists():
-        raise JournalOpenError(f"{target} is there already; a copy is made under a new name")
+        raise JournalOpenError(f"{target} already exists; choose another name")
     partial = target.with_name(f"{target.name}.partial")
     try:
-        # Readable by its owner alone, as the journal is, from its first byte on.
+        # Readable by its owner only, as the journal.
         os.close(os.open(partial, os.O_CREAT | os.O_WRONLY | os.O_TRUNC | os.O_CLOEXEC, 0o600))
         _copy(source, partial)
         _sync(partial)
@@ -179,9 +185,9 @@ def _copy(source: Path, target: Path) -> None:
         closing(sqlite3.connect(read_only, uri=True, timeout=_BUSY_TIMEOUT_S)) as journal,
         closing(sqlite3.connect(target)) as copy,
     ):
-        # All in one step: a copy in several begins anew whenever a batch is written.
+        # In one step: a copy in several steps restarts whenever a batch is written.
         journal.backup(copy)
-        # One file, with no log beside it, until somebody opens it for writing.
+        # A single file without a write-ahead log.
         copy.execute("PRAGMA journal_mode = DELETE")
 
 

@@ -1,103 +1,62 @@
-"""Locks between processes: on a file of its own, and on a folder."""
+"""Locks between processes, by ``flock`` on lock files. The kernel releases them if a process dies.
+
+The database's own file is never locked: closing any descriptor of it would drop SQLite's locks. Lock
+files stay in place, because removing one would let two processes lock different files.
+"""
 
 from __future__ import annotations
 
-import fcntl
-import os
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 
 import anyio
+from filelock import FileLock, Timeout
 
-from asched.journal.errors import JournalBusyError, JournalIOError, JournalOpenError
+from asched.journal.errors import JournalBusyError, JournalIOError
 
 _POLL_S = 0.01
 
 
-class FileLock:
-    """``flock`` on ``path``: exclusive among processes and among openers within one.
+def file_lock(path: Path) -> FileLock:
+    """A lock on ``path``, readable by its owner only. The file is created when it is acquired."""
+    return FileLock(path, mode=0o600, thread_local=False)
 
-    Never lock the database's own file: closing any descriptor of it would drop SQLite's locks.
-    """
 
-    def __init__(self, path: Path, timeout_s: float) -> None:
-        """Raises :class:`JournalOpenError` if the file cannot be created or written."""
-        self._path = path
-        self._timeout_s = timeout_s
+@asynccontextmanager
+async def held(lock: FileLock, timeout_s: float) -> AsyncIterator[None]:
+    """Hold the lock. Raises :class:`JournalBusyError` after the timeout, and OSError."""
+    deadline_s = anyio.current_time() + timeout_s
+    while True:
         try:
-            self._descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
-        except OSError as error:
-            raise JournalOpenError(f"cannot write {path}: {error.strerror}") from None
-
-    @asynccontextmanager
-    async def held(self) -> AsyncIterator[None]:
-        """Hold the lock; waits at most the timeout, then raises :class:`JournalBusyError`."""
-        deadline_s = anyio.current_time() + self._timeout_s
-        while not self._acquired():
+            lock.acquire(blocking=False)
+            break
+        except Timeout:
             if anyio.current_time() >= deadline_s:
-                raise JournalBusyError(f"another process holds {self._path}")
-            await anyio.sleep(_POLL_S)
-        try:
-            yield
-        finally:
-            fcntl.flock(self._descriptor, fcntl.LOCK_UN)
-
-    def _acquired(self) -> bool:
-        try:
-            fcntl.flock(self._descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            return False
-        return True
-
-    def close(self) -> None:
-        """Idempotent. The file stays: removing it would let two openers lock two files."""
-        if self._descriptor >= 0:
-            os.close(self._descriptor)
-            self._descriptor = -1
-
-
-@contextmanager
-def folder_held(folder: Path, refusal: str) -> Iterator[None]:
-    """Hold ``folder``, which is made if need be; it leaves no file there. Else as
-    :func:`file_held`."""
+                raise JournalBusyError(f"another process holds {lock.lock_file}") from None
+        await anyio.sleep(_POLL_S)
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise JournalIOError(f"cannot write {folder}: {error.strerror}") from None
-    with _held_at_once(folder, os.O_RDONLY | os.O_DIRECTORY, refusal):
         yield
+    finally:
+        lock.release()
 
 
 @contextmanager
-def file_held(path: Path, refusal: str) -> Iterator[None]:
-    """Hold the file at ``path``, which is made if need be, by ``flock``: against other processes, and
-    other callers in this one. The file stays, as a :class:`FileLock`'s does.
+def held_exclusively(path: Path, message: str) -> Iterator[None]:
+    """Hold a lock on ``path``, without waiting.
 
-    Raises :class:`JournalBusyError` with the text ``refusal`` at once where somebody else holds it,
-    :class:`JournalIOError` where it cannot be made or held.
+    Raises :class:`JournalBusyError` with ``message`` if it is held, :class:`JournalIOError` if the
+    file cannot be created or locked.
     """
-    with _held_at_once(path, os.O_RDWR | os.O_CREAT, refusal):
-        yield
-
-
-@contextmanager
-def _held_at_once(path: Path, flags: int, refusal: str) -> Iterator[None]:
+    lock = file_lock(path)
     try:
-        descriptor = os.open(path, flags | os.O_CLOEXEC, 0o600)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        lock.acquire(blocking=False)
+    except Timeout:
+        raise JournalBusyError(message) from None
     except OSError as error:
         raise JournalIOError(f"cannot write {path}: {error.strerror}") from None
     try:
-        _lock(descriptor, path, refusal)
         yield
     finally:
-        os.close(descriptor)
-
-
-def _lock(descriptor: int, path: Path, refusal: str) -> None:
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        raise JournalBusyError(refusal) from None
-    except OSError as error:
-        raise JournalIOError(f"cannot lock {path}: {error.strerror}") from None
+        lock.release()

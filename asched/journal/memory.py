@@ -1,4 +1,4 @@
-"""A journal in memory: for tests, simulations and a demo that leaves nothing behind."""
+"""A journal in memory, for tests, simulations and the demo."""
 
 from __future__ import annotations
 
@@ -14,9 +14,8 @@ from asched.journal.chain import (
     SealedBatch,
     Segment,
     Writer,
-    enrol,
+    next_writer,
     seal,
-    stretch_of,
 )
 from asched.journal.codec import CODEC
 from asched.journal.errors import (
@@ -27,17 +26,17 @@ from asched.journal.errors import (
     fenced_message,
     unknown_seq_message,
 )
-from asched.journal.store import Appended, Checkpoint, CheckpointMark, StoredRecord
+from asched.journal.store import AppendResult, Checkpoint, CheckpointMark, StoredRecord
 from asched.state.records import AnyRecord
 
 
 class MemoryJournal:
-    """What is stored; any number of :class:`MemoryStore` may stand before it."""
+    """The stored data, shared by any number of :class:`MemoryStore`."""
 
     def __init__(self) -> None:
         self.batches: list[SealedBatch] = []
         self.last_seqs: list[int] = []
-        """The last sequence number of each batch, for finding one by bisection."""
+        """The last sequence number of each batch, for bisection."""
         self.writers: list[Writer] = []
         self.checkpoints: dict[int, bytes] = {}
 
@@ -50,7 +49,7 @@ class MemoryJournal:
         return self.batches[-1].head if self.batches else GENESIS
 
     def head_before(self, first_seq: int) -> Head | None:
-        """The head that a batch starting at ``first_seq`` follows, if a batch starts there."""
+        """The head before the batch that starts at ``first_seq``, if there is one."""
         index = bisect_right(self.last_seqs, first_seq - 1)
         if index == len(self.batches) or self.batches[index].batch.first_seq != first_seq:
             return None
@@ -60,7 +59,7 @@ class MemoryJournal:
 class MemoryStore:
     """A :class:`~asched.journal.store.JournalStore` over a :class:`MemoryJournal`.
 
-    Records go through the codec, so what cannot be stored on disk cannot be stored here either.
+    Records are encoded, so a record that cannot be stored on disk is rejected here, too.
     """
 
     def __init__(self, journal: MemoryJournal | None = None) -> None:
@@ -70,13 +69,13 @@ class MemoryStore:
     async def claim(self, writer: str, *, claimed_at_ns: int) -> int:
         await anyio.lowlevel.checkpoint()
         writers = self._journal.writers
-        writers.append(enrol(writers[-1] if writers else None, writer, claimed_at_ns))
+        writers.append(next_writer(writers[-1] if writers else None, writer, claimed_at_ns))
         self._epoch = self._journal.epoch
         return self._epoch
 
     async def append(
         self, records: Sequence[AnyRecord], *, written_at_ns: int, first_seq: int | None = None
-    ) -> Appended:
+    ) -> AppendResult:
         if not records:
             raise ValueError("a batch holds at least one record")
         await anyio.lowlevel.checkpoint()
@@ -91,12 +90,12 @@ class MemoryStore:
                 stored = journal.batches[before.batch].batch
                 again = seal(before, encoded, stored.epoch, written_at_ns).batch
                 if again == stored:
-                    return Appended(stored.first_seq, stored.last_seq)
+                    return AppendResult(stored.first_seq, stored.last_seq)
             raise ConflictError(conflict_message(first_seq, head.seq))
         sealed = seal(head, encoded, self._epoch, written_at_ns)
         journal.batches.append(sealed)
         journal.last_seqs.append(sealed.batch.last_seq)
-        return Appended(sealed.batch.first_seq, sealed.batch.last_seq)
+        return AppendResult(sealed.batch.first_seq, sealed.batch.last_seq)
 
     async def head(self) -> Head:
         await anyio.lowlevel.checkpoint()
@@ -128,13 +127,13 @@ class MemoryStore:
             await anyio.lowlevel.checkpoint()
             yield sealed
 
-    async def stretches(self, after_batch: int = 0) -> AsyncIterator[BatchRange]:
+    async def batch_ranges(self, after_batch: int = 0) -> AsyncIterator[BatchRange]:
         async for sealed in self.batches(after_batch):
-            yield stretch_of(sealed)
+            yield BatchRange.of(sealed)
 
     async def archived(self) -> Head:
         await anyio.lowlevel.checkpoint()
-        return GENESIS  # what is only in memory is not archived
+        return GENESIS
 
     async def segments(self) -> Sequence[Segment]:
         await anyio.lowlevel.checkpoint()
@@ -144,10 +143,9 @@ class MemoryStore:
         await anyio.lowlevel.checkpoint()
         return tuple(self._journal.writers)
 
-    async def stray(self, head: Head) -> str | None:
+    async def find_unchained(self, head: Head) -> str | None:
         await anyio.lowlevel.checkpoint()
-        del head  # records are stored inside of their batches, so there can be none outside
-        return None
+        return None  # records are stored in their batches
 
     async def checkpoint_marks(self) -> Sequence[CheckpointMark]:
         await anyio.lowlevel.checkpoint()
@@ -161,16 +159,16 @@ class MemoryStore:
         await anyio.lowlevel.checkpoint()
         if not 1 <= seq <= self._journal.head.seq:
             raise JournalError(unknown_seq_message(seq))
-        self._refuse_deposed()
+        self._check_not_deposed()
         self._journal.checkpoints[seq] = blob
 
     async def drop_checkpoints(self, seqs: Sequence[int]) -> None:
         await anyio.lowlevel.checkpoint()
-        self._refuse_deposed()
+        self._check_not_deposed()
         for seq in seqs:
             self._journal.checkpoints.pop(seq, None)
 
-    def _refuse_deposed(self) -> None:
+    def _check_not_deposed(self) -> None:
         if self._epoch not in (0, self._journal.epoch):
             raise FencedError(fenced_message(self._epoch, self._journal.epoch))
 

@@ -1,4 +1,4 @@
-"""The front door: from a URL to an open journal."""
+"""Opens a journal by its URL."""
 
 from __future__ import annotations
 
@@ -32,14 +32,14 @@ async def open_journal(
     """Open the journal at ``url`` and close it at the end of the block.
 
     ``url`` is a file's path, ``sqlite:///PATH``, ``sqlite+aiosqlite:///PATH`` (four slashes for an
-    absolute path), ``postgresql+asyncpg://USER@HOST/NAME`` or ``memory://``. Unless ``read_only``, one of
-    an older schema is upgraded, and one that is not there is made; with ``must_exist`` that is refused,
-    and nothing is written: a mistyped name makes no journal, and no tables in somebody else's database.
+    absolute path), ``postgresql+asyncpg://USER@HOST/NAME`` or ``memory://``. Unless ``read_only``, an
+    older schema is upgraded and a missing journal created. ``must_exist`` makes a missing journal an
+    error, so that a mistyped URL creates no file and no tables in another database.
 
-    Raises a :class:`~asched.journal.errors.JournalError` whose text is one line for the user.
+    Raises a :class:`~asched.journal.errors.JournalError` with one line for the user.
     """
     if must_exist and not read_only:
-        await _look_for_a_journal(url)
+        await _check_exists(url)
     store = await _open(url, read_only=read_only)
     try:
         yield store
@@ -48,19 +48,19 @@ async def open_journal(
             await store.close()
 
 
-async def _look_for_a_journal(url: str) -> None:
+async def _check_exists(url: str) -> None:
     try:
         await (await _open(url, read_only=True)).close()
     except JournalAbsentError:
         raise
     except JournalSchemaError:
-        pass  # Opening it for writing upgrades an older one, and refuses a newer one.
+        pass  # opening it for writing upgrades an older schema and rejects a newer one
 
 
 async def _open(url: str, *, read_only: bool) -> JournalStore:
     if url == MEMORY_URL:
         if read_only:
-            raise JournalUrlError("memory:// is always empty at first: there is nothing to read")
+            raise JournalUrlError("memory:// is always empty: there is nothing to read")
         return MemoryStore()
     if url.startswith(_POSTGRES):
         return SqlStore(await _open_postgres(url, read_only=read_only))
@@ -80,7 +80,7 @@ async def _open_postgres(url: str, *, read_only: bool) -> Database:
 
 
 def is_shared(url: str) -> bool:
-    """Whether processes on several machines may use the journal at ``url`` in turn: PostgreSQL."""
+    """Whether several machines can use the journal at ``url``: PostgreSQL."""
     return url.startswith(_POSTGRES)
 
 
@@ -91,15 +91,15 @@ def _parsed(url: str) -> URL:
         raise JournalUrlError(f"{url!r} is not a URL: {_ACCEPTED}") from None
 
 
-def shown(url: str) -> str:
-    """The URL for a log: without a password and options. A file's path is shown as it is."""
+def redacted(url: str) -> str:
+    """The URL without password and options, for logs."""
     if "://" not in url:
         return url
     return _parsed(url).set(query={}).render_as_string(hide_password=True)
 
 
 def journal_file(url: str) -> Path | None:
-    """The file that the journal at ``url`` is in; None where it is in no file.
+    """The file of the journal at ``url``; None if it is not in a file.
 
     Raises :class:`JournalUrlError` as :func:`open_journal` does.
     """
@@ -111,16 +111,16 @@ def journal_file(url: str) -> Path | None:
 def sqlite_path(url: str) -> Path:
     """The file that ``url`` names.
 
-    Raises :class:`JournalUrlError` for the URL of anything but a file.
+    Raises :class:`JournalUrlError` if it names no file.
     """
     if "://" not in url:
         if not url or url == ":memory:":
             raise JournalUrlError(f"{url!r} is not a journal: {_ACCEPTED}")
         return Path(url).expanduser()
     parsed = _parsed(url)
-    shown = parsed.render_as_string(hide_password=True)
+    safe = parsed.render_as_string(hide_password=True)
     if parsed.drivername not in ("sqlite", "sqlite+aiosqlite"):
-        raise JournalUrlError(f"cannot keep a journal in {shown}: {_ACCEPTED}")
+        raise JournalUrlError(f"cannot keep a journal in {safe}: {_ACCEPTED}")
     if parsed.host or parsed.query or not parsed.database or parsed.database == ":memory:":
-        raise JournalUrlError(f"{shown} does not name a file: {_ACCEPTED}")
+        raise JournalUrlError(f"{safe} does not name a file: {_ACCEPTED}")
     return Path(parsed.database)

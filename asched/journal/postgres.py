@@ -1,8 +1,7 @@
-"""A journal's database on PostgreSQL: its connections, its errors, and its fast way to append.
+"""PostgreSQL as the journal's database: connections, errors, and fast appends.
 
-Every transaction that claims or appends holds one advisory lock from its start to its end; the
-triggers take it too, so that a program that does not know of it is kept in order as well (see
-``migrations/``).
+Every transaction that claims or appends holds one advisory lock. The triggers take it, too, so writes
+of other programs are also serialized (see ``migrations/``).
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ from sqlalchemy import URL, Select, event, text
 from sqlalchemy.exc import DBAPIError, SQLAlchemyError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
-from asched.journal import revision
+from asched.journal import schema
 from asched.journal.chain import Batch, JournalRow, SealedBatch
 from asched.journal.errors import (
     JournalBusyError,
@@ -29,7 +28,7 @@ from asched.journal.errors import (
     JournalOpenError,
     JournalSchemaError,
     JournalUnreachableError,
-    refusal,
+    trigger_error,
 )
 from asched.journal.schema import JOURNAL_BATCH, JOURNAL_RECORD
 
@@ -37,23 +36,23 @@ _DRIVER: Final = "postgresql+asyncpg"
 _CONNECT_TIMEOUT_S: Final = 10.0
 _READ_TIMEOUT_S: Final = 60.0
 _WRITE_TIMEOUT_S: Final = 20.0
-"""A server that answers nothing for so long is as good as gone; the append is then repeated. A stop may have
-to wait for it, and for a new connection after it: less than what systemd and Kubernetes give it."""
+"""After this time without a response the append is retried. A stop may wait for it and for a new
+connection, which must be less than the stop timeouts of systemd and Kubernetes."""
 _CLOSE_TIMEOUT_S: Final = 2.0
 _READERS: Final = 4
 
-# The first number is "asch" in ASCII, the second tells apart the schemas of one database.
+# The first number is "asch" in ASCII; the second distinguishes schemas of one database.
 _LOCK: Final = text("SELECT pg_advisory_xact_lock(1634952040, hashtext(current_schema()))")
 
-# Of a session, because an archive run has many transactions. Not the lock above: the writer goes on.
+# A session lock, because an archive run has many transactions. The writer uses another lock.
 _ARCHIVING: Final = "1634952041, hashtext(current_schema())"
 _TRY_ARCHIVING: Final = text(f"SELECT pg_try_advisory_lock({_ARCHIVING})")
 _END_ARCHIVING: Final = text(f"SELECT pg_advisory_unlock({_ARCHIVING})")
 
-# A writer that was paused in the middle of a transaction would keep the lock for as long as it sleeps, and
-# the claim that is to depose it waiting. Its transaction is undone with its session, and when it wakes it
-# finds itself deposed. Nobody holds the lock for a second who is awake: it is for one batch, or one chunk.
-_END_SLEEPERS: Final = text(
+# A writer process that is suspended within a transaction would keep the lock and block the claim that
+# is to depose it. Ending its session rolls back its transaction, and it finds itself deposed when it
+# resumes. A running process holds the lock for one batch or chunk, never for a second.
+_END_STUCK: Final = text(
     "SELECT pg_terminate_backend(held.pid) FROM pg_locks held JOIN pg_stat_activity USING (pid)"
     " WHERE held.locktype = 'advisory' AND held.granted AND held.pid <> pg_backend_pid()"
     " AND held.database = (SELECT oid FROM pg_database WHERE datname = current_database())"
@@ -61,9 +60,8 @@ _END_SLEEPERS: Final = text(
     " AND xact_start < now() - interval '1 second' AND usename = current_user"
 )
 
-# A server may be set to confirm commits that are not on disk yet. A decision must be there before
-# its effect, so this is the one setting that is not left to the server. (remote_apply and the like
-# promise more, and stay.)
+# A server may be configured to confirm commits before they are on disk. A decision must be durable
+# before its effect, so this setting is overridden. Stronger settings, as remote_apply, are kept.
 _DURABLE: Final = (
     "SELECT set_config('synchronous_commit', 'on', false)"
     " WHERE current_setting('synchronous_commit') = 'off'"
@@ -76,51 +74,49 @@ _INSERT_BATCH: Final = (
 
 
 _WRONG_URL: Final = (asyncpg.ClientConfigurationError, ssl.SSLCertVerificationError)
-"""What will be so again however often it is tried."""
+"""Errors that a retry cannot resolve."""
 
 
 class PostgresDatabase:
-    """The tables in the first schema of the search path, open. Made by :meth:`open`."""
+    """The tables in the first schema of the search path. Made by :meth:`open`."""
 
     def __init__(self, url: URL, *, read_only: bool) -> None:
         self.name = url.render_as_string(hide_password=True)
         self.read_only = read_only
         self._readers = _engine(url, _READERS, _READ_TIMEOUT_S, default_transaction_read_only="on")
         self._writer = None if read_only else _engine(url, 1, _WRITE_TIMEOUT_S)
-        self._one_at_a_time = anyio.Lock()
+        self._write_lock = anyio.Lock()
 
     @classmethod
     async def open(cls, url: URL, *, read_only: bool) -> PostgresDatabase:
         """Open the journal at ``url``; for writing, create or upgrade its tables first.
 
-        Raises :class:`JournalOpenError` (:class:`JournalUnreachableError` where trying again may
-        help), :class:`JournalSchemaError` (newer, or read-only and older).
+        Raises :class:`JournalOpenError` (:class:`JournalUnreachableError` if a retry may succeed)
+        and :class:`JournalSchemaError` (newer, or read-only and older).
         """
         database = cls(url.set(drivername=_DRIVER), read_only=read_only)
         try:
-            with database._connecting():
-                if read_only:
-                    async with database.read() as connection:
-                        await connection.run_sync(revision.check)
-                else:
-                    async with database.write() as connection:
-                        await connection.run_sync(revision.upgrade)
+            await database.prepare()
         except BaseException:
             with anyio.CancelScope(shield=True):
                 await database.close()
             raise
         return database
 
-    @contextmanager
-    def _connecting(self) -> Iterator[None]:
-        """What fails while it is opened: it is the URL or the server, not a batch of unknown fate."""
+    async def prepare(self) -> None:
+        """Connect, and upgrade the tables; read-only, check their revision."""
         try:
-            yield
+            if self.read_only:
+                async with self.read() as connection:
+                    await connection.run_sync(schema.check)
+            else:
+                async with self.write() as connection:
+                    await connection.run_sync(schema.upgrade)
         except JournalSchemaError as error:
             raise type(error)(f"{self.name}: {error}") from None
         except JournalIOError as error:
-            for_good = isinstance(_driver_error(error), _WRONG_URL)
-            kind = JournalOpenError if for_good else JournalUnreachableError
+            permanent = isinstance(_driver_error(error), _WRONG_URL)
+            kind = JournalOpenError if permanent else JournalUnreachableError
             raise kind(str(error)) from error
 
     @asynccontextmanager
@@ -131,7 +127,7 @@ class PostgresDatabase:
                 yield connection
 
     async def fetch(self, query: Select[Any]) -> Sequence[tuple[Any, ...]]:
-        """All rows of the query, by the driver itself."""
+        """All rows of the query, fetched by the driver."""
         compiled = query.compile(dialect=self._readers.dialect)
         values = [compiled.params[name] for name in compiled.positiontup or ()]
         async with self.read() as connection:
@@ -143,7 +139,7 @@ class PostgresDatabase:
         """The writing connection in a transaction that holds the journal's lock, committed at the
         end of the block.
 
-        Cancellation is held back inside, so that the outcome of a commit is always known.
+        The block is shielded from cancellation, so the result of a commit is always known.
         """
         async with self._exclusively() as connection, connection.begin():
             await connection.execute(_LOCK)
@@ -151,13 +147,15 @@ class PostgresDatabase:
 
     @asynccontextmanager
     async def archiving(self) -> AsyncIterator[None]:
-        """Keeps others out who would archive this journal, on whatever machine: they are refused at
-        once. Where the session is lost its lock is too; the database then refuses the second of
-        two equal segments."""
+        """Exclude other archive runs on any machine.
+
+        If the session is lost, so is its lock. The database then rejects the second of two equal
+        segments.
+        """
         async with self.read() as connection:
             if not (await connection.execute(_TRY_ARCHIVING)).scalar_one():
                 raise JournalBusyError(f"another process is archiving {self.name}")
-            # A session that is idle in a transaction might be ended by the server.
+            # The server may end a session that is idle in a transaction.
             await connection.commit()
             try:
                 yield
@@ -165,16 +163,13 @@ class PostgresDatabase:
                 with anyio.CancelScope(shield=True):
                     await _end_archiving(connection)
 
-    async def depose(self) -> None:
-        """End the sessions that have kept the journal's lock for longer than anybody who is awake."""
+    async def end_stuck_writers(self) -> None:
+        """End sessions that hold the journal's lock for longer than a running process would."""
         async with self._exclusively() as connection, connection.begin():
-            await connection.execute(_END_SLEEPERS)
+            await connection.execute(_END_STUCK)
 
     async def append(self, sealed: SealedBatch) -> None:
-        """Insert a batch in a transaction of its own, durable on return.
-
-        By the driver itself: COPY takes a batch in one go.
-        """
+        """Insert a batch in a transaction of its own with the driver's COPY, durable on return."""
         async with self._exclusively() as connection:
             driver = await _driver(connection)
             try:
@@ -184,7 +179,7 @@ class PostgresDatabase:
                         JOURNAL_RECORD.name, records=sealed.rows, columns=JournalRow._fields
                     )
             except asyncpg.PostgresError:
-                raise  # the server answered, so the connection is sound and the transaction undone
+                raise  # the server responded: the connection works, the transaction was rolled back
             except BaseException:
                 await connection.invalidate()
                 raise
@@ -193,24 +188,24 @@ class PostgresDatabase:
     async def _exclusively(self) -> AsyncIterator[AsyncConnection]:
         if self._writer is None:
             raise JournalError(f"{self.name} is open for reading only")
-        async with self._one_at_a_time:
+        async with self._write_lock:
             with anyio.CancelScope(shield=True), self._translated():
                 async with self._writer.connect() as connection:
                     try:
                         yield connection
                     except Exception as error:
-                        # By then the URL may lead to the server that took over from this one.
+                        # The URL may now lead to another server, after a failover.
                         if isinstance(_driver_error(error), asyncpg.ReadOnlySQLTransactionError):
                             await connection.invalidate()
                         raise
 
     @contextmanager
     def _translated(self) -> Iterator[None]:
-        """The driver's errors as the journal's, naming the database."""
+        """Convert the driver's errors to journal errors that name the database."""
         try:
             yield
         except (SQLAlchemyError, asyncpg.PostgresError, asyncpg.InterfaceError, OSError) as error:
-            # OSError: no server there, or (as TimeoutError) none that answers.
+            # OSError: no server, or (as TimeoutError) none that responds.
             raise _translate(error, self.name) from error
 
     async def close(self) -> None:
@@ -221,7 +216,7 @@ class PostgresDatabase:
 
 
 class _Connection(asyncpg.Connection):  # type: ignore[misc]  # the driver has no types
-    """Takes its leave for a moment only: of a server that hangs nobody wants to hear it."""
+    """Limits the time to close a connection, for a server that hangs."""
 
     __slots__ = ()
 
@@ -257,11 +252,11 @@ def _engine(url: URL, connections: int, timeout_s: float, **settings: str) -> As
 
 
 def tls_arguments(url: URL) -> dict[str, ssl.SSLContext]:
-    """How the driver is to secure a connection of which the URL says nothing.
+    """The driver's TLS arguments for a URL without ``ssl=``.
 
-    By itself it would take any certificate, and none at all. What leaves this machine is verified,
-    against the system's authorities; ``ssl=`` in the URL says otherwise (``disable``, or
-    ``verify-full`` with ``PGSSLROOTCERT``).
+    The driver's default accepts any certificate, and none. Connections to other machines are verified
+    against the system's authorities unless the URL has ``ssl=`` (``disable``, or ``verify-full`` with
+    ``PGSSLROOTCERT``).
     """
     host = url.host or str(url.query.get("host", ""))
     local = not host or host.startswith("/") or host in ("localhost", "127.0.0.1", "::1")
@@ -269,7 +264,7 @@ def tls_arguments(url: URL) -> dict[str, ssl.SSLContext]:
 
 
 async def _end_archiving(connection: AsyncConnection) -> None:
-    """Where that fails the session ends, and the lock with it: what was archived is archived."""
+    """Release the lock. If that fails, end the session, which releases it, too."""
     try:
         await connection.execute(_END_ARCHIVING)
     except (SQLAlchemyError, asyncpg.PostgresError, asyncpg.InterfaceError, OSError):
@@ -285,28 +280,27 @@ def _translate(error: BaseException, name: str) -> JournalError:
     cause = _driver_error(error)
     reason = " ".join(str(cause).split()) or type(cause).__name__
     if isinstance(cause, asyncpg.RaiseError):
-        return refusal(reason, name) or JournalIOError(f"{name}: {reason}")
+        return trigger_error(reason, name) or JournalIOError(f"{name}: {reason}")
     match cause:
         case asyncpg.DiskFullError() | asyncpg.OutOfMemoryError():
-            return JournalFullError(f"cannot write {name}: the server has no room: {reason}")
+            return JournalFullError(f"cannot write {name}: the server is out of space: {reason}")
         case (
             asyncpg.InvalidAuthorizationSpecificationError()
             | asyncpg.InvalidCatalogNameError()
             | asyncpg.InsufficientPrivilegeError()
         ):
-            return JournalOpenError(f"cannot open {name} for this: {reason}")
+            return JournalOpenError(f"cannot open {name}: {reason}")
         case asyncpg.DataCorruptedError() | asyncpg.IndexCorruptedError():
             return JournalCorruptError(f"{name} is damaged: {reason}")
         case asyncpg.LockNotAvailableError() | asyncpg.DeadlockDetectedError():
             return JournalBusyError(f"{name} is locked by another process: {reason}")
         case _:
-            # Among others a server that can only be read from: it is on its way to become the primary
-            # after a failover, or was one before.
+            # Includes a read-only server: a former primary, or a standby before its promotion.
             return JournalIOError(f"{name}: {reason}")
 
 
 def _driver_error(error: BaseException) -> BaseException:
-    """The driver's own error inside SQLAlchemy's."""
+    """The driver's error inside SQLAlchemy's."""
     inner: BaseException | None = error
     while inner is not None:
         if isinstance(inner, asyncpg.PostgresError | asyncpg.InterfaceError | OSError):

@@ -1,11 +1,19 @@
-"""The journal's tables as queries see them. They are made by ``migrations/`` alone; a test keeps
-both equal."""
+"""The journal's tables as queries see them, and their revision.
+
+``migrations/`` creates and changes the tables; a test compares both. alembic takes a quarter of a
+second to import and is imported only for tables that do not have the newest revision.
+"""
 
 from __future__ import annotations
+
+from importlib import resources
+from pathlib import Path
+from typing import Final
 
 from sqlalchemy import (
     BigInteger,
     Column,
+    Connection,
     ForeignKey,
     Index,
     Integer,
@@ -14,11 +22,20 @@ from sqlalchemy import (
     SmallInteger,
     Table,
     Text,
+    inspect,
+    text,
 )
+
+from asched.journal.errors import JournalAbsentError, JournalSchemaError
+
+VERSION_TABLE: Final = "journal_schema"
+NEWEST: Final = "0001"
+"""The last revision in ``migrations/``."""
 
 METADATA = MetaData()
 
-# INTEGER PRIMARY KEY is SQLite's own row number; BIGINT would be a second index beside it.
+# "INTEGER PRIMARY KEY" is SQLite's row number; BIGINT would need a separate index.
+
 _Key = BigInteger().with_variant(Integer(), "sqlite")
 
 JOURNAL_WRITER = Table(
@@ -77,3 +94,70 @@ JOURNAL_SEGMENT = Table(
     Column("file_sha256", Text, nullable=False),
     Column("archived_at_ns", BigInteger, nullable=False),
 )
+
+
+def migrations_path() -> Path:
+    """The directory of migrations: in the installed package, or next to it in a checkout.
+
+    Raises :class:`JournalSchemaError` if the installation lacks it.
+    """
+    package = Path(str(resources.files("asched")))
+    for folder in (package / "_migrations", package.parent / "migrations"):
+        if (folder / "env.py").is_file():
+            return folder
+    raise JournalSchemaError(f"the installation of asched is incomplete: {package}/_migrations")
+
+
+def check(connection: Connection) -> None:
+    """Reject tables that do not have the newest revision.
+
+    Raises :class:`JournalSchemaError` naming both revisions and the remedy,
+    :class:`JournalAbsentError` if there are no tables.
+    """
+    found = _revision(connection)
+    if found == NEWEST:
+        return
+    if found is None:
+        raise JournalAbsentError("this database holds no journal")
+    _check_known(found)
+    raise JournalSchemaError(
+        f"the journal has schema {found}, this asched reads {NEWEST}: open it once for"
+        " writing (asched run) to upgrade it"
+    )
+
+
+def upgrade(connection: Connection) -> None:
+    """Create or upgrade the tables, within the caller's transaction.
+
+    Raises :class:`JournalSchemaError` for tables of a newer asched, which stay unchanged.
+    """
+    found = _revision(connection)
+    if found == NEWEST:
+        return
+    if found is not None:
+        _check_known(found)
+    from alembic import command
+    from alembic.config import Config
+
+    config = Config()
+    config.set_main_option("script_location", str(migrations_path()).replace("%", "%%"))
+    config.attributes["connection"] = connection
+    command.upgrade(config, NEWEST)
+
+
+def _revision(connection: Connection) -> str | None:
+    """The revision of the tables, None if there are none."""
+    if not inspect(connection).has_table(VERSION_TABLE):
+        return None
+    found = connection.execute(text(f"SELECT version_num FROM {VERSION_TABLE}")).scalar()
+    return None if found is None else str(found)
+
+
+def _check_known(found: str) -> None:
+    from alembic.script import ScriptDirectory
+
+    scripts = ScriptDirectory(str(migrations_path()))
+    if found not in {script.revision for script in scripts.walk_revisions()}:
+        raise JournalSchemaError(
+            f"the journal has schema {found}, newer than this asched's {NEWEST}: upgrade asched"
+        )

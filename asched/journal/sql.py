@@ -1,9 +1,10 @@
-"""The journal on a SQL database. What differs between databases is behind :class:`Database`."""
+"""The journal on a SQL database; :class:`Database` is the port for each kind of database."""
 
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Sequence
 from contextlib import AbstractAsyncContextManager
+from itertools import starmap
 from typing import Any, Protocol, cast
 
 import anyio
@@ -18,11 +19,11 @@ from asched.journal.chain import (
     SealedBatch,
     Segment,
     Writer,
-    enrol,
+    next_writer,
     seal,
     verify,
 )
-from asched.journal.codec import CODEC, Encoded
+from asched.journal.codec import CODEC, EncodedRecord
 from asched.journal.errors import (
     ArchivedError,
     ConflictError,
@@ -42,48 +43,49 @@ from asched.journal.schema import (
     JOURNAL_SEGMENT,
     JOURNAL_WRITER,
 )
-from asched.journal.store import Appended, Checkpoint, CheckpointMark, StoredRecord
+from asched.journal.store import AppendResult, Checkpoint, CheckpointMark, StoredRecord
 from asched.state.records import AnyRecord
 
 _CHUNK_ROWS = 1000
 _CHUNK_BATCHES = 2000
 _CHUNK_BATCH_ROWS = 2000
-"""Batches are fetched so many at a time that they have about so many records together: few enough
-that what is made of them stays in the processor's caches."""
+"""Approximate number of rows in a range of batches, few enough for the processor's caches."""
 
 _BatchColumns = tuple[int, int, int, int, int, str, str]
 _RowColumns = tuple[int, int, str, int, str, str]
 
 
 class Database(Protocol):
-    """One kind of SQL database, open, with the tables of the newest revision."""
+    """An open SQL database with tables of the newest revision."""
 
     def read(self) -> AbstractAsyncContextManager[AsyncConnection]: ...
 
     def write(self) -> AbstractAsyncContextManager[AsyncConnection]:
-        """A connection in a transaction that commits at the end; not cancelled inside."""
+        """A connection in a transaction that commits at the end, shielded from cancellation."""
         ...
 
     async def fetch(self, query: Select[Any]) -> Sequence[tuple[Any, ...]]:
-        """All rows of a query as the driver gives them: for very many rows, which the names that
-        SQLAlchemy gives to columns would cost as much again."""
-        ...
+        """All rows of a query as the driver returns them.
 
-    def archiving(self) -> AbstractAsyncContextManager[None]:
-        """Keeps all others out who would archive this journal, on whatever machine.
-
-        Raises :class:`JournalBusyError` at once where somebody does.
+        For many rows, SQLAlchemy's named columns would double the cost.
         """
         ...
 
-    async def depose(self) -> None:
-        """Before a claim: nobody who sleeps is to keep it waiting."""
+    def archiving(self) -> AbstractAsyncContextManager[None]:
+        """Exclude other archive runs of this journal, on any machine.
+
+        Raises :class:`JournalBusyError` immediately if there is one.
+        """
+        ...
+
+    async def end_stuck_writers(self) -> None:
+        """Release locks of suspended writers, which would block a claim."""
         ...
 
     async def append(self, sealed: SealedBatch) -> None:
-        """Insert a batch atomically, durable on return; not cancelled half-way.
+        """Insert a batch atomically, durable on return, shielded from cancellation.
 
-        Raises :class:`FencedError` or :class:`ConflictError` where the database refuses it.
+        Raises :class:`FencedError` or :class:`ConflictError` if the database rejects it.
         """
         ...
 
@@ -97,33 +99,34 @@ class SqlStore:
         self._database = database
         self._epoch = 0
         self._head: Head | None = None
-        """The head as this writer left it; None when that is unknown."""
-        self._appending = anyio.Lock()
+        """The head after the last append of this writer; None if unknown."""
+        self._append_lock = anyio.Lock()
 
     async def claim(self, writer: str, *, claimed_at_ns: int) -> int:
-        async with self._appending:
+        async with self._append_lock:
             self._head = None
-            await self._database.depose()
+            await self._database.end_stuck_writers()
             newest = select(JOURNAL_WRITER).order_by(JOURNAL_WRITER.c.epoch.desc()).limit(1)
             async with self._database.write() as connection:
                 row = (await connection.execute(newest)).one_or_none()
-                enrolled = enrol(None if row is None else Writer(*row), writer, claimed_at_ns)
-                await connection.execute(insert(JOURNAL_WRITER).values(enrolled._asdict()))
-            self._epoch = enrolled.epoch
-            return enrolled.epoch
+                before = None if row is None else Writer(*row)
+                claimed = next_writer(before, writer, claimed_at_ns)
+                await connection.execute(insert(JOURNAL_WRITER).values(claimed))
+            self._epoch = claimed.epoch
+            return claimed.epoch
 
     async def append(
         self, records: Sequence[AnyRecord], *, written_at_ns: int, first_seq: int | None = None
-    ) -> Appended:
+    ) -> AppendResult:
         if not records:
             raise ValueError("a batch holds at least one record")
         if self._epoch == 0:
             raise FencedError(fenced_message(0, 0))
         encoded = [CODEC.encode(record) for record in records]
-        async with self._appending:
+        async with self._append_lock:
             head = await self.head() if self._head is None else self._head
             if first_seq is not None and first_seq != head.seq + 1:
-                return await self._as_stored(first_seq, encoded, written_at_ns, head)
+                return await self._check_stored(first_seq, encoded, written_at_ns, head)
             sealed = seal(head, encoded, self._epoch, written_at_ns)
             self._head = None
             try:
@@ -131,16 +134,17 @@ class SqlStore:
             except ConflictError:
                 if first_seq is None:
                     raise
-                # It may be itself that came in between: a first try that was given up as lost, and
-                # that the server was still carrying out when the head was read.
-                return await self._as_stored(first_seq, encoded, written_at_ns, await self.head())
+                # An earlier attempt of this append may have been committed after the head was read.
+                return await self._check_stored(
+                    first_seq, encoded, written_at_ns, await self.head()
+                )
             self._head = sealed.head
-        return Appended(sealed.batch.first_seq, sealed.batch.last_seq)
+        return AppendResult(sealed.batch.first_seq, sealed.batch.last_seq)
 
-    async def _as_stored(
-        self, first_seq: int, encoded: Sequence[Encoded], written_at_ns: int, head: Head
-    ) -> Appended:
-        """The answer that a repeated append got, or would have got, the first time."""
+    async def _check_stored(
+        self, first_seq: int, encoded: Sequence[EncodedRecord], written_at_ns: int, head: Head
+    ) -> AppendResult:
+        """The result of a repeated append, if the stored batch has the same records."""
         found = select(JOURNAL_BATCH).where(JOURNAL_BATCH.c.first_seq == first_seq)
         async with self._database.read() as connection:
             newest = (await connection.execute(select(func.max(JOURNAL_WRITER.c.epoch)))).scalar()
@@ -151,7 +155,7 @@ class SqlStore:
             stored = Batch(*row)
             before = Head(first_seq - 1, stored.batch - 1, stored.previous_hash)
             if seal(before, encoded, stored.epoch, written_at_ns).batch == stored:
-                return Appended(stored.first_seq, stored.last_seq)
+                return AppendResult(stored.first_seq, stored.last_seq)
         raise ConflictError(conflict_message(first_seq, head.seq))
 
     async def head(self) -> Head:
@@ -199,26 +203,26 @@ class SqlStore:
 
     async def subjects(self, kind: str) -> Sequence[str]:
         subject = JOURNAL_RECORD.c.subject
-        # The character after the slash ends the range: both ends are found in the index.
+        # "0" follows "/", so the range can use the index.
         of_kind = select(subject).where(subject >= f"{kind}/", subject < f"{kind}0").distinct()
-        # What is in the archive is deleted bit by bit.
-        stayed = of_kind.where(JOURNAL_RECORD.c.seq > (await self.archived()).seq)
-        found = {row[0] for row in await self._database.fetch(stayed)}
-        # PostgreSQL's order is that of its collation.
+        # Archived rows are deleted in chunks and may still be present.
+        present = of_kind.where(JOURNAL_RECORD.c.seq > (await self.archived()).seq)
+        found = {row[0] for row in await self._database.fetch(present)}
+        # PostgreSQL sorts by its collation.
         return sorted(text for text in found if text.startswith(f"{kind}/"))
 
     async def batches(self, after_batch: int = 0) -> AsyncIterator[SealedBatch]:
-        async for stretch in self.stretches(after_batch):
-            for sealed in stretch.sealed():
+        async for batches in self.batch_ranges(after_batch):
+            for sealed in batches.split():
                 yield sealed
 
-    async def stretches(self, after_batch: int = 0) -> AsyncIterator[BatchRange]:
+    async def batch_ranges(self, after_batch: int = 0) -> AsyncIterator[BatchRange]:
         after_batch = max(after_batch, (await self.archived()).batch)
         record, batch = JOURNAL_RECORD.c, JOURNAL_BATCH.c
         following = select(JOURNAL_BATCH).order_by(batch.batch).limit(_CHUNK_BATCHES)
         while True:
             found = await self._database.fetch(following.where(batch.batch > after_batch))
-            batches = _first_few(cast("Sequence[_BatchColumns]", found))
+            batches = _first_chunk(cast("Sequence[_BatchColumns]", found))
             if not batches:
                 return
             spanned = record.seq.between(batches[0][1], batches[-1][2])
@@ -236,27 +240,27 @@ class SqlStore:
     async def segments(self) -> Sequence[Segment]:
         query = select(JOURNAL_SEGMENT).order_by(JOURNAL_SEGMENT.c.segment)
         async with self._database.read() as connection:
-            return list(map(Segment._make, (await connection.execute(query)).all()))
+            return list(starmap(Segment, (await connection.execute(query)).all()))
 
     async def writers(self) -> Sequence[Writer]:
         query = select(JOURNAL_WRITER).order_by(JOURNAL_WRITER.c.epoch)
         async with self._database.read() as connection:
-            return list(map(Writer._make, (await connection.execute(query)).all()))
+            return list(starmap(Writer, (await connection.execute(query)).all()))
 
-    async def stray(self, head: Head) -> str | None:
+    async def find_unchained(self, head: Head) -> str | None:
         record, batch = JOURNAL_RECORD.c, JOURNAL_BATCH.c
-        homeless = (
+        outside = (
             select(func.min(record.seq))
             .select_from(JOURNAL_RECORD.outerjoin(JOURNAL_BATCH, record.batch == batch.batch))
             .where(record.seq > head.seq, or_(batch.batch.is_(None), record.batch <= head.batch))
         )
-        strays: tuple[tuple[str, Select[tuple[int | None]]], ...] = (
+        queries: tuple[tuple[str, Select[tuple[int | None]]], ...] = (
             ("record", select(func.min(record.seq)).where(record.seq < 1)),
             ("batch", select(func.min(batch.batch)).where(batch.batch < 1)),
-            ("record", homeless),
+            ("record", outside),
         )
         async with self._database.read() as connection:
-            for what, query in strays:
+            for what, query in queries:
                 number = (await connection.execute(query)).scalar()
                 if number is not None:
                     return f"{what} {number}"
@@ -271,8 +275,8 @@ class SqlStore:
         )
         async with self._database.write() as connection:
             await connection.execute(delete(JOURNAL_CHECKPOINT).filter_by(seq=seq))
-            await self._refuse_deposed(connection)
-            # Asked here, because an archive run may put that batch away at any moment before.
+            await self._check_not_deposed(connection)
+            # Checked here, because an archive run may move the batch until this transaction.
             archived = (await connection.execute(_ARCHIVED)).one_or_none()
             if archived is not None and seq <= archived.last_seq:
                 raise ArchivedError(archived_seq_message(seq, archived.last_seq))
@@ -286,11 +290,10 @@ class SqlStore:
         dropped = delete(JOURNAL_CHECKPOINT).where(JOURNAL_CHECKPOINT.c.seq.in_(seqs))
         async with self._database.write() as connection:
             await connection.execute(dropped)
-            await self._refuse_deposed(connection)
+            await self._check_not_deposed(connection)
 
-    async def _refuse_deposed(self, connection: AsyncConnection) -> None:
-        """To be asked after the transaction has written: from then on nobody else can claim until
-        it ends."""
+    async def _check_not_deposed(self, connection: AsyncConnection) -> None:
+        """Must follow a write of the transaction, which blocks other claims until it ends."""
         newest = (await connection.execute(select(func.max(JOURNAL_WRITER.c.epoch)))).scalar() or 0
         if self._epoch not in (0, newest):
             raise FencedError(fenced_message(self._epoch, newest))
@@ -309,32 +312,28 @@ class SqlStore:
         query = select(checkpoint.seq, checkpoint.batch, checkpoint.batch_hash)
         async with self._database.read() as connection:
             rows = (await connection.execute(query.order_by(checkpoint.seq))).all()
-        return list(map(CheckpointMark._make, rows))
+        return list(starmap(CheckpointMark, rows))
 
     def archiving(self) -> AbstractAsyncContextManager[None]:
-        """To be held around :meth:`put_away` and :meth:`delete_archived`, and around what leads to
-        them: two runs would write the same segments.
+        """Must be held during an archive run: two runs would write the same segments.
 
-        Raises :class:`JournalBusyError` at once while another run holds it.
+        Raises :class:`JournalBusyError` immediately if another run holds it.
         """
         return self._database.archiving()
 
-    async def put_away(self, segment: Segment) -> None:
-        """Take note of a segment whose file is durable; its rows may then be deleted.
+    async def record_segment(self, segment: Segment) -> None:
+        """Store a segment whose file is durable, and delete the checkpoints within it.
 
-        Checkpoints within go at once: nobody could fold on from them. Raises
-        :class:`ConflictError` unless it is the next segment and what is stored.
+        Its rows can be deleted afterwards. Raises :class:`ConflictError` unless it is the next
+        segment and matches the stored batches.
         """
         within = JOURNAL_CHECKPOINT.c.batch <= segment.last_batch
         async with self._database.write() as connection:
-            await connection.execute(insert(JOURNAL_SEGMENT).values(segment._asdict()))
+            await connection.execute(insert(JOURNAL_SEGMENT).values(segment))
             await connection.execute(delete(JOURNAL_CHECKPOINT).where(within))
 
     async def delete_archived(self) -> None:
-        """Delete the rows of all segments, a few at a time: the writer gets its turn in between.
-
-        Checkpoints there may be still, from a time when they could be saved into a segment.
-        """
+        """Delete the rows of all segments in chunks, so that the writer is not blocked."""
         end = await self.archived()
         oldest = select(func.min(JOURNAL_RECORD.c.seq))
         while True:
@@ -346,30 +345,30 @@ class SqlStore:
                 chunk = JOURNAL_RECORD.c.seq.between(first_seq, last_seq)
                 await connection.execute(delete(JOURNAL_RECORD).where(chunk))
         async with self._database.write() as connection:
-            for column in (JOURNAL_CHECKPOINT.c.batch, JOURNAL_BATCH.c.batch):
-                await connection.execute(delete(column.table).where(column <= end.batch))
+            archived = JOURNAL_BATCH.c.batch <= end.batch
+            await connection.execute(delete(JOURNAL_BATCH).where(archived))
 
     async def restore(self, batches: AsyncIterator[SealedBatch], writers: Sequence[Writer]) -> Head:
-        """Store another journal's batches, with their hashes, in this one, which is empty.
+        """Store another journal's batches, with their hashes, in this empty one.
 
-        Raises :class:`ConflictError` if it is not empty, :class:`JournalCorruptError` where a batch
-        does not verify.
+        Raises :class:`ConflictError` if it is not empty, :class:`JournalCorruptError` if a batch
+        fails verification.
         """
         head = GENESIS
-        enrolled = 0
+        added = 0
         async for sealed in batches:
             head = verify(sealed, head)
-            newest = max(enrolled, sealed.batch.epoch)
-            await self._enrol(writers[enrolled:newest])
-            enrolled = newest
+            newest = max(added, sealed.batch.epoch)
+            await self._add_writers(writers[added:newest])
+            added = newest
             await self._database.append(sealed)
-        await self._enrol(writers[enrolled:])
+        await self._add_writers(writers[added:])
         return head
 
-    async def _enrol(self, writers: Sequence[Writer]) -> None:
+    async def _add_writers(self, writers: Sequence[Writer]) -> None:
         for writer in writers:
             async with self._database.write() as connection:
-                await connection.execute(insert(JOURNAL_WRITER).values(writer._asdict()))
+                await connection.execute(insert(JOURNAL_WRITER).values(writer))
 
     async def close(self) -> None:
         await self._database.close()
@@ -380,12 +379,12 @@ _ARCHIVED = (
     .order_by(JOURNAL_SEGMENT.c.segment.desc())
     .limit(1)
 )
-"""The head of the archive, where there is one."""
+"""The head of the archive, if there is one."""
 
 
-def _first_few(batches: Sequence[_BatchColumns]) -> Sequence[_BatchColumns]:
-    """As many as make a chunk, but at least one, and none after a gap: their records are fetched by
-    one range of numbers."""
+def _first_chunk(batches: Sequence[_BatchColumns]) -> Sequence[_BatchColumns]:
+    """The first batches up to the chunk size, at least one, without gaps: one range query fetches
+    their records."""
     before = 0
     for index, (_, first_seq, last_seq, *_) in enumerate(batches):
         if index and (first_seq != before + 1 or last_seq - batches[0][1] >= _CHUNK_BATCH_ROWS):
@@ -395,7 +394,7 @@ def _first_few(batches: Sequence[_BatchColumns]) -> Sequence[_BatchColumns]:
 
 
 def _check_gapless(seqs: Sequence[int], after_seq: int) -> None:
-    """``seqs`` is a chunk read in order: within a chunk numbers cannot repeat, so count them."""
+    """Numbers in a sorted chunk are unique, so counting them finds gaps."""
     if not seqs or seqs[-1] - after_seq != len(seqs):
         present = set(seqs)
         missing = next(

@@ -1,9 +1,9 @@
-"""A journal's database on SQLite: its connections, its errors, and its fast way to append.
+"""SQLite as the journal's database: connections, errors, and fast appends.
 
-One connection writes and checkpoints; readers have connections of their own that can do neither.
-SQLite before 3.51.3 can corrupt a WAL when one connection checkpoints while another commits, so
-even between processes (a deposed writer and its successor) a lock file keeps commits, which is when
-SQLite checkpoints by itself, apart.
+One connection writes and runs WAL checkpoints; readers have connections that do neither. SQLite
+before 3.51.3 can corrupt a WAL if one connection checkpoints while another commits. SQLite checkpoints
+during commits, so a lock file serializes commits even between processes (a deposed writer and its
+successor).
 """
 
 from __future__ import annotations
@@ -18,12 +18,13 @@ from urllib.parse import quote
 
 import aiosqlite
 import anyio
+from filelock import FileLock
 from sqlalchemy import URL, Select, event, insert
 from sqlalchemy.dialects import sqlite as sqlite_dialect
 from sqlalchemy.exc import DBAPIError
 from sqlalchemy.ext.asyncio import AsyncConnection, AsyncEngine, create_async_engine
 
-from asched.journal import revision
+from asched.journal import schema
 from asched.journal.chain import SealedBatch
 from asched.journal.errors import (
     JournalBusyError,
@@ -33,27 +34,27 @@ from asched.journal.errors import (
     JournalIOError,
     JournalOpenError,
     JournalSchemaError,
-    refusal,
+    trigger_error,
 )
-from asched.journal.lock import FileLock, file_held
+from asched.journal.lock import file_lock, held, held_exclusively
 from asched.journal.schema import JOURNAL_BATCH, JOURNAL_RECORD
 
 _DRIVER = "sqlite+aiosqlite"
 _BUSY_TIMEOUT_S = 10.0
 _READERS = 4
 
-# Foreign keys are declared but not enforced here: the trigger that keeps records in sequence looks
-# at each row already, and a second look would cost a tenth of an append.
+# Foreign keys are declared but not enforced: the sequence trigger already checks each row, and
+# another check would cost a tenth of an append.
 _EVERY_CONNECTION = (f"PRAGMA busy_timeout = {int(_BUSY_TIMEOUT_S * 1000)}",)
 _WRITER = (
     *_EVERY_CONNECTION,
     "PRAGMA journal_mode = WAL",
-    # FULL syncs the WAL at every commit: a decision must survive a loss of power before its
-    # effect. NORMAL would sync at checkpoints only and lose the commits since.
+    # FULL syncs the WAL at every commit: a decision must survive a power loss before its effect.
+    # NORMAL syncs at checkpoints only and would lose later commits.
     "PRAGMA synchronous = FULL",
-    # 32 MiB: the subject index is written all over, so its upper levels should stay in memory.
+    # 32 MiB: writes to the subject index are scattered, so its upper levels must stay in memory.
     "PRAGMA cache_size = -32768",
-    # In pages of 4 KiB. Fewer, larger checkpoints write a page of the index once instead of often.
+    # In pages of 4 KiB. Rare, large checkpoints write each index page once.
     "PRAGMA wal_autocheckpoint = 4000",
 )
 _READER = (
@@ -68,7 +69,7 @@ _INSERT_RECORD = str(insert(JOURNAL_RECORD).compile(dialect=_DIALECT))
 
 
 class SqliteDatabase:
-    """The file at ``path``, open. Made by :meth:`open`."""
+    """An open SQLite file. Made by :meth:`open`."""
 
     def __init__(
         self, path: Path, readers: AsyncEngine, writer: AsyncEngine | None, lock: FileLock | None
@@ -78,7 +79,7 @@ class SqliteDatabase:
         self._writer = writer
         self._file_lock = lock
         self._connection: AsyncConnection | None = None
-        self._one_at_a_time = anyio.Lock()
+        self._write_lock = anyio.Lock()
 
     @classmethod
     async def open(cls, path: Path, *, read_only: bool) -> SqliteDatabase:
@@ -88,43 +89,43 @@ class SqliteDatabase:
         older), :class:`JournalCorruptError` (not a database), :class:`JournalBusyError`.
         """
         _check_path(path, read_only=read_only)
-        lock = None if read_only else FileLock(path.with_name(f"{path.name}-lock"), _BUSY_TIMEOUT_S)
+        lock = None if read_only else file_lock(path.with_name(f"{path.name}-lock"))
         writer = None if read_only else _engine(URL.create(_DRIVER, database=str(path)), _WRITER, 1)
         database = cls(path, _engine(_read_only_url(path), _READER, _READERS), writer, lock)
         try:
-            if writer is not None:
-                await database._open_for_writing(writer)
-            else:
-                await database._check_schema()
+            await database.prepare()
         except BaseException:
             with anyio.CancelScope(shield=True):
                 await database.close()
             raise
         return database
 
-    async def _open_for_writing(self, writer: AsyncEngine) -> None:
-        assert self._file_lock is not None
-        async with self._file_lock.held():
-            _make_private(self.path)
-            with self._translated():
-                self._connection = await writer.connect()
-        with self._located():
-            async with self.write() as connection:
-                # Python's driver opens no transaction for DDL by itself.
-                await connection.exec_driver_sql("BEGIN IMMEDIATE")
-                await connection.run_sync(revision.upgrade)
-
-    async def _check_schema(self) -> None:
-        with self._located():
-            async with self.read() as connection:
-                await connection.run_sync(revision.check)
-
-    @contextmanager
-    def _located(self) -> Iterator[None]:
+    async def prepare(self) -> None:
+        """Connect the writer and upgrade the tables; read-only, check their revision."""
         try:
-            yield
+            if self._writer is None:
+                async with self.read() as connection:
+                    await connection.run_sync(schema.check)
+                return
+            await self._connect_writer(self._writer)
+            async with self.write() as connection:
+                # Python's driver opens no transaction for DDL.
+                await connection.exec_driver_sql("BEGIN IMMEDIATE")
+                await connection.run_sync(schema.upgrade)
         except JournalSchemaError as error:
             raise type(error)(f"{self.path}: {error}") from None
+
+    async def _connect_writer(self, writer: AsyncEngine) -> None:
+        assert self._file_lock is not None
+        try:
+            async with held(self._file_lock, _BUSY_TIMEOUT_S):
+                _create_private(self.path)
+                with self._translated():
+                    self._connection = await writer.connect()
+        except OSError as error:
+            raise JournalOpenError(
+                f"cannot write {self._file_lock.lock_file}: {error.strerror}"
+            ) from None
 
     @asynccontextmanager
     async def read(self) -> AsyncIterator[AsyncConnection]:
@@ -134,7 +135,7 @@ class SqliteDatabase:
                 yield connection
 
     async def fetch(self, query: Select[Any]) -> Sequence[tuple[Any, ...]]:
-        """All rows of the query, by the driver itself: one switch to its thread and back."""
+        """All rows of the query, fetched by the driver in one switch to its thread."""
         compiled = query.compile(dialect=_DIALECT)
         values = [compiled.params[name] for name in compiled.positiontup or ()]
         async with self.read() as connection:
@@ -147,32 +148,32 @@ class SqliteDatabase:
     async def write(self) -> AsyncIterator[AsyncConnection]:
         """The writing connection in a transaction, committed at the end of the block.
 
-        Cancellation is held back inside, so that the outcome of a commit is always known.
+        The block is shielded from cancellation, so the result of a commit is always known.
         """
         async with self._exclusively() as connection, connection.begin():
             yield connection
 
     @asynccontextmanager
     async def archiving(self) -> AsyncIterator[None]:
-        """Keeps others out who would archive this file, by a lock file: they are refused at once."""
-        lock = self.path.with_name(f"{self.path.name}-archive-lock")
-        with file_held(lock, f"another process is archiving {self.path}"):
+        """Exclude other archive runs with a lock file."""
+        path = self.path.with_name(f"{self.path.name}-archive-lock")
+        with held_exclusively(path, f"another process is archiving {self.path}"):
             yield
 
-    async def depose(self) -> None:
-        """Nothing: the lock is a file's, which this machine alone uses."""
+    async def end_stuck_writers(self) -> None:
+        """Nothing to do: only processes of this machine hold the lock file."""
 
     async def append(self, sealed: SealedBatch) -> None:
         """Insert a batch in a transaction of its own, durable on return.
 
-        Three calls on the driver, because each costs a switch to its thread and back: SQLAlchemy's
-        own way costs eleven. The driver begins the transaction itself, at the first INSERT.
+        Makes three calls to the driver, each a switch to its thread and back; SQLAlchemy would make
+        eleven. The driver begins the transaction at the first INSERT.
         """
         async with self._exclusively() as connection:
             driver = await _driver(connection)
             try:
                 await driver.execute(_INSERT_BATCH, sealed.batch)
-                # The driver binds a plain tuple a good microsecond faster than a named one.
+                # The driver binds a plain tuple over 1 us faster than a named one.
                 await driver.executemany(_INSERT_RECORD, map(tuple, sealed.rows))
                 await driver.commit()
             except BaseException:
@@ -183,13 +184,13 @@ class SqliteDatabase:
     async def _exclusively(self) -> AsyncIterator[AsyncConnection]:
         if self._file_lock is None or self._connection is None:
             raise JournalError(f"{self.path} is open for reading only")
-        async with self._one_at_a_time, self._file_lock.held():
+        async with self._write_lock, held(self._file_lock, _BUSY_TIMEOUT_S):
             with anyio.CancelScope(shield=True), self._translated():
                 yield self._connection
 
     @contextmanager
     def _translated(self) -> Iterator[None]:
-        """SQLite's errors as the journal's, naming the file."""
+        """Convert SQLite's errors to journal errors that name the file."""
         try:
             yield
         except (DBAPIError, sqlite3.Error) as error:
@@ -201,13 +202,12 @@ class SqliteDatabase:
         if self._writer is None or self._file_lock is None:
             return
         writer, self._writer = self._writer, None
-        # The last connection to close checkpoints.
-        async with self._file_lock.held():
+        # Closing the last connection runs a checkpoint.
+        async with held(self._file_lock, _BUSY_TIMEOUT_S):
             if self._connection is not None:
                 await self._connection.close()
                 self._connection = None
             await writer.dispose()
-        self._file_lock.close()
 
 
 def _read_only_url(path: Path) -> URL:
@@ -221,7 +221,7 @@ def _engine(url: URL, pragmas: Sequence[str], connections: int) -> AsyncEngine:
         url,
         pool_size=connections,
         max_overflow=0,
-        # "BEGIN IMMEDIATE" takes the write lock at the start, where waiting for it is possible.
+        # "BEGIN IMMEDIATE" takes the write lock at the start, when it is still possible to wait.
         connect_args={"timeout": _BUSY_TIMEOUT_S, "isolation_level": "IMMEDIATE"},
     )
 
@@ -243,7 +243,7 @@ async def _driver(connection: AsyncConnection) -> aiosqlite.Connection:
 
 
 def _check_path(path: Path, *, read_only: bool) -> None:
-    """Say why a path will not do; SQLite only says that it could not open it."""
+    """Raise an error with the reason; SQLite reports only that it cannot open the file."""
     folder = path.parent
     try:
         if path.is_dir():
@@ -257,11 +257,13 @@ def _check_path(path: Path, *, read_only: bool) -> None:
         raise JournalOpenError(f"cannot open {path}: {error.strerror}") from None
 
 
-def _make_private(path: Path) -> None:
-    """Make the file, where there is none, for its owner's eyes alone, whatever the umask says: it tells
-    how the cluster is built. SQLite gives the files beside it the same mode."""
+def _create_private(path: Path) -> None:
+    """Create the file readable by its owner only, whatever the umask: it describes the cluster.
+
+    SQLite creates its other files with the same mode.
+    """
     try:
-        # Exclusively, because closing a descriptor of an open database would drop SQLite's locks.
+        # O_EXCL, because closing a descriptor of an open database would drop SQLite's locks.
         os.close(os.open(path, os.O_CREAT | os.O_EXCL | os.O_WRONLY | os.O_CLOEXEC, 0o600))
     except FileExistsError:
         pass
@@ -273,14 +275,16 @@ def _translate(error: BaseException, path: Path) -> JournalError:
     cause = _sqlite_error(error)
     if cause is None:
         return JournalIOError(f"{path}: {error}")
-    refused = refusal(str(cause), str(path))
-    if refused is not None:
-        return refused
+    of_trigger = trigger_error(str(cause), str(path))
+    if of_trigger is not None:
+        return of_trigger
     match getattr(cause, "sqlite_errorname", "").split("_")[1:2]:
         case ["FULL"]:
             return JournalFullError(f"cannot write {path}: the disk is full")
         case ["CANTOPEN" | "READONLY" | "PERM" | "AUTH"]:
-            return JournalOpenError(f"cannot open {path} for this: {cause}")
+            return JournalOpenError(
+                f"cannot open {path}: {cause}; check permissions of the file and its directory"
+            )
         case ["NOTADB"]:
             return JournalCorruptError(f"{path} is not an asched journal: {cause}")
         case ["CORRUPT"]:
@@ -292,7 +296,7 @@ def _translate(error: BaseException, path: Path) -> JournalError:
 
 
 def _sqlite_error(error: BaseException | None) -> sqlite3.Error | None:
-    """The driver's own error inside SQLAlchemy's."""
+    """The driver's error inside SQLAlchemy's."""
     while error is not None:
         if isinstance(error, sqlite3.Error):
             return error

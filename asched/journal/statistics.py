@@ -1,7 +1,4 @@
-"""What a journal holds, in figures.
-
-Where in a journal a moment lies.
-"""
+"""Statistics of a journal, and the record at a time."""
 
 from __future__ import annotations
 
@@ -14,13 +11,13 @@ from asched.journal.chain import Writer
 from asched.journal.store import JournalStore
 
 
-class KindFigures(msgspec.Struct, frozen=True, rename="camel"):
+class KindStatistics(msgspec.Struct, frozen=True, rename="camel"):
     kind: str
     records: int
     payload_bytes: int
 
 
-class WriterFigures(msgspec.Struct, frozen=True, rename="camel"):
+class WriterStatistics(msgspec.Struct, frozen=True, rename="camel"):
     epoch: int
     writer: str
     claimed_at_ns: int
@@ -29,31 +26,32 @@ class WriterFigures(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class JournalStatistics(msgspec.Struct, frozen=True, rename="camel"):
-    """Figures of what is in the database; the archive's are only counted. Times are nanoseconds
-    since the epoch of Unix, None where there are no records."""
+    """Statistics of the database, with totals of the archive.
+
+    Times are nanoseconds since the Unix epoch, None without records.
+    """
 
     first_seq: int
-    """The first record that is not in the archive."""
+    """The first record that is not archived."""
     last_seq: int
     records: int
     batches: int
     payload_bytes: int
-    """UTF-8, without what the database adds."""
+    """In UTF-8, without the database's overhead."""
     first_written_at_ns: int | None
     last_written_at_ns: int | None
     archived_records: int
     archived_segments: int
     checkpoints: int
-    kinds: tuple[KindFigures, ...]
-    """Most bytes first."""
-    writers: tuple[WriterFigures, ...]
+    kinds: tuple[KindStatistics, ...]
+    """Sorted by bytes, descending."""
+    writers: tuple[WriterStatistics, ...]
 
 
 async def statistics(
     store: JournalStore, progress: Callable[[int], None] | None = None
 ) -> JournalStatistics:
-    """Read the whole journal and count. ``progress`` is told how far it has come (a record's
-    number)."""
+    """Read the whole journal. ``progress`` receives the number of the last record read."""
     archived = await store.archived()
     records: Counter[str] = Counter()
     payload_bytes: Counter[str] = Counter()
@@ -72,9 +70,9 @@ async def statistics(
         if progress is not None:
             progress(last_seq)
 
-    def figures_of(writer: Writer) -> WriterFigures:
+    def statistics_of(writer: Writer) -> WriterStatistics:
         epoch, name, claimed_at_ns, _ = writer
-        return WriterFigures(epoch, name, claimed_at_ns, batches_of[epoch], records_of[epoch])
+        return WriterStatistics(epoch, name, claimed_at_ns, batches_of[epoch], records_of[epoch])
 
     return JournalStatistics(
         first_seq=archived.seq + 1,
@@ -88,17 +86,16 @@ async def statistics(
         archived_segments=len(await store.segments()),
         checkpoints=len(await store.checkpoint_marks()),
         kinds=tuple(
-            KindFigures(kind, records[kind], size) for kind, size in payload_bytes.most_common()
+            KindStatistics(kind, records[kind], size) for kind, size in payload_bytes.most_common()
         ),
-        writers=tuple(figures_of(writer) for writer in await store.writers()),
+        writers=tuple(statistics_of(writer) for writer in await store.writers()),
     )
 
 
 async def last_seq_at(journal: JournalStore, at_ns: int) -> int:
-    """The last record that was written at that time or before; 0 where there is none, and the last
-    archived one where it lies in the archive.
+    """The last record written at or before a time, found by bisection.
 
-    Looked for by halves, as batches are written in order of time. Raises
+    0 if there is none; the last archived record if it is in the archive. Raises
     :class:`~asched.journal.errors.JournalError`.
     """
     low, high = (await journal.archived()).seq, (await journal.head()).seq

@@ -1,4 +1,4 @@
-"""What every journal store does; :mod:`tests.journal.test_contract` says the same in code."""
+"""The port of journal stores; :mod:`tests.journal.test_contract` tests every implementation."""
 
 from __future__ import annotations
 
@@ -9,146 +9,140 @@ from asched.journal.chain import BatchRange, Head, SealedBatch, Segment, Writer
 from asched.state.records import AnyRecord
 
 
-class Appended(NamedTuple):
-    """The sequence numbers that a batch received."""
+class AppendResult(NamedTuple):
+    """The sequence numbers of an appended batch."""
 
     first_seq: int
     last_seq: int
 
 
 class StoredRecord(NamedTuple):
+    """A decoded record with its place in the journal."""
+
     seq: int
     written_at_ns: int
-    """When its batch was written, by the writer's clock, nanoseconds since the Unix epoch."""
+    """Write time of its batch: the writer's clock, nanoseconds since the Unix epoch."""
     record: AnyRecord
 
 
 class Checkpoint(NamedTuple):
-    """A caller's fold of everything up to ``seq``, as bytes that only the caller understands."""
+    """A serialized fold of all records up to ``seq``, opaque to the store."""
 
     seq: int
     blob: bytes
 
 
 class CheckpointMark(NamedTuple):
-    """What a checkpoint remembers of the chain: a batch that was there when it was saved."""
+    """The batch that held a checkpoint's record when the checkpoint was saved."""
 
     seq: int
-    """The record that the checkpoint is a fold up to."""
+    """The last record that is folded."""
     batch: int
-    """The batch that holds this record."""
     batch_hash: str
 
 
 class JournalStore(Protocol):
     """An append-only, numbered list of records.
 
-    Sequence numbers start at 1 and have no gaps. Batches are atomic. One writer at a time: the one
-    that claimed last. Any number of readers, also while the writer writes.
+    Sequence numbers start at 1 and have no gaps. Batches are atomic. The last process to claim the
+    journal is the only writer. Any number of readers can read at the same time.
 
-    Every method may raise a :class:`~asched.journal.errors.JournalError`.
+    Every method can raise a :class:`~asched.journal.errors.JournalError`.
     """
 
     async def claim(self, writer: str, *, claimed_at_ns: int) -> int:
-        """Become the one writer, deposing the one before; the new epoch (1, 2, ...).
+        """Become the writer, deposing the previous one. Returns the new epoch (1, 2, ...).
 
-        ``writer`` names the process for those who read the journal later.
+        ``writer`` identifies the process to readers.
         """
         ...
 
     async def append(
         self, records: Sequence[AnyRecord], *, written_at_ns: int, first_seq: int | None = None
-    ) -> Appended:
-        """Store ``records`` as one batch. When this returns they survive a loss of power.
+    ) -> AppendResult:
+        """Store ``records`` as one batch, durable on return.
 
-        ``first_seq`` is the number that the caller expects the first record to get. With it the
-        call can be repeated when its outcome is unknown: if those very records were stored there
-        at ``written_at_ns``, the answer is the same and nothing is stored twice.
+        ``first_seq`` is the expected number of the first record. It makes the call idempotent: if
+        the same records were stored there at ``written_at_ns``, the result is the same and nothing is
+        stored twice. Cancellation is delivered after the commit or rollback.
 
-        Not cancelled half-way: cancellation is delivered when the outcome is known.
-
-        Raises :class:`FencedError` if another writer claimed since, or this one never did;
-        :class:`ConflictError` if ``first_seq`` is neither next nor a repetition;
-        :class:`JournalFullError` with nothing stored; ValueError if ``records`` is empty.
+        Raises :class:`FencedError` without a claim or after a newer one; :class:`ConflictError` if
+        ``first_seq`` is neither next nor a repetition; :class:`JournalFullError` with nothing stored;
+        ValueError if ``records`` is empty.
         """
         ...
 
     async def head(self) -> Head:
-        """Where the journal ends now."""
+        """The present end of the journal."""
         ...
 
     def read(
         self, after_seq: int = 0, up_to: int | None = None, *, subject: str | None = None
     ) -> AsyncIterator[StoredRecord]:
-        """The records after ``after_seq`` up to and with ``up_to`` (or the head at the first step).
+        """The records after ``after_seq`` up to and including ``up_to`` (default: the head).
 
-        ``subject`` leaves only one object's history, see :func:`asched.journal.codec.subject_of`.
-        Fetches a chunk at a time and holds nothing open between chunks, so an iteration may be as
-        slow as its consumer and may be abandoned.
+        ``subject`` selects one object, see :func:`asched.journal.codec.subject_of`. Records are
+        fetched in chunks with nothing held open in between, so a consumer may be slow or stop early.
 
-        Raises :class:`ArchivedError` if some of them were moved to the archive, whatever their
-        subject: start after :meth:`archived`, from a checkpoint.
+        Raises :class:`ArchivedError` if any record of the range is archived: start after
+        :meth:`archived`, from a checkpoint.
         """
         ...
 
     async def subjects(self, kind: str) -> Sequence[str]:
-        """Every object of that kind (``pod``, ``node``) that records here speak of, each once, in
-        order, as :func:`asched.journal.codec.subject_of` names it; not those that only records in
-        the archive do, even where these have not been deleted yet."""
+        """The sorted subjects of a kind (``pod``, ``node``) that have records outside the archive."""
         ...
 
     def batches(self, after_batch: int = 0) -> AsyncIterator[SealedBatch]:
-        """The batches as they are stored, neither decoded nor verified: for proof and archive.
-
-        Those that were archived are passed over.
-        """
+        """The stored batches that are not archived, neither decoded nor verified."""
         ...
 
-    def stretches(self, after_batch: int = 0) -> AsyncIterator[BatchRange]:
-        """The same batches, many at a time: for reading millions of them."""
+    def batch_ranges(self, after_batch: int = 0) -> AsyncIterator[BatchRange]:
+        """As :meth:`batches`, in ranges, which is faster for millions of records."""
         ...
 
     async def archived(self) -> Head:
-        """The head of what was moved to the archive: the first record here is the one after it."""
+        """The head of the archive; the first stored record follows it."""
         ...
 
     async def segments(self) -> Sequence[Segment]:
-        """What was moved to the archive, oldest first."""
+        """The segments of the archive, oldest first."""
         ...
 
     async def writers(self) -> Sequence[Writer]:
-        """All that ever claimed this journal, by epoch; for :func:`chain.verify_writers`."""
+        """All writers by epoch; see :func:`asched.journal.chain.verify_writers`."""
         ...
 
-    async def stray(self, head: Head) -> str | None:
-        """Something stored outside of the batches up to ``head``, in words; None if nothing is.
+    async def find_unchained(self, head: Head) -> str | None:
+        """Describe a row that belongs to no batch of the chain; None if there is none.
 
-        It was not :meth:`append` that put it there. Whole batches after ``head`` are none: the
-        journal may have grown since.
+        :meth:`append` never stores such rows. Complete batches after ``head`` are ignored, because
+        the journal may have grown.
         """
         ...
 
     async def checkpoint_marks(self) -> Sequence[CheckpointMark]:
-        """Where the chain was at each checkpoint, by sequence number."""
+        """The batch of each checkpoint, by sequence number."""
         ...
 
     async def save_checkpoint(self, seq: int, blob: bytes) -> None:
-        """Keep ``blob`` as the fold up to ``seq``, which must be stored. Replaces an earlier one.
+        """Store ``blob`` as the fold up to the stored record ``seq``, replacing an earlier one.
 
-        Raises :class:`FencedError` for a writer that was deposed: what it folded may be another
-        history than what is stored. Who never claimed the journal may save what it read there.
-        :class:`ArchivedError` where that record was moved to the archive, be it meanwhile: nobody
-        could fold on from there.
+        Raises :class:`FencedError` for a deposed writer, whose state may differ from the stored
+        records; a process that never claimed may save what it read. Raises :class:`ArchivedError`
+        if that record is archived.
         """
         ...
 
     async def drop_checkpoints(self, seqs: Sequence[int]) -> None:
-        """Delete the checkpoints at these records, where there are any. Raises
-        :class:`FencedError` as :meth:`save_checkpoint`."""
+        """Delete the checkpoints at these records.
+
+        Raises :class:`FencedError` as :meth:`save_checkpoint`.
+        """
         ...
 
     async def load_checkpoint(self, at_or_before_seq: int | None = None) -> Checkpoint | None:
-        """The latest checkpoint not beyond ``at_or_before_seq`` (or of all), if any."""
+        """The latest checkpoint, or the latest not after ``at_or_before_seq``, if any."""
         ...
 
     async def close(self) -> None:

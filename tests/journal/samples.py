@@ -6,7 +6,7 @@ from asched.journal.chain import GENESIS, Head, verify
 from asched.journal.store import JournalStore
 from asched.model.meta import ObjectMeta
 from asched.model.node import Node
-from asched.state.records import AnyRecord, Assigned, Bound, ObjectSeen, TurnStarted
+from asched.state.records import AnyRecord, Assigned, Bound, ObjectObserved, TurnStarted
 
 
 def turn(number: int, pods: int = 2) -> list[AnyRecord]:
@@ -20,7 +20,7 @@ def turn(number: int, pods: int = 2) -> list[AnyRecord]:
 
 def mixed() -> list[AnyRecord]:
     return [
-        ObjectSeen(Node(metadata=ObjectMeta(name="node-1"))),
+        ObjectObserved(Node(metadata=ObjectMeta(name="node-1"))),
         Assigned("default/web-1", "uid-1", "node-1", 1, 3),
         Assigned("default/web-2", "uid-2", "node-1", 1, 3),
         Bound("default/web-1", "uid-1", "node-1"),

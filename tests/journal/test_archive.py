@@ -13,7 +13,7 @@ import pytest
 from asched.journal import archive as archiving
 from asched.journal import archive as files
 from asched.journal import open_journal
-from asched.journal.archive import archive, restore, whole_journal
+from asched.journal.archive import LOCK_FILE, all_batches, archive, restore
 from asched.journal.chain import GENESIS, Segment
 from asched.journal.errors import (
     ArchivedError,
@@ -23,11 +23,11 @@ from asched.journal.errors import (
     JournalError,
     JournalIOError,
 )
-from asched.journal.lock import folder_held
+from asched.journal.lock import held_exclusively
 from asched.journal.memory import MemoryStore
 from asched.journal.sql import SqlStore
 from asched.journal.store import JournalStore
-from asched.journal.verification import KeptHead, verify_journal
+from asched.journal.verification import TrustedHead, verify_journal
 from asched.state.records import AnyRecord
 from tests.journal.samples import turn
 from tests.journal.test_verification import tamper
@@ -195,17 +195,17 @@ async def test_heads_kept_from_before_the_archive(archived: Path) -> None:
     folder = archived.parent / "archive"
     async with open_journal(str(archived), read_only=True) as store:
         heads = [
-            KeptHead(s.batch.last_seq, s.batch.hash) async for s in whole_journal(store, folder)
+            TrustedHead(s.batch.last_seq, s.batch.hash) async for s in all_batches(store, folder)
         ]
         for head in heads:
-            await verify_journal(store, kept=head, archive=folder)
+            await verify_journal(store, trusted=head, archive=folder)
         end = heads[4]
         assert end.seq == (await store.archived()).seq
-        await verify_journal(store, kept=end)
+        await verify_journal(store, trusted=end)
         with pytest.raises(JournalCorruptError, match="the archive ends with"):
-            await verify_journal(store, kept=end._replace(hash="0" * 64))
+            await verify_journal(store, trusted=end._replace(hash="0" * 64))
         with pytest.raises(JournalCorruptError, match="lies in the archive: give its folder"):
-            await verify_journal(store, kept=heads[0])
+            await verify_journal(store, trusted=heads[0])
 
 
 async def test_an_interrupted_run_is_finished_by_the_next(archived: Path, tmp_path: Path) -> None:
@@ -227,7 +227,7 @@ async def test_no_checkpoint_is_saved_into_a_segment_whose_rows_are_still_there(
     async with open_journal(database_url) as store, open_journal(database_url) as reader:
         assert isinstance(store, SqlStore)
         await fill(store, 5, 16)
-        await put_away(store, tmp_path)
+        await record_segment(store, tmp_path)
         for saving in (store, reader):
             for seq in (1, 5, 6):
                 with pytest.raises(ArchivedError, match=f"record {seq} is refused"):
@@ -238,10 +238,10 @@ async def test_no_checkpoint_is_saved_into_a_segment_whose_rows_are_still_there(
         assert (await verify_journal(store, archive=tmp_path)).checkpoints == 2
 
 
-async def put_away(store: SqlStore, folder: Path) -> None:
+async def record_segment(store: SqlStore, folder: Path) -> None:
     """As a run does that is killed then: the first two batches, and their rows are still there."""
     batches = [sealed async for sealed in store.batches()][:2]
-    await store.put_away(files.write_segment(folder, 1, GENESIS, batches, archived_at_ns=1))
+    await store.record_segment(files.write_segment(folder, 1, GENESIS, batches, archived_at_ns=1))
 
 
 async def test_a_checkpoint_in_the_archive_goes_with_the_next_run(
@@ -252,7 +252,7 @@ async def test_a_checkpoint_in_the_archive_goes_with_the_next_run(
     async with open_journal(database_url) as store:
         assert isinstance(store, SqlStore)
         await fill(store, 16)
-        await put_away(store, tmp_path)
+        await record_segment(store, tmp_path)
         await tamper(
             database_url,
             "INSERT INTO journal_checkpoint (seq, batch, batch_hash, blob)"
@@ -285,12 +285,12 @@ async def test_a_second_run_is_refused_while_one_is_under_way(
             with pytest.raises(JournalBusyError, match=r"another process is archiving .*journal"):
                 await move(other, elsewhere, before_ns=1000)
         with (
-            folder_held(here, "held"),
+            held_exclusively(here / LOCK_FILE, "held"),
             pytest.raises(JournalBusyError, match=f"is archiving into {here}$"),
         ):
             await move(other, here, before_ns=1000)
         assert (await verify_journal(store)).records == 24
-        assert list(here.iterdir()) == list(elsewhere.iterdir()) == []
+        assert [*here.iterdir(), *elsewhere.iterdir()] == [here / LOCK_FILE]
         # The daemon goes on meanwhile, and what was refused is done when it is asked for again.
         async with store.archiving():
             assert await store.append(turn(8), written_at_ns=80) == (25, 27)

@@ -12,9 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from asched.audit.explain import explain
-from asched.audit.pods import PodName
+from asched.audit.lookup import PodName, fold_before
 from asched.audit.replay import replay
-from asched.audit.travel import fold_before
 from asched.config.registry import PluginRegistry
 from asched.framework.interface import PreEnqueuePlugin
 from asched.framework.pod_info import PodInfo
@@ -22,10 +21,10 @@ from asched.framework.status import SUCCESS, Status
 from asched.journal.archive import archive
 from asched.journal.checkpoints import (
     SPACING,
-    keep_boundary,
+    checkpoint_before,
     nearest,
     prune_checkpoints,
-    superfluous,
+    redundant_checkpoints,
     write_checkpoints,
 )
 from asched.journal.errors import (
@@ -90,13 +89,13 @@ async def test_dropping(store: JournalStore) -> None:
 
 @given(st.sets(st.integers(1, 10**8), max_size=60).map(sorted))
 def test_the_ends_stay_and_no_gap_is_wider_than_it_may_be(seqs: list[int]) -> None:
-    left = [seq for seq in seqs if seq not in superfluous(seqs)]
+    left = [seq for seq in seqs if seq not in redundant_checkpoints(seqs)]
     assert left[:1] == seqs[:1]
     assert left[-1:] == seqs[-1:]
     for before, after in pairwise(left):
         new_gap = after - before
         assert (new_gap * SPACING <= seqs[-1] - before) or seqs[seqs.index(before) + 1] == after
-    assert superfluous(left) == superfluous([*left])
+    assert redundant_checkpoints(left) == redundant_checkpoints([*left])
 
 
 def test_a_long_life_keeps_few_and_those_of_late_close_together() -> None:
@@ -104,7 +103,7 @@ def test_a_long_life_keeps_few_and_those_of_late_close_together() -> None:
     every, kept = 50_000, []
     for seq in range(every, 100_000_000, every):
         kept.append(seq)
-        dropped = {*superfluous(kept)}
+        dropped = {*redundant_checkpoints(kept)}
         kept = [s for s in kept if s not in dropped]
         assert len(kept) < 500
         if seq == 1_000_000:
@@ -157,8 +156,8 @@ async def test_all_after_the_boundary_can_be_asked_about(database_url: str, tmp_
     async with open_journal(database_url) as store:
         records = await fill(store)
         before_ns = await half_time_ns(store)
-        boundary = await keep_boundary(store, REGISTRY.load, before_ns)
-        assert await keep_boundary(store, REGISTRY.load, before_ns) == boundary
+        boundary = await checkpoint_before(store, REGISTRY.load, before_ns)
+        assert await checkpoint_before(store, REGISTRY.load, before_ns) == boundary
         assert [mark.seq for mark in await store.checkpoint_marks()] == [boundary]
         assert await archive(store, tmp_path, before_ns=before_ns, archived_at_ns=1)
         archived = (await store.archived()).seq
@@ -191,7 +190,7 @@ async def test_all_after_the_boundary_can_be_asked_about(database_url: str, tmp_
 async def test_nothing_is_old_enough(database_url: str, tmp_path: Path) -> None:
     async with open_journal(database_url) as store:
         await fill(store)
-        assert await keep_boundary(store, REGISTRY.load, 0) == 0
+        assert await checkpoint_before(store, REGISTRY.load, 0) == 0
         assert await store.checkpoint_marks() == []
 
 
@@ -201,7 +200,7 @@ async def test_checkpoints_of_another_release_are_made_anew_from_the_archive(
     async with open_journal(database_url) as store:
         records = await fill(store)
         before_ns = await half_time_ns(store)
-        boundary = await keep_boundary(store, REGISTRY.load, before_ns)
+        boundary = await checkpoint_before(store, REGISTRY.load, before_ns)
         await archive(store, tmp_path, before_ns=before_ns, archived_at_ns=1)
         await store.save_checkpoint(boundary, b"asched-checkpoint 0\n")
         with pytest.raises(ArchivedError, match=r"asched checkpoint --archive DIR"):
@@ -222,7 +221,7 @@ async def test_an_altered_archive_makes_no_checkpoint(tmp_path: Path) -> None:
     async with open_journal(str(tmp_path / "journal.db")) as store:
         await fill(store)
         before_ns = await half_time_ns(store)
-        await keep_boundary(store, REGISTRY.load, before_ns)
+        await checkpoint_before(store, REGISTRY.load, before_ns)
         [segment] = await archive(store, tmp_path, before_ns=before_ns, archived_at_ns=1)
         await store.drop_checkpoints([mark.seq for mark in await store.checkpoint_marks()])
         (tmp_path / segment.file).write_bytes(b"")
@@ -279,7 +278,7 @@ async def test_what_is_folded_without_a_plugin_is_not_kept(store: JournalStore) 
         with pytest.raises(IncompleteStateError, match=r"install it, .*: unknown plugin .Doorkeep"):
             await write_checkpoints(store, WITHOUT.load, every=every)
     with pytest.raises(IncompleteStateError):
-        await keep_boundary(store, WITHOUT.load, 2)
+        await checkpoint_before(store, WITHOUT.load, 2)
     # What comes before the profile needs no plugin.
     assert [mark.seq for mark in await store.checkpoint_marks()] == []
 
@@ -288,7 +287,7 @@ async def test_what_is_folded_without_a_plugin_is_not_kept(store: JournalStore) 
     assert [*fold.state.queue.gated] == ["default/secret"]
     assert describe(fold.state) == describe(history.state)
     # It is there already: nothing needs to be made without the plugin.
-    assert await keep_boundary(store, WITHOUT.load, 2) == len(history.records)
+    assert await checkpoint_before(store, WITHOUT.load, 2) == len(history.records)
     assert await write_checkpoints(store, WITHOUT.load) == []
 
 

@@ -16,14 +16,13 @@ from asched.state.records import (
     Assigned,
     Bound,
     EngineStarted,
+    EvictionSucceeded,
     LeadershipGained,
-    ObjectGone,
-    ObjectSeen,
-    PermitHold,
+    ObjectDeleted,
+    ObjectObserved,
+    PermitWait,
     TurnStarted,
-    VictimEvicted,
 )
-from asched.state.rules import Rules
 from tests.journal.strategies import records, struct
 
 
@@ -54,26 +53,15 @@ def test_a_key_is_found_again_whatever_it_holds(key: str) -> None:
     assert CODEC.decode(1, *CODEC.encode(record)) == record
 
 
-def test_who_named_no_rules_followed_the_first() -> None:
-    record = CODEC.decode(1, "EngineStarted", 1, "", '{"version":"0.1.0","seed":7}')
-    assert isinstance(record, EngineStarted)
-    assert record.rules is Rules.FIRST
-
-
-def test_what_the_first_release_wrote_is_read() -> None:
-    for payload in ('{"type":"Bound","key":"a/b","uid":"u","node":"n"}', '{"uid":"u","node":"n"}'):
-        assert CODEC.decode(1, "Bound", 1, "pod/a/b", payload) == Bound("a/b", "u", "n")
-
-
 def test_the_stored_form_is_pinned() -> None:
-    record = Assigned("ns/p", "u", "n", 2, 5, score=7, holds=(PermitHold("Gang", 9),))
+    record = Assigned("ns/p", "u", "n", 2, 5, score=7, permit_waits=(PermitWait("Gang", 9),))
     assert tuple(CODEC.encode(record)) == (
         "Assigned",
         1,
         "pod/ns/p",
         (
-            '{"uid":"u","node":"n","attempt":2,"feasible":5,"score":7,'
-            '"holds":[{"plugin":"Gang","deadline_ns":9}]}'
+            '{"uid":"u","node":"n","attempt":2,"feasible_nodes":5,"score":7,'
+            '"permit_waits":[{"plugin":"Gang","deadline_ns":9}]}'
         ),
     )
 
@@ -81,11 +69,11 @@ def test_the_stored_form_is_pinned() -> None:
 @pytest.mark.parametrize(
     ("record", "subject"),
     [
-        (ObjectSeen(Pod(metadata=ObjectMeta(name="p", namespace="ns"))), "pod/ns/p"),
-        (ObjectSeen(Node(metadata=ObjectMeta(name="n"))), "node/n"),
-        (ObjectGone("PersistentVolumeClaim", "ns/c"), "persistentvolumeclaim/ns/c"),
+        (ObjectObserved(Pod(metadata=ObjectMeta(name="p", namespace="ns"))), "pod/ns/p"),
+        (ObjectObserved(Node(metadata=ObjectMeta(name="n"))), "node/n"),
+        (ObjectDeleted("PersistentVolumeClaim", "ns/c"), "persistentvolumeclaim/ns/c"),
         (Bound("ns/p", "u", "n"), "pod/ns/p"),
-        (VictimEvicted("ns/p", "u"), "pod/ns/p"),
+        (EvictionSucceeded("ns/p", "u"), "pod/ns/p"),
         (TurnStarted(1), ""),
         (LeadershipGained(1), ""),
         (EngineStarted("0.1.0", 7), ""),
@@ -104,12 +92,6 @@ def test_subjects(record: AnyRecord, subject: str) -> None:
         ("Bound", 1, "{", r"record 7 \(Bound v1\) does not decode"),
         ("Bound", 1, '{"type":"Bound","key":1}', r"record 7 \(Bound v1\) does not decode: .*key"),
         ("Bound", 1, '{"type":"TurnStarted","now_ns":1}', "record 7 .* 'TurnStarted'"),
-        (
-            "EngineStarted",
-            1,
-            '{"version":"9.0.0","seed":1,"rules":999}',
-            r"record 7 \(EngineStarted v1\) does not decode: .*999",
-        ),
     ],
 )
 def test_what_does_not_decode_is_named(kind: str, version: int, payload: str, message: str) -> None:

@@ -121,7 +121,7 @@ def test_stats(path: Path) -> None:
     kinds = found.pop("kinds")
     assert [(kind["kind"], kind["records"]) for kind in kinds] == [
         ("Assigned", 10),
-        ("ObjectSeen", 1),
+        ("ObjectObserved", 1),
         ("TurnStarted", 4),
         ("Bound", 1),
     ]

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from asched.journal.chain import GENESIS, verify_stretch
+from asched.journal.chain import GENESIS, verify_range
 from asched.journal.errors import ConflictError, FencedError, JournalError
 from asched.journal.memory import MemoryStore
 from asched.journal.store import Checkpoint, JournalStore, StoredRecord
@@ -318,11 +318,11 @@ async def test_stretches_are_the_batches_many_at_a_time(store: JournalStore) -> 
     for number in range(30):
         await store.append(turn(number, number % 4), written_at_ns=number)
     for after in (0, 7, 30):
-        stretches = [stretch async for stretch in store.stretches(after)]
-        sealed = [batch for stretch in stretches for batch in stretch.sealed()]
+        batch_ranges = [stretch async for stretch in store.batch_ranges(after)]
+        sealed = [batch for stretch in batch_ranges for batch in stretch.split()]
         assert sealed == [batch async for batch in store.batches(after)]
         assert [s.batch.batch for s in sealed] == [*range(after + 1, 31)]
     head = GENESIS
-    async for stretch in store.stretches():
-        head = verify_stretch(stretch, head)
+    async for stretch in store.batch_ranges():
+        head = verify_range(stretch, head)
     assert head == await store.head()

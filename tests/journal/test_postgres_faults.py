@@ -120,7 +120,7 @@ async def check(store: JournalStore, turns: int) -> None:
     expected = [record for number in range(1, turns + 1) for record in turn(number)]
     assert [stored.record async for stored in store.read()] == expected
     assert await verified_head(store) == await store.head()
-    assert await store.stray(await store.head()) is None
+    assert await store.find_unchained(await store.head()) is None
 
 
 @pytest.mark.parametrize("moment", OF_AN_APPEND)

@@ -5,16 +5,15 @@ from __future__ import annotations
 import os
 import sqlite3
 import stat
+import sys
 from contextlib import closing
 from pathlib import Path
 
 import anyio
 import pytest
-from alembic.autogenerate import compare_metadata
-from alembic.runtime.migration import MigrationContext
 from sqlalchemy import Connection, create_engine, inspect
 
-from asched.journal import JournalError, migrate, open_journal, revision
+from asched.journal import JournalError, open_journal, schema
 from asched.journal.chain import GENESIS
 from asched.journal.errors import (
     JournalBusyError,
@@ -24,9 +23,8 @@ from asched.journal.errors import (
     JournalSchemaError,
     JournalUrlError,
 )
-from asched.journal.lock import FileLock
+from asched.journal.lock import file_lock, held, held_exclusively
 from asched.journal.opening import sqlite_path
-from asched.journal.schema import METADATA
 from asched.journal.sql import SqlStore
 from asched.journal.sqlite import SqliteDatabase
 from tests.journal.samples import turn, verified_head
@@ -144,28 +142,14 @@ async def test_a_newer_schema_is_refused_and_left_alone(tmp_path: Path, read_onl
     message = await refusal(path, read_only=read_only)
     assert message == (
         f"JournalSchemaError: {path}: the journal has schema 9999, newer than this asched's"
-        f" {migrate.newest()}: upgrade asched"
+        f" {schema.NEWEST}: upgrade asched"
     )
-
-
-async def test_the_migrations_make_the_tables_that_queries_see(tmp_path: Path) -> None:
-    def differences(connection: Connection) -> object:
-        context = MigrationContext.configure(
-            connection, opts={"version_table": revision.VERSION_TABLE}
-        )
-        return compare_metadata(context, METADATA)
-
-    database = await SqliteDatabase.open(tmp_path / "journal.db", read_only=False)
-    async with database.read() as connection:
-        assert await connection.run_sync(differences) == []
-        assert await connection.run_sync(revision.current) == migrate.newest()
-    await database.close()
 
 
 async def test_an_interrupted_upgrade_leaves_nothing(tmp_path: Path) -> None:
     def fail_after_upgrade(connection: Connection) -> None:
         connection.exec_driver_sql("BEGIN IMMEDIATE")
-        migrate.upgrade(connection)
+        schema.upgrade(connection)
         assert inspect(connection).has_table("journal_record")
         raise KeyboardInterrupt
 
@@ -248,20 +232,45 @@ async def test_a_full_disk_stores_nothing_and_is_recovered_from(tmp_path: Path) 
     await database.close()
 
 
-async def test_the_lock_excludes_and_gives_up(tmp_path: Path) -> None:
+async def test_file_lock_excludes_others_and_times_out(tmp_path: Path) -> None:
     path = tmp_path / "lock"
-    first, second = FileLock(path, timeout_s=0.02), FileLock(path, timeout_s=0.02)
-    async with first.held():
-        with pytest.raises(JournalBusyError, match="another process holds"):
-            async with second.held():
+    first, second = file_lock(path), file_lock(path)
+    async with held(first, 0.02):
+        with pytest.raises(JournalBusyError, match=f"another process holds {path}"):
+            async with held(second, 0.02):
                 pytest.fail("both hold it")
-    async with second.held():
+        with (
+            pytest.raises(JournalBusyError, match="^busy$"),
+            held_exclusively(path, "busy"),
+        ):
+            pytest.fail("both hold it")
+    async with held(second, 0.02):
         pass
-    first.close()
-    first.close()
-    second.close()
-    with pytest.raises(JournalOpenError, match="cannot write"):
-        FileLock(tmp_path / "absent" / "lock", timeout_s=1)
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+
+
+async def test_file_lock_is_released_when_its_process_is_killed(tmp_path: Path) -> None:
+    path = tmp_path / "lock"
+    code = (
+        "import sys, time; from pathlib import Path; from asched.journal.lock import file_lock;"
+        " file_lock(Path(sys.argv[1])).acquire(); print('held', flush=True); time.sleep(60)"
+    )
+    async with await anyio.open_process([sys.executable, "-c", code, str(path)]) as holder:
+        assert holder.stdout is not None
+        assert await holder.stdout.receive() == b"held\n"
+        with pytest.raises(JournalBusyError):
+            async with held(file_lock(path), 0.02):
+                pytest.fail("both hold it")
+        holder.kill()
+        await holder.wait()
+        async with held(file_lock(path), 0.02):
+            pass
+
+
+async def test_journal_with_unwritable_lock_file_cannot_be_opened(tmp_path: Path) -> None:
+    (tmp_path / "journal.db-lock").mkdir()
+    with pytest.raises(JournalOpenError, match=r"cannot write .*journal\.db-lock"):
+        await SqliteDatabase.open(tmp_path / "journal.db", read_only=False)
 
 
 async def test_a_journal_is_for_its_owner_alone_whatever_the_umask(tmp_path: Path) -> None:

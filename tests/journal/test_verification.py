@@ -15,7 +15,7 @@ from asched.journal.chain import GENESIS_HASH
 from asched.journal.errors import JournalCorruptError
 from asched.journal.memory import MemoryStore
 from asched.journal.schema import JOURNAL_BATCH, JOURNAL_RECORD, JOURNAL_WRITER
-from asched.journal.verification import KeptHead, Verified, verify_journal
+from asched.journal.verification import TrustedHead, VerificationResult, verify_journal
 from tests.journal.samples import turn
 
 BATCHES = 6
@@ -65,9 +65,11 @@ async def tamper(url: str, *statements: str) -> None:
     await engine.dispose()
 
 
-async def proven(url: str | Path, kept: str | None = None) -> Verified:
+async def proven(url: str | Path, kept: str | None = None) -> VerificationResult:
     async with open_journal(str(url), read_only=True) as store:
-        return await verify_journal(store, kept=None if kept is None else KeptHead.parse(kept))
+        return await verify_journal(
+            store, trusted=None if kept is None else TrustedHead.parse(kept)
+        )
 
 
 async def fault(url: str | Path, kept: str | None = None) -> str:
@@ -226,7 +228,7 @@ async def test_a_journal_written_anew_is_noticed_by_who_kept_any_head(
     path: Path, tmp_path: Path
 ) -> None:
     async with open_journal(str(path), read_only=True) as store:
-        heads = [KeptHead(s.batch.last_seq, s.batch.hash) async for s in store.batches()]
+        heads = [TrustedHead(s.batch.last_seq, s.batch.hash) async for s in store.batches()]
     other = tmp_path / "other.db"
     async with open_journal(str(other)) as store:
         await store.claim("writer 1", claimed_at_ns=1)
@@ -255,17 +257,17 @@ async def test_checkpoints_that_were_altered(path: Path, statement: str) -> None
 @pytest.mark.parametrize("text_", ["", "7", "7:abc", f"x:{GENESIS_HASH}", f"7:{'g' * 64}"])
 def test_what_is_no_head(text_: str) -> None:
     with pytest.raises(ValueError, match="is no SEQ:HASH"):
-        KeptHead.parse(text_)
+        TrustedHead.parse(text_)
 
 
 async def test_an_empty_journal_verifies_and_so_does_its_head_ever_after() -> None:
     store = MemoryStore()
     head = (await verify_journal(store)).head
-    assert head == KeptHead(0, GENESIS_HASH)
+    assert head == TrustedHead(0, GENESIS_HASH)
     await store.claim("test", claimed_at_ns=1)
     await store.append(turn(1), written_at_ns=1)
     seen: list[int] = []
-    assert (await verify_journal(store, kept=head, progress=seen.append)).records == 3
+    assert (await verify_journal(store, trusted=head, progress=seen.append)).records == 3
     assert seen == [3]
 
 
