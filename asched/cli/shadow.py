@@ -17,7 +17,7 @@ from asched.config.registry import PluginRegistry
 from asched.config.settings import JournalSettings
 from asched.daemon.engine.commits import journal_when_reachable
 from asched.daemon.shadow.daemon import compare_recording, running_shadow
-from asched.daemon.shadow.report import AgreementCounts, Difference, NodeOpinion, Report
+from asched.daemon.shadow.report import AgreementCounts, ComparedNode, Difference, Report
 from asched.daemon.telemetry.health import Health
 from asched.daemon.telemetry.metrics import Metrics
 from asched.daemon.telemetry.systemd import ServiceManager
@@ -133,12 +133,12 @@ def _print_difference(difference: Difference) -> None:
     print(f"  ours:   {ours}")
     for node in difference.nodes:
         print(f"  {_scores(node)}")
-    cause = difference.cause.value if difference.looked_into else "not analyzed yet"
+    cause = difference.cause.value if difference.explained else "not analyzed yet"
     print(f"  cause:  {cause}" + (f": {difference.detail}" if difference.detail else ""))
 
 
-def _scores(node: NodeOpinion) -> str:
+def _scores(node: ComparedNode) -> str:
     if node.total is None:
-        return f"{node.name}: {node.refused}"
+        return f"{node.name}: {node.rejection}"
     scores = ", ".join(f"{plugin} {score}" for plugin, score in node.scores.items() if score)
     return f"{node.name}: total {node.total} ({scores})"

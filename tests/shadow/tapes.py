@@ -10,7 +10,7 @@ from typing import Any
 from asched.config.file import parse
 from asched.config.registry import PluginRegistry
 from asched.daemon.shadow.daemon import records_of
-from asched.daemon.shadow.explaining import Window
+from asched.daemon.shadow.explainer import Window
 from asched.daemon.shadow.follower import ShadowFollower
 from asched.daemon.shadow.report import Report
 from asched.kube.tape import Tape

@@ -16,7 +16,7 @@ from asched.apiserver.http import ApiServer
 from asched.config.file import parse
 from asched.config.registry import PluginRegistry
 from asched.daemon.shadow.daemon import JournalKindError, Shadow, require_kind, running_shadow
-from asched.daemon.shadow.explaining import Window
+from asched.daemon.shadow.explainer import Window
 from asched.daemon.shadow.report import Difference
 from asched.journal import open_journal
 from asched.kube.connection import connect
@@ -166,7 +166,7 @@ async def test_open_questions_are_answered_before_the_end(tmp_path: Path) -> Non
             assert not compared.agreed
         assert watcher.shadow is not None
         [difference] = watcher.shadow.report().differences
-        assert difference.looked_into
+        assert difference.explained
         async with open_journal(str(tmp_path / "shadow.db"), read_only=True) as journal:
             kept = [stored.record async for stored in journal.read()]
         assert [r.number for r in kept if isinstance(r, ShadowExplained)] == [compared.number]

@@ -11,8 +11,8 @@ from typer.testing import CliRunner
 
 from asched.cli.main import app
 from asched.config.registry import PluginRegistry
-from asched.cycle.shadow import ShadowDecider
-from asched.daemon.shadow.explaining import Window
+from asched.cycle.inspect import ShadowDecider
+from asched.daemon.shadow.explainer import Window
 from asched.daemon.shadow.follower import UncomparedPod
 from asched.daemon.shadow.report import Report
 from asched.state.cluster import ClusterState
@@ -41,7 +41,7 @@ def report_of(tape: TapeWriter, folder: Path) -> Report:
 
 def cause_of_the_only_difference(tape: TapeWriter, folder: Path) -> tuple[DisagreementCause, str]:
     [difference] = report_of(tape, folder).differences
-    assert difference.looked_into
+    assert difference.explained
     return difference.cause, difference.detail
 
 
@@ -90,7 +90,7 @@ def test_a_node_that_cannot_run_the_pod_is_a_difference_with_the_reason(
     tape.pod("p", "2")
     tape.bind("p", "small")
     [difference] = report_of(tape, tmp_path).differences
-    assert difference.nodes[0].refused == "NodeResourcesFit: Insufficient cpu"
+    assert difference.nodes[0].rejection == "NodeResourcesFit: Insufficient cpu"
     assert difference.nodes[0].total is None
 
 
@@ -151,7 +151,7 @@ def test_a_pod_assumed_already(tape: TapeWriter, tmp_path: Path) -> None:
     tape.bind("first", "big")
     cause, detail = cause_of_the_only_difference(tape, tmp_path)
     assert cause is DisagreementCause.ASSUMED_POD
-    assert "pod default/first was bound to big, seen 1.0 ms after" in detail
+    assert "pod default/first was bound to big, observed 1.0 ms after" in detail
 
 
 def test_what_was_assumed_is_not_explained_by_pods_that_came_later(
@@ -185,7 +185,7 @@ def test_a_node_that_it_had_not_seen_yet(tape: TapeWriter, tmp_path: Path) -> No
     tape.bind("p", "old")
     cause, detail = cause_of_the_only_difference(tape, tmp_path)
     assert cause is DisagreementCause.UNSEEN_CHANGE
-    assert detail == "agrees on the state before node new came, 1.0 ms before"
+    assert detail == "agrees on the state before node new was created, 1.0 ms before"
 
 
 def test_a_pod_whose_end_it_had_not_seen_yet(tape: TapeWriter, tmp_path: Path) -> None:
@@ -197,7 +197,7 @@ def test_a_pod_whose_end_it_had_not_seen_yet(tape: TapeWriter, tmp_path: Path) -
     tape.reject("p", NO_ROOM)
     cause, detail = cause_of_the_only_difference(tape, tmp_path)
     assert cause is DisagreementCause.UNSEEN_CHANGE
-    assert "pod default/old went" in detail
+    assert "pod default/old was deleted" in detail
 
 
 def test_changes_before_the_window_explain_nothing(tape: TapeWriter, tmp_path: Path) -> None:
@@ -246,7 +246,7 @@ def test_another_report_of_an_image_s_size(tape: TapeWriter, tmp_path: Path) -> 
     tape.bind("p", "c")
     cause, detail = cause_of_the_only_difference(tape, tmp_path)
     assert cause is DisagreementCause.IMAGE_SIZE
-    assert detail == f"agrees where app:v1 counts {30 * MEBIBYTE} bytes, as b reports"
+    assert detail == f"agrees if app:v1 has {30 * MEBIBYTE} bytes, as b reports"
 
 
 def test_a_share_of_the_nodes(tape: TapeWriter, tmp_path: Path) -> None:
@@ -298,7 +298,7 @@ def test_comparisons_can_be_made_again_from_the_records(tape: TapeWriter, tmp_pa
         if isinstance(record, ShadowCompared):
             answer = answering.answer(fold.state.pods[record.key].info)
             assert (answer.best, answer.score, answer.feasible) == (
-                record.best, record.score, record.feasible,
+                record.best, record.score, record.feasible_nodes,
             )  # fmt: skip
             assert answer.agrees_with(record) is record.agreed
             remade += 1
@@ -355,6 +355,6 @@ def test_the_recorded_churn_agrees(shared_dir: Path) -> None:
     missing = found.bindings.compared - found.bindings.agreed
     missing += found.messages.compared - found.messages.agreed
     assert len(found.differences) == missing
-    assert all(difference.looked_into for difference in found.differences)
+    assert all(difference.explained for difference in found.differences)
     causes = {difference.cause for difference in found.differences}
     assert DisagreementCause.UNEXPLAINED not in causes

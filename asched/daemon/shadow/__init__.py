@@ -1,1 +1,1 @@
-"""Shadow mode: what asched would have decided, beside the scheduler that owns the cluster."""
+"""Shadow mode: compares asched's decisions with those of the scheduler that owns the cluster."""

@@ -1,7 +1,4 @@
-"""The composition root of shadow mode: watches, journal and the comparing engine. No writer.
-
-Shadow mode on a recording.
-"""
+"""Runs shadow mode, on a live cluster or on a recording. There is nothing that writes to a cluster."""
 
 from __future__ import annotations
 
@@ -18,10 +15,10 @@ from asched.config.registry import PluginRegistry
 from asched.daemon.engine.commits import Commits
 from asched.daemon.engine.inbox import Inbox
 from asched.daemon.engine.runtime import Runtime
-from asched.daemon.reload.reconfiguring import annotations_read, custom_resources_read
+from asched.daemon.reload.watched import annotations_of, custom_resources_of
 from asched.daemon.shadow.engine import Listener, ShadowEngine
-from asched.daemon.shadow.explaining import Window
-from asched.daemon.shadow.follower import ShadowFollower, profiles_record, start_notes
+from asched.daemon.shadow.explainer import Window
+from asched.daemon.shadow.follower import ShadowFollower, shadow_profiles, start_notes
 from asched.daemon.shadow.report import Difference, Report
 from asched.daemon.telemetry.metrics import Metrics
 from asched.journal.store import JournalStore
@@ -29,7 +26,7 @@ from asched.kube.client import ApiClient
 from asched.kube.reflector import ClusterWatch
 from asched.kube.tape import Tape
 from asched.model.quantity import NS_PER_S
-from asched.model.resources import in_order_of_listing
+from asched.model.resources import WatchedResource, in_order_of_listing
 from asched.state.cluster import ClusterState
 from asched.state.records import (
     AnyRecord,
@@ -39,33 +36,36 @@ from asched.state.records import (
     TurnStarted,
 )
 
-STOP_LIMIT_S = 20.0
-"""How long a stopping daemon may take to explain what is open and to commit it."""
+STOP_TIMEOUT_S = 20.0
+"""Limit for explaining open disagreements and committing them at a stop."""
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
 
 class JournalKindError(Exception):
-    """The journal is of the other kind; the text is one line for the user."""
+    """The journal is of the other kind; the text is one line."""
 
 
 class Shadow(NamedTuple):
-    """A running shadow."""
+    """Shadow mode on a live cluster."""
 
     engine: ShadowEngine
     cluster: ClusterState
-    """For reading only."""
+    """Read-only."""
     watch: ClusterWatch
     follower: ShadowFollower
 
     def report(self) -> Report:
-        """What was found up to now."""
+        """The report up to now."""
         return self.follower.report()
 
 
 async def require_kind(journal: JournalStore, *, shadow: bool) -> None:
-    """Refuse to mix: what a shadow saw was decided by another, and what a scheduler decided it is
-    still to carry out. An empty journal is of either kind. Raises :class:`JournalKindError`."""
+    """Raise :class:`JournalKindError` if a shadow's journal is used for scheduling or vice versa.
+
+    The decisions in a shadow's journal are another scheduler's, those in a scheduler's journal are
+    to be carried out. An empty journal is of either kind.
+    """
     async for stored in journal.read():
         if isinstance(stored.record, EngineStarted):
             if stored.record.shadow and not shadow:
@@ -91,32 +91,21 @@ async def running_shadow(
     Raises :class:`JournalKindError` and :class:`~asched.journal.errors.JournalError`.
     """
     await require_kind(journal, shadow=True)
-    metrics = metrics or Metrics()
-    machine = Runtime.of_this_process()
-    epoch = await journal.claim(machine.instance, claimed_at_ns=machine.clock.time_ns())
+    metrics, runtime, inbox = metrics or Metrics(), Runtime.of_this_process(), Inbox()
     load, profiles = registry.load, configuration.profiles
-    resources = in_order_of_listing((), custom_resources_read(profiles, load))
-    follower = ShadowFollower(load, window, resources)
-    next_seq = 1
-    async for stored in journal.read():
-        follower.remember(stored.record)
-        next_seq = stored.seq + 1
+    resources = in_order_of_listing((), custom_resources_of(profiles, load))
+    epoch = await journal.claim(runtime.instance, claimed_at_ns=runtime.clock.time_ns())
+    follower, next_seq = await _restored(journal, registry, window, resources)
     for note in start_notes(configuration):
         follower.note(note)
-        log.warning("shadow mode", note=note)
-    clock, inbox = machine.clock, Inbox()
-    commits = Commits(journal, clock, metrics, next_seq=next_seq)
-    engine = ShadowEngine(follower, commits, inbox, clock, listener or log_finding)
+        log.warning("setting ignored", note=note)
+    commits = Commits(journal, runtime.clock, metrics, next_seq=next_seq)
+    engine = ShadowEngine(follower, commits, inbox, runtime.clock, listener or log_finding)
     engine.record_start(
-        EngineStarted(__version__, configuration.settings.engine.seed, shadow=True),
-        LeadershipGained(epoch),
-        profiles_record(configuration),
+        _started(configuration), LeadershipGained(epoch), shadow_profiles(configuration)
     )
     watch = ClusterWatch(
-        client.read_only(),
-        inbox,
-        resources,
-        annotations=annotations_read(profiles, load),
+        client.read_only(), inbox, resources, annotations=annotations_of(profiles, load)
     )
     metrics.watch(follower.state, lambda: watch.reflectors)
     async with anyio.create_task_group() as tasks:
@@ -126,7 +115,25 @@ async def running_shadow(
             yield Shadow(engine, follower.state, watch, follower)
         finally:
             engine.stop()
-            tasks.cancel_scope.deadline = anyio.current_time() + STOP_LIMIT_S
+            tasks.cancel_scope.deadline = anyio.current_time() + STOP_TIMEOUT_S
+
+
+async def _restored(
+    journal: JournalStore,
+    registry: PluginRegistry,
+    window: Window | None,
+    resources: tuple[WatchedResource, ...],
+) -> tuple[ShadowFollower, int]:
+    """A follower with the records of earlier runs, and the next sequence number."""
+    follower, next_seq = ShadowFollower(registry.load, window, resources), 1
+    async for stored in journal.read():
+        follower.restore(stored.record)
+        next_seq = stored.seq + 1
+    return follower, next_seq
+
+
+def _started(configuration: Configuration) -> EngineStarted:
+    return EngineStarted(__version__, configuration.settings.engine.seed, shadow=True)
 
 
 async def _run(engine: ShadowEngine, watching: anyio.CancelScope) -> None:
@@ -135,33 +142,43 @@ async def _run(engine: ShadowEngine, watching: anyio.CancelScope) -> None:
 
 
 def log_finding(finding: ShadowCompared | Difference) -> None:
-    """A line in the log for every disagreement: when it is seen, and when it is looked into."""
+    """Log a disagreement: when it is found, and when it is explained."""
     if isinstance(finding, Difference):
         log.warning(
-            "disagreement explained", pod=finding.pod, number=finding.number,
-            cause=finding.cause.value, detail=finding.detail,
-        )  # fmt: skip
+            "disagreement explained",
+            pod=finding.pod,
+            number=finding.number,
+            cause=finding.cause.value,
+            detail=finding.detail,
+        )
     elif not finding.agreed:
         log.warning(
-            "disagreement", pod=finding.key, number=finding.number, node=finding.node,
-            message=finding.message, best=finding.best, own_message=finding.own_message,
-        )  # fmt: skip
+            "disagreement",
+            pod=finding.key,
+            number=finding.number,
+            node=finding.node,
+            message=finding.message,
+            best=finding.best,
+            own_message=finding.own_message,
+        )
+
+
+# -- on a recording ---------------------------------------------------------------------------------
 
 
 def records_of(
     tape: Tape, follower: ShadowFollower, configuration: Configuration
 ) -> Iterator[AnyRecord]:
-    """All records of a run over the tape, each folded already. Raises TapeError."""
+    """All records of a run over the tape, each already folded. Raises TapeError."""
 
     def applied(record: AnyRecord) -> AnyRecord:
         follower.apply(record)
         return record
 
-    seed = configuration.settings.engine.seed
-    yield applied(EngineStarted(__version__, seed, shadow=True))
-    yield applied(profiles_record(configuration))
+    yield applied(_started(configuration))
+    yield applied(shadow_profiles(configuration))
     for recorded in tape:
-        # The tape's clock begins with 0; a tape whose lines are out of order keeps their order.
+        # The tape's clock starts at 0. Its lines are not necessarily in order of time.
         now_ns = max(follower.state.now_ns, round(recorded.at_s * NS_PER_S))
         if now_ns != follower.state.now_ns:
             yield applied(TurnStarted(now_ns))

@@ -1,12 +1,8 @@
-"""Following another scheduler: what a watch shows becomes records, comparisons and explanations.
+"""Follows another scheduler: turns changes into records, comparisons and explanations.
 
-The same for a live cluster and for a recording. It holds nothing that could write to a cluster.
-
-Comparing: another scheduler's decisions as the watch shows them, and our own beside them.
-
-A pod is compared on the state just before the change that carries the other's answer is folded.
-That is what the issue of agreement is measured on; why a disagreement came about is found out
-afterwards (:mod:`asched.daemon.shadow.explaining`).
+It serves a live cluster and a recording alike, and cannot write to a cluster. A pod is compared on the
+state right before the change with the other scheduler's decision is folded. Disagreements are
+explained afterwards (:mod:`asched.daemon.shadow.explainer`).
 """
 
 from __future__ import annotations
@@ -16,11 +12,11 @@ from collections.abc import Callable, Iterable, Iterator
 from enum import StrEnum
 from typing import NamedTuple
 
-from asched.config.extenders import without_ignored_resources
 from asched.config.file import Configuration
+from asched.config.resolve import without_ignored_resources
 from asched.core.inputs import Change, Deleted, Listed
-from asched.cycle.shadow import ShadowDecider
-from asched.daemon.shadow.explaining import Explainer, Window
+from asched.cycle.inspect import ShadowDecider
+from asched.daemon.shadow.explainer import Explainer, Window
 from asched.daemon.shadow.report import Difference, Report, ReportWriter
 from asched.daemon.shadow.steps import folded_step
 from asched.framework.runtime.profile import PluginLoader, evaluate_in_process
@@ -32,102 +28,103 @@ from asched.state.observe import observe_deletion, observe_list, observe_object
 from asched.state.records import AnyRecord, ProfilesLoaded, ShadowCompared, ShadowExplained
 
 UNSCHEDULABLE = "Unschedulable"
-"""The reason that kube-scheduler gives with a ``FitError``; gates and errors have others."""
+"""kube-scheduler's reason for a ``FitError``."""
 SCHEDULER_ERROR = "SchedulerError"
 
 
 class UncomparedPod(StrEnum):
-    """Why an answer of the other scheduler was not compared."""
+    """Why a decision of the other scheduler was not compared."""
 
     FIRST_SEEN_DECIDED = "decided when first seen"
-    """The watch showed the pod only with the answer on it: there was no state before."""
+    """The pod was first observed with the decision: there is no state before it."""
     LISTED = "decided before a list"
-    """It was found by a list, so the state it was decided on was never seen."""
+    """A list showed it, so the state that it was based on was never observed."""
     UNSYNCED = "before everything was listed"
-    """Something that decisions depend on was not known yet."""
     ERROR = "scheduler error"
-    """The other's attempt ended in an error, which is no decision."""
+    """The attempt ended in an error, which is no decision."""
     NO_PROFILE = "no profile of that name"
-    """No profile of ours serves the pod's schedulerName."""
+    """No configured profile has the pod's schedulerName."""
 
 
 class PendingComparison(NamedTuple):
-    """An answer of the other scheduler, to be compared."""
+    """A decision of the other scheduler that is about to be compared."""
 
     entry: PodEntry
     node: str
-    """Where it bound the pod; empty where it found no node."""
+    """Empty if it found no node."""
     message: str
 
 
 class Comparer:
-    """Compares over one state. What it keeps is rebuilt by the list that begins every watch."""
+    """Finds decisions of the other scheduler in changes, and compares them on one state.
 
-    def __init__(self, state: ClusterState, answering: ShadowDecider) -> None:
-        self.missed: Counter[UncomparedPod] = Counter()
+    It keeps only what the list at the start of each watch restores.
+    """
+
+    def __init__(self, state: ClusterState) -> None:
+        self.uncompared: Counter[UncomparedPod] = Counter()
         self._state = state
-        self._answering = answering
+        self._decider = ShadowDecider(state)
         self._number = 0
-        self._told: dict[str, str] = {}
-        """By uid, the message that a pending pod carried last."""
+        self._messages: dict[str, str] = {}
+        """The last message of each pending pod, by uid."""
 
     def listed(self, pods: Iterable[Pod]) -> None:
-        """A complete list: what it shows was decided at moments that nobody knows."""
-        told = {}
+        """Process a complete list. It does not show when decisions were made."""
+        messages = {}
         for pod in pods:
             message = _message(pod, UNSCHEDULABLE)
             entry = self._state.entry(pod.key, pod.metadata.uid)
-            before = self._told.get(pod.metadata.uid, "")
+            before = self._messages.get(pod.metadata.uid, "")
             decided = bool(pod.node_name) or message != before
             if entry is not None and entry.phase is PodPhase.PENDING and decided:
-                self.missed[UncomparedPod.LISTED] += 1
+                self.uncompared[UncomparedPod.LISTED] += 1
             if not pod.node_name and message:
-                told[pod.metadata.uid] = message
-        self._told = told
+                messages[pod.metadata.uid] = message
+        self._messages = messages
 
-    def gone(self, uid: str) -> None:
-        self._told.pop(uid, None)
+    def forget(self, uid: str) -> None:
+        self._messages.pop(uid, None)
 
-    def question(self, pod: Pod, *, synced: bool = True) -> PendingComparison | None:
-        """What is to be compared if the pod, as it now is, carries an answer that it did not carry
-        before.
+    def decision_in(self, pod: Pod, *, synced: bool = True) -> PendingComparison | None:
+        """The new decision that an updated pod carries, if it can be compared.
 
-        To be asked before the change is folded, and so is the comparison. While not ``synced``
-        answers are only counted.
+        Must be called before the change is folded, and the comparison must follow before, too.
+        Decisions are only counted while not ``synced``.
         """
         entry, uid = self._state.entry(pod.key, pod.metadata.uid), pod.metadata.uid
         message = "" if pod.node_name else _message(pod, UNSCHEDULABLE)
-        before = self._told.pop(uid, "")
+        before = self._messages.pop(uid, "")
         if message:
-            self._told[uid] = message
+            self._messages[uid] = message
         if entry is not None and entry.phase is not PodPhase.PENDING:
             return None
         if not pod.node_name and message in ("", before):
             if _message(pod, SCHEDULER_ERROR):
-                self.missed[UncomparedPod.ERROR] += 1
+                self.uncompared[UncomparedPod.ERROR] += 1
             return None
         if pod.spec.scheduler_name not in self._state.profiles:
-            self.missed[UncomparedPod.NO_PROFILE] += 1
+            self.uncompared[UncomparedPod.NO_PROFILE] += 1
             return None
         if entry is None and pod.terminal:
-            return None  # it was compared when it was bound, and has finished since
+            return None  # it was compared when it was bound
         if entry is None:
-            self.missed[UncomparedPod.FIRST_SEEN_DECIDED] += 1
+            self.uncompared[UncomparedPod.FIRST_SEEN_DECIDED] += 1
             return None
         if not synced:
-            self.missed[UncomparedPod.UNSYNCED] += 1
+            self.uncompared[UncomparedPod.UNSYNCED] += 1
             return None
         return PendingComparison(entry, pod.node_name, message)
 
-    def compared(self, question: PendingComparison) -> ShadowCompared:
-        """The other's answer and ours. To be asked on the state that the record then follows."""
+    def compare(self, pending: PendingComparison) -> ShadowCompared:
+        """Both decisions, on the state that the record will follow."""
         self._number += 1
-        info = question.entry.info
-        return self._answering.compared(self._number, info, question.node, question.message)
+        info = pending.entry.info
+        return self._decider.compare(self._number, info, pending.node, pending.message)
 
 
 def _message(pod: Pod, reason: str) -> str:
-    """The message of ``PodScheduled=False`` with that reason; empty where there is none."""
+    """Message of the condition ``PodScheduled=False`` with that reason; empty if there is none."""
     for condition in pod.status.conditions:
         if condition.type == POD_SCHEDULED and condition.status == "False":
             return condition.message if condition.reason == reason else ""
@@ -135,10 +132,9 @@ def _message(pod: Pod, reason: str) -> str:
 
 
 class ShadowFollower:
-    """The state, a second one that trails behind it, and what is found by comparing.
+    """The state, a delayed state for explanations, and the results of comparisons.
 
-    Every record, whoever makes it, is to be given to :meth:`apply` before the next one is asked
-    for.
+    Each record must be passed to :meth:`apply` before the next one is requested.
     """
 
     def __init__(
@@ -147,27 +143,27 @@ class ShadowFollower:
         window: Window | None = None,
         awaited: Iterable[WatchedResource] = (),
     ) -> None:
-        """``load`` finds plugins; nothing is compared before each of ``awaited`` was listed once."""
+        """``awaited``: resources that must be listed before the first comparison."""
         self._fold = Fold(ClusterState(), load)
-        self._trail = Fold(ClusterState(), load)
+        self._delayed = Fold(ClusterState(), load)
         self.state = self._fold.state
-        self._comparer = Comparer(self.state, ShadowDecider(self.state))
-        self._explainer = Explainer(self._trail, window)
+        self._comparer = Comparer(self.state)
+        self._explainer = Explainer(self._delayed, window)
         self._writer = ReportWriter()
         self.awaited = set(awaited)
-        """What was not listed yet."""
+        """Resources that were not listed yet."""
         self._position = 0
         self._notes: list[str] = []
+        self._is_binding: dict[int, bool] = {}
+        """Open disagreements by number: whether the other scheduler bound the pod."""
         self._differences: list[Difference] = []
-        self._of_bindings: dict[int, bool] = {}
-        """Open disagreements by number: whether they are about bindings."""
 
-    # -- records ------------------------------------------------------------------------------
+    # -- records --------------------------------------------------------------------------------
 
-    def remember(self, record: AnyRecord) -> None:
-        """Fold a record of an earlier run: it is history, and nothing in it is explained."""
+    def restore(self, record: AnyRecord) -> None:
+        """Fold a record of an earlier run, whose disagreements are not explained again."""
         self._fold.apply(record)
-        self._trail.apply(record)
+        self._delayed.apply(record)
 
     def apply(self, record: AnyRecord) -> None:
         """Fold a record. An explained difference is kept for :meth:`take_differences`."""
@@ -177,10 +173,10 @@ class ShadowFollower:
         self._position += 1
         self._explainer.push(step)
         if isinstance(record, ShadowCompared) and not record.agreed:
-            self._of_bindings[record.number] = bool(record.node)
-            self._explainer.ask(step, record, self.state.pods[record.key].info.pod)
+            self._is_binding[record.number] = bool(record.node)
+            self._explainer.add(step, record, self.state.pods[record.key].info.pod)
         if isinstance(record, ShadowExplained):
-            binding = self._of_bindings.pop(record.number)
+            binding = self._is_binding.pop(record.number)
             difference = self._writer.explained(record, binding=binding)
             if difference is not None:
                 self._differences.append(difference)
@@ -193,74 +189,72 @@ class ShadowFollower:
     def observe(
         self, change: Change, before_comparing: Callable[[], None] = lambda: None
     ) -> Iterator[AnyRecord]:
-        """What a change of the watch is worth recording: a comparison, then the news.
+        """The records of a change: a comparison, then what changed.
 
-        ``before_comparing`` is called first where there is something to compare: what it applies
-        precedes the comparison in the journal, so it must in the state as well.
+        ``before_comparing`` is called before a comparison. Records that it applies precede the
+        comparison in the journal and in the state.
         """
         if isinstance(change, Listed):
-            pods = [item for item in change.objects if isinstance(item, Pod)]
             if change.resource.value.type is Pod:
-                self._comparer.listed(pods)
+                self._comparer.listed(item for item in change.objects if isinstance(item, Pod))
             yield from observe_list(self.state, change.resource, change.objects, change.unreadable)
             self.awaited.discard(change.resource)
             return
         seen = change.object
         if isinstance(change, Deleted):
-            news: AnyRecord | None = observe_deletion(self.state, seen)
-            self._comparer.gone(seen.uid)
+            record: AnyRecord | None = observe_deletion(self.state, seen)
+            self._comparer.forget(seen.uid)
         else:
             if isinstance(seen, Pod):
-                question = self._comparer.question(seen, synced=not self.awaited)
-                if question is not None:
+                pending = self._comparer.decision_in(seen, synced=not self.awaited)
+                if pending is not None:
                     before_comparing()
-                    yield self._comparer.compared(question)
-            news = observe_object(self.state, seen)
-        if news is not None:
-            yield news
+                    yield self._comparer.compare(pending)
+            record = observe_object(self.state, seen)
+        if record is not None:
+            yield record
 
     def explained(self) -> Iterator[ShadowExplained]:
-        """Disagreements of which, by the state's clock, all that bears on them was seen."""
+        """Explanations of disagreements whose window has passed, by the state's clock."""
         yield from self._explainer.advance(self.state.now_ns)
 
     def explained_at_the_end(self) -> Iterator[ShadowExplained]:
-        """All that are open, because nothing more will be seen."""
+        """Explanations of all open disagreements, because no change will follow."""
         yield from self._explainer.drain()
 
-    # -- looking at it ------------------------------------------------------------------------
+    # -- results --------------------------------------------------------------------------------
 
     def due_ns(self) -> int | None:
-        """When :meth:`explained` has something to give, if nothing more happens."""
+        """When :meth:`explained` yields something if nothing else happens."""
         return self._explainer.due_ns()
 
     def note(self, text: str) -> None:
-        """Say something about the comparison as a whole in its report."""
+        """Add a note to the report."""
         self._notes.append(text)
 
     def report(self) -> Report:
         return self._writer.report(
-            {why.value: number for why, number in sorted(self._comparer.missed.items())},
+            {why.value: number for why, number in sorted(self._comparer.uncompared.items())},
             self._notes,
         )
 
 
-EXTENDERS_UNASKED = "extenders are not asked in shadow mode: what they would say is missing"
-SHARE_IGNORED = "percentageOfNodesToScore is ignored in shadow mode: all nodes are looked at"
+EXTENDERS_IGNORED = "extenders are ignored in shadow mode"
+SHARE_IGNORED = "percentageOfNodesToScore is ignored in shadow mode: all nodes are evaluated"
 
 
 def start_notes(configuration: Configuration) -> list[str]:
-    """What of the configuration has no effect here."""
+    """Settings that have no effect in shadow mode."""
     notes = []
     if configuration.scheduler.extenders:
-        notes.append(EXTENDERS_UNASKED)
+        notes.append(EXTENDERS_IGNORED)
     if any(profile.percentage_of_nodes_to_score for profile in configuration.profiles):
         notes.append(SHARE_IGNORED)
     return notes
 
 
-def profiles_record(configuration: Configuration) -> ProfilesLoaded:
-    """The profiles as they are compared: without extenders, which nobody asks."""
-    scheduler = configuration.scheduler
-    profiles = without_ignored_resources(configuration.profiles, scheduler.extenders)
-    # Nobody asks from outside here.
+def shadow_profiles(configuration: Configuration) -> ProfilesLoaded:
+    """The profiles to compare with: without extenders, and with all plugins in the process."""
+    extenders = configuration.scheduler.extenders
+    profiles = without_ignored_resources(configuration.profiles, extenders)
     return ProfilesLoaded(evaluate_in_process(profiles))

@@ -1,7 +1,7 @@
-"""The report: how often another scheduler and we agree, and every difference with its cause.
+"""The report: how often asched agrees with another scheduler, and each difference with its cause.
 
-It is made from the records and the state they were made from, so a tape, a live run and a journal
-that is read again give the same one.
+It is made from records and the state that they were made from, so that a tape, a live run and a
+replayed journal give the same report.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ from asched.state.cluster import ClusterState
 from asched.state.records import DisagreementCause, ShadowCompared, ShadowExplained
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
-MOST_DIFFERENCES = 10_000
-"""So many differences are kept; beyond it they are counted only."""
+MAX_DIFFERENCES = 10_000
+"""Differences beyond this number are only counted."""
 
 
-class NodeOpinion(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
-    """What we say of one node, at the moment of the comparison."""
+class ComparedNode(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    """Our evaluation of one node at the comparison."""
 
     name: str
     total: int | None = None
-    """Weighted total score; None where the node is not feasible."""
+    """Weighted total score; None if the node is not feasible."""
     scores: dict[str, int] = {}
     """Weighted score by plugin."""
-    refused: str = ""
-    """``plugin: reason`` where it is not feasible."""
+    rejection: str = ""
+    """``plugin: reason`` if it is not feasible."""
 
 
 class Difference(msgspec.Struct, rename="camel", omit_defaults=True):
@@ -39,17 +39,17 @@ class Difference(msgspec.Struct, rename="camel", omit_defaults=True):
     pod: str
     uid: str
     node: str = ""
-    """Where the other scheduler bound the pod; empty where it found none."""
+    """The other scheduler's node; empty if it found none."""
     message: str = ""
     """Why it found none."""
     best: tuple[str, ...] = ()
-    """Our best nodes; empty where we find none."""
+    """Our best nodes; empty if there is none."""
     own_message: str = ""
-    nodes: tuple[NodeOpinion, ...] = ()
-    """The other's node, then our best ones."""
+    nodes: tuple[ComparedNode, ...] = ()
+    """The other scheduler's node, then our best nodes."""
     cause: DisagreementCause = DisagreementCause.UNEXPLAINED
     detail: str = ""
-    looked_into: bool = False
+    explained: bool = False
 
 
 class AgreementCounts(msgspec.Struct, rename="camel"):
@@ -62,19 +62,19 @@ class AgreementCounts(msgspec.Struct, rename="camel"):
 
     @property
     def share(self) -> float | None:
-        """The agreed ones among the compared; None where there were none."""
+        """Share of comparisons that agreed; None without comparisons."""
         return self.agreed / self.compared if self.compared else None
 
 
 class Report(msgspec.Struct, rename="camel"):
-    """What was found. This is the JSON form (see ``docs/shadow.md``)."""
+    """The report, also as JSON (``docs/shadow.md``)."""
 
     bindings: AgreementCounts
-    """The other scheduler's node is among our nodes of the highest total score."""
+    """Agreed: the other scheduler's node is among our nodes with the highest total score."""
     sole_best: int
-    """Agreed bindings where only one node had the highest score, so that no tie helped."""
+    """Agreed bindings without a tie for the highest score."""
     messages: AgreementCounts
-    """The condition's message is, to the letter, that of our own rejection."""
+    """Agreed: the condition's message equals that of our own rejection."""
     not_compared: dict[str, int]
     differences: list[Difference]
     differences_left_out: int = 0
@@ -82,7 +82,7 @@ class Report(msgspec.Struct, rename="camel"):
 
 
 class ReportWriter:
-    """Gathers a report from records, each given before it is folded."""
+    """Builds a report from records. Each must be passed before it is folded."""
 
     def __init__(self) -> None:
         self._bindings, self._messages = AgreementCounts(causes={}), AgreementCounts(causes={})
@@ -91,35 +91,35 @@ class ReportWriter:
         self._differed = 0
 
     def compared(self, state: ClusterState, record: ShadowCompared) -> None:
-        tally = self._bindings if record.node else self._messages
-        tally.compared += 1
+        counts = self._bindings if record.node else self._messages
+        counts.compared += 1
         if record.agreed:
-            tally.agreed += 1
+            counts.agreed += 1
             self._sole_best += bool(record.node) and len(record.best) == 1
             return
         self._differed += 1
-        if len(self._differences) < MOST_DIFFERENCES:
+        if len(self._differences) < MAX_DIFFERENCES:
             self._differences[record.number] = _difference(state, record)
 
     def explained(self, record: ShadowExplained, *, binding: bool) -> Difference | None:
-        """Enter the cause. Returns the difference, if it was kept."""
-        tally = self._bindings if binding else self._messages
-        tally.causes[record.cause] = tally.causes.get(record.cause, 0) + 1
+        """Store the cause. Returns the difference, unless it was only counted."""
+        counts = self._bindings if binding else self._messages
+        counts.causes[record.cause] = counts.causes.get(record.cause, 0) + 1
         difference = self._differences.get(record.number)
         if difference is not None:
             difference.cause, difference.detail = record.cause, record.detail
-            difference.looked_into = True
+            difference.explained = True
         return difference
 
-    def report(self, missed: dict[str, int], notes: list[str]) -> Report:
+    def report(self, not_compared: dict[str, int], notes: list[str]) -> Report:
         return Report(
-            self._bindings,
-            self._sole_best,
-            self._messages,
-            missed,
-            [*self._differences.values()],
-            self._differed - len(self._differences),
-            notes,
+            bindings=self._bindings,
+            sole_best=self._sole_best,
+            messages=self._messages,
+            not_compared=not_compared,
+            differences=[*self._differences.values()],
+            differences_left_out=self._differed - len(self._differences),
+            notes=notes,
         )
 
 
@@ -136,23 +136,23 @@ def _difference(state: ClusterState, record: ShadowCompared) -> Difference:
         message=record.message,
         best=record.best,
         own_message=record.own_message,
-        nodes=tuple(_opinion(found, name) for name in names),
+        nodes=tuple(_evaluation(found, name) for name in names),
     )
 
 
-def _opinion(found: Inspection, name: str) -> NodeOpinion:
+def _evaluation(found: Inspection, name: str) -> ComparedNode:
     if name in found.feasible:
         index = found.feasible.index(name)
         scores = {
             plugin: scoring.normalized[index] * scoring.weight
             for plugin, scoring in found.scores.items()
         }
-        return NodeOpinion(name, found.total[index], scores)
+        return ComparedNode(name, found.total[index], scores)
     if name not in found.nodes:
-        return NodeOpinion(name, refused="no such node")
+        return ComparedNode(name, rejection="no such node")
     status = found.filter.nodes.get(name) if found.filter is not None else None
     if status is None and found.pre_filter is not None:
         status = found.pre_filter.status
     if status is None:
-        return NodeOpinion(name, refused=found.message or "not looked at")
-    return NodeOpinion(name, refused=f"{status.plugin}: {', '.join(status.reasons)}")
+        return ComparedNode(name, rejection=found.message or "not evaluated")
+    return ComparedNode(name, rejection=f"{status.plugin}: {', '.join(status.reasons)}")

@@ -1,4 +1,4 @@
-"""The recent past, step by step: what each record changed, and suppositions on a state."""
+"""The recent records as steps, and hypothetical changes of a state."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from asched.model.pod import Pod
 from asched.model.resources import KINDS
 from asched.state.cluster import ClusterState
 from asched.state.fold import Fold
-from asched.state.records import AnyRecord, ObjectGone, ObjectSeen, PodChanged, PodSeen
+from asched.state.records import AnyRecord, ObjectDeleted, ObjectObserved, PodObserved, PodUpdated
 
 
 class Subject(NamedTuple):
@@ -25,26 +25,27 @@ class Subject(NamedTuple):
 
 
 class StepKind(Enum):
-    """What a step can mean for a decision about another pod."""
+    """How a step may influence decisions about other pods."""
 
     NOTHING = auto()
     BINDING = auto()
-    """A pod got its node: the other scheduler's own doing, which it knew first."""
+    """A pod was bound, by the other scheduler."""
     NOMINATION = auto()
-    """A pod's nominated node changed: its own doing as well."""
+    """A pod's nominated node changed, by the other scheduler."""
     CHANGE = auto()
 
 
-OWN_DOING = frozenset({StepKind.BINDING, StepKind.NOMINATION})
+SCHEDULER_STEPS = frozenset({StepKind.BINDING, StepKind.NOMINATION})
+"""Decisions of the other scheduler, which knew them first."""
 
 
 class Step(NamedTuple):
-    """One record, and what it made of its object."""
+    """One record, and how it changed its object."""
 
     position: int
     at_ns: int
     record: AnyRecord
-    """Without reference to a template: what is supposed in between changes their numbers."""
+    """Without a reference to a template: hypothetical records change template numbers."""
     kind: StepKind = StepKind.NOTHING
     subject: Subject | None = None
     before: Object | None = None
@@ -52,32 +53,34 @@ class Step(NamedTuple):
 
     @property
     def text(self) -> str:
-        """What happened, for people."""
+        """What happened, as a clause."""
         after = self.after
         if self.kind is StepKind.BINDING and isinstance(after, Pod):
             return f"{self.subject} was bound to {after.node_name}"
         if self.kind is StepKind.NOMINATION and isinstance(after, Pod):
             node = after.status.nominated_node_name
-            return f"{self.subject} " + (f"was nominated to {node}" if node else "lost its node")
+            return f"{self.subject} " + (
+                f"was nominated to {node}" if node else "lost its nomination"
+            )
         if after is None:
-            return f"{self.subject} went"
-        return f"{self.subject} " + ("changed" if self.before is not None else "came")
+            return f"{self.subject} was deleted"
+        return f"{self.subject} was {'updated' if self.before is not None else 'created'}"
 
 
 def subject_of(record: AnyRecord) -> Subject | None:
-    """The object that the record shows; None for records that show none."""
+    """The object that the record is about, if any."""
     match record:
-        case ObjectSeen():
+        case ObjectObserved():
             return Subject(type(record.object), record.object.key)
-        case ObjectGone():
+        case ObjectDeleted():
             return Subject(KINDS[record.kind], record.key)
-        case PodSeen() | PodChanged():
+        case PodObserved() | PodUpdated():
             return Subject(Pod, record.key)
     return None
 
 
 def object_of(state: ClusterState, subject: Subject) -> Object | None:
-    """The object as the state has it now."""
+    """The object in the present state."""
     if subject.kind is Pod:
         entry = state.pods.get(subject.key)
         return None if entry is None else entry.info.pod
@@ -85,7 +88,7 @@ def object_of(state: ClusterState, subject: Subject) -> Object | None:
 
 
 def folded_step(fold: Fold, record: AnyRecord, position: int) -> Step:
-    """Fold the record, and say what it was."""
+    """Fold the record, and return it as a step."""
     subject = subject_of(record)
     if subject is None:
         fold.apply(record)
@@ -93,10 +96,17 @@ def folded_step(fold: Fold, record: AnyRecord, position: int) -> Step:
     before = object_of(fold.state, subject)
     fold.apply(record)
     after = object_of(fold.state, subject)
-    if isinstance(record, PodSeen) and after is not None:
-        record = ObjectSeen(after)  # type: ignore[arg-type]  # a pod
-    kind = _kind(before, after)
-    return Step(position, fold.state.now_ns, record, kind, subject, before, after)
+    if isinstance(record, PodObserved) and after is not None:
+        record = ObjectObserved(after)  # type: ignore[arg-type]  # a pod
+    return Step(
+        position=position,
+        at_ns=fold.state.now_ns,
+        record=record,
+        kind=_kind(before, after),
+        subject=subject,
+        before=before,
+        after=after,
+    )
 
 
 def _kind(before: Object | None, after: Object | None) -> StepKind:
@@ -119,37 +129,34 @@ def _kind(before: Object | None, after: Object | None) -> StepKind:
 
 
 def _matters(pod: Pod) -> bool:
-    """Whether decisions about other pods look at the pod: on a node, or nominated to one."""
+    """Whether the pod influences other pods: it is on a node, or nominated to one."""
     return bool(pod.node_name or pod.status.nominated_node_name)
 
 
 class ShadowHypothesis:
-    """Objects as they might have been, folded into a state, and how to take them back.
-
-    Nothing but the fold changes the state, here too: what was there before is folded again.
-    """
+    """Hypothetical changes of a state, which can be reverted. The fold applies and reverts them."""
 
     def __init__(self, fold: Fold) -> None:
         self._fold = fold
         self._before: dict[Subject, Object | None] = {}
 
-    def suppose(self, step: Step) -> None:
-        """The step has been taken."""
+    def apply(self, step: Step) -> None:
+        """Give the step's object the state that it has after the step."""
         if step.subject is not None:
             self.set(step.subject, step.after)
 
     def set(self, subject: Subject, wanted: Object | None) -> None:
-        """The object is as given, or gone."""
+        """Replace or create the object; None deletes it."""
         present = object_of(self._fold.state, subject)
         self._before.setdefault(subject, present)
         self._replace(subject, present, wanted)
 
-    def take_back(self) -> None:
-        """The state is as it was, but for counters that no decision depends on."""
+    def revert(self) -> None:
+        """Restore the state, except for counters that no decision depends on."""
         for subject, before in reversed(self._before.items()):
             present = object_of(self._fold.state, subject)
             if isinstance(present, Pod) and before is not None:
-                # A pod that has a node keeps it, whatever an update says.
+                # An update cannot remove a pod from its node.
                 self._replace(subject, present, None)
                 present = None
             self._replace(subject, present, before)
@@ -157,13 +164,13 @@ class ShadowHypothesis:
 
     def _replace(self, subject: Subject, present: Object | None, wanted: Object | None) -> None:
         if wanted is not None:
-            self._fold.apply(ObjectSeen(wanted))  # type: ignore[arg-type]  # of a kind of ours
+            self._fold.apply(ObjectObserved(wanted))  # type: ignore[arg-type]  # of a known kind
         elif present is not None:
-            self._fold.apply(ObjectGone(subject.kind.__name__, subject.key, present.uid))
+            self._fold.apply(ObjectDeleted(subject.kind.__name__, subject.key, present.uid))
 
 
-def may_be_supposed(step: Step) -> bool:
-    """Whether the step can be taken ahead of its time and taken back without a trace: nodes that
-    come or go would change the order of the table's rows."""
-    comes_or_goes = step.before is None or step.after is None
-    return step.subject is not None and not (step.subject.kind is Node and comes_or_goes)
+def is_reversible(step: Step) -> bool:
+    """Whether the step can be applied early and reverted completely. Creating or deleting a node
+    would change the order of the table's rows."""
+    recreated = step.before is None or step.after is None
+    return step.subject is not None and not (step.subject.kind is Node and recreated)
