@@ -12,8 +12,8 @@ import pytest
 from typer.testing import CliRunner
 
 from asched.audit.whatif.comparison import DiffReport
-from asched.audit.whatif.recorded_history import recorded_history
 from asched.audit.whatif.measures import node_of
+from asched.audit.whatif.recorded_history import recorded_history
 from asched.cli.main import app
 from asched.journal.opening import open_journal
 from tests.audit.recording import REGISTRY, Recording, node, pod
@@ -34,7 +34,7 @@ profiles:
 
 
 def two_nodes() -> Recording:
-    """Two pods, one after the other, on two empty nodes; and one that fits nowhere."""
+    """Two pods placed in sequence on two empty nodes, and an unschedulable one."""
     recording = Recording()
     recording.see(node("n0", "8"), node("n1", "8"))
     for number in range(2):
@@ -77,18 +77,18 @@ def found_in(journal: Path, *args: str | Path) -> Any:
     return json.loads(out)
 
 
-def test_the_recorded_configuration_makes_no_difference(journal: Path, tmp_path: Path) -> None:
+def test_recorded_configuration_gives_no_differences(journal: Path, tmp_path: Path) -> None:
     file = tmp_path / "same.yaml"
     file.write_text(MOST_ALLOCATED.partition("profiles:")[0])
     found = found_in(journal, "--config", file)
     assert found["placedElsewhere"] == []
     assert found["placedInBaselineOnly"] == found["placedInCandidateOnly"] == []
     assert found["baseline"]["figures"] == found["candidate"]["figures"]
-    # Here nothing depended on how long things take, so that is what really was, too.
+    # No decision depended on durations, so the recorded figures are equal too.
     assert found["recorded"]["figures"] == found["baseline"]["figures"]
 
 
-def test_another_scoring_strategy_packs_the_pods(journal: Path, config: Path) -> None:
+def test_most_allocated_packs_pods(journal: Path, config: Path) -> None:
     found = found_in(journal, "--config", config)
     [moved] = found["placedElsewhere"]
     assert (moved["pod"], {moved["baseline"], moved["candidate"]}) == (
@@ -101,7 +101,7 @@ def test_another_scoring_strategy_packs_the_pods(journal: Path, config: Path) ->
     for run_found in (found["baseline"], found["candidate"], found["recorded"]):
         figures = run_found["figures"]
         assert (figures["pods"], figures["placed"], figures["pendingAtEnd"]) == (3, 2, 1)
-        # Of 16 cores two are taken from 10 s on, four from 20 s on, until 40 s.
+        # Of 16 cores, two are used from 10 s and four from 20 s until 40 s.
         assert figures["resources"]["cpu"]["utilisation"]["mean"] == pytest.approx(
             (10 * 2 + 20 * 4) / (40 * 16)
         )
@@ -109,22 +109,20 @@ def test_another_scoring_strategy_packs_the_pods(journal: Path, config: Path) ->
     assert found["end"] == "2026-01-01T00:00:40Z"
 
 
-def test_changes_of_plugins_apply_to_the_recorded_configuration(
-    journal: Path, config: Path
-) -> None:
+def test_plugin_changes_apply_to_recorded_configuration(journal: Path, config: Path) -> None:
     found = found_in(
         journal, "--plugins", "-NodeResourcesFit,-NodeResourcesBalancedAllocation,+NodeResourcesFit"
     )
     assert found["candidate"]["name"].startswith("recorded configuration with -NodeResourcesFit")
     assert found["placedElsewhere"] == []
-    # Without the filter even the pod fits that is too large.
+    # Without the filter the oversized pod fits.
     found = found_in(journal, "--config", config, "--plugins", "-NodeResourcesFit")
     [placed] = found["placedInCandidateOnly"]
     assert placed["pod"] == "default/huge"
     assert placed["message"].startswith("0/2 nodes are available: 2 Insufficient cpu.")
 
 
-def test_the_table(journal: Path, config: Path) -> None:
+def test_table_output(journal: Path, config: Path) -> None:
     code, out, err = run(journal, "--config", config)
     assert (code, err) == (0, "")
     assert out.startswith("2026-01-01 00:00:00 to 2026-01-01 00:00:40 UTC, 2 nodes")
@@ -137,7 +135,7 @@ def test_the_table(journal: Path, config: Path) -> None:
     assert "0 pod(s) placed only by: new.yaml" in out
 
 
-def test_a_period(journal: Path, config: Path) -> None:
+def test_period_limits_the_history(journal: Path, config: Path) -> None:
     found = found_in(
         journal, "--config", config, "--since", "2026-01-01T00:00:15Z", "--until",
         "2026-01-01T00:00:35Z",
@@ -146,7 +144,7 @@ def test_a_period(journal: Path, config: Path) -> None:
     assert found["baseline"]["figures"]["pods"] == 2
 
 
-def test_the_report_with_plots(journal: Path, config: Path, tmp_path: Path) -> None:
+def test_html_report_escapes_names(journal: Path, config: Path, tmp_path: Path) -> None:
     page = tmp_path / "report.html"
     code, out, err = run(journal, "--config", config, "--html", page)
     assert (code, err) == (0, "")
@@ -158,17 +156,17 @@ def test_the_report_with_plots(journal: Path, config: Path, tmp_path: Path) -> N
 
 
 @pytest.mark.parametrize(
-    ("args", "complaint"),
+    ("args", "message"),
     [
         ((), "nothing to compare with: give --config, --plugins or both"),
         (("--plugins", "Nonsense=2"), '--plugins: unknown plugin "Nonsense"'),
         (("--plugins", "ImageLocality=x"), '"x" is no weight for ImageLocality'),
         (("--plugins", "-DefaultBinder"), "is left without a plugin that binds"),
         (("--config", "no-such-file.yaml"), "no-such-file.yaml: cannot be read"),
-        (("--plugins", "+ImageLocality", "--since", "soon"), '"soon" is no time'),
+        (("--plugins", "+ImageLocality", "--since", "soon"), '"soon" is not a time'),
         (
             ("--plugins", "+ImageLocality", "--since", "2026-01-02", "--until", "2026-01-01"),
-            "--until 2026-01-01 lies before --since 2026-01-02",
+            "--until 2026-01-01 is before --since 2026-01-02",
         ),
         (
             ("--plugins", "+ImageLocality", "--since", "2027-01-01"),
@@ -177,14 +175,14 @@ def test_the_report_with_plots(journal: Path, config: Path, tmp_path: Path) -> N
         (("--plugins", "+ImageLocality", "--html", "no/such/folder.html"), "cannot be written"),
     ],
 )
-def test_mistakes(journal: Path, args: Sequence[str], complaint: str) -> None:
+def test_bad_input_is_one_line_and_exit_2(journal: Path, args: Sequence[str], message: str) -> None:
     code, out, err = run(journal, *args)
     assert (code, out) == (2, "")
-    assert complaint in err
+    assert message in err
     assert err.count("\n") == 1
 
 
-def test_a_configuration_for_other_pods(journal: Path, tmp_path: Path) -> None:
+def test_configuration_without_matching_profile_is_rejected(journal: Path, tmp_path: Path) -> None:
     file = tmp_path / "other.yaml"
     file.write_text(
         MOST_ALLOCATED.replace("- pluginConfig", "- schedulerName: mine\n    pluginConfig")
@@ -197,13 +195,13 @@ def test_a_configuration_for_other_pods(journal: Path, tmp_path: Path) -> None:
     )
 
 
-def test_a_journal_that_is_not_there(tmp_path: Path, config: Path) -> None:
+def test_missing_journal_is_reported(tmp_path: Path, config: Path) -> None:
     code, _, err = run(tmp_path / "none.db", "--config", config)
     assert code == 2
     assert "none.db" in err
 
 
-async def test_the_journal_of_a_real_daemon(tmp_path: Path) -> None:
+async def test_history_of_a_real_daemon_is_reproduced(tmp_path: Path) -> None:
     async with world(tmp_path, nodes=3, cpu="4") as w:
         async with w.daemon():
             for number in range(6):
@@ -225,7 +223,7 @@ async def test_the_journal_of_a_real_daemon(tmp_path: Path) -> None:
 
 
 def fields(kind: Any) -> set[str]:
-    """The names of all JSON fields of a struct, and of the structs in it."""
+    """The names of all JSON fields of a struct and its nested structs."""
     found: set[str] = set()
     if isinstance(kind, msgspec.inspect.StructType):
         for field in kind.fields:
@@ -239,7 +237,7 @@ def fields(kind: Any) -> set[str]:
     return found
 
 
-def test_every_field_is_documented() -> None:
+def test_every_json_field_is_documented() -> None:
     text = (ROOT / "docs" / "what-if.md").read_text()
     names = fields(msgspec.inspect.type_info(DiffReport))
     assert len(names) > 30

@@ -1,4 +1,4 @@
-"""From ``asched plugins new`` to a plugin that decides in the demo: every step of its README, for real."""
+"""``asched plugins new``: every step of the template's README, executed."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ STEP_TIMEOUT_S = 100
 
 @pytest.fixture(scope="module")
 def environment(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A virtual environment of the author's, in which asched and what tests need are installed."""
+    """A virtual environment with asched and the test dependencies."""
     home = tmp_path_factory.mktemp("author") / "venv"
     venv.create(home, with_pip=False, symlinks=True)
     [packages] = home.glob("lib/python*/site-packages")
     here = Path(sysconfig.get_path("purelib"))
-    # A .pth file among those that lie there is not followed: what is installed in place is named.
+    # Nested .pth files are not followed, so editable installations are listed here.
     lines = [line for file in here.glob("*.pth") for line in file.read_text().splitlines()]
     in_place = [line for line in lines if Path(line).is_dir()]
     (packages / "installed.pth").write_text("\n".join([str(here), *in_place, str(ROOT)]) + "\n")
@@ -52,11 +52,11 @@ def step(environment: Path, folder: Path, *words: str) -> str:
 
 
 @pytest.mark.timeout(300)
-def test_from_new_to_deciding(environment: Path, tmp_path: Path) -> None:
-    said = step(environment, tmp_path, "asched", "plugins", "new", "rack-filler")
-    assert "cd rack-filler" in said
+def test_new_plugin_runs_in_demo(environment: Path, tmp_path: Path) -> None:
+    output = step(environment, tmp_path, "asched", "plugins", "new", "rack-filler")
+    assert "cd rack-filler" in output
     folder = tmp_path / "rack-filler"
-    # As `pip install -e '.[dev]'`, with nothing to be fetched: what it depends on is there.
+    # `pip install -e '.[dev]'` without downloads: the dependencies are installed.
     step(
         environment, folder, sys.executable, "-m", "pip", "--python",
         str(environment / "bin" / "python"), "install", "--quiet", "--no-index", "--no-deps",
@@ -74,14 +74,14 @@ def test_from_new_to_deciding(environment: Path, tmp_path: Path) -> None:
         environment, folder, "asched", "demo", "--config", "asched.yaml", "--nodes", "20", "--pods",
         "60", "--over", "0.5", "--journal", "demo.db",
     )  # fmt: skip
-    look_further = [line.strip() for line in shown.splitlines() if " explain " in line]
-    told = step(environment, folder, *shlex.split(look_further[-1]))
-    assert re.search(r"RackFiller", told)
-    assert "decided once more from the journal: the same" in told
+    next_commands = [line.strip() for line in shown.splitlines() if " explain " in line]
+    explained = step(environment, folder, *shlex.split(next_commands[-1]))
+    assert re.search(r"RackFiller", explained)
+    assert "recomputed from the journal: identical" in explained
 
 
 @pytest.mark.parametrize("name", ["a1", "abcdefghij-abcdefghi-abcdefghi"])
-def test_style_holds_under_any_name(tmp_path: Path, name: str) -> None:
+def test_generated_code_passes_ruff_for_any_name(tmp_path: Path, name: str) -> None:
     folder = tmp_path / name
     write_distribution(Names.of(name, PluginRegistry.of()), folder)
     for words in (["check", "."], ["format", "--check", "."]):
@@ -92,7 +92,7 @@ def test_style_holds_under_any_name(tmp_path: Path, name: str) -> None:
         assert done.returncode == 0, done.stdout
 
 
-def test_the_readme_explains_steps_that_exist() -> None:
+def test_readme_commands_exist() -> None:
     folder = ROOT / "plugins" / "asched-plugin-template"
     steps = [
         line.strip()

@@ -1,4 +1,4 @@
-"""``asched plugins``: what it tells of good plugins, and what it finds wrong with others."""
+"""``asched plugins``: descriptions of plugins, and the checks of the contract."""
 
 from __future__ import annotations
 
@@ -34,9 +34,9 @@ WRONG = {
     "NoDoc": ("documentation: no docstring: NoDoc", "ScorePlugin", None, "def score(self, state, pod, node): return 1"),
     "Short": ("signatures: score must take state, pod, node", "ScorePlugin", "S", "def score(self, pod): return 1"),
     "Late": ("signatures: filter must not be asynchronous", "FilterPlugin", "L", "async def filter(self, state, pod, node): return SUCCESS"),
-    "High": ("answers: plugin High at Score: a score of 101 or 101 is outside 0..100", "ScorePlugin", "H", "def score(self, state, pod, node): return 101"),
+    "High": ("results: plugin High at Score: a score of 101 or 101 is outside 0..100", "ScorePlugin", "H", "def score(self, state, pod, node): return 101"),
     "Split": (
-        "forms of filter: pod default/pending-0: of node-0 filter says yes, filter_all Unschedulable (no)",
+        "forms of filter: pod default/pending-0: on node-0 filter returns Success, filter_all Unschedulable (no)",
         "FilterPlugin, FilterAllPlugin", "F",
         ("def filter(self, state, pod, node): return SUCCESS\n"
         "    def filter_all(self, state, pod, nodes):\n"
@@ -49,20 +49,20 @@ WRONG = {
         "    def score_all(self, state, pod, nodes): return nodes.pod_count * 0"),
     ),
     "Counts": (
-        "purity: decided once more it answers otherwise: ", "ScorePlugin", "C",
+        "purity: repeated decisions differ: ", "ScorePlugin", "C",
         "def score(self, state, pod, node):\n        seen.append(1)\n        return len(seen) * 37 % 101",
     ),
     "Far": (
-        "scope: it looks further than Scope.NODE_OBJECT: ", "ScorePlugin", "F",
+        "scope: it reads more than Scope.NODE_OBJECT allows: ", "ScorePlugin", "F",
         ("scope = Scope.NODE_OBJECT\n"
         "    def score(self, state, pod, node): return max(0, 100 - 30 * node.pod_count)"),
     ),
     "Meddles": (
-        "no mutation: it changed Node node-0, which is not its own", "ScorePlugin", "M",
+        "no mutation: it modified Node node-0", "ScorePlugin", "M",
         "def score(self, state, pod, node):\n        node.labels['seen'] = 'yes'\n        return 1",
     ),
     "Peeks": (
-        "scope: its PreFilter or PreScore looks at nodes, ", "PreScorePlugin, ScorePlugin", "P",
+        "scope: its PreFilter or PreScore reads nodes, ", "PreScorePlugin, ScorePlugin", "P",
         ("scope = Scope.NODE\n"
         "    def pre_score(self, state, pod, nodes): return SUCCESS if nodes.size else Status.skip()\n"
         "    def score(self, state, pod, node): return 1"),
@@ -72,10 +72,10 @@ WRONG = {
     ),
 }  # fmt: skip
 EXPECTED_NOTES = {
-    "Needy": "arguments: it needs arguments (most), so it is not run",
+    "Needy": "arguments: it requires arguments (most), so it was not run",
     "Peeks": (
-        "scope: its PreFilter or PreScore looks at nodes, which a plugin of Scope.NODE should not: all"
-        " that like pods share is computed anew after each change to any node"
+        "scope: its PreFilter or PreScore reads nodes, which a plugin of Scope.NODE should not:"
+        " results shared between equal pods are recomputed after each change to any node"
     ),
 }
 
@@ -92,7 +92,7 @@ def source() -> str:
 
 @pytest.fixture
 def wrong(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """A distribution of plugins that each break the contract in one way, on disk as pip leaves it."""
+    """An installed distribution of plugins that each violate the contract in one way."""
     module, info = "asched_test_wrong", tmp_path / "Wrong_Plugins-1.2.dist-info"
     info.mkdir()
     (tmp_path / f"{module}.py").write_text(source())
@@ -109,22 +109,22 @@ def run(*words: str) -> tuple[int, str, str]:
     return result.exit_code, result.stdout, result.stderr
 
 
-def test_each_breach_of_the_contract_is_found(wrong: None) -> None:
+def test_check_finds_each_violation(wrong: None) -> None:
     code, out, err = run("check", "wrong-plugins")
     assert (code, err) == (1, "")
     lines = out.splitlines()
-    for name, (told, *_) in WRONG.items():
+    for name, (message, *_) in WRONG.items():
         failed = [line for line in lines if line.startswith("failed") and f" {name}: " in line]
         if name in EXPECTED_NOTES:
             assert (failed, f"note    {name}: {EXPECTED_NOTES[name]}" in lines) == ([], True)
         else:
-            assert failed[0].startswith(f"failed  {name}: {told}"), failed
+            assert failed[0].startswith(f"failed  {name}: {message}"), failed
     assert 'failed  Gone: loading: plugin "Gone" of Wrong_Plugins 1.2: importing' in out
     clean = [line for line in lines if " Far: " in line and not line.startswith("passed")]
     assert len(clean) == 1
 
 
-def test_our_own_plugins_keep_the_contract() -> None:
+def test_built_in_plugins_pass_all_checks() -> None:
     code, out, err = run("check", "asched", "-o", "json")
     assert (code, err) == (0, ""), out
     found: list[dict[str, str]] = json.loads(out)
@@ -133,13 +133,11 @@ def test_our_own_plugins_keep_the_contract() -> None:
     assert checked >= {("NodeResourcesFit", "forms of filter"), ("GangScheduling", "purity")}
 
 
-def test_a_distribution_without_plugins() -> None:
+def test_check_rejects_distribution_without_plugins() -> None:
     code, _, err = run("check", "numpy")
     assert code == 2
-    assert err.startswith(
-        'asched: no installed distribution "numpy" offers plugins; those that do: '
-    )
-    assert "asched" in err.partition(" do: ")[2]
+    assert err.startswith('asched: no installed distribution "numpy" with plugins; installed are: ')
+    assert "asched" in err.partition(" are: ")[2]
 
 
 CONFIG = """
@@ -156,11 +154,11 @@ def shown(*words: str) -> Any:
     return json.loads(out)
 
 
-def test_a_plugin_is_shown_with_all_it_declares(tmp_path: Path) -> None:
+def test_show_prints_all_declarations(tmp_path: Path) -> None:
     file = tmp_path / "c.yaml"
     file.write_text(CONFIG)
     fit = shown("show", "NodeResourcesFit", "--config", str(file))
-    assert (fit["pure"], fit["scope"], fit["apiVersion"]) == (True, "amounts", 1)
+    assert (fit["pure"], fit["scope"], fit["apiVersion"]) == (True, "resources", 1)
     assert fit["source"] == "asched.plugins.node_resources.fit:NodeResourcesFit"
     schema = fit["argumentsSchema"]["$defs"]["NodeResourcesFitArgs"]
     assert schema["properties"].keys() >= {"scoringStrategy", "ignoredResources"}
@@ -190,7 +188,7 @@ batch: [{schedulerName: batch}]
 """
 
 
-def test_what_takes_part_in_batch_sessions_is_listed_and_shown(tmp_path: Path) -> None:
+def test_list_and_show_include_session_plugins_and_actions(tmp_path: Path) -> None:
     file = tmp_path / "c.yaml"
     file.write_text(SESSIONS)
     found = {(each["kind"], each["name"]): each for each in shown("list", "--config", str(file))}
@@ -200,7 +198,7 @@ def test_what_takes_part_in_batch_sessions_is_listed_and_shown(tmp_path: Path) -
         "asched.batch.plugins.gang:GangSessionPlugin",
     )
     assert {"job_ready", "job_valid", "preemptable", "on_close"} <= {*gang["callbacks"]}
-    # As kube-batch's default configuration has it.
+    # The default configuration of kube-batch.
     assert gang["enabled"] == [{"profile": "batch", "place": 1}]
     assert found["session plugin", "drf"]["enabled"] == [{"profile": "batch", "place": 2}]
     assert found["action", "backfill"]["enabled"] == [{"profile": "batch", "place": 2}]
@@ -217,7 +215,7 @@ def test_what_takes_part_in_batch_sessions_is_listed_and_shown(tmp_path: Path) -
     assert ("Action reclaim" in out, "nowhere" in out) == (True, True)
 
 
-def test_a_session_plugin_that_cannot_be_loaded_is_told_of_beside_the_others() -> None:
+def test_list_reports_broken_session_plugin_next_to_the_others() -> None:
     offers = [
         EntryPoint("Gone", "asched_test_gone:Gone", PLUGIN_GROUP),
         EntryPoint("allocate", "asched.batch.actions.allocate:Allocate", ACTION_GROUP),
@@ -231,41 +229,41 @@ def test_a_session_plugin_that_cannot_be_loaded_is_told_of_beside_the_others() -
 
 
 @pytest.mark.parametrize(
-    ("name", "told"),
+    ("name", "message"),
     [
-        ("Rack", "is no name for a plugin; write small letters, digits and dashes"),
-        ("rack_affinity", "is no name for a plugin"),
-        ("../rack", "is no name for a plugin"),
-        ("a" * 31, "is no name for a plugin"),
-        ("asched", "cannot be used: it is the scheduler's own"),
-        ("class", "cannot be used: class is a word of Python"),
-        ("json", "cannot be used: there is a module json already"),
-        ("score-plugin", "the plugin would be called ScorePlugin, which means something else"),
+        ("Rack", "is not a plugin name; use lower-case letters, digits and dashes"),
+        ("rack_affinity", "is not a plugin name"),
+        ("../rack", "is not a plugin name"),
+        ("a" * 31, "is not a plugin name"),
+        ("asched", "cannot be used: it is the name of the scheduler"),
+        ("class", "cannot be used: class is a Python keyword"),
+        ("json", "cannot be used: a module json exists"),
+        ("score-plugin", "the plugin would be called ScorePlugin, which has another meaning"),
         ("gang-scheduling", "asched 0.1.0 has a plugin GangScheduling"),
     ],
 )
-def test_names_that_cannot_be_used(tmp_path: Path, name: str, told: str) -> None:
+def test_new_rejects_unusable_names(tmp_path: Path, name: str, message: str) -> None:
     code, out, err = run("new", name, "--directory", str(tmp_path))
     assert (code, out) == (2, "")
     assert err.startswith(f'asched: "{name}" ')
-    assert told in err
+    assert message in err
     assert err.count("\n") == 1
     assert not [*tmp_path.iterdir()]
 
 
-def test_nothing_is_overwritten(tmp_path: Path) -> None:
-    there = tmp_path / "rack-affinity"
-    there.mkdir()
+def test_new_overwrites_nothing(tmp_path: Path) -> None:
+    existing = tmp_path / "rack-affinity"
+    existing.mkdir()
     code, out, err = run("new", "rack-affinity", "--directory", str(tmp_path))
-    assert (code, out, err) == (2, "", f"asched: {there} exists; nothing was written\n")
-    assert [*tmp_path.iterdir()] == [there]
+    assert (code, out, err) == (2, "", f"asched: {existing} exists; nothing was written\n")
+    assert [*tmp_path.iterdir()] == [existing]
     (tmp_path / "file").touch()
     code, _, err = run("new", "rack-affinity", "--directory", str(tmp_path / "file"))
     assert code != 0
     assert err.count("\n") == 1
 
 
-def test_what_is_written_is_the_template_under_other_names(tmp_path: Path) -> None:
+def test_new_writes_renamed_template(tmp_path: Path) -> None:
     names = Names.of("asched-rack", PluginRegistry.of())
     assert names == ("asched-rack", "asched_rack", "Rack")
     files = write_distribution(names, tmp_path / "deep" / "asched-rack")

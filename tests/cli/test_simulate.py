@@ -1,4 +1,4 @@
-"""``asched simulate``: what it prints and writes, and that it is the same every time."""
+"""``asched simulate``: output, journal and determinism."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ def run(*args: str | Path) -> tuple[int, str, str]:
 
 
 def figure(out: str, label: str) -> str:
-    """A figure of the table."""
+    """A figure in the table."""
     (line,) = [line for line in out.splitlines() if line.strip().startswith(f"{label}  ")]
     return line.strip().removeprefix(label).strip()
 
 
-def test_a_table() -> None:
+def test_table_output() -> None:
     code, out, err = run("simulate", SCENARIO)
     assert (code, err) == (0, "")
     assert out.startswith("2026-01-01 00:00:00 to 2026-01-01 02:00:00 UTC, 4 nodes\n")
@@ -40,7 +40,7 @@ def test_a_table() -> None:
     assert figure(out, "nvidia.com/gpu utilisation, peak") == "100.0%"
 
 
-def test_json_tells_of_every_pod() -> None:
+def test_json_lists_every_pod() -> None:
     code, out, err = run("simulate", SCENARIO, "-o", "json", "--until", "10m")
     assert (code, err) == (0, "")
     report = json.loads(out)
@@ -59,7 +59,7 @@ def test_json_tells_of_every_pod() -> None:
     assert report["run"]["figures"]["pods"] == len(pods)
 
 
-def test_the_same_input_gives_the_same_bytes_under_any_hash_seed() -> None:
+def test_output_is_identical_for_any_hash_seed() -> None:
     command = (sys.executable, "-m", "asched", "simulate", str(SCENARIO), "-o", "json")
     outputs = {
         subprocess.run(
@@ -70,7 +70,7 @@ def test_the_same_input_gives_the_same_bytes_under_any_hash_seed() -> None:
     assert len(outputs) == 1
 
 
-def test_time_that_scheduler_and_binding_take() -> None:
+def test_decision_and_bind_time_delay_pods() -> None:
     quick, slow = (
         json.loads(run("simulate", SCENARIO, "-o", "json", "--until", "1m", *pace)[1])["pods"]
         for pace in ((), ("--decision-time", "1s", "--bind-time", "500ms"))
@@ -79,18 +79,18 @@ def test_time_that_scheduler_and_binding_take() -> None:
     assert [pod["boundSeconds"] for pod in slow[:6]] == [1.5, 2.5, 3.5, 4.5, 5.5, 6.5]
 
 
-def test_a_journal_to_ask_further(tmp_path: Path) -> None:
+def test_journal_works_with_other_commands(tmp_path: Path) -> None:
     journal = tmp_path / "simulated.db"
     code, out, err = run("simulate", SCENARIO, "--journal", journal, "-o", "json")
     assert (code, err) == (0, "")
     assert out == run("simulate", SCENARIO, "-o", "json")[1]
     code, out, _ = run("replay", "--verify", "--journal", journal)
-    assert (code, "all the same" in out) == (0, True)
+    assert (code, "all identical" in out) == (0, True)
     code, out, _ = run("journal", "verify", "--journal", journal)
     assert code == 0
     code, out, _ = run("history", "default/web-0", "--journal", journal)
     assert code == 0
-    # Its node was drained; it came back under another uid.
+    # Its node was drained; it was recreated with another uid.
     assert "uid pod-default-web-0-1" in out
     code, out, _ = run("explain", "jobs/train-0", "--attempt", "1", "--journal", journal)
     assert (code, "node(s) didn't match Pod's node affinity/selector" in out) == (0, True)
@@ -98,7 +98,7 @@ def test_a_journal_to_ask_further(tmp_path: Path) -> None:
     assert (code, err) == (2, "asched: the journal is not empty; a simulation writes a new one\n")
 
 
-def test_a_report_with_plots(tmp_path: Path) -> None:
+def test_html_report_contains_charts(tmp_path: Path) -> None:
     page = tmp_path / "report.html"
     assert run("simulate", SCENARIO, "--until", "5m", "--html", page)[0] == 0
     text = page.read_text()
@@ -106,7 +106,7 @@ def test_a_report_with_plots(tmp_path: Path) -> None:
     assert "<svg" in text
 
 
-def test_the_configuration_decides(tmp_path: Path) -> None:
+def test_configuration_determines_placements(tmp_path: Path) -> None:
     config = tmp_path / "packing.yaml"
     strategy = "{scoringStrategy: {type: MostAllocated}}"
     config.write_text(
@@ -123,7 +123,7 @@ def test_the_configuration_decides(tmp_path: Path) -> None:
         " [{name: c, image: i, resources: {requests: {cpu: 1, memory: 1Gi}}}]}}}]}"
     )
     code, out, err = run("simulate", scenario, "--config", config, "-o", "json")
-    assert (code, err) == (0, "asched: extenders are not asked in a simulation\n")
+    assert (code, err) == (0, "asched: a simulation does not call extenders\n")
     packed = json.loads(out)
     assert packed["run"]["name"] == "packing"
     assert len({pod["node"] for pod in packed["pods"]}) == 1
@@ -131,7 +131,7 @@ def test_the_configuration_decides(tmp_path: Path) -> None:
     assert len({pod["node"] for pod in spread["pods"]}) == 3
 
 
-def test_the_openb_trace(tmp_path: Path) -> None:
+def test_openb_trace_is_simulated(tmp_path: Path) -> None:
     nodes, pods = tmp_path / "nodes.csv", tmp_path / "pods.csv"
     nodes.write_text(NODES)
     pods.write_text(PODS)
@@ -149,7 +149,7 @@ def test_the_openb_trace(tmp_path: Path) -> None:
     assert (code, err.partition(";")[0]) == (2, f"{nodes}:1: {missing}")
 
 
-def test_mistakes_of_a_scenario_are_lines_with_their_places(tmp_path: Path) -> None:
+def test_scenario_mistakes_are_reported_with_line_numbers(tmp_path: Path) -> None:
     text = SCENARIO.read_text()
     broken = tmp_path / "broken.yaml"
     broken.write_text(text.replace("count: 40", "count: x").replace("seed:", "sed:"))
@@ -175,7 +175,7 @@ def test_mistakes_of_a_scenario_are_lines_with_their_places(tmp_path: Path) -> N
         ("a: 1\na: 2\n", ":1: a: given twice, on lines 1 and 2"),
     ],
 )
-def test_what_is_no_scenario_at_all(tmp_path: Path, text: str, message: str) -> None:
+def test_invalid_scenario_file_is_rejected(tmp_path: Path, text: str, message: str) -> None:
     broken = tmp_path / "broken.yaml"
     broken.write_text(text)
     code, _, err = run("simulate", broken)
@@ -194,7 +194,7 @@ def test_what_is_no_scenario_at_all(tmp_path: Path, text: str, message: str) -> 
             (SCENARIO, "--until", "soon"),
             'asched: --until: "soon" is not a duration; write one like',
         ),
-        ((SCENARIO, "--bind-time=-1s"), "asched: --bind-time: expected no less than 0s, got -1s"),
+        ((SCENARIO, "--bind-time=-1s"), "asched: --bind-time: expected at least 0s, got -1s"),
         ((SCENARIO, "--config", "no.yaml"), "no.yaml: cannot be read: No such file or directory"),
         (
             (SCENARIO, "--until", "1s", "--html", "/dev/null/x"),
@@ -202,7 +202,7 @@ def test_what_is_no_scenario_at_all(tmp_path: Path, text: str, message: str) -> 
         ),
     ],
 )
-def test_bad_input_is_a_line(args: tuple[str | Path, ...], message: str) -> None:
+def test_bad_input_is_one_line_and_exit_2(args: tuple[str | Path, ...], message: str) -> None:
     code, out, err = run("simulate", *args)
     assert (code, out) == (2, "")
     assert err.startswith(message)

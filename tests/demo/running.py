@@ -1,4 +1,4 @@
-"""``asched demo`` as a process of its own."""
+"""Runs ``asched demo`` in a separate process."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 DEMO_TIMEOUT_S = 100
-"""Only a failing test ever waits that long."""
+"""Only reached by a failing test."""
 
 
 def demo(*args: str, cwd: Path, command: Sequence[str] = (sys.executable, "-m", "asched")) -> Any:
@@ -27,7 +27,7 @@ def demo(*args: str, cwd: Path, command: Sequence[str] = (sys.executable, "-m", 
 
 
 def logged(stderr: str) -> list[dict[str, Any]]:
-    """What was logged. Fails on anything in ``stderr`` that is no log event."""
+    """The log events in ``stderr``. Fails on anything else."""
     events = [json.loads(line) for line in stderr.splitlines()]
     assert all({"event", "level", "timestamp"} <= event.keys() for event in events)
     return events

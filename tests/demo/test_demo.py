@@ -1,4 +1,4 @@
-"""The demo, small: it schedules everything that can run, says what it did, and can be asked."""
+"""``asched demo`` on a small cluster: results, output and shutdown."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from asched.state.records import Assigned, AttemptFailed, Rejected
 from tests.demo.running import DEMO_TIMEOUT_S, demo, logged
 
 
-def test_a_small_demo(tmp_path: Path) -> None:
+def test_small_demo_binds_all_schedulable_pods(tmp_path: Path) -> None:
     journal = tmp_path / "run.db"
     done = demo(
         "--nodes", "20", "--pods", "120", "--over", "1", "--journal", str(journal), cwd=tmp_path
@@ -30,19 +30,19 @@ def test_a_small_demo(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stderr
     assert not [event for event in logged(done.stderr) if event["level"] == "error"]
     out = done.stdout
-    assert re.search(r"pods that can run +120\s", out)
+    assert re.search(r"schedulable pods +120\s", out)
     assert re.search(r"bound +120\s", out)
-    assert re.search(r"seen to bound +p50 \d+ ms, p99 \d+ ms", out)
+    assert re.search(r"observed to bound +p50 \d+ ms, p99 \d+ ms", out)
     assert "Insufficient nvidia.com/gpu" in out
-    assert "held back by SchedulingGates" in out
-    assert re.search(r"bound 120/120", out), "a progress line, as this is no terminal"
+    assert "gated by SchedulingGates" in out
+    assert re.search(r"bound 120/120", out), "a progress line, because this is not a terminal"
     assert "\x1b" not in out
     assert [path.name for path in tmp_path.iterdir() if path.is_dir()] == []
     commands = [line.strip() for line in out.splitlines() if f"--journal {journal}" in line]
     assert [shlex.split(line)[1] for line in commands] == ["history", "explain", "explain"]
     for line in commands:
-        asked = CliRunner().invoke(app, shlex.split(line)[1:], prog_name="asched")
-        assert (asked.exit_code, asked.stderr) == (0, "")
+        result = CliRunner().invoke(app, shlex.split(line)[1:], prog_name="asched")
+        assert (result.exit_code, result.stderr) == (0, "")
 
 
 CONFIG = """
@@ -54,7 +54,7 @@ profiles:
 """
 
 
-async def test_every_decision_of_a_demo_can_be_made_again(tmp_path: Path) -> None:
+async def test_decisions_of_a_demo_are_reproducible(tmp_path: Path) -> None:
     journal, config = tmp_path / "run.db", tmp_path / "mine.yaml"
     config.write_text(CONFIG)
     done = demo(
@@ -74,12 +74,12 @@ async def test_every_decision_of_a_demo_can_be_made_again(tmp_path: Path) -> Non
     assert fold.state.profiles.keys() == {"mine"}
 
 
-def test_it_fails_where_pods_that_can_run_are_not_bound(tmp_path: Path) -> None:
+def test_timeout_with_unbound_pods_exits_with_1(tmp_path: Path) -> None:
     done = demo(
         "--nodes", "20", "--pods", "400", "--over", "0.1", "--timeout", "0", cwd=tmp_path
     )  # fmt: skip
     assert done.returncode == 1, done.stderr
-    assert "SHOULD HAVE RUN" in done.stdout
+    assert "NOT BOUND" in done.stdout
     logged(done.stderr)
 
 
@@ -91,11 +91,11 @@ def test_it_fails_where_pods_that_can_run_are_not_bound(tmp_path: Path) -> None:
         (("--journal", "there.db"), "asched: there.db exists; the demo writes a new journal\n"),
         (
             ("--journal", "no/such/folder.db"),
-            "asched: cannot write a journal in no/such: it is no folder\n",
+            "asched: cannot write a journal in no/such: not a folder\n",
         ),
     ],
 )
-def test_what_it_refuses(
+def test_bad_input_is_one_line_and_exit_2(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, args: tuple[str, ...], message: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -104,7 +104,7 @@ def test_what_it_refuses(
     assert (done.exit_code, done.stdout, done.stderr) == (2, "", message)
 
 
-def test_a_killed_demo_leaves_no_server_behind(tmp_path: Path) -> None:
+def test_killed_demo_leaves_no_server(tmp_path: Path) -> None:
     process = subprocess.Popen(
         [sys.executable, "-m", "asched", "demo", "--nodes", "10", "--pods", "50", "--over", "30"],
         cwd=tmp_path,
@@ -119,12 +119,12 @@ def test_a_killed_demo_leaves_no_server_behind(tmp_path: Path) -> None:
         running = next(line for line in process.stdout if "created" in line)
         assert "/5" in running
         process.send_signal(signal.SIGKILL)
-        # The server writes to the same stderr, so that ends only when the server has.
+        # The server shares stderr, which ends when both processes have ended.
         process.communicate(timeout=DEMO_TIMEOUT_S)
     assert process.returncode == -signal.SIGKILL
 
 
-def test_kept_it_goes_on_until_told_to_stop(tmp_path: Path) -> None:
+def test_keep_runs_until_signal(tmp_path: Path) -> None:
     process = subprocess.Popen(
         [sys.executable, "-m", "asched", "demo", "--nodes", "10", "--pods", "30", "--over", "0.2",
          "--keep"],

@@ -1,4 +1,4 @@
-"""What the demo schedules: always feasible where it says so, the same for the same seed."""
+"""The workload of the demo: feasible, and determined by the seed."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from asched.cli.demo.progress import percentile
-from asched.cli.demo.workload import GPU, MIN_NODES, DemoWorkload, Pool, build, most_pods, pools
+from asched.cli.demo import MIN_NODES
+from asched.cli.demo.runner import percentile
+from asched.cli.demo.workload import GPU, DemoWorkload, Pool, build, most_pods, pools
 from asched.model.quantity import milli_value, value
 
 SIZES = st.integers(MIN_NODES, 400).flatmap(
@@ -32,7 +33,7 @@ def feasible_pods(workload: DemoWorkload) -> list[dict[str, Any]]:
 
 
 def pool_of(pod: dict[str, Any], workload: DemoWorkload) -> Pool:
-    """The pool that the pod must go to; pods that may choose count for the general one."""
+    """The only pool for the pod, or the general one."""
     spec = pod["spec"]
     wanted = str([spec.get("nodeSelector"), spec.get("affinity")])
     for pool in workload.pools:
@@ -44,15 +45,13 @@ def pool_of(pod: dict[str, Any], workload: DemoWorkload) -> Pool:
 
 @settings(max_examples=40, deadline=None)
 @given(SIZES, st.integers(0, 1000))
-def test_what_is_called_feasible_leaves_room_in_every_pool(
-    size: tuple[int, int], seed: int
-) -> None:
+def test_feasible_pods_leave_free_resources_in_every_pool(size: tuple[int, int], seed: int) -> None:
     nodes, pods = size
     workload = build(nodes, pods, 5.0, seed)
     names = [key_of(arrival.pod) for arrival in workload.arrivals]
     assert len(set(names)) == len(names)
     assert len(workload.feasible) == pods
-    assert {*names} == workload.feasible | workload.hopeless.keys()
+    assert {*names} == workload.feasible | workload.infeasible.keys()
     used: Counter[tuple[str, str]] = Counter()
     for pod in feasible_pods(workload):
         pool = pool_of(pod, workload)
@@ -67,7 +66,7 @@ def test_what_is_called_feasible_leaves_room_in_every_pool(
         assert used[pool.name, "pods"] <= 0.85 * pool.count * 110
 
 
-def test_the_same_seed_gives_the_same_workload() -> None:
+def test_same_seed_gives_same_workload() -> None:
     assert build(50, 300, 3.0, 7).arrivals == build(50, 300, 3.0, 7).arrivals
     assert build(50, 300, 3.0, 7).arrivals != build(50, 300, 3.0, 8).arrivals
 
@@ -79,7 +78,7 @@ def test_pods_arrive_in_order_and_in_time() -> None:
     assert times[-1] <= 6.0
 
 
-def test_the_cluster_is_mixed_and_as_large_as_asked_for() -> None:
+def test_pools_have_requested_size_and_all_types() -> None:
     found = pools(200)
     assert sum(pool.count for pool in found if not pool.late) == 200
     assert [pool.name for pool in found if pool.late] == ["h100"]
@@ -93,7 +92,5 @@ def test_the_cluster_is_mixed_and_as_large_as_asked_for() -> None:
     ("values", "percent", "answer"),
     [([], 50, 0), ([7], 99, 7), ([1, 2, 3, 4], 50, 2), (list(range(1, 101)), 99, 99)],
 )
-def test_percentiles_are_of_the_nearest_rank(
-    values: list[int], percent: float, answer: int
-) -> None:
+def test_percentile_uses_nearest_rank(values: list[int], percent: float, answer: int) -> None:
     assert percentile(values, percent) == answer

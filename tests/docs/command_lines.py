@@ -1,25 +1,24 @@
-"""Command lines of ``asched`` that pages and files show, read by the real parser."""
+"""Parses ``asched`` command lines from pages and files with the real parser."""
 
 from __future__ import annotations
 
-import importlib
 import shlex
 from typing import Any
 
 import typer
 from typer.core import TyperGroup
 
-from asched.cli.main import COMMANDS
+from asched.cli.main import app
 
 
 def parsed(line: str) -> dict[str, Any]:
-    """The parameters of the command line ``asched ...`` by their names in the code. Nothing is run.
+    """The parameters of the command line ``asched ...`` by their names in the code. Runs nothing.
 
-    Raises typer's usage errors, and KeyError where there is no such command.
+    Raises typer's usage errors, and KeyError for an unknown command.
     """
     program, name, *arguments = shlex.split(line)
     assert program.rpartition("/")[2] == "asched", line
-    command: Any = typer.main.get_command(importlib.import_module(COMMANDS[name].module).app)
+    command: Any = typer.main.get_command(app).commands[name]  # type: ignore[attr-defined]
     while isinstance(command, TyperGroup):
         name, *arguments = arguments
         command = command.commands[name]

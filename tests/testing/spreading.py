@@ -1,4 +1,4 @@
-"""A plugin as an author would write it, for trying the kit on."""
+"""Plugins for tests of the kit."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from asched.framework import (
 
 
 class TeamsArgs(Arguments, frozen=True):
-    """``label`` says whose a pod is; ``most`` pods of a team may share a node."""
+    """``label`` names the team of a pod; at most ``most`` pods of a team share a node."""
 
     label: str = "team"
     most: int = 2
@@ -30,7 +30,7 @@ class TeamsArgs(Arguments, frozen=True):
 
 
 class Teams(FilterPlugin, ScorePlugin):
-    """At most so many pods of one team on a node; the fewer, the better."""
+    """Limits the pods of a team on a node, and prefers nodes with fewer."""
 
     name: ClassVar[str] = "Teams"
     api_version: ClassVar[int] = 1
@@ -54,20 +54,20 @@ class Teams(FilterPlugin, ScorePlugin):
 
 
 class Forgetful(ScorePlugin):
-    """Impure: it answers from a counter that outlives its profile."""
+    """Impure: its results depend on a counter that outlives the profile."""
 
     name: ClassVar[str] = "Forgetful"
     api_version: ClassVar[int] = 1
     scope: ClassVar[Scope] = Scope.CLUSTER
-    asked: ClassVar[list[str]] = []
+    calls: ClassVar[list[str]] = []
 
     def score(self, state: CycleState, pod: PodInfo, node: NodeInfo) -> int:
-        self.asked.append(node.name)
-        return (len(self.asked) * 37) % 101
+        self.calls.append(node.name)
+        return (len(self.calls) * 37) % 101
 
 
 class Raises(FilterPlugin):
-    """Raises."""
+    """Raises an exception."""
 
     name: ClassVar[str] = "Raises"
     api_version: ClassVar[int] = 1

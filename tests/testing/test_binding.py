@@ -1,4 +1,4 @@
-"""The client of plugins of the binding cycle that asks no API server."""
+"""The fake client for plugins of the binding cycle."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from asched.testing import FakeBindingClient, RecordedRequest, claim, instance, 
 
 
 class Waits(PreBindPlugin):
-    """Waits until the pod's claim has a volume, and says so on the pod."""
+    """Waits until the pod's claim has a volume, and annotates the pod."""
 
     name: ClassVar[str] = "Waits"
     api_version: ClassVar[int] = 1
@@ -49,7 +49,7 @@ class Waits(PreBindPlugin):
 CLUSTER = [claim("data", volume="v"), volume("v")]
 
 
-async def test_what_a_plugin_asks_is_kept() -> None:
+async def test_client_records_requests() -> None:
     client = FakeBindingClient(Waits, CLUSTER)
     assert await instance(Waits).pre_bind(client, PodInfo(pod("p")), "n") is SUCCESS
     assert client.requests == [
@@ -59,7 +59,7 @@ async def test_what_a_plugin_asks_is_kept() -> None:
     ]
 
 
-async def test_the_api_server_s_answers_are_the_test_s() -> None:
+async def test_client_returns_given_responses() -> None:
     gone = Status.error("the pod is gone")
     client = FakeBindingClient(Waits, CLUSTER, {Permission.ANNOTATE: gone})
     assert await instance(Waits).pre_bind(client, PodInfo(pod("p")), "n") is gone
@@ -67,6 +67,8 @@ async def test_the_api_server_s_answers_are_the_test_s() -> None:
     assert nothing.message == "no volume in time"
 
 
-async def test_what_is_not_needed_is_refused() -> None:
+async def test_undeclared_request_is_rejected() -> None:
     with pytest.raises(NotPermitted, match="Waits requests bind, which its needs do not include"):
-        await instance(Waits).pre_bind(FakeBindingClient(Waits, CLUSTER), PodInfo(pod("greedy")), "n")
+        await instance(Waits).pre_bind(
+            FakeBindingClient(Waits, CLUSTER), PodInfo(pod("greedy")), "n"
+        )

@@ -1,7 +1,8 @@
-"""Builders make what the API's JSON makes, and refuse what it could not hold."""
+"""Builders of Kubernetes objects: results, and errors for invalid input."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import ClassVar
 
 import pytest
@@ -36,7 +37,7 @@ from asched.testing import (
 )
 
 
-def test_a_pod_says_what_it_was_told() -> None:
+def test_pod_has_given_fields() -> None:
     made = pod(
         "web", namespace="shop", cpu="500m", memory="1Gi", requests={"example.com/gpu": 2},
         labels={"app": "web"}, priority=5, node_selector={"disk": "ssd"}, host_ports=[80],
@@ -58,7 +59,7 @@ def test_a_pod_says_what_it_was_told() -> None:
     assert [each.name for each in pods(2, "w", namespace="shop")] == ["w-0", "w-1"]
 
 
-def test_a_node_says_what_it_was_told() -> None:
+def test_node_has_given_fields() -> None:
     made = node(
         "n", cpu="4", memory="8Gi", max_pods=5, allocatable={"example.com/gpu": "1"}, zone="a",
         taints=["k=v:NoSchedule", "l:NoExecute", Taint(key="m", effect="PreferNoSchedule")],
@@ -77,24 +78,25 @@ def test_a_node_says_what_it_was_told() -> None:
 
 
 @pytest.mark.parametrize(
-    ("what", "told"),
+    ("build", "message"),
     [
         (lambda: pod(cpu="lots"), "requests.cpu"),
         (lambda: node(cpu="-x"), "allocatable.cpu"),
         (lambda: pod(spec={"priority": "high"}), "priority"),
-        (lambda: from_api({"apiVersion": "v1", "kind": "Secret"}), "v1 Secret is no kind"),
+        (lambda: from_api({"apiVersion": "v1", "kind": "Secret"}), "v1 Secret is not a kind"),
         (lambda: from_api({"apiVersion": "v1", "kind": "Pod"}), "without metadata.name"),
     ],
 )
-def test_what_no_api_server_would_send_is_refused(what: object, told: str) -> None:
-    assert callable(what)
-    with pytest.raises(DecodeError, match=told):
-        what()
-    with pytest.raises(ValueError, match="'gpu' is no taint"):
+def test_invalid_objects_are_rejected(build: Callable[[], object], message: str) -> None:
+    with pytest.raises(DecodeError, match=message):
+        build()
+    with pytest.raises(ValueError, match="'gpu' is not a taint"):
         node(taints=["gpu"])
+    with pytest.raises(TypeError, match="unexpected keyword argument 'cpus'"):
+        node(cpus="4")  # type: ignore[call-arg]
 
 
-def test_volumes_are_bound_with_their_pods() -> None:
+def test_schedule_places_pod_in_zone_of_its_volume() -> None:
     cluster = [
         *nodes(2, zones=["a", "b"]), storage_class("disks"), claim("data", storage_class="disks"),
         volume("v", storage_class="disks", zone="b"),
@@ -113,7 +115,7 @@ class Card(CustomResource, frozen=True):
 
 
 class ByCard(FilterPlugin):
-    """As many cards as the pod's annotation says."""
+    """Requires as many cards as the pod's annotation says."""
 
     name: ClassVar[str] = "ByCard"
     api_version: ClassVar[int] = 1
@@ -127,7 +129,7 @@ class ByCard(FilterPlugin):
         return SUCCESS if card.free >= wanted else Status.unschedulable("too few cards")
 
 
-def test_what_a_plugin_declares_to_read_is_there() -> None:
+def test_declared_resources_and_annotations_are_available() -> None:
     card = {
         "apiVersion": "example.com/v1",
         "kind": "Card",
@@ -144,7 +146,7 @@ def test_what_a_plugin_declares_to_read_is_there() -> None:
     assert schedule(ByCard, cluster, [asks]).nodes == {"p": "node-1"}
 
 
-def test_manifests_are_read() -> None:
+def test_from_yaml_decodes_manifests() -> None:
     found = from_yaml(
         """
 apiVersion: v1

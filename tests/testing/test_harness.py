@@ -1,4 +1,4 @@
-"""The kit for plugins' tests: one plugin, or a profile, on a described cluster."""
+"""The test kit: one plugin, or a profile, on a virtual cluster."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ CLUSTER = [
 MINE = pod("mine", labels={"team": "a"})
 
 
-def test_a_filter_is_asked_about_each_node() -> None:
+def test_run_filter_returns_status_of_each_node() -> None:
     found = run_filter(Teams, MINE, CLUSTER)
     assert found["node-1"] is found["node-2"] is SUCCESS
     assert (found["node-0"].code, found["node-0"].message, found["node-0"].plugin) == (
@@ -45,7 +45,7 @@ def test_a_filter_is_asked_about_each_node() -> None:
     )
 
 
-def test_a_pre_filter_speaks_for_its_nodes() -> None:
+def test_run_filter_applies_pre_filter() -> None:
     gone = pod("gone", affinity=_only("node-2"))
     found = run_filter(instance_of("NodeAffinity"), gone, CLUSTER)
     assert [name for name, status in found.items() if status.is_success] == ["node-2"]
@@ -53,7 +53,7 @@ def test_a_pre_filter_speaks_for_its_nodes() -> None:
 
 
 def instance_of(name: str) -> type:
-    """An installed plugin's class."""
+    """The class of an installed plugin."""
     return profile().registry.load(name)
 
 
@@ -63,7 +63,7 @@ def _only(name: str) -> dict[str, object]:
     return {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}}
 
 
-def test_scores_are_of_the_nodes_that_are_left() -> None:
+def test_scores_cover_feasible_nodes() -> None:
     assert scores(Teams, MINE, CLUSTER) == {"node-1": 90, "node-2": 100}
     few = scores(instance_of("NodeResourcesBalancedAllocation"), pod(cpu="4"), [node("n")])
     assert few.keys() == {"n"}
@@ -71,13 +71,13 @@ def test_scores_are_of_the_nodes_that_are_left() -> None:
         scores(Raises, MINE, CLUSTER)
 
 
-def test_what_a_plugin_raises_is_the_cause() -> None:
+def test_plugin_exception_is_the_cause() -> None:
     with pytest.raises(PluginFailure, match="plugin Raises at Filter: LookupError: boom") as found:
         run_filter(Raises, MINE, CLUSTER)
     assert isinstance(found.value.__cause__, LookupError)
 
 
-def test_arguments_are_checked() -> None:
+def test_invalid_arguments_are_rejected() -> None:
     with pytest.raises(ConfigurationError, match="expected 1 or more"):
         run_filter(Teams, MINE, CLUSTER, args={"most": 0})
     with pytest.raises(ConfigurationError, match="mots"):
@@ -85,7 +85,7 @@ def test_arguments_are_checked() -> None:
     assert instance(Teams, args={"most": 3}).args.most == 3
 
 
-def test_a_profile_schedules_and_says_why_not() -> None:
+def test_schedule_gives_nodes_and_messages() -> None:
     found = schedule(profile(Teams, alone=True), CLUSTER, pods(4, "new", labels={"team": "a"}))
     assert sorted(found.nodes.values()) == ["node-0", "node-0", *["node-1"] * 2, *["node-2"] * 2]
     assert found.nodes["new-0"] == "node-2"
@@ -101,7 +101,7 @@ def test_a_profile_schedules_and_says_why_not() -> None:
         found.inspection("new-0")
 
 
-def test_the_default_profile_beside_a_plugin() -> None:
+def test_plugin_runs_with_default_profile() -> None:
     full = [node("small", cpu="1"), node("large", cpu="4")]
     found = schedule(Teams, full, pods(3, cpu="2"))
     assert found.nodes == {"pod-0": "large", "pod-1": "large"}
@@ -109,7 +109,7 @@ def test_the_default_profile_beside_a_plugin() -> None:
     assert found.rejections("pod-2")["small"].message == "Insufficient cpu"
 
 
-def test_victims_make_room() -> None:
+def test_schedule_preempts_victims() -> None:
     low = pod("low", cpu="4", node="n")
     found = schedule(profile(), [node("n", cpu="4"), low], [pod("high", cpu="4", priority=9)])
     assert found.nodes == {"high": "n"}
@@ -118,7 +118,7 @@ def test_victims_make_room() -> None:
     assert not found.pending
 
 
-def test_gangs_wait_for_one_another() -> None:
+def test_schedule_places_whole_gangs() -> None:
     gang = profile("GangScheduling")
     cluster = [*nodes(2, cpu="2"), pod_group("g", 3)]
     found = schedule(gang, cluster, pods(3, cpu="2", group="g"))
@@ -126,8 +126,8 @@ def test_gangs_wait_for_one_another() -> None:
     assert schedule(gang, [*cluster, node("third", cpu="2")], pods(3, cpu="2", group="g")).nodes
 
 
-def test_what_is_not_pure_is_found_out() -> None:
-    Forgetful.asked.clear()
+def test_divergence_finds_impure_plugin() -> None:
+    Forgetful.calls.clear()
     found = schedule(profile(Forgetful, alone=True), nodes(7), pods(5))
     divergence = found.divergence()
     assert divergence is not None
@@ -144,7 +144,7 @@ profiles:
 """
 
 
-def test_a_configuration_is_taken_as_it_is(tmp_path: Path) -> None:
+def test_schedule_uses_configuration(tmp_path: Path) -> None:
     setup = configured(CONFIG, Teams)
     found = schedule(setup, CLUSTER, [MINE, pod("theirs", scheduler_name="other")])
     assert found.nodes.pop("mine") == "node-2"
@@ -156,7 +156,7 @@ def test_a_configuration_is_taken_as_it_is(tmp_path: Path) -> None:
         configured(CONFIG)
 
 
-def test_equal_nodes_are_drawn_by_the_seed() -> None:
+def test_seed_breaks_ties() -> None:
     alone = profile(alone=True)
     drawn = {schedule(alone, nodes(9), [MINE], seed=seed).nodes["mine"] for seed in range(9)}
     assert len(drawn) > 2

@@ -1,4 +1,4 @@
-"""A plugin on a recorded history, and the fixtures that a plugin's own tests have."""
+"""Comparisons on a recorded history, and the pytest fixtures."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture
 async def journal(tmp_path: Path) -> Path:
-    """Two pods, one after the other, on two empty nodes; and one that fits nowhere."""
+    """Two pods placed in sequence on two empty nodes, and an unschedulable one."""
     path = tmp_path / "journal.db"
     async with open_journal(str(path)) as store:
         await store_by_turns(two_nodes().records, store)
@@ -38,10 +38,10 @@ profiles:
 """
 
 
-async def test_a_history_under_something_else(journal: Path) -> None:
+async def test_diff_compares_setups(journal: Path) -> None:
     assert (await diff_async(journal)).equal
-    alike = await diff_async(journal, profile())
-    assert alike.equal
+    default = await diff_async(journal, profile())
+    assert default.equal
     packed = await diff_async(journal, configured(PACKS))
     (elsewhere,) = packed.placed_elsewhere
     assert (elsewhere.pod, packed.names[1]) == ("default/<i>p1", "candidate")
@@ -79,20 +79,20 @@ def test_as_recorded(asched_diff):
 """
 
 
-def test_fixtures_are_there_for_everybody(journal: Path, tmp_path: Path) -> None:
+def test_fixtures_are_available_to_pytest(journal: Path, tmp_path: Path) -> None:
     (tmp_path / "test_it.py").write_text(TESTS)
 
     words = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(tmp_path)]
-    said = subprocess.run(
+    output = subprocess.run(
         [*words, "--asched-journal", str(journal)],
         cwd=ROOT, capture_output=True, text=True, timeout=100,
     ).stdout  # fmt: skip
-    assert "ERROR at teardown of test_impure" in said
-    assert "decided once more, record" in said
-    assert "4 passed, 1 error" in said
+    assert "ERROR at teardown of test_impure" in output
+    assert "repeated decisions differ at record" in output
+    assert "4 passed, 1 error" in output
 
 
-def test_the_journal_is_left_as_it_was(journal: Path) -> None:
+def test_diff_leaves_journal_unmodified(journal: Path) -> None:
     before = journal.read_bytes()
     assert diff(journal, Teams).recorded is not None
     assert journal.read_bytes() == before
