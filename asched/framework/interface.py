@@ -304,7 +304,8 @@ class PermitPlugin(Plugin):
     """Can delay or reject an assumed pod before it is bound."""
 
     @abstractmethod
-    def permit(self, state: CycleState, pod: PodInfo, node_name: str) -> PermitResult: ...
+    def permit(self, state: CycleState, pod: PodInfo, node_name: str) -> PermitResult:
+        """Allow the pod to be bound to the node, reject it, or let it wait."""
 
 
 class PermitReview(PermitPlugin):
@@ -360,7 +361,8 @@ class PostBindPlugin(Plugin):
     """Called after the pod was bound."""
 
     @abstractmethod
-    async def post_bind(self, client: BindingClient, pod: PodInfo, node_name: str) -> None: ...
+    async def post_bind(self, client: BindingClient, pod: PodInfo, node_name: str) -> None:
+        """The pod is bound to the node."""
 
 
 class ExtensionPoint(Enum):

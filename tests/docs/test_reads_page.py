@@ -36,7 +36,7 @@ def test_the_plugin_reads_racks_and_annotations() -> None:
     cluster = [node("n"), node("no-rack"), rack, pod("there", node="n")]
     said = run_filter(plugin, pod("one"), cluster)
     assert said["n"].is_success
-    assert said["no-rack"].message == "node(s) whose rack is full"
+    assert said["no-rack"].message == "node(s) with a full rack"
     two = pod("two", annotations={"example.com/counts-for": "2", "example.com/other": "x"})
     assert not run_filter(plugin, two, cluster)["n"].is_success
     placed = schedule(profile(plugin), [node("n"), rack], [two])
