@@ -6,9 +6,9 @@
 
 The rules are those of client-go's leader election. A candidate times a foreign lease by its own
 monotonic clock, from the moment at which it saw the lease change; the times in a lease are for
-readers. client-go times its own lease from the response to a renewal. Here it counts from sending the
-request, because no candidate can have seen the renewal before. So two candidates never lead at once as
-long as the rates of their clocks differ by less than lease duration to renew deadline.
+readers. client-go times its own lease from the response to a renewal. Here it counts from sending
+the request, because no candidate can have seen the renewal before. So two candidates never lead at
+once as long as the rates of their clocks differ by less than lease duration to renew deadline.
 """
 
 from __future__ import annotations
@@ -151,7 +151,8 @@ class Election:
     def next_request(
         self, request: LeaseRequest, answer: LeaseAnswer, sent_at_s: float, now_s: float
     ) -> LeaseRequest | None:
-        """Process the answer to ``request``. Returns the attempt's next request, None if it ends."""
+        """Process the answer to ``request``. Returns the attempt's next request, None if it
+        ends."""
         if isinstance(request, ReadLease):
             return self._after_read(answer, now_s)
         renewal, self._current = self._current, False

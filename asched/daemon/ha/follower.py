@@ -1,4 +1,5 @@
-"""What a standby does that shares its journal with the leader: follow the journal, buffer changes."""
+"""What a standby does that shares its journal with the leader: follow the journal, buffer
+changes."""
 
 from __future__ import annotations
 

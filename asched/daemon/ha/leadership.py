@@ -127,9 +127,9 @@ async def candidate(elector: LeaderElector) -> AsyncIterator[Leadership]:
 async def _catch_up(client: ApiClient, watch: ClusterWatch) -> None:
     """Make the watches deliver the previous leader's last changes.
 
-    A consistent read makes the API server's watch cache catch up with its storage. Restarted watches
-    then deliver the cache's content, even if the old ones hung or were interrupted. A change that
-    arrives later costs a conflict, which is read back.
+    A consistent read makes the API server's watch cache catch up with its storage. Restarted
+    watches then deliver the cache's content, even if the old ones hung or were interrupted. A
+    change that arrives later costs a conflict, which is read back.
     """
     options = RequestOptions(retry=NO_RETRY, timeout_s=1.0)
     try:
@@ -179,8 +179,8 @@ class LeadershipController:
     def __init__(
         self, leadership: Leadership, engine: Engine, inbox: Inbox, epoch: int, *, shared: bool
     ) -> None:
-        """``epoch``: of the process's claim on its journal. ``shared``: whether the next leader uses
-        the same journal."""
+        """``epoch``: of the process's claim on its journal. ``shared``: whether the next leader
+        uses the same journal."""
         self._leadership = leadership
         self._engine = engine
         self._inbox = inbox

@@ -77,8 +77,8 @@ _version_decoder = msgspec.json.Decoder(_Versioned)
 class LeaderElector:
     """One candidate for one lease.
 
-    A watch of the lease wakes the candidate as soon as the leader renews or releases it. Without the
-    permission to watch, it reads the lease every retry period, with client-go's jitter.
+    A watch of the lease wakes the candidate as soon as the leader renews or releases it. Without
+    the permission to watch, it reads the lease every retry period, with client-go's jitter.
     """
 
     def __init__(

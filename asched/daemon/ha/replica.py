@@ -1,8 +1,8 @@
 """One of several schedulers of a cluster: a standby, and the leader if it wins the election.
 
 A replica with its own journal is a daemon from the start, which observes and records but does not
-decide until it leads. A replica that shares its journal must not write before it leads: it follows the
-leader's records, keeps its watches running, and creates the daemon once it has won.
+decide until it leads. A replica that shares its journal must not write before it leads: it follows
+the leader's records, keeps its watches running, and creates the daemon once it has won.
 """
 
 from __future__ import annotations
@@ -108,8 +108,8 @@ class Replica:
             return await self.standby.apply_config(new)
 
     async def lead(self, daemon: Daemon, standby: Standby, started_with: Configuration) -> None:
-        """Become ``daemon``. A configuration that the standby got since is applied again, before any
-        later one."""
+        """Become ``daemon``. A configuration that the standby got since is applied again, before
+        any later one."""
         self.daemon = daemon
         # Acquired at once, or right after an `apply_config` of the standby.
         async with self._config_lock:
@@ -187,8 +187,8 @@ class Standby:
         await watch_when_reachable(self._parts.client, self._watch)
 
     async def until_leading(self, warm: anyio.Event) -> StartState:
-        """Follow the journal, and claim it once this process leads. Sets ``warm`` when everything was
-        listed. The process is no candidate before that, or while it cannot read the journal.
+        """Follow the journal, and claim it once this process leads. Sets ``warm`` when everything
+        was listed. The process is no candidate before that, or while it cannot read the journal.
 
         Raises :class:`~asched.journal.errors.JournalError` if the journal is unusable.
         """
@@ -213,8 +213,8 @@ class Standby:
         )
 
     async def _claim(self) -> int:
-        """Claim the journal and fold it to its end; the epoch. Retried while this process leads: the
-        writing connection was idle since the start and may be broken."""
+        """Claim the journal and fold it to its end; the epoch. Retried while this process leads:
+        the writing connection was idle since the start and may be broken."""
         parts, clock = self._parts, self._parts.runtime.clock
         backoff = Backoff(_TAKEOVER_RETRY, parts.client.random)
         while True:
@@ -233,8 +233,8 @@ class Standby:
 
 @asynccontextmanager
 async def running_replica(parts: ReplicaParts, *, shared: bool) -> AsyncIterator[Replica]:
-    """Take part as one of several schedulers until the block ends. ``shared``: whether they share the
-    journal.
+    """Take part as one of several schedulers until the block ends. ``shared``: whether they share
+    the journal.
 
     The end of the block completes effects in flight and releases leadership. Raises as
     :func:`~asched.daemon.daemon.running_daemon`.

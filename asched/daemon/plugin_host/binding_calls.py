@@ -89,7 +89,7 @@ class BindingPluginCalls:
         scope = self._scope = self._scope_for(plugin, point)
         client = BindingPluginClient(plugin, point, binder, scope)
         if self._stopwatch is not None:
-            method = self._stopwatch.watched(plugin.name, point, method)
+            method = self._stopwatch.wrap(plugin.name, point, method)
         status: object = None
         error: BaseException | None = None
         try:
@@ -162,7 +162,7 @@ def _as_status(
         FAILURES.note(plugin.name, point, failure_reason(error))
         what = f"{type(error).__name__}: {to_printable(error)}"
     elif not isinstance(status, Status):
-        FAILURES.note(plugin.name, point, FailureReason.NONSENSE)
+        FAILURES.note(plugin.name, point, FailureReason.INVALID_ANSWER)
         what = f"answered {to_printable(status)!r}, no Status"
     elif status.code is Code.ERROR:
         FAILURES.note(plugin.name, point, FailureReason.ERROR)
@@ -175,8 +175,8 @@ def _as_status(
 async def _isolated(
     method: Callable[[BindingClient], Awaitable[object]], client: BindingClient, tasks: PluginTasks
 ) -> object:
-    """The plugin's answer. A cancellation that the plugin caused itself becomes an error: passed on,
-    it would end the daemon silently."""
+    """The plugin's answer. A cancellation that the plugin caused itself becomes an error: passed
+    on, it would end the daemon silently."""
     try:
         return await method(client)
     except anyio.get_cancelled_exc_class() as cancelled:

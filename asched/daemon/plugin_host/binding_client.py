@@ -1,7 +1,8 @@
-"""What a plugin of the binding cycle works with: a time limit, and a client that checks permissions.
+"""What a plugin of the binding cycle works with: a time limit, and a client that checks
+permissions.
 
-Python cannot isolate malicious code in the same process. The checks keep plugins honest: what a plugin
-does to the cluster is listed in its ``needs``, which an operator can read.
+Python cannot isolate malicious code in the same process. The checks keep plugins honest: what a
+plugin does to the cluster is listed in its ``needs``, which an operator can read.
 """
 
 from __future__ import annotations
@@ -53,7 +54,8 @@ class CallScope(Protocol):
         """Whether the call was cancelled, for any reason."""
 
     def cancel(self, reason: str, grace_s: float = 0.0) -> None:
-        """Cancel what the plugin awaits, ``grace_s`` from now or once a :meth:`paused` block ends."""
+        """Cancel what the plugin awaits, ``grace_s`` from now or once a :meth:`paused` block
+        ends."""
 
     def paused(self) -> AbstractContextManager[None]:
         """A block in which the time limit does not elapse and nothing is cancelled."""

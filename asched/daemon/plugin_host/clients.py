@@ -49,7 +49,8 @@ class EvaluationError(Exception):
 
 
 class WorkerProcess:
-    """One worker process, from its start to its end. Raises :class:`WorkerLostError` once it ended."""
+    """One worker process, from its start to its end. Raises :class:`WorkerLostError` once it
+    ended."""
 
     def __init__(self) -> None:
         self._process: Process | None = None

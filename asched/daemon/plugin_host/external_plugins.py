@@ -58,8 +58,8 @@ class ExternalPlugins:
     async def answer(
         self, index: int, request: ExtenderCallRequested, pod: PodInfo
     ) -> ExtenderAnswer | None:
-        """Evaluate the external evaluator at ``index``, which is a plugin. None once the result is no
-        longer needed."""
+        """Evaluate the external evaluator at ``index``, which is a plugin. None once the result is
+        no longer needed."""
         plugin = self._cluster.evaluators[index]
         assert isinstance(plugin, ExternalPlugin)
         about = (request.key, request.uid, request.attempt, index)

@@ -1,8 +1,8 @@
 """An event loop that protects the daemon from plugins.
 
-Plugins run in the daemon's loop. A plugin that stops the loop, cancels tasks of the daemon or leaves
-tasks behind would end the daemon, mostly by mistake. A context variable identifies asynchronous
-plugins, :data:`~asched.framework.runtime.observation.CURRENT_CALL` synchronous ones.
+Plugins run in the daemon's loop. A plugin that stops the loop, cancels tasks of the daemon or
+leaves tasks behind would end the daemon, mostly by mistake. A context variable identifies
+asynchronous plugins, :data:`~asched.framework.runtime.observation.CURRENT_CALL` synchronous ones.
 """
 
 from __future__ import annotations

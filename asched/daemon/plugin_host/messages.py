@@ -22,7 +22,8 @@ class Message(msgspec.Struct, frozen=True, array_like=True, tag=True):
     """Base of all messages."""
 
 
-# -- to a worker ------------------------------------------------------------------------------------
+# -- to a worker
+# ------------------------------------------------------------------------------------
 
 
 class StartPlugin(Message):
@@ -74,7 +75,8 @@ class EvaluationRequest(Message):
     now_ns: int
 
 
-# -- from a worker ----------------------------------------------------------------------------------
+# -- from a worker
+# ----------------------------------------------------------------------------------
 
 
 class Ready(Message):

@@ -1,7 +1,8 @@
 """Reports plugins that block the event loop.
 
-A synchronous plugin that does not return cannot be interrupted. A thread can name it, though: it looks
-regularly at the plugin call that the loop executes. Plugins that may take long belong in a worker.
+A synchronous plugin that does not return cannot be interrupted. A thread can name it, though: it
+looks regularly at the plugin call that the loop executes. Plugins that may take long belong in a
+worker.
 """
 
 from __future__ import annotations

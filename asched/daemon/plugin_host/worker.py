@@ -1,8 +1,9 @@
 """A worker process: one plugin, and a copy of the cluster's nodes and the pods on them.
 
-The daemon runs it as ``python -m asched.daemon.plugin_host.worker``. It reads requests from standard
-input and writes replies to standard output. The plugin does not see these: what it prints goes to
-standard error. The process exits as soon as the daemon closes the pipe, even while the plugin runs.
+The daemon runs it as ``python -m asched.daemon.plugin_host.worker``. It reads requests from
+standard input and writes replies to standard output. The plugin does not see these: what it prints
+goes to standard error. The process exits as soon as the daemon closes the pipe, even while the
+plugin runs.
 """
 
 from __future__ import annotations

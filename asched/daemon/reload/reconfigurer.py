@@ -9,10 +9,9 @@ from typing import Final, NamedTuple
 import anyio
 import msgspec
 
-from asched.config.kube_scheduler import in_call_order
-from asched.config.resolve import without_ignored_resources
 from asched.config.file import Configuration
-from asched.config.kube_scheduler import Section
+from asched.config.kube_scheduler import Section, in_call_order
+from asched.config.resolve import without_ignored_resources
 from asched.daemon.effects.dispatcher import EffectDispatcher
 from asched.daemon.effects.extender_pool import ExtenderPool, ExtenderReplacement
 from asched.daemon.engine.engine import Engine

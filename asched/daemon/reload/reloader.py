@@ -1,7 +1,7 @@
 """Reloads the configuration file: on SIGHUP, and when the file changes.
 
-The file is polled through symbolic links: in a pod it is a link that Kubernetes swaps. A change counts
-once two polls see it, because a half-written file may be a valid configuration.
+The file is polled through symbolic links: in a pod it is a link that Kubernetes swaps. A change
+counts once two polls see it, because a half-written file may be a valid configuration.
 """
 
 from __future__ import annotations
@@ -100,8 +100,8 @@ class ConfigReloader:
         manager: ServiceManager,
         clock: Clock,
     ) -> None:
-        """``load`` raises ConfigFileError, ``apply_config`` ReconfigurationError. ``file`` is None if
-        the daemon runs without one."""
+        """``load`` raises ConfigFileError, ``apply_config`` ReconfigurationError. ``file`` is None
+        if the daemon runs without one."""
         self._file = file
         self._load = load
         self._apply_config = apply_config

@@ -1,4 +1,5 @@
-"""Runs shadow mode, on a live cluster or on a recording. There is nothing that writes to a cluster."""
+"""Runs shadow mode, on a live cluster or on a recording. There is nothing that writes to a
+cluster."""
 
 from __future__ import annotations
 
@@ -163,7 +164,8 @@ def log_finding(finding: ShadowCompared | Difference) -> None:
         )
 
 
-# -- on a recording ---------------------------------------------------------------------------------
+# -- on a recording
+# ---------------------------------------------------------------------------------
 
 
 def records_of(

@@ -1,16 +1,17 @@
 """Explains why another scheduler decided differently: hypotheses about what it knew.
 
 A scheduler decides on its own view of the cluster. The view lacks changes that its watches have not
-delivered yet, and contains its own decisions that nobody else has seen. A second state therefore
-follows the first one with a delay. As it passes the moments around a disagreement, the pod is decided
-again with what the other scheduler may have known.
+delivered yet, and contains its own decisions that no one else has seen. A second state therefore
+follows the first one with a delay. As it passes the moments around a disagreement, the pod is
+decided again with what the other scheduler may have known.
 
-The first hypothesis in this order that makes both agree is the explanation; of 1 and 2, the one nearer
-in time:
+The first hypothesis in this order that makes both agree is the explanation; of 1 and 2, the one
+nearer in time:
 
 1. Pods that the other scheduler had assumed or nominated already, although their bindings or
    nominations were observed only later.
-2. Changes that it had not seen yet: the state before the latest of them, back to the moment at which
+2. Changes that it had not seen yet: the state before the latest of them, back to the moment at
+which
    the pod appeared, with the scheduler's own bindings and nominations since then.
 3. Another node's report of an image's size. kube-scheduler's cache keeps the size of the node that
    reached it first, which cannot be observed; asched takes the first node of its table.
@@ -206,8 +207,8 @@ class Explainer:
     def _ahead(self, about: _Disagreement, kinds: frozenset[StepKind]) -> list[Step]:
         """The first steps of these kinds after the disagreement that may have been known before.
 
-        The other scheduler cannot have assumed a pod that did not exist then, or that it rejected in
-        the meantime.
+        The other scheduler cannot have assumed a pod that did not exist then, or that it rejected
+        in the meantime.
         """
         latest_ns = about.step.at_ns + round(self._window.ahead_s * NS_PER_S)
         begin = about.step.position - self._steps[0].position + 1
@@ -311,7 +312,8 @@ def _early_text(step: Step, about: _Disagreement) -> str:
     return f"agrees if it is already known that {step.text}, observed {ahead_ms:.1f} ms after"
 
 
-# -- image sizes that nodes report differently ------------------------------------------------------
+# -- image sizes that nodes report differently
+# ------------------------------------------------------
 
 
 class ImageSizeVariant(NamedTuple):

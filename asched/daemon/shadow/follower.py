@@ -1,7 +1,7 @@
 """Follows another scheduler: turns changes into records, comparisons and explanations.
 
-It serves a live cluster and a recording alike, and cannot write to a cluster. A pod is compared on the
-state right before the change with the other scheduler's decision is folded. Disagreements are
+It serves a live cluster and a recording alike, and cannot write to a cluster. A pod is compared on
+the state right before the change with the other scheduler's decision is folded. Disagreements are
 explained afterwards (:mod:`asched.daemon.shadow.explainer`).
 """
 
@@ -161,7 +161,7 @@ class ShadowFollower:
     # -- records --------------------------------------------------------------------------------
 
     def restore(self, record: AnyRecord) -> None:
-        """Fold a record of an earlier run, whose disagreements are not explained again."""
+        """Fold a record of an earlier run; its disagreements are not explained again."""
         self._fold.apply(record)
         self._delayed.apply(record)
 
@@ -215,7 +215,7 @@ class ShadowFollower:
             yield record
 
     def explained(self) -> Iterator[ShadowExplained]:
-        """Explanations of disagreements whose window has passed, by the state's clock."""
+        """Explanations of disagreements past their window, by the state's clock."""
         yield from self._explainer.advance(self.state.now_ns)
 
     def explained_at_the_end(self) -> Iterator[ShadowExplained]:

@@ -1,6 +1,7 @@
 """Prometheus metrics of batch sessions.
 
-Metrics that kube-batch has too use its name (``volcano_...`` since kube-batch 0.5), labels and buckets.
+Metrics that kube-batch has too use its name (``volcano_...`` since kube-batch 0.5), labels and
+buckets.
 """
 
 from __future__ import annotations
@@ -53,8 +54,8 @@ class _KubeBatchMetrics:
         )
         self.attempts = Counter(
             "volcano_schedule_attempts",
-            "Number of attempts to schedule pods, by the result. 'unschedulable' means a pod could not be"
-            " scheduled, while 'error' means an internal scheduler problem.",
+            "Number of attempts to schedule pods, by the result. 'unschedulable' means a pod could"
+            " not be scheduled, while 'error' means an internal scheduler problem.",
             ["result"],
             registry=registry,
         )

@@ -47,8 +47,8 @@ class QueueMetrics(Collector):
             "Number of pending pods, by the queue type. 'active' means number of pods in activeQ;"
             " 'backoff' means number of pods in backoffQ; 'unschedulable' means number of pods in"
             " unschedulablePods that the scheduler attempted to schedule and failed; 'gated' is the"
-            " number of unschedulable pods that the scheduler never attempted to schedule because they"
-            " are gated.",
+            " number of unschedulable pods that the scheduler never attempted to schedule because"
+            " they are gated.",
             labels=["queue"],
         )
         gauge.add_metric(["active"], len(queue.active))
@@ -69,9 +69,9 @@ class QueueMetrics(Collector):
             count[pod.gating_plugin, pod.info.pod.spec.scheduler_name] += 1
         gauge = GaugeMetricFamily(
             "scheduler_unschedulable_pods",
-            "The number of unschedulable pods broken down by plugin name. A pod will increment the gauge"
-            " for all plugins that caused it to not schedule and so this metric have meaning only when"
-            " broken down by plugin.",
+            "The number of unschedulable pods broken down by plugin name. A pod will increment the"
+            " gauge for all plugins that caused it to not schedule and so this metric have meaning"
+            " only when broken down by plugin.",
             labels=["plugin", "profile"],
         )
         for labels, pods_there in sorted(count.items()):

@@ -1,7 +1,8 @@
 """The HTTP endpoint for /livez, /readyz, /healthz and /metrics.
 
-The first three respond like those of Kubernetes components: ``ok``; with ``?verbose``, or if a check
-fails, a line for each check. ``?exclude=NAME`` skips a check, ``/readyz/NAME`` runs a single one.
+The first three respond like those of Kubernetes components: ``ok``; with ``?verbose``, or if a
+check fails, a line for each check. ``?exclude=NAME`` skips a check, ``/readyz/NAME`` runs a single
+one.
 """
 
 from __future__ import annotations

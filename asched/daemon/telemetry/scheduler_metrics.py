@@ -62,8 +62,8 @@ class SchedulingMetrics:
         )
         self._sli_duration = FastHistogram(
             "scheduler_pod_scheduling_sli_duration_seconds",
-            "E2e latency for a pod being scheduled, from the time the pod enters the scheduling queue"
-            " and might involve multiple scheduling attempts.",
+            "E2e latency for a pod being scheduled, from the time the pod enters the scheduling"
+            " queue and might involve multiple scheduling attempts.",
             labels=("attempts",),
             buckets_s=_SLI_BUCKETS_S,
             registry=registry,

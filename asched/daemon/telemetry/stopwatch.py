@@ -33,7 +33,7 @@ _SUCCESS, _ERROR = Code.SUCCESS.title, Code.ERROR.title
 _UPSTREAM_POINTS = {"NormalizeScore": "ScoreExtensionNormalize"}
 """Extension points with other names in kube-scheduler's metrics."""
 _STATUS_POINTS = frozenset({"PreFilter", "PostFilter", "Reserve", "Permit", "PreBind", "Bind"})
-"""Points whose status is that of their plugins; the others only succeed or fail."""
+"""Points with the status of their plugins; other points only succeed or fail."""
 
 
 class TimedSpan:

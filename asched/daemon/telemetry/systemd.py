@@ -1,7 +1,7 @@
 """Notifies systemd about a service of ``Type=notify`` (``sd_notify(3)``).
 
-A notification is a datagram of ``NAME=value`` lines to the Unix socket in ``$NOTIFY_SOCKET``. Without
-that variable, as in a pod or a shell, nothing is sent.
+A notification is a datagram of ``NAME=value`` lines to the Unix socket in ``$NOTIFY_SOCKET``.
+Without that variable, as in a pod or a shell, nothing is sent.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ import anyio
 import structlog
 
 START_EXTENSION_S = 60.0
-"""Start timeout, renewed twice as often while the event loop runs. Folding a long journal takes time;
-only a start that hangs is to be killed."""
+"""Start timeout, renewed twice as often while the event loop runs. Folding a long journal takes
+time; only a start that hangs is to be killed."""
 SEND_TIMEOUT_S = 0.5
 """How long a notification waits for room in systemd's queue. Watchdog pings do not wait."""
 _US_PER_S = 1_000_000
@@ -81,8 +81,8 @@ class ServiceManager:
         self._notify("STOPPING=1", "STATUS=completing effects in flight")
 
     async def run(self) -> None:
-        """Extend the start timeout, then send watchdog pings, until cancelled. The period is half of
-        the limit, as systemd recommends."""
+        """Extend the start timeout, then send watchdog pings, until cancelled. The period is half
+        of the limit, as systemd recommends."""
         if not self._address:
             return
         while not self._ready.is_set():

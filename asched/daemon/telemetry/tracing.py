@@ -1,8 +1,8 @@
 """OpenTelemetry traces of scheduling attempts.
 
-A span for the attempt holds one for each extension point, which holds one for each plugin. The binding
-cycle has the same structure and belongs to the same trace. Requires the extra ``otel``, which is
-imported only if traces are enabled. OpenTelemetry's environment variables
+A span for the attempt holds one for each extension point, which holds one for each plugin. The
+binding cycle has the same structure and belongs to the same trace. Requires the extra ``otel``,
+which is imported only if traces are enabled. OpenTelemetry's environment variables
 (``OTEL_EXPORTER_OTLP_ENDPOINT`` and others) set the destination.
 """
 
@@ -61,8 +61,8 @@ async def traced(ratio: float, sinks: list[CycleSink]) -> AsyncIterator[None]:
 
 
 async def closed(tracer: AttemptTracer, timeout_s: float = CLOSE_TIMEOUT_S) -> bool:
-    """Send the last traces; False on a timeout. The exporter's own timeout of 30 s is too long for a
-    daemon that stops or has lost leadership."""
+    """Send the last traces; False on a timeout. The exporter's own timeout of 30 s is too long for
+    a daemon that stops or has lost leadership."""
     closing = threading.Thread(target=tracer.close, name="last-traces", daemon=True)
     closing.start()
     await anyio.to_thread.run_sync(closing.join, timeout_s)
