@@ -84,7 +84,7 @@ def object_of(state: ClusterState, subject: Subject) -> Object | None:
     if subject.kind is Pod:
         entry = state.pods.get(subject.key)
         return None if entry is None else entry.info.pod
-    return state.objects_of.get(subject.kind, {}).get(subject.key)
+    return state.object_store.of_kind(subject.kind).get(subject.key)
 
 
 def folded_step(fold: Fold, record: AnyRecord, position: int) -> Step:

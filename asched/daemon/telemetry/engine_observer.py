@@ -94,7 +94,7 @@ class EngineObserver:
         else:
             resource = EVENT_RESOURCES.get(type(seen))
             kind = type(seen).__name__ if resource is None else resource.value
-            known = seen.key in cluster.objects_of.get(type(seen), {})
+            known = seen.key in cluster.object_store.of_kind(type(seen))
         if isinstance(change, Deleted):
             return f"{kind}Delete"
         return f"{kind}Update" if known else f"{kind}Add"
