@@ -13,17 +13,16 @@ import os
 import sys
 from collections.abc import Sequence
 
+import alembic.command  # noqa: F401
 import asched.cli.serve  # noqa: F401  the imports that a command would make
 from asched.cli.main import app
 from asched.config.registry import PluginRegistry
-from asched.journal import migrate
 
 
 def import_all() -> None:
     registry = PluginRegistry.discover()
     for name in registry.names:
         registry.load(name)
-    migrate.newest()
 
 
 def run_command(output: str, arguments: Sequence[str]) -> None:

@@ -9,7 +9,7 @@ from typing import ClassVar, cast
 
 import numpy as np
 
-from asched.framework.binding import BindingClient, Isolation
+from asched.framework.binding import BindingClient, ClaimRef, ExecutionMode
 from asched.framework.cycle_state import CycleState
 from asched.framework.interface import (
     FilterAllPlugin,
@@ -22,10 +22,9 @@ from asched.framework.interface import (
     ScoreAllPlugin,
     ScorePlugin,
 )
-from asched.framework.nodes import Int64Column, NodeInfo, Nodes, Verdicts
+from asched.framework.nodes import FilterResult, Int64Column, NodeInfo, Nodes
 from asched.framework.pod_info import PodInfo
 from asched.framework.status import SUCCESS, Status
-from asched.framework.volume_assumptions import ClaimRef
 
 
 class Raises(FilterPlugin):
@@ -73,9 +72,9 @@ class Mutates(FilterAllPlugin):
     name: ClassVar[str] = "Mutates"
     api_version: ClassVar[int] = 1
 
-    def filter_all(self, state: CycleState, pod: PodInfo, nodes: Nodes) -> Verdicts:
+    def filter_all(self, state: CycleState, pod: PodInfo, nodes: Nodes) -> FilterResult:
         nodes.requested("cpu")[:] = 0
-        return Verdicts.passing(nodes.size)
+        return FilterResult.passing(nodes.size)
 
 
 class Exits(PreFilterPlugin):
@@ -152,7 +151,7 @@ class Trespasses(PreBindPlugin):
 class NeverReturns(FilterPlugin):
     name: ClassVar[str] = "NeverReturns"
     api_version: ClassVar[int] = 1
-    runs_in: ClassVar[Isolation] = Isolation.WORKER
+    execution_mode: ClassVar[ExecutionMode] = ExecutionMode.WORKER
 
     def filter(self, state: CycleState, pod: PodInfo, node: NodeInfo) -> Status:
         while True:

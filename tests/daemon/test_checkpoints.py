@@ -19,7 +19,7 @@ from asched.framework.runtime.profile import PluginWeight, ProfileSpec
 from asched.journal import open_journal
 from asched.journal.checkpoints import nearest
 from asched.journal.memory import MemoryJournal, MemoryStore
-from asched.journal.store import Appended
+from asched.journal.store import AppendResult
 from asched.state.checkpoint import checkpoint_of
 from asched.state.cluster import ClusterState
 from asched.state.fold import Fold
@@ -87,7 +87,7 @@ class StuckStore(MemoryStore):
 
     async def append(
         self, records: Sequence[AnyRecord], *, written_at_ns: int, first_seq: int | None = None
-    ) -> Appended:
+    ) -> AppendResult:
         if self.stuck:
             self.asked.set()
             await anyio.sleep_forever()

@@ -13,7 +13,7 @@ import pytest
 from asched.audit.replay import replay
 from asched.config.file import parse
 from asched.config.registry import PluginRegistry
-from asched.daemon.reload.reconfiguring import ReconfigurationError
+from asched.daemon.reload.reconfigurer import ReconfigurationError
 from asched.framework import (
     SUCCESS,
     ActionType,
@@ -34,7 +34,7 @@ from asched.journal import open_journal
 from asched.model import CustomDefinition, CustomObject, CustomResource, Pod
 from asched.state.cluster import ClusterState
 from asched.state.fold import Fold
-from asched.state.records import AnyRecord, ObjectGone, ObjectSeen, PodChanged
+from asched.state.records import AnyRecord, ObjectDeleted, ObjectObserved, PodUpdated
 from tests.daemon.test_third_party_plugins import enabled
 from tests.daemon.world import KUBE, PATIENCE_S, World, registry_with, world
 
@@ -148,10 +148,10 @@ async def test_custom_resources_and_annotations_reach_the_plugin_and_the_journal
         seen = [
             record.object.content
             for record in records
-            if isinstance(record, ObjectSeen) and isinstance(record.object, CustomObject)
+            if isinstance(record, ObjectObserved) and isinstance(record.object, CustomObject)
         ]
         assert seen == [{"limit": 1}, {"limit": 3}]
-        slots = [r.annotations for r in records if isinstance(r, PodChanged) and r.annotations]
+        slots = [r.annotations for r in records if isinstance(r, PodUpdated) and r.annotations]
         assert {SLOT: "n0-1"} in slots
         assert {WANTED: "2", SLOT: "n0-1"} in slots
         assert b"hush" not in w.journal.read_bytes()
@@ -172,7 +172,7 @@ async def test_a_plugin_that_comes_while_the_daemon_runs_gets_what_it_reads(
             await w.until(lambda: w.node_of("before") == "n0")
             [info] = daemon.cluster.nodes.pods(0)
             assert not info.shape.annotations
-            await daemon.take_up(parse(enabled("Racks"), "test", registry_with(Racks)))
+            await daemon.apply_config(parse(enabled("Racks"), "test", registry_with(Racks)))
             w.add_pod("after")
             await w.until(lambda: w.node_of("after") == "n0")
             [info, _] = daemon.cluster.nodes.pods(0)
@@ -203,7 +203,7 @@ async def test_nothing_is_decided_without_the_annotations_that_a_new_profile_rea
         annotated(w, "p", {WANTED: "far"}, schedulerName="zoned")
         w.add_pod("other")
         await w.until(lambda: w.node_of("other") == "n0")
-        await daemon.take_up(parse(zoned, "test", registry_with(Zone)))
+        await daemon.apply_config(parse(zoned, "test", registry_with(Zone)))
         await w.until(lambda: bool(w.node_of("p") or w.message("p")))
         assert "not there" in w.message("p")
         w.add_node("far")
@@ -229,7 +229,7 @@ async def test_one_resource_is_read_by_one_struct(tmp_path: Path) -> None:
     async with world(tmp_path, nodes=1) as w, w.daemon("", Racks, OtherRacks) as daemon:
         refused = parse(both, "test", registry_with(Racks, OtherRacks))
         with pytest.raises(ReconfigurationError, match=complaint):
-            await daemon.take_up(refused)
+            await daemon.apply_config(refused)
 
 
 async def _without_the_plugin(records: list[AnyRecord]) -> None:
@@ -237,8 +237,8 @@ async def _without_the_plugin(records: list[AnyRecord]) -> None:
     fold = Fold(ClusterState(), PluginRegistry.discover().load)
     for record in records:
         fold.apply(record)
-        if isinstance(record, ObjectSeen) and isinstance(record.object, CustomObject):
+        if isinstance(record, ObjectObserved) and isinstance(record.object, CustomObject):
             [kept] = fold.state.objects(CustomObject).values()
             assert (kept.resource, kept.object_key) == ("racks.example.com", "n0")
-    assert ObjectGone("CustomObject", "racks.example.com/n0", kept.uid) in records
+    assert ObjectDeleted("CustomObject", "racks.example.com/n0", kept.uid) in records
     assert not fold.state.objects(CustomObject)

@@ -38,7 +38,7 @@ from asched.framework.status import SUCCESS, Code, Status
 from asched.kube.extenders import ExtenderError, HttpExtender
 from asched.kube.timing import Backoff, RetryPolicy
 from asched.model.pod import Pod
-from asched.plugins.default_binder import DefaultBinder
+from asched.plugins.queue_and_bind import DefaultBinder
 from asched.state.records import BindFailed, Bound, ObjectDeleted, ProfilesLoaded
 from tests.cycle.plugins import RoomForAll
 from tests.cycle.scheduling import Scheduling
@@ -98,7 +98,7 @@ class FailingExtender(HttpExtender):
         raise self._error
 
 
-UNANSWERED = ExtenderError("no answer within 5 s", in_doubt=True)
+UNANSWERED = ExtenderError("no answer within 5 s", may_take_effect=True)
 REFUSED = ExtenderError("no")
 
 
@@ -273,7 +273,7 @@ async def refused_by(url: str, within: timedelta = timedelta(seconds=5)) -> Exte
 
 
 async def test_an_extender_that_is_not_there_was_sent_nothing() -> None:
-    assert not (await refused_by("http://127.0.0.1:1")).in_doubt
+    assert not (await refused_by("http://127.0.0.1:1")).may_take_effect
 
 
 @pytest.mark.parametrize(
@@ -293,7 +293,7 @@ async def test_whether_an_extender_has_answered(
 ) -> None:
     async with serving() as service:
         service.answer("bind", answer)
-        assert (await refused_by(service.url)).in_doubt is in_doubt
+        assert (await refused_by(service.url)).may_take_effect is in_doubt
 
 
 async def test_an_extender_that_takes_too_long_or_is_cut_off_has_not() -> None:
@@ -301,10 +301,10 @@ async def test_an_extender_that_takes_too_long_or_is_cut_off_has_not() -> None:
         service.answer_when_released("bind", lambda _: {})
         late = await refused_by(service.url, timedelta(milliseconds=50))
         assert "no answer within 0.05 s" in str(late)
-        assert late.in_doubt
+        assert late.may_take_effect
 
     async with harness.ScriptedServer(harness.in_turn(harness.Answer(drop=True))).run() as server:
-        assert (await refused_by(server.url)).in_doubt
+        assert (await refused_by(server.url)).may_take_effect
 
 
 # -- after a start --------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ BINDING = "pods/binding"
 
 
 def conflicts(faults: Faults) -> None:
-    faults.answer(409, count=3, resource=BINDING)
+    faults.respond(409, count=3, resource=BINDING)
 
 
 def bindings_that_succeed_unheard(faults: Faults) -> None:
@@ -30,13 +30,13 @@ def bindings_that_never_arrive(faults: Faults) -> None:
 
 
 def too_many_requests(faults: Faults) -> None:
-    faults.answer(429, count=5, resource=BINDING, retry_after_s=1)
+    faults.respond(429, count=5, resource=BINDING, retry_after_s=1)
 
 
 def server_errors(faults: Faults) -> None:
-    faults.answer(500, count=5, resource=BINDING)
-    faults.answer(503, count=3, verb="list")
-    faults.answer(500, count=3, verb="watch")
+    faults.respond(500, count=5, resource=BINDING)
+    faults.respond(503, count=3, verb="list")
+    faults.respond(500, count=3, verb="watch")
 
 
 def fate_unknown_for_long(faults: Faults) -> None:
@@ -74,7 +74,7 @@ async def test_a_fault_costs_time_only(tmp_path: Path, fault: Callable[[Faults],
             w.cluster.delete("pods", "p-0", namespace="default", grace_period_s=0)
             w.add_pod("late", "2")
             await w.until(lambda: not w.unbound())
-        assert fault is short_streams or w.faults.shown > 0
+        assert fault is short_streams or w.faults.injected > 0
         await check_history(w)
 
 
@@ -137,7 +137,7 @@ async def test_a_late_condition_does_not_come_after_the_binding(tmp_path: Path) 
         w.faults.delay(2.0, verb="patch", resource="pods/status")
         async with w.daemon() as daemon:
             w.add_pod("big", "3")
-            await w.until(lambda: w.faults.shown == 1)
+            await w.until(lambda: w.faults.injected == 1)
             w.add_node("large", cpu="4")  # decided when the backoff of 1 s is over
             await w.until(lambda: w.node_of("big") == "large")
             assert daemon.engine.stats.assigned == 1
@@ -184,7 +184,7 @@ async def test_all_at_once(tmp_path: Path) -> None:
         w.faults.close_watches_after(7)
         for wave in range(6):
             for code in (409, 429, 500, 503):
-                w.faults.answer(code, count=chance.randint(0, 2), resource=BINDING)
+                w.faults.respond(code, count=chance.randint(0, 2), resource=BINDING)
             w.faults.drop(count=chance.randint(0, 3), after_effect=chance.random() < 0.5)
             w.faults.drop(count=chance.randint(0, 3), resource=BINDING, after_effect=True)
             w.faults.malform_watch_lines(chance.randint(0, 3))

@@ -13,7 +13,7 @@ import yaml
 
 from asched.audit.replay import replay
 from asched.config.registry import PluginRegistry
-from asched.cycle.group_conditions import UNSCHEDULABLE
+from asched.cycle.pod_groups import UNSCHEDULABLE
 from asched.journal import open_journal
 from asched.model.groups import CUSTOM_POD_GROUPS
 from asched.model.resources import GroupResource

@@ -119,7 +119,7 @@ async def test_metrics_of_a_daemon_at_work(tmp_path: Path) -> None:
     metrics = Metrics()
     health = Health(metrics.registry)
     async with world(tmp_path, nodes=2) as w, serving(health) as session:
-        w.faults.answer(500, count=1, verb="watch", resource="pods")
+        w.faults.respond(500, count=1, verb="watch", resource="pods")
         async with w.daemon(metrics=metrics) as daemon:
             health.attach(daemon.checks(), alive=daemon.alive())
             w.add_pods(10, "p")
@@ -152,9 +152,9 @@ async def test_metrics_of_a_daemon_at_work(tmp_path: Path) -> None:
 async def test_unready_while_the_api_server_is_not_there(tmp_path: Path) -> None:
     async with world(tmp_path, nodes=1) as w:
         w.faults.on_request = lambda verb, resource: w.touch()
-        w.faults.answer(500, count=10_000, verb="list", resource="nodes")
+        w.faults.respond(500, count=10_000, verb="list", resource="nodes")
         async with w.daemon() as daemon:
-            await w.until(lambda: w.faults.shown > 0)
+            await w.until(lambda: w.faults.injected > 0)
             assert daemon.troubles()[0].startswith("not listed yet: ")
             assert "nodes" in daemon.troubles()[0]
             w.faults.clear()

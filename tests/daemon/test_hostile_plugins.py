@@ -14,7 +14,7 @@ import pytest
 from tests.daemon import hostile_plugins
 from tests.daemon.hostile_plugins import HOSTILE
 from tests.daemon.processes import Command, commands, running
-from tests.daemon.test_reload import hang_up, until_taken_up
+from tests.daemon.test_reloader import hang_up, until_taken_up
 from tests.daemon.world import KUBE, OWN, World, world
 
 HEALTHY_PODS = 40
@@ -25,8 +25,8 @@ SETTINGS = OWN + (
 FAILURES = {
     ("Raises", "Filter", "raised"),
     ("Recurses", "Filter", "raised"),
-    ("NotANumber", "Score", "nonsense"),
-    ("OutOfRange", "Score", "nonsense"),
+    ("NotANumber", "Score", "invalid_answer"),
+    ("OutOfRange", "Score", "invalid_answer"),
     ("Mutates", "Filter", "raised"),
     ("Exits", "PreFilter", "exited"),
     ("Interrupts", "Permit", "exited"),

@@ -11,7 +11,7 @@ from typing import Any
 import anyio
 import pytest
 
-from asched.apiserver.store import StoreChange
+from asched.apiserver.storage import StoreChange
 from asched.journal import open_journal
 from asched.journal.errors import FencedError
 from asched.journal.sql import SqlStore
@@ -86,7 +86,7 @@ async def test_a_full_disk_stops_decisions_and_loses_nothing(tmp_path: Path) -> 
                 await limit(1)  # SQLite takes that for the size it has
                 held = (await store.head()).seq
                 w.add_pods(100, "after")  # more than what is left of the last page can hold
-                while not daemon.engine.journal_trouble:
+                while not daemon.engine.journal_error:
                     await anyio.wait_all_tasks_blocked()
                 assert "the disk is full" in daemon.troubles()[0]
                 assert len(w.placements.order) == 5

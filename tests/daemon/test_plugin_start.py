@@ -9,8 +9,9 @@ import pytest
 
 from asched.config.file import ConfigFileError, parse
 from asched.config.registry import PluginRegistry
+from asched.framework.cluster import Handle
 from asched.framework.cycle_state import CycleState
-from asched.framework.interface import FilterPlugin, Handle
+from asched.framework.interface import FilterPlugin
 from asched.framework.nodes import NodeInfo
 from asched.framework.pod_info import PodInfo
 from asched.framework.runtime.profile import ProfileError

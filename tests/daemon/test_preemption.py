@@ -107,7 +107,7 @@ async def test_a_nomination_that_a_crash_kept_from_the_api_server_is_told_after_
         w.add_pod("urgent", "1800m", priorityClassName="high")
         with anyio.CancelScope() as scope:
             async with w.daemon() as daemon:
-                await w.until(lambda: w.faults.shown > 0)
+                await w.until(lambda: w.faults.injected > 0)
                 scope.cancel()
         assert daemon.cluster.nominator.node_of("default/urgent") == "n0"
         assert nominated(w, "urgent") == ""

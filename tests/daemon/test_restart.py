@@ -190,7 +190,7 @@ async def test_evictions_go_on_after_a_crash(tmp_path: Path) -> None:
             await w.until(lambda: w.node_of("victim") == "n0")
         w.faults.delay(NEVER_S, count=100, verb="delete", resource="pods")
         w.add_pod("heir", "800m")
-        await crash(w, lambda _: w.faults.shown > 0 and bool(w.message("heir")), config=USURPER)
+        await crash(w, lambda _: w.faults.injected > 0 and bool(w.message("heir")), config=USURPER)
         conditions = w.pod("victim")["status"]["conditions"]
         reasons = [c["reason"] for c in conditions if c["type"] == "DisruptionTarget"]
         assert reasons == ["PreemptionByScheduler"]

@@ -192,7 +192,7 @@ async def test_sigterm_while_the_api_server_is_gone(tmp_path: Path) -> None:
             w.faults.drop(count=1000, resource="pods/binding")
             w.faults.drop(count=1000, verb="get", resource="pods")
             w.add_pods(20, "p")
-            await w.until(lambda: w.faults.shown > 40)
+            await w.until(lambda: w.faults.injected > 40)
             async with w.outage():
                 assert await stopped(made, command) == 0
         w.faults.clear()
@@ -206,7 +206,7 @@ async def test_a_second_signal_ends_at_once(tmp_path: Path) -> None:
         w.faults.delay(3600, count=10, resource="pods/binding")
         async with running(made, *arguments(w)) as command:
             w.add_pod("p")
-            await w.until(lambda: w.faults.shown > 0)
+            await w.until(lambda: w.faults.injected > 0)
             command.send(signal.SIGINT)
             await until_logged(command, "stopping")
             assert await stopped(made, command) == 0

@@ -28,7 +28,7 @@ from asched.framework.status import SUCCESS, Code, Status
 from asched.model.meta import ObjectMeta
 from asched.model.pod import Pod
 from asched.state.records import Assigned, TurnStarted
-from tests.daemon.test_reconfiguring import check_replay
+from tests.daemon.test_reconfigurer import check_replay
 from tests.daemon.world import KUBE, world
 
 

@@ -215,7 +215,7 @@ class Ledger(ReservePlugin):
     def reserve(self, state: CycleState, pod: PodInfo, node_name: str) -> ReserveResult:
         return ReserveResult(note={"slot": len(pod.name)})
 
-    def reserved(self, pod: PodInfo, node_name: str, note: dict[str, object] | None) -> None:
+    def on_reserved(self, pod: PodInfo, node_name: str, note: dict[str, object] | None) -> None:
         self.books.append(("reserved", pod.name, note))
 
     def unreserve(self, pod: PodInfo, node_name: str, note: dict[str, object] | None) -> None:

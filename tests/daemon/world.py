@@ -13,7 +13,7 @@ from asched.apiserver.cluster import EmbeddedCluster
 from asched.apiserver.faults import Fault, Faults
 from asched.apiserver.http import ApiServer
 from asched.apiserver.kubelet import simulated_node
-from asched.apiserver.store import DELETED, StoreChange
+from asched.apiserver.storage import DELETED, StoreChange
 from asched.config.file import parse
 from asched.config.registry import PluginRegistry
 from asched.daemon.daemon import Daemon, running_daemon
@@ -214,7 +214,7 @@ class World:
         registry = registry_with(*plugins)
         configuration = parse(config, "test", registry, empty_is_defaults=True)
         async with (
-            connect(self.kubeconfig, watcher=metrics.requests if metrics else None) as client,
+            connect(self.kubeconfig, observer=metrics.requests if metrics else None) as client,
             running_daemon(configuration, registry, client, store, metrics) as daemon,
         ):
             yield daemon

@@ -1,0 +1,69 @@
+"""What a standby keeps of its watches until it leads."""
+
+from __future__ import annotations
+
+import anyio
+import pytest
+
+from asched.core.inputs import Batch, Change, Deleted, Listed, Upserted
+from asched.daemon.ha.follower import BufferedChanges
+from asched.model.meta import ObjectMeta
+from asched.model.node import Node
+from asched.model.resources import Resource
+
+NODES, CLAIMS = Resource.NODES, Resource.PERSISTENT_VOLUME_CLAIMS
+
+
+def node(name: str, version: str = "1") -> Node:
+    return Node(metadata=ObjectMeta(name=name, labels={"v": version}))
+
+
+class Engine:
+    """Where everything goes after a takeover."""
+
+    def __init__(self) -> None:
+        self.got: list[Change] = []
+
+    def put_changes(self, batch: Batch) -> None:
+        self.got += batch
+
+    async def until_room(self) -> None:
+        """There always is some."""
+
+
+def test_the_newest_of_each_object_is_handed_over_and_then_what_comes() -> None:
+    room, engine = BufferedChanges(), Engine()
+    room.put_changes((Listed(NODES, (node("a"), node("b"), node("c"))),))
+    room.put_changes((Upserted(NODES, node("a", "2")), Deleted(NODES, node("b"))))
+    room.put_changes((Upserted(NODES, node("d")), Upserted(NODES, node("a", "3"))))
+    room.hand_over(engine)
+    after = Upserted(NODES, node("e"))
+    room.put_changes((after,))
+    assert engine.got == [Listed(NODES, (node("a", "3"), node("c"), node("d"))), after]
+
+
+def test_a_new_list_takes_the_place_of_what_was_known_except_what_it_cannot_read() -> None:
+    room, engine = BufferedChanges(), Engine()
+    room.put_changes((Listed(NODES, (node("a"), node("b"))),))
+    room.put_changes((Listed(NODES, (node("c"),), frozenset({"b", "z"})),))
+    room.hand_over(engine)
+    (listed,) = engine.got
+    assert isinstance(listed, Listed)
+    assert [item.name for item in listed.objects] == ["c", "b"]
+    assert listed.unreadable == {"b", "z"}
+
+
+async def test_it_knows_what_was_listed() -> None:
+    room, wanted = BufferedChanges(), frozenset({NODES, CLAIMS})
+    assert room.missing(wanted) == wanted
+    async with anyio.create_task_group() as tasks:
+        tasks.start_soon(room.until_listed, wanted)
+        room.put_changes((Listed(NODES, ()),))
+        assert room.missing(wanted) == {CLAIMS}
+        room.put_changes((Listed(CLAIMS, ()),))
+    assert room.missing(wanted) == set()
+
+
+def test_a_change_before_any_list_is_a_mistake_of_the_watch() -> None:
+    with pytest.raises(KeyError):
+        BufferedChanges().put_changes((Upserted(NODES, node("a")),))

@@ -1,0 +1,164 @@
+"""Plugins that are not pure, or run in a worker: their answers are recorded, and replay calls nobody."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from asched.config.file import ConfigFileError, parse
+from asched.framework.runtime.observation import FAILURES, FailureReason, PluginFailureCount
+from asched.state.records import (
+    Assigned,
+    AttemptFailed,
+    ExtenderCallRequested,
+    ExtenderFiltered,
+    ExtenderPrioritized,
+    Rejected,
+)
+from tests.daemon.external_plugins import ImpureReserve, Reader, Wishes
+from tests.daemon.world import KUBE, OWN, registry_with, world
+from tests.extenders.replay import records_of, replayed
+
+WITH_WISHES = """\
+profiles:
+- schedulerName: default-scheduler
+- schedulerName: wishing
+  plugins: {multiPoint: {enabled: [{name: Wishes}]}}
+"""
+QUICK = f"---\n{OWN}plugins: [{{name: Wishes, timeLimit: 500ms}}]\n"
+WISHING = KUBE + WITH_WISHES + QUICK
+
+
+def of(records: list[Any], kind: type[Any]) -> list[Any]:
+    return [record for record in records if isinstance(record, kind)]
+
+
+async def test_a_plugin_in_a_worker_filters_and_scores(tmp_path: Path) -> None:
+    async with world(tmp_path, nodes=3) as w:
+        async with w.daemon(WISHING, Wishes):
+            w.add_pod("wants", labels={"wish": "n2"}, schedulerName="wishing")
+            await w.until(lambda: w.node_of("wants") == "n2")
+            w.add_pod("first", schedulerName="wishing")
+            await w.until(lambda: w.node_of("first") != "")
+            w.add_pod("second", schedulerName="wishing")
+            await w.until(lambda: w.node_of("second") != "")
+            # It sees the pods on nodes, and scores by them.
+            assert {w.node_of("first"), w.node_of("second")} == {"n0", "n1"}
+            w.add_node("late")
+            w.add_pod("wants-late", labels={"wish": "late"}, schedulerName="wishing")
+            await w.until(lambda: w.node_of("wants-late") == "late")
+            w.add_pod("plain")
+            await w.until(lambda: w.node_of("plain") != "")
+        records = await records_of(w)
+        # A pod that was seen before its node is asked for twice.
+        assert {asked.key for asked in of(records, ExtenderFiltered)} == {
+            "default/wants",
+            "default/first",
+            "default/second",
+            "default/wants-late",
+        }
+        assert {asked.key for asked in of(records, ExtenderPrioritized)} == {
+            "default/first",
+            "default/second",
+        }
+        # The class is not needed for what it said; the profile's other plugins are asked again.
+        assert len(of(await replayed(w, Wishes), Assigned)) == 5
+
+
+async def test_refusals_carry_the_name_and_any_event_wakes_the_pod(tmp_path: Path) -> None:
+    async with world(tmp_path, nodes=2) as w:
+        async with w.daemon(WISHING, Wishes):
+            w.add_pod("early", labels={"wish": "later"}, schedulerName="wishing")
+            await w.until(lambda: bool(w.message("early")))
+            assert w.message("early").startswith("0/2 nodes are available: 2 not the wanted node.")
+            w.add_pod("none", labels={"wish": "nothing"}, schedulerName="wishing")
+            await w.until(lambda: "2 wishes for nothing" in w.message("none"))
+            w.add_node("later")
+            await w.until(lambda: w.node_of("early") == "later")
+        rejected = of(await replayed(w, Wishes), Rejected)
+        assert {decision.unschedulable_plugins for decision in rejected} == {("Wishes",)}
+
+
+@pytest.mark.parametrize(
+    ("wish", "said", "failure"),
+    [
+        ("raises", " at Filter: RuntimeError: boom", ("Filter", FailureReason.RAISED)),
+        ("leaves", " at Filter: SystemExit: 3", ("Filter", FailureReason.EXITED)),
+        ("exits", ": its worker ended with code 7", ("Worker", FailureReason.WORKER_ENDED)),
+        (
+            "hangs",
+            ": no answer within 0.5 s; its worker was ended",
+            ("Worker", FailureReason.TIMEOUT),
+        ),
+    ],
+)
+async def test_what_goes_wrong_in_a_worker_fails_its_own_pod(
+    tmp_path: Path, wish: str, said: str, failure: tuple[str, FailureReason]
+) -> None:
+    kind = PluginFailureCount("Wishes", *failure)
+    before = FAILURES.counts[kind]
+    async with world(tmp_path, nodes=2) as w:
+        async with w.daemon(WISHING, Wishes):
+            w.add_pod("bad", labels={"wish": wish}, schedulerName="wishing")
+            await w.until(lambda: bool(w.message("bad")))
+            assert w.message("bad") == f"plugin Wishes{said}"
+            assert w.condition("bad")["reason"] == "SchedulerError"
+            w.cluster.delete("pods", "bad", namespace="default", grace_period_s=0)
+            w.add_pod("plain")
+            w.add_pod("good", labels={"wish": "n1"}, schedulerName="wishing")
+            await w.until(lambda: bool(w.node_of("plain")) and w.node_of("good") == "n1")
+        failed = of(await replayed(w, Wishes), AttemptFailed)
+        assert failed
+        assert {decision.plugin for decision in failed} == {"Wishes"}
+    assert FAILURES.counts[kind] > before
+
+
+async def test_pods_go_on_without_an_optional_plugin_that_does_not_answer(tmp_path: Path) -> None:
+    optional = (
+        KUBE + WITH_WISHES + f"---\n{OWN}"
+        "plugins: [{name: Wishes, timeLimit: 300ms, optional: true}]\n"
+    )
+    async with world(tmp_path, nodes=2) as w:
+        async with w.daemon(optional, Wishes):
+            w.add_pod("bad", labels={"wish": "hangs"}, schedulerName="wishing")
+            await w.until(lambda: bool(w.node_of("bad")))
+        assert len(of(await replayed(w, Wishes), Assigned)) == 1
+
+
+def reading(path: Path) -> str:
+    return KUBE + (
+        "profiles:\n- plugins: {filter: {enabled: [{name: Reader}]}}\n"
+        f"  pluginConfig: [{{name: Reader, args: {{path: '{path}'}}}}]\n"
+    )
+
+
+async def test_what_an_impure_plugin_said_is_recorded_and_replay_does_not_ask_it(
+    tmp_path: Path,
+) -> None:
+    file = tmp_path / "open"
+    file.write_text("n1")
+    async with world(tmp_path, nodes=3) as w:
+        async with w.daemon(reading(file), Reader):
+            w.add_pod("one")
+            await w.until(lambda: w.node_of("one") == "n1")
+            file.write_text("n2")
+            w.add_pod("two")
+            await w.until(lambda: w.node_of("two") == "n2")
+        file.unlink()
+        Reader.asked.clear()
+        decisions = await replayed(w)  # not even its class is there
+        assert [len(of(decisions, kind)) for kind in (ExtenderCallRequested, Assigned)] == [2, 2]
+        assert Reader.asked == []
+
+
+def test_a_plugin_that_is_not_pure_is_refused_where_the_fold_would_need_it() -> None:
+    config = KUBE + "profiles:\n- plugins: {multiPoint: {enabled: [{name: ImpureReserve}]}}\n"
+    with pytest.raises(ConfigFileError) as refusal:
+        parse(config, "file", registry_with(ImpureReserve))
+    (line,) = refusal.value.lines
+    assert line == (
+        "file: profile default-scheduler: plugin ImpureReserve is not pure or runs in a worker, so it"
+        " cannot serve reserve: a replay would have to call it"
+    )
