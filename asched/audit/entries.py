@@ -8,53 +8,57 @@ import msgspec
 
 
 class TimelineEntry(msgspec.Struct, frozen=True, rename="camel", tag_field="event"):
-    """Base of all entries: the record of the journal, and the time of its turn."""
+    """Base of all entries."""
 
     seq: int
+    """The journal record."""
     at: datetime
+    """The time of its turn."""
 
 
-class ObservedEntry(TimelineEntry, frozen=True, tag="seen"):
+class ObservedEntry(TimelineEntry, frozen=True, tag="observed"):
     """The pod appeared in a watch or list."""
 
     scheduler_name: str
     priority: int
     node: str = ""
-    """Where it was bound already."""
+    """The node to which it was already bound."""
     gates: tuple[str, ...] = ()
 
 
 class ChangeEntry(TimelineEntry, frozen=True, tag="changed"):
-    """The API server showed the pod changed."""
+    """A field that scheduling reads changed in the API."""
 
     changes: tuple[str, ...]
-    """``what old -> new``, of what scheduling reads."""
+    """``field old -> new``."""
 
 
 class QueueMoveEntry(TimelineEntry, frozen=True, tag="queued"):
-    """The pod came into another queue."""
+    """The pod moved to another queue."""
 
     queue: str
     """``active``, ``backoff``, ``unschedulable`` or ``gated``."""
     before: str
-    """The queue it left; empty where it was in none."""
+    """The previous queue; may be empty."""
     cause: str
 
 
 class AssignmentEntry(TimelineEntry, frozen=True, tag="assigned"):
-    """Decided: the pod goes to this node. The binding follows, unless plugins hold it."""
+    """Decision: the pod gets a node. The binding follows after Permit."""
 
     attempt: int
     node: str
-    feasible: int
+    feasible_nodes: int
     score: int
     ties: int
-    examined: int = 0
-    held_by: tuple[str, ...] = ()
+    evaluated_nodes: int = 0
+    """0 for all nodes."""
+    permit_waits: tuple[str, ...] = ()
+    """The Permit plugins that delay the binding."""
 
 
 class RejectionEntry(TimelineEntry, frozen=True, tag="rejected"):
-    """Decided: no node, or a plugin said no. The message is written to the pod's condition."""
+    """Decision: no node. The message is written to the pod's ``PodScheduled`` condition."""
 
     attempt: int
     message: str
@@ -65,15 +69,15 @@ class RejectionEntry(TimelineEntry, frozen=True, tag="rejected"):
 
 
 class AttemptFailureEntry(TimelineEntry, frozen=True, tag="failed"):
-    """The attempt ended in an error."""
+    """The attempt ended with an error."""
 
     attempt: int
     plugin: str
     message: str
 
 
-class ExtenderCallEntry(TimelineEntry, frozen=True, tag="extenderAsked"):
-    """The attempt waits for the answers of these extenders."""
+class ExtenderCallEntry(TimelineEntry, frozen=True, tag="extendersCalled"):
+    """The attempt waits for replies of extenders."""
 
     attempt: int
     verb: str
@@ -81,16 +85,16 @@ class ExtenderCallEntry(TimelineEntry, frozen=True, tag="extenderAsked"):
     extenders: tuple[str, ...]
 
 
-class ExtenderReplyEntry(TimelineEntry, frozen=True, tag="extenderAnswered"):
+class ExtenderReplyEntry(TimelineEntry, frozen=True, tag="extenderReplied"):
     attempt: int
     verb: str
     extender: str
     failure: str = ""
-    """Why there was no answer."""
+    """The error if the call failed."""
 
 
-class PermitAnswerEntry(TimelineEntry, frozen=True, tag="permit"):
-    """A plugin that held the pod let it go, or turned it away."""
+class PermitEntry(TimelineEntry, frozen=True, tag="permit"):
+    """A Permit plugin allowed or rejected the waiting pod."""
 
     plugin: str
     allowed: bool
@@ -98,7 +102,7 @@ class PermitAnswerEntry(TimelineEntry, frozen=True, tag="permit"):
 
 
 class BindingEntry(TimelineEntry, frozen=True, tag="bound"):
-    """Effect and outcome: the API server confirmed the binding."""
+    """The API server confirmed the binding."""
 
     node: str
 
@@ -111,21 +115,21 @@ class BindingFailureEntry(TimelineEntry, frozen=True, tag="bindFailed"):
 
 
 class PreemptionEntry(TimelineEntry, frozen=True, tag="preempted"):
-    """Decided: the pod is to be evicted to make room for another."""
+    """Decision: evict the pod for another one."""
 
     by: str
     node: str
 
 
 class EvictionEntry(TimelineEntry, frozen=True, tag="evicted"):
-    """Effect and outcome: the API server accepted the deletion."""
+    """The API server accepted the deletion."""
 
 
 class EvictionFailureEntry(TimelineEntry, frozen=True, tag="evictionFailed"):
     message: str
 
 
-class DeletionEntry(TimelineEntry, frozen=True, tag="gone"):
+class DeletionEntry(TimelineEntry, frozen=True, tag="deleted"):
     """The pod was deleted, finished, or missing from a list."""
 
 
@@ -138,7 +142,7 @@ Entry = (
     | AttemptFailureEntry
     | ExtenderCallEntry
     | ExtenderReplyEntry
-    | PermitAnswerEntry
+    | PermitEntry
     | BindingEntry
     | BindingFailureEntry
     | PreemptionEntry
@@ -149,7 +153,7 @@ Entry = (
 
 
 class PodTimeline(msgspec.Struct, rename="camel"):
-    """All that happened to one pod, oldest first."""
+    """The entries of one pod, oldest first."""
 
     namespace: str
     name: str

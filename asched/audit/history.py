@@ -1,11 +1,8 @@
-"""Questions about the past: which pods, which time, and what happened to them.
-
-What happened to a node, and to pods on it.
-"""
+"""Timelines of pods and nodes in a period of a journal."""
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Container
+from collections.abc import AsyncIterator
 from datetime import datetime
 from typing import NamedTuple
 
@@ -13,7 +10,7 @@ import msgspec
 
 from asched.audit.entries import PodTimeline
 from asched.audit.lookup import AuditError, PodName, find_pod
-from asched.audit.timeline import PodTimelines, Wanted, follow, time_of
+from asched.audit.timeline import PodFilter, PodTimelines, collect_timelines, time_of
 from asched.framework.runtime.profile import PluginLoader
 from asched.journal.checkpoints import RestoredFold, nearest
 from asched.journal.codec import object_subject
@@ -28,7 +25,7 @@ from asched.state.records import ObjectDeleted, Rejected, TurnStarted
 
 
 class Period(NamedTuple):
-    """From ``since_ns`` until ``until_ns``, both included, in nanoseconds since the epoch."""
+    """From ``since_ns`` to ``until_ns`` inclusive, in nanoseconds since the epoch."""
 
     since_ns: int = 0
     until_ns: int | None = None
@@ -37,7 +34,7 @@ class Period(NamedTuple):
         return self.since_ns <= at_ns and (self.until_ns is None or at_ns <= self.until_ns)
 
     def part_of(self, timeline: PodTimeline) -> PodTimeline:
-        """What of the timeline lies in the period."""
+        """The timeline without entries before the period."""
         since = time_of(self.since_ns)
         entries = [entry for entry in timeline.entries if entry.at >= since]
         return msgspec.structs.replace(timeline, entries=entries)
@@ -47,47 +44,46 @@ ALWAYS = Period()
 
 
 class Owner(NamedTuple):
-    """``KIND/NAME`` or ``NAMESPACE/KIND/NAME`` of what pods belong to."""
+    """``KIND/NAME`` or ``NAMESPACE/KIND/NAME`` of a pod's direct or indirect owner."""
 
     namespace: str
-    """Empty where the user named none."""
+    """Empty if the user gave none."""
     kind: str
     name: str
 
     @classmethod
     def parse(cls, text: str) -> Owner:
-        """Raises :class:`AuditError` for what names no owner."""
+        """Raises :class:`AuditError` if the text is not an owner."""
         parts = text.split("/")
         if len(parts) not in (2, 3) or not all(parts):
-            raise AuditError(f"{text!r} names no owner; expected KIND/NAME or NAMESPACE/KIND/NAME")
+            raise AuditError(f"{text!r} is not an owner; expected KIND/NAME or NAMESPACE/KIND/NAME")
         return cls("" if len(parts) == 2 else parts[0], *parts[-2:])
 
     def owns(self, pod: Pod, state: ClusterState) -> bool:
-        """Whether the pod is its, or belongs to something watched that is (the pods of a Deployment
-        belong to its ReplicaSets)."""
-        return self.namespace in ("", pod.namespace) and self._has(pod, state)
+        """Whether it owns the pod directly or through other watched objects, as a Deployment does
+        through its ReplicaSets."""
+        return self.namespace in ("", pod.namespace) and self._owns(pod, state)
 
-    def _has(self, thing: Object, state: ClusterState) -> bool:
+    def _owns(self, item: Object, state: ClusterState) -> bool:
         return any(
             (owner.kind.lower(), owner.name) == (self.kind.lower(), self.name)
             or any(
-                self._has(kept, state)
-                for kind, of_kind in state.objects_of.items()
+                self._owns(parent, state)
+                for kind, of_kind in state.object_store.by_kind.items()
                 if kind.__name__ == owner.kind
-                and (kept := of_kind.get(f"{thing.namespace}/{owner.name}")) is not None
-                and kept.uid == owner.uid
+                and (parent := of_kind.get(f"{item.namespace}/{owner.name}")) is not None
+                and parent.uid == owner.uid
             )
-            for owner in thing.metadata.owner_references
+            for owner in item.metadata.owner_references
         )
 
 
-async def opened_for(
+async def fold_for(
     journal: JournalStore, load: PluginLoader, period: Period, first_seq: int = 1
 ) -> RestoredFold:
-    """The state before the period and before that record, or earlier: where to begin to fold. It
-    is that of a checkpoint, where there is one.
+    """The fold from which to read: before the period, and at or before ``first_seq``.
 
-    Raises :class:`~asched.journal.errors.JournalError`, and ProfileError.
+    Raises :class:`~asched.journal.errors.JournalError`, ProfileError.
     """
     seq = first_seq - 1
     if period.since_ns:
@@ -101,10 +97,10 @@ async def opened_for(
 async def timelines(
     journal: JournalStore, pod: PodName, load: PluginLoader, period: Period = ALWAYS
 ) -> list[PodTimeline]:
-    """The timeline of every pod that had that name, oldest first.
+    """The timelines of all pods that had that name, oldest first.
 
-    Raises :class:`AuditError` where there is no such pod or the name fits pods of several
-    namespaces, :class:`~asched.journal.errors.JournalError`, ProfileError and FoldError.
+    Raises :class:`AuditError` for an unknown or ambiguous name,
+    :class:`~asched.journal.errors.JournalError`, ProfileError and FoldError.
     """
     key = await find_pod(journal, pod)
     own: list[StoredRecord] = []
@@ -112,60 +108,61 @@ async def timelines(
     async for stored in journal.read(archived.seq, subject=object_subject("Pod", key)):
         own = [*own[:1], stored]
     if not own:
-        # It was moved there after the pod was found.
+        # The records were archived after find_pod().
         raise AuditError(
-            f"all that the journal knew of pod {key} is in the archive now: records 1 to"
-            f" {archived.seq} (asched journal restore)"
+            f"all records of pod {key} are in the archive: records 1 to {archived.seq}"
+            " (asched journal restore)"
         )
-    opened = await opened_for(journal, load, period, own[0].seq)
-    # What concerns a pod that is gone ends with that.
+    start = await fold_for(journal, load, period, own[0].seq)
+    # The records of a deleted pod end with its deletion.
     last_seq = own[-1].seq if isinstance(own[-1].record, ObjectDeleted) else None
-    found = await follow(
-        journal, lambda seen, _: seen.key == key, opened,
-        until_ns=period.until_ns, last_seq=last_seq,
-    )  # fmt: skip
+    found = await collect_timelines(
+        journal,
+        lambda observed, _: observed.key == key,
+        start,
+        until_ns=period.until_ns,
+        last_seq=last_seq,
+    )
     return _within(found, period)
 
 
 async def timelines_of_owner(
     journal: JournalStore, owner: Owner, load: PluginLoader, period: Period = ALWAYS
 ) -> list[PodTimeline]:
-    """The timelines of all pods that belong to the owner, oldest first; long deleted ones too.
+    """The timelines of all present and deleted pods of the owner, oldest first.
 
-    Raises :class:`AuditError` where there are none in the period, and as :func:`timelines`.
+    Raises :class:`AuditError` if the period has none, and as :func:`timelines`.
     """
-    found = await _followed(journal, owner.owns, load, period)
+    found = await _collect(journal, owner.owns, load, period)
     if not found.found:
-        raise AuditError(f"the journal knows no pod of {owner.kind}/{owner.name}")
+        raise AuditError(f"no pod of {owner.kind}/{owner.name} is in the journal")
     return _within(found, period)
 
 
 async def timelines_of_unschedulable(
     journal: JournalStore, load: PluginLoader, period: Period = ALWAYS
 ) -> list[PodTimeline]:
-    """The timelines of the pods that were rejected within the period. Raises as :func:`timelines`."""
-    uids: dict[str, None] = {}
-    async for rejected in _rejections(journal, period):
-        uids[rejected.uid] = None
-    return _within(await _followed(journal, _one_of(uids), load, period), period)
+    """The timelines of pods that were rejected in the period. Raises as :func:`timelines`."""
+    uids = {rejected.uid async for rejected in _rejections(journal, period)}
+    return _within(await _collect(journal, lambda pod, _: pod.uid in uids, load, period), period)
 
 
 async def timelines_of_preempted(
     journal: JournalStore, load: PluginLoader, period: Period = ALWAYS
 ) -> list[PodTimeline]:
-    """The timelines of the pods that were to be evicted for others within the period. Raises as
+    """The timelines of pods that preemption chose as victims in the period. Raises as
     :func:`timelines`."""
-    uids: dict[str, None] = {}
-    async for rejected in _rejections(journal, period):
-        uids.update((victim.uid, None) for victim in rejected.victims)
-    return _within(await _followed(journal, _one_of(uids), load, period), period)
+    uids = {
+        victim.uid async for rejected in _rejections(journal, period) for victim in rejected.victims
+    }
+    return _within(await _collect(journal, lambda pod, _: pod.uid in uids, load, period), period)
 
 
-async def _followed(
-    journal: JournalStore, wanted: Wanted, load: PluginLoader, period: Period
+async def _collect(
+    journal: JournalStore, selects: PodFilter, load: PluginLoader, period: Period
 ) -> PodTimelines:
-    opened = await opened_for(journal, load, period)
-    return await follow(journal, wanted, opened, until_ns=period.until_ns)
+    start = await fold_for(journal, load, period)
+    return await collect_timelines(journal, selects, start, until_ns=period.until_ns)
 
 
 async def _rejections(journal: JournalStore, period: Period) -> AsyncIterator[Rejected]:
@@ -185,21 +182,17 @@ async def _rejections(journal: JournalStore, period: Period) -> AsyncIterator[Re
             yield record
 
 
-def _one_of(uids: Container[str]) -> Wanted:
-    return lambda pod, _: pod.uid in uids
-
-
 def _within(found: PodTimelines, period: Period) -> list[PodTimeline]:
     parts = [period.part_of(timeline) for timeline in found.found]
     return [part for part in parts if part.entries]
 
 
 class NodeEvent(msgspec.Struct, frozen=True, rename="camel"):
-    """One thing that happened to a node."""
+    """An entry of a node's timeline."""
 
     event: str
-    """``seen``, ``changed``, ``gone``; of a pod ``assigned``, ``bound``, ``bindFailed``, ``left``;
-    ``nominated`` where room is made on it for a pod."""
+    """``observed``, ``changed`` or ``deleted``; for a pod ``assigned``, ``bound``, ``bindFailed``,
+    ``removed`` or ``nominated``."""
     seq: int
     at: datetime
     pod: str = ""
@@ -207,86 +200,85 @@ class NodeEvent(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class NodeTimeline(msgspec.Struct, rename="camel"):
-    """All that happened to a node, oldest first."""
+    """The events of a node, oldest first."""
 
     name: str
     entries: list[NodeEvent] = []
 
 
-class _Follower:
-    """Writes down what concerns one node."""
+class _NodeTimelineBuilder:
+    """Collects the events of one node."""
 
     def __init__(self, name: str, state: ClusterState) -> None:
-        """``state`` is what comes before the first record."""
+        """``state`` is the state before the first record."""
         self.timeline = NodeTimeline(name)
         self.now_ns = state.now_ns
         self._name = name
-        node = state.objects_of.get(Node, {}).get(name)
-        self._node = node if isinstance(node, Node) else None
+        self._node = state.objects(Node).get(name)
         self.known = self._node is not None
-        """Whether there ever was such a node."""
-        self._here = {
+        """Whether the node was ever observed."""
+        self._pods = {
             key: entry.info.uid for key, entry in state.pods.items() if entry.node == name
         }
         self._seq = 0
 
-    def follow(self, seq: int, record: r.AnyRecord) -> None:
+    def apply(self, seq: int, record: r.AnyRecord) -> None:
         self._seq = seq
         match record:
             case r.TurnStarted():
                 self.now_ns = record.now_ns
             case r.ObjectObserved(object=Node() as node) if node.name == self._name:
-                self._seen(node)
+                self._observed(node)
             case r.ObjectDeleted(kind="Node", key=key) if key == self._name:
                 self._node = None
-                self._write("gone")
+                self._add("deleted")
             case r.Assigned(node=name) if name == self._name:
-                self._here[record.key] = record.uid
-                self._write("assigned", record.key, f"attempt {record.attempt}")
+                self._pods[record.key] = record.uid
+                self._add("assigned", record.key, f"attempt {record.attempt}")
             case r.Bound(node=name) if name == self._name:
-                self._here[record.key] = record.uid
-                self._write("bound", record.key)
+                self._pods[record.key] = record.uid
+                self._add("bound", record.key)
             case r.BindFailed(node=name) if name == self._name:
-                # It may be of a pod that is gone, and another of that name be here.
-                if self._here.get(record.key) == record.uid:
-                    del self._here[record.key]
-                self._write("bindFailed", record.key, record.message)
+                # A newer pod with the same key may be on the node.
+                if self._pods.get(record.key) == record.uid:
+                    del self._pods[record.key]
+                self._add("bindFailed", record.key, record.message)
             case r.Rejected(nominated_node=name) if name == self._name:
                 victims = ", ".join(victim.key for victim in record.victims)
-                self._write("nominated", record.key, f"evicting {victims}" if victims else "")
+                self._add("nominated", record.key, f"evicting {victims}" if victims else "")
             case r.PodObserved() | r.PodUpdated():
                 self._placed(record.key, record.uid, record.node_name)
             case r.ObjectObserved(object=thing) if type(thing).__name__ == "Pod":
                 self._placed(thing.key, thing.uid, getattr(thing, "node_name", ""))
             case r.ObjectDeleted(kind="Pod", key=key) | r.PermitRejected(key=key):
-                if key in self._here:
-                    del self._here[key]
-                    self._write("left", key)
+                if key in self._pods:
+                    del self._pods[key]
+                    self._add("removed", key)
 
-    def _write(self, event: str, pod: str = "", detail: str = "") -> None:
+    def _add(self, event: str, pod: str = "", detail: str = "") -> None:
         at = time_of(self.now_ns)
         self.timeline.entries.append(NodeEvent(event, self._seq, at, pod, detail))
 
     def _placed(self, key: str, uid: str, node: str) -> None:
-        """The API server showed the pod on that node."""
-        if node == self._name and key not in self._here:
-            self._here[key] = uid
-            self._write("bound", key, "by another scheduler, or before we looked")
+        """The API server reported the pod on that node."""
+        if node == self._name and key not in self._pods:
+            self._pods[key] = uid
+            self._add("bound", key, "by another scheduler, or before the first record")
 
-    def _seen(self, node: Node) -> None:
+    def _observed(self, node: Node) -> None:
         before, self._node = self._node, node
         self.known = True
         if before is None:
-            self._write("seen", detail=_described(node))
+            self._add("observed", detail=_described(node))
         else:
-            self._write("changed", detail="; ".join(_differences(before, node)))
+            self._add("changed", detail="; ".join(_differences(before, node)))
 
 
 def _described(node: Node) -> str:
-    offered = ", ".join(f"{key} {value}" for key, value in node.status.allocatable.items())
-    taints = ", ".join(f"{t.key}={t.value}:{t.effect}" for t in node.spec.taints)
+    resources = ", ".join(f"{key} {value}" for key, value in node.status.allocatable.items())
+    taints = f", taints {_taints(node)}" if node.spec.taints else ""
     cordoned = ", cordoned" if node.spec.unschedulable else ""
-    return f"offers {offered or 'nothing'}{f', taints {taints}' if taints else ''}{cordoned}"
+    return f"allocatable {resources or 'nothing'}{taints}{cordoned}"
 
 
 def _differences(old: Node, new: Node) -> list[str]:
@@ -306,7 +298,7 @@ def _differences(old: Node, new: Node) -> list[str]:
     ):
         if was != now:
             found.append(f"{what} {was} -> {now}")
-    return found or ["nothing that is told here"]
+    return found or ["no field that timelines include"]
 
 
 def _taints(node: Node) -> str:
@@ -316,20 +308,20 @@ def _taints(node: Node) -> str:
 async def node_timeline(
     journal: JournalStore, name: str, load: PluginLoader, period: Period = ALWAYS
 ) -> NodeTimeline | None:
-    """The node's timeline within the period; None where the journal knows no such node.
+    """The node's timeline in the period; None if the journal has no such node.
 
     Raises :class:`~asched.journal.errors.JournalError`, ProfileError and FoldError.
     """
-    opened = await opened_for(journal, load, period)
-    follower = _Follower(name, opened.fold.state)
-    async for stored in journal.read(opened.seq):
+    start = await fold_for(journal, load, period)
+    builder = _NodeTimelineBuilder(name, start.fold.state)
+    async for stored in journal.read(start.seq):
         if isinstance(stored.record, r.TurnStarted) and not period.covers(
             max(stored.record.now_ns, period.since_ns)
         ):
             break
-        follower.follow(stored.seq, stored.record)
-    if not follower.known:
+        builder.apply(stored.seq, stored.record)
+    if not builder.known:
         return None
-    timeline, since = follower.timeline, time_of(period.since_ns)
+    timeline, since = builder.timeline, time_of(period.since_ns)
     timeline.entries = [entry for entry in timeline.entries if entry.at >= since]
     return timeline

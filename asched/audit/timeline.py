@@ -1,7 +1,7 @@
-"""What happened to pods, from the journal alone.
+"""Derives pod timelines from a journal.
 
-The journal is folded once more, and after each record it is looked where the pod is now queued: so
-a move from queue to queue is told with the very record that caused it.
+The journal is folded, and the queue of each followed pod is compared before and after each record.
+So an entry about a move between queues names the record that caused it.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from asched.audit.entries import (
     ExtenderCallEntry,
     ExtenderReplyEntry,
     ObservedEntry,
-    PermitAnswerEntry,
+    PermitEntry,
     PodTimeline,
     PreemptionEntry,
     QueueMoveEntry,
@@ -48,188 +48,176 @@ def time_of(ns: int) -> datetime:
     return _EPOCH + timedelta(microseconds=ns // 1000)
 
 
-Wanted = Callable[[Pod, ClusterState], bool]
-"""Whether a pod that is seen for the first time, in that state, is to be followed."""
+PodFilter = Callable[[Pod, ClusterState], bool]
+"""Selects the pods to follow, when they are first observed."""
+
+_ExtenderReply = (
+    r.ExtenderFiltered
+    | r.ExtenderPrioritized
+    | r.ExtenderPreemptionProcessed
+    | r.ExtenderCallFailed
+)
+_AboutPod = (
+    r.PodUpdated
+    | r.Rejected
+    | r.Assigned
+    | r.AttemptFailed
+    | r.PermitAllowed
+    | r.PermitRejected
+    | r.ExtenderCallRequested
+    | _ExtenderReply
+    | r.Bound
+    | r.BindFailed
+    | EvictionDecided
+    | r.EvictionSucceeded
+    | r.EvictionFailed
+)
 
 
-class _Followed(NamedTuple):
-    """A pod that is followed, and where it was last."""
-
+class _FollowedPod(NamedTuple):
     timeline: PodTimeline
     queue: str
 
 
 class PodTimelines:
-    """Folds a journal and writes down what concerns the pods that are asked for."""
+    """Folds a journal and collects the timelines of the selected pods."""
 
-    def __init__(self, wanted: Wanted, fold: Fold) -> None:
-        """``wanted`` says which pods are followed, when each is first seen. ``fold`` has folded what
-        comes before the first record; pods that it holds are followed from there."""
+    def __init__(self, selects: PodFilter, fold: Fold) -> None:
+        """``fold`` contains all earlier records; selected pods in its state are followed, too."""
         self.found: list[PodTimeline] = []
-        """Oldest first; one for each uid."""
-        self._wanted = wanted
+        """One per uid, oldest first."""
+        self._selects = selects
         self._fold = fold
-        self._followed: dict[str, _Followed] = {}
-        # By key and uid, those of pods that are gone too: the end of an effect may come after the
-        # pod's, when another pod has its name.
-        self._told: dict[tuple[str, str], PodTimeline] = {}
-        # Followed pods that wait in a queue: whatever happens may move them. All others move only
-        # by records of their own.
+        self._followed: dict[str, _FollowedPod] = {}
+        # By key and uid. Includes deleted pods, because the result of an effect may arrive later,
+        # when another pod has the key.
+        self._timelines: dict[tuple[str, str], PodTimeline] = {}
+        # Any record may move a queued pod. Only its own records move other pods.
         self._queued: dict[str, None] = {}
         self._seq = 0
         for key, entry in fold.state.pods.items():
-            if wanted(entry.info.pod, fold.state):
+            if selects(entry.info.pod, fold.state):
                 queue = queue_of(fold.state.queue, key)
                 self._follow(entry.info.pod, queue)
                 if queue:
                     self._queued[key] = None
 
-    @property
-    def now_ns(self) -> int:
-        """The time of the present turn."""
-        return self._fold.state.now_ns
-
     def apply(self, seq: int, record: r.AnyRecord) -> None:
-        """Fold the next record. Raises FoldError, ProfileError."""
+        """Folds the next record. Raises FoldError, ProfileError."""
         self._seq = seq
         if isinstance(record, r.ObjectObserved) and isinstance(record.object, Pod):
-            self._pod_seen(record.object)
+            self._add_observation(record.object)
         elif isinstance(record, r.PodObserved):
-            self._pod_seen(self._fold.state.templates.pod_of(record).pod)
-        else:
-            self._tell(record)
+            self._add_observation(self._fold.state.templates.pod_of(record).pod)
+        elif isinstance(record, r.ObjectDeleted):
+            followed = self._followed.get(record.key) if record.kind == "Pod" else None
+            if followed is not None and followed.timeline.uid == record.uid:
+                followed.timeline.entries.append(DeletionEntry(self._seq, self._at))
+        elif isinstance(record, _AboutPod):
+            self._add_entries(record)
         self._fold.apply(record)
         _, _, subject = subject_of(record).partition("/")
         if subject in self._followed:
-            self._look_at_queue(subject, record)
+            self._update_queue(subject, record)
         for key in [*self._queued]:
-            self._look_at_queue(key, record)
+            self._update_queue(key, record)
 
-    # -- writing ------------------------------------------------------------------------------
+    # -- entries ------------------------------------------------------------------------------
 
     @property
     def _at(self) -> datetime:
-        return time_of(self.now_ns)
+        return time_of(self._fold.state.now_ns)
 
-    def _write(self, key: str, uid: str, entry: Entry) -> None:
-        timeline = self._told.get((key, uid))
+    def _add(self, key: str, uid: str, entry: Entry) -> None:
+        timeline = self._timelines.get((key, uid))
         if timeline is not None:
             timeline.entries.append(entry)
 
-    def _pod_seen(self, pod: Pod) -> None:
+    def _add_observation(self, pod: Pod) -> None:
         key, uid = pod.key, pod.metadata.uid
-        if not self._wanted(pod, self._fold.state):
+        if not self._selects(pod, self._fold.state):
             return
         followed = self._followed.get(key)
         if followed is not None and followed.timeline.uid == uid:
             before = self._fold.state.pods[key].info.pod
-            self._write(key, uid, ChangeEntry(self._seq, self._at, changes(before, pod)))
+            self._add(key, uid, ChangeEntry(self._seq, self._at, changes(before, pod)))
             return
         if followed is not None:
-            # A new pod of the same name: the one before must have gone unnoticed.
-            self._write(key, followed.timeline.uid, DeletionEntry(self._seq, self._at))
+            # The deletion of the previous pod was not observed.
+            followed.timeline.entries.append(DeletionEntry(self._seq, self._at))
         self._follow(pod, "")
-        gates = tuple(gate.name for gate in pod.spec.scheduling_gates)
-        self._write(
-            key,
-            uid,
-            ObservedEntry(
-                self._seq,
-                self._at,
-                pod.spec.scheduler_name,
-                pod.spec.priority,
-                pod.node_name,
-                gates,
-            ),
+        observed = ObservedEntry(
+            self._seq,
+            self._at,
+            scheduler_name=pod.spec.scheduler_name,
+            priority=pod.spec.priority,
+            node=pod.node_name,
+            gates=tuple(gate.name for gate in pod.spec.scheduling_gates),
         )
+        self._add(key, uid, observed)
 
     def _follow(self, pod: Pod, queue: str) -> None:
         timeline = PodTimeline(pod.namespace, pod.name, pod.metadata.uid)
         self.found.append(timeline)
-        self._followed[pod.key] = _Followed(timeline, queue)
-        self._told[pod.key, timeline.uid] = timeline
+        self._followed[pod.key] = _FollowedPod(timeline, queue)
+        self._timelines[pod.key, timeline.uid] = timeline
 
-    def _tell(self, record: r.AnyRecord) -> None:
+    def _add_entries(self, record: _AboutPod) -> None:
+        if isinstance(record, r.Rejected):
+            for victim in record.victims:
+                node = record.nominated_node or ""
+                preemption = PreemptionEntry(self._seq, self._at, record.key, node)
+                self._add(victim.key, victim.uid, preemption)
+        timeline = self._timelines.get((record.key, record.uid))
+        if timeline is None:
+            return
+        entry = self._entry(record)
+        if entry is not None:
+            timeline.entries.append(entry)
+        if isinstance(record, r.PodUpdated) and self._confirms(record, record.node_name):
+            timeline.entries.append(BindingEntry(self._seq, self._at, record.node_name))
+
+    def _entry(self, record: _AboutPod) -> Entry | None:
         seq, at = self._seq, self._at
         match record:
-            case r.PodUpdated() if (record.key, record.uid) in self._told:
-                self._write(record.key, record.uid, ChangeEntry(seq, at, self._changed(record)))
-                if self._confirms(record, record.node_name):
-                    self._write(record.key, record.uid, BindingEntry(seq, at, record.node_name))
-            case r.ObjectDeleted(kind="Pod"):
-                followed = self._followed.get(record.key)
-                if followed is not None and followed.timeline.uid == record.uid:
-                    self._write(record.key, record.uid, DeletionEntry(seq, at))
-            case r.Rejected():
-                self._rejected(record)
-            case r.Assigned() | r.AttemptFailed() | r.PermitAllowed() | r.PermitRejected():
-                self._write(record.key, record.uid, _decision(record, seq, at))
+            case r.PodUpdated():
+                return ChangeEntry(seq, at, self._changes(record))
+            case r.Bound():
+                confirms = self._confirms(record, record.node)
+                return BindingEntry(seq, at, record.node) if confirms else None
             case r.ExtenderCallRequested():
                 names = tuple(self._extender(index) for index in record.extenders)
-                evaluation = ExtenderCallEntry(seq, at, record.attempt, record.verb.value, names)
-                self._write(record.key, record.uid, evaluation)
+                return ExtenderCallEntry(seq, at, record.attempt, record.verb.value, names)
             case (
                 r.ExtenderFiltered()
                 | r.ExtenderPrioritized()
                 | r.ExtenderPreemptionProcessed()
                 | r.ExtenderCallFailed()
             ):
-                name, verb = self._extender(record.extender), record.verb_answered.value
-                failure = record.message if isinstance(record, r.ExtenderCallFailed) else ""
-                reply = ExtenderReplyEntry(seq, at, record.attempt, verb, name, failure)
-                self._write(record.key, record.uid, reply)
-            case r.Bound():
-                if self._confirms(record, record.node):
-                    self._write(record.key, record.uid, BindingEntry(seq, at, record.node))
-            case r.BindFailed():
-                self._write(
-                    record.key,
-                    record.uid,
-                    BindingFailureEntry(
-                        seq, at, record.node, record.code.title, record.plugin, record.message
-                    ),
+                return ExtenderReplyEntry(
+                    seq,
+                    at,
+                    record.attempt,
+                    verb=record.verb_answered.value,
+                    extender=self._extender(record.extender),
+                    failure=record.message if isinstance(record, r.ExtenderCallFailed) else "",
                 )
-            case EvictionDecided():
-                self._write(
-                    record.key,
-                    record.uid,
-                    PreemptionEntry(seq, at, record.preemptor.key, record.node),
-                )
-            case r.EvictionSucceeded():
-                self._write(record.key, record.uid, EvictionEntry(seq, at))
-            case r.EvictionFailed():
-                self._write(record.key, record.uid, EvictionFailureEntry(seq, at, record.message))
+            case _:
+                return _outcome_entry(record, seq, at)
 
     def _extender(self, index: int) -> str:
-        extenders = self._fold.state.evaluators
-        return extenders[index].name if index < len(extenders) else f"extender {index}"
-
-    def _rejected(self, record: r.Rejected) -> None:
-        seq, at = self._seq, self._at
-        self._write(
-            record.key,
-            record.uid,
-            RejectionEntry(
-                seq, at, record.attempt, record.message, record.unschedulable_plugins, record.pending_plugins,
-                record.nominated_node or "", tuple(victim.key for victim in record.victims),
-            ),
-        )  # fmt: skip
-        for victim in record.victims:
-            self._write(
-                victim.key,
-                victim.uid,
-                PreemptionEntry(seq, at, record.key, record.nominated_node or ""),
-            )
+        evaluators = self._fold.state.evaluators
+        return evaluators[index].name if index < len(evaluators) else f"extender {index}"
 
     def _confirms(self, record: r.PodUpdated | r.Bound, node_name: str) -> bool:
-        """Whether a record is the first to say that a binding took place, as was decided."""
+        """Whether the record is the first confirmation of the decided binding."""
         entry = self._fold.state.entry(record.key, record.uid)
         if entry is None or entry.phase is not PodPhase.ASSUMED:
             return False
         return entry.node == node_name
 
-    def _changed(self, record: r.PodUpdated) -> tuple[str, ...]:
-        """As :func:`changes`, from the short form of a change."""
+    def _changes(self, record: r.PodUpdated) -> tuple[str, ...]:
+        """As :func:`changes`, from a change record."""
         entry = self._fold.state.entry(record.key, record.uid)
         if entry is None:
             return ()
@@ -240,17 +228,17 @@ class PodTimelines:
             ("node", old.spec.node_name, record.node_name),
             ("phase", old.status.phase, record.phase),
             ("nominated node", old.status.nominated_node_name, record.nominated_node_name),
-            ("deletion", _when(old.metadata.deletion_timestamp), _when(record.deletion_timestamp)),
-            ("started", _when(old.status.start_time), _when(record.start_time)),
+            ("deletion", _time(old.metadata.deletion_timestamp), _time(record.deletion_timestamp)),
+            ("started", _time(old.status.start_time), _time(record.start_time)),
             *_conditions(old, record.conditions),
         )
 
     # -- queues -------------------------------------------------------------------------------
 
-    def _look_at_queue(self, key: str, record: r.AnyRecord) -> None:
+    def _update_queue(self, key: str, record: r.AnyRecord) -> None:
         followed = self._followed[key]
         if self._fold.state.entry(key, followed.timeline.uid) is None:
-            del self._followed[key]  # gone; another of that name may come
+            del self._followed[key]
             self._queued.pop(key, None)
             return
         queue = queue_of(self._fold.state.queue, key)
@@ -260,30 +248,30 @@ class PodTimelines:
             self._queued.pop(key, None)
         if queue == followed.queue:
             return
-        self._followed[key] = followed._replace(queue=queue)
-        # That a decision takes a pod off the queue goes without saying.
+        self._followed[key] = _FollowedPod(followed.timeline, queue)
+        # The entry of the decision implies that the pod leaves the queue.
         if queue:
-            move = QueueMoveEntry(
-                self._seq, self._at, queue, followed.queue, self._cause(key, record)
-            )
-            self._write(key, followed.timeline.uid, move)
+            cause = self._cause(key, record)
+            move = QueueMoveEntry(self._seq, self._at, queue, followed.queue, cause)
+            followed.timeline.entries.append(move)
 
     def _cause(self, key: str, record: r.AnyRecord) -> str:
-        """What moved the pod, in words."""
-        uid = self._followed[key].timeline.uid
+        """Why the pod moved."""
+        followed = self._followed[key]
+        uid = followed.timeline.uid
         if subject_of(record) == f"pod/{key}" and getattr(record, "uid", uid) == uid:
-            return _own_cause(record, self._followed[key].queue)
+            return _own_cause(record, followed.queue)
         match record:
             case r.TurnStarted():
-                return "its time was up"
+                return "backoff or timeout expired"
             case r.ObjectObserved(object=Node() as node):
-                return f"node {node.name} was seen"
+                return f"node {node.name} was observed"
             case r.ObjectObserved():
-                return f"{subject_of(record)} was seen"
+                return f"{subject_of(record)} was observed"
             case r.ObjectDeleted():
-                return f"{subject_of(record)} is gone"
+                return f"{subject_of(record)} was deleted"
             case r.PodObserved():
-                return f"pod {record.key} was seen"
+                return f"pod {record.key} was observed"
             case r.PodUpdated():
                 return f"pod {record.key} changed"
             case r.Bound():
@@ -291,7 +279,7 @@ class PodTimelines:
             case r.EvictionSucceeded():
                 return f"pod {record.key} was evicted"
             case r.EvictionFailed():
-                return f"pod {record.key} could not be evicted"
+                return f"eviction of pod {record.key} failed"
             case r.ProfilesLoaded():
                 return "profiles were loaded"
             case _:
@@ -299,23 +287,21 @@ class PodTimelines:
 
 
 def _own_cause(record: r.AnyRecord, queue: str) -> str:
-    """What a record about the pod itself did to it."""
+    """The cause if the record is about the pod itself."""
     match record:
         case r.Rejected(unschedulable_plugins=plugins) if plugins and queue in (
             "active",
             "backoff",
         ):
-            return "rejected, but something that may help happened during the attempt"
+            return "rejected, but an event during the attempt may make it schedulable"
         case r.Rejected(unschedulable_plugins=plugins):
             return f"rejected by {', '.join(plugins)}" if plugins else "rejected"
         case r.AttemptFailed():
             return f"{record.plugin} failed"
         case r.PermitRejected():
-            return f"turned away by {record.plugin}"
+            return f"rejected by {record.plugin} at Permit"
         case r.BindFailed():
             return "its binding failed"
-        case r.PodObserved():
-            return "it was seen"
         case r.PodUpdated():
             return "it changed"
         case (
@@ -324,13 +310,13 @@ def _own_cause(record: r.AnyRecord, queue: str) -> str:
             | r.ExtenderPreemptionProcessed()
             | r.ExtenderCallFailed()
         ):
-            return "the extenders that were asked have answered"
+            return "all called extenders have replied"
         case _:
-            return "it was seen"
+            return "it was observed"
 
 
 def queue_of(queue: SchedulingQueue, key: str) -> str:
-    """In which queue a pod waits; empty for none."""
+    """The name of the pod's queue; empty for none."""
     for name, pods in (
         ("active", queue.active),
         ("backoff", queue.backoff),
@@ -343,7 +329,7 @@ def queue_of(queue: SchedulingQueue, key: str) -> str:
 
 
 def changes(old: Pod, new: Pod) -> tuple[str, ...]:
-    """What is different, a short phrase each; only what scheduling reads."""
+    """The differences in fields that scheduling reads, as short phrases."""
     return _differences(
         *_label_changes(old.metadata.labels, new.metadata.labels),
         ("node", old.spec.node_name, new.spec.node_name),
@@ -357,8 +343,8 @@ def changes(old: Pod, new: Pod) -> tuple[str, ...]:
         ("nominated node", old.status.nominated_node_name, new.status.nominated_node_name),
         (
             "deletion",
-            _when(old.metadata.deletion_timestamp),
-            _when(new.metadata.deletion_timestamp),
+            _time(old.metadata.deletion_timestamp),
+            _time(new.metadata.deletion_timestamp),
         ),
         *_conditions(old, new.status.conditions),
     )
@@ -372,14 +358,14 @@ def _label_changes(old: dict[str, str], new: dict[str, str]) -> list[tuple[str, 
 def _conditions(old: Pod, new: tuple[PodCondition, ...]) -> list[tuple[str, object, object]]:
     if old.status.conditions == new:
         return []
-    return [("conditions", _listed(old.status.conditions), _listed(new))]
+    return [("conditions", _joined(old.status.conditions), _joined(new))]
 
 
-def _listed(conditions: tuple[PodCondition, ...]) -> str:
+def _joined(conditions: tuple[PodCondition, ...]) -> str:
     return ", ".join(f"{condition.type}={condition.status}" for condition in conditions)
 
 
-def _when(time: datetime | None) -> str:
+def _time(time: datetime | None) -> str:
     return "" if time is None else time.isoformat()
 
 
@@ -389,40 +375,65 @@ def _differences(*fields: tuple[str, object, object]) -> tuple[str, ...]:
     )
 
 
-def _decision(
-    record: r.Assigned | r.AttemptFailed | r.PermitAllowed | r.PermitRejected,
-    seq: int,
-    at: datetime,
-) -> Entry:
+def _outcome_entry(record: _AboutPod, seq: int, at: datetime) -> Entry | None:
     match record:
         case r.Assigned():
             return AssignmentEntry(
-                seq, at, record.attempt, record.node, record.feasible_nodes, record.score, record.ties,
-                record.evaluated_nodes, tuple(wait.plugin for wait in record.permit_waits),
-            )  # fmt: skip
+                seq,
+                at,
+                record.attempt,
+                node=record.node,
+                feasible_nodes=record.feasible_nodes,
+                score=record.score,
+                ties=record.ties,
+                evaluated_nodes=record.evaluated_nodes,
+                permit_waits=tuple(wait.plugin for wait in record.permit_waits),
+            )
+        case r.Rejected():
+            return RejectionEntry(
+                seq,
+                at,
+                record.attempt,
+                message=record.message,
+                plugins=record.unschedulable_plugins,
+                pending_plugins=record.pending_plugins,
+                nominated_node=record.nominated_node or "",
+                victims=tuple(victim.key for victim in record.victims),
+            )
         case r.AttemptFailed():
             return AttemptFailureEntry(seq, at, record.attempt, record.plugin, record.message)
         case r.PermitAllowed():
-            return PermitAnswerEntry(seq, at, record.plugin, True)
+            return PermitEntry(seq, at, record.plugin, True)
         case r.PermitRejected():
-            return PermitAnswerEntry(seq, at, record.plugin, False, record.message)
+            return PermitEntry(seq, at, record.plugin, False, record.message)
+        case r.BindFailed():
+            return BindingFailureEntry(
+                seq, at, record.node, record.code.title, record.plugin, record.message
+            )
+        case EvictionDecided():
+            return PreemptionEntry(seq, at, record.preemptor.key, record.node)
+        case r.EvictionSucceeded():
+            return EvictionEntry(seq, at)
+        case r.EvictionFailed():
+            return EvictionFailureEntry(seq, at, record.message)
+        case _:
+            return None
 
 
-async def follow(
+async def collect_timelines(
     journal: JournalStore,
-    wanted: Wanted,
-    opened: RestoredFold,
+    selects: PodFilter,
+    start: RestoredFold,
     *,
     until_ns: int | None = None,
     last_seq: int | None = None,
 ) -> PodTimelines:
-    """The timelines of all wanted pods from where the journal was opened to a time or record, by
-    default to the journal's end.
+    """The timelines of all selected pods from ``start`` to a time, a record, or the journal's end.
 
     Raises :class:`~asched.journal.errors.JournalError`, ProfileError and FoldError.
     """
-    found = PodTimelines(wanted, opened.fold)
-    async for stored in journal.read(opened.seq, last_seq):
+    found = PodTimelines(selects, start.fold)
+    async for stored in journal.read(start.seq, last_seq):
         record = stored.record
         if isinstance(record, r.TurnStarted) and until_ns is not None and record.now_ns > until_ns:
             break

@@ -20,7 +20,7 @@ from asched.audit.entries import (
     ExtenderCallEntry,
     ExtenderReplyEntry,
     ObservedEntry,
-    PermitAnswerEntry,
+    PermitEntry,
     PodTimeline,
     PreemptionEntry,
     QueueMoveEntry,
@@ -193,7 +193,7 @@ def described(entry: Entry) -> tuple[str, str]:
             result = f"failed: {entry.failure}" if entry.failure else "succeeded"
             text = f"attempt {entry.attempt}: {entry.verb} of {entry.extender} {result}"
             return "extender replied", text
-        case PermitAnswerEntry():
+        case PermitEntry():
             result = "allowed" if entry.allowed else f"rejected: {entry.message}"
             return "permit", f"{entry.plugin} {result}"
         case BindingEntry():
@@ -207,19 +207,19 @@ def described(entry: Entry) -> tuple[str, str]:
         case EvictionFailureEntry():
             return "eviction failed", entry.message
         case DeletionEntry():
-            return "gone", "deleted or finished"
+            return "deleted", "deleted or finished"
 
 
 def _assignment(entry: AssignmentEntry) -> str:
     text = f"attempt {entry.attempt}: to {entry.node}, "
-    if entry.feasible == 1:
+    if entry.feasible_nodes == 1:
         text += "the only feasible node"
     else:
-        text += f"score {entry.score}, best of {entry.feasible} feasible nodes"
+        text += f"score {entry.score}, best of {entry.feasible_nodes} feasible nodes"
     if entry.ties > 1:
         text += f", drawn from {entry.ties} with that score"
-    if entry.held_by:
-        text += f"; held by {', '.join(entry.held_by)}"
+    if entry.permit_waits:
+        text += f"; waiting on {', '.join(entry.permit_waits)}"
     return text
 
 

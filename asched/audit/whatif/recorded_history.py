@@ -214,7 +214,7 @@ class TraceExtractor:
         resources = in_order_of_listing(tuple(GroupResource))
         kinds: list[type[Object]] = [*(resource.type for resource in resources), CustomObject]
         for kind in kinds:
-            for item in self._state.objects_of.get(kind, {}).values():
+            for item in self._state.object_store.of_kind(kind).values():
                 self._events.append(ObjectSet(self._begin_ns, cast(AnyObject, item)))
                 if isinstance(item, Node):
                     self._open[item.name] = NodeSpan(item, self._begin_ns)
@@ -246,7 +246,7 @@ class TraceExtractor:
         """Whether only the status of a PodGroup changed, which sessions write."""
         if not isinstance(observed, PodGroup | CustomPodGroup) or not self._state.sessions:
             return False
-        known = self._state.objects_of.get(type(observed), {}).get(observed.key)
+        known = self._state.object_store.of_kind(type(observed)).get(observed.key)
         return isinstance(known, PodGroup | CustomPodGroup) and (
             msgspec.structs.replace(observed, status=known.status) == known
         )
