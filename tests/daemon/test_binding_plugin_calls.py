@@ -55,7 +55,7 @@ async def until_begun(w: World, pods: int) -> None:
     assert len(Patient.begun) == pods
 
 
-async def test_the_end_of_the_pod_ends_the_work(tmp_path: Path) -> None:
+async def test_pod_deletion_cancels_plugin(tmp_path: Path) -> None:
     forget()
     async with world(tmp_path, nodes=1) as w, w.daemon(PATIENT, Patient):
         w.add_pod("p")
@@ -85,7 +85,7 @@ class Tidy(PostBindPlugin):
                 await self.tidied.wait()
 
 
-async def test_the_end_of_a_pod_is_not_that_of_its_namesake(tmp_path: Path) -> None:
+async def test_pod_deletion_does_not_cancel_plugin_of_recreated_pod(tmp_path: Path) -> None:
     forget()
     Patient.waits = False
     Tidy.waiting, Tidy.tidied = anyio.Event(), anyio.Event()
@@ -105,7 +105,7 @@ async def test_the_end_of_a_pod_is_not_that_of_its_namesake(tmp_path: Path) -> N
         assert not w.message("p")
 
 
-async def test_a_stop_ends_the_work_and_the_next_start_asks_again(tmp_path: Path) -> None:
+async def test_stop_cancels_plugin_and_next_start_calls_it_again(tmp_path: Path) -> None:
     forget()
     async with world(tmp_path, nodes=1) as w:
         async with w.daemon(PATIENT, Patient):
@@ -119,7 +119,7 @@ async def test_a_stop_ends_the_work_and_the_next_start_asks_again(tmp_path: Path
         assert len(Patient.begun) == 2
 
 
-async def test_the_settings_limit_the_time(tmp_path: Path) -> None:
+async def test_configured_time_limit_applies(tmp_path: Path) -> None:
     forget()
     limited = f"{PATIENT}---\n{OWN}plugins: [{{name: Patient, timeLimit: 100ms}}]\n"
     async with world(tmp_path, nodes=1) as w, w.daemon(limited, Patient):
@@ -147,7 +147,7 @@ class Undecided(BindPlugin):
         return SUCCESS
 
 
-async def test_a_bind_that_is_cut_short_is_read_back(
+async def test_cancelled_bind_is_read_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(reconciler, "MAX_REQUEST_AGE_S", 0.2)

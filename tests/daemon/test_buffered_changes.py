@@ -31,7 +31,7 @@ class Engine:
         """There always is some."""
 
 
-def test_the_newest_of_each_object_is_handed_over_and_then_what_comes() -> None:
+def test_newest_objects_are_handed_over_then_later_changes_pass() -> None:
     room, engine = BufferedChanges(), Engine()
     room.put_changes((Listed(NODES, (node("a"), node("b"), node("c"))),))
     room.put_changes((Upserted(NODES, node("a", "2")), Deleted(NODES, node("b"))))
@@ -42,7 +42,7 @@ def test_the_newest_of_each_object_is_handed_over_and_then_what_comes() -> None:
     assert engine.got == [Listed(NODES, (node("a", "3"), node("c"), node("d"))), after]
 
 
-def test_a_new_list_takes_the_place_of_what_was_known_except_what_it_cannot_read() -> None:
+def test_list_replaces_objects_except_unreadable_ones() -> None:
     room, engine = BufferedChanges(), Engine()
     room.put_changes((Listed(NODES, (node("a"), node("b"))),))
     room.put_changes((Listed(NODES, (node("c"),), frozenset({"b", "z"})),))
@@ -53,7 +53,7 @@ def test_a_new_list_takes_the_place_of_what_was_known_except_what_it_cannot_read
     assert listed.unreadable == {"b", "z"}
 
 
-async def test_it_knows_what_was_listed() -> None:
+async def test_until_listed_waits_for_missing_resources() -> None:
     room, wanted = BufferedChanges(), frozenset({NODES, CLAIMS})
     assert room.missing(wanted) == wanted
     async with anyio.create_task_group() as tasks:
@@ -64,6 +64,6 @@ async def test_it_knows_what_was_listed() -> None:
     assert room.missing(wanted) == set()
 
 
-def test_a_change_before_any_list_is_a_mistake_of_the_watch() -> None:
+def test_change_before_any_list_raises() -> None:
     with pytest.raises(KeyError):
         BufferedChanges().put_changes((Upserted(NODES, node("a")),))

@@ -35,7 +35,7 @@ def of(records: list[Any], kind: type[Any]) -> list[Any]:
     return [record for record in records if isinstance(record, kind)]
 
 
-async def test_a_plugin_in_a_worker_filters_and_scores(tmp_path: Path) -> None:
+async def test_plugin_in_worker_filters_and_scores(tmp_path: Path) -> None:
     async with world(tmp_path, nodes=3) as w:
         async with w.daemon(WISHING, Wishes):
             w.add_pod("wants", labels={"wish": "n2"}, schedulerName="wishing")
@@ -67,7 +67,7 @@ async def test_a_plugin_in_a_worker_filters_and_scores(tmp_path: Path) -> None:
         assert len(of(await replayed(w, Wishes), Assigned)) == 5
 
 
-async def test_refusals_carry_the_name_and_any_event_wakes_the_pod(tmp_path: Path) -> None:
+async def test_worker_rejections_name_the_plugin_and_any_event_requeues(tmp_path: Path) -> None:
     async with world(tmp_path, nodes=2) as w:
         async with w.daemon(WISHING, Wishes):
             w.add_pod("early", labels={"wish": "later"}, schedulerName="wishing")
@@ -94,7 +94,7 @@ async def test_refusals_carry_the_name_and_any_event_wakes_the_pod(tmp_path: Pat
         ),
     ],
 )
-async def test_what_goes_wrong_in_a_worker_fails_its_own_pod(
+async def test_worker_failure_fails_only_its_own_pod(
     tmp_path: Path, wish: str, said: str, failure: tuple[str, FailureReason]
 ) -> None:
     kind = PluginFailureCount("Wishes", *failure)
@@ -115,7 +115,7 @@ async def test_what_goes_wrong_in_a_worker_fails_its_own_pod(
     assert FAILURES.counts[kind] > before
 
 
-async def test_pods_go_on_without_an_optional_plugin_that_does_not_answer(tmp_path: Path) -> None:
+async def test_optional_plugin_is_skipped_on_timeout(tmp_path: Path) -> None:
     optional = (
         KUBE + WITH_WISHES + f"---\n{OWN}"
         "plugins: [{name: Wishes, timeLimit: 300ms, optional: true}]\n"
@@ -134,7 +134,7 @@ def reading(path: Path) -> str:
     )
 
 
-async def test_what_an_impure_plugin_said_is_recorded_and_replay_does_not_ask_it(
+async def test_replay_uses_recorded_answers_of_impure_plugin(
     tmp_path: Path,
 ) -> None:
     file = tmp_path / "open"
@@ -153,7 +153,7 @@ async def test_what_an_impure_plugin_said_is_recorded_and_replay_does_not_ask_it
         assert Reader.asked == []
 
 
-def test_a_plugin_that_is_not_pure_is_refused_where_the_fold_would_need_it() -> None:
+def test_impure_plugin_is_rejected_at_reserve() -> None:
     config = KUBE + "profiles:\n- plugins: {multiPoint: {enabled: [{name: ImpureReserve}]}}\n"
     with pytest.raises(ConfigFileError) as refusal:
         parse(config, "file", registry_with(ImpureReserve))

@@ -39,7 +39,7 @@ async def get(session: aiohttp.ClientSession, path: str) -> Answer:
         return Answer(response.status, await response.text())
 
 
-async def test_alive_but_not_ready_until_a_daemon_is_attached() -> None:
+async def test_endpoint_is_alive_but_not_ready_without_daemon() -> None:
     health = Health(CollectorRegistry())
     async with serving(health) as session:
         assert await get(session, "/livez") == (200, "ok")
@@ -55,7 +55,7 @@ async def test_alive_but_not_ready_until_a_daemon_is_attached() -> None:
     assert health.address == ""
 
 
-async def test_checks_answer_as_those_of_kubernetes_components_do() -> None:
+async def test_checks_respond_like_kubernetes_components() -> None:
     wrong = {"journal": "", "engine": ""}
     health = Health(CollectorRegistry())
     health.attach(
@@ -87,13 +87,13 @@ async def test_checks_answer_as_those_of_kubernetes_components_do() -> None:
         assert (await get(session, "/healthz")).status == 503
 
 
-async def test_no_address_serves_nothing() -> None:
+async def test_empty_address_serves_nothing() -> None:
     health = Health(CollectorRegistry())
     async with health.serving(HealthSettings("")):
         assert health.address == ""
 
 
-async def test_an_address_that_cannot_be_had_is_one_line() -> None:
+async def test_unavailable_address_is_one_line() -> None:
     first, second = Health(CollectorRegistry()), Health(CollectorRegistry())
     async with first.serving(ANY_PORT):
         with pytest.raises(HealthAddressError, match="Address already in use"):
@@ -115,7 +115,7 @@ async def samples(session: aiohttp.ClientSession) -> dict[str, float]:
     return found
 
 
-async def test_metrics_of_a_daemon_at_work(tmp_path: Path) -> None:
+async def test_metrics_of_running_daemon(tmp_path: Path) -> None:
     metrics = Metrics()
     health = Health(metrics.registry)
     async with world(tmp_path, nodes=2) as w, serving(health) as session:
@@ -149,7 +149,7 @@ async def test_metrics_of_a_daemon_at_work(tmp_path: Path) -> None:
     assert shown["asched_reflector_watch_failures_total{resource=pods}"] == 1
 
 
-async def test_unready_while_the_api_server_is_not_there(tmp_path: Path) -> None:
+async def test_not_ready_without_api_server(tmp_path: Path) -> None:
     async with world(tmp_path, nodes=1) as w:
         w.faults.on_request = lambda verb, resource: w.touch()
         w.faults.respond(500, count=10_000, verb="list", resource="nodes")
@@ -162,7 +162,7 @@ async def test_unready_while_the_api_server_is_not_there(tmp_path: Path) -> None
             assert daemon.troubles() == []
 
 
-async def test_where_the_default_port_is_taken_another_is_served() -> None:
+async def test_other_port_is_served_if_default_is_in_use() -> None:
     first, second = Health(CollectorRegistry()), Health(CollectorRegistry())
     async with first.serving(HealthSettings()), second.serving(HealthSettings()):
         assert first.address != second.address

@@ -78,7 +78,7 @@ def sleeper(plugin_time_limit: str, plugins: str = "") -> str:
 
 
 @pytest.mark.usefixtures("hostile_distribution")
-async def test_a_reload_changes_how_long_a_plugin_may_hold_the_loop(tmp_path: Path) -> None:
+async def test_reload_changes_loop_time_limit(tmp_path: Path) -> None:
     config = tmp_path / "config.yaml"
     config.write_text(sleeper("1h"))
     async with world(tmp_path, nodes=1) as w, commands(tmp_path) as made:
@@ -137,7 +137,7 @@ def settled(w: World) -> bool:
 
 
 @pytest.mark.usefixtures("hostile_distribution")
-async def test_hostile_plugins_beside_a_healthy_profile(tmp_path: Path) -> None:
+async def test_hostile_plugins_do_not_affect_healthy_profile(tmp_path: Path) -> None:
     async with world(tmp_path, nodes=2) as w, commands(tmp_path) as made:
         arguments = (
             "run", "--kubeconfig", str(w.kubeconfig), "--config", str(config_file(tmp_path)),

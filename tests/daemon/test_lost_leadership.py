@@ -68,7 +68,7 @@ def give_lease_away(w: World) -> None:
     w.cluster.patch("leases.coordination.k8s.io", LEASE.name, spec, namespace=LEASE.namespace)
 
 
-async def test_what_plugins_do_for_a_deposed_leader_is_cancelled(tmp_path: Path) -> None:
+async def test_lost_leadership_cancels_plugins(tmp_path: Path) -> None:
     Obstinate.begun, Obstinate.ended = anyio.Event(), []
     written: list[tuple[str, str]] = []
 

@@ -144,7 +144,7 @@ async def eventful(w: World) -> None:
     await w.until(lambda: w.unbound() == ["big"])
 
 
-async def test_a_daemon_shows_what_kube_scheduler_would(tmp_path: Path) -> None:
+async def test_daemon_has_metrics_of_kube_scheduler(tmp_path: Path) -> None:
     metrics = every_cycle()
     async with world(tmp_path, nodes=1) as w, shown(metrics) as health:
         async with w.daemon(metrics=metrics):
@@ -211,7 +211,7 @@ def sulky(failures: int) -> str:
     )
 
 
-async def test_an_open_circuit_is_shown_until_it_closes(tmp_path: Path) -> None:
+async def test_open_circuit_metric_ends_when_it_closes(tmp_path: Path) -> None:
     metrics, labels = Metrics(), {"plugin": "Sulky", "profile": "default-scheduler"}
     async with (
         world(tmp_path, nodes=1) as w,
@@ -232,7 +232,7 @@ async def test_an_open_circuit_is_shown_until_it_closes(tmp_path: Path) -> None:
         assert await circuits() == [(labels, 0.0)]
 
 
-async def test_its_own_metrics(tmp_path: Path) -> None:
+async def test_own_metrics(tmp_path: Path) -> None:
     metrics = Metrics()
     async with world(tmp_path, nodes=1) as w, shown(metrics) as health:
         metrics.watch_journal_file(w.journal)
@@ -256,7 +256,7 @@ async def test_its_own_metrics(tmp_path: Path) -> None:
     assert page.value("asched_build_info") == 1
 
 
-async def test_series_do_not_grow_with_what_is_scheduled(tmp_path: Path) -> None:
+async def test_series_count_is_independent_of_pods(tmp_path: Path) -> None:
     metrics = every_cycle()
     async with (
         world(tmp_path, nodes=3) as w,
@@ -284,7 +284,7 @@ class Hold(PermitPlugin):
         return PermitResult(Status(Code.WAIT), 0.05)
 
 
-async def test_how_long_permit_held_a_pod(tmp_path: Path) -> None:
+async def test_permit_wait_duration(tmp_path: Path) -> None:
     config = (
         f"{KUBE}profiles:\n- schedulerName: default-scheduler\n"
         "  plugins: {permit: {enabled: [{name: Hold}]}}\n"
@@ -318,7 +318,7 @@ def test_process_metrics_need_no_proc_stat(monkeypatch: pytest.MonkeyPatch, tmp_
     assert value("process_resident_memory_bytes") is None
 
 
-def test_the_age_of_what_waits_in_the_inbox() -> None:
+def test_inbox_age() -> None:
     now_ns = 0
     inbox = Inbox(monotonic_ns=lambda: now_ns)
     node = Node(metadata=ObjectMeta(name="n"))
@@ -336,6 +336,6 @@ def test_the_age_of_what_waits_in_the_inbox() -> None:
     assert inbox.oldest_age_s == 0
 
 
-def test_buckets_are_those_of_the_go_client() -> None:
+def test_buckets_equal_those_of_go_client() -> None:
     assert exponential_buckets(0.001, 2, 3) == (0.001, 0.002, 0.004)
     assert exponential_buckets(0.00001, 1.5, 3) == (0.00001, 0.000015, 0.0000225)

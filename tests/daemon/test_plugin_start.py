@@ -41,7 +41,7 @@ class Breaks(FilterPlugin):
         return SUCCESS
 
 
-async def test_a_plugin_that_cannot_be_made_stops_the_start_with_one_line(tmp_path: Path) -> None:
+async def test_failing_plugin_constructor_is_one_line_at_start(tmp_path: Path) -> None:
     async with world(tmp_path, nodes=1) as w:
         with pytest.raises(ExceptionGroup) as refusal:
             async with w.daemon(BREAKS, Breaks):
@@ -51,7 +51,7 @@ async def test_a_plugin_that_cannot_be_made_stops_the_start_with_one_line(tmp_pa
     assert str(cause) == "plugin Breaks: it cannot be made: OSError: no licence server"
 
 
-def test_the_line_names_the_distribution() -> None:
+def test_start_error_names_the_distribution() -> None:
     registry = PluginRegistry(
         {n: registry_with().load(n) for n in registry_with().names} | {"Breaks": Breaks},
         distribution="broken-plugins", version="0.3",
@@ -65,13 +65,13 @@ def test_the_line_names_the_distribution() -> None:
     )
 
 
-def test_one_that_is_missing_is_refused() -> None:
+def test_missing_plugin_is_rejected() -> None:
     with pytest.raises(ConfigFileError) as refusal:
         parse(WITH_GONE, "file", registry_with(Breaks))
     assert 'unknown plugin "Gone"' in refusal.value.lines[0]
 
 
-async def test_optional_ones_are_done_without(tmp_path: Path) -> None:
+async def test_missing_optional_plugin_is_skipped(tmp_path: Path) -> None:
     config = WITH_GONE + OPTIONAL
     configuration = parse(config, "file", registry_with(Breaks))
     missing, broken = configuration.warnings
@@ -85,7 +85,7 @@ async def test_optional_ones_are_done_without(tmp_path: Path) -> None:
         await w.until(lambda: w.node_of("p") == "n0")
 
 
-def test_settings_of_a_plugin_that_nobody_enables_are_told() -> None:
+def test_settings_of_disabled_plugin_are_warned_about() -> None:
     configuration = parse(f"{OWN}plugins: [{{name: Gone}}]\n", "file", registry_with())
     assert configuration.warnings == (
         "file: plugins: no effect: plugin Gone is enabled in no profile",

@@ -144,7 +144,7 @@ class Raises(FilterPlugin):
         return SUCCESS
 
 
-async def test_queued_pods_are_tried_under_the_new_profile_at_once(tmp_path: Path) -> None:
+async def test_queued_pods_are_retried_immediately_under_new_profile(tmp_path: Path) -> None:
     async with world(tmp_path, nodes=1) as w:
         async with w.daemon(with_plugin("Cordon"), Cordon) as daemon:
             w.add_pod("p")
@@ -154,7 +154,7 @@ async def test_queued_pods_are_tried_under_the_new_profile_at_once(tmp_path: Pat
         await check_replay(w, Cordon)
 
 
-async def test_a_profile_comes_and_another_goes(tmp_path: Path) -> None:
+async def test_profile_is_added_and_another_removed(tmp_path: Path) -> None:
     async with world(tmp_path, nodes=1) as w:
         w.add_pod("early", schedulerName="new")
         async with w.daemon(with_plugin("Cordon", "old"), Cordon) as daemon:
@@ -170,7 +170,7 @@ async def test_a_profile_comes_and_another_goes(tmp_path: Path) -> None:
         await check_replay(w, Cordon)
 
 
-async def test_what_says_the_same_is_no_news(tmp_path: Path) -> None:
+async def test_equal_configuration_changes_nothing(tmp_path: Path) -> None:
     async with world(tmp_path, nodes=1) as w:
         async with w.daemon(profiles("schedulerName: a")) as daemon:
             assert await apply_config(daemon, profiles("{schedulerName: a}  # as before")) == (
@@ -180,7 +180,7 @@ async def test_what_says_the_same_is_no_news(tmp_path: Path) -> None:
         assert sum(isinstance(r, ProfilesLoaded) for r in await records_of(w)) == 1
 
 
-async def test_settings_that_wait_for_a_restart_are_named(tmp_path: Path) -> None:
+async def test_restart_settings_are_named(tmp_path: Path) -> None:
     async with world(tmp_path) as w, w.daemon() as daemon:
         changed = KUBE + "clientConnection: {qps: 5, burst: 7}\n---\n" + OWN
         changed += "journal: {url: 'sqlite+aiosqlite:///other.db'}\n"
@@ -197,7 +197,7 @@ async def test_settings_that_wait_for_a_restart_are_named(tmp_path: Path) -> Non
     "setting",
     ["engine: {turnTimeSlice: 9ms}", "engine: {pluginTimeLimit: 9ms}", "log: {level: debug}"],
 )
-async def test_settings_of_which_nothing_is_recorded_are_news_once(
+async def test_unrecorded_settings_count_as_changed_once(
     tmp_path: Path, setting: str
 ) -> None:
     async with world(tmp_path) as w, w.daemon(OWN) as daemon:
@@ -206,7 +206,7 @@ async def test_settings_of_which_nothing_is_recorded_are_news_once(
         assert await apply_config(daemon, OWN) == ConfigApplied(True, ())
 
 
-def test_the_page_names_every_setting_that_waits_for_a_restart() -> None:
+def test_docs_name_every_restart_setting() -> None:
     sections = (
         ("", AschedConfiguration),
         ("", KubeSchedulerConfiguration),
@@ -225,7 +225,7 @@ def test_the_page_names_every_setting_that_waits_for_a_restart() -> None:
 # -- refusals ---------------------------------------------------------------------------------
 
 
-async def test_a_profile_that_cannot_be_built_is_refused_and_changes_nothing(
+async def test_unbuildable_profile_is_rejected_without_changes(
     tmp_path: Path,
 ) -> None:
     async with world(tmp_path, nodes=1) as w:
@@ -241,7 +241,7 @@ async def test_a_profile_that_cannot_be_built_is_refused_and_changes_nothing(
         await check_replay(w)
 
 
-async def test_certificates_that_cannot_be_used_are_refused(tmp_path: Path) -> None:
+async def test_invalid_certificates_are_rejected(tmp_path: Path) -> None:
     async with world(tmp_path, nodes=1) as w:
         async with w.daemon() as daemon:
             text = KUBE + (
@@ -258,7 +258,7 @@ async def test_certificates_that_cannot_be_used_are_refused(tmp_path: Path) -> N
 # -- pods that Permit holds, and plugins' books -----------------------------------------------
 
 
-async def test_a_held_pod_keeps_its_place_until_its_plugin_goes(tmp_path: Path) -> None:
+async def test_waiting_pod_keeps_its_node_until_its_plugin_is_removed(tmp_path: Path) -> None:
     async with world(tmp_path, nodes=1) as w:
         async with w.daemon(with_plugin("Hold"), Hold) as daemon:
             w.add_pod("p", labels={"held": ""})
@@ -273,7 +273,7 @@ async def test_a_held_pod_keeps_its_place_until_its_plugin_goes(tmp_path: Path) 
         await check_replay(w, Hold)
 
 
-async def test_a_held_pod_gives_its_room_back_when_its_profile_goes(tmp_path: Path) -> None:
+async def test_waiting_pod_releases_its_node_when_its_profile_is_removed(tmp_path: Path) -> None:
     async with world(tmp_path, nodes=1, cpu="1") as w:
         async with w.daemon(with_plugin("Hold", "old"), Hold) as daemon:
             w.add_pod("held", "1", labels={"held": ""}, schedulerName="old")
@@ -289,7 +289,7 @@ async def test_a_held_pod_gives_its_room_back_when_its_profile_goes(tmp_path: Pa
         await check_replay(w, Hold)
 
 
-async def test_nominated_pods_of_a_profile_that_goes_claim_nothing(tmp_path: Path) -> None:
+async def test_nominations_end_when_their_profile_is_removed(tmp_path: Path) -> None:
     async with world(tmp_path, nodes=1, cpu="1") as w:
         w.cluster.create("priorityclasses", {"metadata": {"name": "high"}, "value": 10})
         w.faults.on_request = lambda verb, resource: w.touch()
@@ -304,7 +304,7 @@ async def test_nominated_pods_of_a_profile_that_goes_claim_nothing(tmp_path: Pat
         await check_replay(w)
 
 
-async def test_books_are_kept_on_by_the_new_plugins(tmp_path: Path) -> None:
+async def test_new_reserve_plugins_get_existing_reservations(tmp_path: Path) -> None:
     async with world(tmp_path, nodes=1) as w:
         async with w.daemon(with_plugin("Tickets"), Tickets) as daemon:
             w.add_pod("first")
@@ -323,7 +323,7 @@ async def test_books_are_kept_on_by_the_new_plugins(tmp_path: Path) -> None:
 # -- extenders --------------------------------------------------------------------------------
 
 
-async def test_another_extender_is_asked_and_late_answers_are_none(tmp_path: Path) -> None:
+async def test_new_extender_is_called_and_late_answers_are_ignored(tmp_path: Path) -> None:
     release = anyio.Event()
 
     async def late(question: Any) -> Any:
@@ -357,7 +357,7 @@ def _extended(service: Service) -> str:
 # -- what is watched --------------------------------------------------------------------------
 
 
-async def test_gangs_may_be_turned_on(tmp_path: Path) -> None:
+async def test_gang_scheduling_can_be_enabled(tmp_path: Path) -> None:
     config, group, _ = examples()
     async with world(tmp_path, nodes=3, cpu="1") as w:
         w.cluster.create("podgroups.scheduling.k8s.io", group)
@@ -377,7 +377,7 @@ async def test_gangs_may_be_turned_on(tmp_path: Path) -> None:
         await check_replay(w, Hold)
 
 
-async def test_sessions_may_be_turned_on_and_know_finished_pods(tmp_path: Path) -> None:
+async def test_sessions_can_be_enabled_and_see_finished_pods(tmp_path: Path) -> None:
     async with world(tmp_path, nodes=1) as w:
         prepare(w)
         w.add_pod("done", schedulerName="kube-batch")

@@ -75,7 +75,7 @@ async def hang_up(command: Command) -> None:
     await anyio.run_process(one("Service.ExecReload").replace("$MAINPID", str(command.pid)).split())
 
 
-async def test_a_reload_takes_up_what_is_good_and_refuses_what_is_not(
+async def test_reload_applies_valid_and_rejects_invalid_configuration(
     tmp_path: Path, manager: Manager, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("NOTIFY_SOCKET", manager.address)
@@ -134,7 +134,7 @@ class ConfigMap:
         os.replace(self._volume / "..data_tmp", self._volume / "..data")
 
 
-async def test_under_load_no_pod_is_lost_or_bound_twice(tmp_path: Path) -> None:
+async def test_reload_under_load_loses_no_pod_and_binds_none_twice(tmp_path: Path) -> None:
     """Five configurations, four of them by signal, the last one because the ConfigMap was swapped."""
     texts = [
         serving("a", "b").replace("a}", f"a, percentageOfNodesToScore: {share}}}")
@@ -163,7 +163,7 @@ async def test_under_load_no_pod_is_lost_or_bound_twice(tmp_path: Path) -> None:
 # -- files ------------------------------------------------------------------------------------
 
 
-def test_a_change_counts_once_it_was_seen_twice(tmp_path: Path) -> None:
+def test_file_change_counts_after_two_polls(tmp_path: Path) -> None:
     path = tmp_path / "config.yaml"
     path.write_text("one")
     file = ConfigFile(path)
@@ -180,7 +180,7 @@ def test_a_change_counts_once_it_was_seen_twice(tmp_path: Path) -> None:
     assert [file.changed(), file.changed()] == [False, True]
 
 
-def test_what_was_changed_and_changed_back_is_no_change(tmp_path: Path) -> None:
+def test_reverted_file_change_is_ignored(tmp_path: Path) -> None:
     path = tmp_path / "config.yaml"
     path.write_text("one")
     file = ConfigFile(path)
@@ -232,7 +232,7 @@ def manager(tmp_path: Path) -> Iterator[Manager]:
     made.close()
 
 
-async def test_a_reload_is_told_from_its_begin_to_its_end(tmp_path: Path, manager: Manager) -> None:
+async def test_service_manager_is_notified_of_reload_begin_and_end(tmp_path: Path, manager: Manager) -> None:
     service = ServiceManager(manager.address)
     service.ready("standby")
     trial = Trial(tmp_path, service)
@@ -250,7 +250,7 @@ async def test_a_reload_is_told_from_its_begin_to_its_end(tmp_path: Path, manage
     assert (trial.count("success"), trial.count("failure")) == (1, 1)
 
 
-async def test_a_reload_during_the_start_does_not_end_the_start(
+async def test_reload_during_start_does_not_report_ready(
     tmp_path: Path, manager: Manager
 ) -> None:
     trial = Trial(tmp_path, ServiceManager(manager.address))
@@ -259,7 +259,7 @@ async def test_a_reload_during_the_start_does_not_end_the_start(
     assert manager.received() == []
 
 
-async def test_a_daemon_without_a_file_says_so(tmp_path: Path) -> None:
+async def test_reload_without_file_is_refused(tmp_path: Path) -> None:
     metrics, requests = ReloadMetrics(CollectorRegistry()), ReloadRequests()
     trial = Trial(tmp_path, ServiceManager())
     reloads = ConfigReloader(
@@ -286,7 +286,7 @@ async def test_a_daemon_without_a_file_says_so(tmp_path: Path) -> None:
     assert said[0]["reason"] == "there is no configuration file (--config)"
 
 
-async def test_a_file_that_goes_is_refused_once(tmp_path: Path) -> None:
+async def test_deleted_file_is_rejected_once(tmp_path: Path) -> None:
     trial = Trial(tmp_path, ServiceManager())
     trial.path.unlink()
     for _ in range(5):

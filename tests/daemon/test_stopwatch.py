@@ -73,7 +73,7 @@ def shown(stretches: Any) -> dict[tuple[str, str], tuple[int, int, str]]:
 ASSIGNED = Assigned("ns/p", "u", "n0", 1, feasible_nodes=1, score=0, ties=1)
 
 
-def test_time_belongs_to_plugins_and_what_is_between_to_the_point() -> None:
+def test_time_between_plugins_counts_for_the_point() -> None:
     watch = Watch()
     assert watch.stopwatch.begin(pod_of("u"), 1)
     watch.stopwatch.enter("Filter")
@@ -103,7 +103,7 @@ def test_time_belongs_to_plugins_and_what_is_between_to_the_point() -> None:
     }
 
 
-def test_what_a_plugin_calls_counts_for_its_own_point_alone() -> None:
+def test_nested_calls_count_for_the_outer_point_only() -> None:
     watch = Watch()
     watch.stopwatch.begin(pod_of("u"), 1)
     watch.stopwatch.enter("PostFilter")
@@ -122,7 +122,7 @@ def test_what_a_plugin_calls_counts_for_its_own_point_alone() -> None:
     assert shown(cycle.plugins)["Preemption", "PostFilter"] == (13, 1, "Unschedulable")
 
 
-def test_a_plugin_that_raises_is_an_error_and_goes_on_raising() -> None:
+def test_exception_counts_as_error_and_propagates() -> None:
     watch = Watch()
     watch.stopwatch.begin(pod_of("u"), 1)
 
@@ -136,7 +136,7 @@ def test_a_plugin_that_raises_is_an_error_and_goes_on_raising() -> None:
     assert shown(watch.told[0].points)["", "Filter"][2] == "Error"
 
 
-def test_which_attempts_are_watched_is_always_the_same() -> None:
+def test_sample_is_deterministic() -> None:
     pods = [pod_of(f"0c3e7f1a-{number}") for number in range(4000)]
     watched = [pod.uid for pod in pods if Watch(0.1).stopwatch.begin(pod, 1)]
     assert 300 < len(watched) < 500
@@ -160,11 +160,11 @@ def test_which_attempts_are_watched_is_always_the_same() -> None:
         (None, "Success"),
     ],
 )
-def test_any_answer_has_a_status(answer: object, status: str) -> None:
+def test_every_answer_has_a_status(answer: object, status: str) -> None:
     assert status_of(answer) == status
 
 
-def test_hints_are_handed_through_whatever_they_say() -> None:
+def test_hint_results_are_passed_through() -> None:
     watch = Watch()
     stopwatch = HintStopwatch(lambda: watch.now_ns, watch)
     event = ClusterEvent(EventResource.NODE, ActionType.ADD)
@@ -188,7 +188,7 @@ class EvenOnly(FilterPlugin):
         return SUCCESS if node.name in ("n0", "n2") else Status.unschedulable("odd")
 
 
-async def test_watched_attempts_decide_as_others_do(tmp_path: Path) -> None:
+async def test_sampled_attempts_decide_like_others(tmp_path: Path) -> None:
     """A replay, which nobody watches, makes the same decisions."""
     config = (
         f"{KUBE}profiles:\n- schedulerName: default-scheduler\n"

@@ -80,7 +80,7 @@ def enabled(name: str) -> str:
     return KUBE + f"profiles:\n- plugins:\n    multiPoint:\n      enabled: [{{name: {name}}}]\n"
 
 
-async def test_a_distribution_on_disk_serves_permit_pre_bind_and_post_bind(
+async def test_distribution_serves_permit_pre_bind_and_post_bind(
     tmp_path: Path, pairs_distribution: str
 ) -> None:
     async with world(tmp_path, nodes=2) as w, w.daemon(enabled("Pairs")) as daemon:
@@ -115,7 +115,7 @@ class Broken(FilterPlugin):
         return SUCCESS
 
 
-async def test_a_plugin_that_raises_fails_its_own_pod_only(tmp_path: Path) -> None:
+async def test_raising_plugin_fails_only_its_own_pod(tmp_path: Path) -> None:
     async with world(tmp_path, nodes=1) as w, w.daemon(enabled("Broken"), Broken):
         w.add_pod("bad")
         w.add_pod("good")
@@ -153,7 +153,7 @@ class Awkward(PreBindPlugin, PostBindPlugin):
         raise RuntimeError("boom")
 
 
-async def test_a_failed_pre_bind_is_told_and_tried_again(tmp_path: Path) -> None:
+async def test_failed_pre_bind_is_reported_and_retried(tmp_path: Path) -> None:
     Awkward.met.clear()
     said: dict[str, tuple[str, str]] = {}
     names = ("raises", "nonsense", "hangs", "errs", "refuses")
@@ -191,7 +191,7 @@ class BindsThenRaises(BindPlugin):
         raise RuntimeError("afterwards")
 
 
-async def test_bound_is_bound_whatever_the_plugin_says_then(tmp_path: Path) -> None:
+async def test_bound_pod_stays_bound_if_plugin_fails_afterwards(tmp_path: Path) -> None:
     config = (
         KUBE + "profiles:\n- plugins:\n    bind:\n      enabled: [{name: BindsThenRaises}]\n"
         "      disabled: [{name: DefaultBinder}]\n"
@@ -232,7 +232,7 @@ class Never(PermitPlugin):
         return PermitResult(Status(Code.WAIT), 0.5)
 
 
-async def test_books_are_kept_and_kept_again_after_a_restart(tmp_path: Path) -> None:
+async def test_reserve_plugins_are_restored_after_restart(tmp_path: Path) -> None:
     Ledger.books.clear()
     # Without checkpoints, so that the restart folds everything and tells the books everything.
     config = (

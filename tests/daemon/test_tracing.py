@@ -45,7 +45,7 @@ async def spans_of(tmp_path: Path, ratio: float, pods: int) -> tuple[ReadableSpa
     return exporter.get_finished_spans()
 
 
-async def test_an_attempt_with_its_points_its_plugins_and_its_binding(tmp_path: Path) -> None:
+async def test_trace_holds_points_plugins_and_binding(tmp_path: Path) -> None:
     spans = await spans_of(tmp_path, 1.0, pods=1)
     tree = children(spans)
     by_pod = {(span.attributes or {})["k8s.pod.name"]: span for span in tree[0]}
@@ -77,7 +77,7 @@ async def test_an_attempt_with_its_points_its_plugins_and_its_binding(tmp_path: 
         assert getattr(record, "uid", "") == about["k8s.pod.uid"]
 
 
-async def test_spans_lie_within_those_they_are_in(tmp_path: Path) -> None:
+async def test_spans_lie_within_their_parents(tmp_path: Path) -> None:
     spans = await spans_of(tmp_path, 1.0, pods=5)
     by_id = {s.get_span_context().span_id: s for s in spans}  # type: ignore[union-attr]
     checked = 0
@@ -96,7 +96,7 @@ async def test_spans_lie_within_those_they_are_in(tmp_path: Path) -> None:
     assert checked > 20
 
 
-async def test_a_share_is_traced_and_always_the_same(tmp_path: Path) -> None:
+async def test_traced_share_is_deterministic(tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
     (tmp_path / "b").mkdir()
 
@@ -118,14 +118,14 @@ class Stuck(SpanProcessor):
         self.answered.wait()
 
 
-async def test_a_collector_that_does_not_answer_holds_up_no_stop() -> None:
+async def test_unresponsive_collector_does_not_delay_stop() -> None:
     stuck = Stuck()
     assert not await closed(AttemptTracer(1.0, stuck), timeout_s=0.05)
     stuck.answered.set()
     assert await closed(AttemptTracer(1.0, stuck))
 
 
-async def test_without_the_extra_a_line_says_what_is_missing(
+async def test_missing_extra_is_one_line(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     # As if it were not installed, whether it is or not.

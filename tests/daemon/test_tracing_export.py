@@ -59,7 +59,7 @@ async def collector() -> AsyncIterator[Collector]:
 
 
 @pytest.mark.parametrize("compression", ["none", "gzip"])
-async def test_the_spans_of_an_attempt_arrive_at_the_collector(
+async def test_spans_arrive_at_the_collector(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, compression: str
 ) -> None:
     metrics = Metrics()

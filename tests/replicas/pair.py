@@ -14,7 +14,7 @@ import aiohttp
 import anyio
 from prometheus_client.parser import text_string_to_metric_families
 
-from asched.apiserver.store import StoreChange
+from asched.apiserver.storage import StoreChange
 from tests.daemon.processes import Command, Commands, commands
 from tests.daemon.world import OWN, World
 

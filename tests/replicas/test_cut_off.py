@@ -14,7 +14,7 @@ NOISE_S = 0.5
 lease has not run out yet."""
 
 
-async def test_a_leader_that_is_cut_off(journals: Journals, tmp_path: Path) -> None:
+async def test_isolated_leader_is_replaced(journals: Journals, tmp_path: Path) -> None:
     async with world(tmp_path, nodes=4, cpu="16") as w:
         proxy = Proxy(w.server.url)
         async with proxy.running():

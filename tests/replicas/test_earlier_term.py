@@ -77,8 +77,8 @@ async def left_behind(w: World) -> None:
 
     w.faults.on_request = on_request
     # Nor can it be read whether it was.
-    w.faults.answer(503, count=1_000, resource="pods/binding")
-    w.faults.answer(503, count=1_000, resource="pods", verb="get")
+    w.faults.respond(503, count=1_000, resource="pods/binding")
+    w.faults.respond(503, count=1_000, resource="pods", verb="get")
     w.add_pod("old", "3")
     async with replica(w):
         with anyio.fail_after(60):
@@ -87,7 +87,7 @@ async def left_behind(w: World) -> None:
     assert w.node_of("old") == ""
 
 
-async def test_the_room_may_be_taken_by_now(tmp_path: Path) -> None:
+async def test_abandoned_binding_may_find_its_node_full(tmp_path: Path) -> None:
     async with world(tmp_path, nodes=1, cpu="4") as w:
         await left_behind(w)
         # Another leader gave the room away.
@@ -99,7 +99,7 @@ async def test_the_room_may_be_taken_by_now(tmp_path: Path) -> None:
         await check_records(w)
 
 
-async def test_what_is_still_due_is_decided_anew(tmp_path: Path) -> None:
+async def test_abandoned_decisions_are_repeated(tmp_path: Path) -> None:
     async with world(tmp_path, nodes=1, cpu="4") as w:
         await left_behind(w)
         async with replica(w):
@@ -107,7 +107,7 @@ async def test_what_is_still_due_is_decided_anew(tmp_path: Path) -> None:
         await check_records(w)
 
 
-async def test_what_was_held_by_permit_may_have_no_room_by_now(
+async def test_abandoned_waiting_pod_may_find_its_node_full(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Neither is it bound when Permit lets go, nor kept until nothing sent for it can arrive."""

@@ -17,7 +17,7 @@ from asched.daemon.ha.leadership import candidate
 from asched.daemon.ha.lease import LeaderElector, LeaseName
 from asched.journal.errors import JournalFullError
 from asched.journal.memory import MemoryStore
-from asched.journal.store import Appended, JournalStore
+from asched.journal.store import AppendResult, JournalStore
 from asched.kube.connection import connect
 from asched.state.records import AnyRecord
 from tests.daemon.world import PATIENCE_S, World, world
@@ -50,7 +50,7 @@ class FullStore(MemoryStore):
 
     async def append(
         self, records: Sequence[AnyRecord], *, written_at_ns: int, first_seq: int | None = None
-    ) -> Appended:
+    ) -> AppendResult:
         if self.full:
             self.refusals += 1
             self.refused.set()
@@ -95,7 +95,7 @@ async def until_it_fails(w: World, store: FullStore) -> None:
             await anyio.sleep_forever()
 
 
-async def test_a_leader_that_cannot_write_gives_the_lease_to_one_that_can(tmp_path: Path) -> None:
+async def test_leader_without_journal_releases_the_lease(tmp_path: Path) -> None:
     async with world(tmp_path, nodes=1) as w:
         with anyio.fail_after(PATIENCE_S):
             store = FullStore()
@@ -115,7 +115,7 @@ async def test_a_leader_that_cannot_write_gives_the_lease_to_one_that_can(tmp_pa
                 tasks.cancel_scope.cancel()
 
 
-async def test_a_leader_that_is_stopped_meanwhile_ends_as_one_that_was_stopped(
+async def test_stopping_leader_without_journal_ends_without_error(
     tmp_path: Path,
 ) -> None:
     store = FullStore()
@@ -131,7 +131,7 @@ async def test_a_leader_that_is_stopped_meanwhile_ends_as_one_that_was_stopped(
         assert not w.node_of("second")
 
 
-async def test_a_standby_that_cannot_write_is_no_candidate(tmp_path: Path) -> None:
+async def test_standby_without_journal_is_no_candidate(tmp_path: Path) -> None:
     store = FullStore()
     async with world(tmp_path, nodes=1) as w:
         spec = {"holderIdentity": "another", "leaseDurationSeconds": 3600}

@@ -86,7 +86,7 @@ async def end_all_connections(url: str) -> None:
         await connection.close()
 
 
-async def test_a_connection_for_writing_that_broke_while_it_was_idle(
+async def test_takeover_survives_broken_idle_connection(
     tmp_path: Path, replicas_postgres: PostgresServer
 ) -> None:
     url = await replicas_postgres.new_database("idle_writer")
@@ -102,7 +102,7 @@ async def test_a_connection_for_writing_that_broke_while_it_was_idle(
         assert replica.daemon is not None
 
 
-async def test_who_cannot_read_the_journal_is_no_candidate(tmp_path: Path) -> None:
+async def test_standby_that_cannot_read_the_journal_is_no_candidate(tmp_path: Path) -> None:
     store = UnreachableStore()
     async with world(tmp_path, nodes=1) as w, standby(w, store) as replica:
         store.away = True
@@ -117,13 +117,13 @@ async def test_who_cannot_read_the_journal_is_no_candidate(tmp_path: Path) -> No
         assert holder(w) == "it"
 
 
-async def test_a_takeover_waits_for_the_journal_and_says_so(tmp_path: Path) -> None:
+async def test_takeover_waits_for_the_journal_and_reports_it(tmp_path: Path) -> None:
     store = UnreachableStore()
     async with world(tmp_path, nodes=1) as w, standby(w, store) as replica:
         store.claim_error = JournalIOError("nobody answers")
         free_lease(w)
         w.add_pod("p")
-        named = "the journal cannot be taken over: nobody answers"
+        named = "the journal cannot be claimed: nobody answers"
 
         def on_request(verb: str, resource: str) -> None:
             # The lease is renewed meanwhile.
@@ -135,7 +135,7 @@ async def test_a_takeover_waits_for_the_journal_and_says_so(tmp_path: Path) -> N
         assert store.claim_error is None
 
 
-async def test_a_takeover_that_fails_gives_the_lease_back(tmp_path: Path) -> None:
+async def test_failed_takeover_releases_the_lease(tmp_path: Path) -> None:
     store = UnreachableStore()
     async with world(tmp_path, nodes=1) as w:
         with (

@@ -11,7 +11,7 @@ import pytest
 
 from asched.config.file import Configuration, parse
 from asched.config.registry import PluginRegistry
-from asched.daemon.reload.reconfiguring import ConfigApplied, ReconfigurationError
+from asched.daemon.reload.reconfigurer import ConfigApplied, ReconfigurationError
 from asched.journal.memory import MemoryStore
 from asched.journal.store import StoredRecord
 from tests.cycle.plugins import RoomForAll
@@ -69,26 +69,26 @@ def with_a_plugin_that_is_not_installed() -> Configuration:
     ],
     ids=["extenders", "faults", "plugins"],
 )
-async def test_a_standby_refuses_what_a_leader_refuses(
+async def test_standby_rejects_what_a_leader_rejects(
     tmp_path: Path, refused: Callable[[], Configuration], why: str
 ) -> None:
     """It would end of it when it leads."""
     async with world(tmp_path, nodes=1) as w, standby(w, MemoryStore()) as replica:
         with pytest.raises(ReconfigurationError, match=why):
-            await replica.take_up(refused())
+            await replica.apply_config(refused())
         w.add_pod("p")
         free_lease(w)
         await w.until(lambda: w.node_of("p") == "n0")
 
 
-async def test_a_standby_says_what_counts_at_the_next_start_only(tmp_path: Path) -> None:
+async def test_standby_names_restart_settings(tmp_path: Path) -> None:
     new = read(OWN + "engine: {seed: 7, turnTimeSlice: 10ms}\n")
     async with world(tmp_path, nodes=1) as w, standby(w, MemoryStore()) as replica:
-        assert await replica.take_up(new) == ConfigApplied(True, ("engine.seed",))
-        assert await replica.take_up(new) == ConfigApplied(False, ("engine.seed",))
+        assert await replica.apply_config(new) == ConfigApplied(True, ("engine.seed",))
+        assert await replica.apply_config(new) == ConfigApplied(False, ("engine.seed",))
 
 
-async def test_what_comes_amid_the_takeover_is_not_lost(tmp_path: Path) -> None:
+async def test_configuration_during_takeover_is_applied(tmp_path: Path) -> None:
     store = TellingStore()
     async with world(tmp_path, nodes=1) as w, standby(w, store) as replica:
         w.add_pod("p", schedulerName="other")
@@ -96,5 +96,5 @@ async def test_what_comes_amid_the_takeover_is_not_lost(tmp_path: Path) -> None:
         with anyio.fail_after(PATIENCE_S):
             await store.taken_over.wait()
         assert replica.daemon is None
-        assert await replica.take_up(read(OTHER)) == ConfigApplied(True, ())
+        assert await replica.apply_config(read(OTHER)) == ConfigApplied(True, ())
         await w.until(lambda: w.node_of("p") == "n0")

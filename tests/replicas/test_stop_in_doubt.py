@@ -11,7 +11,7 @@ import pytest
 
 from asched.journal.errors import JournalIOError
 from asched.journal.memory import MemoryStore
-from asched.journal.store import Appended, JournalStore
+from asched.journal.store import AppendResult, JournalStore
 from asched.state.records import AnyRecord
 from tests.daemon.world import PATIENCE_S, World, world
 from tests.replicas.one_of_two import holder, running
@@ -27,7 +27,7 @@ class SilentStore(MemoryStore):
 
     async def append(
         self, records: Sequence[AnyRecord], *, written_at_ns: int, first_seq: int | None = None
-    ) -> Appended:
+    ) -> AppendResult:
         appended = await super().append(records, written_at_ns=written_at_ns, first_seq=first_seq)
         if self.silent:
             self.asked.set()
@@ -40,42 +40,42 @@ async def leader(
     w: World, *, shared: bool, store: JournalStore | None = None
 ) -> AsyncIterator[None]:
     async with running(w, store or MemoryStore(), shared=shared) as it:
-        await it.leadership.won.wait()
+        await it.leadership.acquired.wait()
         yield
 
 
 @pytest.mark.parametrize(("shared", "left_to"), [(False, "it"), (True, "")])
-async def test_its_lease_runs_out_unless_the_next_one_knows_of_the_binding(
+async def test_unknown_binding_lets_the_lease_expire_unless_journal_is_shared(
     tmp_path: Path, shared: bool, left_to: str
 ) -> None:
     """With a journal of its own the next leader would give the room away while the binding may arrive."""
     async with world(tmp_path, nodes=1) as w:
         w.faults.on_request = lambda verb, resource: w.touch()
-        w.faults.answer(504, count=1000, resource="pods/binding")
+        w.faults.respond(504, count=1000, resource="pods/binding")
         with anyio.fail_after(PATIENCE_S):
             async with leader(w, shared=shared):
                 w.add_pod("p")
-                await w.until(lambda: w.faults.shown >= 2)
+                await w.until(lambda: w.faults.injected >= 2)
         assert not w.node_of("p")
         assert holder(w) == left_to
 
 
 @pytest.mark.parametrize("shared", [False, True])
-async def test_what_was_not_sent_or_is_known_to_have_failed_is_no_reason(
+async def test_unsent_or_failed_binding_releases_the_lease(
     tmp_path: Path, shared: bool
 ) -> None:
     async with world(tmp_path, nodes=1) as w:
         w.faults.on_request = lambda verb, resource: w.touch()
-        w.faults.answer(429, count=1000, resource="pods/binding", retry_after_s=0)
+        w.faults.respond(429, count=1000, resource="pods/binding", retry_after_s=0)
         with anyio.fail_after(PATIENCE_S):
             async with leader(w, shared=shared):
                 w.add_pod("p")
-                await w.until(lambda: w.faults.shown >= 2)
+                await w.until(lambda: w.faults.injected >= 2)
         assert holder(w) == ""
 
 
 @pytest.mark.parametrize("shared", [False, True])
-async def test_who_does_not_know_what_the_journal_holds_writes_no_last_word(
+async def test_failed_commit_prevents_last_turn(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shared: bool
 ) -> None:
     """The last commit was stored, so that whatever else is to take its place there is refused."""

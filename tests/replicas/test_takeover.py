@@ -15,7 +15,7 @@ from tests.daemon.world import world
 from tests.replicas.pair import LEASE_S, TAKEOVER_S, Journals, Pair, Replica, pair
 
 
-async def test_takeovers(journals: Journals, tmp_path: Path) -> None:
+async def test_takeover(journals: Journals, tmp_path: Path) -> None:
     async with world(tmp_path, nodes=4, cpu="16") as w, pair(w, tmp_path, journals) as p:
         first, second = p.replicas
         await p.start(first)
@@ -54,7 +54,7 @@ async def after_a_release(p: Pair, leader: Replica, standby: Replica) -> None:
     p.add(40)
     leader.process.send(signal.SIGTERM)
     assert await leader.ended() == 0, leader.process.output
-    assert leader.has_said("released leadership")
+    assert leader.has_said("leadership released")
     freed_at_s = p.ledger.freed_at_s
     await p.bind_all(20)
     took_s = p.ledger.first_bound_s[p.ledger.holder] - freed_at_s

@@ -88,7 +88,7 @@ async def shadow_of(w: World, window: Window | None = None) -> AsyncIterator[Wat
     assert {verb for verb, _ in watcher.requests} <= READS
 
 
-async def test_a_calm_cluster_agrees_in_everything(tmp_path: Path) -> None:
+async def test_quiet_cluster_agrees_completely(tmp_path: Path) -> None:
     async with world(tmp_path, nodes=2, cpu="3") as w:
         w.add_node("other", "7", zone="a")
         async with w.daemon(), shadow_of(w) as watcher:
@@ -104,7 +104,7 @@ async def test_a_calm_cluster_agrees_in_everything(tmp_path: Path) -> None:
         assert (found.differences, found.not_compared) == ([], {})
 
 
-async def test_a_worse_choice_is_reported_with_its_cause(tmp_path: Path) -> None:
+async def test_worse_node_is_reported_with_its_cause(tmp_path: Path) -> None:
     async with (
         world(tmp_path, nodes=2, cpu="4") as w,
         shadow_of(w, Window(back_s=0.05, ahead_s=0.05)) as watcher,
@@ -124,7 +124,7 @@ async def test_a_worse_choice_is_reported_with_its_cause(tmp_path: Path) -> None
         )
 
 
-async def test_what_was_there_before_is_not_compared(tmp_path: Path) -> None:
+async def test_existing_pods_are_not_compared(tmp_path: Path) -> None:
     async with world(tmp_path, nodes=2) as w:
         async with w.daemon():
             w.add_pods(5, "old")
@@ -141,7 +141,7 @@ async def test_what_was_there_before_is_not_compared(tmp_path: Path) -> None:
         assert {f.key for f in watcher.findings if isinstance(f, ShadowCompared)} == {"default/new"}
 
 
-async def test_a_restart_goes_on_in_the_same_journal(tmp_path: Path) -> None:
+async def test_restart_continues_the_journal(tmp_path: Path) -> None:
     async with world(tmp_path, nodes=2) as w, w.daemon():
         for start in range(2):
             async with shadow_of(w) as watcher:
@@ -155,7 +155,7 @@ async def test_a_restart_goes_on_in_the_same_journal(tmp_path: Path) -> None:
         ]
 
 
-async def test_open_questions_are_answered_before_the_end(tmp_path: Path) -> None:
+async def test_open_disagreements_are_explained_at_the_end(tmp_path: Path) -> None:
     async with world(tmp_path, nodes=1) as w:
         w.add_node("big", "64")
         async with shadow_of(w, Window(ahead_s=3600)) as watcher:
@@ -172,7 +172,7 @@ async def test_open_questions_are_answered_before_the_end(tmp_path: Path) -> Non
         assert [r.number for r in kept if isinstance(r, ShadowExplained)] == [compared.number]
 
 
-async def test_the_client_of_a_shadow_cannot_write(tmp_path: Path) -> None:
+async def test_client_of_shadow_cannot_write(tmp_path: Path) -> None:
     async with world(tmp_path, nodes=1) as w, connect(w.kubeconfig) as client:
         asked: list[str] = []
         w.faults.on_request = lambda verb, _: asked.append(verb)
@@ -184,7 +184,7 @@ async def test_the_client_of_a_shadow_cannot_write(tmp_path: Path) -> None:
         assert asked == ["list"]
 
 
-async def test_journals_are_not_mixed(tmp_path: Path) -> None:
+async def test_journal_of_other_kind_is_rejected(tmp_path: Path) -> None:
     async with world(tmp_path, nodes=1) as w:
         async with w.daemon() as daemon:
             await daemon.engine.synced.wait()
@@ -201,7 +201,7 @@ async def test_journals_are_not_mixed(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("command", [("shadow", "-o", "json"), ("run", "--mode", "shadow")])
-async def test_the_command_reports_when_it_is_stopped(
+async def test_command_prints_report_when_stopped(
     command: tuple[str, ...], tmp_path: Path
 ) -> None:
     (tmp_path / "config.yaml").write_text(NO_HEALTH)

@@ -62,7 +62,7 @@ def test_bindings_to_the_best_node_agree(tape: TapeWriter, tmp_path: Path) -> No
     assert (found.differences, found.not_compared) == ([], {})
 
 
-def test_a_worse_node_is_a_difference_with_the_scores_of_both(
+def test_worse_node_is_a_difference_with_both_scores(
     tape: TapeWriter, tmp_path: Path
 ) -> None:
     tape.node("big", "8")
@@ -82,7 +82,7 @@ def test_a_worse_node_is_a_difference_with_the_scores_of_both(
     assert theirs.scores["NodeResourcesFit"] < ours.scores["NodeResourcesFit"]
 
 
-def test_a_node_that_cannot_run_the_pod_is_a_difference_with_the_reason(
+def test_infeasible_node_is_a_difference_with_the_reason(
     tape: TapeWriter, tmp_path: Path
 ) -> None:
     tape.node("big", "8")
@@ -94,7 +94,7 @@ def test_a_node_that_cannot_run_the_pod_is_a_difference_with_the_reason(
     assert difference.nodes[0].total is None
 
 
-def test_messages_are_compared_once_for_each_new_one(tape: TapeWriter, tmp_path: Path) -> None:
+def test_each_new_message_is_compared_once(tape: TapeWriter, tmp_path: Path) -> None:
     tape.node("n", "1")
     tape.pod("p", "2")
     tape.reject("p", TOO_SMALL)
@@ -107,7 +107,7 @@ def test_messages_are_compared_once_for_each_new_one(tape: TapeWriter, tmp_path:
     assert (difference.message, difference.own_message) == ("0/7 nodes are available", TOO_SMALL)
 
 
-def test_messages_stay_out_of_what_is_recorded_of_pods(tape: TapeWriter, tmp_path: Path) -> None:
+def test_recorded_pods_have_no_messages(tape: TapeWriter, tmp_path: Path) -> None:
     tape.node("n", "1")
     tape.pod("p", "2")
     tape.reject("p", TOO_SMALL)
@@ -116,7 +116,7 @@ def test_messages_stay_out_of_what_is_recorded_of_pods(tape: TapeWriter, tmp_pat
     assert mentions == [ShadowCompared]
 
 
-def test_what_cannot_be_compared_is_counted(tape: TapeWriter, tmp_path: Path) -> None:
+def test_uncompared_pods_are_counted(tape: TapeWriter, tmp_path: Path) -> None:
     tape.node("n", "8")
     tape.pod("born-bound", nodeName="n")
     tape.pod("foreign", schedulerName="another")
@@ -142,7 +142,7 @@ def test_what_cannot_be_compared_is_counted(tape: TapeWriter, tmp_path: Path) ->
 # -- causes ---------------------------------------------------------------------------------------
 
 
-def test_a_pod_assumed_already(tape: TapeWriter, tmp_path: Path) -> None:
+def test_cause_is_assumed_pod(tape: TapeWriter, tmp_path: Path) -> None:
     tape.node("big", "8")
     tape.node("small", "6")
     tape.pod("first", "5")
@@ -154,7 +154,7 @@ def test_a_pod_assumed_already(tape: TapeWriter, tmp_path: Path) -> None:
     assert "pod default/first was bound to big, observed 1.0 ms after" in detail
 
 
-def test_what_was_assumed_is_not_explained_by_pods_that_came_later(
+def test_pods_created_later_are_not_assumed(
     tape: TapeWriter, tmp_path: Path
 ) -> None:
     tape.node("big", "8")
@@ -166,7 +166,7 @@ def test_what_was_assumed_is_not_explained_by_pods_that_came_later(
     assert cause_of_the_only_difference(tape, tmp_path)[0] is DisagreementCause.UNEXPLAINED
 
 
-def test_nor_by_pods_that_were_rejected_in_between(tape: TapeWriter, tmp_path: Path) -> None:
+def test_pods_rejected_in_between_are_not_assumed(tape: TapeWriter, tmp_path: Path) -> None:
     tape.node("big", "8")
     tape.node("small", "6")
     tape.pod("first", "5")
@@ -178,7 +178,7 @@ def test_nor_by_pods_that_were_rejected_in_between(tape: TapeWriter, tmp_path: P
     assert found.bindings.causes == {DisagreementCause.UNEXPLAINED: 1}
 
 
-def test_a_node_that_it_had_not_seen_yet(tape: TapeWriter, tmp_path: Path) -> None:
+def test_cause_is_unseen_node(tape: TapeWriter, tmp_path: Path) -> None:
     tape.node("old", "4")
     tape.pod("p")
     tape.node("new", "8")
@@ -188,7 +188,7 @@ def test_a_node_that_it_had_not_seen_yet(tape: TapeWriter, tmp_path: Path) -> No
     assert detail == "agrees on the state before node new was created, 1.0 ms before"
 
 
-def test_a_pod_whose_end_it_had_not_seen_yet(tape: TapeWriter, tmp_path: Path) -> None:
+def test_cause_is_unseen_deletion(tape: TapeWriter, tmp_path: Path) -> None:
     tape.node("n", "2")
     tape.pod("old", "1")
     tape.bind("old", "n")
@@ -200,7 +200,7 @@ def test_a_pod_whose_end_it_had_not_seen_yet(tape: TapeWriter, tmp_path: Path) -
     assert "pod default/old was deleted" in detail
 
 
-def test_changes_before_the_window_explain_nothing(tape: TapeWriter, tmp_path: Path) -> None:
+def test_changes_before_the_window_are_ignored(tape: TapeWriter, tmp_path: Path) -> None:
     tape.node("n", "2")
     tape.pod("old", "1")
     tape.bind("old", "n")
@@ -215,7 +215,7 @@ def test_changes_before_the_window_explain_nothing(tape: TapeWriter, tmp_path: P
     assert difference.cause is DisagreementCause.UNSEEN_CHANGE
 
 
-def test_a_pod_nominated_already(tape: TapeWriter, tmp_path: Path) -> None:
+def test_cause_is_nominated_pod(tape: TapeWriter, tmp_path: Path) -> None:
     tape.node("big", "8")
     tape.node("small", "4")
     tape.pod("important", "8", priority=10)
@@ -227,7 +227,7 @@ def test_a_pod_nominated_already(tape: TapeWriter, tmp_path: Path) -> None:
     assert "pod default/important was nominated to big" in detail
 
 
-def test_a_change_that_we_saw_later(tape: TapeWriter, tmp_path: Path) -> None:
+def test_cause_is_later_change(tape: TapeWriter, tmp_path: Path) -> None:
     tape.node("big", "8", cordoned=True)
     tape.node("small", "4")
     tape.pod("p")
@@ -238,7 +238,7 @@ def test_a_change_that_we_saw_later(tape: TapeWriter, tmp_path: Path) -> None:
     assert "node big changed" in detail
 
 
-def test_another_report_of_an_image_s_size(tape: TapeWriter, tmp_path: Path) -> None:
+def test_cause_is_image_size(tape: TapeWriter, tmp_path: Path) -> None:
     tape.node("a", "8", image_bytes=900 * MEBIBYTE)
     tape.node("b", "8", image_bytes=30 * MEBIBYTE)
     tape.node("c", "9")
@@ -249,7 +249,7 @@ def test_another_report_of_an_image_s_size(tape: TapeWriter, tmp_path: Path) -> 
     assert detail == f"agrees if app:v1 has {30 * MEBIBYTE} bytes, as b reports"
 
 
-def test_a_share_of_the_nodes(tape: TapeWriter, tmp_path: Path) -> None:
+def test_cause_is_sampled_nodes(tape: TapeWriter, tmp_path: Path) -> None:
     tape.node("big", "8")
     for number in range(120):
         tape.node(f"small-{number}", "4")
@@ -260,7 +260,7 @@ def test_a_share_of_the_nodes(tape: TapeWriter, tmp_path: Path) -> None:
     assert detail == "121 nodes are feasible, kube-scheduler stops at 100"
 
 
-def test_suppositions_leave_no_trace(tape: TapeWriter, tmp_path: Path) -> None:
+def test_hypotheses_are_reverted_completely(tape: TapeWriter, tmp_path: Path) -> None:
     """Disagreements of all kinds, and after each a pod whose answer is known."""
     tape.node("big", "8", image_bytes=900 * MEBIBYTE)
     tape.node("small", "6", image_bytes=30 * MEBIBYTE)
@@ -283,7 +283,7 @@ def test_suppositions_leave_no_trace(tape: TapeWriter, tmp_path: Path) -> None:
 # -- records --------------------------------------------------------------------------------------
 
 
-def test_comparisons_can_be_made_again_from_the_records(tape: TapeWriter, tmp_path: Path) -> None:
+def test_comparisons_are_reproducible_from_records(tape: TapeWriter, tmp_path: Path) -> None:
     tape.node("big", "8")
     tape.node("small", "6")
     for number in range(10):
@@ -309,7 +309,7 @@ def test_comparisons_can_be_made_again_from_the_records(tape: TapeWriter, tmp_pa
 # -- the command ----------------------------------------------------------------------------------
 
 
-def test_the_command_prints_every_difference(tape: TapeWriter, tmp_path: Path) -> None:
+def test_command_prints_every_difference(tape: TapeWriter, tmp_path: Path) -> None:
     tape.node("big", "8")
     tape.node("small", "4")
     tape.pod("p")
@@ -328,7 +328,7 @@ def test_the_command_prints_every_difference(tape: TapeWriter, tmp_path: Path) -
     assert [d["pod"] for d in document["differences"]] == ["default/p"]
 
 
-def test_what_is_no_tape_is_one_line(tmp_path: Path) -> None:
+def test_invalid_tape_is_one_line(tmp_path: Path) -> None:
     result = CliRunner().invoke(
         app, ["shadow", "--tape", str(tmp_path / "none")], prog_name="asched"
     )
@@ -344,7 +344,7 @@ def test_what_is_no_tape_is_one_line(tmp_path: Path) -> None:
 
 
 @pytest.mark.shared
-def test_the_recorded_churn_agrees(shared_dir: Path) -> None:
+def test_recorded_churn_agrees(shared_dir: Path) -> None:
     _, found = play(shared_dir / "tapes" / "churn-24.jsonl.gz")
     assert found.bindings.compared > 300
     assert found.messages.compared > 2000
