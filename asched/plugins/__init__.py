@@ -1,1 +1,1 @@
-"""The plugins that come with asched: those of kube-scheduler's default profile, one file each."""
+"""The built-in plugins: those of kube-scheduler's default profile, and gang scheduling."""

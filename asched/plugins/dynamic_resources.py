@@ -1,8 +1,7 @@
-"""DynamicResources: ResourceClaims, so far for the pods that have none.
+"""DynamicResources: rejects pods with ResourceClaims, because allocating them is not implemented.
 
-Allocating claims is not implemented. A pod that has some is refused in plain words rather than
-placed without its devices. For all others the plugin is as present as in kube-scheduler: it scores
-0 and adds its words when preemption is considered.
+For other pods the plugin behaves as in kube-scheduler: it scores 0, and adds a reason in
+PostFilter.
 """
 
 from __future__ import annotations
@@ -30,17 +29,17 @@ from asched.framework.status import Status
 
 NOTHING_TO_DEALLOCATE = PostFilterResult(Status.unschedulable("no new claims to deallocate"))
 NO_STATE = PostFilterResult(Status.error("not found"))
-"""What kube-scheduler's plugin answers if its PreFilter had no turn: its own state is missing."""
+"""The answer of kube-scheduler's plugin if its PreFilter did not run."""
 
 _SKIP = PreFilterResult(Status.skip())
 
-_SEEN: StateKey[bool] = StateKey("DynamicResources/prefilter")
+_PRE_FILTER_RAN: StateKey[bool] = StateKey("DynamicResources/prefilter")
 
 
 class DynamicResources(
     PreFilterPlugin, FilterAllPlugin, PostFilterPlugin, ScoreAllPlugin, EnqueueExtensions
 ):
-    """Refuses pods with ResourceClaims, which are not supported; leaves all others alone."""
+    """Rejects pods with ResourceClaims, which are not supported."""
 
     name: ClassVar[str] = "DynamicResources"
     api_version: ClassVar[int] = 1
@@ -50,7 +49,7 @@ class DynamicResources(
         return bool(pod.pod.spec.resource_claims)
 
     def pre_filter(self, state: CycleState, pod: PodInfo, nodes: Nodes) -> PreFilterResult:
-        state.write(_SEEN, True)
+        state.write(_PRE_FILTER_RAN, True)
         claims = pod.pod.spec.resource_claims
         if not claims:
             return _SKIP
@@ -65,13 +64,13 @@ class DynamicResources(
     def post_filter(
         self, state: CycleState, pod: PodInfo, statuses: NodeToStatus
     ) -> PostFilterResult:
-        had_its_turn = state.get(_SEEN) or self.name in state.inapplicable
-        return NOTHING_TO_DEALLOCATE if had_its_turn else NO_STATE
+        pre_filter_ran = state.get(_PRE_FILTER_RAN) or self.name in state.inapplicable
+        return NOTHING_TO_DEALLOCATE if pre_filter_ran else NO_STATE
 
     def score_all(self, state: CycleState, pod: PodInfo, nodes: Nodes) -> Int64Column:
         return np.zeros(nodes.size, np.int64)
 
     def events_to_register(self) -> Sequence[ClusterEventWithHint]:
-        # Of what concerns claims a pod itself tells only which were made from its templates.
-        made = ActionType.UPDATE_POD_GENERATED_RESOURCE_CLAIM
-        return (ClusterEventWithHint.on(EventResource.TARGET_POD, made),)
+        # A pod lists only the claims that were generated from its templates.
+        generated = ActionType.UPDATE_POD_GENERATED_RESOURCE_CLAIM
+        return (ClusterEventWithHint.on(EventResource.TARGET_POD, generated),)

@@ -1,4 +1,4 @@
-"""ImageLocality: prefer nodes that have the pod's images already."""
+"""ImageLocality: prefers nodes that already have the pod's images."""
 
 from __future__ import annotations
 
@@ -13,19 +13,22 @@ from asched.framework.pod_info import PodInfo
 
 _MEBIBYTE = 1024 * 1024
 MIN_THRESHOLD_BYTES = 23 * _MEBIBYTE
-"""Images that are smaller together than this are not worth a score."""
+"""A smaller total size scores 0."""
 MAX_THRESHOLD_BYTES = 1000 * _MEBIBYTE
-"""Per container: more than this earns no more."""
+"""Per container: the total size with the maximum score."""
 
 
 class ImageLocality(ScoreAllPlugin):
-    """Scores by the bytes of the pod's images on the node, each scaled by the share of nodes that
-    have it, so that pods do not flock to the first node that pulled an image."""
+    """Scores by the size of the pod's images on the node.
+
+    Each image is scaled by the share of nodes that have it, so that pods do not all go to the first
+    node that pulled an image.
+    """
 
     name: ClassVar[str] = "ImageLocality"
     api_version: ClassVar[int] = 1
-    # How many nodes have an image is part of the node table's layout: when it changes, nothing
-    # computed before is used again. Else a row's score depends on that row alone.
+    # The number of nodes with an image is part of the table's layout, and a changed layout
+    # invalidates all scores. Otherwise a score depends on its row only.
     scope: ClassVar[Scope] = Scope.NODE_OBJECT
 
     def score_all(self, state: CycleState, pod: PodInfo, nodes: Nodes) -> Int64Column:
@@ -40,13 +43,13 @@ class ImageLocality(ScoreAllPlugin):
                 present = scaled if present is None else present + scaled
         if present is None:
             return np.zeros(nodes.size, np.int64)
-        # Images mounted as volumes add to the sum but do not raise the ceiling.
+        # Image volumes add to the sum but not to the ceiling.
         ceiling = MAX_THRESHOLD_BYTES * (len(shape.init_images) + len(shape.images))
-        worth = np.clip(present, MIN_THRESHOLD_BYTES, ceiling) - MIN_THRESHOLD_BYTES
-        scores: Int64Column = worth * MAX_NODE_SCORE // (ceiling - MIN_THRESHOLD_BYTES)
+        clipped = np.clip(present, MIN_THRESHOLD_BYTES, ceiling) - MIN_THRESHOLD_BYTES
+        scores: Int64Column = clipped * MAX_NODE_SCORE // (ceiling - MIN_THRESHOLD_BYTES)
         return scores
 
 
 def normalized_image_name(image: str) -> str:
-    """The name as the container runtime lists it: with the tag ``latest`` where none is given."""
+    """The image name with a tag; the default is ``latest``."""
     return image if image.rfind(":") > image.rfind("/") else f"{image}:latest"

@@ -11,7 +11,6 @@ from asched.framework.cluster import Handle
 from asched.framework.cycle_state import CycleState, StateKey
 from asched.framework.events import (
     ActionType,
-    ClusterEvent,
     ClusterEventWithHint,
     EventResource,
     QueueingHint,
@@ -55,7 +54,7 @@ _CONFLICTING = PreFilterResult(CONFLICT)
 
 
 class NodeAffinityArgs(Arguments, frozen=True):
-    """``addedAffinity`` holds for every pod of the profile, beside what the pod itself asks."""
+    """``addedAffinity`` applies to every pod of the profile, in addition to the pod's own."""
 
     added_affinity: NodeAffinityTerms | None = None
 
@@ -81,7 +80,7 @@ class NodeAffinityArgs(Arguments, frozen=True):
 
 
 class Requirement(NamedTuple):
-    """What a pod asks of its node: labels, and a selector that may be missing."""
+    """A pod's node selector and required node affinity."""
 
     labels: dict[str, str]
     selector: NodeSelector | None
@@ -105,8 +104,8 @@ class NodeAffinityPlugin(
     NormalizeScore,
     EnqueueExtensions,
 ):
-    """Rejects nodes that the pod (or the profile's ``addedAffinity``) does not select; scores by
-    the weights of the preferred terms that match."""
+    """Rejects nodes that the pod or ``addedAffinity`` does not select; scores by the weights of the
+    matching preferred terms."""
 
     name: ClassVar[str] = "NodeAffinity"
     api_version: ClassVar[int] = 1
@@ -133,13 +132,13 @@ class NodeAffinityPlugin(
         return PreFilterResult(SUCCESS, names) if names else _CONFLICTING
 
     def filter_all(self, state: CycleState, pod: PodInfo, nodes: Nodes) -> FilterResult:
-        asked = state.get(_REQUIRED)
-        if asked is None:
+        requirement = state.get(_REQUIRED)
+        if requirement is None:
             shape = pod.shape
-            asked = _requirement(shape.node_selector, _required_terms(shape.affinity))
-        matched = labels_match(asked.labels, nodes)
-        if asked.selector is not None:
-            matched = matched & selector_matches(asked.selector, nodes)
+            requirement = _requirement(shape.node_selector, _required_terms(shape.affinity))
+        matched = labels_match(requirement.labels, nodes)
+        if requirement.selector is not None:
+            matched = matched & selector_matches(requirement.selector, nodes)
         codes = (~matched).astype(np.int16)
         if self._added_required is None:
             return FilterResult(codes, (MISMATCH,))
@@ -156,7 +155,7 @@ class NodeAffinityPlugin(
                 check_term(weighted.preference)
         except ValueError as error:
             return Status.error(f"parsing preferred node affinity: {error}")
-        state.write(_PREFERRED, tuple(_counting((*self._added_preferred, *own))))
+        state.write(_PREFERRED, tuple(_scoring_terms((*self._added_preferred, *own))))
         return SUCCESS
 
     def score_all(self, state: CycleState, pod: PodInfo, nodes: Nodes) -> Int64Column:
@@ -169,22 +168,22 @@ class NodeAffinityPlugin(
         return normalize_to_highest(scores)
 
     def events_to_register(self) -> Sequence[ClusterEventWithHint]:
-        changed = ClusterEvent(EventResource.NODE, ActionType.ADD | ActionType.UPDATE_NODE_LABEL)
-        return (ClusterEventWithHint(changed, self._began_to_match),)
+        changed = ActionType.ADD | ActionType.UPDATE_NODE_LABEL
+        return (ClusterEventWithHint.on(EventResource.NODE, changed, self._starts_to_match),)
 
-    def _began_to_match(self, pod: Pod, old: Object | None, new: Object | None) -> QueueingHint:
-        """A node that is selected now and was not before, or was not there."""
+    def _starts_to_match(self, pod: Pod, old: Object | None, new: Object | None) -> QueueingHint:
+        """Queue if the node matches now and did not match before."""
         if not isinstance(new, Node):
             return QueueingHint.SKIP
-        asked = _requirement(pod.spec.node_selector, _required_terms(pod.spec.affinity))
-        if not self._selects(asked, new):
+        requirement = _requirement(pod.spec.node_selector, _required_terms(pod.spec.affinity))
+        if not self._selects(requirement, new):
             return QueueingHint.SKIP
-        matched_before = isinstance(old, Node) and self._selects(asked, old)
+        matched_before = isinstance(old, Node) and self._selects(requirement, old)
         return QueueingHint.SKIP if matched_before else QueueingHint.QUEUE
 
-    def _selects(self, asked: Requirement, node: Node) -> bool:
+    def _selects(self, requirement: Requirement, node: Node) -> bool:
         added = self._added_required
-        return asked.matches(node) and (
+        return requirement.matches(node) and (
             added is None or added.matches(node.metadata.labels, node.name)
         )
 
@@ -199,13 +198,13 @@ def _requirement(labels: dict[str, str] | None, required: NodeSelector | None) -
     return Requirement(labels or {}, None if required is None else matchable(required))
 
 
-def _counting(terms: Sequence[PreferredSchedulingTerm]) -> Iterator[PreferredSchedulingTerm]:
-    """Terms that can add to a score: those without a weight or without requirements cannot."""
+def _scoring_terms(terms: Sequence[PreferredSchedulingTerm]) -> Iterator[PreferredSchedulingTerm]:
+    """Terms that can add to a score: with a weight and a requirement."""
     return (term for term in terms if term.weight and not term.preference.is_empty)
 
 
 def _named_nodes(required: NodeSelector | None) -> frozenset[str] | None:
-    """The only nodes that the terms leave by name; None where some term names none."""
+    """The only nodes that can match, by name; None if a term does not restrict the name."""
     if required is None or not required.node_selector_terms:
         return None
     names: set[str] = set()

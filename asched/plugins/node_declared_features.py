@@ -1,4 +1,4 @@
-"""NodeDeclaredFeatures: some pods need a feature of the kubelet that not every node has."""
+"""NodeDeclaredFeatures: filters by the kubelet features that a pod requires."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ USER_NAMESPACES_HOST_NETWORK = "UserNamespacesHostNetworkSupport"
 _SKIP = PreFilterResult(Status.skip())
 _PROCEED = PreFilterResult(SUCCESS)
 
-_NEEDED: StateKey[frozenset[str]] = StateKey("NodeDeclaredFeatures/prefilter")
+_REQUIRED: StateKey[frozenset[str]] = StateKey("NodeDeclaredFeatures/prefilter")
 
 _NONE: frozenset[str] = frozenset()
 
@@ -39,8 +39,8 @@ _NONE: frozenset[str] = frozenset()
 def required_features(pod: Pod) -> frozenset[str]:
     """The features that a node must declare to run the pod.
 
-    Source: the features of ``k8s.io/component-helpers/nodedeclaredfeatures`` of 1.36 that bear on
-    scheduling; the others (resizing in place, WebSockets) never do.
+    Source: ``k8s.io/component-helpers/nodedeclaredfeatures`` of 1.36, without the features that do
+    not affect scheduling.
     """
     spec = pod.spec
     found = _NONE
@@ -54,8 +54,7 @@ def required_features(pod: Pod) -> frozenset[str]:
 
 
 class NodeDeclaredFeatures(PreFilterPlugin, FilterAllPlugin, EnqueueExtensions):
-    """Rejects nodes whose ``status.declaredFeatures`` lacks one that the pod needs. Skipped for the
-    many pods that need none."""
+    """Rejects nodes without a required feature in ``status.declaredFeatures``."""
 
     name: ClassVar[str] = "NodeDeclaredFeatures"
     api_version: ClassVar[int] = 1
@@ -73,25 +72,25 @@ class NodeDeclaredFeatures(PreFilterPlugin, FilterAllPlugin, EnqueueExtensions):
         return any(c.restart_policy_rules for c in (*spec.containers, *spec.init_containers))
 
     def pre_filter(self, state: CycleState, pod: PodInfo, nodes: Nodes) -> PreFilterResult:
-        needed = required_features(pod.pod)
-        if not needed:
+        required = required_features(pod.pod)
+        if not required:
             return _SKIP
-        state.write(_NEEDED, needed)
+        state.write(_REQUIRED, required)
         return _PROCEED
 
     def filter_all(self, state: CycleState, pod: PodInfo, nodes: Nodes) -> FilterResult:
-        self._catch_up()
+        self._update()
         missing = np.zeros(nodes.size, np.bool_)
-        needed = state.read(_NEEDED)
-        for feature in sorted(needed):
+        required = state.read(_REQUIRED)
+        for feature in sorted(required):
             column = self._declared.get(feature)
             if column is None:
                 return FilterResult.reject(np.ones(nodes.size, np.bool_), MISSING_FEATURE)
             missing |= ~nodes.align(column)
         return FilterResult.reject(missing, MISSING_FEATURE)
 
-    def _catch_up(self) -> None:
-        """The columns stand while no node changes."""
+    def _update(self) -> None:
+        """Rebuild the columns if a node changed."""
         cluster = self.handle.cluster
         nodes = cluster.nodes
         version = (cluster.objects_version(Node), nodes.version)
@@ -110,24 +109,24 @@ class NodeDeclaredFeatures(PreFilterPlugin, FilterAllPlugin, EnqueueExtensions):
             ClusterEventWithHint.on(
                 EventResource.NODE,
                 ActionType.ADD | ActionType.UPDATE_NODE_DECLARED_FEATURE,
-                declares_other_features,
+                declared_features_changed,
             ),
             ClusterEventWithHint.on(
-                EventResource.TARGET_POD, ActionType.UPDATE, needs_other_features
+                EventResource.TARGET_POD, ActionType.UPDATE, required_features_changed
             ),
         )
 
 
-def declares_other_features(pod: Pod, old: Object | None, new: Object | None) -> QueueingHint:
-    """A node came, or declares other features than before."""
+def declared_features_changed(pod: Pod, old: Object | None, new: Object | None) -> QueueingHint:
+    """Queue if a node is added, or its features change."""
     if not isinstance(new, Node):
         return QueueingHint.SKIP
     same = isinstance(old, Node) and old.status.declared_features == new.status.declared_features
     return QueueingHint.SKIP if same else QueueingHint.QUEUE
 
 
-def needs_other_features(pod: Pod, old: Object | None, new: Object | None) -> QueueingHint:
-    """The pod itself changed in what it needs."""
+def required_features_changed(pod: Pod, old: Object | None, new: Object | None) -> QueueingHint:
+    """Queue if the pod's required features change."""
     if not isinstance(old, Pod) or not isinstance(new, Pod):
         return QueueingHint.SKIP
     same = required_features(old) == required_features(new)

@@ -1,4 +1,4 @@
-"""NodeName: a pod that names its node runs there or nowhere."""
+"""NodeName: filters by ``spec.nodeName``."""
 
 from __future__ import annotations
 
@@ -10,7 +10,6 @@ import numpy as np
 from asched.framework.cycle_state import CycleState
 from asched.framework.events import (
     ActionType,
-    ClusterEvent,
     ClusterEventWithHint,
     EventResource,
     QueueingHint,
@@ -26,7 +25,7 @@ OTHER_NODE = Status.unresolvable("node(s) didn't match the requested node name")
 
 
 class NodeName(FilterAllPlugin, EnqueueExtensions):
-    """Rejects every node but the one in ``spec.nodeName``, where a pod has that."""
+    """Rejects every node except the one in ``spec.nodeName``, if that is set."""
 
     name: ClassVar[str] = "NodeName"
     api_version: ClassVar[int] = 1
@@ -43,11 +42,10 @@ class NodeName(FilterAllPlugin, EnqueueExtensions):
         return FilterResult(codes, (OTHER_NODE,))
 
     def events_to_register(self) -> Sequence[ClusterEventWithHint]:
-        added = ClusterEvent(EventResource.NODE, ActionType.ADD)
-        return (ClusterEventWithHint(added, named_node_added),)
+        return (ClusterEventWithHint.on(EventResource.NODE, ActionType.ADD, named_node_added),)
 
 
 def named_node_added(pod: Pod, old: Object | None, new: Object | None) -> QueueingHint:
-    """A new node helps if it is the one that the pod names."""
+    """Queue if the new node is the one in ``spec.nodeName``."""
     named = new is not None and new.name == pod.spec.node_name
     return QueueingHint.QUEUE if named else QueueingHint.SKIP

@@ -1,4 +1,4 @@
-"""NodePorts: two pods cannot claim one port of a node."""
+"""NodePorts: filters by the host ports that pods on the node use."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _SKIP = PreFilterResult(Status.skip())
 
 
 class NodePorts(PreFilterPlugin, FilterAllPlugin, EnqueueExtensions):
-    """Rejects nodes where a host port of the pod is taken. Skipped for pods without any."""
+    """Rejects nodes on which a host port of the pod is in use."""
 
     name: ClassVar[str] = "NodePorts"
     api_version: ClassVar[int] = 1
@@ -43,21 +43,21 @@ class NodePorts(PreFilterPlugin, FilterAllPlugin, EnqueueExtensions):
 
     def events_to_register(self) -> Sequence[ClusterEventWithHint]:
         return (
-            ClusterEventWithHint.on(EventResource.ASSIGNED_POD, ActionType.DELETE, freed_a_port),
+            ClusterEventWithHint.on(EventResource.ASSIGNED_POD, ActionType.DELETE, pod_freed_port),
             ClusterEventWithHint.on(EventResource.NODE, ActionType.ADD),
         )
 
 
-def freed_a_port(pod: Pod, old: Object | None, new: Object | None) -> QueueingHint:
-    """The deleted pod was on a node and held a port that the waiting pod wants."""
+def pod_freed_port(pod: Pod, old: Object | None, new: Object | None) -> QueueingHint:
+    """Queue if the deleted pod was assigned and used a host port of the pod."""
     if not isinstance(old, Pod) or not old.spec.node_name:
         return QueueingHint.SKIP
     freed, wanted = shape_of(old).ports, shape_of(pod).ports
-    clash = any(_collide(one, other) for one in freed for other in wanted)
-    return QueueingHint.QUEUE if clash else QueueingHint.SKIP
+    conflict = any(_conflict(one, other) for one in freed for other in wanted)
+    return QueueingHint.QUEUE if conflict else QueueingHint.SKIP
 
 
-def _collide(one: HostPort, other: HostPort) -> bool:
-    """``HostPortInfo.CheckConflict``: the address 0.0.0.0 stands for all."""
+def _conflict(one: HostPort, other: HostPort) -> bool:
+    """``HostPortInfo.CheckConflict``: the address 0.0.0.0 means all addresses."""
     same_port = one.port == other.port and one.protocol == other.protocol
     return same_port and (one.ip == other.ip or ANY_IP in (one.ip, other.ip))

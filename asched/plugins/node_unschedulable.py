@@ -1,4 +1,4 @@
-"""NodeUnschedulable: cordoned nodes take no pods but those that tolerate it."""
+"""NodeUnschedulable: filters cordoned nodes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _CORDON = Taint(key=UNSCHEDULABLE_TAINT, effect=NO_SCHEDULE)
 
 class NodeUnschedulable(FilterAllPlugin, EnqueueExtensions):
     """Rejects nodes with ``spec.unschedulable``, unless the pod tolerates the taint
-    ``node.kubernetes.io/unschedulable:NoSchedule`` that stands for it."""
+    ``node.kubernetes.io/unschedulable:NoSchedule``."""
 
     name: ClassVar[str] = "NodeUnschedulable"
     api_version: ClassVar[int] = 1
@@ -52,13 +52,13 @@ def _tolerates_cordon(tolerations: Sequence[Toleration]) -> bool:
 
 
 def became_schedulable(pod: Pod, old: Object | None, new: Object | None) -> QueueingHint:
-    """A node that was cordoned, or was not there, and now takes pods."""
-    took_pods = isinstance(old, Node) and not old.spec.unschedulable
-    takes_pods = isinstance(new, Node) and not new.spec.unschedulable
-    return QueueingHint.QUEUE if takes_pods and not took_pods else QueueingHint.SKIP
+    """Queue if the node is schedulable and was new or cordoned before."""
+    before = isinstance(old, Node) and not old.spec.unschedulable
+    now = isinstance(new, Node) and not new.spec.unschedulable
+    return QueueingHint.QUEUE if now and not before else QueueingHint.SKIP
 
 
 def now_tolerates_cordon(pod: Pod, old: Object | None, new: Object | None) -> QueueingHint:
-    """The pod itself was given the toleration."""
+    """Queue if the pod itself tolerates the taint now."""
     own = isinstance(new, Pod) and new.uid == pod.uid and _tolerates_cordon(new.spec.tolerations)
     return QueueingHint.QUEUE if own else QueueingHint.SKIP

@@ -1,4 +1,4 @@
-"""NodeVolumeLimits: a node can have only so many volumes of a CSI driver attached."""
+"""NodeVolumeLimits: filters by the maximum number of attached volumes per CSI driver."""
 
 from __future__ import annotations
 
@@ -53,29 +53,31 @@ _SKIP = PreFilterResult(Status.skip())
 
 
 class Attachment(NamedTuple):
-    """A volume as one attachment to a node: several pods of the node share it."""
+    """A volume attached to a node; pods on the node share it."""
 
     driver: str
     handle: str
     plugin: str = ""
-    """An in-tree plugin that must be migrated on the node for this to count; empty for none."""
+    """If not empty, it counts only if the node has migrated this in-tree plugin."""
 
     @classmethod
     def of(cls, plugin: InTreePlugin, handle: str) -> Attachment | None:
-        """Of an in-tree volume, as its CSI driver attaches it; None for one without a name."""
+        """The attachment of an in-tree volume by its CSI driver; None without a handle."""
         if not handle:
             return None
         return cls(plugin.driver, handle, plugin.name if plugin.limit_needs_listing else "")
 
 
-class _NoClaim(Exception):  # noqa: N818  carries a rejection out of a loop
+class _MissingClaim(Exception):  # noqa: N818  ends Filter with a status
     def __init__(self, status: Status) -> None:
         self.status = status
 
 
 class NodeVolumeLimits(PreFilterPlugin, FilterAllPlugin, EnqueueExtensions):
-    """Rejects nodes where the pod's new volumes would exceed what the node's CSINode allows of a
-    driver. Volumes count once a node, whoever mounts them, also while they are merely attached."""
+    """Rejects nodes on which the pod's volumes would exceed a limit of the CSINode.
+
+    A volume counts once per node, whether pods mount it or it is only attached.
+    """
 
     name: ClassVar[str] = "NodeVolumeLimits"
     api_version: ClassVar[int] = 1
@@ -94,46 +96,46 @@ class NodeVolumeLimits(PreFilterPlugin, FilterAllPlugin, EnqueueExtensions):
 
     def filter_all(self, state: CycleState, pod: PodInfo, nodes: Nodes) -> FilterResult:
         try:
-            wanted = set(self._attachments(pod.pod, is_new=True))
-        except _NoClaim as missing:
+            new = set(self._attachments(pod.pod, is_new=True))
+        except _MissingClaim as missing:
             return FilterResult.reject(np.ones(nodes.size, np.bool_), missing.status)
-        doubtful = self._doubtful(wanted, nodes)
+        candidates = self._may_exceed(new, nodes)
         codes = np.zeros(nodes.size, np.int16)
-        if doubtful is not None:
-            for row in np.flatnonzero(doubtful & nodes.alive).tolist():
-                codes[row] = self._exceeds(wanted, nodes, row)
+        if candidates is not None:
+            for row in np.flatnonzero(candidates & nodes.alive).tolist():
+                codes[row] = self._exceeds(new, nodes, row)
         return FilterResult(codes, (TOO_MANY,))
 
-    def _doubtful(self, wanted: set[Attachment], nodes: Nodes) -> BoolColumn | None:
-        """Where the limit might be exceeded; None for nowhere.
+    def _may_exceed(self, new: set[Attachment], nodes: Nodes) -> BoolColumn | None:
+        """Rows on which a limit may be exceeded; None for none.
 
-        All that pods mount and all that is attached, whatever the driver and counted as often as it
-        is named, is no less than what counts: below the limit even so, a node need not be asked.
+        Compares the limit with an upper bound: all volumes that pods mount and all that are
+        attached, for any driver and including duplicates.
         """
         cluster = self.handle.cluster
         found: BoolColumn | None = None
-        at_most: Int64Column | None = None
-        for driver, number in Counter(attachment.driver for attachment in wanted).items():
+        upper_bound: Int64Column | None = None
+        for driver, number in Counter(attachment.driver for attachment in new).items():
             limit = self._csi_nodes.limit(driver, nodes)
             if limit is None:
                 continue
             if nodes is not cluster.nodes:
-                # Possibly with pods tried on: the counts are not those of the cluster.
+                # With hypothetical pods the counts of the cluster do not apply.
                 over: BoolColumn = limit < NO_LIMIT
             else:
-                if at_most is None:
-                    at_most = cluster.volumes.attachable + self._attached.counts()
-                over = limit < at_most + number
+                if upper_bound is None:
+                    upper_bound = cluster.volumes.attachable + self._attached.counts()
+                over = limit < upper_bound + number
             found = over if found is None else found | over
         return found
 
-    def _exceeds(self, wanted: set[Attachment], nodes: Nodes, row: int) -> bool:
-        """The exact answer for one node."""
+    def _exceeds(self, requested: set[Attachment], nodes: Nodes, row: int) -> bool:
+        """The exact result for one node."""
         csi_node = self.handle.cluster.objects(CSINode).get(nodes.names[row])
         if csi_node is None:
             return False
         migrated = migrated_plugins(csi_node)
-        new = {(a.driver, a.handle) for a in wanted if not a.plugin or a.plugin in migrated}
+        new = {(a.driver, a.handle) for a in requested if not a.plugin or a.plugin in migrated}
         held = {
             (a.driver, a.handle)
             for pod in nodes.pods(row)
@@ -150,8 +152,8 @@ class NodeVolumeLimits(PreFilterPlugin, FilterAllPlugin, EnqueueExtensions):
         )
 
     def _attachments(self, pod: Pod, *, is_new: bool) -> Iterator[Attachment]:
-        """What a pod has attached. A claim that is missing is an error for the pod that is to be
-        placed, and uncounted for one that is on a node."""
+        """The volumes of a pod. A missing claim rejects the incoming pod, and is ignored for
+        others."""
         known = self.handle.cluster.objects(PersistentVolumeClaim)
         for volume in pod.spec.volumes:
             mounted = claim_of(pod, volume)
@@ -166,33 +168,33 @@ class NodeVolumeLimits(PreFilterPlugin, FilterAllPlugin, EnqueueExtensions):
                 if is_new:
                     where = f"looking up PVC {pod.namespace}/{mounted.name}"
                     reason = f"{where}: {claim_not_found(mounted.name)}"
-                    raise _NoClaim(Status.unresolvable(reason))
+                    raise _MissingClaim(Status.unresolvable(reason))
                 continue
             if mounted.ephemeral and not is_owned_by(claim, pod):
                 if is_new:
-                    raise _NoClaim(Status.error(not_owner(claim, pod)))
+                    raise _MissingClaim(Status.error(not_owner(claim, pod)))
                 continue
             attachment = self._attachment(claim)
             if attachment is not None:
                 yield attachment
 
     def _attachment(self, claim: PersistentVolumeClaim) -> Attachment | None:
-        """By its volume, or, while it has none, by its class's provisioner."""
+        """By its volume or, if it has none yet, by its class's provisioner."""
         volume = self.handle.cluster.objects(PersistentVolume).get(claim.spec.volume_name)
         if volume is None:
-            return self._to_come(claim)
+            return self._unbound(claim)
         if volume.spec.csi is not None:
             csi = volume.spec.csi
             return Attachment(csi.driver, csi.volume_handle) if csi.volume_handle else None
         in_tree = in_tree_persistent_volume(volume)
         return None if in_tree is None else Attachment.of(*in_tree)
 
-    def _to_come(self, claim: PersistentVolumeClaim) -> Attachment | None:
-        """The volume that is yet to be bound: no two claims will have the same."""
+    def _unbound(self, claim: PersistentVolumeClaim) -> Attachment | None:
+        """The future volume of a claim; distinct for each claim."""
         storage_class = self.handle.cluster.objects(StorageClass).get(claim.storage_class)
         if storage_class is None or not storage_class.provisioner:
             return None
-        handle = f"to come/{claim.key}"
+        handle = f"unbound/{claim.key}"
         plugin = MIGRATED.get(storage_class.provisioner)
         if plugin is not None:
             return Attachment.of(plugin, handle)
@@ -201,21 +203,21 @@ class NodeVolumeLimits(PreFilterPlugin, FilterAllPlugin, EnqueueExtensions):
     def events_to_register(self) -> Sequence[ClusterEventWithHint]:
         return (
             ClusterEventWithHint.on(EventResource.CSI_NODE, ActionType.ADD),
-            ClusterEventWithHint.on(EventResource.CSI_NODE, ActionType.UPDATE, limit_was_raised),
+            ClusterEventWithHint.on(EventResource.CSI_NODE, ActionType.UPDATE, limit_raised),
             ClusterEventWithHint.on(
-                EventResource.ASSIGNED_POD, ActionType.DELETE, detached_volumes
+                EventResource.ASSIGNED_POD, ActionType.DELETE, pod_freed_attachments
             ),
             ClusterEventWithHint.on(
-                EventResource.PERSISTENT_VOLUME_CLAIM, ActionType.ADD, own_claim_came
+                EventResource.PERSISTENT_VOLUME_CLAIM, ActionType.ADD, own_claim_added
             ),
             ClusterEventWithHint.on(
-                EventResource.VOLUME_ATTACHMENT, ActionType.DELETE, was_detached
+                EventResource.VOLUME_ATTACHMENT, ActionType.DELETE, volume_detached
             ),
         )
 
 
 class _AttachedVolumes:
-    """What VolumeAttachments say is attached where."""
+    """Attached volumes by node, from VolumeAttachments."""
 
     def __init__(self, handle: Handle) -> None:
         self._handle = handle
@@ -225,7 +227,7 @@ class _AttachedVolumes:
         self._counts: Int64Column = np.zeros(0, np.int64)
 
     def on(self, node_name: str) -> set[tuple[str, str]]:
-        """Driver and handle of every volume attached to a node."""
+        """(driver, handle) of the volumes attached to a node."""
         volumes = self._handle.cluster.objects(PersistentVolume)
         found = set()
         for attachment in self._attachments().get(node_name, ()):
@@ -235,7 +237,7 @@ class _AttachedVolumes:
         return found
 
     def counts(self) -> Int64Column:
-        """How many VolumeAttachments each row's node has."""
+        """Number of VolumeAttachments by row."""
         nodes = self._handle.cluster.nodes
         by_node = self._attachments()
         version = (self._version, nodes.version, nodes.size)
@@ -259,8 +261,8 @@ class _AttachedVolumes:
         return self._by_node
 
 
-def limit_was_raised(pod: Pod, old: Object | None, new: Object | None) -> QueueingHint:
-    """The node takes more volumes of some driver than before."""
+def limit_raised(pod: Pod, old: Object | None, new: Object | None) -> QueueingHint:
+    """Queue if the node's limit for a driver grows."""
     if not isinstance(old, CSINode) or not isinstance(new, CSINode):
         return QueueingHint.SKIP
     before = volume_limits(old)
@@ -268,8 +270,8 @@ def limit_was_raised(pod: Pod, old: Object | None, new: Object | None) -> Queuei
     return QueueingHint.QUEUE if raised else QueueingHint.SKIP
 
 
-def detached_volumes(pod: Pod, old: Object | None, new: Object | None) -> QueueingHint:
-    """The deleted pod was on a node and had something attached there."""
+def pod_freed_attachments(pod: Pod, old: Object | None, new: Object | None) -> QueueingHint:
+    """Queue if the deleted pod was assigned and had attachable volumes."""
     freed = (
         isinstance(old, Pod)
         and (old.node_name or old.status.nominated_node_name)
@@ -278,14 +280,14 @@ def detached_volumes(pod: Pod, old: Object | None, new: Object | None) -> Queuei
     return QueueingHint.QUEUE if freed else QueueingHint.SKIP
 
 
-def own_claim_came(pod: Pod, old: Object | None, new: Object | None) -> QueueingHint:
-    """The claim that was missing is there."""
+def own_claim_added(pod: Pod, old: Object | None, new: Object | None) -> QueueingHint:
+    """Queue if a claim of the pod is added."""
     own = isinstance(new, PersistentVolumeClaim) and mounts_claim(pod, new)
     return QueueingHint.QUEUE if own else QueueingHint.SKIP
 
 
-def was_detached(pod: Pod, old: Object | None, new: Object | None) -> QueueingHint:
-    """A volume was detached, which may be of a driver that the waiting pod needs."""
+def volume_detached(pod: Pod, old: Object | None, new: Object | None) -> QueueingHint:
+    """Queue if the detached volume may be of a driver that the pod uses."""
     if not isinstance(old, VolumeAttachment):
         return QueueingHint.SKIP
     for volume in pod.spec.volumes:

@@ -1,4 +1,4 @@
-"""TaintToleration: taints keep pods off nodes; soft ones count against a node."""
+"""TaintToleration: filters and scores by the taints that the pod does not tolerate."""
 
 from __future__ import annotations
 
@@ -32,25 +32,22 @@ S = TypeVar("S", bound=np.generic)
 
 
 class TaintSetTable(Generic[S]):
-    """What one pod shape thinks of each distinct list of taints, worked out once per list.
+    """A value for each distinct list of taints, for one pod shape. Append-only."""
 
-    Entries never change; new lists are added at the end as nodes come with them.
-    """
+    __slots__ = ("_compute", "_dtype", "_values")
 
-    __slots__ = ("_dtype", "_judge", "_verdicts")
-
-    def __init__(self, dtype: type[S], judge: Callable[[tuple[Taint, ...]], int]) -> None:
+    def __init__(self, dtype: type[S], compute: Callable[[tuple[Taint, ...]], int]) -> None:
         self._dtype = dtype
-        self._judge = judge
-        self._verdicts: NDArray[S] = np.zeros(0, dtype)
+        self._compute = compute
+        self._values: NDArray[S] = np.zeros(0, dtype)
 
     def column(self, taints: TaintColumn) -> NDArray[S] | None:
-        """By row of the taints; None where it is 0 for all there is."""
-        known = len(self._verdicts)
+        """By row; None if all are 0."""
+        known = len(self._values)
         if known < len(taints.sets):
-            fresh = [self._judge(taint_set) for taint_set in taints.sets[known:]]
-            self._verdicts = np.concatenate([self._verdicts, np.array(fresh, self._dtype)])
-        return self._verdicts[taints.ids] if self._verdicts.any() else None
+            fresh = [self._compute(taint_set) for taint_set in taints.sets[known:]]
+            self._values = np.concatenate([self._values, np.array(fresh, self._dtype)])
+        return self._values[taints.ids] if self._values.any() else None
 
 
 _HARD: StateKey[TaintSetTable[np.int16]] = StateKey("TaintToleration/filter")
@@ -60,8 +57,8 @@ _SOFT: StateKey[TaintSetTable[np.int64]] = StateKey("TaintToleration/score")
 class TaintToleration(
     FilterAllPlugin, PreScorePlugin, ScoreAllPlugin, NormalizeScore, EnqueueExtensions
 ):
-    """Rejects nodes with a ``NoSchedule`` or ``NoExecute`` taint that the pod does not tolerate;
-    scores by the number of untolerated ``PreferNoSchedule`` taints, fewest best."""
+    """Rejects nodes with an untolerated ``NoSchedule`` or ``NoExecute`` taint; prefers nodes with
+    few untolerated ``PreferNoSchedule`` taints."""
 
     name: ClassVar[str] = "TaintToleration"
     api_version: ClassVar[int] = 1
@@ -82,14 +79,14 @@ class TaintToleration(
         )
 
     def pre_score(self, state: CycleState, pod: PodInfo, nodes: Nodes) -> Status:
-        # Only these tolerations can speak to soft taints.
+        # The tolerations that apply to PreferNoSchedule.
         tolerations = tuple(
             toleration
             for toleration in pod.shape.tolerations
             if toleration.effect in ("", PREFER_NO_SCHEDULE)
         )
         state.write(
-            _SOFT, TaintSetTable(np.int64, lambda taints: _discouragements(taints, tolerations))
+            _SOFT, TaintSetTable(np.int64, lambda taints: _count_untolerated(taints, tolerations))
         )
         return SUCCESS
 
@@ -105,7 +102,7 @@ class TaintToleration(
             ClusterEventWithHint.on(
                 EventResource.NODE,
                 ActionType.ADD | ActionType.UPDATE_NODE_TAINT,
-                taints_became_tolerable,
+                taints_now_tolerated,
             ),
             ClusterEventWithHint.on(
                 EventResource.TARGET_POD, ActionType.UPDATE_POD_TOLERATION, own_tolerations_changed
@@ -124,21 +121,21 @@ def _repels(taints: Sequence[Taint], tolerations: Sequence[Toleration]) -> bool:
     )
 
 
-def _discouragements(taints: Sequence[Taint], tolerations: Sequence[Toleration]) -> int:
+def _count_untolerated(taints: Sequence[Taint], tolerations: Sequence[Toleration]) -> int:
     return sum(
         taint.effect == PREFER_NO_SCHEDULE and not _tolerated(taint, tolerations)
         for taint in taints
     )
 
 
-def taints_became_tolerable(pod: Pod, old: Object | None, new: Object | None) -> QueueingHint:
-    """A node whose taints kept the pod off, or that was not there, and now does not."""
+def taints_now_tolerated(pod: Pod, old: Object | None, new: Object | None) -> QueueingHint:
+    """Queue if the node has no untolerated taint now and was new or had one before."""
     tolerations = pod.spec.tolerations
-    open_before = isinstance(old, Node) and not _repels(old.spec.taints, tolerations)
-    open_now = isinstance(new, Node) and not _repels(new.spec.taints, tolerations)
-    return QueueingHint.QUEUE if open_now and not open_before else QueueingHint.SKIP
+    passed_before = isinstance(old, Node) and not _repels(old.spec.taints, tolerations)
+    passes_now = isinstance(new, Node) and not _repels(new.spec.taints, tolerations)
+    return QueueingHint.QUEUE if passes_now and not passed_before else QueueingHint.SKIP
 
 
 def own_tolerations_changed(pod: Pod, old: Object | None, new: Object | None) -> QueueingHint:
-    """Tolerations can only be added, so any change of the pod's own may help."""
+    """Queue for any change of the pod's tolerations, because they can only be added."""
     return QueueingHint.QUEUE if new is not None and new.uid == pod.uid else QueueingHint.SKIP

@@ -1,4 +1,4 @@
-"""VolumeRestrictions: disks that pods of one node cannot share, and claims for a single pod."""
+"""VolumeRestrictions: disk conflicts on a node, and ReadWriteOncePod claims."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ _SKIP = PreFilterResult(Status.skip())
 
 
 class SinglePodClaims:
-    """The pod's ReadWriteOncePod claims, and how often other pods on nodes name one of them."""
+    """The pod's ReadWriteOncePod claims, and how many uses of them other assigned pods have."""
 
     __slots__ = ("names", "namespace", "users")
 
@@ -48,8 +48,8 @@ class SinglePodClaims:
     def clone(self) -> SinglePodClaims:
         return SinglePodClaims(self.namespace, self.names, self.users)
 
-    def count(self, pod: PodInfo, sign: int) -> None:
-        """A pod came to a node or left it."""
+    def update(self, pod: PodInfo, sign: int) -> None:
+        """Add a pod (1) or remove it (-1)."""
         if pod.namespace != self.namespace:
             return
         for claim in claims_of(pod.pod):
@@ -61,9 +61,12 @@ _CLAIMS: StateKey[SinglePodClaims] = StateKey("VolumeRestrictions/prefilter")
 
 
 class VolumeRestrictions(PreFilterPlugin, PreFilterExtensions, FilterAllPlugin, EnqueueExtensions):
-    """Rejects nodes where another pod has the disk that this one names itself (a GCE PD, EBS volume,
-    iSCSI target or RBD image; all but EBS may be shared by readers), and all nodes while another
-    pod anywhere uses a ReadWriteOncePod claim of this one."""
+    """Rejects nodes on which another pod uses the same inline disk, and all nodes while another pod
+    uses a ReadWriteOncePod claim of the pod.
+
+    Disks are GCE PDs, EBS volumes, iSCSI targets and RBD images. All except EBS volumes can be shared
+    read-only.
+    """
 
     name: ClassVar[str] = "VolumeRestrictions"
     api_version: ClassVar[int] = 1
@@ -94,7 +97,7 @@ class VolumeRestrictions(PreFilterPlugin, PreFilterExtensions, FilterAllPlugin, 
             if READ_WRITE_ONCE_POD in claim.spec.access_modes:
                 single.add(name)
         mounted = self.handle.cluster.volumes
-        # kube-scheduler counts claims in use here, and pods once it tries pods on and off.
+        # As in kube-scheduler: claims in use here, but uses in AddPod and RemovePod.
         users = sum(mounted.pods_with_claim(f"{pod.namespace}/{name}") > 0 for name in single)
         if not has_disk and not users:
             return _SKIP
@@ -102,13 +105,13 @@ class VolumeRestrictions(PreFilterPlugin, PreFilterExtensions, FilterAllPlugin, 
         return _PROCEED
 
     def add_pod(self, state: CycleState, pod: PodInfo, added: PodInfo, node: NodeInfo) -> Status:
-        state.read(_CLAIMS).count(added, 1)
+        state.read(_CLAIMS).update(added, 1)
         return SUCCESS
 
     def remove_pod(
         self, state: CycleState, pod: PodInfo, removed: PodInfo, node: NodeInfo
     ) -> Status:
-        state.read(_CLAIMS).count(removed, -1)
+        state.read(_CLAIMS).update(removed, -1)
         return SUCCESS
 
     def filter_all(self, state: CycleState, pod: PodInfo, nodes: Nodes) -> FilterResult:
@@ -124,52 +127,54 @@ class VolumeRestrictions(PreFilterPlugin, PreFilterExtensions, FilterAllPlugin, 
         cluster = self.handle.cluster
         if nodes is cluster.nodes:
             for row, pods in cluster.volumes.pods_with_disks().items():
-                conflict[row] = _clash(disks, pods.values())
-        else:  # a choice of rows, possibly with pods tried on and off
+                conflict[row] = _any_conflict(disks, pods.values())
+        else:  # some rows, possibly with hypothetical pods
             for row in range(nodes.size):
-                conflict[row] = _clash(disks, nodes.pods(row))
+                conflict[row] = _any_conflict(disks, nodes.pods(row))
         return conflict
 
     def events_to_register(self) -> Sequence[ClusterEventWithHint]:
         return (
-            ClusterEventWithHint.on(EventResource.ASSIGNED_POD, ActionType.DELETE, freed_a_volume),
+            ClusterEventWithHint.on(
+                EventResource.ASSIGNED_POD, ActionType.DELETE, pod_freed_volume
+            ),
             ClusterEventWithHint.on(EventResource.NODE, ActionType.ADD),
             ClusterEventWithHint.on(
-                EventResource.PERSISTENT_VOLUME_CLAIM, ActionType.ADD, own_claim_came
+                EventResource.PERSISTENT_VOLUME_CLAIM, ActionType.ADD, own_claim_added
             ),
         )
 
 
-def freed_a_volume(pod: Pod, old: Object | None, new: Object | None) -> QueueingHint:
-    """The deleted pod had a disk that the waiting pod wants, or named one of its claims."""
+def pod_freed_volume(pod: Pod, old: Object | None, new: Object | None) -> QueueingHint:
+    """Queue if the deleted pod used a disk or a claim of the pod."""
     if not isinstance(old, Pod):
         return QueueingHint.SKIP
-    if any(_collide(one, other) for one in pod.spec.volumes for other in old.spec.volumes):
+    if any(_conflict(one, other) for one in pod.spec.volumes for other in old.spec.volumes):
         return QueueingHint.QUEUE
     if old.namespace != pod.namespace:
         return QueueingHint.SKIP
     freed = {claim.name for claim in claims_of(old) if not claim.ephemeral}
-    wants = any(claim.name in freed for claim in claims_of(pod) if not claim.ephemeral)
-    return QueueingHint.QUEUE if wants else QueueingHint.SKIP
+    needed = any(claim.name in freed for claim in claims_of(pod) if not claim.ephemeral)
+    return QueueingHint.QUEUE if needed else QueueingHint.SKIP
 
 
-def own_claim_came(pod: Pod, old: Object | None, new: Object | None) -> QueueingHint:
-    """The claim that was missing is there."""
+def own_claim_added(pod: Pod, old: Object | None, new: Object | None) -> QueueingHint:
+    """Queue if a claim of the pod is added."""
     own = isinstance(new, PersistentVolumeClaim) and mounts_claim(pod, new)
     return QueueingHint.QUEUE if own else QueueingHint.SKIP
 
 
-def _clash(disks: Sequence[Volume], pods: Iterable[PodInfo]) -> bool:
+def _any_conflict(disks: Sequence[Volume], pods: Iterable[PodInfo]) -> bool:
     return any(
-        _collide(wanted, held)
+        _conflict(wanted, held)
         for other in pods
         for held in other.pod.spec.volumes
         for wanted in disks
     )
 
 
-def _collide(wanted: Volume, held: Volume) -> bool:
-    """Whether two pods of one node cannot have these (``isVolumeConflict``)."""
+def _conflict(wanted: Volume, held: Volume) -> bool:
+    """Whether two pods on the same node cannot use these volumes (``isVolumeConflict``)."""
     if wanted.gce_persistent_disk is not None and held.gce_persistent_disk is not None:
         disk, other = wanted.gce_persistent_disk, held.gce_persistent_disk
         if disk.pd_name == other.pd_name and not (disk.read_only and other.read_only):

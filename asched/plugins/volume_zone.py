@@ -1,4 +1,4 @@
-"""VolumeZone: a bound volume's zone and region labels must match the node's."""
+"""VolumeZone: filters by the zone and region labels of bound volumes."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _PROCEED = PreFilterResult(SUCCESS)
 
 
 class VolumeTopology(NamedTuple):
-    """Where a volume is: the node's label must have one of the values."""
+    """A topology requirement of a volume: the node label must have one of the values."""
 
     label: str
     values: tuple[str, ...]
@@ -51,14 +51,16 @@ class VolumeTopology(NamedTuple):
 _TOPOLOGIES: StateKey[tuple[VolumeTopology, ...]] = StateKey("VolumeZone/prefilter")
 
 
-class _Refused(Exception):  # noqa: N818  carries a rejection out of a loop
+class _Rejection(Exception):  # noqa: N818  ends PreFilter with a status
     def __init__(self, reason: str) -> None:
         self.status = Status.unresolvable(reason)
 
 
 class VolumeZone(PreFilterPlugin, FilterAllPlugin, EnqueueExtensions):
-    """Rejects nodes outside the zones of the pod's bound volumes. A node without any topology label
-    passes: clusters of one zone have none."""
+    """Rejects nodes outside the zones of the pod's bound volumes.
+
+    A node without any topology label passes, because single-zone clusters have none.
+    """
 
     name: ClassVar[str] = "VolumeZone"
     api_version: ClassVar[int] = 1
@@ -73,34 +75,34 @@ class VolumeZone(PreFilterPlugin, FilterAllPlugin, EnqueueExtensions):
             for claim in claims_of(pod.pod):
                 if not claim.ephemeral:
                     topologies.extend(self._topologies(pod.namespace, claim.name))
-        except _Refused as refused:
-            return PreFilterResult(refused.status)
+        except _Rejection as rejection:
+            return PreFilterResult(rejection.status)
         if not topologies:
             return _SKIP
         state.write(_TOPOLOGIES, tuple(topologies))
         return _PROCEED
 
     def _topologies(self, namespace: str, name: str) -> Iterator[VolumeTopology]:
-        """Where the claim's volume is; nothing for one that is yet to be bound."""
+        """The topology of the claim's volume; empty if the claim is bound later."""
         cluster = self.handle.cluster
         if not name:
-            raise _Refused("PersistentVolumeClaim had no name")
+            raise _Rejection("PersistentVolumeClaim had no name")
         claim = cluster.objects(PersistentVolumeClaim).get(f"{namespace}/{name}")
         if claim is None:
-            raise _Refused(claim_not_found(name))
+            raise _Rejection(claim_not_found(name))
         if claim.spec.volume_name:
             volume = cluster.objects(PersistentVolume).get(claim.spec.volume_name)
             if volume is None:
-                raise _Refused(f'persistentvolume "{claim.spec.volume_name}" not found')
+                raise _Rejection(f'persistentvolume "{claim.spec.volume_name}" not found')
             yield from volume_topologies(volume)
             return
         if not claim.storage_class:
-            raise _Refused("PersistentVolumeClaim had no pv name and storageClass name")
+            raise _Rejection("PersistentVolumeClaim had no pv name and storageClass name")
         storage_class = cluster.objects(StorageClass).get(claim.storage_class)
         if storage_class is None:
-            raise _Refused(f'storageclass.storage.k8s.io "{claim.storage_class}" not found')
+            raise _Rejection(f'storageclass.storage.k8s.io "{claim.storage_class}" not found')
         if storage_class.volume_binding_mode != WAIT_FOR_FIRST_CONSUMER:
-            raise _Refused("PersistentVolume had no name")
+            raise _Rejection("PersistentVolume had no name")
 
     def filter_all(self, state: CycleState, pod: PodInfo, nodes: Nodes) -> FilterResult:
         wrong = np.zeros(nodes.size, np.bool_)
@@ -119,17 +121,19 @@ class VolumeZone(PreFilterPlugin, FilterAllPlugin, EnqueueExtensions):
     def events_to_register(self) -> Sequence[ClusterEventWithHint]:
         added, changed = ActionType.ADD, ActionType.ADD | ActionType.UPDATE
         return (
-            ClusterEventWithHint.on(EventResource.STORAGE_CLASS, added, delaying_class_came),
+            ClusterEventWithHint.on(EventResource.STORAGE_CLASS, added, late_binding_class_added),
             ClusterEventWithHint.on(EventResource.NODE, added | ActionType.UPDATE_NODE_LABEL),
             ClusterEventWithHint.on(
                 EventResource.PERSISTENT_VOLUME_CLAIM, changed, own_claim_changed
             ),
-            ClusterEventWithHint.on(EventResource.PERSISTENT_VOLUME, changed, volume_moved),
+            ClusterEventWithHint.on(
+                EventResource.PERSISTENT_VOLUME, changed, volume_topology_changed
+            ),
         )
 
 
 def volume_topologies(volume: PersistentVolume) -> Iterator[VolumeTopology]:
-    """What a volume's labels demand. A list of zones with an empty one in it is passed over
+    """The requirements of a volume's labels. A list with an empty zone is ignored
     (``volumehelpers.LabelZonesToSet``)."""
     for label in TOPOLOGY_LABELS:
         text = volume.labels.get(label)
@@ -140,14 +144,14 @@ def volume_topologies(volume: PersistentVolume) -> Iterator[VolumeTopology]:
             yield VolumeTopology(label, values)
 
 
-def delaying_class_came(pod: Pod, old: Object | None, new: Object | None) -> QueueingHint:
-    """A new class whose volumes are bound late: claims of it need no volume yet."""
-    delays = isinstance(new, StorageClass) and new.volume_binding_mode == WAIT_FOR_FIRST_CONSUMER
-    return QueueingHint.QUEUE if delays else QueueingHint.SKIP
+def late_binding_class_added(pod: Pod, old: Object | None, new: Object | None) -> QueueingHint:
+    """Queue for a new class with ``WaitForFirstConsumer``: its claims need no volume yet."""
+    late = isinstance(new, StorageClass) and new.volume_binding_mode == WAIT_FOR_FIRST_CONSUMER
+    return QueueingHint.QUEUE if late else QueueingHint.SKIP
 
 
 def own_claim_changed(pod: Pod, old: Object | None, new: Object | None) -> QueueingHint:
-    """A claim that the pod names came or changed."""
+    """Queue if a claim of the pod is added or updated."""
     own = (
         isinstance(new, PersistentVolumeClaim)
         and new.namespace == pod.namespace
@@ -156,8 +160,8 @@ def own_claim_changed(pod: Pod, old: Object | None, new: Object | None) -> Queue
     return QueueingHint.QUEUE if own else QueueingHint.SKIP
 
 
-def volume_moved(pod: Pod, old: Object | None, new: Object | None) -> QueueingHint:
-    """A volume came, or its topology labels changed."""
+def volume_topology_changed(pod: Pod, old: Object | None, new: Object | None) -> QueueingHint:
+    """Queue if a volume is added, or its topology labels change."""
     if not isinstance(new, PersistentVolume):
         return QueueingHint.SKIP
     if isinstance(old, PersistentVolume) and [*volume_topologies(old)] == [*volume_topologies(new)]:

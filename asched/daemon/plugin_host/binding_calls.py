@@ -28,7 +28,7 @@ from asched.framework.runtime.observation import (
     to_printable,
 )
 from asched.framework.status import Code, Status
-from asched.plugins.default_binder import DefaultBinder
+from asched.plugins.queue_and_bind import DefaultBinder
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 

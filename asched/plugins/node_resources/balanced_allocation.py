@@ -1,4 +1,4 @@
-"""NodeResourcesBalancedAllocation: prefer nodes whose resources the pod brings into balance."""
+"""NodeResourcesBalancedAllocation: prefers nodes whose resource utilization the pod balances."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _HALF = MAX_NODE_SCORE // 2
 
 
 class NodeResourcesBalancedAllocationArgs(Arguments, frozen=True):
-    """The resources to keep in balance: cpu and memory where none is named."""
+    """The resources to balance; by default cpu and memory."""
 
     resources: tuple[ResourceWeight, ...] = ()
 
@@ -47,9 +47,11 @@ _SCORED: StateKey[tuple[ScoredResource, ...]] = StateKey("NodeResourcesBalancedA
 
 
 class NodeResourcesBalancedAllocation(PreScorePlugin, ScoreAllPlugin, ScorePlugin):
-    """Balance is 100 less the standard deviation (in percent) of the used fractions of a node's
-    resources. The score is half of 100, and half again of how much the pod improves the balance;
-    so it stays within 50 to 100. Skipped for pods that request none of the resources."""
+    """Scores how much the pod improves the balance of the node's resources.
+
+    The balance is 100 minus the standard deviation, in percent, of the used fractions. The score is
+    50 plus half of (50 plus the improvement). Skipped for pods that request none of the resources.
+    """
 
     name: ClassVar[str] = "NodeResourcesBalancedAllocation"
     api_version: ClassVar[int] = 1
@@ -91,7 +93,7 @@ class NodeResourcesBalancedAllocation(PreScorePlugin, ScoreAllPlugin, ScorePlugi
         without: list[float] = []
         including: list[float] = []
         for name, _, asked in state.read(_SCORED):
-            # To floats before dividing, as the columns do: it tells beyond 53 bits.
+            # Convert before dividing, as the columns do: the result differs beyond 53 bits.
             capacity = float(node.allocatable(name))
             if capacity:
                 used = node.requested(name)
@@ -101,14 +103,14 @@ class NodeResourcesBalancedAllocation(PreScorePlugin, ScoreAllPlugin, ScorePlugi
 
 
 def _balance_of(fractions: Sequence[float]) -> int:
-    """:func:`_balance` for one node: the fractions of the resources that it offers."""
+    """:func:`_balance` of one node, from the fractions of the resources that it has."""
     count = len(fractions)
     if count < 2:
         deviation = 0.0
     elif count == 2:
         deviation = abs(fractions[0] - fractions[1]) / 2
     else:
-        # Plain additions in order: sum() rounds differently from one Python to the next.
+        # sum() of floats rounds differently in different Python versions.
         total = squares = 0.0
         for fraction in fractions:
             total += fraction
@@ -120,11 +122,11 @@ def _balance_of(fractions: Sequence[float]) -> int:
 
 
 def _balance(fractions: Fractions, offered: Sequence[BoolColumn]) -> Int64Column:
-    """0 to 100, per node over the resources it offers; the fractions of others must be zero."""
+    """By row, 0 to 100, over the resources that the node has; fractions of others must be 0."""
     if len(fractions) == 2:
         deviation = np.abs(fractions[0] - fractions[1])
         deviation /= 2
-        # One resource alone is in balance, and then the other fraction says nothing.
+        # A single resource is balanced.
         deviation *= offered[0] & offered[1]
     elif len(fractions) < 2:
         deviation = np.zeros(len(fractions[0]))
@@ -135,13 +137,13 @@ def _balance(fractions: Fractions, offered: Sequence[BoolColumn]) -> Int64Column
 
 
 def _deviation(fractions: Fractions, offered: Sequence[BoolColumn]) -> NDArray[np.float64]:
-    """The standard deviation, summed in the order of the resources as kube-scheduler sums it."""
+    """The standard deviation, summed in the order of the resources as in kube-scheduler."""
     size = len(fractions[0])
     count = np.zeros(size, np.int64)
     total = np.zeros(size)
     difference = np.zeros(size)
     for fraction, present in zip(fractions, offered, strict=True):
-        # The first counts positive and the second negative: their difference, exact for a pair.
+        # For two resources, the exact difference of the fractions.
         difference += np.where(count == 0, fraction, -fraction)
         total += fraction
         count += present

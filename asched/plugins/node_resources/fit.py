@@ -1,4 +1,4 @@
-"""NodeResourcesFit: the node must have room for what the pod requests; and how full it should be."""
+"""NodeResourcesFit: filters by the pod's requests, and scores by the utilization of the node."""
 
 from __future__ import annotations
 
@@ -49,9 +49,9 @@ from asched.model.selectors import is_qualified_name
 from asched.plugins.node_resources.scoring import (
     ResourceWeight,
     ScoredResource,
-    in_use,
-    in_use_on,
     scored_resources,
+    usage,
+    usage_on,
     with_defaults,
 )
 
@@ -62,7 +62,7 @@ _MAX_UTILIZATION = 100
 
 
 class UtilizationShapePoint(Arguments, frozen=True):
-    """At this utilization (percent) a resource scores this much (0 to 10)."""
+    """The score (0 to 10) at a utilization (percent)."""
 
     utilization: int
     score: int
@@ -75,7 +75,7 @@ class UtilizationShapePoint(Arguments, frozen=True):
 
 
 class RequestedToCapacityRatioParam(Arguments, frozen=True):
-    """The line through these points says what a utilization is worth."""
+    """A piecewise linear function from utilization to score."""
 
     shape: tuple[UtilizationShapePoint, ...] = ()
 
@@ -90,7 +90,7 @@ class RequestedToCapacityRatioParam(Arguments, frozen=True):
 
 
 class ScoringStrategy(Arguments, frozen=True):
-    """How full a node should be, and which resources count."""
+    """How to score, and by which resources."""
 
     type: Literal["LeastAllocated", "MostAllocated", "RequestedToCapacityRatio"] = "LeastAllocated"
     resources: tuple[ResourceWeight, ...] = ()
@@ -104,8 +104,8 @@ class ScoringStrategy(Arguments, frozen=True):
 
 
 class NodeResourcesFitArgs(Arguments, frozen=True):
-    """Extended resources that the filter passes over, by name or by the group before the slash,
-    and the strategy of the score."""
+    """Extended resources that the filter ignores, by name or by the group before the slash, and the
+    scoring strategy."""
 
     ignored_resources: tuple[str, ...] = ()
     ignored_resource_groups: tuple[str, ...] = ()
@@ -124,15 +124,15 @@ class NodeResourcesFitArgs(Arguments, frozen=True):
                 raise ValueError(f"ignoredResourceGroups[{index}]: {group!r} is not a group name")
 
 
-class Need(NamedTuple):
-    """A resource that the filter checks: how much the pod asks, and the reason it may fail for."""
+class RequestedResource(NamedTuple):
+    """A resource that the filter checks, and the reason for a rejection."""
 
     resource: str
     asked: int
     reason: str
 
 
-_NEEDS: StateKey[tuple[Need, ...]] = StateKey("NodeResourcesFit/filter")
+_REQUESTED: StateKey[tuple[RequestedResource, ...]] = StateKey("NodeResourcesFit/filter")
 _SCORED: StateKey[tuple[ScoredResource, ...]] = StateKey("NodeResourcesFit/score")
 _PROCEED = PreFilterResult(SUCCESS)
 
@@ -146,8 +146,11 @@ class NodeResourcesFit(
     ScorePlugin,
     EnqueueExtensions,
 ):
-    """Rejects nodes without room. A request above all that the node offers is unresolvable:
-    evicting pods would not help. Scores by the configured strategy, default LeastAllocated."""
+    """Rejects nodes without enough free resources; scores by the strategy, by default
+    LeastAllocated.
+
+    A request above the node's allocatable amount is unresolvable: preemption would not help.
+    """
 
     name: ClassVar[str] = "NodeResourcesFit"
     api_version: ClassVar[int] = 1
@@ -161,36 +164,36 @@ class NodeResourcesFit(
         self._ignored_groups = frozenset(args.ignored_resource_groups)
         self._resources = with_defaults(strategy.resources)
         self._scorer = _scorer(strategy)
-        self._weighs_only_positive = strategy.type == "RequestedToCapacityRatio"
+        self._ignores_zero_scores = strategy.type == "RequestedToCapacityRatio"
 
     # -- filter -------------------------------------------------------------------------------
 
     def pre_filter(self, state: CycleState, pod: PodInfo, nodes: Nodes) -> PreFilterResult:
-        state.write(_NEEDS, self._needs(pod.shape))
+        state.write(_REQUESTED, self._requested(pod.shape))
         return _PROCEED
 
     def filter_all(self, state: CycleState, pod: PodInfo, nodes: Nodes) -> FilterResult:
-        needs = state.get(_NEEDS)
-        if needs is None:
-            needs = self._needs(pod.shape)
+        requested = state.get(_REQUESTED)
+        if requested is None:
+            requested = self._requested(pod.shape)
         failures = _Failures(nodes.size)
         failures.add(nodes.pod_count >= nodes.allowed_pods, TOO_MANY_PODS)
-        for resource, asked, reason in needs:
+        for resource, asked, reason in requested:
             allocatable = nodes.allocatable(resource)
             lacking = allocatable - nodes.requested(resource) < asked
             if lacking.any():
                 failures.add(lacking, reason)
                 failures.add(allocatable < asked, None)
-        return failures.verdicts()
+        return failures.result()
 
     def filter(self, state: CycleState, pod: PodInfo, node: NodeInfo) -> Status:
-        needs = state.get(_NEEDS)
-        if needs is None:
-            needs = self._needs(pod.shape)
+        requested = state.get(_REQUESTED)
+        if requested is None:
+            requested = self._requested(pod.shape)
         reasons: list[str | None] = []
         if node.pod_count >= node.allowed_pods:
             reasons.append(TOO_MANY_PODS)
-        for resource, asked, reason in needs:
+        for resource, asked, reason in requested:
             allocatable = node.allocatable(resource)
             if allocatable - node.requested(resource) < asked:
                 reasons.append(reason)
@@ -198,12 +201,12 @@ class NodeResourcesFit(
                     reasons.append(None)
         return _status(tuple(reasons)) if reasons else SUCCESS
 
-    def _needs(self, shape: PodShape) -> tuple[Need, ...]:
-        """In kube-scheduler's order, which leaves that of extended resources open: by name."""
+    def _requested(self, shape: PodShape) -> tuple[RequestedResource, ...]:
+        """In kube-scheduler's order; extended resources, which have none there, by name."""
         native = (CPU, MEMORY, EPHEMERAL_STORAGE)
         others = sorted(name for name in shape.requests if name not in native)
         return tuple(
-            Need(name, shape.requests[name], f"Insufficient {name}")
+            RequestedResource(name, shape.requests[name], f"Insufficient {name}")
             for name in (*native, *others)
             if shape.requests.get(name, 0) > 0 and not self._ignores(name)
         )
@@ -221,19 +224,19 @@ class NodeResourcesFit(
 
     def score_all(self, state: CycleState, pod: PodInfo, nodes: Nodes) -> Int64Column:
         total = np.zeros(nodes.size, np.int64)
-        # Of one entry as long as all that counts is the same for all nodes.
+        # A single entry while the weights are the same for all nodes.
         weights = np.zeros(1, np.int64)
         for name, weight, asked in state.read(_SCORED):
             capacity = nodes.capacity(name)
-            requested = in_use(name, nodes, assume_defaults=True) + asked
+            requested = usage(name, nodes, assume_defaults=True) + asked
             score = self._scorer.of_all(requested, capacity)
             total += score if weight == 1 else score * weight
             counts = capacity > 0
-            if self._weighs_only_positive:
+            if self._ignores_zero_scores:
                 counts = counts & (score > 0)
             weights = weights + (counts if weight == 1 else counts * np.int64(weight))
         weights = np.maximum(weights, 1)
-        if self._weighs_only_positive:
+        if self._ignores_zero_scores:
             rounded: Int64Column = np.floor(total / weights + 0.5).astype(np.int64)
             return rounded
         return truncated_quotient(total, weights)
@@ -242,13 +245,13 @@ class NodeResourcesFit(
         total = weights = 0
         for name, weight, asked in state.read(_SCORED):
             capacity = node.allocatable(name)
-            requested = wrapped(in_use_on(name, node, assume_defaults=True) + asked)
+            requested = wrapped(usage_on(name, node, assume_defaults=True) + asked)
             score = self._scorer.of_node(requested, capacity)
             total += score * weight
-            if capacity > 0 and (score > 0 or not self._weighs_only_positive):
+            if capacity > 0 and (score > 0 or not self._ignores_zero_scores):
                 weights += weight
         weights = max(weights, 1)
-        if self._weighs_only_positive:
+        if self._ignores_zero_scores:
             return math.floor(total / weights + 0.5)
         return quotient(total, weights)
 
@@ -259,17 +262,19 @@ class NodeResourcesFit(
             ClusterEventWithHint.on(
                 EventResource.POD,
                 ActionType.DELETE | ActionType.UPDATE_POD_SCALE_DOWN,
-                self._freed_resources,
+                self._pod_freed_resources,
             ),
             ClusterEventWithHint.on(
                 EventResource.NODE,
                 ActionType.ADD | ActionType.UPDATE_NODE_ALLOCATABLE,
-                self._node_grew_enough,
+                self._node_may_fit,
             ),
         )
 
-    def _freed_resources(self, pod: Pod, old: Object | None, new: Object | None) -> QueueingHint:
-        """A pod left its node, or this pod or one on a node asks for less of what it needs."""
+    def _pod_freed_resources(
+        self, pod: Pod, old: Object | None, new: Object | None
+    ) -> QueueingHint:
+        """Queue if an assigned pod is deleted, or a pod requests less of a relevant resource."""
         if not isinstance(old, Pod):
             return QueueingHint.SKIP
         if not isinstance(new, Pod):
@@ -280,33 +285,33 @@ class NodeResourcesFit(
             return QueueingHint.SKIP
         before, after = shape_of(old).requests, shape_of(new).requests
         freed = any(
-            before.get(need.resource, 0) > after.get(need.resource, 0)
-            for need in self._needs(shape_of(pod))
+            before.get(r.resource, 0) > after.get(r.resource, 0)
+            for r in self._requested(shape_of(pod))
         )
         return QueueingHint.QUEUE if freed else QueueingHint.SKIP
 
-    def _node_grew_enough(self, pod: Pod, old: Object | None, new: Object | None) -> QueueingHint:
-        """The pod would fit the node were it empty, and something it needs there has grown."""
+    def _node_may_fit(self, pod: Pod, old: Object | None, new: Object | None) -> QueueingHint:
+        """Queue if the pod fits the empty node, and the node is new or a relevant resource grew."""
         if not isinstance(new, Node):
             return QueueingHint.SKIP
-        needs = (Need(PODS, 1, TOO_MANY_PODS), *self._needs(shape_of(pod)))
-        if any(need.asked > _offered(new, need.resource) for need in needs):
+        requested = (RequestedResource(PODS, 1, TOO_MANY_PODS), *self._requested(shape_of(pod)))
+        if any(r.asked > _allocatable(new, r.resource) for r in requested):
             return QueueingHint.SKIP
         grew = not isinstance(old, Node) or any(
-            _offered(new, need.resource) > _offered(old, need.resource) for need in needs
+            _allocatable(new, r.resource) > _allocatable(old, r.resource) for r in requested
         )
         return QueueingHint.QUEUE if grew else QueueingHint.SKIP
 
 
-def _offered(node: Node, resource: str) -> int:
+def _allocatable(node: Node, resource: str) -> int:
     quantity = node.status.allocatable.get(resource)
     return 0 if quantity is None else amount(resource, quantity)
 
 
 class _Failures:
-    """Which reasons hold on which rows, gathered one reason at a time.
+    """Collects the reasons of each row, one reason at a time.
 
-    ``None`` among the reasons of a row says that evicting pods would not help there.
+    The reason ``None`` marks a row as unresolvable.
     """
 
     __slots__ = ("_codes", "_combinations")
@@ -326,13 +331,13 @@ class _Failures:
             self._compress()
 
     def _compress(self) -> None:
-        """Drop combinations that no row has; the first, of no reasons at all, stays."""
+        """Drop combinations that no row has, except the first: no reasons."""
         held = np.bincount(self._codes, minlength=len(self._combinations)) > 0
         held[0] = True
         self._codes = (np.cumsum(held) - 1)[self._codes]
         self._combinations = [self._combinations[i] for i in np.flatnonzero(held).tolist()]
 
-    def verdicts(self) -> FilterResult:
+    def result(self) -> FilterResult:
         if len(self._combinations) == 1:
             return FilterResult.passing(len(self._codes))
         self._compress()
@@ -348,7 +353,7 @@ def _status(combination: tuple[str | None, ...]) -> Status:
 
 
 # -- strategies -----------------------------------------------------------------------------------
-# Products are 64-bit and wrap as kube-scheduler's do (a node with 8Ei of memory scores 0 for it).
+# Products wrap at 64 bits as in kube-scheduler: a node with 8Ei of memory scores 0 for memory.
 
 
 def _scorer(strategy: ScoringStrategy) -> ResourceScorer:
@@ -359,7 +364,7 @@ def _scorer(strategy: ScoringStrategy) -> ResourceScorer:
 
 
 class ResourceScorer(Protocol):
-    """Requested with the pod, and capacity, to a score of 0 to 100; 0 where capacity is 0."""
+    """Scores a resource 0 to 100 by the requested amount, the pod included; 0 without capacity."""
 
     def of_all(self, requested: Int64Column, capacity: Int64Column) -> Int64Column: ...
 
@@ -389,12 +394,12 @@ class _MostAllocated:
 class _ByUtilization:
     def __init__(self, shape: Sequence[UtilizationShapePoint]) -> None:
         percents = range(_MAX_UTILIZATION + 1)
-        self._worth = np.array([_worth(shape, percent) for percent in percents], np.int64)
+        self._scores = np.array([_score_at(shape, percent) for percent in percents], np.int64)
 
     def of_all(self, requested: Int64Column, capacity: Int64Column) -> Int64Column:
         percent = truncated_quotient(requested * _MAX_UTILIZATION, np.maximum(capacity, 1))
         percent[requested > capacity] = _MAX_UTILIZATION
-        scores: Int64Column = self._worth[np.clip(percent, 0, _MAX_UTILIZATION)]
+        scores: Int64Column = self._scores[np.clip(percent, 0, _MAX_UTILIZATION)]
         return scores * (capacity > 0)
 
     def of_node(self, requested: int, capacity: int) -> int:
@@ -403,11 +408,11 @@ class _ByUtilization:
         percent = quotient(wrapped(requested * _MAX_UTILIZATION), capacity)
         if requested > capacity:
             percent = _MAX_UTILIZATION
-        return int(self._worth[min(max(percent, 0), _MAX_UTILIZATION)])
+        return int(self._scores[min(max(percent, 0), _MAX_UTILIZATION)])
 
 
-def _worth(shape: Sequence[UtilizationShapePoint], percent: int) -> int:
-    """The broken line at a utilization, in the integer arithmetic of ``BuildBrokenLinearFunction``."""
+def _score_at(shape: Sequence[UtilizationShapePoint], percent: int) -> int:
+    """The score at a utilization, in the integer arithmetic of ``BuildBrokenLinearFunction``."""
     scale = MAX_NODE_SCORE // _MAX_SHAPE_SCORE
     for index, point in enumerate(shape):
         if percent <= point.utilization:

@@ -1,7 +1,6 @@
-"""Scoring nodes by their resources: what NodeResourcesFit and NodeResourcesBalancedAllocation share.
+"""Which resources NodeResourcesFit and NodeResourcesBalancedAllocation score, and their usage.
 
-Source: ``resourceAllocationScorer`` of kube-scheduler 1.36. Which resources count depends on the
-pod's shape alone, so it is worked out once and kept in the CycleState.
+Source: ``resourceAllocationScorer`` of kube-scheduler 1.36.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ MAX_RESOURCE_WEIGHT = 100
 
 
 class ResourceWeight(Arguments, frozen=True):
-    """A resource that counts in a score; a weight of 0 means the default, 1."""
+    """A resource in the score; a weight of 0 means the default, 1."""
 
     name: str
     weight: int = 1
@@ -34,7 +33,7 @@ class ResourceWeight(Arguments, frozen=True):
 
 
 def with_defaults(resources: Sequence[ResourceWeight]) -> tuple[ResourceWeight, ...]:
-    """kube-scheduler's defaulting: cpu and memory where none is named, weight 1 where it is 0."""
+    """kube-scheduler's defaults: cpu and memory if the list is empty, weight 1 instead of 0."""
     return tuple(
         msgspec.structs.replace(resource, weight=resource.weight or 1)
         for resource in resources or (ResourceWeight(CPU), ResourceWeight(MEMORY))
@@ -42,7 +41,7 @@ def with_defaults(resources: Sequence[ResourceWeight]) -> tuple[ResourceWeight, 
 
 
 class ScoredResource(NamedTuple):
-    """A resource that counts for one pod shape, and what the pod would add to it."""
+    """A resource in the score of one pod shape, and the amount that the pod requests."""
 
     name: str
     weight: int
@@ -52,11 +51,10 @@ class ScoredResource(NamedTuple):
 def scored_resources(
     resources: Sequence[ResourceWeight], shape: PodShape, *, assume_defaults: bool
 ) -> tuple[ScoredResource, ...]:
-    """The resources that can count for a pod of this shape.
+    """The resources that count for a pod of this shape.
 
-    Left out: extended resources and the like that the pod does not ask for, and names that are no
-    resource of nodes. With ``assume_defaults`` containers that ask for no cpu or memory count with
-    the amounts that scoring assumes (100m, 200 MiB).
+    Extended resources that the pod does not request, and unknown names, are omitted. With
+    ``assume_defaults``, a container without requests counts as 100m cpu and 200 MiB memory.
     """
     asks = shape.scoring_asks if assume_defaults else shape.requests
     found = []
@@ -68,8 +66,8 @@ def scored_resources(
     return tuple(found)
 
 
-def in_use(resource: str, nodes: Nodes, *, assume_defaults: bool) -> Int64Column:
-    """What the pods on each node use of a resource, in the reading that the score takes."""
+def usage(resource: str, nodes: Nodes, *, assume_defaults: bool) -> Int64Column:
+    """The amount of a resource that the pods on each node use, for scoring."""
     if assume_defaults and resource == CPU:
         return nodes.scoring_cpu_milli
     if assume_defaults and resource == MEMORY:
@@ -77,8 +75,8 @@ def in_use(resource: str, nodes: Nodes, *, assume_defaults: bool) -> Int64Column
     return nodes.requested(resource)
 
 
-def in_use_on(resource: str, node: NodeInfo, *, assume_defaults: bool) -> int:
-    """:func:`in_use` for one node."""
+def usage_on(resource: str, node: NodeInfo, *, assume_defaults: bool) -> int:
+    """:func:`usage` for one node."""
     if assume_defaults and resource == CPU:
         return node.scoring_cpu_milli
     if assume_defaults and resource == MEMORY:

@@ -1,4 +1,4 @@
-"""Which volumes the claims of a pod can have on each node: for all nodes at once.
+"""The volumes that a pod's claims can use, for all nodes at once.
 
 Source: ``FindPodVolumes`` of kube-scheduler's volume binder, 1.36.
 """
@@ -44,22 +44,22 @@ NO_PROVISIONER = "kubernetes.io/no-provisioner"
 
 
 class Match(NamedTuple):
-    """A claim's volume on each node."""
+    """The matching volume of a claim on each node."""
 
     claim: PersistentVolumeClaim
     volumes: Sequence[PersistentVolume]
     chosen: Int32Column
-    """Index into :attr:`volumes` by row, -1 for none."""
+    """By row, the index into :attr:`volumes`; -1 for none."""
 
 
 class PodVolumes(NamedTuple):
-    """What a pod's claims find on each node."""
+    """The result for a pod's claims on each node."""
 
     conflicts: Int32Column
-    """By row, what stands against it: NODE_CONFLICT, NO_MATCH, NO_SPACE, NO_VOLUME, added up."""
+    """By row: the sum of NODE_CONFLICT, NO_MATCH, NO_SPACE and NO_VOLUME as they apply."""
     matches: Sequence[Match]
     provisions: Sequence[tuple[PersistentVolumeClaim, BoolColumn]]
-    """Claims whose volume is to be made, and on which rows."""
+    """Claims whose volume is provisioned, and on which rows."""
 
     def choice(self, row: int) -> VolumeChoice:
         return VolumeChoice(
@@ -73,17 +73,17 @@ class PodVolumes(NamedTuple):
 
 
 def labels_allow(volume: PersistentVolume, labels: dict[str, str]) -> bool:
-    """Whether the volume can be reached from a node with these labels (``CheckNodeAffinity``)."""
+    """Whether the volume is accessible from a node with these labels (``CheckNodeAffinity``)."""
     affinity = volume.spec.node_affinity
     if affinity is None or affinity.required is None:
         return True
-    return _reachable(affinity.required).matches(labels, "")
+    return _volume_selector(affinity.required).matches(labels, "")
 
 
 @lru_cache(maxsize=4096)
-def _reachable(selector: NodeSelector) -> NodeSelector:
-    """The selector as Kubernetes applies it to volumes: it shows it a node without a name, so what
-    demands one never matches."""
+def _volume_selector(selector: NodeSelector) -> NodeSelector:
+    """The selector as Kubernetes evaluates it for volumes: against a node without a name, so a term
+    that requires a name never matches."""
     terms = matchable(selector).node_selector_terms
     if any(term.match_fields for term in terms):
         terms = tuple(
@@ -95,13 +95,18 @@ def _reachable(selector: NodeSelector) -> NodeSelector:
 
 
 class VolumeFinder:
-    """Finds volumes for the claims of one pod, on some nodes."""
+    """Finds volumes for the claims of a pod on some nodes."""
 
     def __init__(
-        self, cluster: Cluster, books: AssumedVolumes, pool: VolumePool, csi: CsiNodes, nodes: Nodes
+        self,
+        cluster: Cluster,
+        assumed: AssumedVolumes,
+        pool: VolumePool,
+        csi: CsiNodes,
+        nodes: Nodes,
     ) -> None:
         self._cluster = cluster
-        self._books = books
+        self._assumed = assumed
         self._pool = pool
         self._csi = csi
         self._nodes = nodes
@@ -109,14 +114,14 @@ class VolumeFinder:
     def find(
         self, bound: Sequence[PersistentVolumeClaim], unbound: Sequence[PersistentVolumeClaim]
     ) -> PodVolumes:
-        """``unbound`` are the claims that wait for their first consumer."""
+        """``unbound``: the claims with ``WaitForFirstConsumer``."""
         conflicts = np.zeros(self._nodes.size, np.int32)
         self._check_bound(bound, conflicts)
-        open_rows, assigned, rest = self._follow_chosen_nodes(unbound, conflicts)
+        open_rows, with_node, rest = self._split_by_selected_node(unbound, conflicts)
         rest.sort(key=lambda claim: (storage_request(claim), claim.name))
         matches: list[Match] = []
         taken: dict[str, list[Int32Column]] = {}
-        provisions = [(claim, open_rows) for claim in assigned]
+        provisions = [(claim, open_rows) for claim in with_node]
         for claim in rest:
             match = self._match(claim, taken)
             matches.append(match)
@@ -129,63 +134,65 @@ class VolumeFinder:
     # -- bound claims -------------------------------------------------------------------------
 
     def _check_bound(self, claims: Sequence[PersistentVolumeClaim], conflicts: Int32Column) -> None:
-        """The first claim that fails decides."""
+        """On each row, the first failing claim determines the conflict."""
         volumes = self._cluster.objects(PersistentVolume)
-        still_good = np.ones(self._nodes.size, np.bool_)
+        passing = np.ones(self._nodes.size, np.bool_)
         for claim in claims:
             volume = volumes.get(claim.spec.volume_name)
             if volume is None:
-                conflicts[still_good] |= NO_VOLUME
+                conflicts[passing] |= NO_VOLUME
                 return
-            bad = still_good & ~self._reaches(volume)
+            bad = passing & ~self._accessible(volume)
             conflicts[bad] |= NODE_CONFLICT
-            still_good &= ~bad
+            passing &= ~bad
 
-    def _reaches(self, volume: PersistentVolume) -> BoolColumn:
-        """Where a bound volume can be reached, in the terms of its CSI driver where migrated."""
-        reaches = self._mask(volume)
+    def _accessible(self, volume: PersistentVolume) -> BoolColumn:
+        """Rows from which a bound volume is accessible; translated to CSI on rows that migrate
+        it."""
+        accessible = self._mask(volume)
         in_tree = in_tree_persistent_volume(volume)
         if in_tree is None:
-            return reaches
+            return accessible
         migrated = self._csi.migrated(in_tree.plugin.name, self._nodes)
         if not migrated.any():
-            return reaches
-        return np.where(migrated, self._mask(translated(volume, in_tree.plugin)), reaches)
+            return accessible
+        return np.where(migrated, self._mask(translated(volume, in_tree.plugin)), accessible)
 
     def _mask(self, volume: PersistentVolume) -> BoolColumn:
-        """The rows from which a volume can be reached."""
+        """Rows from which a volume is accessible."""
         affinity = volume.spec.node_affinity
         if affinity is None or affinity.required is None:
             return np.ones(self._nodes.size, np.bool_)
-        return selector_matches(_reachable(affinity.required), self._nodes)
+        return selector_matches(_volume_selector(affinity.required), self._nodes)
 
     def _rows_of(self, volume: PersistentVolume) -> RowArray:
         return np.flatnonzero(self._mask(volume))
 
     # -- claims to bind -----------------------------------------------------------------------
 
-    def _follow_chosen_nodes(
+    def _split_by_selected_node(
         self, claims: Sequence[PersistentVolumeClaim], conflicts: Int32Column
     ) -> tuple[BoolColumn, list[PersistentVolumeClaim], list[PersistentVolumeClaim]]:
-        """(rows that no earlier choice of a node rules out, claims with such a choice, the rest)."""
+        """(rows that all selected nodes allow, claims with a selected node, the other claims)."""
         open_rows = np.ones(self._nodes.size, np.bool_)
-        assigned, rest = [], []
+        with_node, rest = [], []
         for claim in claims:
-            node = self._books.selected_node(claim) or claim.metadata.annotations.selected_node
+            node = self._assumed.selected_node(claim) or claim.metadata.annotations.selected_node
             if node is None:
                 rest.append(claim)
                 continue
-            assigned.append(claim)
+            with_node.append(claim)
             row = self._nodes.row_of(node)
             here = np.zeros(self._nodes.size, np.bool_)
             if row is not None:
                 here[row] = True
             open_rows &= here
         conflicts[~open_rows] |= NO_MATCH
-        return open_rows, assigned, rest
+        return open_rows, with_node, rest
 
     def _match(self, claim: PersistentVolumeClaim, taken: dict[str, list[Int32Column]]) -> Match:
-        """The smallest volume that fits, on each row, but none ``taken`` there by a claim before."""
+        """The smallest volume that fits on each row, without those ``taken`` there by earlier
+        claims."""
         prebound = self._pool.prebound(claim)
         if prebound is not None:
             return Match(claim, (prebound,), self._mask(prebound).astype(np.int32) - 1)
@@ -193,8 +200,8 @@ class VolumeFinder:
         if free is None:
             return Match(claim, (), np.full(self._nodes.size, -1, np.int32))
         of_class = taken.setdefault(claim.storage_class, [])
-        promised = self._books.volumes
-        chosen = free.smallest(claim, self._nodes, promised, of_class, self._rows_of)
+        exclude = self._assumed.volumes
+        chosen = free.smallest(claim, self._nodes, exclude, of_class, self._rows_of)
         of_class.append(chosen)
         return Match(claim, free.volumes, chosen)
 
@@ -206,16 +213,16 @@ class VolumeFinder:
         conflicts: Int32Column,
         open_rows: BoolColumn,
     ) -> None:
-        """On each row the first claim that fails decides."""
-        still_good = open_rows.copy()
+        """On each row, the first failing claim determines the conflict."""
+        passing = open_rows.copy()
         for claim, where in provisions:
             storage_class = self._cluster.objects(StorageClass)[claim.storage_class]
-            asked = still_good & where
-            can_make = asked & self._can_provision(storage_class)
-            conflicts[asked & ~can_make] |= NO_MATCH
-            has_room = can_make & self._has_capacity(storage_class, claim)
-            conflicts[can_make & ~has_room] |= NO_SPACE
-            still_good &= ~asked | has_room
+            requested = passing & where
+            possible = requested & self._can_provision(storage_class)
+            conflicts[requested & ~possible] |= NO_MATCH
+            has_space = possible & self._has_capacity(storage_class, claim)
+            conflicts[possible & ~has_space] |= NO_SPACE
+            passing &= ~requested | has_space
 
     def _can_provision(self, storage_class: StorageClass) -> BoolColumn:
         if storage_class.provisioner in ("", NO_PROVISIONER):
@@ -236,25 +243,25 @@ class VolumeFinder:
     def _has_capacity(
         self, storage_class: StorageClass, claim: PersistentVolumeClaim
     ) -> BoolColumn:
-        """Where the driver reports room; everywhere for a driver that reports none."""
+        """Where the driver reports enough capacity; everywhere if it reports none."""
         size = self._nodes.size
         driver = self._cluster.objects(CSIDriver).get(storage_class.provisioner)
         asked = claim.spec.resources.requests.get(STORAGE)
         if asked is None or driver is None or not driver.spec.storage_capacity:
             return np.ones(size, np.bool_)
         needed = value(asked)
-        room = np.zeros(size, np.bool_)
+        found = np.zeros(size, np.bool_)
         for capacity in self._cluster.objects(CSIStorageCapacity).values():
             limit = volume_limit(capacity)
             if capacity.storage_class_name != storage_class.name or capacity.node_topology is None:
                 continue
             if limit is not None and limit >= needed:
-                room |= labels_select(capacity.node_topology, self._nodes)
-        return room
+                found |= labels_select(capacity.node_topology, self._nodes)
+        return found
 
 
 def volume_limit(capacity: CSIStorageCapacity) -> int | None:
-    """The largest volume that a storage pool can make, bytes; None where it does not say."""
+    """The maximum volume size of a storage pool, bytes; None if unknown."""
     limit = capacity.maximum_volume_size
     if limit is None:
         limit = capacity.capacity
@@ -262,7 +269,7 @@ def volume_limit(capacity: CSIStorageCapacity) -> int | None:
 
 
 def labels_select(selector: LabelSelector, nodes: Nodes) -> BoolColumn:
-    """Where a label selector matches the node's labels."""
+    """Rows whose node labels match the selector."""
     requirements = (
         *(
             NodeSelectorRequirement(key=key, operator="In", values=(text,))

@@ -1,8 +1,8 @@
-"""VolumeBinding: nodes must reach the pod's volumes; claims that wait for a pod get theirs now.
+"""VolumeBinding: binds or provisions the volumes of a pod's claims on the selected node.
 
-Filter finds for every node what the claims can have there. Reserve notes the choice for the node
-that was taken; the books (:mod:`asched.plugins.volume_binding.assumed`) keep it from others. PreBind tells
-the API server and waits until the volume controller and the provisioners have done their part.
+Filter finds the possible volumes on every node. Reserve selects those of the selected node, and
+:mod:`asched.plugins.volume_binding.assumed` keeps other pods from using them. PreBind updates the
+API server and waits for the volume controller and the provisioners.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ _STATUSES = tuple(
     Status.unresolvable(*(reason for bit, reason in _REASONS.items() if conflicts & bit))
     for conflicts in range(1, 2 * NO_VOLUME)
 )
-"""By the conflicts added up, less one."""
+"""Index: the sum of the conflicts, minus 1."""
 
 UNBOUND_IMMEDIATE = PreFilterResult(
     Status.unresolvable("pod has unbound immediate PersistentVolumeClaims")
@@ -93,8 +93,8 @@ class VolumeShapePoint(Arguments, frozen=True):
 
 
 class VolumeBindingArgs(Arguments, frozen=True):
-    """How long PreBind waits; 0 not at all. ``shape`` belongs to scoring by storage capacity, a
-    feature that is off in 1.36 and not implemented."""
+    """How long PreBind waits. ``shape`` requires StorageCapacityScoring, which is off in 1.36 and
+    not implemented."""
 
     bind_timeout_seconds: int | None = None
     shape: tuple[VolumeShapePoint, ...] | None = None
@@ -110,11 +110,11 @@ class VolumeBindingArgs(Arguments, frozen=True):
 
 
 class PodClaims(NamedTuple):
-    """The claims of a pod that Filter looks at."""
+    """The claims of a pod for Filter."""
 
     bound: Sequence[PersistentVolumeClaim]
     unbound: Sequence[PersistentVolumeClaim]
-    """Those that wait for their first consumer."""
+    """Claims with ``WaitForFirstConsumer``."""
 
 
 _CLAIMS: StateKey[PodClaims] = StateKey("VolumeBinding/prefilter")
@@ -129,7 +129,8 @@ class VolumeBinding(
     PreBindPlugin,
     EnqueueExtensions,
 ):
-    """Binds claims to volumes, or has volumes made for them, on the node where the pod goes."""
+    """Filters by the volumes that the pod's claims have or can get, and binds or provisions
+    them."""
 
     name: ClassVar[str] = "VolumeBinding"
     api_version: ClassVar[int] = 1
@@ -148,8 +149,8 @@ class VolumeBinding(
         super().__init__(args, handle)
         timeout_s = args.bind_timeout_seconds
         self._timeout_s = float(DEFAULT_BIND_TIMEOUT_S if timeout_s is None else timeout_s)
-        self._books = AssumedVolumes()
-        self._pool = VolumePool(handle.cluster, self._books)
+        self._assumed = AssumedVolumes()
+        self._pool = VolumePool(handle.cluster, self._assumed)
         self._csi_nodes = CsiNodes(handle.cluster)
 
     # -- filter -------------------------------------------------------------------------------
@@ -180,7 +181,7 @@ class VolumeBinding(
         return self.handle.cluster.objects(PersistentVolumeClaim)
 
     def _waits_for_consumer(self, claim: PersistentVolumeClaim) -> bool:
-        """Not bound before a pod needs it; one that names its volume is bound at once."""
+        """Whether the claim is bound only when a pod uses it."""
         storage_class = self.handle.cluster.objects(StorageClass).get(claim.storage_class)
         return (
             storage_class is not None
@@ -194,10 +195,10 @@ class VolumeBinding(
 
     def _find(self, claims: PodClaims, nodes: Nodes) -> PodVolumes:
         cluster = self.handle.cluster
-        finder = VolumeFinder(cluster, self._books, self._pool, self._csi_nodes, nodes)
+        finder = VolumeFinder(cluster, self._assumed, self._pool, self._csi_nodes, nodes)
         return finder.find(claims.bound, claims.unbound)
 
-    # -- score: nothing, while StorageCapacityScoring is off --------------------------------------
+    # -- score: always skipped, because StorageCapacityScoring is off ---------------------------
 
     def pre_score(self, state: CycleState, pod: PodInfo, nodes: Nodes) -> Status:
         return Status.skip()
@@ -220,14 +221,14 @@ class VolumeBinding(
 
     def on_reserved(self, pod: PodInfo, node_name: str, note: dict[str, Any] | None) -> None:
         if note is not None:
-            self._books.add(pod.uid, node_name, VolumeChoice.from_note(note))
+            self._assumed.add(pod.uid, node_name, VolumeChoice.from_note(note))
 
     def unreserve(self, pod: PodInfo, node_name: str, note: dict[str, Any] | None) -> None:
-        self._books.remove(pod.uid)
+        self._assumed.remove(pod.uid)
 
     def on_bound(self, pod: PodInfo, node_name: str, note: dict[str, Any] | None) -> None:
-        # Claims and volumes show it themselves by now.
-        self._books.remove(pod.uid)
+        # The claims and volumes in the informer cache include it now.
+        self._assumed.remove(pod.uid)
 
     # -- bind ---------------------------------------------------------------------------------
 
@@ -236,10 +237,10 @@ class VolumeBinding(
         return self._timeout_s + super().time_limit_s
 
     def pre_bind_pre_flight(self, pod: PodInfo, node_name: str) -> bool:
-        return self._books.choice(pod.uid) is not None
+        return self._assumed.choice(pod.uid) is not None
 
     async def pre_bind(self, client: BindingClient, pod: PodInfo, node_name: str) -> Status:
-        choice = self._books.choice(pod.uid)
+        choice = self._assumed.choice(pod.uid)
         if choice is None:
             return SUCCESS
         for binding in choice.bindings:
@@ -257,9 +258,9 @@ class VolumeBinding(
     async def _progress(
         self, client: BindingClient, pod: PodInfo, choice: VolumeChoice, node_name: str
     ) -> Status | None:
-        """Success once all is bound, an error where it cannot come to that, None while it may
+        """Success once all claims are bound, an error if they cannot be, else None
         (``checkBindings``)."""
-        if self._books.choice(pod.uid) is None:
+        if self._assumed.choice(pod.uid) is None:
             return _failed("pod does not exist any more")
         nodes = self.handle.cluster.nodes
         row = nodes.row_of(node_name)
@@ -282,15 +283,15 @@ class VolumeBinding(
     async def _volume_progress(
         self, client: BindingClient, name: str, claim: ClaimRef, labels: dict[str, str]
     ) -> Status | None:
-        # What was watched may be older than what we wrote: then the API server is asked.
+        # The informer cache may be older than the write: read from the API server then.
         volume = self.handle.cluster.objects(PersistentVolume).get(name)
-        if volume is None or not _has_claimant(volume):
+        if volume is None or not _has_claim_uid(volume):
             volume = await client.read_volume(name)
         if volume is None:
             return _failed(f'failed to check binding: persistentvolume "{name}" not found')
         if not labels_allow(volume, labels):
             return _failed(f'pv "{name}" node affinity doesn\'t match the node')
-        if not _has_claimant(volume):
+        if not _has_claim_uid(volume):
             return _failed(f'ClaimRef got reset for pv "{name}"')
         bound = self._claims.get(claim.key)
         if bound is None:
@@ -306,7 +307,7 @@ class VolumeBinding(
         if claim is None:
             return _failed(f"failed to check provisioning pvc: {claim_not_found(ref.name)}")
         if claim.metadata.annotations.selected_node != node_name:
-            # The provisioner takes the annotation away where it fails: choose another node.
+            # A provisioner that fails removes the annotation, to request another node.
             return _failed(f'provisioning failed for PVC "{ref.name}"')
         if claim.spec.volume_name:
             volume = self.handle.cluster.objects(PersistentVolume).get(claim.spec.volume_name)
@@ -323,7 +324,7 @@ class VolumeBinding(
 
 
 def _problem(pod: Pod, reference: PodClaim, claim: PersistentVolumeClaim | None) -> str:
-    """Why the pod cannot have the claim at all, in kube-scheduler's words; empty if it can."""
+    """Why the pod cannot use the claim, as kube-scheduler reports it; empty if it can."""
     name = reference.name
     if claim is None:
         if reference.ephemeral:
@@ -341,7 +342,7 @@ def _problem(pod: Pod, reference: PodClaim, claim: PersistentVolumeClaim | None)
     return ""
 
 
-def _has_claimant(volume: PersistentVolume) -> bool:
+def _has_claim_uid(volume: PersistentVolume) -> bool:
     reference = volume.spec.claim_ref
     return reference is not None and bool(reference.uid)
 
@@ -357,7 +358,7 @@ def _events() -> Iterator[ClusterEventWithHint]:
     yield ClusterEventWithHint.on(kinds.PERSISTENT_VOLUME, changed)
     yield ClusterEventWithHint.on(kinds.NODE, came | ActionType.UPDATE_NODE_LABEL)
     yield ClusterEventWithHint.on(kinds.CSI_NODE, changed, migration_changed)
-    yield ClusterEventWithHint.on(kinds.CSI_DRIVER, ActionType.UPDATE, capacity_no_longer_counts)
+    yield ClusterEventWithHint.on(kinds.CSI_DRIVER, ActionType.UPDATE, capacity_reporting_stopped)
     yield ClusterEventWithHint.on(kinds.CSI_STORAGE_CAPACITY, changed, capacity_grew)
 
 
@@ -366,7 +367,7 @@ def _queue(helps: bool) -> QueueingHint:
 
 
 def topologies_changed(pod: Pod, old: Object | None, new: Object | None) -> QueueingHint:
-    """A class came, or makes volumes elsewhere than before."""
+    """Queue if a class is added, or its allowed topologies change."""
     if not isinstance(new, StorageClass):
         return QueueingHint.SKIP
     same = isinstance(old, StorageClass) and old.allowed_topologies == new.allowed_topologies
@@ -374,12 +375,12 @@ def topologies_changed(pod: Pod, old: Object | None, new: Object | None) -> Queu
 
 
 def own_claim_changed(pod: Pod, old: Object | None, new: Object | None) -> QueueingHint:
-    """A claim that the pod mounts came or changed."""
+    """Queue if a claim of the pod is added or updated."""
     return _queue(isinstance(new, PersistentVolumeClaim) and mounts_claim(pod, new))
 
 
 def migration_changed(pod: Pod, old: Object | None, new: Object | None) -> QueueingHint:
-    """A CSINode came, or lists other migrated plugins than before."""
+    """Queue if a CSINode is added, or its migrated plugins change."""
     if not isinstance(new, CSINode):
         return QueueingHint.SKIP
     if not isinstance(old, CSINode):
@@ -388,8 +389,8 @@ def migration_changed(pod: Pod, old: Object | None, new: Object | None) -> Queue
     return _queue(before.migrated_plugins != after.migrated_plugins)
 
 
-def capacity_no_longer_counts(pod: Pod, old: Object | None, new: Object | None) -> QueueingHint:
-    """The driver of one of the pod's own CSI volumes stopped reporting capacity."""
+def capacity_reporting_stopped(pod: Pod, old: Object | None, new: Object | None) -> QueueingHint:
+    """Queue if the driver of an inline CSI volume of the pod stops reporting capacity."""
     if not isinstance(old, CSIDriver) or not isinstance(new, CSIDriver):
         return QueueingHint.SKIP
     stopped = old.spec.storage_capacity and not new.spec.storage_capacity
@@ -401,7 +402,7 @@ def _inline_drivers(pod: Pod) -> Iterable[str]:
 
 
 def capacity_grew(pod: Pod, old: Object | None, new: Object | None) -> QueueingHint:
-    """A storage pool came, or makes larger volumes than before."""
+    """Queue if a storage pool is added, or its maximum volume size grows."""
     if not isinstance(new, CSIStorageCapacity):
         return QueueingHint.SKIP
     if not isinstance(old, CSIStorageCapacity):

@@ -1,7 +1,7 @@
-"""The volumes that claims may be bound to, laid out for matching against all nodes at once.
+"""The volumes that claims may be bound to, indexed for matching against all nodes at once.
 
-Source: ``FindMatchingVolume`` of component-helpers, 1.36. Where Kubernetes leaves the choice between
-volumes of one size to chance, the name decides.
+Source: ``FindMatchingVolume`` of component-helpers, 1.36. Kubernetes chooses randomly between
+volumes of the same size; here the name breaks the tie.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ AVAILABLE = "Available"
 
 
 def storage_request(claim: PersistentVolumeClaim) -> int:
-    """How much the claim asks for, in thousandths of a byte."""
+    """The requested storage of a claim, in thousandths of a byte."""
     return thousandths(claim.spec.resources.requests.get(STORAGE, 0))
 
 
 def refers_to(reference: ObjectReference | None, claim: PersistentVolumeClaim) -> bool:
-    """Whether a volume's claimRef means the claim; one without UID was written by a user."""
+    """Whether a volume's claimRef refers to the claim; a user may have set it without a UID."""
     return (
         reference is not None
         and (reference.namespace, reference.name) == (claim.namespace, claim.name)
@@ -37,8 +37,9 @@ def refers_to(reference: ObjectReference | None, claim: PersistentVolumeClaim) -
     )
 
 
-def only_label(selector: NodeSelector) -> tuple[str, str] | None:
-    """The one label value that a selector asks for, if that is all it asks."""
+def single_label(selector: NodeSelector) -> tuple[str, str] | None:
+    """The label and value of a selector that requires exactly one value; None for other
+    selectors."""
     if len(selector.node_selector_terms) != 1:
         return None
     term = selector.node_selector_terms[0]
@@ -51,8 +52,10 @@ def only_label(selector: NodeSelector) -> tuple[str, str] | None:
 
 
 class _Group(NamedTuple):
-    """Volumes that go by one value of one node label each (local volumes by the host name), or, with
-    an empty key, by none."""
+    """Volumes that each require one value of the same node label (local volumes: the host name).
+
+    An empty key is for volumes without node affinity.
+    """
 
     key: str
     members: RowArray
@@ -64,10 +67,10 @@ RowsOf = Callable[[PersistentVolume], RowArray]
 
 
 class FreeVolumes:
-    """The volumes of one class that no claim has, by increasing size.
+    """The unclaimed volumes of one class, by increasing size.
 
-    Volumes mostly come by the thousand and each for one node. So they are not tried one by one:
-    a table says which volume is the smallest for a value of the label, and every node looks it up.
+    Often there are thousands of volumes, each for one node. So a table has the smallest volume for
+    each value of the node label, and every row looks it up.
     """
 
     def __init__(self, volumes: Iterable[PersistentVolume]) -> None:
@@ -83,7 +86,7 @@ class FreeVolumes:
             self._by_access.setdefault(modes, []).append(index)
         self._groups: list[_Group] = []
         self._others: list[int] = []
-        """Volumes whose node affinity asks for more than one value."""
+        """Volumes with any other node affinity."""
         self._group()
         self._numbers: dict[str, tuple[int, Int32Column]] = {}
 
@@ -93,7 +96,7 @@ class FreeVolumes:
             affinity = volume.spec.node_affinity
             label: tuple[str, str] | None = ("", "")
             if affinity is not None and affinity.required is not None:
-                label = only_label(affinity.required)
+                label = single_label(affinity.required)
             if label is None:
                 self._others.append(index)
                 continue
@@ -107,17 +110,18 @@ class FreeVolumes:
         self,
         claim: PersistentVolumeClaim,
         nodes: Nodes,
-        promised: Iterable[str],
+        exclude: Iterable[str],
         taken: Sequence[Int32Column],
         rows_of: RowsOf,
     ) -> Int32Column:
         """By row, the smallest volume that fits, as an index into :attr:`volumes`; -1 for none.
 
-        ``promised`` volumes are out of the question everywhere, ``taken`` ones (as answered for
-        other claims of the pod) on their own rows. ``rows_of`` says whence a volume is reached.
+        Volumes in ``exclude`` are not available on any row, ``taken`` ones (the results for other
+        claims of the pod) not on their own row. ``rows_of`` returns the rows from which a volume is
+        accessible.
         """
         none = len(self.volumes)
-        fits = self._fitting(claim, promised)
+        fits = self._fitting(claim, exclude)
         best = np.full(nodes.size, none, np.int32)
         for group in self._groups:
             best = np.minimum(best, self._of_group(group, fits, nodes, taken))
@@ -131,7 +135,7 @@ class FreeVolumes:
         best[best == none] = -1
         return best
 
-    def _fitting(self, claim: PersistentVolumeClaim, promised: Iterable[str]) -> BoolColumn:
+    def _fitting(self, claim: PersistentVolumeClaim, exclude: Iterable[str]) -> BoolColumn:
         spec = claim.spec
         fits: BoolColumn = self._modes == self._words.find(spec.volume_mode)
         fits[: bisect_left(self._sizes, storage_request(claim))] = False
@@ -139,7 +143,7 @@ class FreeVolumes:
         for modes, members in self._by_access.items():
             if not wanted <= modes:
                 fits[members] = False
-        for name in promised:
+        for name in exclude:
             index = self._index.get(name)
             if index is not None:
                 fits[index] = False
@@ -157,10 +161,10 @@ class FreeVolumes:
         members, numbers = group.members[possible], numbers[possible]
         if not len(members):
             return np.full(nodes.size, none, np.int32)
-        # One entry more than there are numbers, so that -1 (no such label) finds none at the end.
+        # Index -1 (no such label) is the additional last entry.
         highest = max(int(numbers.max()), int(row_numbers.max(initial=-1)))
         table = np.full(highest + 2, none, np.int32)
-        # Of several volumes with one value the last to be written stays: the smallest.
+        # The last write wins: the smallest of several volumes with the same value.
         table[numbers[::-1]] = members[::-1]
         chosen: Int32Column = table[row_numbers]
         clash = self._clashes(chosen, taken)
@@ -172,7 +176,7 @@ class FreeVolumes:
         return chosen
 
     def _label_numbers(self, group: _Group, nodes: Nodes) -> tuple[Int32Column, Int32Column]:
-        """(the label's value on each row, the value that each member asks for), as numbers."""
+        """(the label's value on each row, the value that each member requires), as numbers."""
         if not group.key:
             return np.zeros(nodes.size, np.int32), np.zeros(len(group.members), np.int32)
         column = nodes.label(group.key)
@@ -189,7 +193,7 @@ class FreeVolumes:
         return clash
 
     def _following(self, members: RowArray, numbers: Int32Column) -> Int32Column:
-        """For each volume the next larger one with the same value."""
+        """For each volume, the next larger one with the same value."""
         following = np.full(len(self.volumes) + 1, len(self.volumes), np.int32)
         order = np.lexsort((members, numbers))
         members, numbers = members[order], numbers[order]
@@ -199,11 +203,11 @@ class FreeVolumes:
 
 
 class VolumePool:
-    """The volumes of a cluster, by what they are good for. Only those that changed are sorted anew."""
+    """The volumes of the cluster by class and claim, updated incrementally."""
 
-    def __init__(self, cluster: Cluster, books: AssumedVolumes) -> None:
+    def __init__(self, cluster: Cluster, assumed: AssumedVolumes) -> None:
         self._cluster = cluster
-        self._books = books
+        self._assumed = assumed
         self._version = -1
         self._known: dict[str, PersistentVolume] = {}
         self._unclaimed: dict[str, dict[str, PersistentVolume]] = {}
@@ -211,8 +215,8 @@ class VolumePool:
         self._free: dict[str, FreeVolumes] = {}
 
     def free(self, storage_class: str) -> FreeVolumes | None:
-        """The volumes of a class that no claim has; None where there are none."""
-        self._catch_up()
+        """The unclaimed volumes of a class; None if there are none."""
+        self._update()
         unclaimed = self._unclaimed.get(storage_class)
         if not unclaimed:
             return None
@@ -222,12 +226,12 @@ class VolumePool:
         return found
 
     def prebound(self, claim: PersistentVolumeClaim) -> PersistentVolume | None:
-        """The volume that is meant for the claim, by its claimRef or by our own promise."""
-        self._catch_up()
+        """The volume that is reserved for the claim, by its claimRef or as an assumed volume."""
+        self._update()
         named = self._claimed.get(claim.key, {}).values()
         found = [volume for volume in named if refers_to(volume.spec.claim_ref, claim)]
-        promised = (self._known.get(name) for name in self._books.volumes_of(claim))
-        found.extend(volume for volume in promised if volume is not None)
+        assumed = (self._known.get(name) for name in self._assumed.volumes_of(claim))
+        found.extend(volume for volume in assumed if volume is not None)
         fitting = [
             volume
             for volume in found
@@ -238,24 +242,24 @@ class VolumePool:
         ]
         return min(fitting, key=lambda volume: volume.name, default=None)
 
-    def _catch_up(self) -> None:
+    def _update(self) -> None:
         version = self._cluster.objects_version(PersistentVolume)
         if version == self._version:
             return
         self._version = version
         volumes, known = self._cluster.objects(PersistentVolume), self._known
         for name in known.keys() - volumes.keys():
-            self._forget(known.pop(name))
+            self._remove(known.pop(name))
         for name, volume in volumes.items():
             before = known.get(name)
             if before is volume:
                 continue
             if before is not None:
-                self._forget(before)
+                self._remove(before)
             known[name] = volume
-            self._learn(volume)
+            self._add(volume)
 
-    def _learn(self, volume: PersistentVolume) -> None:
+    def _add(self, volume: PersistentVolume) -> None:
         reference = volume.spec.claim_ref
         if reference is not None:
             key = f"{reference.namespace}/{reference.name}"
@@ -264,7 +268,7 @@ class VolumePool:
             self._unclaimed.setdefault(volume.storage_class, {})[volume.name] = volume
             self._free.pop(volume.storage_class, None)
 
-    def _forget(self, volume: PersistentVolume) -> None:
+    def _remove(self, volume: PersistentVolume) -> None:
         reference = volume.spec.claim_ref
         if reference is not None:
             key = f"{reference.namespace}/{reference.name}"
