@@ -8,7 +8,7 @@ import anyio
 import structlog
 
 from asched.batch.registry import SessionRegistry
-from asched.config.batch import ConfError, read_conf
+from asched.config.batch import ConfError, load_conf
 from asched.config.settings import BatchSettings
 from asched.framework.sessions import SessionSpec
 from asched.kube.timing import Clock
@@ -72,7 +72,7 @@ class SessionFiles:
     def _read(self, settings: BatchSettings) -> SessionSpec | None:
         """The specification in the file; None, logged once, if it is invalid."""
         try:
-            found = read_conf(settings, self._registry)
+            found = load_conf(settings, self._registry)
             problem = found.fault
         except ConfError as error:
             problem = str(error)
