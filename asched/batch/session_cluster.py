@@ -18,8 +18,7 @@ from asched.model.meta import Object
 from asched.state.cluster import ClusterState
 from asched.state.node_rows import NodeRows
 from asched.state.node_table import NodeTable
-from asched.state.pod_index import PodIndex
-from asched.state.volume_index import VolumeIndex
+from asched.state.pod_index import PodIndex, VolumeIndex
 
 ObjectT = TypeVar("ObjectT", bound=Object)
 

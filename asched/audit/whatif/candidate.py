@@ -1,7 +1,4 @@
-"""What is to be tried on a recorded history: a scheduler that differs from the recorded one.
-
-``--plugins``: a few words that enable, disable and weigh plugins.
-"""
+"""The scheduler to simulate on a recorded history, and the plugin changes of ``--plugins``."""
 
 from __future__ import annotations
 
@@ -46,12 +43,13 @@ class PluginChange(NamedTuple):
 
 
 def parse_changes(text: str) -> tuple[PluginChange, ...]:
-    """``Name=WEIGHT,+Name,-Name``: set a weight at Score, enable, disable. ``Name`` enables too.
+    """Parses ``Name=WEIGHT,+Name,-Name``: set the Score weight, enable, disable. ``Name`` also
+    enables.
 
-    Raises :class:`AuditError` for anything else.
+    Raises :class:`AuditError` for other text.
 
     >>> parse_changes("NodeResourcesFit=5, -ImageLocality")[1]
-    PluginChange(action=<Action.DISABLE: 'disable'>, name='ImageLocality', weight=1)
+    PluginChange(action=<PluginChangeAction.DISABLE: 'disable'>, name='ImageLocality', weight=1)
     """
     return tuple(_parsed(item.strip()) for item in text.split(","))
 
@@ -60,7 +58,8 @@ def _parsed(item: str) -> PluginChange:
     match = _ITEM.fullmatch(item)
     if match is None:
         raise AuditError(
-            f'--plugins: "{item}" is no change; write Name=WEIGHT, +Name or -Name, separated by commas'
+            f'--plugins: invalid change "{item}"; expected Name=WEIGHT, +Name or -Name, separated by'
+            " commas"
         )
     sign, name, weight = match["sign"], match["name"], match["weight"]
     if weight is None:
@@ -68,10 +67,10 @@ def _parsed(item: str) -> PluginChange:
             PluginChangeAction.DISABLE if sign == "-" else PluginChangeAction.ENABLE, name
         )
     if sign == "-":
-        raise AuditError(f'--plugins: "{item}" disables a plugin and weighs it')
+        raise AuditError(f'--plugins: "{item}" disables a plugin, so it cannot have a weight')
     if not (weight.isascii() and weight.isdigit() and 1 <= int(weight) <= MAX_WEIGHT):
         raise AuditError(
-            f'--plugins: "{weight}" is no weight for {name}; it is a whole number from 1 to'
+            f'--plugins: invalid weight "{weight}" for {name}; expected a whole number from 1 to'
             f" {MAX_WEIGHT}"
         )
     return PluginChange(PluginChangeAction.WEIGH, name, int(weight))
@@ -80,24 +79,24 @@ def _parsed(item: str) -> PluginChange:
 def with_changes(
     profiles: Iterable[ProfileSpec], changes: Iterable[PluginChange], registry: PluginRegistry
 ) -> tuple[ProfileSpec, ...]:
-    """Every profile with the changes made in their order.
+    """Every profile with the changes, in their order.
 
-    A plugin is enabled at all points that it serves and not yet enabled at, after those that are
-    there, with its default arguments; one that orders the queue takes the place of the one before.
+    Enables a plugin at all of its extension points, after the others and with default arguments. A
+    QueueSort plugin replaces the previous one.
 
-    Raises :class:`AuditError` for a plugin that is not there or does not score, for disabling one
-    that no profile has, where there is no profile, and where one would be left that cannot work.
+    Raises :class:`AuditError` for an unknown plugin, a weight of a plugin that does not score,
+    disabling a plugin that no profile enables, changes without profiles, and invalid results.
     """
-    specs, wanted = tuple(profiles), tuple(changes)
-    if wanted and not specs:
-        raise AuditError("--plugins: there is no profile whose plugins could be changed")
-    for change in wanted:
+    specs, requested = tuple(profiles), tuple(changes)
+    if requested and not specs:
+        raise AuditError("--plugins: there is no profile to change")
+    for change in requested:
         plugin = _loaded(change.name, registry)
         enabled = any(change.name in spec.plugin_names for spec in specs)
         if change.action is PluginChangeAction.DISABLE and not enabled:
-            raise AuditError(f"--plugins: -{change.name}: no profile has it enabled")
+            raise AuditError(f"--plugins: -{change.name}: no profile enables it")
         if change.action is PluginChangeAction.WEIGH and not ExtensionPoint.SCORE.served_by(plugin):
-            raise AuditError(f"--plugins: plugin {change.name} does not score: it has no weight")
+            raise AuditError(f"--plugins: plugin {change.name} is not a Score plugin")
         specs = tuple(_changed(spec, change, plugin, registry) for spec in specs)
     for spec in specs:
         _check(spec)
@@ -120,7 +119,7 @@ def _changed(
         case PluginChangeAction.ENABLE:
             points = _with(spec.points, plugin)
         case PluginChangeAction.WEIGH:
-            points = _weighed(spec.points, change)
+            points = _with_weight(spec.points, change)
     return _consistent(msgspec.structs.replace(spec, points=points), plugin, registry)
 
 
@@ -142,18 +141,15 @@ def _with(points: Points, plugin: type[Plugin]) -> dict[str, tuple[PluginWeight,
     return changed
 
 
-def _weighed(points: Points, change: PluginChange) -> dict[str, tuple[PluginWeight, ...]]:
+def _with_weight(points: Points, change: PluginChange) -> dict[str, tuple[PluginWeight, ...]]:
     field = ExtensionPoint.SCORE.field
-    entries, weighed = points.get(field, ()), PluginWeight(change.name, change.weight)
-    if any(entry.name == change.name for entry in entries):
-        new = tuple(weighed if entry.name == change.name else entry for entry in entries)
-    else:
-        new = (*entries, weighed)
-    return {**points, field: new}
+    entries = {entry.name: entry for entry in points.get(field, ())}
+    entries[change.name] = PluginWeight(change.name, change.weight)
+    return {**points, field: tuple(entries.values())}
 
 
 def _consistent(spec: ProfileSpec, plugin: type[Plugin], registry: PluginRegistry) -> ProfileSpec:
-    """Arguments and origins of just the plugins that are enabled."""
+    """The spec with arguments and origins of exactly the enabled plugins."""
     names = spec.plugin_names
     arguments = {name: args for name, args in spec.arguments.items() if name in names}
     origins = {origin.name: origin for origin in spec.origins if origin.name in names}
@@ -171,7 +167,7 @@ def _default_arguments(plugin: type[Plugin]) -> dict[str, object]:
         arguments = parse_arguments(plugin, None)
     except ValueError as error:
         raise AuditError(
-            f"--plugins: plugin {plugin.name} needs arguments; give them in a file with --config:"
+            f"--plugins: plugin {plugin.name} requires arguments; set them in a file for --config:"
             f" {error}"
         ) from None
     plain: dict[str, object] = msgspec.json.decode(msgspec.json.encode(arguments))
@@ -180,13 +176,9 @@ def _default_arguments(plugin: type[Plugin]) -> dict[str, object]:
 
 def _check(spec: ProfileSpec) -> None:
     if len(spec.plugins_at(ExtensionPoint.QUEUE_SORT)) != 1:
-        raise AuditError(
-            f"--plugins: profile {spec.scheduler_name} is left without a plugin that orders the queue"
-        )
+        raise AuditError(f"--plugins: profile {spec.scheduler_name} would have no QueueSort plugin")
     if not spec.plugins_at(ExtensionPoint.BIND):
-        raise AuditError(
-            f"--plugins: profile {spec.scheduler_name} is left without a plugin that binds"
-        )
+        raise AuditError(f"--plugins: profile {spec.scheduler_name} would have no Bind plugin")
 
 
 def candidate_scheduler(
@@ -196,11 +188,11 @@ def candidate_scheduler(
     registry: PluginRegistry,
     name: str,
 ) -> Scheduler:
-    """The configured scheduler, or else the recorded one, with the changes; seed and pace are those
-    of the recorded one. ``name`` is what messages call it.
+    """The configured scheduler, or the recorded one, with the changes and the recorded seed and
+    latencies. ``name`` is for error messages.
 
-    Raises :class:`AuditError` for changes that cannot be made, and where pods of the history ask for a
-    scheduler that is not among its profiles.
+    Raises :class:`AuditError` for invalid changes, and for pods of the history that name a
+    scheduler without a profile.
     """
     recorded = history.scheduler
     scheduler = recorded
@@ -219,10 +211,10 @@ def candidate_scheduler(
 def _check_names(history: RecordedHistory, scheduler: Scheduler, candidate: str) -> None:
     names = {profile.scheduler_name for profile in scheduler.profiles}
     names |= {session.scheduler_name for session in scheduler.sessions}
-    asked = {pod.pod.spec.scheduler_name for pod in to_place(history.recorded)}
-    if asked - names:
-        missing = ", ".join(sorted(asked - names))
+    used = {pod.pod.spec.scheduler_name for pod in to_place(history.recorded)}
+    if used - names:
+        missing = ", ".join(sorted(used - names))
         raise AuditError(
-            f"{candidate} has no profile named {missing}, which pods of the history ask for; it has"
-            f" {', '.join(sorted(names))}"
+            f"{candidate} has no profile {missing}, which pods of the history name; its profiles"
+            f" are {', '.join(sorted(names))}"
         )

@@ -1,7 +1,4 @@
-"""Two runs over the same history, side by side.
-
-The figures of runs as the rows of a table, for terminal and page alike.
-"""
+"""Compares two runs of the same history, and formats their figures as table rows."""
 
 from __future__ import annotations
 
@@ -24,8 +21,8 @@ from asched.audit.whatif.occupancy import Steps, workload_of
 from asched.model.quantity import NS_PER_S
 from asched.simulator.trace import PodRun, Run
 
-MOST_POINTS: Final = 240
-"""Points of one series in the JSON form."""
+MAX_POINTS: Final = 240
+"""Points of a series in the JSON form."""
 
 
 class PlacedElsewhere(msgspec.Struct, frozen=True, rename="camel"):
@@ -35,35 +32,35 @@ class PlacedElsewhere(msgspec.Struct, frozen=True, rename="camel"):
     uid: str
     baseline: str
     candidate: str
-    """The nodes on which it was placed first."""
+    """The nodes are those of the first placement."""
 
 
 class PlacedOnce(msgspec.Struct, frozen=True, rename="camel"):
-    """A pod that only one of the runs placed."""
+    """A pod that only one run placed."""
 
     pod: str
     uid: str
     node: str
     message: str
-    """What the other run said of it last; empty where it did not get to it, or the pod was gone."""
+    """The last rejection message of the other run; empty if it has none, or if the pod is gone."""
 
 
 class Series(msgspec.Struct, frozen=True, rename="camel"):
-    """A value over time: ``values[i]`` holds from ``seconds[i]`` after the beginning. Where there
-    were more than :data:`MOST_POINTS` changes, means of equal parts of the time."""
+    """A value over time: ``values[i]`` applies from ``seconds[i]`` after the beginning. Series with
+    more than :data:`MAX_POINTS` changes contain averages of equal intervals."""
 
     seconds: list[float]
     values: list[float]
 
     @classmethod
     def of(cls, steps: Steps) -> Series:
-        thin = steps.thinned(MOST_POINTS)
+        thin = steps.thinned(MAX_POINTS)
         seconds = ((thin.at_ns - thin.start_ns) / NS_PER_S).round(3)
         return cls(seconds.tolist(), thin.values.round(6).tolist())
 
 
 class RunReport(msgspec.Struct, frozen=True, rename="camel"):
-    """One of the runs."""
+    """The figures and series of one run."""
 
     name: str
     figures: Figures
@@ -83,7 +80,7 @@ class RunReport(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class DiffReport(msgspec.Struct, frozen=True, rename="camel"):
-    """What a comparison found. This is the JSON form (see ``docs/what-if.md``)."""
+    """The JSON form of a comparison (see ``docs/what-if.md``)."""
 
     begin: datetime
     end: datetime
@@ -97,14 +94,14 @@ class DiffReport(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class NamedRun(NamedTuple):
-    """A run, and what a reader calls it."""
+    """A run and its display name."""
 
     name: str
     run: Run
 
 
 class Comparison(NamedTuple):
-    """Both runs measured, with the pods that fared differently."""
+    """The measured runs, and the pods that differ."""
 
     baseline: MeasuredRun
     candidate: MeasuredRun
@@ -117,23 +114,24 @@ class Comparison(NamedTuple):
 
     @property
     def equal(self) -> bool:
-        """Every pod was placed alike."""
+        """Whether both runs placed every pod on the same node."""
         return not (
             self.placed_elsewhere or self.placed_in_baseline_only or self.placed_in_candidate_only
         )
 
     def report(self) -> DiffReport:
         run = self.baseline.run
+        recorded = self.recorded
         return DiffReport(
-            time_of(run.begin_ns),
-            time_of(run.end_ns),
-            RunReport.of(self.names[0], self.baseline),
-            RunReport.of(self.names[1], self.candidate),
-            None if self.recorded is None else RunReport.of("as recorded", self.recorded),
-            self.placed_elsewhere,
-            self.placed_in_baseline_only,
-            self.placed_in_candidate_only,
-            self.notes,
+            begin=time_of(run.begin_ns),
+            end=time_of(run.end_ns),
+            baseline=RunReport.of(self.names[0], self.baseline),
+            candidate=RunReport.of(self.names[1], self.candidate),
+            recorded=None if recorded is None else RunReport.of("as recorded", recorded),
+            placed_elsewhere=self.placed_elsewhere,
+            placed_in_baseline_only=self.placed_in_baseline_only,
+            placed_in_candidate_only=self.placed_in_candidate_only,
+            notes=self.notes,
         )
 
 
@@ -143,7 +141,7 @@ def compare(
     recorded: Run | None = None,
     notes: Iterable[str] = (),
 ) -> Comparison:
-    """Compare two runs of one history, pod by pod (by uid) and in their figures."""
+    """Compares the pods, by uid, and the figures of two runs of one history."""
     workload = workload_of(baseline.run.pods)
     before = {pod.uid: pod for pod in to_place(baseline.run)}
     after = {pod.uid: pod for pod in to_place(candidate.run)}
@@ -160,14 +158,14 @@ def compare(
             placed, not_placed = (one, other) if first else (other, one)
             only[bool(first)].append(_once(placed, not_placed))
     return Comparison(
-        measured(baseline.run, workload),
-        measured(candidate.run, workload),
-        None if recorded is None else measured(recorded, workload),
-        (baseline.name, candidate.name),
-        tuple(elsewhere),
-        tuple(only[True]),
-        tuple(only[False]),
-        tuple(notes),
+        baseline=measured(baseline.run, workload),
+        candidate=measured(candidate.run, workload),
+        recorded=None if recorded is None else measured(recorded, workload),
+        names=(baseline.name, candidate.name),
+        placed_elsewhere=tuple(elsewhere),
+        placed_in_baseline_only=tuple(only[True]),
+        placed_in_candidate_only=tuple(only[False]),
+        notes=tuple(notes),
     )
 
 
@@ -180,12 +178,12 @@ Number = int | float
 
 
 class ReportRow(NamedTuple):
-    """One figure of every run, as text."""
+    """One figure of each run, as text."""
 
     label: str
     values: tuple[str, ...]
     change: str
-    """From the first run to the second; empty where there is none, or only one run."""
+    """From the first run to the second; may be empty."""
 
 
 class _Unit(NamedTuple):
@@ -194,7 +192,7 @@ class _Unit(NamedTuple):
 
 
 def duration(seconds: Number) -> str:
-    """Three digits that matter, in a unit that fits.
+    """Three significant digits, in a suitable unit.
 
     >>> duration(0.0421), duration(95), duration(5400), duration(0)
     ('42.1 ms', '95 s', '90 min', '0 s')
@@ -207,7 +205,7 @@ def duration(seconds: Number) -> str:
 
 
 def _digits(number: float) -> str:
-    """Three digits that matter, never an exponent."""
+    """Three significant digits, without an exponent."""
     return f"{number:,.0f}" if abs(number) >= 1000 else f"{number:.3g}"
 
 
@@ -217,7 +215,7 @@ _SHARE: Final = _Unit(lambda s: f"{s:.1%}", lambda s: f"{s * 100:+.1f} points")
 
 
 def figure_rows(runs: Sequence[Figures]) -> list[ReportRow]:
-    """The rows for these runs, in their order; the change is that between the first two."""
+    """The table rows of these runs; ``change`` compares the first two."""
     return [
         ReportRow(
             label, tuple(NONE if v is None else unit.text(v) for v in values), _change(unit, values)
@@ -249,17 +247,20 @@ def _figures(runs: Sequence[Figures]) -> Iterator[_Line]:
     yield line("time to bind, p99", _TIME, lambda f: f.time_to_bind.p99_seconds)
     yield line("time to bind, mean", _TIME, lambda f: f.time_to_bind.mean_seconds)
     yield line("time pending, p99", _TIME, lambda f: f.time_pending.p99_seconds)
-    yield line("time pending, all pods together", _TIME, lambda f: f.time_pending.total_seconds)
+    yield line("time pending, total", _TIME, lambda f: f.time_pending.total_seconds)
     yield line("attempts", _COUNT, lambda f: f.attempts)
-    yield line("attempts that found no node", _COUNT, lambda f: f.rejections)
+    yield line("rejections", _COUNT, lambda f: f.rejections)
     yield line("preemptions", _COUNT, lambda f: f.preemptions)
     for resource in dict.fromkeys(name for run in runs for name in run.resources):
         yield from _of_resource(resource, runs)
     if any(run.spread.constraints for run in runs):
-        yield line("hard spread broken, at placement", _COUNT, lambda f: f.spread.hard_at_placement)
-        yield line("soft spread broken, at placement", _COUNT, lambda f: f.spread.soft_at_placement)
-        yield line("hard spread broken, at the end", _COUNT, lambda f: f.spread.hard_at_end)
-        yield line("soft spread broken, at the end", _COUNT, lambda f: f.spread.soft_at_end)
+        for label, of in (
+            ("hard spread violations, at placement", lambda f: f.spread.hard_at_placement),
+            ("soft spread violations, at placement", lambda f: f.spread.soft_at_placement),
+            ("hard spread violations, at the end", lambda f: f.spread.hard_at_end),
+            ("soft spread violations, at the end", lambda f: f.spread.soft_at_end),
+        ):
+            yield line(label, _COUNT, of)
 
 
 def _of_resource(resource: str, runs: Sequence[Figures]) -> Iterator[_Line]:

@@ -1,8 +1,8 @@
-"""What a run was like, in figures. Pure functions of a :class:`~asched.simulator.trace.Run`."""
+"""Computes the figures of a :class:`~asched.simulator.trace.Run`."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from itertools import accumulate
 from typing import NamedTuple
 
@@ -12,11 +12,11 @@ import numpy as np
 from asched.audit.whatif.occupancy import RecordedWorkload, Steps, mean, occupancy, percentile
 from asched.audit.whatif.spread import SpreadViolations, spread_violations
 from asched.model.quantity import NS_PER_S
-from asched.simulator.trace import EndReason, PodPlacement, PodRun, Run
+from asched.simulator.trace import EndReason, PodRun, Run
 
 
 class Times(msgspec.Struct, frozen=True, rename="camel"):
-    """Stretches of time, in seconds; percentiles by nearest rank. None of nothing."""
+    """Statistics of durations in seconds; percentiles by nearest rank. None without durations."""
 
     count: int
     p50_seconds: float | None
@@ -29,28 +29,26 @@ class Times(msgspec.Struct, frozen=True, rename="camel"):
     @classmethod
     def of(cls, ordered_ns: Sequence[int]) -> Times:
         """``ordered_ns`` ascending."""
-        p50_seconds, p90_seconds, p99_seconds, max_seconds = (
-            None if ns is None else ns / NS_PER_S
-            for ns in (percentile(ordered_ns, percent) for percent in (50, 90, 99, 100))
-        )
-        average_ns = mean(ordered_ns)
-        mean_seconds = None if average_ns is None else average_ns / NS_PER_S
+
+        def seconds(ns: float | None) -> float | None:
+            return None if ns is None else ns / NS_PER_S
+
         return cls(
-            len(ordered_ns),
-            p50_seconds,
-            p90_seconds,
-            p99_seconds,
-            mean_seconds,
-            max_seconds,
-            sum(ordered_ns) / NS_PER_S,
+            count=len(ordered_ns),
+            p50_seconds=seconds(percentile(ordered_ns, 50)),
+            p90_seconds=seconds(percentile(ordered_ns, 90)),
+            p99_seconds=seconds(percentile(ordered_ns, 99)),
+            mean_seconds=seconds(mean(ordered_ns)),
+            max_seconds=seconds(percentile(ordered_ns, 100)),
+            total_seconds=sum(ordered_ns) / NS_PER_S,
         )
 
 
 class Share(msgspec.Struct, frozen=True, rename="camel"):
-    """A share of one over the time of the run."""
+    """Statistics of a fraction over the time of the run."""
 
     mean: float
-    """Weighed by time."""
+    """Time-weighted."""
     peak: float
     end: float
 
@@ -60,52 +58,51 @@ class Share(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class ResourceFigures(msgspec.Struct, frozen=True, rename="camel"):
-    """One resource, see :class:`~asched.audit.whatif.occupancy.Occupancy`."""
+    """Figures of one resource, see :class:`~asched.audit.whatif.occupancy.Occupancy`."""
 
     utilisation: Share
     fragmentation: Share | None
-    """None where no pod of the history asks for the resource."""
+    """None if no pod of the history requests the resource."""
 
 
 class Figures(msgspec.Struct, frozen=True, rename="camel"):
-    """A run in figures. This is a part of the JSON form (see ``docs/what-if.md``)."""
+    """The figures of a run; part of the JSON form (see ``docs/what-if.md``)."""
 
     pods: int
-    """Pods that were to be placed: all but those that were on a node from the beginning, or were
-    placed by others."""
+    """Pods that were created without a node."""
     placed: int
-    """Of these, how many were placed at least once."""
+    """Number of these that were placed at least once."""
     pending_at_end: int
-    """Of these, how many wait for a node in the end."""
+    """Number of these without a node at the end."""
     time_to_bind: Times
     """From creation to the first binding."""
     time_pending: Times
-    """What each pod spent without a node in all, again after an eviction, and up to the end."""
+    """Total time of each pod without a node, including times after evictions."""
     attempts: int
     rejections: int
     """Attempts that found no node."""
     preemptions: int
-    """Pods that were evicted for others."""
+    """Pods that were evicted for other pods."""
     resources: dict[str, ResourceFigures]
     spread: SpreadViolations
 
 
 class MeasuredRun(NamedTuple):
-    """A run, its figures, and what they were made from."""
+    """A run, its figures, and their inputs."""
 
     run: Run
     figures: Figures
     to_bind_ns: Sequence[int]
-    """Ascending; of the pods that were bound."""
+    """Times to bind in ascending order, of bound pods only."""
     pending: Steps
-    """How many pods wait for a node."""
+    """Number of pods without a node."""
     utilisation: dict[str, Steps]
     fragmentation: dict[str, Steps]
 
 
 def measured(run: Run, workload: RecordedWorkload) -> MeasuredRun:
-    """Measure a run. ``workload`` says what a typical pod asks for, which fragmentation depends on:
-    runs are comparable under the same one."""
+    """Measures a run. Fragmentation depends on ``workload``: runs are comparable if measured with
+    the same one."""
     pods = to_place(run)
     to_bind_ns = sorted(pod.bound_ns - pod.created_ns for pod in pods if pod.bound_ns is not None)
     spans = [pending_spans(pod, run.end_ns) for pod in pods]
@@ -137,12 +134,12 @@ def measured(run: Run, workload: RecordedWorkload) -> MeasuredRun:
 
 
 def to_place(run: Run) -> list[PodRun]:
-    """The pods that the scheduler had to place: those that did not come with a node."""
+    """The pods that were created without a node."""
     return [pod for pod in run.pods if not pod.pod.spec.node_name]
 
 
 def node_of(pod: PodRun) -> str:
-    """Where the pod was placed first; empty where it never was."""
+    """The node of the pod's first placement; may be empty."""
     return next(
         (
             placement.node
@@ -159,16 +156,17 @@ class Span(NamedTuple):
 
 
 def pending_spans(pod: PodRun, end_ns: int) -> list[Span]:
-    """When the pod was without a node: until it was bound, and again from the end of each placement
-    until the next binding, or the pod's or the run's end."""
+    """The spans without a node, until each binding and until the end of the pod or the run."""
     spans = []
     since_ns: int | None = pod.created_ns
     last_ns = end_ns if pod.ended_ns is None else pod.ended_ns
-    for placement in _bound(pod.placements):
-        bound_ns = placement.bound_ns or 0
+    for placement in pod.placements:
+        bound_ns = placement.bound_ns
+        if bound_ns is None:
+            continue
         if since_ns is None:
             break
-        # In a record the pod that is made in place of another may be bound before that has gone.
+        # In a recorded run a replacement may be bound before the deletion of its predecessor.
         if bound_ns > since_ns:
             spans.append(Span(since_ns, bound_ns))
         since_ns = placement.ended_ns
@@ -177,16 +175,12 @@ def pending_spans(pod: PodRun, end_ns: int) -> list[Span]:
     return spans
 
 
-def _bound(placements: Iterable[PodPlacement]) -> Iterable[PodPlacement]:
-    return (placement for placement in placements if placement.bound_ns is not None)
-
-
 def _over_time(spans: Sequence[Span], run: Run) -> Steps:
-    """How many of the spans hold, over time."""
+    """The number of active spans over time."""
     changes = [(run.begin_ns, 0)]
     for span in spans:
         changes += ((span.from_ns, 1), (span.to_ns, -1))
-    # What ends with the run has not ended before it.
+    # Spans that end with the run stay active.
     changes = sorted(change for change in changes if change[0] < run.end_ns or change[1] >= 0)
     counts = np.fromiter(accumulate(change for _, change in changes), np.float64)
     return Steps([at_ns for at_ns, _ in changes], counts, run.end_ns)

@@ -1,7 +1,4 @@
-"""Utilisation and fragmentation over time, derived from who was where.
-
-Quantities that change at points in time, keep their value in between, and are weighed by time.
-"""
+"""Step functions over time, and the utilization and fragmentation of nodes in a run."""
 
 from __future__ import annotations
 
@@ -24,26 +21,22 @@ Floats: TypeAlias = NDArray[np.float64]
 
 
 class Steps:
-    """A step function over a window of time.
-
-    What is said of a moment last is what holds from it on: values that were overtaken within the
-    same nanosecond never held.
-    """
+    """A step function over a time window. Of several values at the same time the last one counts."""
 
     __slots__ = ("at_ns", "end_ns", "values")
 
     def __init__(
         self, at_ns: Sequence[int] | Int64s, values: Sequence[float] | Floats, end_ns: int
     ) -> None:
-        """``values[i]`` holds from ``at_ns[i]`` on, the last one until ``end_ns``.
+        """``values[i]`` applies from ``at_ns[i]`` on, the last one until ``end_ns``.
 
-        Raises ValueError for no value, and for times that run backwards or past the end.
+        Raises ValueError without values, and for times that are not ascending or exceed the end.
         """
         times = np.asarray(at_ns, np.int64)
         if not len(times) or len(times) != len(values):
             raise ValueError(f"{len(times)} times and {len(values)} values")
         if (np.diff(times) < 0).any() or times[-1] > end_ns:
-            raise ValueError("times run backwards or past the end")
+            raise ValueError("times are not ascending or exceed the end")
         lasts = np.append(np.flatnonzero(np.diff(times)), len(times) - 1)
         self.at_ns: Int64s = times[lasts]
         self.values: Floats = np.asarray(values, np.float64)[lasts]
@@ -55,12 +48,12 @@ class Steps:
 
     @property
     def durations_ns(self) -> Int64s:
-        """How long each value held."""
+        """The duration of each value."""
         return np.diff(np.append(self.at_ns, self.end_ns))
 
     @property
     def mean(self) -> float:
-        """Weighed by time; the last value where no time passed at all."""
+        """Time-weighted; the last value if the window is empty."""
         durations = self.durations_ns
         total = int(durations.sum())
         if not total:
@@ -69,24 +62,20 @@ class Steps:
 
     @property
     def peak(self) -> float:
-        """The highest value that held for any time, or holds at the end."""
-        return float(self.values[(self.durations_ns > 0) | self._is_last].max())
-
-    @property
-    def _is_last(self) -> NDArray[np.bool_]:
-        last = np.zeros(len(self.values), np.bool_)
-        last[-1] = True
-        return last
+        """The maximum of values with a duration and the last value."""
+        counts = self.durations_ns > 0
+        counts[-1] = True
+        return float(self.values[counts].max())
 
     def integral(self, until_ns: Int64s) -> Floats:
-        """Value times nanoseconds, from the start until each of these times within the window."""
+        """The integral over nanoseconds from the start until each of these times."""
         sums = np.concatenate([[0.0], np.cumsum(self.values[:-1] * np.diff(self.at_ns))])
         index = np.searchsorted(self.at_ns, until_ns, side="right") - 1
         held: Floats = sums[index] + self.values[index] * (until_ns - self.at_ns[index])
         return held
 
     def thinned(self, most: int) -> Steps:
-        """At most ``most`` steps: where there are more, means of equal parts of the window."""
+        """At most ``most`` steps; if there are more, averages of equal intervals."""
         span_ns = self.end_ns - self.start_ns
         if len(self.values) <= most or span_ns < most:
             return self
@@ -99,8 +88,7 @@ class Steps:
 
 
 def percentile(ordered: Sequence[int], percent: float) -> int | None:
-    """The nearest-rank percentile of values in ascending order: the smallest of them that so many
-    per cent do not exceed. None where there are no values.
+    """The nearest-rank percentile of ascending values. None without values.
 
     >>> percentile([10, 20, 30, 40], 50)
     20
@@ -112,50 +100,49 @@ def percentile(ordered: Sequence[int], percent: float) -> int | None:
 
 
 def mean(values: Iterable[int]) -> float | None:
-    """The arithmetic mean, or None of nothing."""
+    """The arithmetic mean, or None without values."""
     known = [*values]
     return sum(known) / len(known) if known else None
 
 
-MOST_KINDS: Final = 100
-"""Kinds of pods that the fragmentation is judged by: the most frequent ones."""
+MAX_KINDS: Final = 100
+"""Number of pod kinds in a workload: the most frequent ones."""
 
 Rows: TypeAlias = NDArray[np.intp]
 
 
 class RecordedWorkload(NamedTuple):
-    """What a typical pod asks for: kinds of pods, told apart by their requests, and how frequent
-    each is."""
+    """The requests of a history's pods by kind, with frequencies. Pods of one kind have equal
+    requests."""
 
     resources: tuple[str, ...]
-    """The columns of ``asks``; the last is a place for a pod."""
-    asks: Int64s
+    """The columns of ``requests``; the last one is ``pods``."""
+    requests: Int64s
     """By kind and resource."""
     weights: Floats
-    """By kind and resource: the kind's share among the pods that ask for the resource."""
+    """By kind and resource: the kind's share among the pods that request the resource."""
 
     @property
     def reported(self) -> tuple[str, ...]:
-        """The resources that figures are about: all but the place for a pod."""
+        """The resources with figures: all except ``pods``."""
         return self.resources[:-1]
 
 
 def workload_of(pods: Iterable[PodRun]) -> RecordedWorkload:
-    """The workload that a history puts to a scheduler: its pods but for those that came placed, if
-    there are others."""
+    """The workload of the pods that were created without a node, or of all pods if there are none."""
     every = [(_key(shape_of(run.pod).requests), run.pod.spec.node_name) for run in pods]
     resources = _resources({kind for kind, _ in every})
     to_place = [kind for kind, node in every if not node] or [kind for kind, _ in every]
     kinds = Counter(to_place)
-    frequent = sorted(kinds.items(), key=lambda kind: (-kind[1], kind[0]))[:MOST_KINDS]
-    asks = np.array(
+    frequent = sorted(kinds.items(), key=lambda kind: (-kind[1], kind[0]))[:MAX_KINDS]
+    requests = np.array(
         [[*(dict(kind).get(name, 0) for name in resources[:-1]), 1] for kind, _ in frequent],
         np.int64,
     ).reshape(len(frequent), len(resources))
-    counts = np.array([count for _, count in frequent], np.float64)[:, None] * (asks > 0)
+    counts = np.array([count for _, count in frequent], np.float64)[:, None] * (requests > 0)
     totals = counts.sum(axis=0)
     weights = np.divide(counts, totals, out=np.zeros_like(counts), where=totals > 0)
-    return RecordedWorkload(resources, asks, weights)
+    return RecordedWorkload(resources, requests, weights)
 
 
 def _key(requests: Amounts) -> tuple[tuple[str, int], ...]:
@@ -163,45 +150,44 @@ def _key(requests: Amounts) -> tuple[tuple[str, int], ...]:
 
 
 def _resources(kinds: Iterable[tuple[tuple[str, int], ...]]) -> tuple[str, ...]:
-    """What any of them asks for: cpu and memory, then the others by name; and a place."""
-    asked = {name for kind in kinds for name, _ in kind}
-    first = [name for name in (CPU, MEMORY) if name in asked]
-    return (*first, *sorted(asked - {CPU, MEMORY, PODS}), PODS)
+    """The requested resources: cpu and memory, then the others by name; and pods."""
+    requested = {name for kind in kinds for name, _ in kind}
+    first = [name for name in (CPU, MEMORY) if name in requested]
+    return (*first, *sorted(requested - {CPU, MEMORY, PODS}), PODS)
 
 
 class Occupancy(NamedTuple):
-    """Shares of one over time, by resource. A resource that no node offers is left out."""
+    """Fractions over time by resource, without resources that no node has."""
 
     utilisation: dict[str, Steps]
-    """What is requested by the pods on nodes, of what nodes can give (allocatable)."""
+    """Requested by pods on nodes / allocatable."""
     fragmentation: dict[str, Steps]
-    """The share of what is free that a pod drawn from the workload, among those that ask for the
-    resource, cannot use, as it lies on nodes that have no room for the pod. It is F_n(M) of FGD
-    (Weng et al., USENIX ATC 2023), which defines it for GPUs, for any resource and by node.
-    Cordoned nodes count for nothing; taints, affinity and the like are left out."""
+    """The fraction of free resources that a random pod of the workload, among those that request
+    the resource, cannot use because it does not fit on the node: F_n(M) of FGD (Weng et al., USENIX
+    ATC 2023, there for GPUs), by node. Excludes cordoned nodes; ignores taints, affinity etc."""
 
 
 class _Change(NamedTuple):
     at_ns: int
     order: int
-    """Within one time: nodes go, nodes come, pods go, pods come."""
+    """At the same time: removed nodes, added nodes, removed pods, added pods."""
     row: int
     node: Node | None
-    asked: Int64s | None
+    requested: Int64s | None
 
 
 def occupancy(run: Run, workload: RecordedWorkload) -> Occupancy:
-    """How full and how fragmented the cluster was, for as long as the run lasts."""
+    """The utilization and fragmentation of the cluster during the run."""
     names = sorted({span.node.name for span in run.nodes})
-    books = _Books(len(names), workload)
-    books.sample(run.begin_ns)
+    usage = _NodeUsage(len(names), workload)
+    usage.sample(run.begin_ns)
     changes = sorted(_changes(run, workload, names), key=itemgetter(0, 1, 2))
-    for at_ns, together in groupby(changes, key=itemgetter(0)):
+    for at_ns, at_once in groupby(changes, key=itemgetter(0)):
         if at_ns > run.end_ns:
             break
-        books.change([*together])
-        books.sample(max(at_ns, run.begin_ns))
-    return books.occupancy(run.end_ns)
+        usage.apply([*at_once])
+        usage.sample(max(at_ns, run.begin_ns))
+    return usage.occupancy(run.end_ns)
 
 
 def _changes(run: Run, workload: RecordedWorkload, names: Sequence[str]) -> Iterator[_Change]:
@@ -212,21 +198,21 @@ def _changes(run: Run, workload: RecordedWorkload, names: Sequence[str]) -> Iter
             yield _Change(span.to_ns, 0, rows[span.node.name], None, None)
     for pod in run.pods:
         requests = shape_of(pod.pod).requests
-        asked = _amounts(requests | {PODS: 1}, workload.resources)
+        requested = _amounts(requests | {PODS: 1}, workload.resources)
         for placement in pod.placements:
             row = rows.get(placement.node)
             if row is not None:
-                yield _Change(placement.assigned_ns, 3, row, None, asked)
+                yield _Change(placement.assigned_ns, 3, row, None, requested)
                 if placement.ended_ns is not None:
-                    yield _Change(placement.ended_ns, 2, row, None, -asked)
+                    yield _Change(placement.ended_ns, 2, row, None, -requested)
 
 
 def _amounts(found: Amounts, resources: Sequence[str]) -> Int64s:
     return np.array([found.get(name, 0) for name in resources], np.int64)
 
 
-class _Books:
-    """Who has how much, moved on change by change; and the sums at each time."""
+class _NodeUsage:
+    """The amounts of each node, updated by changes, and samples of their sums."""
 
     def __init__(self, nodes: int, workload: RecordedWorkload) -> None:
         self._workload = workload
@@ -235,36 +221,35 @@ class _Books:
         self._requested = np.zeros(shape, np.int64)
         self._alive = np.zeros(nodes, np.bool_)
         self._cordoned = np.zeros(nodes, np.bool_)
-        # What each row adds to the sums: allocatable, requested, free, and free in vain.
+        # The terms of each row: allocatable, requested, free, and free but unusable.
         self._parts = np.zeros((nodes, 4, len(workload.resources)))
         self._sums = np.zeros((4, len(workload.resources)))
         self._at_ns: list[int] = []
         self._samples: list[Floats] = []
 
-    def change(self, changes: Sequence[_Change]) -> None:
+    def apply(self, changes: Sequence[_Change]) -> None:
         for change in changes:
             row = change.row
-            if change.asked is not None:
-                self._requested[row] += change.asked
+            if change.requested is not None:
+                self._requested[row] += change.requested
             elif change.node is None:
                 self._alive[row] = False
             else:
-                offered = amounts(change.node.status.allocatable)
-                self._allocatable[row] = _amounts(offered, self._workload.resources)
+                allocatable = amounts(change.node.status.allocatable)
+                self._allocatable[row] = _amounts(allocatable, self._workload.resources)
                 self._alive[row] = True
                 self._cordoned[row] = change.node.spec.unschedulable
-        self._settle(np.unique(np.array([change.row for change in changes], np.intp)))
+        self._update_sums(np.unique(np.array([change.row for change in changes], np.intp)))
 
-    def _settle(self, rows: Rows) -> None:
-        """Bring the sums up to what changed in these rows."""
+    def _update_sums(self, rows: Rows) -> None:
         alive = self._alive[rows, None]
         allocatable = self._allocatable[rows] * alive
         requested = self._requested[rows] * alive
         usable = alive & ~self._cordoned[rows, None]
         free = np.maximum(allocatable - requested, 0) * usable
-        fits = (self._workload.asks[None, :, :] <= free[:, None, :]).all(axis=2)
-        in_vain = free * ((~fits).astype(np.float64) @ self._workload.weights)
-        parts = np.stack([allocatable, requested, free, in_vain], axis=1, dtype=np.float64)
+        fits = (self._workload.requests[None, :, :] <= free[:, None, :]).all(axis=2)
+        unusable = free * ((~fits).astype(np.float64) @ self._workload.weights)
+        parts = np.stack([allocatable, requested, free, unusable], axis=1, dtype=np.float64)
         self._sums += (parts - self._parts[rows]).sum(axis=0)
         self._parts[rows] = parts
 
@@ -276,14 +261,14 @@ class _Books:
         samples = np.array(self._samples)
         utilisation, fragmentation = {}, {}
         for column, name in enumerate(self._workload.reported):
-            allocatable, requested, free, in_vain = samples[:, :, column].T
+            allocatable, requested, free, unusable = samples[:, :, column].T
             if allocatable.any():
                 utilisation[name] = Steps(self._at_ns, _share(requested, allocatable), end_ns)
                 if self._workload.weights[:, column].any():
-                    fragmentation[name] = Steps(self._at_ns, _share(in_vain, free), end_ns)
+                    fragmentation[name] = Steps(self._at_ns, _share(unusable, free), end_ns)
         return Occupancy(utilisation, fragmentation)
 
 
 def _share(part: Floats, whole: Floats) -> Floats:
-    """Of nothing, nothing. (Sums that are moved on may be off by a rounding error.)"""
+    """``part / whole``, or 0 if ``whole`` is 0. Incremental sums may have rounding errors."""
     return np.divide(np.maximum(part, 0.0), whole, out=np.zeros_like(part), where=whole > 0.5)

@@ -1,8 +1,7 @@
-"""Which topology spread constraints a run kept.
+"""Counts violations of topology spread constraints in a run.
 
-The pods of a run are put on their nodes in a state of their own, so domains are counted by the very
-code that PodTopologySpread counts them with: node affinity and taint policies, ``minDomains`` and
-pods on their way out included.
+Applies the run to a separate state and uses the code of PodTopologySpread, so that node affinity
+and taint policies, ``minDomains`` and terminating pods count as in the plugin.
 """
 
 from __future__ import annotations
@@ -36,29 +35,28 @@ _encode = msgspec.json.Encoder(order="deterministic").encode
 
 
 class SpreadViolations(msgspec.Struct, frozen=True, rename="camel"):
-    """Topology spread constraints whose skew exceeds their ``maxSkew``. The skew is the number of
-    matching pods in a domain less that in the emptiest one."""
+    """Constraints with a skew above ``maxSkew``. The skew is the number of matching pods in a
+    domain minus the minimum over all domains."""
 
     constraints: int = 0
-    """How many different ones the pods on nodes have."""
+    """Distinct constraints of the pods on nodes at the end."""
     hard_at_placement: int = 0
-    """``DoNotSchedule``: placements after which the pod's domain was too full by one, for each
-    constraint of the pod."""
+    """``DoNotSchedule`` constraints that placements violated in the pod's own domain."""
     soft_at_placement: int = 0
-    """``ScheduleAnyway``: the same."""
+    """``ScheduleAnyway`` constraints that placements violated."""
     hard_at_end: int = 0
-    """How many different constraints do not hold for the pods that are there in the end."""
+    """Distinct constraints that are violated at the end."""
     soft_at_end: int = 0
 
 
-class _Kind(NamedTuple):
-    """Pods that have the same constraints and may be on the same nodes."""
+class _PodKind(NamedTuple):
+    """The constraints of pods with equal constraints and node requirements."""
 
     hard: ConstraintSet | None
     soft: ConstraintSet | None
 
     def plans(self) -> Iterator[tuple[bool, ConstraintSet]]:
-        """(Whether it is about hard constraints, the plan)."""
+        """(Whether the constraints are hard, the constraints)."""
         if self.hard is not None:
             yield True, self.hard
         if self.soft is not None:
@@ -68,62 +66,62 @@ class _Kind(NamedTuple):
 class _Step(NamedTuple):
     at_ns: int
     order: int
-    """Within one time: nodes and pods go, nodes come, pods come."""
+    """At the same time: deletions, added nodes, added pods."""
     record: AnyRecord
-    judged: tuple[PodInfo, str] | None = None
-    """A pod that was placed by a decision, and its node."""
+    placed: tuple[PodInfo, str] | None = None
+    """A pod that a decision placed, and its node."""
 
 
 def spread_violations(run: Run) -> SpreadViolations:
-    """Judge every placement of the run, and its end."""
+    """The violations after each placement and at the end of the run."""
     queries = _queries(run.pods)
     if not queries:
         return SpreadViolations()
-    judge = _Judge()
+    counter = _ViolationCounter()
     steps = sorted(_steps(run, queries), key=itemgetter(0, 1))
-    for at_ns, together in groupby(steps, key=itemgetter(0)):
+    for at_ns, at_once in groupby(steps, key=itemgetter(0)):
         if at_ns > run.end_ns:
             break
-        judge.follow([*together])
-    return judge.verdict()
+        counter.apply([*at_once])
+    return counter.result()
 
 
-class _Judge:
+class _ViolationCounter:
     def __init__(self) -> None:
         self._state = ClusterState()
         self._fold = Fold(self._state, _no_plugins)
-        self._kinds: dict[bytes, _Kind] = {}
-        self._too_uneven = {True: 0, False: 0}
+        self._kinds: dict[bytes, _PodKind] = {}
+        self._at_placement = {True: 0, False: 0}
 
-    def follow(self, steps: Sequence[_Step]) -> None:
-        """What happened at one time: judged is how it left things."""
+    def apply(self, steps: Sequence[_Step]) -> None:
+        """Applies all steps of the same time, then counts the violations of placed pods."""
         for step in steps:
             self._fold.apply(step.record)
         for step in steps:
-            if step.judged is not None:
-                self._judge(*step.judged)
+            if step.placed is not None:
+                self._count(*step.placed)
 
-    def _judge(self, pod: PodInfo, node: str) -> None:
+    def _count(self, pod: PodInfo, node: str) -> None:
         row = self._state.nodes.row_of(node)
         kind = self._kind(pod)
         if row is None or kind is None:
             return
         for hard, plan in kind.plans():
             plan.refresh(self._state)
-            self._too_uneven[hard] += sum(
+            self._at_placement[hard] += sum(
                 _excess(spread, int(spread.domains.of_row[row]), hard=hard)
                 for spread in plan.counts
             )
 
-    def verdict(self) -> SpreadViolations:
-        judged: set[bytes] = set()
+    def result(self) -> SpreadViolations:
+        counted: set[bytes] = set()
         constraints = 0
         at_end = {True: 0, False: 0}
         for entry in self._state.pods.values():
             kind, key = self._kind(entry.info), _kind_key(entry.info)
-            if kind is None or key in judged:
+            if kind is None or key in counted:
                 continue
-            judged.add(key)
+            counted.add(key)
             for hard, plan in kind.plans():
                 plan.refresh(self._state)
                 constraints += len(plan.counts)
@@ -133,25 +131,25 @@ class _Judge:
                 )
         return SpreadViolations(
             constraints,
-            self._too_uneven[True],
-            self._too_uneven[False],
+            self._at_placement[True],
+            self._at_placement[False],
             at_end[True],
             at_end[False],
         )
 
-    def _kind(self, pod: PodInfo) -> _Kind | None:
+    def _kind(self, pod: PodInfo) -> _PodKind | None:
         if not pod.pod.spec.topology_spread_constraints:
             return None
         key = _kind_key(pod)
         kind = self._kinds.get(key)
         if kind is None:
-            kind = self._kinds[key] = _Kind(_plan(pod, HARD), _plan(pod, SOFT))
+            kind = self._kinds[key] = _PodKind(_plan(pod, HARD), _plan(pod, SOFT))
         return kind
 
 
 def _excess(spread: ConstraintCounts, domain: int, *, hard: bool) -> bool:
-    """Whether that domain holds more pods than the constraint allows. A node in no domain breaks a
-    hard constraint, and a soft one does not concern it."""
+    """Whether the domain has more pods than the constraint allows. A node without a domain violates
+    hard constraints only."""
     if domain >= spread.domains.number:
         return hard
     held = int(spread.by_domain.sums[domain])
@@ -200,7 +198,7 @@ def _kind_key(pod: PodInfo) -> bytes:
 
 
 def _queries(pods: Iterable[PodRun]) -> list[PodQuery]:
-    """Which pods are counted by any constraint of any pod."""
+    """Select the pods that any constraint counts."""
     return [
         *dict.fromkeys(
             _query(written, run.pod)
@@ -214,7 +212,7 @@ def _steps(run: Run, queries: Sequence[PodQuery]) -> Iterator[_Step]:
     begun = {(span.node.name, span.from_ns) for span in run.nodes}
     for span in run.nodes:
         yield _Step(span.from_ns, 1, ObjectObserved(span.node))
-        # Where another period of the node begins just then it changed, and did not go.
+        # A span that ends where the next one begins is an update.
         if span.to_ns is not None and (span.node.name, span.to_ns) not in begun:
             yield _Step(span.to_ns, 0, ObjectDeleted("Node", span.node.key, span.node.uid))
     for pod in run.pods:
@@ -226,21 +224,21 @@ def _steps(run: Run, queries: Sequence[PodQuery]) -> Iterator[_Step]:
 
 def _steps_of(run: PodRun) -> Iterator[_Step]:
     for number, placement in enumerate(run.placements):
-        placed = _stand_in(run.pod, placement.node, number)
+        pod = _numbered(run.pod, placement.node, number)
         decided = not run.pod.spec.node_name or number > 0
-        judged = (PodInfo(placed), placement.node) if decided else None
-        yield _Step(placement.assigned_ns, 2, ObjectObserved(placed), judged)
+        placed = (PodInfo(pod), placement.node) if decided else None
+        yield _Step(placement.assigned_ns, 2, ObjectObserved(pod), placed)
         if placement.evicted_ns is not None and placement.ended_ns != placement.evicted_ns:
-            # On its way out it does not count any more.
-            yield _Step(
-                placement.evicted_ns, 1, ObjectObserved(_terminating(placed, placement.evicted_ns))
-            )
+            # A terminating pod does not count.
+            terminating = _terminating(pod, placement.evicted_ns)
+            yield _Step(placement.evicted_ns, 1, ObjectObserved(terminating))
         if placement.ended_ns is not None:
-            yield _Step(placement.ended_ns, 0, ObjectDeleted("Pod", placed.key, placed.uid))
+            yield _Step(placement.ended_ns, 0, ObjectDeleted("Pod", pod.key, pod.uid))
 
 
-def _stand_in(pod: Pod, node: str, number: int) -> Pod:
-    """The pod on a node. Stints of one pod may overlap in a record, so each has a name of its own."""
+def _numbered(pod: Pod, node: str, number: int) -> Pod:
+    """The pod on a node. Each placement has its own name, because they may overlap in a recorded
+    run."""
     replace, metadata = msgspec.structs.replace, pod.metadata
     if number:
         metadata = replace(
@@ -256,4 +254,4 @@ def _terminating(pod: Pod, at_ns: int) -> Pod:
 
 
 def _no_plugins(name: str) -> NoReturn:
-    raise AssertionError(f"plugin {name} was asked for, where no profile is")
+    raise AssertionError(f"plugin {name} requested without a profile")

@@ -61,10 +61,10 @@ def test_rows_tell_the_change_between_the_first_two() -> None:
     rows = {row.label: row for row in figure_rows(figures)}
     assert rows["placed"].values == ("2", "3", "2")
     assert rows["placed"].change == "+1"
-    assert rows["time pending, all pods together"].change == "-80 s"
+    assert rows["time pending, total"].change == "-80 s"
     assert rows["cpu utilisation, mean"].values == ("32.5%", "42.5%", "32.5%")
     assert rows["cpu utilisation, mean"].change == "+10.0 points"
-    assert "hard spread broken, at placement" not in rows
+    assert "hard spread violations, at placement" not in rows
 
 
 def test_durations_have_three_digits_and_no_exponent() -> None:
