@@ -1,8 +1,8 @@
-"""SelectorSpread: pods of one service or controller apart, over nodes and over zones.
+"""SelectorSpread: spreads pods of one service or controller over nodes and zones.
 
-The priority ``SelectorSpreadPriority`` of kube-scheduler as one Score plugin. The map (how many
-fellows does a node have?) is ``score_all``, the reduce (what is that worth among these nodes?) is
-``normalize``. PodTopologySpread does the same and more; this shows the form.
+The former priority ``SelectorSpreadPriority`` of kube-scheduler as a Score plugin. Its map function is
+``score_all``, its reduce function is ``normalize``. PodTopologySpread does the same and more; this is an
+example of how to port a priority.
 """
 
 from __future__ import annotations
@@ -12,19 +12,19 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from asched.framework.cluster import Handle
 from asched.framework.cycle_state import CycleState, StateKey
-from asched.framework.interface import Handle, NormalizeScore, PreScorePlugin, ScoreAllPlugin
+from asched.framework.interface import NormalizeScore, PreScorePlugin, ScoreAllPlugin
 from asched.framework.nodes import MAX_NODE_SCORE, Int64Column, Nodes
 from asched.framework.pod_info import PodInfo
-from asched.framework.pod_queries import PodQuery
+from asched.framework.pod_queries import PodQuery, WorkloadSelectors
 from asched.framework.status import SUCCESS, Status
-from asched.framework.workload_selectors import WorkloadSelectors
 from asched.model.node import ZONE_LABEL
 
 ZONE_SHARE = 2 / 3
-"""How much of the score the zone has; the rest is the node's own."""
+"""The zone's share of the score; the rest is the node's."""
 
-_FELLOWS: StateKey[PodQuery] = StateKey("SelectorSpread/fellows")
+_QUERY: StateKey[PodQuery] = StateKey("SelectorSpread/query")
 _ZONES: StateKey[list[str | None]] = StateKey("SelectorSpread/zones")
 
 
@@ -37,23 +37,23 @@ class SelectorSpread(PreScorePlugin, ScoreAllPlugin, NormalizeScore):
         self._selectors = WorkloadSelectors(handle.cluster)
 
     def pre_score(self, state: CycleState, pod: PodInfo, nodes: Nodes) -> Status:
-        """What old priorities called metadata: once for the pod, before the map."""
+        """The metadata of former priorities."""
         selectors = self._selectors.of(pod.label_set, pod.pod.metadata.controller)
         if not selectors or pod.pod.spec.topology_spread_constraints:
             return Status.skip()
         namespaces = frozenset({pod.namespace})
-        state.write(_FELLOWS, PodQuery(selectors, namespaces, count_terminating=False))
-        # The feasible nodes, in the order in which the reduce will see their scores.
+        state.write(_QUERY, PodQuery(selectors, namespaces, count_terminating=False))
+        # Zones of the feasible nodes, in the order of the scores in normalize().
         state.write(_ZONES, nodes.label(ZONE_LABEL).values())
         return SUCCESS
 
     def score_all(self, state: CycleState, pod: PodInfo, nodes: Nodes) -> Int64Column:
-        """The map, for all nodes at once: how many fellows each has."""
-        return nodes.align(self.handle.cluster.count_pods(state.read(_FELLOWS)))
+        """Map: the number of matching pods on each node."""
+        return nodes.align(self.handle.cluster.count_pods(state.read(_QUERY)))
 
     def normalize(self, state: CycleState, pod: PodInfo, scores: Int64Column) -> Int64Column:
-        """The reduce: the fewer fellows on the node and in its zone, the better."""
-        worth = _fewer_is_better(scores)
+        """Reduce: fewer matching pods on the node and in its zone are better."""
+        score = _fewer_is_better(scores)
         zones = state.read(_ZONES)
         names = sorted({zone for zone in zones if zone is not None})
         if names:
@@ -62,14 +62,14 @@ class SelectorSpread(PreScorePlugin, ScoreAllPlugin, NormalizeScore):
             zoned = numbers >= 0
             in_zone = np.bincount(numbers[zoned], scores[zoned], len(names))
             of_zone = _fewer_is_better(in_zone)[numbers[zoned]]
-            worth[zoned] = worth[zoned] * (1 - ZONE_SHARE) + of_zone * ZONE_SHARE
-        return worth.astype(np.int64)
+            score[zoned] = score[zoned] * (1 - ZONE_SHARE) + of_zone * ZONE_SHARE
+        return score.astype(np.int64)
 
 
 def _fewer_is_better(counts: NDArray[Any]) -> NDArray[np.float64]:
-    """The highest count is worth 0, none at all is worth the most."""
+    """0 for the highest count, the maximum for a count of 0."""
     highest = counts.max(initial=0)
     if not highest:
         return np.full(len(counts), float(MAX_NODE_SCORE))
-    worth: NDArray[np.float64] = MAX_NODE_SCORE * (highest - counts) / highest
-    return worth
+    score: NDArray[np.float64] = MAX_NODE_SCORE * (highest - counts) / highest
+    return score

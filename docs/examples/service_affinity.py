@@ -1,9 +1,9 @@
-"""ServiceAffinity: pods of one service on nodes that are alike, and spread over what they differ in.
+"""ServiceAffinity: places pods of one service on nodes with equal labels, and spreads them over others.
 
-The predicate ``CheckServiceAffinity`` and the priority ``ServiceAntiAffinity`` of kube-scheduler's
-old policies as one plugin, written for one node at a time: ``score`` is the map, ``normalize`` the
-reduce. ``affinityLabels`` must have equal values on all nodes that pods of a service use;
-``antiAffinityLabels`` are what such pods are spread over.
+The predicate ``CheckServiceAffinity`` and the priority ``ServiceAntiAffinity`` of former kube-scheduler
+policies as one plugin for single nodes. ``score`` is the map function, ``normalize`` the reduce function.
+``affinityLabels`` must have equal values on all nodes of a service; its pods are spread over the values of
+``antiAffinityLabels``.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import ClassVar
 
 import numpy as np
 
+from asched.framework.cluster import Handle
 from asched.framework.cycle_state import CycleState, StateKey
 from asched.framework.events import (
     ActionType,
@@ -25,7 +26,6 @@ from asched.framework.interface import (
     Arguments,
     EnqueueExtensions,
     FilterPlugin,
-    Handle,
     NormalizeScore,
     PreFilterPlugin,
     PreFilterResult,
@@ -39,7 +39,7 @@ from asched.framework.status import SUCCESS, Status
 from asched.model.selectors import LabelSelector
 from asched.model.workloads import Service
 
-_REFUSED = Status.unschedulable("node(s) didn't match service affinity")
+_REJECTED = Status.unschedulable("node(s) didn't match service affinity")
 
 _WANTED: StateKey[Mapping[str, str]] = StateKey("ServiceAffinity/wanted")
 _SELECTOR: StateKey[Selector] = StateKey("ServiceAffinity/selector")
@@ -65,11 +65,11 @@ class ServiceAffinity(
     # -- the predicate ------------------------------------------------------------------------
 
     def pre_filter(self, state: CycleState, pod: PodInfo, nodes: Nodes) -> PreFilterResult:
-        """What the node must look like: what the pod asks for, and for the other labels what the
-        first node with a fellow looks like."""
-        asked = pod.pod.spec.node_selector or {}
+        """Collect the required labels: those of the pod's node selector, and those of the first node
+        with another pod of the service."""
+        selected = pod.pod.spec.node_selector or {}
         labels = self._args.affinity_labels
-        wanted = {label: asked[label] for label in labels if label in asked}
+        wanted = {label: selected[label] for label in labels if label in selected}
         selector = self._service_of(pod)
         if selector is not None and len(wanted) < len(labels):
             query = PodQuery((selector,), frozenset({pod.namespace}))
@@ -86,7 +86,7 @@ class ServiceAffinity(
     def filter(self, state: CycleState, pod: PodInfo, node: NodeInfo) -> Status:
         wanted = state.read(_WANTED)
         fits = all(node.labels.get(label) == value for label, value in wanted.items())
-        return SUCCESS if fits else _REFUSED
+        return SUCCESS if fits else _REJECTED
 
     def events_to_register(self) -> Sequence[ClusterEventWithHint]:
         changed = ActionType.ADD | ActionType.DELETE | ActionType.UPDATE
@@ -110,13 +110,13 @@ class ServiceAffinity(
         if selector is None or not self._args.anti_affinity_labels:
             return Status.skip()
         state.write(_SELECTOR, selector)
-        # The feasible nodes, in the order in which the reduce will see their scores.
+        # Labels of the feasible nodes, in the order of the scores in normalize().
         values = [nodes.label(label).values() for label in self._args.anti_affinity_labels]
         state.write(_VALUES, values)
         return SUCCESS
 
     def score(self, state: CycleState, pod: PodInfo, node: NodeInfo) -> int:
-        """The map: how many pods of the service the node has."""
+        """Map: the number of pods of the service on the node."""
         selector = state.read(_SELECTOR)
         return sum(
             other.namespace == pod.namespace and selector.matches(other.labels)
@@ -124,11 +124,11 @@ class ServiceAffinity(
         )
 
     def normalize(self, state: CycleState, pod: PodInfo, scores: Int64Column) -> Int64Column:
-        """The reduce: the smaller the share of the service's pods on nodes with the same value of
-        the label, the better; a node without the label is worth nothing."""
+        """Reduce: a smaller share of the service's pods on nodes with the same label value is better. A
+        node without the label scores 0."""
         counts, total = scores.tolist(), int(scores.sum())
         by_label = state.read(_VALUES)
-        worth = np.zeros(len(counts), np.float64)
+        result = np.zeros(len(counts), np.float64)
         for values in by_label:
             groups: Counter[str | None] = Counter()
             for value, count in zip(values, counts, strict=True):
@@ -136,8 +136,8 @@ class ServiceAffinity(
             for row, value in enumerate(values):
                 if value is not None:
                     share = groups[value] / total if total else 0.0
-                    worth[row] += MAX_NODE_SCORE * (1 - share) / len(by_label)
-        return worth.astype(np.int64)
+                    result[row] += MAX_NODE_SCORE * (1 - share) / len(by_label)
+        return result.astype(np.int64)
 
     def _service_of(self, pod: PodInfo) -> Selector | None:
         """The selector of the first service that selects the pod."""

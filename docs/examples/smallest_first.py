@@ -1,4 +1,4 @@
-"""A session plugin and an action of one's own: see docs/batch-plugins.md."""
+"""An example of a session plugin and an action: see docs/batch-plugins.md."""
 
 from typing import ClassVar
 
@@ -9,7 +9,7 @@ from asched.framework.session_plugins import Action, JobOrderPlugin, Session
 
 
 class SmallestFirst(JobOrderPlugin):
-    """Jobs that need fewer pods go first. Argument ``limit``: jobs of more pods count as equal."""
+    """Jobs with fewer pods go first. Jobs with more than ``limit`` pods count as equal."""
 
     name: ClassVar[str] = "smallestfirst"
 
@@ -19,7 +19,7 @@ class SmallestFirst(JobOrderPlugin):
 
 
 class Spread(Action):
-    """Gives each job one pod, on the emptiest node that it may go to."""
+    """Allocates one task of each job, on the feasible node with the most idle cpu."""
 
     name: ClassVar[str] = "spread"
 
@@ -27,8 +27,8 @@ class Spread(Action):
         for job in sorted(session.jobs.values(), key=session.job_order):
             for task in sorted(job.with_status(TaskStatus.PENDING), key=session.task_order)[:1]:
                 rows = np.flatnonzero(session.feasible(task)).tolist()
-                roomy = [row for row in rows if task.init_request.less_equal(session.idle(row))]
-                if roomy:
+                fitting = [row for row in rows if task.init_request.less_equal(session.idle(row))]
+                if fitting:
                     statement = session.statement()
-                    statement.allocate(task, max(roomy, key=lambda r: session.idle(r).milli_cpu))
+                    statement.allocate(task, max(fitting, key=lambda r: session.idle(r).milli_cpu))
                     statement.commit()

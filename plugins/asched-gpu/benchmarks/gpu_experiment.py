@@ -36,9 +36,9 @@ from asched.framework.runtime.profile import ProfileSpec
 from asched.model.node import Node
 from asched.model.pod import Pod
 from asched.model.quantity import value
-from asched.simulator.history import Event, Exogenous, ObjectSet, PodCreated
 from asched.simulator.loop import Scheduler, Simulation
-from asched.simulator.openb import BEGIN_NS, Table, history_of
+from asched.simulator.openb import BEGIN_NS, Table, read_openb
+from asched.simulator.trace import ObjectSet, PodCreated, TraceEvent, WorkloadTrace
 from asched.state.records import Assigned
 
 SCHEDULER: str = "gpu"
@@ -84,7 +84,7 @@ class Trace(NamedTuple):
 def read_trace(nodes: Path, pods: Path) -> Trace:
     """Nodes with cards, and all pods. Raises TraceError, OSError."""
     tables = [Table(path.name, path.read_text().splitlines()) for path in (nodes, pods)]
-    events = history_of(tables[0], tables[1], SCHEDULER).events
+    events = read_openb(tables[0], tables[1], SCHEDULER).events
     found = (event.object for event in events if isinstance(event, ObjectSet))
     with_cards = [n for n in found if isinstance(n, Node) and GPU_MILLI in n.status.allocatable]
     created = [event.pod for event in events if isinstance(event, PodCreated)]
@@ -118,13 +118,13 @@ def inflated(trace: Trace, seed: int) -> tuple[list[Node], list[Pod]]:
     return nodes, pods
 
 
-def history(nodes: Iterable[Node], pods: Iterable[Pod]) -> Exogenous:
-    events: list[Event] = [ObjectSet(BEGIN_NS, node) for node in nodes]
+def history(nodes: Iterable[Node], pods: Iterable[Pod]) -> WorkloadTrace:
+    events: list[TraceEvent] = [ObjectSet(BEGIN_NS, node) for node in nodes]
     events += (
         PodCreated(BEGIN_NS + (number + 1) * _PACE_NS, _renamed(pod, number))
         for number, pod in enumerate(pods)
     )
-    return Exogenous(tuple(events), BEGIN_NS)
+    return WorkloadTrace(tuple(events), BEGIN_NS)
 
 
 def _renamed(pod: Pod, number: int) -> Pod:

@@ -36,7 +36,7 @@ def test_the_wheel_offers_the_plugins(tmp_path: Path) -> None:
     )  # fmt: skip
     found = PluginRegistry.discover([str(site)])
     assert found.names == ("GpuShare", "Yoda")
-    assert found.offered_by("Yoda") == ("asched-gpu 0.1.0",)
+    assert found.providers("Yoda") == ("asched-gpu 0.1.0",)
     loads = "import asched_gpu.yoda, asched_gpu.gpu_share as g; print(g.__file__)"
     where = run(sys.executable, "-c", loads, cwd=tmp_path, path=str(site)).strip()
     assert Path(where).is_relative_to(site)

@@ -1,4 +1,4 @@
-"""Which cards of which node are taken, and by how much: columns, kept up with the cluster."""
+"""Free shares of the cards of each node, as columns that are updated with the cluster."""
 
 from __future__ import annotations
 
@@ -22,34 +22,33 @@ from asched_gpu.policies import NodeCards, kind_of
 CPU: Final = "cpu"
 
 
-class Books:
-    """The cards that we gave to pods, from the decision until the pod is gone."""
+class AssignedCards:
+    """The cards assigned to pods, from the decision until the pod is deleted."""
 
     def __init__(self) -> None:
         self._cards: dict[str, tuple[int, ...]] = {}
 
-    def enter(self, uid: str, cards: tuple[int, ...]) -> None:
+    def add(self, uid: str, cards: tuple[int, ...]) -> None:
         self._cards[uid] = cards
 
-    def strike(self, uid: str) -> None:
+    def remove(self, uid: str) -> None:
         self._cards.pop(uid, None)
 
-    def given(self, uid: str) -> tuple[int, ...] | None:
+    def get(self, uid: str) -> tuple[int, ...] | None:
         return self._cards.get(uid)
 
     def cards_of(self, pod: PodInfo) -> tuple[int, ...] | None:
-        """What its annotation says, which the API server has, else what was decided; None where
-        neither is known."""
+        """The cards in the pod's annotation, else those that were decided; None if unknown."""
         text = pod.shape.annotations.get(GPU_INDEX)
-        noted = index_of(text) if text is not None else None
-        return self._cards.get(pod.uid) if noted is None else noted
+        annotated = index_of(text) if text is not None else None
+        return self._cards.get(pod.uid) if annotated is None else annotated
 
 
-def free_of(count: int, pods: Iterable[PodInfo], books: Books) -> tuple[list[int], int]:
-    """What is free on each of the node's cards, and the kinds of the pods that hold any.
+def free_of(count: int, pods: Iterable[PodInfo], assigned: AssignedCards) -> tuple[list[int], int]:
+    """Free thousandths of each card of a node, and the kinds of the pods that use cards.
 
-    A pod whose cards are not known may hold any of them, so its share counts on each: a card is never
-    given twice, whoever else places pods. One that asks for what no cards can give leaves nothing.
+    If the cards of a pod are unknown, its share counts on each card, so that no card is assigned
+    twice. A pod with an invalid request leaves no card free.
     """
     free, kinds = [MILLI] * count, 0
     for pod in pods:
@@ -60,7 +59,7 @@ def free_of(count: int, pods: Iterable[PodInfo], books: Books) -> tuple[list[int
         except DemandError:
             return [0] * count, kinds
         kinds |= kind_of(demand)
-        cards = books.cards_of(pod)
+        cards = assigned.cards_of(pod)
         if cards is None or len(cards) != demand.cards or max(cards, default=0) >= count:
             cards = tuple(range(count))
         for card in cards:
@@ -69,28 +68,30 @@ def free_of(count: int, pods: Iterable[PodInfo], books: Books) -> tuple[list[int
 
 
 class CardTable:
-    """The cards of all nodes. Memory: it follows from the cluster and the books."""
+    """The cards of all nodes, cached: derived from the cluster and the assigned cards."""
 
-    def __init__(self, cluster: Cluster, books: Books, number: Callable[[str], int]) -> None:
-        """``number`` is what stands for a model of card."""
+    def __init__(
+        self, cluster: Cluster, assigned: AssignedCards, number: Callable[[str], int]
+    ) -> None:
+        """``number`` maps a card model to a number."""
         self._cluster = cluster
-        self._books = books
+        self._assigned = assigned
         self._number = number
         self._stamps = np.zeros(0, np.int64)
         self._free = np.zeros((0, 1), np.int64)
         self._count, self._models, self._kinds = (np.zeros(0, np.int64) for _ in range(3))
 
     def of(self, nodes: Nodes) -> NodeCards:
-        """The cards of these nodes, of a hypothesis about them too. Not to be written to."""
+        """The cards of these nodes, which may be hypothetical; read-only."""
         self._refresh()
         cpu_milli = nodes.allocatable(CPU) - nodes.requested(CPU)
         if nodes is self._cluster.nodes:
             return NodeCards(self._free, self._count, cpu_milli, self._models, self._kinds)
         rows = nodes.align(np.arange(len(self._stamps)))
         free, kinds = self._free[rows], self._kinds[rows]
-        for row in nodes.supposed_rows:
+        for row in nodes.modified_rows:
             count = int(self._count[rows[row]])
-            left, kinds[row] = free_of(count, nodes.pods(row), self._books)
+            left, kinds[row] = free_of(count, nodes.pods(row), self._assigned)
             free[row, :count] = left
         return NodeCards(free, self._count[rows], cpu_milli, self._models[rows], kinds)
 
@@ -111,7 +112,7 @@ class CardTable:
             number = int(models.ids[row])
             self._models[row] = self._number(models.word(number) if number >= 0 else "")
             self._free[row] = 0
-            left, self._kinds[row] = free_of(count, nodes.pods(row), self._books)
+            left, self._kinds[row] = free_of(count, nodes.pods(row), self._assigned)
             self._free[row, :count] = left
         self._stamps[stale] = stamps[stale]
 
@@ -132,9 +133,9 @@ class CardTable:
 
 
 def note_of(cards: tuple[int, ...]) -> dict[str, list[int]]:
-    """Cards as they are recorded with a decision."""
+    """The note that records the cards with a decision."""
     return {"cards": [*cards]}
 
 
-def noted(note: Mapping[str, list[int]]) -> tuple[int, ...]:
+def cards_from(note: Mapping[str, list[int]]) -> tuple[int, ...]:
     return tuple(note["cards"])

@@ -1,4 +1,4 @@
-"""What a pod asks of graphics cards, in the forms of the openb trace."""
+"""GPU requests of pods, in the notation of the openb trace."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from typing import Final, NamedTuple
 from asched.framework.pod_info import PodShape
 
 GPU_MILLI: Final = "alibabacloud.com/gpu-milli"
-"""The resource that cards are counted in, in thousandths of a card: what a pod asks for in all."""
+"""Resource of cards, in thousandths of a card: the total request of a pod."""
 GPU_COUNT: Final = "alibabacloud.com/gpu-count"
-"""The annotation that says on how many cards: each gives the same share."""
+"""Annotation with the number of cards, which provide equal shares."""
 GPU_INDEX: Final = "alibabacloud.com/gpu-index"
-"""The annotation that says which cards a pod was given, such as ``0`` or ``2-3``."""
+"""Annotation with the assigned cards, such as ``0`` or ``2-3``."""
 GPU_MODEL: Final = "alibabacloud.com/gpu-card-model"
-"""The node label that names the model of its cards."""
+"""Node label with the model of its cards."""
 MILLI: Final = 1000
 
 
 class Demand(NamedTuple):
-    """``milli`` thousandths of each of ``cards`` cards of one node, and cpu beside them."""
+    """A request for ``milli`` thousandths of each of ``cards`` cards of one node, with cpu."""
 
     cards: int
     milli: int
@@ -30,14 +30,14 @@ class Demand(NamedTuple):
 
 
 class DemandError(ValueError):
-    """A pod asks for what no cards can give; the text says why."""
+    """A GPU request is invalid."""
 
 
 def demand_of(shape: PodShape) -> Demand:
-    """What pods of this shape ask for; ``cards`` is 0 for a pod without cards.
+    """The request of pods of this shape; ``cards`` is 0 for a pod without cards.
 
-    Without the annotation :data:`GPU_COUNT` up to a thousand is a share of one card, and more are
-    whole cards. Raises :class:`DemandError` where a share would not be whole, or more than a card.
+    Without the annotation :data:`GPU_COUNT`, up to 1000 is a share of one card, and more are whole
+    cards. Raises :class:`DemandError` if a share is not a whole number or exceeds a card.
     """
     requests = shape.requests
     cpu, milli = requests.get("cpu", 0), requests.get(GPU_MILLI, 0)
@@ -60,12 +60,12 @@ def _count(text: str) -> int:
 
 
 def index_text(cards: tuple[int, ...]) -> str:
-    """Cards as :data:`GPU_INDEX` names them."""
+    """The value of :data:`GPU_INDEX` for these cards."""
     return "-".join(map(str, cards))
 
 
 def index_of(text: str) -> tuple[int, ...] | None:
-    """The cards that :data:`GPU_INDEX` names, None where it is no list of numbers."""
+    """The cards in a value of :data:`GPU_INDEX`; None if it is not a list of numbers."""
     parts = text.split("-")
     if not all(part.isascii() and part.isdecimal() and len(part) < 4 for part in parts):
         return None

@@ -1,4 +1,4 @@
-"""What is expected to come, learnt from what came: the tasks of a trace as classes.
+"""Computes the expected workload from a table of past pods.
 
     python -m asched_gpu.expected PODS.csv
 
@@ -19,7 +19,7 @@ import msgspec
 from asched_gpu.workload import TaskClass
 
 SHARE_OF_TASKS = 0.95
-"""The most frequent kinds of task that make up this share of them, as in the paper's experiment."""
+"""The workload contains the most frequent kinds up to this share of tasks, as in the paper."""
 
 
 class _Kind(NamedTuple):
@@ -32,9 +32,9 @@ class _Kind(NamedTuple):
 def expected_workload(
     rows: Iterable[Mapping[str, str]], share: float = SHARE_OF_TASKS
 ) -> tuple[TaskClass, ...]:
-    """The classes of a table in the form of ``openb_pod_list_*.csv``, most frequent first.
+    """The task classes of a table in the format of ``openb_pod_list_*.csv``, most frequent first.
 
-    Raises KeyError and ValueError for a table of another form.
+    Raises KeyError or ValueError for another format.
     """
     kinds = Counter(map(_kind_of, rows))
     ranked = sorted(kinds.items(), key=lambda kind: (kind[1], kind[0]), reverse=True)
@@ -56,7 +56,7 @@ def _kind_of(row: Mapping[str, str]) -> _Kind:
 
 
 def _whole(text: str) -> int:
-    """Some tables have been through a spreadsheet: 12.0 for 12, and nothing for 0."""
+    """Parses numbers of tables exported from a spreadsheet: 12.0 for 12, empty for 0."""
     return int(text.strip().removesuffix(".0") or 0)
 
 

@@ -1,4 +1,4 @@
-"""GpuShare: pods that share cards, or take whole ones, each on cards that are decided with its node."""
+"""GpuShare: assigns shares of cards or whole cards to pods, together with the node."""
 
 from __future__ import annotations
 
@@ -20,6 +20,7 @@ from asched.framework import (
     EnqueueExtensions,
     EventResource,
     FilterAllPlugin,
+    FilterResult,
     Handle,
     Int64Column,
     Nodes,
@@ -36,10 +37,9 @@ from asched.framework import (
     ScoreAllPlugin,
     StateKey,
     Status,
-    Verdicts,
 )
 from asched.model import Object, Pod
-from asched_gpu.cards import Books, CardTable, note_of, noted
+from asched_gpu.cards import AssignedCards, CardTable, cards_from, note_of
 from asched_gpu.demand import (
     GPU_COUNT,
     GPU_INDEX,
@@ -64,7 +64,7 @@ from asched_gpu.workload import TaskClass, Workload
 
 
 class PolicyName(Enum):
-    """The policies, as ``args`` name them."""
+    """The policies in ``args``."""
 
     RANDOM = "random"
     DOT_PRODUCT = "dot-product"
@@ -76,12 +76,12 @@ class PolicyName(Enum):
 
 
 class Ties(Enum):
-    """Which of equally good nodes is taken."""
+    """How ties between nodes of equal score are broken."""
 
     FIRST = "first"
-    """The one that joined first: nodes fill up one after the other, which leaves whole ones free."""
-    LOT = "lot"
-    """One by lot, as kube-scheduler does."""
+    """The node that joined first: nodes fill up one by one, which keeps others empty."""
+    RANDOM = "random"
+    """A random node, as in kube-scheduler."""
 
 
 _WITHOUT_WORKLOAD: dict[PolicyName, Callable[[], Policy]] = {
@@ -102,13 +102,13 @@ class GpuShareArgs(Arguments, frozen=True):
 
     policy: PolicyName = PolicyName.BEST_FIT
     workload: tuple[TaskClass, ...] = ()
-    """What is expected to come, for the policies that look ahead."""
+    """The expected tasks, for ``fgd`` and ``fgd-aligned``."""
     ties: Ties | None = None
-    """``first`` by default, but for the policy ``random``."""
+    """Default: ``first``, or ``random`` for the policy ``random``."""
 
     def __post_init__(self) -> None:
         if self.policy in _FOR_WORKLOAD and not self.workload:
-            raise ValueError(f"policy {self.policy.value} needs a workload: the tasks expected")
+            raise ValueError(f"policy {self.policy.value} needs a workload: the expected tasks")
 
     @property
     def first_of_equals(self) -> bool:
@@ -131,11 +131,10 @@ class GpuShare(
     PreBindPlugin,
     EnqueueExtensions,
 ):
-    """Places pods on cards by one of several policies.
+    """Assigns cards to pods by one of several policies.
 
-    A decision names the cards, so a replay gives the same ones. They are written to the pod as
-    annotation before it is bound, for the node to obey; and are read from there for pods that somebody
-    else placed.
+    The cards are recorded with the decision, and written to an annotation of the pod before it is
+    bound. For pods that another scheduler placed, the cards are read from the annotation.
     """
 
     name: ClassVar[str] = "GpuShare"
@@ -154,9 +153,9 @@ class GpuShare(
             self._policy = _FOR_WORKLOAD[args.policy](workload)
         else:
             self._policy = _WITHOUT_WORKLOAD[args.policy]()
-        self._books = Books()
+        self._assigned = AssignedCards()
         number = workload.model_number if workload is not None else (lambda model: 0)
-        self._cards = CardTable(handle.cluster, self._books, number)
+        self._cards = CardTable(handle.cluster, self._assigned, number)
 
     # -- the decision -------------------------------------------------------------------------
 
@@ -168,10 +167,10 @@ class GpuShare(
         state.write(DEMAND, demand)
         return PreFilterResult(SUCCESS if demand.cards else Status.skip())
 
-    def filter_all(self, state: CycleState, pod: PodInfo, nodes: Nodes) -> Verdicts:
+    def filter_all(self, state: CycleState, pod: PodInfo, nodes: Nodes) -> FilterResult:
         demand, cards = state.read(DEMAND), self._cards.of(nodes)
         codes = np.where(fits(cards, demand), 0, np.where(cards.size < demand.cards, 2, 1))
-        return Verdicts(codes.astype(np.int16), (_FULL, _TOO_FEW))
+        return FilterResult(codes.astype(np.int16), (_FULL, _TOO_FEW))
 
     def score_all(self, state: CycleState, pod: PodInfo, nodes: Nodes) -> Int64Column:
         demand, cards = state.read(DEMAND), self._cards.of(nodes)
@@ -183,19 +182,19 @@ class GpuShare(
         return scores
 
     def normalize(self, state: CycleState, pod: PodInfo, scores: Int64Column) -> Int64Column:
-        """To 0 to 100; but where the first of equals is to be taken that one alone has 100."""
+        """Scale to 0 to 100. With ``ties: first``, only the first of the best nodes gets 100."""
         if not len(scores):
             return scores
-        brought = scores
+        scaled = scores
         if self._policy.stretched:
             lowest, highest = int(scores.min()), int(scores.max())
-            brought = (scores - lowest) * MAX_NODE_SCORE // max(1, highest - lowest)
+            scaled = (scores - lowest) * MAX_NODE_SCORE // max(1, highest - lowest)
         if not self._args.first_of_equals:
-            return brought
-        best = int((scores if self._policy.exact else brought).argmax())
-        brought = np.minimum(brought, MAX_NODE_SCORE - 1)
-        brought[best] = MAX_NODE_SCORE
-        return brought
+            return scaled
+        best = int((scores if self._policy.exact else scaled).argmax())
+        scaled = np.minimum(scaled, MAX_NODE_SCORE - 1)
+        scaled[best] = MAX_NODE_SCORE
+        return scaled
 
     # -- the cards ----------------------------------------------------------------------------
 
@@ -226,26 +225,26 @@ class GpuShare(
 
         return draw
 
-    def reserved(self, pod: PodInfo, node_name: str, note: dict[str, Any] | None) -> None:
+    def on_reserved(self, pod: PodInfo, node_name: str, note: dict[str, Any] | None) -> None:
         if note is not None:
-            self._books.enter(pod.uid, noted(note))
+            self._assigned.add(pod.uid, cards_from(note))
 
     def unreserve(self, pod: PodInfo, node_name: str, note: dict[str, Any] | None) -> None:
-        self._books.strike(pod.uid)
+        self._assigned.remove(pod.uid)
 
-    def released(self, pod: PodInfo, node_name: str, note: dict[str, Any] | None) -> None:
-        self._books.strike(pod.uid)
+    def on_deleted(self, pod: PodInfo, node_name: str, note: dict[str, Any] | None) -> None:
+        self._assigned.remove(pod.uid)
 
     def pre_bind_pre_flight(self, pod: PodInfo, node_name: str) -> bool:
-        return self._books.given(pod.uid) is not None
+        return self._assigned.get(pod.uid) is not None
 
     async def pre_bind(self, client: BindingClient, pod: PodInfo, node_name: str) -> Status:
-        cards = self._books.given(pod.uid)
+        cards = self._assigned.get(pod.uid)
         if cards is None:
             return SUCCESS
         return await client.annotate(pod, {GPU_INDEX: index_text(cards)})
 
-    # -- what may help ------------------------------------------------------------------------
+    # -- events -------------------------------------------------------------------------------
 
     def events_to_register(self) -> Sequence[ClusterEventWithHint]:
         pods = ActionType.DELETE | ActionType.UPDATE_POD_SCALE_DOWN
@@ -257,9 +256,9 @@ class GpuShare(
 
 
 def _cards_freed(pod: Pod, old: Object | None, new: Object | None) -> QueueingHint:
-    """Whether the pod that went had any card."""
+    """Whether the deleted pod used any card."""
     if not isinstance(old, Pod):
         return QueueingHint.QUEUE
     containers = (*old.spec.containers, *old.spec.init_containers)
-    asks = any(GPU_MILLI in container.resources.requests for container in containers)
-    return QueueingHint.QUEUE if asks else QueueingHint.SKIP
+    used_cards = any(GPU_MILLI in container.resources.requests for container in containers)
+    return QueueingHint.QUEUE if used_cards else QueueingHint.SKIP

@@ -1,8 +1,8 @@
-"""Policies: how good each node is for a pod that shares cards, and which cards it gets there.
+"""Policies: score nodes for a pod that requests cards, and select its cards.
 
-They are those of "Beware of Fragmentation" (USENIX ATC'23) and of its simulator, whose constants and
-roundings count here too, since who shares a best score is drawn by lot. Scores are whole numbers, the
-higher the better, and only of meaning where the pod fits.
+They are those of "Beware of Fragmentation" (USENIX ATC'23) and its simulator. Constants and rounding
+are equal too, because they determine ties. Scores are integers, higher is better, and valid only for
+nodes on which the pod fits.
 """
 
 from __future__ import annotations
@@ -22,67 +22,67 @@ from asched_gpu.workload import CardMatrix, Workload
 
 LARGEST_CPU_MILLI: Final = 128_000
 LARGEST_GPU_MILLI: Final = 8_000
-"""The largest node of the trace, by which amounts are measured; a larger one is rated as that."""
+"""The largest node of the trace, to which amounts are relative."""
 
 Draw = Callable[[int], int]
-"""A number from 0 to one less than given, in place of a random one."""
+"""Returns a pseudo-random number from 0 to ``n - 1``."""
 
 
 class NodeCards(NamedTuple):
-    """Nodes and their cards, a row per node."""
+    """Nodes with their cards, one row per node."""
 
     free: CardMatrix
-    """Thousandths that are free on each card, 0 where a node has fewer cards."""
+    """Free thousandths of each card; 0 for missing cards."""
     size: Int64Column
-    """How many cards the node has."""
+    """Number of cards."""
     cpu_milli: Int64Column
-    """What is free of its cpu."""
+    """Free cpu."""
     models: Int64Column
-    """The model of its cards, as :meth:`Workload.model_number`."""
+    """The card model, as :meth:`Workload.model_number`."""
     kinds: Int64Column
-    """What kinds of pods hold its cards: a bit for each :func:`kind_of`."""
+    """The kinds of pods that use its cards: a bit for each :func:`kind_of`."""
 
     def take(self, rows: NDArray[np.intp]) -> NodeCards:
         return NodeCards(*(column[rows] for column in self))
 
 
 def kind_of(demand: Demand) -> int:
-    """Pods that share a card are of one kind, those with as many whole cards each of another."""
+    """The kind of a pod: one for shares of cards, one for each number of whole cards."""
     if not demand.cards:
         return 0
     return 1 if demand.milli < MILLI else 1 << min(demand.cards, 62)
 
 
 def fits(nodes: NodeCards, demand: Demand) -> NDArray[np.bool_]:
-    """Where enough cards have the share free, one share a card."""
+    """Where enough cards have the requested share free."""
     enough: NDArray[np.bool_] = (nodes.free >= demand.milli).sum(axis=1) >= demand.cards
     return enough if demand.cards else np.ones(len(nodes.size), np.bool_)
 
 
 def fullest(free: list[int], demand: Demand) -> tuple[int, ...]:
-    """The cards with the least left that suffices, the first ones of equals."""
+    """The cards with the least sufficient free share; the first ones in case of ties."""
     able = [card for card, left in enumerate(free) if left >= demand.milli]
     return tuple(sorted(sorted(able, key=free.__getitem__)[: demand.cards]))
 
 
 class Policy(ABC):
-    """One way to place pods on cards."""
+    """A policy for nodes and cards."""
 
     stretched: ClassVar[bool] = False
-    """Whether scores are still to be stretched to 0 to 100, lowest to highest."""
+    """Whether normalization maps the lowest and highest score to 0 and 100."""
     exact: ClassVar[bool] = False
-    """Whether the best node is the one that was before that, rather than any that is as good after."""
+    """Whether the best node is determined before normalization."""
 
     @abstractmethod
     def score(self, nodes: NodeCards, demand: Demand) -> Int64Column: ...
 
     def choose(self, nodes: NodeCards, demand: Demand, draw: Draw) -> tuple[int, ...]:
-        """The cards of the one node of ``nodes``, on which the pod fits: the fullest that do."""
+        """The cards for the pod on the single node of ``nodes``. Default: :func:`fullest`."""
         return fullest(nodes.free[0].tolist(), demand)
 
 
 class Random(Policy):
-    """All nodes are equally good, and all cards."""
+    """Random nodes and cards."""
 
     def score(self, nodes: NodeCards, demand: Demand) -> Int64Column:
         return np.zeros(len(nodes.size), np.int64)
@@ -93,7 +93,7 @@ class Random(Policy):
 
 
 class BestFit(Policy):
-    """Where cpu and cards have the least left afterwards, as shares of the largest node's."""
+    """Prefers nodes with the least cpu and cards left, relative to the largest node."""
 
     stretched = True
 
@@ -106,8 +106,7 @@ class BestFit(Policy):
 
 
 class DotProduct(Policy):
-    """The smaller the product of what is free and what is asked for, the better (Tetris, with the
-    sign that the simulator gives it)."""
+    """Prefers a small dot product of free and requested amounts (Tetris, with the simulator's sign)."""
 
     def score(self, nodes: NodeCards, demand: Demand) -> Int64Column:
         cpu = nodes.cpu_milli * demand.cpu_milli
@@ -118,7 +117,7 @@ class DotProduct(Policy):
 
 
 class Clustering(Policy):
-    """To pods of the same kind, the fuller the node the better."""
+    """Prefers nodes with pods of the same kind, then fuller nodes."""
 
     def score(self, nodes: NodeCards, demand: Demand) -> Int64Column:
         kind = kind_of(demand)
@@ -135,7 +134,7 @@ class Clustering(Policy):
 
 
 class Packing(Policy):
-    """Cards in use before idle ones, and idle cards of nodes in use before idle nodes."""
+    """Prefers used cards to idle cards, and idle cards of used nodes to idle nodes."""
 
     def score(self, nodes: NodeCards, demand: Demand) -> Int64Column:
         if not demand.cards:
@@ -156,7 +155,7 @@ class Packing(Policy):
 
 
 class FragmentationDescent(Policy):
-    """Where the node's fragmentation grows least (or shrinks most): FGD."""
+    """Prefers the smallest growth of fragmentation: FGD."""
 
     def __init__(self, workload: Workload) -> None:
         self._workload = workload
@@ -166,7 +165,7 @@ class FragmentationDescent(Policy):
         return np.searchsorted(self._steps, self.gain(nodes, demand), side="right").astype(np.int64)
 
     def gain(self, nodes: NodeCards, demand: Demand) -> Int64Column:
-        """By how much fragmentation shrinks, with the best cards of each node."""
+        """The decrease of fragmentation, with the best cards of each node."""
         before = self._workload.fragmentation(nodes.free, nodes.cpu_milli, nodes.models)
         after: Int64Column
         if demand.cards == 1 and demand.milli < MILLI:
@@ -179,24 +178,24 @@ class FragmentationDescent(Policy):
 
     def choose(self, nodes: NodeCards, demand: Demand, draw: Draw) -> tuple[int, ...]:
         if demand.cards == 1 and demand.milli < MILLI:
-            # The simulator compares scores, not gains: the first of those that score alike.
+            # The simulator compares scores, not gains, and takes the first of equal scores.
             before = self._workload.fragmentation(nodes.free, nodes.cpu_milli, nodes.models)
             gains = before - self._by_card(nodes, demand)[0]
             scores = np.searchsorted(self._steps, gains, side="right")
-            # A card that fits may score 0 as well.
+            # A card that fits may also score 0.
             return (int(np.where(nodes.free[0] >= demand.milli, scores, -1).argmax()),)
         return super().choose(nodes, demand, draw)
 
     def _by_card(self, nodes: NodeCards, demand: Demand) -> NDArray[np.int64]:
-        """Fragmentation with the share on each card; more than any where it does not fit."""
+        """Fragmentation with the share on each card; very large if the share does not fit."""
         cpu_milli = nodes.cpu_milli - demand.cpu_milli
         after = self._workload.with_share(nodes.free, cpu_milli, nodes.models, demand.milli)
         return np.where(nodes.free >= demand.milli, after, np.iinfo(np.int64).max // 2)
 
 
 class AlignedDescent(FragmentationDescent):
-    """FGD in coarser steps, and among nodes that are alike in that, the one whose free cpu and cards
-    stand in the ratio most like the pod's."""
+    """FGD in coarser steps. Ties are broken by how well the ratio of free cpu to free cards matches the
+    pod's request."""
 
     stretched = exact = True
 
@@ -210,18 +209,18 @@ _LIMIT: Final = 1 << 30
 
 
 def _alignment(nodes: NodeCards, demand: Demand) -> Int64Column:
-    """How little cpu would be left over, or short, were the rest of a node's cards given to pods like
-    this one. To pods without cards all are alike."""
+    """How little cpu would be left over, or missing, if equal pods used all free cards of the node.
+    Constant for pods without cards."""
     if not demand.cards:
         return np.zeros(len(nodes.size), np.int64)
     fitting_cpu_milli = nodes.free.sum(axis=1) * demand.cpu_milli // demand.total
     apart = np.abs(nodes.cpu_milli - fitting_cpu_milli)
-    liking: Int64Column = np.maximum(_LIMIT - 1 - apart, 0)
-    return liking
+    alignment: Int64Column = np.maximum(_LIMIT - 1 - apart, 0)
+    return alignment
 
 
 def _with_cards(free: CardMatrix, demand: Demand) -> CardMatrix:
-    """What is left when the share is taken of the fullest cards that suffice."""
+    """The free shares after the request is taken from the :func:`fullest` cards."""
     if not demand.cards:
         return free
     order = np.argsort(np.where(free >= demand.milli, free, MILLI + 1), axis=1, kind="stable")
@@ -233,8 +232,8 @@ def _with_cards(free: CardMatrix, demand: Demand) -> CardMatrix:
 
 
 def _logistic_steps(size: int) -> NDArray[np.int64]:
-    """The gains at which ``int(100 * sigmoid(gain in cards))`` grows by one, worked out in decimals,
-    so that they are the same on every machine."""
+    """The gains at which ``int(100 * sigmoid(gain in cards))`` grows by one. Computed in decimals, so
+    that they are equal on every machine."""
     with localcontext() as context:
         context.prec = 30
         steps = []

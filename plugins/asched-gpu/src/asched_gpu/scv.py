@@ -1,4 +1,4 @@
-"""Scv: what the SCV sniffer reports of a node's cards, one object per node, of the node's name."""
+"""Scv: the report of the SCV sniffer about the cards of a node, one object per node."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ HEALTHY: Final = "Healthy"
 
 
 class Card(ApiStruct):
-    """One card as the node reports it."""
+    """One card of a node."""
 
     id: int = 0
     health: str = ""
     clock: int = 0
-    """Of its memory, MHz."""
+    """Memory clock in MHz."""
     core: int = 0
     bandwidth: int = 0
     power: int = 0
     free_memory: int = 0
-    """What is really free, MB."""
+    """Unused memory in MB."""
     total_memory: int = 0
 
 
@@ -33,7 +33,7 @@ class ScvStatus(ApiStruct):
 
 
 class Scv(CustomResource):
-    """Without ``updateTime``: a report that says what the one before said is no news."""
+    """A report without ``updateTime``, so that a repeated report is not a change."""
 
     definition: ClassVar[CustomDefinition] = CustomDefinition(
         "core.run-linux.com", "v1", "scvs", "Scv"

@@ -1,4 +1,4 @@
-"""What nodes report of their cards, in columns."""
+"""The Scv reports of nodes as columns."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from asched_gpu.scv import HEALTHY, Card, Scv
 MEMORY_LABEL: Final = "scv/memory"
 
 Cards = NDArray[np.int64]
-"""A number of each card, a row per node; 0 where a node has fewer cards."""
+"""A value of each card, one row per node; 0 for missing cards."""
 
 _FREE_MEMORY, _TOTAL_MEMORY, _CLOCK, _CORE, _BANDWIDTH, _POWER, _HEALTH, _THERE = range(8)
 
 
 def whole(text: str | None) -> int:
-    """A label's number; 0 where it is none (as ``strconv.Atoi`` with its error ignored). One below 0
-    is more than any node has, as it is to Go once it has no sign."""
+    """The number in a label; 0 if it is invalid, as ``strconv.Atoi`` with an ignored error. A negative
+    number becomes a huge one, as in a conversion to an unsigned integer in Go."""
     digits = (text or "").removeprefix("+")
     negative = digits.startswith("-")
     if not (digits := digits.removeprefix("-")).isascii() or not digits.isdecimal():
@@ -33,17 +33,17 @@ def whole(text: str | None) -> int:
 
 
 class Reports(NamedTuple):
-    """The reports of some nodes, a row per node."""
+    """The reports of some nodes, one row per node."""
 
     known: BoolColumn
-    """Whether the node has reported anything."""
+    """Whether the node has a report."""
     card_number: Int64Column
     free_memory: Int64Column
     total_memory: Int64Column
     allocated: Int64Column
-    """The memory that the pods on it ask for by label."""
+    """Memory that the pods on the node request by label."""
     cards: NDArray[np.int64]
-    """By node, card and number: read by the properties."""
+    """Values by node, card and field, for the properties."""
 
     @property
     def card_free_memory(self) -> Cards:
@@ -75,12 +75,12 @@ class Reports(NamedTuple):
 
     @property
     def there(self) -> NDArray[np.bool_]:
-        """Where there is a card at all."""
+        """Whether the card exists."""
         return self.cards[:, :, _THERE] > 0
 
 
 class ScvColumns:
-    """Reports by row of the cluster's nodes, kept up with it. Memory, not state."""
+    """Reports by row of the cluster's nodes, cached."""
 
     def __init__(self, cluster: Cluster) -> None:
         self._cluster = cluster
@@ -92,15 +92,15 @@ class ScvColumns:
         self._cards = np.zeros((0, 1, 8), np.int64)
 
     def of(self, nodes: Nodes) -> Reports:
-        """The reports of these nodes, a hypothesis about their pods included."""
+        """The reports of these nodes, which may be hypothetical."""
         self._refresh()
         rows = nodes.align(np.arange(len(self._stamps)))
         numbers = self._numbers[rows]
-        for row in nodes.supposed_rows:
+        for row in nodes.modified_rows:
             numbers[row, 3] = allocated(nodes.pods(row))
         known = np.array([self._shown[row] is not None for row in rows.tolist()], np.bool_)
-        card_number, free_memory, total_memory, asked_for = numbers.T
-        return Reports(known, card_number, free_memory, total_memory, asked_for, self._cards[rows])
+        card_number, free_memory, total_memory, requested = numbers.T
+        return Reports(known, card_number, free_memory, total_memory, requested, self._cards[rows])
 
     def all(self) -> Reports:
         return self.of(self._cluster.nodes)
@@ -153,7 +153,7 @@ class ScvColumns:
 
 
 def allocated(pods: Iterable[PodInfo]) -> int:
-    """The memory that pods ask for by label, each once, as Yoda counts it."""
+    """The memory that pods request by label. As in Yoda, each pod counts once."""
     return sum(whole(pod.labels.get(MEMORY_LABEL)) for pod in pods)
 
 

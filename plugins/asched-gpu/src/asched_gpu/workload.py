@@ -1,16 +1,15 @@
-"""The expected workload, and how fragmented a node is for it.
+"""The expected workload, and the fragmentation of nodes for it.
 
-Fragmentation is that of Weng et al., "Beware of Fragmentation: Scheduling GPU-Sharing Workloads with
-Fragmentation Gradient Descent" (USENIX ATC'23): of what is free on a node's cards, the part that a
-task of the expected workload cannot use, as the mean over the workload. All of it where the task does
-not fit there at all (cpu, model of card, number of cards), and where it does, what is free on the cards
-that have less left than it takes of each. Tasks without cards can use none of it.
+Fragmentation is defined by Weng et al., "Beware of Fragmentation: Scheduling GPU-Sharing Workloads with
+Fragmentation Gradient Descent" (USENIX ATC'23). It is the part of the free shares of a node that a task
+cannot use, as the mean over the expected workload. If the task does not fit on the node (cpu, card
+model, number of cards), it can use nothing. Otherwise it cannot use cards with less free than it
+requests of each. Tasks without cards can use nothing.
 
-So a node's fragmentation is what is free, less what the tasks that fit could use of it: a task that
-takes ``d`` of a card can use all cards that have ``d`` or more left. That is a sum over the distinct
-pairs (share, number of cards), since what is left to know of a node, its cpu and its model, only says
-how many tasks of a pair fit: a table. Everything is counted in whole numbers (thousandths of a card,
-times tasks), so that no sum depends on the order it was added up in.
+So the fragmentation of a node is the free amount minus the part that fitting tasks can use. A task
+that requests ``d`` of a card can use all cards with at least ``d`` free. This is a sum over the distinct
+pairs (share, number of cards). The number of fitting tasks per pair depends only on cpu and model, and
+comes from a table. All numbers are integers, so that sums do not depend on the order of addition.
 """
 
 from __future__ import annotations
@@ -25,21 +24,21 @@ from numpy.typing import NDArray
 from asched.framework.nodes import Int64Column
 
 CardMatrix = NDArray[np.int64]
-"""What is free on each card, a row per node; 0 where a node has fewer cards."""
+"""Free thousandths of each card, one row per node; 0 for missing cards."""
 
 
 class TaskClass(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
-    """Like tasks of the expected workload."""
+    """Equal tasks of the expected workload."""
 
     count: int
-    """How many of them there are: the weight of the class."""
+    """Number of tasks: the weight of the class."""
     cpu_milli: int = 0
     gpus: int = 0
     """Number of cards."""
     gpu_milli: int = 0
     """Thousandths of each of them."""
     models: tuple[str, ...] = ()
-    """The models of card that will do; empty for any."""
+    """The accepted card models; empty for any."""
 
     def __post_init__(self) -> None:
         if self.count <= 0 or self.cpu_milli < 0 or self.gpus < 0:
@@ -52,11 +51,11 @@ class Workload:
     """Task classes as tables."""
 
     def __init__(self, classes: Sequence[TaskClass]) -> None:
-        """Raises ValueError where there is none."""
+        """Raises ValueError if there are no classes."""
         if not classes:
             raise ValueError("a workload of no tasks")
         self.size = sum(c.count for c in classes)
-        """How many tasks it holds: fragmentation is counted in thousandths of a card, times this."""
+        """Number of tasks. The unit of fragmentation is a thousandth of a card divided by this."""
         asking = [c for c in classes if c.gpus]
         pairs = sorted({(c.gpu_milli, c.gpus) for c in asking})
         self._shares = np.array(sorted({milli for milli, _ in pairs}), np.int64)
@@ -73,24 +72,24 @@ class Workload:
                 if not c.models or model in c.models:
                     tasks[number, least:, place[c.gpu_milli, c.gpus]] += c.count
         self._tasks = tasks
-        """How many tasks fit by model of card and cpu, for each pair of share and cards."""
+        """Number of fitting tasks by card model, cpu, and pair of share and number of cards."""
 
     def model_number(self, model: str) -> int:
-        """What stands for a model of card: one for all that no task names."""
+        """The number of a card model. Models that no task names share one number."""
         return self._models.get(model, len(self._models))
 
     def _fitting(self, cpu_milli: Int64Column, models: Int64Column) -> NDArray[np.int64]:
         return self._tasks[models, np.searchsorted(self._cpus, cpu_milli, side="right")]
 
     def _usable(self, free: NDArray[Any]) -> tuple[NDArray[Any], NDArray[Any]]:
-        """By share of a card: on how many of the cards it is free, and how much those have free."""
+        """By share: the number of cards with that share free, and the total free on those cards."""
         enough = free[..., None] >= self._shares
         return enough.sum(axis=-2), (enough * free[..., None]).sum(axis=-2)
 
     def fragmentation(
         self, free: CardMatrix, cpu_milli: Int64Column, models: Int64Column
     ) -> Int64Column:
-        """Of each node, in thousandths of a card times :attr:`size`."""
+        """Fragmentation of each node, in thousandths of a card times :attr:`size`."""
         counts, sums = self._usable(free)
         return self._weighed(free.sum(axis=-1), counts, sums, self._fitting(cpu_milli, models))
 
@@ -108,8 +107,9 @@ class Workload:
     def with_share(
         self, free: CardMatrix, cpu_milli: Int64Column, models: Int64Column, milli: int
     ) -> NDArray[np.int64]:
-        """:meth:`fragmentation` of each node, were ``milli`` of each of its cards in turn taken
-        (a column per card; meaningless where a card has less left)."""
+        """:meth:`fragmentation` of each node if ``milli`` of one card were taken, a column per card.
+
+        Columns of cards with less free are meaningless."""
         counts, sums = self._usable(free)
         left = free - milli
         before, after = (f[..., None] >= self._shares for f in (free, left))

@@ -1,8 +1,8 @@
-"""Yoda: places pods by what nodes report of their cards, as Yoda-Scheduler does.
+"""Yoda: schedules pods by reported card metrics, as Yoda-Scheduler does.
 
-A pod says by label what it wants: ``scv/number`` cards, ``scv/memory`` free on each, a ``scv/clock``.
-Nodes that report enough are scored by the cards that would do (bandwidth, clock, core, power, memory,
-and free memory twice), by the memory that pods asked for on them, and by the memory really in use.
+A pod requests by label ``scv/number`` cards, ``scv/memory`` free on each, and a ``scv/clock``. Nodes are
+scored by the matching cards (bandwidth, clock, core, power, memory, and free memory twice), by the
+memory that their pods request, and by the memory in use.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ from asched.framework import (
     EnqueueExtensions,
     EventResource,
     FilterAllPlugin,
+    FilterResult,
     Handle,
     Int64Column,
     Nodes,
@@ -36,7 +37,6 @@ from asched.framework import (
     ScoreAllPlugin,
     StateKey,
     Status,
-    Verdicts,
     custom_event,
 )
 from asched_gpu.scv import Scv
@@ -60,21 +60,21 @@ class YodaArgs(Arguments, frozen=True):
     """``args`` of Yoda."""
 
     exact: bool = True
-    """Yoda to the letter: only cards of just the clock that is asked for will do, and a card's clock is
-    measured by the highest bandwidth. False: the clock is a least one, measured by the highest clock."""
+    """True: as Yoda, cards must have exactly the requested clock, and clocks are scored relative to the
+    highest bandwidth. False: a minimum clock, scored relative to the highest clock."""
 
 
-class Wish(NamedTuple):
-    """What a pod's labels ask for."""
+class CardRequest(NamedTuple):
+    """The request in a pod's labels."""
 
     number: int
     memory: int | None
     clock: int | None
 
 
-def wish_of(pod: PodInfo) -> Wish:
+def request_of(pod: PodInfo) -> CardRequest:
     labels = pod.labels
-    return Wish(
+    return CardRequest(
         whole(labels[NUMBER_LABEL]) if NUMBER_LABEL in labels else 1,
         whole(labels[MEMORY_LABEL]) if MEMORY_LABEL in labels else None,
         whole(labels[CLOCK_LABEL]) if CLOCK_LABEL in labels else None,
@@ -82,7 +82,7 @@ def wish_of(pod: PodInfo) -> Wish:
 
 
 class Highest(NamedTuple):
-    """The highest numbers of all cards that would do, at least 1."""
+    """The highest values of all matching cards, at least 1."""
 
     bandwidth: int
     clock: int
@@ -106,7 +106,7 @@ class Yoda(
     NormalizeScore,
     EnqueueExtensions,
 ):
-    """Yoda-Scheduler's plugin, for all nodes at once."""
+    """The plugin of Yoda-Scheduler, on columns."""
 
     name: ClassVar[str] = "Yoda"
     api_version: ClassVar[int] = 1
@@ -125,20 +125,20 @@ class Yoda(
         return self.sort_key(first) < self.sort_key(second)
 
     def sort_key(self, pod: QueuedPod) -> tuple[int, int]:
-        """Higher ``scv/priority`` first, then who came first, which Yoda leaves open."""
+        """Higher ``scv/priority`` first. Ties, which Yoda leaves open, in order of arrival."""
         return -_priority(pod.info), pod.timestamp_ns
 
     # -- the decision -------------------------------------------------------------------------
 
-    def filter_all(self, state: CycleState, pod: PodInfo, nodes: Nodes) -> Verdicts:
+    def filter_all(self, state: CycleState, pod: PodInfo, nodes: Nodes) -> FilterResult:
         reports = self._columns.of(nodes)
-        codes = np.where(self._enough(reports, wish_of(pod)), 0, np.where(reports.known, 2, 1))
-        return Verdicts(codes.astype(np.int16), (_NO_REPORT, _NO_CARDS))
+        codes = np.where(self._enough(reports, request_of(pod)), 0, np.where(reports.known, 2, 1))
+        return FilterResult(codes.astype(np.int16), (_NO_REPORT, _NO_CARDS))
 
     def pre_score(self, state: CycleState, pod: PodInfo, nodes: Nodes) -> Status:
-        """The highest numbers are those of all nodes that report enough, feasible or not."""
-        wish, reports = wish_of(pod), self._columns.all()
-        counted = self._enough(reports, wish)[:, None] & _would_do(reports, wish)
+        """The highest values are those of all nodes with enough cards, feasible or not."""
+        request, reports = request_of(pod), self._columns.all()
+        counted = self._enough(reports, request)[:, None] & _matching(reports, request)
 
         def highest(cards: Cards) -> int:
             return int(np.where(counted, cards, 0).max(initial=1))
@@ -155,38 +155,40 @@ class Yoda(
         return SUCCESS
 
     def score_all(self, state: CycleState, pod: PodInfo, nodes: Nodes) -> Int64Column:
-        reports, wish, highest = self._columns.of(nodes), wish_of(pod), state.read(HIGHEST)
-        by_card = np.where(_would_do(reports, wish), self._card_scores(reports, highest), 0)
-        of_cards = np.where(self._enough(reports, wish), by_card.sum(axis=1), 0)
+        reports, request, highest = self._columns.of(nodes), request_of(pod), state.read(HIGHEST)
+        by_card = np.where(_matching(reports, request), self._card_scores(reports, highest), 0)
+        of_cards = np.where(self._enough(reports, request), by_card.sum(axis=1), 0)
         total = np.maximum(reports.total_memory, 1)
         actual = reports.free_memory * 100 // total * ACTUAL_WEIGHT
-        unasked = np.maximum(reports.total_memory - reports.allocated, 0)
-        scores: Int64Column = of_cards + actual + unasked * 100 // total * ALLOCATE_WEIGHT
+        unrequested = np.maximum(reports.total_memory - reports.allocated, 0)
+        scores: Int64Column = of_cards + actual + unrequested * 100 // total * ALLOCATE_WEIGHT
         return np.where(reports.known, scores, 0).astype(np.int64)
 
     def normalize(self, state: CycleState, pod: PodInfo, scores: Int64Column) -> Int64Column:
-        """Lowest to highest as 0 to 100; where all are alike all have 100."""
+        """Scale to 0 to 100; if all scores are equal, all become 100."""
         lowest, highest = int(scores.min(initial=1 << 62)), int(scores.max(initial=0))
         if highest == lowest:
             lowest -= 1
         return (scores - lowest) * MAX_NODE_SCORE // (highest - lowest)
 
-    def _enough(self, reports: Reports, wish: Wish) -> NDArray[np.bool_]:
-        """Where there are cards enough; where memory or a clock is asked for, healthy ones with it."""
-        enough: NDArray[np.bool_] = reports.card_number >= max(wish.number, 1)
-        if wish.number == 0:
+    def _enough(self, reports: Reports, request: CardRequest) -> NDArray[np.bool_]:
+        """Where enough cards exist, and enough healthy cards with the requested memory and clock."""
+        enough: NDArray[np.bool_] = reports.card_number >= max(request.number, 1)
+        if request.number == 0:
             enough = reports.known.copy()
-        if wish.memory is not None:
-            fit = reports.healthy & (reports.card_free_memory >= wish.memory)
-            enough = enough & (fit.sum(axis=1) >= wish.number)
-        if wish.clock is not None:
-            right = reports.clock == wish.clock if self._exact else reports.clock >= wish.clock
-            enough = enough & ((reports.healthy & right).sum(axis=1) >= wish.number)
+        if request.memory is not None:
+            fit = reports.healthy & (reports.card_free_memory >= request.memory)
+            enough = enough & (fit.sum(axis=1) >= request.number)
+        if request.clock is not None:
+            right = (
+                reports.clock == request.clock if self._exact else reports.clock >= request.clock
+            )
+            enough = enough & ((reports.healthy & right).sum(axis=1) >= request.number)
         return enough
 
     def _card_scores(self, reports: Reports, highest: Highest) -> Cards:
         by_clock = highest.bandwidth if self._exact else highest.clock
-        weighed: Cards = (
+        weighted: Cards = (
             reports.bandwidth * 100 // highest.bandwidth * BANDWIDTH_WEIGHT
             + reports.clock * 100 // by_clock * CLOCK_WEIGHT
             + reports.core * 100 // highest.core * CORE_WEIGHT
@@ -194,9 +196,9 @@ class Yoda(
             + reports.card_free_memory * 100 // highest.free_memory * FREE_MEMORY_WEIGHT
             + reports.card_total_memory * 100 // highest.total_memory * TOTAL_MEMORY_WEIGHT
         )
-        return weighed
+        return weighted
 
-    # -- what may help ------------------------------------------------------------------------
+    # -- events -------------------------------------------------------------------------------
 
     def events_to_register(self) -> Sequence[ClusterEventWithHint]:
         return (
@@ -213,7 +215,7 @@ def _priority(pod: PodInfo) -> int:
     return -int(digits) if text.startswith("-") else int(digits)
 
 
-def _would_do(reports: Reports, wish: Wish) -> NDArray[np.bool_]:
-    """The cards that count for the score: healthy or not, and of at least the clock, as Yoda has it."""
-    free_enough = reports.card_free_memory >= (wish.memory or 0)
-    return reports.there & free_enough & (reports.clock >= (wish.clock or 0))
+def _matching(reports: Reports, request: CardRequest) -> NDArray[np.bool_]:
+    """The cards that count for the score: with at least the clock, healthy or not, as in Yoda."""
+    free_enough = reports.card_free_memory >= (request.memory or 0)
+    return reports.there & free_enough & (reports.clock >= (request.clock or 0))
