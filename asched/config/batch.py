@@ -1,4 +1,4 @@
-"""kube-batch's own configuration: which actions run, and which plugins take part.
+"""kube-batch's configuration file: the actions and plugins of batch sessions.
 
     actions: "reclaim, allocate, backfill, preempt"
     tiers:
@@ -6,9 +6,8 @@
       - name: gang
         enablePreemptable: false
 
-It is read as kube-batch reads it: what it does not know is ignored, every callback is enabled unless
-switched off, a number or a boolean is taken for text where text belongs, and booleans are YAML 1.1's
-(``yes``, ``on``).
+Parsing is compatible with kube-batch: unknown fields are ignored, callbacks are enabled by default,
+numbers and booleans are accepted as text, and booleans are YAML 1.1's (``yes``, ``on``).
 """
 
 from __future__ import annotations
@@ -38,7 +37,7 @@ tiers:
   - name: proportion
   - name: nodeorder
 """
-"""What kube-batch does where it is given no configuration."""
+"""kube-batch's default configuration."""
 
 _PREFIX: Final = "tag:yaml.org,2002:"
 _BOOLEANS: Final = {
@@ -55,11 +54,11 @@ class ConfError(ValueError):
 
 
 class ConfSyntaxError(ConfError):
-    """The text is not YAML, or not of the form that a configuration has."""
+    """The text is not YAML, or does not have the form of a configuration."""
 
 
 class UnknownActionError(ConfError):
-    """An action that nobody offers. The text is kube-batch's."""
+    """No such action. The message is kube-batch's."""
 
     def __init__(self, written: str) -> None:
         super().__init__(f"failed to found Action {written}, ignore it")
@@ -67,22 +66,22 @@ class UnknownActionError(ConfError):
 
 
 class SessionConf(msgspec.Struct, frozen=True):
-    """What such a file says, names resolved."""
+    """A parsed configuration."""
 
     actions: tuple[str, ...]
     tiers: tuple[Tier, ...] = ()
 
     @property
     def plugin_names(self) -> tuple[str, ...]:
-        """Every plugin, each once, in order of first mention."""
+        """The distinct plugins, in order of first mention."""
         return tuple(dict.fromkeys(option.name for tier in self.tiers for option in tier))
 
 
 def parse_conf(text: str, known_actions: Collection[str]) -> SessionConf:
-    """Read a configuration.
+    """Parse a configuration. The caller checks plugin names.
 
-    Raises :class:`ConfSyntaxError`, and :class:`UnknownActionError` for an action that is not among
-    ``known_actions``. Unknown plugins are left to the caller.
+    Raises :class:`ConfSyntaxError`, and :class:`UnknownActionError` for an action that is not in
+    ``known_actions``.
     """
     try:
         root = next(iter(yaml.compose_all(text, Loader=yaml.SafeLoader)), None)
@@ -93,7 +92,7 @@ def parse_conf(text: str, known_actions: Collection[str]) -> SessionConf:
     except (yaml.YAMLError, RecursionError) as error:
         raise ConfSyntaxError(f"yaml: {' '.join(str(error).split())}") from None
     fields = _mapping(root)
-    # kube-batch splits first and trims while it looks up, so an error shows what is between commas.
+    # kube-batch trims names after splitting, so its error shows the text between commas.
     written = _text(fields.get("actions")).split(",")
     for action in written:
         if action.strip() not in known_actions:
@@ -118,11 +117,11 @@ def _plugin(node: yaml.Node) -> PluginOption:
     )
 
 
-# -- YAML as Go reads it into typed fields --------------------------------------------------------
+# -- YAML with the semantics of Go's decoder for typed fields -------------------------------------
 
 
 def _mapping(node: yaml.Node | None) -> dict[str, yaml.Node]:
-    """The fields by name; of one given twice the last counts."""
+    """The fields by name; the last one of a name counts."""
     if node is None or _is_null(node):
         return {}
     if not isinstance(node, yaml.MappingNode):
@@ -158,7 +157,7 @@ def _text(node: yaml.Node | None) -> str:
 
 
 def _flag(node: yaml.Node | None) -> bool:
-    """Absent is on."""
+    """True if absent."""
     if node is None or _is_null(node):
         return True
     plain = isinstance(node, yaml.ScalarNode) and node.style is None
@@ -181,22 +180,21 @@ def _mismatch(node: yaml.Node, wanted: str) -> ConfSyntaxError:
     return ConfSyntaxError(f"yaml: line {line}: expected {wanted}, found {found}")
 
 
-class ReadConf(NamedTuple):
-    """A session's configuration as it is to be used."""
+class LoadedConf(NamedTuple):
+    """The configuration of batch sessions in use."""
 
     spec: SessionSpec
     fault: str = ""
-    """Why it is the default and not what the file says; empty where it is what the file says."""
-    notes: tuple[str, ...] = ()
-    """What the file says in vain, a line each."""
+    """Why the default replaces the file; empty if the file is used."""
+    warnings: tuple[str, ...] = ()
+    """Settings without effect, a line each."""
 
 
-def read_conf(settings: BatchSettings, registry: SessionRegistry) -> ReadConf:
-    """Read the file and resolve its names. One that is not to be read, or is no configuration, is
-    replaced by kube-batch's default.
+def load_conf(settings: BatchSettings, registry: SessionRegistry) -> LoadedConf:
+    """Load the file and resolve its names; kube-batch's default replaces an unreadable file.
 
-    Raises :class:`ConfError`, in one line with the file's name, for an action or a plugin that is not
-    installed. In compatibility mode an unknown plugin is passed over, as kube-batch does.
+    Raises :class:`ConfError`, one line with the file's name, for an unknown action or plugin. In
+    compatibility mode unknown plugins are skipped, as in kube-batch.
     """
     fault = ""
     try:
@@ -213,17 +211,17 @@ def read_conf(settings: BatchSettings, registry: SessionRegistry) -> ReadConf:
         raise ConfError(
             f'{settings.conf}: unknown action "{error.name}"; {_hint(error.name, known)}'
         ) from None
-    notes = _unknown_plugins(settings, conf, registry)
+    warnings = _unknown_plugins(settings, conf, registry)
     spec = SessionSpec(
-        settings.scheduler_name,
-        conf.actions,
-        conf.tiers,
-        settings.default_queue,
-        settings.compatibility,
-        settings.period.total_seconds(),
+        scheduler_name=settings.scheduler_name,
+        actions=conf.actions,
+        tiers=conf.tiers,
+        default_queue=settings.default_queue,
+        compatibility=settings.compatibility,
+        period_s=settings.period.total_seconds(),
     )
     where = f"{settings.conf}: {fault}; kube-batch's default configuration is used"
-    return ReadConf(spec, where if fault else "", notes)
+    return LoadedConf(spec, where if fault else "", warnings)
 
 
 def _default(registry: SessionRegistry) -> SessionConf:
@@ -238,7 +236,7 @@ def _unknown_plugins(
     if unknown and settings.compatibility is not Compatibility.KUBE_BATCH:
         name = unknown[0]
         raise ConfError(f'{settings.conf}: unknown plugin "{name}"; {_hint(name, known)}')
-    return tuple(f'{settings.conf}: plugin "{name}" is not known and left out' for name in unknown)
+    return tuple(f'{settings.conf}: unknown plugin "{name}" is skipped' for name in unknown)
 
 
 def _hint(name: str, known: Sequence[str]) -> str:

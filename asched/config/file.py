@@ -1,7 +1,7 @@
-"""The configuration file: a KubeSchedulerConfiguration, asched's own settings, or both.
+"""The configuration file: a KubeSchedulerConfiguration, an AschedConfiguration, or both.
 
-The documents may come in either order; what is left out has its defaults. Reading finds every
-mistake of the file, and each is one line: file, line, document, path inside it, what would be right.
+The documents can be in any order, and missing ones have defaults. All errors of the file are reported,
+each as one line: file, line, document, path in the document, and what is expected.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ import msgspec
 from asched.batch.registry import SessionRegistry
 from asched.config import kube_scheduler as kube_config
 from asched.config import settings as config_settings
-from asched.config.batch import ConfError, read_conf
+from asched.config.batch import ConfError, load_conf
 from asched.config.kube_scheduler import KubeSchedulerConfiguration, decode_with_problems
-from asched.config.plugin_start import prepared
+from asched.config.plugin_settings import apply_plugin_settings
 from asched.config.registry import PluginRegistry
-from asched.config.resolve import OptionalPlugins, resolve_with_problems, without_effect
+from asched.config.resolve import OptionalPlugins, find_ineffective, resolve_with_problems
 from asched.config.settings import AschedConfiguration
 from asched.config.yaml import Document, YamlError, parse_documents, read_limited
 from asched.framework.runtime.profile import ProfileSpec
@@ -31,11 +31,11 @@ _API_VERSIONS = {
 }
 
 _ENTRY_DEPTH = 5
-"""Length of the shortest path to a single entry of a profile, ``profiles[0].pluginConfig[0].args``."""
+"""Length of the shortest path to an entry of a profile, ``profiles[0].pluginConfig[0].args``."""
 
 
 class ConfigFileError(ValueError):
-    """The file cannot be used; ``lines`` says why, one mistake a line."""
+    """The file is invalid; ``lines`` holds one error each."""
 
     def __init__(self, lines: Iterable[str]) -> None:
         self.lines = tuple(lines)
@@ -43,23 +43,23 @@ class ConfigFileError(ValueError):
 
 
 class Configuration(msgspec.Struct, frozen=True):
-    """All that configures the daemon."""
+    """The complete configuration of the daemon."""
 
     scheduler: KubeSchedulerConfiguration
     settings: AschedConfiguration
     profiles: tuple[ProfileSpec, ...]
     warnings: tuple[str, ...] = ()
-    """What the file says in vain, a line each."""
+    """Settings without effect, a line each."""
     sessions: tuple[SessionSpec, ...] = ()
-    """What batch sessions do, in the order of ``batch``."""
+    """Specifications of batch sessions, in the order of ``batch``."""
     faults: tuple[str, ...] = ()
-    """What cannot be used and was replaced by defaults, a line each."""
+    """Files that cannot be used and were replaced by defaults, a line each."""
 
 
 def load(path: FilePath | None, registry: PluginRegistry) -> Configuration:
-    """Read and resolve the file; all defaults where there is none.
+    """Read and resolve the file; without a path, all defaults.
 
-    Raises :class:`ConfigFileError` with every mistake found.
+    Raises :class:`ConfigFileError` with all errors.
     """
     if path is None:
         return parse("", "(defaults)", registry, empty_is_defaults=True)
@@ -67,7 +67,7 @@ def load(path: FilePath | None, registry: PluginRegistry) -> Configuration:
 
 
 def read_text(path: FilePath) -> str:
-    """The text of a file. Raises :class:`ConfigFileError` where it cannot be had."""
+    """The text of a file. Raises :class:`ConfigFileError`."""
     try:
         return read_limited(path).decode("utf-8-sig")
     except OSError as error:
@@ -81,26 +81,24 @@ def read_text(path: FilePath) -> str:
 def parse(
     text: str, name: str, registry: PluginRegistry, *, empty_is_defaults: bool = False
 ) -> Configuration:
-    """As :func:`load`, from text; ``name`` stands for the file in messages."""
+    """As :func:`load`, from text; ``name`` is the file in messages."""
     try:
         documents = parse_documents(text)
     except YamlError as error:
         place = f"{name}:{error.line}" if error.line else name
         raise ConfigFileError([f"{place}: not valid YAML: {error}"]) from None
     if not documents and not empty_is_defaults:
-        raise ConfigFileError(
-            [f"{name}: holds no document; expected kind {' or '.join(_API_VERSIONS)}"]
-        )
+        raise ConfigFileError([f"{name}: no document; expected kind {' or '.join(_API_VERSIONS)}"])
     reader = _Reader(name, registry)
     numbered = [*enumerate(documents, 1)]
-    # First asched's own settings: they say which plugins profiles may do without.
-    for number, document in sorted(numbered, key=lambda entry: not _is_own(entry[1].value)):
+    # asched's settings first: they define which plugins of profiles are optional.
+    for number, document in sorted(numbered, key=lambda entry: not _is_asched(entry[1].value)):
         reader.read(number, document)
     return reader.configuration()
 
 
 class _Reader:
-    """Takes the documents of one file and gathers what is wrong with them."""
+    """Decodes the documents of one file and collects their errors."""
 
     def __init__(self, name: str, registry: PluginRegistry) -> None:
         self._name = name
@@ -122,7 +120,7 @@ class _Reader:
         problems = [*document.problems, *([problem] if problem else [])]
         if kind in self._numbers:
             first = self._numbers[kind]
-            problems.append(Problem(("kind",), f"document {first} is of kind {kind} already"))
+            problems.append(Problem(("kind",), f"document {first} already has kind {kind}"))
         elif kind:
             self._numbers[kind] = number
             problems += self._decode(kind, number, document)
@@ -132,7 +130,7 @@ class _Reader:
         for number in sorted(self._errors_in):
             self._errors += self._errors_in[number]
         if self._settings.batch and self._profiles is None:
-            # Who only asks for sessions has another scheduler for all other pods.
+            # With batch sessions only, another scheduler places all other pods.
             self._profiles = ()
         if self._profiles is None and not self._errors:
             self._profiles, problems = resolve_with_problems(
@@ -140,23 +138,23 @@ class _Reader:
             )
             self._errors += [f"{self._name}: default configuration: {p}" for p in problems]
         if self._profiles is not None and not self._errors:
-            self._prepare(self._profiles)
+            self._apply_settings(self._profiles)
         self._read_sessions()
         if self._errors or self._profiles is None:
             raise ConfigFileError(self._errors)
         return Configuration(
-            self._scheduler,
-            self._settings,
-            self._profiles,
-            tuple(self._warnings),
-            self._sessions,
-            self._faults,
+            scheduler=self._scheduler,
+            settings=self._settings,
+            profiles=self._profiles,
+            warnings=tuple(self._warnings),
+            sessions=self._sessions,
+            faults=self._faults,
         )
 
-    def _prepare(self, profiles: tuple[ProfileSpec, ...]) -> None:
-        """Join to the profiles what the settings say of plugins."""
+    def _apply_settings(self, profiles: tuple[ProfileSpec, ...]) -> None:
+        """Apply the settings of plugins to the profiles."""
         settings = self._settings.plugins
-        found = prepared(profiles, self._registry, settings)
+        found = apply_plugin_settings(profiles, self._registry, settings)
         self._profiles = found.profiles
         self._errors += [f"{self._name}: {error}" for error in found.errors]
         missing = self._optional.missing
@@ -172,22 +170,22 @@ class _Reader:
         ]
 
     def _read_sessions(self) -> None:
-        """Read kube-batch's own files, which the settings name."""
+        """Load the kube-batch files that the settings name."""
         if not self._settings.batch:
             return
         registry, found = SessionRegistry.discover(), []
-        taken = {profile.scheduler_name for profile in self._profiles or ()}
+        profile_names = {profile.scheduler_name for profile in self._profiles or ()}
         for settings in self._settings.batch:
             name = settings.scheduler_name
-            if name in taken:
-                self._errors.append(f'{self._name}: batch: "{name}" is a profile already')
+            if name in profile_names:
+                self._errors.append(f'{self._name}: batch: "{name}" is also a profile')
             try:
-                found.append(read_conf(settings, registry))
+                found.append(load_conf(settings, registry))
             except ConfError as error:
                 self._errors.append(f"{self._name}: batch: {error}")
         self._sessions = tuple(conf.spec for conf in found)
         self._faults = tuple(conf.fault for conf in found if conf.fault)
-        self._warnings += [note for conf in found for note in conf.notes]
+        self._warnings += [warning for conf in found for warning in conf.warnings]
 
     def _decode(self, kind: str, number: int, document: Document) -> list[Problem]:
         if kind == config_settings.KIND:
@@ -203,12 +201,12 @@ class _Reader:
         self._scheduler = config
         self._profiles, found = resolve_with_problems(config, self._registry, self._optional)
         if problems:
-            # What was dropped for being wrong must not be blamed for being absent.
+            # Invalid entries were dropped and must not be reported as missing.
             seen = {problem.path for problem in problems}
             found = [p for p in found if len(p.path) >= _ENTRY_DEPTH and p.path not in seen]
         if not problems and not found:
-            in_vain = without_effect(config, self._registry)
-            self._warnings += self._lines(number, document, in_vain)
+            ineffective = find_ineffective(config, self._registry)
+            self._warnings += self._lines(number, document, ineffective)
         return problems + found
 
     def _lines(self, number: int, document: Document, problems: Iterable[Problem]) -> list[str]:
@@ -217,12 +215,12 @@ class _Reader:
         return [f"{self._name}:{line}: document {number}: {problem}" for line, _, problem in placed]
 
 
-def _is_own(value: object) -> bool:
+def _is_asched(value: object) -> bool:
     return isinstance(value, dict) and value.get("kind") == config_settings.KIND
 
 
 def _kind(value: object) -> tuple[str | None, Problem | None]:
-    """Which of the known documents this is; None with the reason where it is none."""
+    """The kind of a document; None with the problem if it is unknown."""
     listed = " or ".join(_API_VERSIONS)
     if not isinstance(value, dict):
         return None, Problem((), f"expected a mapping with apiVersion and kind {listed}")
@@ -236,7 +234,7 @@ def _kind(value: object) -> tuple[str | None, Problem | None]:
     wanted = _API_VERSIONS[kind]
     if version is None:
         return kind, Problem(("apiVersion",), f"required; expected {wanted}")
-    # The decoders say so of anything but a string, and KubeSchedulerConfiguration's of that too.
+    # The decoders report other types, and KubeSchedulerConfiguration's also other versions.
     if isinstance(version, str) and version != wanted and kind == config_settings.KIND:
         return kind, Problem(("apiVersion",), f"expected {wanted}, got {quote(version)}")
     return kind, None

@@ -1,8 +1,7 @@
 """KubeSchedulerConfiguration (kubescheduler.config.k8s.io/v1): its shape, defaults and validation.
 
-An unmodified file of kube-scheduler 1.36 decodes into :class:`KubeSchedulerConfiguration`; defaults
-and the rules of validation are that version's. What depends on plugins (merging, arguments) is in
-:mod:`asched.config.resolve`.
+Files, defaults and validation rules are those of kube-scheduler 1.36. What depends on plugins (merging,
+arguments) is in :mod:`asched.config.resolve`.
 """
 
 from __future__ import annotations
@@ -27,25 +26,25 @@ Weight = Annotated[int, msgspec.Meta(ge=0, le=2**31 - 1)]
 
 
 class Section(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename="camel"):
-    """Base of all that is written in configuration files."""
+    """Base class of sections in configuration files."""
 
 
 class PluginRef(Section, frozen=True):
-    """A plugin in a list; ``weight`` counts at Score, where 0 or none means 1."""
+    """A plugin in a list; ``weight`` is used at Score, where 0 means 1."""
 
     name: str
     weight: Weight = 0
 
 
 class PluginSet(Section, frozen=True):
-    """What to enable and disable at an extension point; ``*`` disables all defaults."""
+    """Plugins to enable and disable at an extension point; ``*`` disables all defaults."""
 
     enabled: tuple[PluginRef, ...] = ()
     disabled: tuple[PluginRef, ...] = ()
 
 
 class Plugins(Section, frozen=True):
-    """Plugins by extension point; ``multi_point`` means every point that a plugin serves."""
+    """Plugins by extension point; ``multi_point`` means every point that a plugin implements."""
 
     pre_enqueue: PluginSet = PluginSet()
     queue_sort: PluginSet = PluginSet()
@@ -67,25 +66,25 @@ class Plugins(Section, frozen=True):
 
 
 class PluginConfig(Section, frozen=True):
-    """The arguments of a plugin, checked when the profile is resolved."""
+    """The arguments of a plugin, validated when the profile is resolved."""
 
     name: str
     args: dict[str, Any] = {}
 
 
 class ProfileConfig(Section, frozen=True):
-    """A profile as written. ``scheduler_name`` may be left out where there is one profile only."""
+    """A profile as written. A single profile needs no ``scheduler_name``."""
 
     scheduler_name: str | None = None
     percentage_of_nodes_to_score: Percentage | None = None
-    """Overrides the configuration's where given."""
+    """Overrides the configuration's value."""
     plugins: Plugins = Plugins()
     plugin_config: tuple[PluginConfig, ...] = ()
 
 
 class ZeroMeansDefault(Section, frozen=True):
-    """A section in which an empty string, a zero number or a zero duration stands for the default,
-    as in Kubernetes' component configuration."""
+    """A section in which an empty string, 0 or a zero duration means the default, as in Kubernetes'
+    component configuration."""
 
     def __post_init__(self) -> None:
         for field in msgspec.structs.fields(self):
@@ -95,24 +94,24 @@ class ZeroMeansDefault(Section, frozen=True):
 
 
 class ClientConnection(ZeroMeansDefault, frozen=True):
-    """How to reach the API server."""
+    """The connection to the API server."""
 
     kubeconfig: str = ""
     accept_content_types: str = ""
     content_type: str = "application/vnd.kubernetes.protobuf"
     """Accepted and ignored: asched speaks JSON."""
     qps: Annotated[float, msgspec.Meta(ge=0)] = 0.0
-    """Requests a second that may be kept up; 0 sets no limit. kube-scheduler's default of 50 would
-    be the limit of its throughput: API servers protect themselves by priority and fairness."""
+    """Sustained requests per second; 0 sets no limit. kube-scheduler's default of 50 would limit the
+    throughput, and API servers protect themselves by priority and fairness."""
     burst: Annotated[int, msgspec.Meta(ge=0)] = 100
 
 
 class LeaderElection(ZeroMeansDefault, frozen=True):
-    """Which lease makes one of several schedulers the active one, and how it is kept."""
+    """The lease for leader election, and its timing."""
 
     leader_elect: bool | None = None
-    """kube-scheduler takes part in an election unless told not to; asched only where told to: most run
-    as a single replica, and would wait for the lease of the kube-scheduler that they run beside."""
+    """kube-scheduler's default is true. asched's is false, because most installations have a single
+    replica, which would wait for the lease of kube-scheduler."""
     lease_duration: timedelta = timedelta(seconds=15)
     renew_deadline: timedelta = timedelta(seconds=10)
     retry_period: timedelta = timedelta(seconds=2)
@@ -138,7 +137,7 @@ class ManagedResource(Section, frozen=True):
 
 
 class Extender(Section, frozen=True):
-    """An HTTP service that takes part in filtering, scoring, preempting or binding."""
+    """An HTTP service for filtering, scoring, preemption or binding."""
 
     url_prefix: str
     filter_verb: str = ""
@@ -179,13 +178,13 @@ class KubeSchedulerConfiguration(Section, frozen=True):
     api_version: str = API_VERSION
     kind: str = KIND
     parallelism: int = 16
-    """Accepted for compatibility: plugins answer for all nodes at once, there are no workers."""
+    """Accepted for compatibility: plugins process all nodes at once, without workers."""
     leader_election: LeaderElection = LeaderElection()
     client_connection: ClientConnection = ClientConnection()
     enable_profiling: bool = True
     enable_contention_profiling: bool = True
     percentage_of_nodes_to_score: Percentage = 0
-    """0 looks at all nodes, where kube-scheduler takes a share that falls with the cluster's size."""
+    """0 means all nodes; in kube-scheduler, a share that shrinks with the cluster's size."""
     pod_initial_backoff_seconds: int = 1
     pod_max_backoff_seconds: int = 10
     profiles: tuple[ProfileConfig, ...] = ()
@@ -194,7 +193,7 @@ class KubeSchedulerConfiguration(Section, frozen=True):
 
     @property
     def effective_profiles(self) -> tuple[ProfileConfig, ...]:
-        """The profiles, with the default for none and the default name for a single one."""
+        """The profiles, with a default profile for none and a default name for a single one."""
         profiles = self.profiles or (ProfileConfig(),)
         if len(profiles) == 1 and profiles[0].scheduler_name is None:
             named = msgspec.structs.replace(profiles[0], scheduler_name=DEFAULT_SCHEDULER_NAME)
@@ -203,9 +202,9 @@ class KubeSchedulerConfiguration(Section, frozen=True):
 
 
 def decode_configuration(document: object) -> KubeSchedulerConfiguration:
-    """A parsed document (as from YAML or JSON) as a configuration, defaults filled in.
+    """Decode a parsed document (from YAML or JSON), with defaults.
 
-    Raises :class:`ConfigurationError` with everything that is wrong in shape or value.
+    Raises :class:`ConfigurationError` with all problems.
     """
     config, problems = decode_with_problems(document)
     if config is None or problems:
@@ -216,9 +215,9 @@ def decode_configuration(document: object) -> KubeSchedulerConfiguration:
 def decode_with_problems(
     document: object,
 ) -> tuple[KubeSchedulerConfiguration | None, list[Problem]]:
-    """As :func:`decode_configuration`, but whatever is usable comes back beside the problems.
+    """As :func:`decode_configuration`, with problems as a value.
 
-    With problems the configuration serves to look for further ones, never to run.
+    With problems, the configuration is only used to find further ones.
     """
     decoder = StrictDecoder()
     config = decoder.decode(document, KubeSchedulerConfiguration)
@@ -230,7 +229,7 @@ def decode_with_problems(
 
 
 def _problems(config: KubeSchedulerConfiguration) -> Iterator[Problem]:
-    """The rules that concern more than the type of one value."""
+    """Rules beyond the types of single values."""
     for field, given, wanted in (
         ("apiVersion", config.api_version, API_VERSION),
         ("kind", config.kind, KIND),
@@ -258,11 +257,11 @@ def _not_positive(field: str, value: int) -> Problem:
 
 
 _RENEW_JITTER: Final = 1.2
-"""client-go stretches the retry period by up to this factor."""
+"""Maximum factor by which client-go extends the retry period."""
 
 
 def leader_election_problems(election: LeaderElection) -> Iterator[Problem]:
-    """kube-scheduler's rules for an election that is held; paths are within the section."""
+    """kube-scheduler's rules for an enabled election; paths are relative to the section."""
     for field, duration in (
         ("leaseDuration", election.lease_duration),
         ("renewDeadline", election.renew_deadline),
@@ -280,7 +279,7 @@ def leader_election_problems(election: LeaderElection) -> Iterator[Problem]:
 
 
 _MAX_EXTENDER_WEIGHT: Final = 2**31 - 1
-"""That of a plugin. Scores of 10 stay within 64 bits with it."""
+"""The limit for plugins. Scores of 10 stay within 64 bits with it."""
 
 
 def _is_web_url(text: str) -> bool:
@@ -302,11 +301,11 @@ def _extender_problems(extenders: tuple[Extender, ...]) -> Iterator[Problem]:
             got = quote(extender.weight)
             yield Problem((*path, "weight"), f"must be at most {_MAX_EXTENDER_WEIGHT}, got {got}")
         if extender.prioritize_verb and extender.weight <= 0:
-            yield Problem((*path, "weight"), "must be greater than 0 where prioritizeVerb is given")
+            yield Problem((*path, "weight"), "must be greater than 0 with prioritizeVerb")
         for position, resource in enumerate(extender.managed_resources):
             where = (*path, "managedResources", position, "name")
             if resource.name in managed:
-                yield Problem(where, f"{quote(resource.name)} is managed by an extender already")
+                yield Problem(where, f"{quote(resource.name)} is already managed by an extender")
             if "/" not in resource.name or "kubernetes.io/" in resource.name:
                 yield Problem(where, f"{quote(resource.name)} is not an extended resource's name")
             managed.add(resource.name)

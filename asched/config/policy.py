@@ -1,18 +1,19 @@
 """The legacy scheduler Policy (``kind: Policy``, ``apiVersion: v1``): its shape and validation.
 
-kube-scheduler read it until 1.22. What a policy says in today's terms is
-:mod:`asched.config.policy_conversion`.
+kube-scheduler supported it until 1.22. :mod:`asched.config.policy_conversion` converts it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Final
+from datetime import timedelta
+from typing import Any, Final
 
 import msgspec
 
-from asched.config.kube_scheduler import ExtenderTLS, ManagedResource, Section
+from asched.config.kube_scheduler import Extender, ExtenderTLS, ManagedResource, Section
 from asched.framework.runtime.strict import Path, Problem, StrictDecoder, quote
+from asched.model.quantity import format_duration
 
 API_VERSION: Final = "v1"
 KIND: Final = "Policy"
@@ -20,7 +21,7 @@ MAX_WEIGHT: Final = 2**31 - 1
 
 
 class ServiceAffinity(Section, frozen=True):
-    """Pods of one service go to nodes with equal values of these labels."""
+    """Pods of a service are placed on nodes with equal values of these labels."""
 
     labels: tuple[str, ...] = ()
 
@@ -49,7 +50,7 @@ class ServiceAntiAffinity(Section, frozen=True):
 
 
 class LabelPreference(Section, frozen=True):
-    """Nodes with the label are better, or those without."""
+    """Prefers nodes with the label, or those without."""
 
     label: str = ""
     presence: bool = False
@@ -83,7 +84,7 @@ class PriorityPolicy(Section, frozen=True):
 
 
 class LegacyExtender(Section, frozen=True):
-    """An extender as policies have it; the timeout is a number of nanoseconds."""
+    """An extender in a policy; the timeout is in nanoseconds."""
 
     url_prefix: str
     filter_verb: str = ""
@@ -98,10 +99,34 @@ class LegacyExtender(Section, frozen=True):
     managed_resources: tuple[ManagedResource, ...] = ()
     ignorable: bool = False
 
+    def converted(self) -> dict[str, Any]:
+        """The fields that differ from the defaults, as in a KubeSchedulerConfiguration."""
+        names = {field.name: field.encode_name for field in msgspec.structs.fields(Extender)}
+        plain: dict[str, Any] = {}
+        for field in msgspec.structs.fields(self):
+            value = getattr(self, field.name)
+            if value == field.default:
+                continue
+            match value:
+                case ExtenderTLS():
+                    value = _explicit(value)
+                case tuple():
+                    value = [_explicit(item) for item in value]
+                case int() if field.name == "http_timeout":
+                    value = format_duration(timedelta(microseconds=value // 1000))
+            plain[names[field.name]] = value
+        return plain
+
+
+def _explicit(section: Section) -> dict[str, Any]:
+    plain: dict[str, Any] = msgspec.to_builtins(section)
+    defaults = {f.encode_name: f.default for f in msgspec.structs.fields(section)}
+    return {name: value for name, value in plain.items() if value != defaults[name] and value}
+
 
 class Policy(Section, frozen=True):
-    """The whole document. Without ``predicates`` or ``priorities`` (not: with none) the old
-    defaults hold."""
+    """The complete document. Missing (not empty) ``predicates`` or ``priorities`` mean the legacy
+    defaults."""
 
     kind: str
     api_version: str
@@ -114,9 +139,9 @@ class Policy(Section, frozen=True):
 
 
 def decode_policy(document: object) -> tuple[Policy | None, list[Problem]]:
-    """A parsed document as a policy; it counts only without problems.
+    """Decode a parsed document; with problems the policy is not usable.
 
-    Names of predicates and priorities are not looked at.
+    Names of predicates and priorities are not checked.
     """
     decoder = StrictDecoder()
     policy = decoder.decode(document, Policy)

@@ -1,30 +1,36 @@
-"""A legacy Policy as a KubeSchedulerConfiguration.
+"""Converts a legacy Policy into a KubeSchedulerConfiguration.
 
-Predicates and priorities become plugins as the legacy registry of kube-scheduler 1.22 mapped them,
-in its order. What came after policies (scheduling gates, resource claims ...) keeps its defaults.
+Predicates and priorities become plugins with the mapping and order of the legacy registry of
+kube-scheduler 1.22. Later features (scheduling gates, resource claims ...) keep their defaults.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from datetime import timedelta
+from collections.abc import Iterable, Mapping
+from pathlib import Path as FilePath
 from typing import Any, Final, NamedTuple
 
 import msgspec
+import yaml
 
+from asched.config.file import ConfigFileError, parse, read_text
 from asched.config.kube_scheduler import (
     API_VERSION,
     KIND,
-    Extender,
-    ExtenderTLS,
     decode_with_problems,
 )
-from asched.config.policy import LegacyExtender, Policy, PredicatePolicy, PriorityPolicy
+from asched.config.policy import KIND as POLICY_KIND
+from asched.config.policy import (
+    Policy,
+    PredicatePolicy,
+    PriorityPolicy,
+    decode_policy,
+)
 from asched.config.registry import PluginRegistry
 from asched.config.resolve import default_plugins
+from asched.config.yaml import Document, YamlError, parse_documents
 from asched.framework.interface import ExtensionPoint
 from asched.framework.runtime.strict import Path, Problem, nearest, quote
-from asched.model.quantity import format_duration
 
 _FIT: Final = "NodeResourcesFit"
 _LABELS: Final = "CheckNodeLabelPresence"
@@ -50,7 +56,7 @@ _PREDICATES: Final[Mapping[str, tuple[str, ...]]] = {
     "EvenPodsSpread": ("PodTopologySpread",),
     "MatchInterPodAffinity": ("InterPodAffinity",),
 }
-"""Predicate to plugins, in the order in which predicates ran."""
+"""Plugins by predicate, in the order in which predicates ran."""
 
 _OTHER_NAMES: Final = {
     "PodFitsPorts": "PodFitsHostPorts",
@@ -87,7 +93,7 @@ _PRIORITIES: Final[Mapping[str, str]] = {
     "SelectorSpreadPriority": "PodTopologySpread",
     "TaintTolerationPriority": "TaintToleration",
 }
-"""Priority to plugin, in the order in which the legacy registry went through them."""
+"""Plugin by priority, in the order of the legacy registry."""
 
 _DEFAULT_PRIORITIES: Final[Mapping[str, int]] = {
     "BalancedResourceAllocation": 1,
@@ -111,10 +117,10 @@ _EXAMPLES: Final = "docs/map-reduce-priorities.md shows it as a plugin"
 _NO_COUNTERPART: Final[Mapping[str, str]] = {
     "CheckServiceAffinity": f"no counterpart; {_EXAMPLES}",
     "NodePreferAvoidPodsPriority": (
-        "no counterpart: the annotation scheduler.alpha.kubernetes.io/preferAvoidPods is not read"
-        " any more; taint such nodes with the effect PreferNoSchedule"
+        "no counterpart: the annotation scheduler.alpha.kubernetes.io/preferAvoidPods is no longer"
+        " read; taint such nodes with the effect PreferNoSchedule"
     ),
-    "EqualPriority": "left out: it made no difference",
+    "EqualPriority": "omitted: it had no effect",
 }
 
 _ALWAYS: Final = (
@@ -125,7 +131,7 @@ _ALWAYS: Final = (
     "DefaultBinder",
     "NodeDeclaredFeatures",
 )
-"""Neither predicates nor priorities."""
+"""Plugins without a predicate or priority."""
 
 _FILTERING: Final = (
     ExtensionPoint.PRE_FILTER,
@@ -136,19 +142,75 @@ _FILTERING: Final = (
 _SCORING: Final = (ExtensionPoint.PRE_SCORE, ExtensionPoint.SCORE)
 
 
+class ConvertedPolicy(NamedTuple):
+    """The result of a conversion."""
+
+    text: str
+    """A configuration file in YAML, with the notices as comments."""
+    notices: tuple[str, ...]
+    """Settings without an exact counterpart, a line each."""
+
+
+def convert_policy(path: FilePath, registry: PluginRegistry) -> ConvertedPolicy:
+    """Convert a policy file, in JSON or YAML.
+
+    Raises :class:`ConfigFileError` with all errors.
+    """
+    return convert_policy_text(read_text(path), str(path), registry)
+
+
+def convert_policy_text(text: str, name: str, registry: PluginRegistry) -> ConvertedPolicy:
+    """As :func:`convert_policy`, from text; ``name`` is the file in messages."""
+    document = _only_document(text, name)
+    policy, problems = decode_policy(document.value)
+    if policy is None:
+        raise ConfigFileError(_lines(name, document, [*document.problems, *problems]))
+    conversion, unknown = convert(policy, registry)
+    problems = [*document.problems, *problems, *unknown]
+    if problems:
+        raise ConfigFileError(_lines(name, document, problems))
+    notices = _lines(name, document, conversion.notices)
+    body = yaml.safe_dump(conversion.document, sort_keys=False, allow_unicode=True, width=100)
+    # A valid policy may hold values that current plugins reject.
+    parse(body, f"{name}: converted", registry)
+    comments = "".join(
+        f"# {' '.join(line.split())}\n" for line in (f"Converted from {name}", *notices)
+    )
+    return ConvertedPolicy(comments + body, tuple(notices))
+
+
+def _only_document(text: str, name: str) -> Document:
+    try:
+        documents = parse_documents(text)
+    except YamlError as error:
+        place = f"{name}:{error.line}" if error.line else name
+        raise ConfigFileError([f"{place}: not valid YAML: {error}"]) from None
+    if len(documents) != 1:
+        raise ConfigFileError(
+            [f"{name}: expected one document of kind {POLICY_KIND}, got {len(documents)}"]
+        )
+    return documents[0]
+
+
+def _lines(name: str, document: Document, problems: Iterable[Problem]) -> list[str]:
+    """The problems as lines, in the order of the file."""
+    placed = sorted((document.line(p.path), index, p) for index, p in enumerate(problems))
+    return [f"{name}:{line}: {problem}" for line, _, problem in placed]
+
+
 class Conversion(NamedTuple):
-    """A configuration as plain values, and what of the policy is not or not quite in it."""
+    """A configuration as plain values, and notices about inexact counterparts."""
 
     document: dict[str, Any]
     notices: list[Problem]
 
 
 def convert(policy: Policy, registry: PluginRegistry) -> tuple[Conversion, list[Problem]]:
-    """The policy in today's terms. With problems (unknown names, impossible extenders) the
-    conversion does not count."""
+    """Convert the policy. With problems (unknown names, invalid extenders) the result is not
+    usable."""
     converter = _Converter(policy, registry)
     document = converter.document()
-    # Extenders have the same fields at the same places.
+    # Extenders have the same paths in both documents.
     _, found = decode_with_problems(document)
     problems = [problem for problem in found if problem.path[:1] == ("extenders",)]
     return Conversion(document, converter.notices), [*converter.problems, *problems]
@@ -172,7 +234,9 @@ class _Converter:
             self._arguments["InterPodAffinity"] = {"hardPodAffinityWeight": weight}
         if policy.always_check_all_predicates:
             where: Path = ("alwaysCheckAllPredicates",)
-            self._tell(where, "no counterpart: the first filter that refuses a node is the last")
+            self._notice(
+                where, "no counterpart: the first filter that rejects a node is the last one to run"
+            )
         profile: dict[str, Any] = {"schedulerName": "default-scheduler", "plugins": self._plugins()}
         enabled = {name for plugins in self._points.values() for name in plugins}
         arguments = [
@@ -184,10 +248,10 @@ class _Converter:
             profile["pluginConfig"] = arguments
         document: dict[str, Any] = {"apiVersion": API_VERSION, "kind": KIND, "profiles": [profile]}
         if policy.extenders:
-            document["extenders"] = [_extender(extender) for extender in policy.extenders]
+            document["extenders"] = [extender.converted() for extender in policy.extenders]
         return document
 
-    def _tell(self, path: Path, message: str) -> None:
+    def _notice(self, path: Path, message: str) -> None:
         self.notices.append(Problem(path, message))
 
     # -- predicates ---------------------------------------------------------------------------
@@ -201,7 +265,7 @@ class _Converter:
             path: Path = ("predicates", index)
             name = self._predicate_name(predicate, path)
             if name in _NO_COUNTERPART:
-                self._tell((*path, "name"), f"{quote(predicate.name)}: {_NO_COUNTERPART[name]}")
+                self._notice((*path, "name"), f"{quote(predicate.name)}: {_NO_COUNTERPART[name]}")
             elif name:
                 places.setdefault(name, path)
         for name in _MANDATORY:
@@ -213,7 +277,7 @@ class _Converter:
         self._required_labels()
 
     def _predicate_name(self, predicate: PredicatePolicy, path: Path) -> str:
-        """The name that the legacy registry knew it by; empty (a problem) for none."""
+        """Its name in the legacy registry; empty, with a problem, if there is none."""
         name = _old_name(predicate.name)
         if name in _PREDICATES:
             return name
@@ -222,23 +286,23 @@ class _Converter:
         return "CheckServiceAffinity" if predicate.argument.service_affinity else _LABELS
 
     def _required_labels(self) -> None:
-        """``labelsPresence`` as an affinity that is added to every pod's own."""
+        """Convert ``labelsPresence`` to an affinity that is added to every pod's."""
         expressions = []
         for index, predicate in enumerate(self._policy.predicates or ()):
             presence = predicate.argument.labels_presence if predicate.argument else None
             path: Path = ("predicates", index)
             if predicate.argument is not None and _old_name(predicate.name) in _PREDICATES:
-                self._tell((*path, "argument"), "left out: it had no effect under this name")
+                self._notice((*path, "argument"), "omitted: it had no effect under this name")
                 continue
             if presence is None:
                 continue
             self._enable("NodeAffinity", _FILTERING, path)
             operator = "Exists" if presence.presence else "DoesNotExist"
             expressions += [{"key": label, "operator": operator} for label in presence.labels]
-            self._tell(
+            self._notice(
                 path,
                 f"{quote(predicate.name)} became the addedAffinity of NodeAffinity, which also"
-                " honours the node selectors and affinities of pods",
+                " applies the node selectors and affinities of pods",
             )
         if expressions:
             terms = {"nodeSelectorTerms": [{"matchExpressions": expressions}]}
@@ -258,13 +322,13 @@ class _Converter:
             path: Path = ("priorities", index)
             name = self._priority_name(priority, path)
             if name in places:
-                self._tell(path, f"{quote(priority.name)} is given twice: the last one counts")
+                self._notice(path, f"{quote(priority.name)} is repeated: the last one counts")
             if name:
                 places[name] = path, priority.weight
         for name, (path, _) in places.items():
             if name in _NO_COUNTERPART:
                 where = path if given is None else (*path, "name")
-                self._tell(where, f"{name}: {_NO_COUNTERPART[name]}")
+                self._notice(where, f"{name}: {_NO_COUNTERPART[name]}")
         self._spreading(places)
         strategy = ""
         for name, plugin in _PRIORITIES.items():
@@ -273,9 +337,9 @@ class _Converter:
             path, weight = places[name]
             if name in _STRATEGIES:
                 if strategy:
-                    self._tell(
+                    self._notice(
                         path,
-                        f"{name} has no counterpart beside {strategy}: {_FIT} has one strategy",
+                        f"{name} has no counterpart with {strategy}: {_FIT} has one strategy",
                     )
                     continue
                 strategy = name
@@ -283,7 +347,7 @@ class _Converter:
         self._strategy(strategy)
 
     def _priority_name(self, priority: PriorityPolicy, path: Path) -> str:
-        """The name that the legacy registry knew it by; empty for none."""
+        """Its name in the legacy registry; empty if there is none."""
         name = _old_name(priority.name)
         argument = priority.argument
         if name != _RATIO and (name in _PRIORITIES or name in _NO_COUNTERPART):
@@ -300,25 +364,25 @@ class _Converter:
         what = {
             "serviceAntiAffinity": f"no counterpart; {_EXAMPLES}, and PodTopologySpread with"
             " defaultConstraints spreads over any label",
-            "labelPreference": "no counterpart; a preferred addedAffinity of NodeAffinity comes near,"
-            " under the weight of NodeAffinity",
+            "labelPreference": "no counterpart; a preferred addedAffinity of NodeAffinity is similar,"
+            " with the weight of NodeAffinity",
         }
-        self._tell((*path, "argument", kind), f"{quote(priority.name)}: {what[kind]}")
+        self._notice((*path, "argument", kind), f"{quote(priority.name)}: {what[kind]}")
         return ""
 
     def _spreading(self, places: Mapping[str, tuple[Path, int]]) -> None:
-        """Two priorities became one plugin: it has the weight of the first, and spreads pods without
-        constraints of their own only with the second."""
+        """Convert two priorities to one plugin, with the weight of the first. Pods without
+        constraints are spread only with the second."""
         even, selector = (places.get(name) for name in _SPREADING)
         if selector is not None:
             self._arguments["PodTopologySpread"] = {"defaultingType": "System"}
         elif even is not None:
             self._arguments["PodTopologySpread"] = {"defaultingType": "List"}
         if even is not None and selector is not None and even[1] != selector[1]:
-            self._tell(
+            self._notice(
                 selector[0],
                 f"SelectorSpreadPriority is part of PodTopologySpread, with the weight {even[1]} of"
-                f" EvenPodsSpreadPriority in place of {selector[1]}",
+                f" EvenPodsSpreadPriority instead of {selector[1]}",
             )
 
     def _strategy(self, priority: str) -> None:
@@ -357,7 +421,7 @@ class _Converter:
         self, plugin: str, points: Iterable[ExtensionPoint], path: Path, weight: int = 0
     ) -> None:
         if plugin not in self._registry:
-            self._tell(path, f"plugin {plugin} is not provided by this installation")
+            self._notice(path, f"plugin {plugin} is not provided by this installation")
             return
         served = self._registry.load(plugin)
         for point in points:
@@ -384,33 +448,3 @@ def _old_name(name: str) -> str:
 
 def _reference(name: str, weight: int) -> dict[str, Any]:
     return {"name": name, **({"weight": weight} if weight else {})}
-
-
-def _extender(legacy: LegacyExtender) -> dict[str, Any]:
-    """Only what is said: the defaults are the same."""
-    names = {field.name: field.encode_name for field in msgspec.structs.fields(Extender)}
-    defaults = {field.name: field.default for field in msgspec.structs.fields(LegacyExtender)}
-    return {
-        names[name]: value for name, value in _extender_values(legacy) if value != defaults[name]
-    }
-
-
-def _extender_values(legacy: LegacyExtender) -> Iterator[tuple[str, Any]]:
-    for field in msgspec.structs.fields(legacy):
-        value = getattr(legacy, field.name)
-        match value:
-            case ExtenderTLS():
-                yield field.name, _said(value)
-            case tuple() if value:
-                yield field.name, [_said(item) for item in value]
-            case int() if field.name == "http_timeout" and value:
-                timeout = timedelta(microseconds=value // 1000)
-                yield field.name, format_duration(timeout)
-            case _:
-                yield field.name, value
-
-
-def _said(section: msgspec.Struct) -> dict[str, Any]:
-    plain: dict[str, Any] = msgspec.to_builtins(section)
-    defaults = {f.encode_name: f.default for f in msgspec.structs.fields(section)}
-    return {name: value for name, value in plain.items() if value != defaults[name] and value}

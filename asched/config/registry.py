@@ -1,8 +1,8 @@
-"""Where plugins come from: installed distributions, or an explicit mapping of classes.
+"""Plugin registries: plugins of installed distributions, or an explicit mapping of classes.
 
-A distribution offers plugins in the entry-point group ``asched.plugins``; the entry point's name is
-the plugin's name. Nothing is imported before a profile enables the plugin, so a broken plugin that
-nobody uses harms nobody. A registry is a value that is passed around: there is no global one.
+A distribution provides plugins in the entry-point group ``asched.plugins``; the entry point's name is
+the plugin's name. A plugin is imported when a profile enables it, so a broken plugin that is not used
+has no effect. There is no global registry.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from asched.framework.runtime.strict import nearest
 
 
 class RegistryError(ProfileError):
-    """A plugin cannot be had; the message is one line that names it and what to do."""
+    """A plugin cannot be loaded; the message is one line with its name and a remedy."""
 
 
-class _Offer(NamedTuple):
-    """One distribution's claim to a plugin name, not yet loaded."""
+class _Candidate(NamedTuple):
+    """A distribution's entry point for a plugin name, not yet loaded."""
 
     entry_point: importlib.metadata.EntryPoint
     distribution: str
@@ -36,7 +36,7 @@ class _Offer(NamedTuple):
 
 
 class PluginRegistry:
-    """Plugins by name. :meth:`load` is the ``PluginLoader`` that a ``Profile`` takes."""
+    """Plugins by name. :meth:`load` is the ``PluginLoader`` of a ``Profile``."""
 
     def __init__(
         self,
@@ -44,16 +44,19 @@ class PluginRegistry:
         *,
         distribution: str = "",
         version: str = "",
+        candidates: Mapping[str, tuple[_Candidate, ...]] | None = None,
+        base: PluginRegistry | None = None,
     ) -> None:
-        """A registry of exactly these classes, said to come from ``distribution``.
+        """A registry of these classes, attributed to ``distribution``, and of those in ``base``.
 
-        Raises :class:`RegistryError` where a class is no usable plugin of that name.
+        Raises :class:`RegistryError` if a class is no valid plugin of its name.
         """
-        self._offers: dict[str, tuple[_Offer, ...]] = {}
+        self._candidates = candidates or {}
+        self._base = base
         self._loaded: dict[str, type[Plugin]] = {}
         self._origins: dict[str, PluginOrigin] = {}
         for name, plugin in (classes or {}).items():
-            self._accept(name, plugin, PluginOrigin(name, distribution, version))
+            self._register(name, plugin, PluginOrigin(name, distribution, version))
 
     @classmethod
     def of(cls, *plugins: type[Plugin]) -> PluginRegistry:
@@ -62,75 +65,80 @@ class PluginRegistry:
 
     @classmethod
     def discover(cls, search_path: Sequence[str] | None = None) -> PluginRegistry:
-        """All plugins of the installed distributions (or of those found on ``search_path``)."""
-        registry = cls()
-        found: dict[str, list[_Offer]] = {}
-        for offer in _installed(search_path):
-            found.setdefault(offer.entry_point.name, []).append(offer)
-        registry._offers = {
-            name: tuple(sorted(offers, key=lambda offer: offer.label))
-            for name, offers in found.items()
-        }
-        return registry
+        """All plugins of the installed distributions (or of those on ``search_path``)."""
+        found: dict[str, list[_Candidate]] = {}
+        for candidate in _installed(search_path):
+            found.setdefault(candidate.entry_point.name, []).append(candidate)
+        return cls(
+            candidates={
+                name: tuple(sorted(candidates, key=lambda candidate: candidate.label))
+                for name, candidates in found.items()
+            }
+        )
 
     def including(self, *plugins: type[Plugin]) -> PluginRegistry:
-        """A registry that has these classes as well, in place of any others of their names.
+        """A registry in which these classes replace others of their names.
 
-        Raises :class:`RegistryError` for a class that is no usable plugin.
+        Raises :class:`RegistryError` if a class is no valid plugin.
         """
-        registry = PluginRegistry()
-        registry._offers = self._offers
-        registry._loaded, registry._origins = dict(self._loaded), dict(self._origins)
-        for plugin in plugins:
-            name = getattr(plugin, "name", plugin.__qualname__)
-            registry._accept(name, plugin, PluginOrigin(name, "", ""))
-        return registry
+        classes = {getattr(plugin, "name", plugin.__qualname__): plugin for plugin in plugins}
+        return PluginRegistry(classes, base=self)
 
     @property
     def names(self) -> tuple[str, ...]:
-        """Every name on offer, sorted, whether or not it can be loaded."""
-        return tuple(sorted(self._offers.keys() | self._loaded.keys()))
+        """All names, sorted, whether or not their plugins can be loaded."""
+        inherited = self._base.names if self._base is not None else ()
+        return tuple(sorted({*self._candidates, *self._loaded, *inherited}))
 
     def __contains__(self, name: object) -> bool:
-        return name in self._loaded or name in self._offers
+        if name in self._loaded or name in self._candidates:
+            return True
+        return self._base is not None and name in self._base
 
     def load(self, name: str) -> type[Plugin]:
         """The plugin's class, imported on first use.
 
-        Raises :class:`RegistryError` for an unknown name, a name that two distributions claim, an
-        entry point that fails to import, and a class that breaks the plugin contract.
+        Raises :class:`RegistryError` for an unknown name, a name of two distributions, an entry
+        point that cannot be imported, and a class that violates the plugin contract.
         """
         if name in self._loaded:
             return self._loaded[name]
-        offers = self._offers.get(name, ())
-        if not offers:
-            raise RegistryError(f'unknown plugin "{name}"; {self._what_there_is(name)}')
-        if len(offers) > 1:
-            claims = " and ".join(f"{o.label} ({o.entry_point.value})" for o in offers)
+        if self._base is not None:
+            return self._base.load(name)
+        candidates = self._candidates.get(name, ())
+        if not candidates:
+            raise RegistryError(f'unknown plugin "{name}"; {self._suggestion(name)}')
+        if len(candidates) > 1:
+            providers = " and ".join(f"{c.label} ({c.entry_point.value})" for c in candidates)
             raise RegistryError(
-                f'plugin "{name}" is provided by {claims}; uninstall all but one of them'
+                f'plugin "{name}" is provided by {providers}; uninstall all but one of them'
             )
-        offer = offers[0]
-        self._accept(name, _import(offer), PluginOrigin(name, offer.distribution, offer.version))
+        (found,) = candidates
+        origin = PluginOrigin(name, found.distribution, found.version)
+        self._register(name, _import(found), origin)
         return self._loaded[name]
 
     def origin(self, name: str) -> PluginOrigin:
-        """Which distribution, in which version, the loaded plugin came from. Loads it if need be."""
+        """The distribution and version of a plugin, which is loaded if necessary."""
         self.load(name)
+        if name not in self._origins and self._base is not None:
+            return self._base.origin(name)
         return self._origins[name]
 
-    def offered_by(self, name: str) -> tuple[str, ...]:
-        """``distribution version`` of everyone who claims the name, without loading anything."""
+    def providers(self, name: str) -> tuple[str, ...]:
+        """``distribution version`` of each provider of the name, without loading it."""
         if name in self._origins:
             origin = self._origins[name]
             return (f"{origin.distribution} {origin.version}".strip(),)
-        return tuple(offer.label for offer in self._offers.get(name, ()))
+        if self._base is not None:
+            return self._base.providers(name)
+        return tuple(candidate.label for candidate in self._candidates.get(name, ()))
 
-    def _accept(self, name: str, plugin: object, origin: PluginOrigin) -> None:
+    def _register(self, name: str, plugin: object, origin: PluginOrigin) -> None:
         self._loaded[name] = _checked(name, plugin, f"{origin.distribution} {origin.version}")
         self._origins[name] = origin
 
-    def _what_there_is(self, name: str) -> str:
+    def _suggestion(self, name: str) -> str:
         guess = nearest(name, self.names)
         if guess:
             return f"did you mean {guess}?"
@@ -139,44 +147,44 @@ class PluginRegistry:
         return f"expected one of {', '.join(self.names)}"
 
 
-def _installed(search_path: Sequence[str] | None) -> Iterable[_Offer]:
-    """Entry points of the group; of a distribution found twice on the path, the first counts."""
+def _installed(search_path: Sequence[str] | None) -> Iterable[_Candidate]:
+    """Entry points of the group; the first one of duplicate distributions counts."""
     seen: set[str] = set()
     if search_path is None:
         distributions = importlib.metadata.distributions()
     else:
         distributions = importlib.metadata.distributions(path=list(search_path))
     for distribution in distributions:
-        # Metadata may be half-removed on disk; the name is then None whatever the stubs say.
+        # The name is None if the metadata is partly removed on disk.
         name: str | None = distribution.metadata["Name"]
         if not name or name.casefold() in seen:
             continue
         seen.add(name.casefold())
         entry_points = distribution.entry_points.select(group=ENTRY_POINT_GROUP)
         for entry_point in dict.fromkeys(entry_points):
-            yield _Offer(entry_point, name, distribution.version)
+            yield _Candidate(entry_point, name, distribution.version)
 
 
-def _import(offer: _Offer) -> object:
-    entry_point = offer.entry_point
+def _import(candidate: _Candidate) -> object:
+    entry_point = candidate.entry_point
     try:
         return entry_point.load()
     except (Exception, SystemExit) as error:
         reason = " ".join(f"{type(error).__name__}: {error}".split())
         raise RegistryError(
-            f'plugin "{entry_point.name}" of {offer.label}: importing {entry_point.value} failed:'
+            f'plugin "{entry_point.name}" of {candidate.label}: importing {entry_point.value} failed:'
             f" {reason}"
         ) from error
 
 
 def _checked(name: str, plugin: object, label: str) -> type[Plugin]:
-    """The class if it keeps the contract; raises :class:`RegistryError` saying what it breaks."""
+    """The class. Raises :class:`RegistryError` if it violates the contract."""
     where = f'plugin "{name}"' + (f" of {label}" if label.strip() else "")
     if not (isinstance(plugin, type) and issubclass(plugin, Plugin)):
         raise RegistryError(
             f"{where}: {plugin!r} is not a class derived from asched.framework.interface.Plugin"
         )
-    # A subclass of somebody else's plugin was written for the version that its own author knew.
+    # Not inherited: a subclass may be written for another version than its base class.
     version = vars(plugin).get("api_version")
     if version is None:
         raise RegistryError(
@@ -190,7 +198,7 @@ def _checked(name: str, plugin: object, label: str) -> type[Plugin]:
     own_name = getattr(plugin, "name", None)
     if own_name != name:
         raise RegistryError(
-            f"{where}: class {plugin.__qualname__} calls itself {own_name!r};"
+            f"{where}: class {plugin.__qualname__} has the name {own_name!r};"
             " both names must be the same"
         )
     if inspect.isabstract(plugin):

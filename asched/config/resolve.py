@@ -1,8 +1,8 @@
-"""From configuration to profiles: defaults, merging, MultiPoint expansion, complete arguments.
+"""Resolves a configuration into profiles: defaults, merging, MultiPoint expansion, arguments.
 
 The rules are kube-scheduler 1.36's. First the configured plugins are merged into the default ones,
-set by set (:func:`_merge`); then plugins enabled at ``multiPoint`` are spread over the extension
-points they serve (:func:`_expand`).
+set by set (:func:`_merge`). Then plugins at ``multiPoint`` are expanded to the extension points that
+they implement (:meth:`_ProfileResolver._expand`).
 """
 
 from __future__ import annotations
@@ -54,8 +54,8 @@ DEFAULT_PLUGINS: Final = (
     PluginRef("DefaultBinder"),
     PluginRef("NodeDeclaredFeatures"),
 )
-"""What kube-scheduler 1.36 enables at MultiPoint, in its order. A profile takes of these what the
-registry has."""
+"""The plugins that kube-scheduler 1.36 enables at MultiPoint, in its order. A profile enables those in
+the registry."""
 
 _DEFAULT_NAMES: Final = frozenset(ref.name for ref in DEFAULT_PLUGINS)
 _ALL: Final = "*"
@@ -63,7 +63,7 @@ _FIT: Final = "NodeResourcesFit"
 
 
 def default_plugins(registry: PluginRegistry) -> tuple[PluginRef, ...]:
-    """What a profile enables at MultiPoint by default: of kube-scheduler's what is there."""
+    """The default plugins at MultiPoint that the registry has."""
     return tuple(ref for ref in DEFAULT_PLUGINS if ref.name in registry)
 
 
@@ -93,7 +93,7 @@ def _with_ignored(profile: ProfileSpec, resources: list[str]) -> ProfileSpec:
 
 
 class _Enabled(NamedTuple):
-    """An enabled plugin and the place in the document that enables it (None: a default)."""
+    """An enabled plugin and its place in the document (None: enabled by default)."""
 
     name: str
     weight: int
@@ -108,9 +108,9 @@ class _MergedSet(NamedTuple):
 def resolve(
     config: KubeSchedulerConfiguration, registry: PluginRegistry
 ) -> tuple[ProfileSpec, ...]:
-    """Every profile with all defaults and merges applied; loads the plugins that are enabled.
+    """The profiles with defaults and merges applied; loads enabled plugins.
 
-    Raises :class:`ConfigurationError` with everything that is wrong with any profile.
+    Raises :class:`ConfigurationError` with all problems of all profiles.
     """
     profiles, problems = resolve_with_problems(config, registry)
     if problems:
@@ -119,12 +119,12 @@ def resolve(
 
 
 class OptionalPlugins:
-    """Plugins that profiles do without where they cannot be had."""
+    """Plugins that are omitted from profiles if they cannot be loaded."""
 
     def __init__(self, names: Iterable[str] = ()) -> None:
         self.names = frozenset(names)
         self.missing: dict[str, str] = {}
-        """Those that could not be had, and why."""
+        """Omitted plugins, with the reason."""
 
 
 def resolve_with_problems(
@@ -132,7 +132,7 @@ def resolve_with_problems(
     registry: PluginRegistry,
     optional: OptionalPlugins | None = None,
 ) -> tuple[tuple[ProfileSpec, ...], list[Problem]]:
-    """As :func:`resolve`, with the problems as a value; the profiles count only without any."""
+    """As :func:`resolve`, with problems as a value; with any, the profiles are not usable."""
     problems: list[Problem] = []
     specs: list[ProfileSpec] = []
     for index, profile in enumerate(config.effective_profiles):
@@ -149,7 +149,7 @@ def resolve_with_problems(
 
 
 class _ProfileResolver:
-    """The resolution of one profile; gathers problems on the way."""
+    """Resolves one profile and collects its problems."""
 
     def __init__(
         self,
@@ -188,13 +188,13 @@ class _ProfileResolver:
         )
 
     def _note(self, path: Path | None, message: str) -> None:
-        """A problem at ``path``, or at the whole profile; each told once."""
+        """Add a problem at ``path``, or at the profile, once."""
         problem = Problem(path or self._path, message)
         if problem not in self.problems:
             self.problems.append(problem)
 
     def _load(self, entry: _Enabled) -> type[Plugin] | None:
-        """The plugin's class, None (noted at its first mention) where it cannot be had."""
+        """The plugin's class; None, with one problem, if it cannot be loaded."""
         if entry.name not in self._classes:
             self._classes[entry.name] = None
             try:
@@ -211,10 +211,10 @@ class _ProfileResolver:
     def _expand(
         self, point: ExtensionPoint, own: _MergedSet, multi_point: _MergedSet
     ) -> list[_Enabled]:
-        """The plugins at a point: those that override MultiPoint in the order written at the
-        point, then MultiPoint's, then the point's other ones."""
+        """The plugins at a point: those that override MultiPoint, in the point's order, then
+        MultiPoint's, then the point's other ones."""
         explicit = self._explicit(point, own)
-        spread: dict[str, _Enabled] = {}
+        expanded: dict[str, _Enabled] = {}
         overriding: set[str] = set()
         for entry in () if _ALL in own.disabled else multi_point.enabled:
             plugin = self._load(entry)
@@ -222,16 +222,16 @@ class _ProfileResolver:
                 continue
             if entry.name in explicit:
                 overriding.add(entry.name)
-            elif entry.name in spread:
+            elif entry.name in expanded:
                 self._note(entry.path, f"plugin {entry.name} is enabled twice")
             else:
-                spread[entry.name] = entry
+                expanded[entry.name] = entry
         first = [entry for name, entry in explicit.items() if name in overriding]
         last = [entry for name, entry in explicit.items() if name not in overriding]
-        return [*first, *spread.values(), *last]
+        return [*first, *expanded.values(), *last]
 
     def _explicit(self, point: ExtensionPoint, own: _MergedSet) -> dict[str, _Enabled]:
-        """What is enabled at the point itself, by name, in order."""
+        """The plugins enabled at the point itself, by name, in order."""
         explicit: dict[str, _Enabled] = {}
         for entry in own.enabled:
             plugin = self._load(entry)
@@ -263,7 +263,7 @@ class _ProfileResolver:
             self._note((*self._path, "plugins", "bind"), "at least one bind plugin is needed")
 
     def _arguments(self, enabled: Iterable[str]) -> dict[str, dict[str, Any]]:
-        """Complete arguments of each enabled plugin that takes any, as JSON values."""
+        """Complete arguments of each enabled plugin that has any, as JSON values."""
         given: dict[str, Any] = {}
         for index, entry in enumerate(self._profile.plugin_config):
             path = (*self._path, "pluginConfig", index)
@@ -298,7 +298,7 @@ class _ProfileResolver:
     def _given_arguments(
         self, plugin: type[Plugin], args: dict[str, Any], path: Path
     ) -> msgspec.Struct | None:
-        """The arguments as the plugin's type; ``apiVersion`` and ``kind`` may come along."""
+        """The arguments as the plugin's type; ``apiVersion`` and ``kind`` are allowed."""
         declared = (
             {f.encode_name for f in msgspec.structs.fields(plugin.arguments)}
             if plugin.arguments
@@ -326,15 +326,15 @@ class _ProfileResolver:
 def _merge(defaults: Iterable[_Enabled], custom: PluginSet, path: Path) -> _MergedSet:
     """The configured set merged into the default one.
 
-    Defaults stay in place unless disabled; enabling one again replaces its weight and keeps its
-    place; the other configured ones follow in their order. Enabling wins over disabling.
+    Defaults keep their place unless disabled. Enabling one again replaces its weight. Other
+    configured plugins follow in their order. Enabling takes precedence over disabling.
     """
     disabled = frozenset(ref.name for ref in custom.disabled)
     entries = [
         _Enabled(ref.name, ref.weight, (*path, "enabled", index))
         for index, ref in enumerate(custom.enabled)
     ]
-    # Of several with one name the last replaces the default; the rest are found out as duplicates.
+    # The last one of a name replaces the default; the others are reported as duplicates.
     by_name = {entry.name: entry for entry in entries}
     kept = [
         by_name.get(default.name, default)
@@ -345,26 +345,26 @@ def _merge(defaults: Iterable[_Enabled], custom: PluginSet, path: Path) -> _Merg
 
 
 def _as_json(args: msgspec.Struct) -> Any:
-    """JSON values, equal to what the journal will give back."""
+    """JSON values, equal to those read back from the journal."""
     return msgspec.json.decode(msgspec.json.encode(args, order="deterministic"))
 
 
 def _unavailable(name: str, registry: PluginRegistry) -> str | None:
-    """What to say of a default plugin of kube-scheduler that this installation lacks."""
+    """The message for a default plugin of kube-scheduler that this installation lacks."""
     if name in registry or name not in _DEFAULT_NAMES:
         return None
     return f"plugin {name} of kube-scheduler is not provided by this installation"
 
 
 def _problems_between(specs: list[ProfileSpec]) -> Iterator[Problem]:
-    """Names are unique, and all profiles share one queue, so one order with one set of arguments."""
+    """Names must be unique, and all profiles share one queue, so one queueSort."""
     first: dict[str, int] = {}
     for index, spec in enumerate(specs):
         name = spec.scheduler_name
         if name and name in first:
             yield Problem(
                 ("profiles", index, "schedulerName"),
-                f"{quote(name)} is taken by profiles[{first[name]}]",
+                f"{quote(name)} is already used by profiles[{first[name]}]",
             )
         first.setdefault(name, index)
         if _queue_order(spec) != _queue_order(specs[0]):
@@ -380,11 +380,10 @@ def _queue_order(spec: ProfileSpec) -> list[tuple[str, Any]]:
     return [(entry.name, spec.arguments.get(entry.name)) for entry in entries]
 
 
-def without_effect(config: KubeSchedulerConfiguration, registry: PluginRegistry) -> list[Problem]:
-    """What is allowed but does nothing, and so is likely a slip.
+def find_ineffective(config: KubeSchedulerConfiguration, registry: PluginRegistry) -> list[Problem]:
+    """Settings that have no effect and are probably mistakes; kube-scheduler accepts them silently.
 
-    Disabling a plugin that nobody knows, and arguments for one that no extension point enables.
-    kube-scheduler takes both without a word.
+    These are disabled plugins that do not exist, and arguments of plugins that are not enabled.
     """
     found: list[Problem] = []
     specs, _ = resolve_with_problems(config, registry)
@@ -395,7 +394,7 @@ def without_effect(config: KubeSchedulerConfiguration, registry: PluginRegistry)
             found += [
                 Problem(
                     (*path, "plugins", field, "disabled", position, "name"),
-                    f"no effect: no plugin {quote(ref.name)} is known",
+                    f"no effect: unknown plugin {quote(ref.name)}",
                 )
                 for position, ref in enumerate(point_set.disabled)
                 if ref.name not in registry and ref.name not in (_DEFAULT_NAMES | {_ALL})

@@ -1,8 +1,6 @@
-"""asched's own settings: the document beside KubeSchedulerConfiguration.
+"""AschedConfiguration (asched.dev/v1): settings of asched in the configuration file.
 
-Everything has a default, so the document may be left out or hold only what differs.
-
-What an operator says of single plugins, beside KubeSchedulerConfiguration.
+All settings have defaults, so the document is optional and holds only what differs.
 """
 
 from __future__ import annotations
@@ -21,14 +19,13 @@ from asched.framework.sessions import Compatibility
 
 
 class BreakerSettings(Section, frozen=True):
-    """Leave a plugin alone that fails again and again."""
+    """The circuit breaker of a plugin, which opens after repeated failures."""
 
     failures: Annotated[int, msgspec.Meta(ge=1)] = 5
-    """So many failures ..."""
+    """Number of failures within ``window`` that opens the circuit."""
     window: timedelta = timedelta(minutes=1)
-    """... within this time open the circuit."""
     open_for: timedelta = timedelta(seconds=30)
-    """How long the plugin is not asked then."""
+    """How long the plugin is not called then."""
 
     def __post_init__(self) -> None:
         if self.window <= timedelta() or self.open_for <= timedelta():
@@ -42,17 +39,17 @@ class BreakerSettings(Section, frozen=True):
 
 
 class PluginSettings(Section, frozen=True):
-    """One plugin, in whichever profiles it is enabled."""
+    """Settings of a plugin, for all profiles."""
 
     name: str
     optional: bool = False
-    """Pods are scheduled without it where it is missing or broken at the start, where it does not
-    answer from its worker, and while its circuit is open."""
+    """Schedule without the plugin if it is missing or broken at the start, while its worker does not
+    respond, and while its circuit is open."""
     isolation: ExecutionMode | None = None
-    """Where it is asked at Filter and Score; by default what the plugin itself says."""
+    """Where Filter and Score run; by default the plugin's own choice."""
     time_limit: timedelta | None = None
-    """How long one call may take: in a worker, and in PreBind, Bind and PostBind. In the daemon's own
-    process a longer call is only reported."""
+    """Limit for a call in a worker, and in PreBind, Bind and PostBind. A longer call in the daemon's
+    process is only reported."""
     circuit_breaker: BreakerSettings | None = None
 
     def __post_init__(self) -> None:
@@ -63,7 +60,7 @@ class PluginSettings(Section, frozen=True):
 
 
 class PluginLimits:
-    """The settings of all plugins, by name; what is taken up anew counts from the next call on."""
+    """The settings of all plugins by name; updates apply to later calls."""
 
     def __init__(self, settings: Iterable[PluginSettings] = ()) -> None:
         self._of: dict[str, PluginSettings] = {}
@@ -73,7 +70,7 @@ class PluginLimits:
         self._of = {plugin.name: plugin for plugin in settings}
 
     def limit_s(self, plugin: str) -> float | None:
-        """How long a call of the plugin may take; None where that is not said."""
+        """Limit for a call of the plugin; None if it has no setting."""
         settings = self._of.get(plugin)
         if settings is None or settings.time_limit is None:
             return None
@@ -107,16 +104,15 @@ _JOURNAL_URL: Final = "sqlite+aiosqlite:///asched.db"
 
 class JournalSettings(Section, frozen=True):
     url: str = _JOURNAL_URL
-    """Where records go: a SQLAlchemy URL. Three slashes are a path relative to the working
-    directory, four an absolute one."""
+    """A SQLAlchemy URL. Three slashes mean a path relative to the working directory, four an
+    absolute one."""
     checkpoint_every: Annotated[int, msgspec.Meta(ge=0)] = 10_000
-    """Records after which the state is kept again, for quick starts and time travel; 0 never keeps
-    it."""
+    """Records between two checkpoints, for quick starts and time travel; 0 disables them."""
 
     def __post_init__(self) -> None:
         if self.url == _JOURNAL_URL:
             return
-        # Here, because what opens journals takes its time to import, and most commands do without.
+        # Imported late: most commands open no journal, and the import is slow.
         from asched.journal.errors import JournalUrlError
         from asched.journal.opening import journal_file
 
@@ -128,13 +124,13 @@ class JournalSettings(Section, frozen=True):
 
 class HealthSettings(Section, frozen=True):
     address: str = "127.0.0.1:10251"
-    """``host:port`` that serves /livez, /readyz and /metrics; empty serves nothing. Where the default
-    is taken, a free port is served instead and the log says which."""
+    """``host:port`` of /livez, /readyz and /metrics; empty disables them. If the default is in use, a
+    free port is used and logged."""
 
     def __post_init__(self) -> None:
         host, colon, port = self.address.rpartition(":")
         if self.address and not (colon and host and port.isdecimal() and int(port) < 65536):
-            raise ValueError(f'"{self.address}" is no host:port, such as "127.0.0.1:10251"')
+            raise ValueError(f'"{self.address}" is not host:port, such as "127.0.0.1:10251"')
 
     @property
     def host(self) -> str:
@@ -142,20 +138,20 @@ class HealthSettings(Section, frozen=True):
 
     @property
     def port(self) -> int:
-        """0 lets the system choose, or stands for no address at all."""
+        """0 lets the system choose, or means no address."""
         return int(self.address.rpartition(":")[2] or 0)
 
 
 class EngineSettings(Section, frozen=True):
     turn_time_slice: timedelta = timedelta(milliseconds=50)
-    """How long one turn of the engine goes on deciding before it commits what it has."""
+    """How long one turn of the engine decides before it commits."""
     seed: Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)] = 0
-    """Breaks ties between equally good nodes; the same seed and records give the same choice."""
+    """Seed of the tie-breaker; the same seed and records give the same decisions."""
     plugin_time_limit: timedelta = timedelta(seconds=1)
-    """A plugin that holds the event loop for longer is named in the log, in metrics and by /readyz.
-    ``plugins`` may say otherwise of one."""
+    """A plugin that blocks the event loop for longer is reported in the log, in metrics and by
+    /readyz. ``plugins`` can override it per plugin."""
     unschedulable_flush_interval: timedelta = timedelta(minutes=5)
-    """A pod that no event has woken for this long is tried again anyway."""
+    """After this time an unschedulable pod is retried without an event."""
 
     def __post_init__(self) -> None:
         if self.turn_time_slice <= timedelta():
@@ -172,27 +168,27 @@ class LogSettings(Section, frozen=True):
 
 
 class EventSettings(Section, frozen=True):
-    """Kubernetes Events about pods (``kubectl describe``)."""
+    """Kubernetes Events about pods, as shown by ``kubectl describe``."""
 
     enabled: bool = True
     queue_limit: Annotated[int, msgspec.Meta(ge=1)] = 10_000
-    """Events that may wait to be sent; beyond it the oldest are dropped and counted."""
+    """Limit for queued Events; above it the oldest are dropped and counted."""
 
 
 class TracingSettings(Section, frozen=True):
-    """OpenTelemetry traces. Where they go is said by OpenTelemetry's environment variables."""
+    """OpenTelemetry traces, exported according to OpenTelemetry's environment variables."""
 
     sampling_ratio: Annotated[float, msgspec.Meta(ge=0, le=1)] = 0.0
-    """The share of attempts that is traced; 0 traces none, and needs nothing installed."""
+    """Share of traced attempts; 0 disables tracing and its dependencies."""
 
 
 class BatchSettings(Section, frozen=True):
-    """Pods of one scheduler name that batch sessions place, as kube-batch does."""
+    """Batch sessions as in kube-batch, for the pods of one scheduler name."""
 
     scheduler_name: str = "kube-batch"
     conf: str = ""
-    """Path of kube-batch's own configuration (actions and tiers); empty is kube-batch's default. It
-    is read again whenever it changes."""
+    """Path of kube-batch's configuration (actions and tiers), reloaded when it changes; empty means
+    kube-batch's default."""
     period: timedelta = timedelta(seconds=1)
     """From the start of one session to the start of the next."""
     default_queue: str = "default"
@@ -206,8 +202,8 @@ class BatchSettings(Section, frozen=True):
             raise ValueError("period must be greater than 0")
 
 
-class OwnLeaderElection(LeaderElection, frozen=True):
-    """As the section of a KubeSchedulerConfiguration, with a lease of asched's own by default."""
+class AschedLeaderElection(LeaderElection, frozen=True):
+    """As in a KubeSchedulerConfiguration, with a separate lease by default."""
 
     leader_elect: bool | None = True
     resource_name: str = "asched"
@@ -220,34 +216,33 @@ class OwnLeaderElection(LeaderElection, frozen=True):
 
 
 class AschedConfiguration(Section, frozen=True):
-    """The whole document."""
+    """The complete document."""
 
     api_version: str = API_VERSION
     kind: str = KIND
     kubeconfig: str = ""
-    """Path of a kubeconfig; empty leaves it to ``clientConnection.kubeconfig``, ``$KUBECONFIG``,
-    the home directory or the cluster that asched runs in."""
+    """Path of a kubeconfig; empty means ``clientConnection.kubeconfig``, ``$KUBECONFIG``, the home
+    directory or the cluster that asched runs in."""
     journal: JournalSettings = JournalSettings()
     health: HealthSettings = HealthSettings()
     engine: EngineSettings = EngineSettings()
     log: LogSettings = LogSettings()
     events: EventSettings = EventSettings()
     tracing: TracingSettings = TracingSettings()
-    leader_election: OwnLeaderElection | None = None
-    """Counts instead of that of a KubeSchedulerConfiguration, where there is any."""
+    leader_election: AschedLeaderElection | None = None
+    """Overrides that of a KubeSchedulerConfiguration."""
     batch: tuple[BatchSettings, ...] = ()
-    """What batch sessions schedule. Where there is any, and the file has no KubeSchedulerConfiguration,
-    no pod is scheduled otherwise."""
+    """With batch sessions and without a KubeSchedulerConfiguration, no other pods are scheduled."""
 
     plugins: tuple[PluginSettings, ...] = ()
-    """What is particular about single plugins."""
+    """Settings of single plugins."""
 
     def __post_init__(self) -> None:
         plugins = [plugin.name for plugin in self.plugins]
         for name in plugins:
             if plugins.count(name) > 1:
-                raise ValueError(f'plugins: "{name}" is given more than once')
+                raise ValueError(f'plugins: "{name}" is repeated')
         names = [batch.scheduler_name for batch in self.batch]
         for name in names:
             if names.count(name) > 1:
-                raise ValueError(f'batch: schedulerName "{name}" is given more than once')
+                raise ValueError(f'batch: schedulerName "{name}" is repeated')

@@ -1,10 +1,7 @@
-"""YAML as data with line numbers.
+"""Parses YAML into plain data with line numbers, and reads files up to a size limit.
 
-Only plain data: mappings, lists, strings, numbers, booleans and null, with the meaning that
-Kubernetes gives them (a timestamp is a string, a key given twice is a mistake). Tags that build
-objects are refused.
-
-Files that somebody else wrote, read up to a size: what is larger is a mistake, or meant to be one.
+Mappings, lists, strings, numbers, booleans and null have Kubernetes' meaning: a timestamp is a string,
+and a duplicate key is an error. Tags that construct objects are rejected.
 """
 
 from __future__ import annotations
@@ -21,13 +18,13 @@ import yaml
 from asched.framework.runtime.strict import Path, Problem
 
 MAX_NODES: Final = 200_000
-"""Values a file may hold once aliases are expanded; far beyond any configuration."""
+"""Limit for values after the expansion of aliases."""
 
 _PREFIX: Final = "tag:yaml.org,2002:"
 
 
 class YamlError(ValueError):
-    """The text is not YAML; ``line`` counts from 1, 0 where it is unknown."""
+    """The text is not YAML; ``line`` counts from 1, 0 means unknown."""
 
     def __init__(self, message: str, line: int = 0) -> None:
         super().__init__(message)
@@ -35,24 +32,21 @@ class YamlError(ValueError):
 
 
 class Document(msgspec.Struct):
-    """One document: its value, the line on which each path starts, and what was wrong already."""
+    """A document's value, the line of each path, and the problems found while parsing."""
 
     value: Any
     lines: dict[Path, int]
     problems: list[Problem]
 
     def line(self, path: Path) -> int:
-        """The line of the path, or of the nearest thing around it."""
+        """The line of the path, or of its nearest ancestor."""
         while path not in self.lines and path:
             path = path[:-1]
         return self.lines.get(path, 1)
 
 
 def parse_documents(text: str) -> list[Document]:
-    """All documents of a text, empty ones left out.
-
-    Raises :class:`YamlError` where the text is not YAML.
-    """
+    """All non-empty documents of a text. Raises :class:`YamlError`."""
     try:
         nodes = list(yaml.compose_all(text, Loader=yaml.SafeLoader))
     except yaml.MarkedYAMLError as error:
@@ -68,7 +62,7 @@ def parse_documents(text: str) -> list[Document]:
 
 
 class _Builder:
-    """Turns one document's nodes into values."""
+    """Converts the nodes of one document into values."""
 
     def __init__(self) -> None:
         self._document = Document(None, {}, [])
@@ -97,7 +91,7 @@ class _Builder:
                 case yaml.ScalarNode():
                     return self._scalar(node, path)
                 case _:
-                    raise AssertionError(f"no such kind of node: {node!r}")
+                    raise AssertionError(f"unknown kind of node: {node!r}")
         finally:
             self._open.remove(id(node))
 
@@ -110,12 +104,12 @@ class _Builder:
                 continue
             line = key_node.start_mark.line + 1
             if not isinstance(key_node, yaml.ScalarNode):
-                raise YamlError("a key must be a plain value", line)
+                raise YamlError("a key must be a scalar", line)
             key = str(key_node.value)
             where = (*path, key)
             if key in value:
                 first = self._document.lines[where]
-                self._note(where, f"given twice, on lines {first} and {line}")
+                self._note(where, f"duplicate key, on lines {first} and {line}")
                 continue
             self._document.lines[where] = line
             value[key] = self._value(value_node, where)
@@ -140,7 +134,7 @@ class _Builder:
                     number = _constructor.construct_yaml_float(node)
                     if math.isfinite(number):
                         return number
-                    self._note(path, f"{text} is not a number that can be used here")
+                    self._note(path, f"{text} is not a finite number")
                     return None
                 case "str" | "timestamp" | "int" | "float" | "value":
                     return text
@@ -157,7 +151,7 @@ _constructor: Final = yaml.constructor.SafeConstructor()
 
 
 def _merged_mappings(node: yaml.Node) -> Iterator[yaml.Node]:
-    """What a merge key (``<<``) brings in; of several mappings the first wins."""
+    """The mappings of a merge key (``<<``); the first one of a key counts."""
     if isinstance(node, yaml.SequenceNode):
         yield from node.value
     else:
@@ -165,13 +159,13 @@ def _merged_mappings(node: yaml.Node) -> Iterator[yaml.Node]:
 
 
 CONFIG_LIMIT_BYTES: Final = 8 * 1024 * 1024
-"""Of configurations, kubeconfigs and certificates. Kubernetes itself allows a ConfigMap 1 MiB."""
+"""Limit for configurations, kubeconfigs and certificates. A ConfigMap holds at most 1 MiB."""
 
 
 def read_limited(path: FilePath, limit_bytes: int = CONFIG_LIMIT_BYTES) -> bytes:
-    """The content of a file. Raises OSError, with EFBIG for one of more than ``limit_bytes``."""
+    """The content of a file. Raises OSError, with EFBIG above ``limit_bytes``."""
     with path.open("rb") as file:
-        # Not the size that the file system tells: a device or a pipe has none.
+        # Devices and pipes have no size in the file system.
         content = file.read(limit_bytes + 1)
     if len(content) > limit_bytes:
         raise OSError(errno.EFBIG, f"larger than {limit_bytes} bytes", str(path))

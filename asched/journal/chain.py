@@ -15,7 +15,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from hashlib import sha256
-from itertools import starmap
+from itertools import islice, starmap
 from typing import NamedTuple
 
 from asched.journal.codec import EncodedRecord
@@ -194,69 +194,39 @@ def verify(sealed: SealedBatch, before: Head) -> Head:
 
     Raises :class:`JournalCorruptError` naming the batch and, if possible, the record.
     """
-    batch, rows = sealed
-    if (
-        batch.batch == before.batch + 1
-        and batch.first_seq == before.seq + 1
-        and batch.previous_hash == before.hash
-        and len(rows) == batch.last_seq - batch.first_seq + 1
-        and batch_hash(batch, rows) == batch.hash
-        and {row.batch for row in rows} == {batch.batch}
-    ):
-        return sealed.head
-    raise JournalCorruptError(_fault(sealed, before))
+    return verify_range(BatchRange.of(sealed), before)
 
 
 def verify_range(batches: BatchRange, before: Head) -> Head:
-    """As :func:`verify`, for consecutive batches; return the last head.
-
-    Raises :class:`JournalCorruptError` for the first wrong batch.
-    """
-    head = _verified_fast(batches, before)
-    if head is not None:
-        return head
-    head = before
-    for sealed in batches.split():
-        head = verify(sealed, head)
-    raise AssertionError("the range is corrupt, but none of its batches is")
-
-
-def _verified_fast(batches: BatchRange, before: Head) -> Head | None:
-    """The last head, computed with minimal work per row; None if anything is wrong."""
-    seq, number, digest = before
-    rows = batches.rows
-    end = 0
-    for (
-        batch,
-        first_seq,
-        last_seq,
-        epoch,
-        written_at_ns,
-        previous_hash,
-        stored_hash,
-    ) in batches.batches:
+    """As :func:`verify`, for consecutive batches, with minimal work per row; return the last head."""
+    head, rows, end = before, batches.rows, 0
+    for index, batch in enumerate(batches.batches):
+        number, first_seq, last_seq, epoch, written_at_ns, previous_hash, stored_hash = batch
         begin, end = end, end + last_seq - first_seq + 1
         text = (
-            f"{previous_hash}\nasched-batch-1 {batch} {first_seq} {last_seq} {epoch}"
+            f"{previous_hash}\nasched-batch-1 {number} {first_seq} {last_seq} {epoch}"
             f" {written_at_ns}\n"
         )
+        in_batch = True
         for row_seq, row_batch, kind, version, subject, payload in rows[begin:end]:
             text += (
                 f"{row_seq} {version} {len(kind)} {len(subject)} {len(payload)}\n"
                 f"{kind}{subject}{payload}\n"
             )
-            if row_batch != batch:
-                return None
+            if row_batch != number:
+                in_batch = False
         # The hash covers the number of rows.
-        if (
-            batch != number + 1
-            or first_seq != seq + 1
-            or previous_hash != digest
-            or sha256(text.encode()).hexdigest() != stored_hash
+        if not (
+            in_batch
+            and number == head.batch + 1
+            and first_seq == head.seq + 1
+            and previous_hash == head.hash
+            and sha256(text.encode()).hexdigest() == stored_hash
         ):
-            return None
-        seq, number, digest = last_seq, batch, stored_hash
-    return Head(seq, number, digest)
+            sealed = next(islice(batches.split(), index, None))
+            raise JournalCorruptError(_fault(sealed, head))
+        head = Head(last_seq, number, stored_hash)
+    return head
 
 
 def _fault(sealed: SealedBatch, before: Head) -> str:

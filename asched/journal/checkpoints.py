@@ -22,7 +22,7 @@ from asched.journal.store import JournalStore
 from asched.state.checkpoint import CheckpointError, checkpoint_of, restore
 from asched.state.cluster import ClusterState
 from asched.state.fold import Fold
-from asched.state.missing_plugins import why_incomplete
+from asched.state.missing_plugins import missing_plugin
 
 log: structlog.stdlib.BoundLogger = structlog.get_logger(__name__)
 
@@ -109,12 +109,12 @@ async def _write_up_to(
         fold.apply(stored.record)
         seq = stored.seq
         due = every is not None and seq - last >= every
-        if due and not why_incomplete(fold.state.profiles):
+        if due and not missing_plugin(fold.state.profiles):
             await journal.save_checkpoint(seq, checkpoint_of(fold.state))
             saved.append(seq)
             last = seq
     if seq > last:
-        reason = why_incomplete(fold.state.profiles)
+        reason = missing_plugin(fold.state.profiles)
         if reason:
             raise IncompleteStateError(incomplete_message(seq, reason))
         await journal.save_checkpoint(seq, checkpoint_of(fold.state))

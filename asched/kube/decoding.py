@@ -11,9 +11,14 @@ import structlog
 
 from asched.core.inputs import Change, Deleted, Listed, Upserted
 from asched.kube.errors import ApiStatus
-from asched.model.declared_annotations import DeclaredAnnotations
 from asched.model.pod import Pod
-from asched.model.resources import AnyObject, DecodeError, WatchedResource, decode
+from asched.model.resources import (
+    AnyObject,
+    DeclaredAnnotations,
+    DecodeError,
+    WatchedResource,
+    decode,
+)
 
 LINE_LIMIT_BYTES = 16 * 1024 * 1024
 """Longest watch line. etcd's default limit for an object is 1.5 MB."""
@@ -220,7 +225,7 @@ class ObjectDecoder:
         # Every resource's type is in AnyObject, which mypy cannot infer.
         decoded = decode(self.resource, raw)
         if self._declared is not None and isinstance(decoded, Pod):
-            decoded = self._declared.kept(decoded, raw)
+            decoded = self._declared.add_to(decoded, raw)
         return cast(AnyObject, decoded)
 
     def _identity(self, raw: bytes | msgspec.Raw) -> AnyObject:

@@ -1,7 +1,7 @@
-"""Profiles with what the settings say of single plugins, before anything is decided by them.
+"""Applies the settings of plugins to profiles before they are used.
 
-A plugin that is missing or broken is refused in one line. One that the settings call optional is left
-out instead, and said so.
+A missing or broken plugin is an error. One that the settings mark as optional is omitted with a
+warning.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from asched.framework.interface import EnqueueExtensions
 from asched.framework.runtime.observation import to_printable
 from asched.framework.runtime.profile import (
     BINDING_POINTS,
-    OUTSIDE_POINTS,
+    EXTERNAL_POINTS,
     PluginPolicy,
     ProfileSpec,
     parse_arguments,
@@ -27,20 +27,20 @@ from asched.framework.runtime.profile import (
 from asched.state.cluster import ClusterState, ProfileHandle
 
 
-class Prepared(NamedTuple):
-    """Profiles as they are recorded."""
+class ConfiguredProfiles(NamedTuple):
+    """Profiles with plugin settings applied."""
 
     profiles: tuple[ProfileSpec, ...]
     warnings: tuple[str, ...]
     errors: tuple[str, ...]
 
 
-def prepared(
+def apply_plugin_settings(
     profiles: Sequence[ProfileSpec], registry: PluginRegistry, settings: Sequence[PluginSettings]
-) -> Prepared:
-    """The profiles with their plugins' policies, and without the optional ones that cannot be made.
+) -> ConfiguredProfiles:
+    """Add the plugins' policies, and remove optional plugins that cannot be instantiated.
 
-    The plugins of ``profiles`` can be loaded.
+    All plugins of ``profiles`` must be loadable.
     """
     by_name = {plugin.name: plugin for plugin in settings}
     warnings: list[str] = []
@@ -52,17 +52,17 @@ def prepared(
             f"profile {spec.scheduler_name}: without optional plugin {name}: {why}"
             for name, why in broken.items()
         ]
-        whole = _without(spec, broken.keys())
-        policies = _policies(whole, registry, by_name)
-        errors += _misplaced(whole, policies)
-        found.append(msgspec.structs.replace(whole, policies=policies))
-    return Prepared(tuple(found), tuple(warnings), tuple(errors))
+        complete = _without(spec, broken.keys())
+        policies = _policies(complete, registry, by_name)
+        errors += _misplaced(complete, policies)
+        found.append(msgspec.structs.replace(complete, policies=policies))
+    return ConfiguredProfiles(tuple(found), tuple(warnings), tuple(errors))
 
 
 def _broken(
     spec: ProfileSpec, registry: PluginRegistry, settings: Mapping[str, PluginSettings]
 ) -> dict[str, str]:
-    """Optional plugins that cannot be made, and why."""
+    """Optional plugins that cannot be instantiated, with the reason."""
     broken: dict[str, str] = {}
     for name in spec.plugin_names:
         if name not in settings or not settings[name].optional:
@@ -74,24 +74,24 @@ def _broken(
             made = plugin(arguments, ProfileHandle(ClusterState(), spec.scheduler_name))
             if isinstance(made, EnqueueExtensions):
                 made.events_to_register()
-        except BaseException as error:  # noqa: BLE001  third-party code, tried before anything runs
+        except BaseException as error:  # noqa: BLE001  third-party code
             reason = " ".join(f"{type(error).__name__}: {to_printable(error)}".split())
             label = f"{origin.distribution} {origin.version}".strip()
             broken[name] = f"{label}: {reason}" if label else reason
     return broken
 
 
-def _without(spec: ProfileSpec, left_out: Collection[str]) -> ProfileSpec:
-    if not left_out:
+def _without(spec: ProfileSpec, omitted: Collection[str]) -> ProfileSpec:
+    if not omitted:
         return spec
     return msgspec.structs.replace(
         spec,
         points={
-            point: tuple(plugin for plugin in plugins if plugin.name not in left_out)
+            point: tuple(plugin for plugin in plugins if plugin.name not in omitted)
             for point, plugins in spec.points.items()
         },
-        arguments={k: v for k, v in spec.arguments.items() if k not in left_out},
-        origins=tuple(origin for origin in spec.origins if origin.name not in left_out),
+        arguments={k: v for k, v in spec.arguments.items() if k not in omitted},
+        origins=tuple(origin for origin in spec.origins if origin.name not in omitted),
     )
 
 
@@ -100,15 +100,15 @@ def _policies(
 ) -> tuple[PluginPolicy, ...]:
     found = []
     for name in sorted(spec.plugin_names):
-        plugin, said = registry.load(name), settings.get(name)
+        plugin, own = registry.load(name), settings.get(name)
         isolation = plugin.execution_mode
-        if said is not None and said.isolation is not None:
-            isolation = said.isolation
-        breaker = said.circuit_breaker if said is not None else None
+        if own is not None and own.isolation is not None:
+            isolation = own.isolation
+        breaker = own.circuit_breaker if own is not None else None
         policy = PluginPolicy(
             name,
-            outside=not plugin.pure or isolation is ExecutionMode.WORKER,
-            optional=said is not None and said.optional,
+            external=not plugin.pure or isolation is ExecutionMode.WORKER,
+            optional=own is not None and own.optional,
             breaker=None if breaker is None else breaker.spec,
         )
         if policy != PluginPolicy(name):
@@ -117,8 +117,8 @@ def _policies(
 
 
 def _misplaced(spec: ProfileSpec, policies: Sequence[PluginPolicy]) -> list[str]:
-    outside = {policy.name for policy in policies if policy.outside}
-    served = {point.field for point in (*OUTSIDE_POINTS, *BINDING_POINTS)}
+    outside = {policy.name for policy in policies if policy.external}
+    served = {point.field for point in (*EXTERNAL_POINTS, *BINDING_POINTS)}
     return [
         f"profile {spec.scheduler_name}: plugin {plugin.name} {unsupported_point(field)}"
         for field, plugins in spec.points.items()
