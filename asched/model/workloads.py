@@ -15,6 +15,8 @@ class ServiceSpec(ApiStruct):
 
 
 class Service(Object, tag_field="kind", tag="Service"):
+    """A Service; only its selector matters."""
+
     spec: ServiceSpec = ServiceSpec()
 
 
@@ -23,6 +25,8 @@ class ReplicationControllerSpec(ApiStruct):
 
 
 class ReplicationController(Object, tag_field="kind", tag="ReplicationController"):
+    """A ReplicationController; only its selector matters."""
+
     spec: ReplicationControllerSpec = ReplicationControllerSpec()
 
 
@@ -33,10 +37,14 @@ class SelectorSpec(ApiStruct):
 
 
 class ReplicaSet(Object, tag_field="kind", tag="ReplicaSet"):
+    """A ReplicaSet; only its selector matters."""
+
     spec: SelectorSpec = SelectorSpec()
 
 
 class StatefulSet(Object, tag_field="kind", tag="StatefulSet"):
+    """A StatefulSet; only its selector matters."""
+
     spec: SelectorSpec = SelectorSpec()
 
 

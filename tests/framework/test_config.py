@@ -149,7 +149,7 @@ def test_a_full_document_decodes() -> None:
                 ]
             },
             [
-                "extenders[0].weight: must be greater than 0 where prioritizeVerb is given",
+                "extenders[0].weight: must be greater than 0 with prioritizeVerb",
                 'extenders[1].managedResources[0].name: "cpu" is not an extended resource\'s name',
                 'extenders[2].urlPrefix: expected an http or https URL, got "b:80/filter"',
                 "extenders[2].weight: must be at most 2147483647, got 2147483648",

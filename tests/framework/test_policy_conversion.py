@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 
 from asched.cli.main import app
 from asched.config.file import ConfigFileError, Configuration, parse
-from asched.config.policy_file import ConvertedPolicy, convert_policy_text
+from asched.config.policy_conversion import ConvertedPolicy, convert_policy_text
 from asched.config.registry import PluginRegistry
 from asched.framework.interface import ExtensionPoint
 
@@ -225,7 +225,7 @@ def test_one_strategy_only() -> None:
     assert scores(converted) == {"NodeResourcesFit": 1}
     assert converted.notices == (
         (
-            "p.json:1: priorities[0]: MostRequestedPriority has no counterpart beside"
+            "p.json:1: priorities[0]: MostRequestedPriority has no counterpart with"
             " LeastRequestedPriority: NodeResourcesFit has one strategy"
         ),
     )

@@ -64,7 +64,7 @@ def test_a_plugin_is_found_with_its_origin(site: Site) -> None:
     site.install("rack-aware", {"Rack": "rack_aware:Rack"}, GOOD)
     registry = site.registry()
     assert registry.names == ("Rack",)
-    assert registry.offered_by("Rack") == ("rack-aware 1.2.3",)
+    assert registry.providers("Rack") == ("rack-aware 1.2.3",)
     assert registry.load("Rack").__name__ == "Rack"
     assert registry.origin("Rack") == PluginOrigin("Rack", "rack-aware", "1.2.3")
 
@@ -113,7 +113,7 @@ def test_a_name_that_two_distributions_claim(site: Site) -> None:
             GOOD.replace("api_version = 1", "api_version = 2"),
             "written for api_version 2, this asched has version 1",
         ),
-        (GOOD.replace('"Rack"', '"Rock"'), "class Rack calls itself 'Rock'"),
+        (GOOD.replace('"Rack"', '"Rock"'), "class Rack has the name 'Rock'"),
         (GOOD.replace("def filter", "def fitler"), "class Rack does not implement filter"),
         (
             GOOD.replace("api_version = 1", "api_version = 1\n        arguments = dict"),

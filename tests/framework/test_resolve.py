@@ -19,7 +19,7 @@ from asched.config.kube_scheduler import (
     decode_configuration,
 )
 from asched.config.registry import PluginRegistry
-from asched.config.resolve import DEFAULT_PLUGINS, resolve, without_effect
+from asched.config.resolve import DEFAULT_PLUGINS, resolve, find_ineffective
 from asched.framework.interface import ExtensionPoint
 from asched.framework.runtime.profile import PluginOrigin, ProfileSpec
 from asched.framework.runtime.strict import ConfigurationError
@@ -234,7 +234,7 @@ ALL_OFF = {"disabled": refs("*")}
             [{"schedulerName": "a"}, {"schedulerName": "a"}, {}],
             [
                 "profiles[2].schedulerName: required where there are several profiles",
-                'profiles[1].schedulerName: "a" is taken by profiles[0]',
+                'profiles[1].schedulerName: "a" is already used by profiles[0]',
             ],
         ),
         (
@@ -338,8 +338,8 @@ def test_what_has_no_effect_is_told_but_no_error() -> None:
         }
     )
     assert resolve(config, REGISTRY)
-    assert [str(problem) for problem in without_effect(config, REGISTRY)] == [
-        'profiles[0].plugins.score.disabled[0].name: no effect: no plugin "ImageLocalty" is known',
+    assert [str(problem) for problem in find_ineffective(config, REGISTRY)] == [
+        'profiles[0].plugins.score.disabled[0].name: no effect: unknown plugin "ImageLocalty"',
         "profiles[0].pluginConfig[0]: no effect: plugin Third is not enabled in this profile",
         (
             "profiles[0].pluginConfig[1]: no effect: plugin VolumeBinding is not enabled in this"
