@@ -1,241 +1,279 @@
-"""Checkpoints: a state as bytes, so that a fold can go on from there instead of from the start.
+"""Checkpoints: a state as bytes, so that a fold can continue from there and not from the start.
 
-A restored state is the one that was kept in every respect that a later decision may depend on:
-rows of the node table and who is in them in which order, places in queues, what is in flight. What
-is memory only (shared answers, indexes) is built anew when it is asked for, and the books of
-plugins are entered again as after a change of profiles.
+A restored state equals the original in everything that a later decision may depend on: rows of the
+node table with their pods in order, orders in queues, attempts in flight. Caches and indexes are
+computed again when they are used, and Reserve plugins are called again as after a change of profiles.
 
-A checkpoint is no history: one that this code cannot read is worth nothing and loses nothing.
+A checkpoint is not history: one that this code cannot read is ignored and nothing is lost.
+
+Pods are stored once. Other parts refer to a pod by number: ``2k`` is entry ``k`` of
+:attr:`CheckpointForm.full_pods`, ``2k + 1`` is entry ``k`` of :attr:`CheckpointForm.copied_pods`.
 """
 
 from __future__ import annotations
 
 import zlib
+from collections.abc import Iterator, Mapping
+from typing import Any, Final, NamedTuple
 
 import msgspec
-import numpy as np
 
-from asched.framework.interface import Eviction
 from asched.framework.pod_info import PodInfo
 from asched.framework.runtime.profile import PluginLoader
-from asched.model.custom import CustomObject
-from asched.model.meta import Object, ObjectMeta
 from asched.model.node import Node
-from asched.state.checkpoint_encoding import MAGIC, encode, templates_of
-from asched.state.checkpoint_form import FORMAT, InquiryForm, StateForm
-from asched.state.checkpoint_image import image_of_state
-from asched.state.checkpoint_queue import refill
-from asched.state.cluster import ClusterState, PodEntry, PodPhase
+from asched.model.pod import Pod
+from asched.model.resources import AnyObject
+from asched.state.circuits import CircuitSnapshot
+from asched.state.cluster import ClusterState, PodEntry, PodEntrySnapshot
+from asched.state.cluster_events import QueuedClusterEvent
+from asched.state.evictions import EvictionsSnapshot
 from asched.state.fold import Fold
-from asched.state.inquiries import FilterAnswers, PendingEvaluation
-from asched.state.permits import PermitAnswer, WaitingPod
+from asched.state.node_table import NodeTableSnapshot
+from asched.state.nominator import NominatedSnapshot
+from asched.state.pending_evaluations import PendingEvaluationSnapshot
+from asched.state.permits import PermitsSnapshot
 from asched.state.pod_fold import PodFold
-from asched.state.sessions import GroupWrite, RefusedBinding
-from asched.state.steps import in_one_go
-from asched.state.templates import Templates
+from asched.state.queue_contents import QueueSnapshot, event_from_form, event_to_form
+from asched.state.records import PodObserved, ProfilesLoaded
+from asched.state.sessions import SessionsSnapshot
+from asched.state.stored_form import STEP, Steps, StoredForm, encode_in_steps, run
+from asched.state.templates import Templates, TemplatesSnapshot, record_copy, restore_copy
 
-SIZE_LIMIT_BYTES = 4 * 1024**3
-"""Of a checkpoint unpacked; a tenth of that holds 100,000 pods."""
-_FREE_ROW = "\0free row "
-"""Begins the names of nodes that hold rows open while a table is built; no node has such a name."""
+FORMAT: Final = 1
+"""Incremented whenever a stored form changes, or the state that the same records fold to."""
+
+SIZE_LIMIT_BYTES: Final = 4 * 1024**3
+"""Of an uncompressed checkpoint; 100,000 pods need a tenth of it."""
+
+_MAGIC: Final = b"asched-checkpoint "
+_COMPRESSION_LEVEL: Final = 1
 
 
 class CheckpointError(Exception):
-    """A checkpoint cannot be used: another format, or damaged. The text says which."""
+    """A checkpoint has another format or is damaged; the message says which."""
+
+
+class StateSnapshot(StoredForm):
+    """The state without its templates."""
+
+    now_ns: int
+    seed: int
+    epoch: int
+    next_start_row: int
+    profiles: ProfilesLoaded
+    objects: tuple[AnyObject, ...]
+    nodes: NodeTableSnapshot
+    pods: tuple[PodEntrySnapshot, ...]
+    nominator: tuple[NominatedSnapshot, ...]
+    permits: PermitsSnapshot
+    evictions: EvictionsSnapshot
+    pending_evaluations: tuple[PendingEvaluationSnapshot, ...]
+    queue: QueueSnapshot
+    sessions: SessionsSnapshot
+    circuits: tuple[CircuitSnapshot, ...]
+
+
+class Snapshots(NamedTuple):
+    """A state at one moment. Shares only immutable values with the state, so it can be encoded later."""
+
+    templates: TemplatesSnapshot
+    state: StateSnapshot
+
+
+class CheckpointForm(StoredForm):
+    """The content of a checkpoint. Pods come first: the rest refers to them."""
+
+    templates: TemplatesSnapshot
+    full_pods: tuple[Pod, ...]
+    copied_pods: tuple[PodObserved, ...]
+    state: msgspec.Raw
+
+
+def take_snapshots(state: ClusterState) -> Snapshots:
+    """Takes less than a microsecond a pod. Creates few objects that the garbage collector tracks."""
+    profiles = tuple(profile.spec for profile in state.profiles.values())
+    return Snapshots(
+        state.templates.snapshot(),
+        StateSnapshot(
+            now_ns=state.now_ns,
+            seed=state.seed,
+            epoch=state.epoch,
+            next_start_row=state.next_start_row,
+            profiles=ProfilesLoaded(profiles, state.queue.settings, state.extenders),
+            objects=state.object_store.snapshot(),
+            nodes=state.nodes.snapshot(),
+            pods=tuple([entry.snapshot() for entry in state.pods.values()]),
+            nominator=state.nominator.snapshot(),
+            permits=state.permits.snapshot(),
+            evictions=state.evictions.snapshot(),
+            pending_evaluations=state.pending_evaluations.snapshot(),
+            queue=state.queue.snapshot(),
+            sessions=state.sessions.snapshot(),
+            circuits=state.circuits.snapshot(),
+        ),
+    )
+
+
+def encode(snapshots: Snapshots) -> Steps[bytes]:
+    """The content of a checkpoint, for :func:`compress`."""
+    templates, state = snapshots
+    pods = _PodNumbers(templates)
+    for count, entry in enumerate(state.pods):
+        pods.add(entry.info.pod, entry.template)
+        if count % STEP == 0:
+            yield
+    encoder = msgspec.msgpack.Encoder(enc_hook=pods.encode_value)
+    encoded = yield from encode_in_steps(state, encoder.encode)
+    form = CheckpointForm(templates, tuple(pods.full), tuple(pods.copies), encoded)
+    return bytes((yield from encode_in_steps(form, msgspec.msgpack.encode)))
+
+
+def compress(content: bytes) -> bytes:
+    """The checkpoint. Releases the interpreter lock."""
+    return _MAGIC + b"%d\n" % FORMAT + zlib.compress(content, _COMPRESSION_LEVEL)
+
+
+def encode_now(snapshots: Snapshots) -> bytes:
+    """The checkpoint, without steps."""
+    return compress(run(encode(snapshots)))
 
 
 def checkpoint_of(state: ClusterState) -> bytes:
-    """The state as bytes that :func:`restore` reads."""
-    return encode(image_of_state(state))
+    """The state as bytes for :func:`restore`."""
+    return encode_now(take_snapshots(state))
 
 
 def restore(blob: bytes, load: PluginLoader) -> Fold:
-    """A fold over the state that was kept. ``load`` finds the plugins of its profiles.
+    """A fold of the stored state. ``load`` returns the plugins of its profiles.
 
     Raises :class:`CheckpointError` for a checkpoint of another format, or a damaged one.
     """
-    form = _decoded(blob)
+    form = _decode_form(blob)
     fold = Fold(ClusterState(), load)
-    state = fold.state
-    state.now_ns, state.epoch = form.now_ns, form.epoch
-    state.seed, state.lottery = form.seed, form.lottery
-    state.follow(form.rules)
-    state.templates = in_one_go(templates_of(form.templates, form.last_template))
-    # Makes the profiles and configures the queue, while there is nothing yet to sort in.
-    fold.apply(form.loaded)
     try:
-        _fill(state, form)
+        fold.state.templates.restore(form.templates)
+        pods = _StoredPods(form, fold.state.templates)
+        _restore(fold, pods.decode(form.state))
+    except msgspec.MsgspecError as error:
+        raise CheckpointError(f"it is damaged: {error}") from None
     except (LookupError, ValueError) as error:
         raise CheckpointError(f"it contradicts itself ({error!r})") from error
     return fold
 
 
-def _fill(state: ClusterState, form: StateForm) -> None:
-    """All but the profiles."""
-    pods = _Pods(form, state.templates)
-    _fill_objects(state, form)
-    _fill_nodes(state, form, pods)
-    _fill_pods(state, form, pods)
-    refill(state.queue, form.queue, pods.info)
-    state.inquiries.update((inquiry.key, _inquiry(inquiry)) for inquiry in form.inquiries)
-    state.next_start_row = form.next_start_row
-    for kept in form.circuits:
-        circuit = state.circuits.circuit(kept.scheduler_name, kept.plugin)
-        circuit.failed_at_ns.extend(kept.failed_at_ns)
-        circuit.until_ns, circuit.on_trial = kept.until_ns, kept.on_trial
-        circuit.held.update(dict.fromkeys(kept.held))
-    _fill_sessions(state, form, pods)
-    _fill_groups(state)
-    _fill_books(state)
-    for answer in form.answers:
-        state.permits.say(PermitAnswer(answer.key, answer.plugin, answer.message))
-
-
-_decode = msgspec.msgpack.Decoder(StateForm).decode
-
-
-def _decoded(blob: bytes) -> StateForm:
-    header = blob[: len(MAGIC) + 20].partition(b"\n")[0]
-    if not header.startswith(MAGIC):
+def _decode_form(blob: bytes) -> CheckpointForm:
+    header = blob[: len(_MAGIC) + 20].partition(b"\n")[0]
+    if not header.startswith(_MAGIC):
         raise CheckpointError("it is no checkpoint of asched")
-    if header != MAGIC + b"%d" % FORMAT:
-        there = header.removeprefix(MAGIC).decode(errors="replace")
-        raise CheckpointError(f"it has format {there}, this asched reads {FORMAT}")
-    unpacking = zlib.decompressobj()
+    if header != _MAGIC + b"%d" % FORMAT:
+        found = header.removeprefix(_MAGIC).decode(errors="replace")
+        raise CheckpointError(f"it has format {found}, this asched reads {FORMAT}")
+    decompressor = zlib.decompressobj()
     try:
-        content = unpacking.decompress(blob[len(header) + 1 :], SIZE_LIMIT_BYTES)
-        if unpacking.unconsumed_tail:
-            raise CheckpointError(f"it holds more than {SIZE_LIMIT_BYTES} bytes")
-        if not unpacking.eof:
-            raise CheckpointError("it is damaged: it breaks off")
-        return _decode(content)
+        content = decompressor.decompress(blob[len(header) + 1 :], SIZE_LIMIT_BYTES)
+        if decompressor.unconsumed_tail:
+            raise CheckpointError(f"it has more than {SIZE_LIMIT_BYTES} bytes")
+        if not decompressor.eof:
+            raise CheckpointError("it is damaged: it is truncated")
+        return msgspec.msgpack.decode(content, type=CheckpointForm)
     except (zlib.error, msgspec.MsgspecError) as error:
         raise CheckpointError(f"it is damaged: {error}") from None
 
 
-class _Pods:
-    """Pods by their numbers in a checkpoint; each is made once."""
+def _restore(fold: Fold, snapshot: StateSnapshot) -> None:
+    state = fold.state
+    state.now_ns, state.seed, state.epoch = snapshot.now_ns, snapshot.seed, snapshot.epoch
+    state.next_start_row = snapshot.next_start_row
+    # Builds the profiles and configures the queue while there are no pods to sort.
+    fold.apply(snapshot.profiles)
+    state.object_store.restore(snapshot.objects)
+    state.nodes.restore(snapshot.nodes, state.objects(Node))
+    for kept in snapshot.pods:
+        entry = state.pods[kept.info.key] = PodEntry(kept.info, kept.template)
+        entry.restore(kept)
+    state.nominator.restore(snapshot.nominator)
+    state.permits.restore(snapshot.permits)
+    state.evictions.restore(snapshot.evictions)
+    state.queue.restore(snapshot.queue)
+    state.pending_evaluations.restore(snapshot.pending_evaluations)
+    state.circuits.restore(snapshot.circuits)
+    state.sessions.restore(snapshot.sessions)
+    pods = PodFold(state)
+    for entry in state.pods.values():
+        pods.update_group(entry)
+    for entry in state.pods.values():
+        pods.reserve_again(entry)
+    # Reserve plugins may have added answers.
+    state.permits.reset_answers(snapshot.permits.answers)
 
-    def __init__(self, form: StateForm, templates: Templates) -> None:
-        self._whole = form.whole_pods
-        self._copies = form.copied_pods
+
+class _PodNumbers:
+    """Numbers pods and collects their stored forms."""
+
+    def __init__(self, templates: TemplatesSnapshot) -> None:
+        self.full: list[Pod] = []
+        self.copies: list[PodObserved] = []
+        self._templates = {kept.number: kept.pod for kept in templates.templates}
+        self._numbers: dict[int, int] = {}
+
+    def add(self, pod: Pod, template: int) -> int:
+        record = self._copy_of(pod, template) if template else None
+        if record is None:
+            number = 2 * len(self.full)
+            self.full.append(pod)
+        else:
+            number = 2 * len(self.copies) + 1
+            self.copies.append(record)
+        self._numbers[id(pod)] = number
+        return number
+
+    def number_of(self, pod: Pod) -> int:
+        number = self._numbers.get(id(pod))
+        return self.add(pod, 0) if number is None else number
+
+    def encode_value(self, value: object) -> object:
+        """For the types that are no stored forms."""
+        if isinstance(value, PodInfo):
+            return self.number_of(value.pod)
+        if isinstance(value, QueuedClusterEvent):
+            return event_to_form(value, self.number_of)
+        raise NotImplementedError(f"{type(value).__name__} cannot be stored")
+
+    def _copy_of(self, pod: Pod, template: int) -> PodObserved | None:
+        """The pod as a copy of its template; None if a record cannot hold all differences."""
+        common = self._templates[template]
+        record = record_copy(template, common, pod)
+        return record if restore_copy(record, common) == pod else None
+
+
+class _StoredPods(Mapping[int, PodInfo]):
+    """The pods of a checkpoint by number; each is created once."""
+
+    def __init__(self, form: CheckpointForm, templates: Templates) -> None:
+        self._form = form
         self._templates = templates
-        self._made: dict[int, PodInfo] = {}
+        self._pods: dict[int, PodInfo] = {}
 
-    def info(self, number: int) -> PodInfo:
-        info = self._made.get(number)
+    def __getitem__(self, number: int) -> PodInfo:
+        info = self._pods.get(number)
         if info is None:
-            place, copied = divmod(number, 2)
+            position, copied = divmod(number, 2)
             if copied:
-                info = self._templates.instance(self._copies[place])
+                info = self._templates.pod_of(self._form.copied_pods[position])
             else:
-                info = PodInfo(self._whole[place])
-            self._made[number] = info
+                info = PodInfo(self._form.full_pods[position])
+            self._pods[number] = info
         return info
 
+    def __iter__(self) -> Iterator[int]:
+        yield from range(0, 2 * len(self._form.full_pods), 2)
+        yield from range(1, 2 * len(self._form.copied_pods), 2)
 
-def _fill_objects(state: ClusterState, form: StateForm) -> None:
-    for kept in form.objects:
-        of_kind: dict[str, Object] = state.objects_of.setdefault(type(kept), {})
-        of_kind[kept.key] = kept
-        state.objects_changed[type(kept)] += 1
-        if isinstance(kept, CustomObject):
-            # A plugin may have asked for them while it was made, and there were none yet.
-            state.custom.seen(kept)
+    def __len__(self) -> int:
+        return len(self._form.full_pods) + len(self._form.copied_pods)
 
+    def decode(self, state: msgspec.Raw) -> StateSnapshot:
+        return msgspec.msgpack.decode(state, type=StateSnapshot, dec_hook=self._decode_value)
 
-def _fill_nodes(state: ClusterState, form: StateForm, pods: _Pods) -> None:
-    """Every node in the row where it was, with its pods in their order."""
-    table, nodes = state.nodes, state.objects(Node)
-    free = []
-    # Sessions tell a resource that is no more from one that never was, and name them in this order.
-    for columns, names in zip((table._allocatable, table._requested), form.resources, strict=True):
-        for name in names:
-            table._column(columns, name)
-    for number, row in enumerate(form.rows):
-        if row.name:
-            table.set_node(nodes[row.name])
-        else:
-            free.append(f"{_FREE_ROW}{number}")
-            table.set_node(Node(metadata=ObjectMeta(name=free[-1])))
-    for name in free:
-        table.remove_node(name)
-    for row in form.rows:
-        for number in row.pods:
-            table.add_pod(row.name, pods.info(number))
-    for stray in form.strays:
-        for number in stray.pods:
-            table.add_pod(stray.node, pods.info(number))
-
-
-def _fill_pods(state: ClusterState, form: StateForm, pods: _Pods) -> None:
-    for kept in form.entries:
-        info = pods.info(kept.pod)
-        entry = state.pods[info.key] = PodEntry(info, kept.template)
-        entry.phase, entry.node, entry.rejection = PodPhase(kept.phase), kept.node, kept.rejection
-        entry.assignment, entry.reserved = kept.assignment, kept.reserved
-    for place in form.nominated:
-        for number in place.pods:
-            state.nominator.nominate(pods.info(number), place.node)
-    for held in form.waiting:
-        state.permits.hold(
-            WaitingPod(pods.info(held.pod), held.node, held.since_ns, {**held.pending_until_ns})
-        )
-    for eviction in form.evictions:
-        state.evictions.begin(
-            Eviction(eviction.victim, eviction.preemptor, eviction.node, eviction.reason)
-        )
-    for uid, key in form.room_made:
-        state.evictions.has_use(key, uid)
-    for uid in form.useless:
-        state.evictions.forget(uid)
-
-
-def _inquiry(form: InquiryForm) -> PendingEvaluation:
-    inquiry = PendingEvaluation(form.uid, form.attempt)
-    inquiry.verb, inquiry.candidates = form.verb, form.candidates
-    inquiry.pending = set(form.pending)
-    inquiry.rows = np.array(form.rows, np.intp)
-    inquiry.compared = np.array(form.compared, np.intp)
-    for index, given in form.filters.items():
-        answers = inquiry.filters[index] = FilterAnswers()
-        answers.rows = np.array(given.rows, np.intp)
-        answers.codes = np.array(given.codes, np.int16)
-        answers.statuses = [*given.statuses]
-    inquiry.scores = {index: np.array(s, np.int64) for index, s in form.scores.items()}
-    inquiry.reviews = {**form.reviews}
-    inquiry.failures = {(verb, index): text for verb, index, text in form.failures}
-    return inquiry
-
-
-def _fill_groups(state: ClusterState) -> None:
-    pods = PodFold(state)
-    for entry in state.pods.values():
-        pods.regroup(entry)
-
-
-def _fill_sessions(state: ClusterState, form: StateForm, pods: _Pods) -> None:
-    sessions = state.sessions
-    sessions.load(kept.spec for kept in form.sessions)
-    for profile, kept in zip(sessions, form.sessions, strict=True):
-        profile.restore(kept.number, kept.held_ns, kept.changes)
-        profile.pending.update(dict.fromkeys(kept.pending))
-        profile.refused = {key: RefusedBinding(*form) for key, form in kept.refused.items()}
-    for number in form.finished:
-        info = pods.info(number)
-        sessions.finished[info.key] = info
-    for write in form.group_writes:
-        decision = write.decision
-        sessions.writes[decision.kind, decision.group] = GroupWrite(decision, write.under_way)
-
-
-def _fill_books(state: ClusterState) -> None:
-    """Tell Reserve plugins what they were told of the pods that are still there."""
-    pods = PodFold(state)
-    for entry in state.pods.values():
-        profile = pods.profile(entry)
-        if entry.assignment is not None:
-            state.books.enter(profile, entry.info, entry.assignment)
-        elif entry.reserved is not None:
-            state.books.enter(profile, entry.info, entry.reserved)
-            state.books.close(profile, entry.info, entry.reserved)
+    def _decode_value(self, kind: type, value: Any) -> object:
+        return self[value] if kind is PodInfo else event_from_form(value, self)

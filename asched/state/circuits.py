@@ -1,51 +1,62 @@
-"""Circuit breakers of plugins: who failed too often is left alone for a while.
+"""Circuit breakers of plugins.
 
-A circuit opens when its plugin failed so many times within a window, and closes again when its time is
-over; then the first failure opens it at once, until a pod was placed. All of it follows from records, so
-a replay finds the same circuits open. Only the fold changes them.
+A circuit opens when its plugin fails too often within a window, and closes after a fixed time. After
+that the next failure opens it again at once, until a pod is placed. Circuits follow from records, so
+a replay opens the same ones. Only the fold changes them.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 
 from asched.framework.runtime.profile import BreakerSpec, Profile
-from asched.model.quantity import NS_PER_S
+from asched.state.stored_form import StoredForm
+
+NS_PER_S = 1_000_000_000
+
+
+class CircuitSnapshot(StoredForm):
+    scheduler_name: str
+    plugin: str
+    failed_at_ns: tuple[int, ...]
+    open_until_ns: int
+    on_trial: bool
+    rejected: tuple[str, ...]
 
 
 class Circuit:
-    """The breaker of one plugin in one profile."""
+    """The circuit breaker of one plugin in one profile."""
 
-    __slots__ = ("failed_at_ns", "held", "on_trial", "spec", "until_ns")
+    __slots__ = ("failed_at_ns", "on_trial", "open_until_ns", "rejected", "spec")
 
     def __init__(self, spec: BreakerSpec) -> None:
         self.spec = spec
         self.failed_at_ns: deque[int] = deque()
         """The failures within the window."""
-        self.until_ns = 0
-        """Until when it is open; 0 while it is closed."""
+        self.open_until_ns = 0
+        """0 while it is closed."""
         self.on_trial = False
-        """It was open, and nothing has gone well since."""
-        self.held: dict[str, None] = {}
-        """Keys of the pods that were turned away because it is open."""
+        """It was open and no pod was placed since."""
+        self.rejected: dict[str, None] = {}
+        """Keys of the pods that were rejected because it is open."""
 
     @property
     def is_open(self) -> bool:
-        return self.until_ns > 0
+        return self.open_until_ns > 0
 
     def fail(self, now_ns: int) -> None:
         spec, failed = self.spec, self.failed_at_ns
         failed.append(now_ns)
         while failed[0] <= now_ns - round(spec.window_s * NS_PER_S):
             failed.popleft()
-        if not self.until_ns and (self.on_trial or len(failed) >= spec.failures):
-            self.until_ns = now_ns + round(spec.open_s * NS_PER_S)
+        if not self.open_until_ns and (self.on_trial or len(failed) >= spec.failures):
+            self.open_until_ns = now_ns + round(spec.open_s * NS_PER_S)
             failed.clear()
 
 
 class Circuits:
-    """The breakers of all profiles, by scheduler name and plugin."""
+    """The circuit breakers of all profiles, by scheduler name and plugin."""
 
     def __init__(self) -> None:
         self._circuits: dict[tuple[str, str], Circuit] = {}
@@ -54,11 +65,12 @@ class Circuits:
         return len(self._circuits)
 
     def __iter__(self) -> Iterator[tuple[str, str, Circuit]]:
+        """Scheduler name, plugin and circuit."""
         for (scheduler_name, plugin), circuit in self._circuits.items():
             yield scheduler_name, plugin, circuit
 
     def configure(self, profiles: Iterable[Profile]) -> None:
-        """New profiles: all circuits are closed."""
+        """Replace the profiles; all circuits are closed."""
         self._circuits = {
             (profile.scheduler_name, policy.name): Circuit(policy.breaker)
             for profile in profiles
@@ -67,54 +79,74 @@ class Circuits:
         }
 
     def circuit(self, scheduler_name: str, plugin: str) -> Circuit:
-        """Raises KeyError where the plugin has none."""
+        """Raises KeyError if the plugin has no circuit breaker."""
         return self._circuits[scheduler_name, plugin]
 
     def failed(self, scheduler_name: str, plugin: str, now_ns: int) -> None:
-        """The plugin failed; nothing if it has no circuit."""
+        """Count a failure of the plugin, if it has a circuit breaker."""
         circuit = self._circuits.get((scheduler_name, plugin))
         if circuit is not None:
             circuit.fail(now_ns)
 
-    def worked(self, scheduler_name: str) -> None:
+    def succeeded(self, scheduler_name: str) -> None:
         """A pod of the profile was placed."""
         for (name, _), circuit in self._circuits.items():
-            if name == scheduler_name and not circuit.until_ns:
+            if name == scheduler_name and not circuit.open_until_ns:
                 circuit.on_trial = False
 
-    def hold(self, scheduler_name: str, plugin: str, key: str) -> None:
-        """The pod of that key was turned away by an open circuit; it is told when that closes."""
+    def reject(self, scheduler_name: str, plugin: str, key: str) -> None:
+        """The pod was rejected by an open circuit; :meth:`tick` returns it when that closes."""
         circuit = self._circuits.get((scheduler_name, plugin))
         if circuit is not None:
-            circuit.held[key] = None
+            circuit.rejected[key] = None
 
     def next_timer_ns(self) -> int | None:
         """When the next circuit closes."""
-        times = (circuit.until_ns for circuit in self._circuits.values() if circuit.until_ns)
+        times = (c.open_until_ns for c in self._circuits.values() if c.open_until_ns)
         return min(times, default=None)
 
     def tick(self, now_ns: int) -> list[str]:
-        """Close what is due. The keys of the pods that it turned away."""
-        freed: list[str] = []
+        """Close the circuits that are due. Returns the keys of the pods that they rejected."""
+        keys: list[str] = []
         for circuit in self._circuits.values():
-            if circuit.until_ns and circuit.until_ns <= now_ns:
-                circuit.until_ns, circuit.on_trial = 0, True
-                freed += circuit.held
-                circuit.held.clear()
-        return freed
+            if circuit.open_until_ns and circuit.open_until_ns <= now_ns:
+                circuit.open_until_ns, circuit.on_trial = 0, True
+                keys += circuit.rejected
+                circuit.rejected.clear()
+        return keys
+
+    def snapshot(self) -> tuple[CircuitSnapshot, ...]:
+        return tuple(
+            CircuitSnapshot(
+                scheduler_name=scheduler_name,
+                plugin=plugin,
+                failed_at_ns=tuple(c.failed_at_ns),
+                open_until_ns=c.open_until_ns,
+                on_trial=c.on_trial,
+                rejected=tuple(c.rejected),
+            )
+            for scheduler_name, plugin, c in self
+        )
+
+    def restore(self, snapshots: Sequence[CircuitSnapshot]) -> None:
+        """Raises KeyError for a plugin without a circuit breaker."""
+        for snapshot in snapshots:
+            circuit = self.circuit(snapshot.scheduler_name, snapshot.plugin)
+            circuit.failed_at_ns.extend(snapshot.failed_at_ns)
+            circuit.open_until_ns, circuit.on_trial = snapshot.open_until_ns, snapshot.on_trial
+            circuit.rejected.update(dict.fromkeys(snapshot.rejected))
 
     # -- for decisions ------------------------------------------------------------------------
 
     def blocking(self, profile: Profile) -> str:
-        """The first plugin whose circuit is open and without which the profile cannot decide; empty
-        where there is none."""
+        """The first required plugin with an open circuit; empty if there is none."""
         for policy in profile.spec.policies:
             if not policy.optional and self._is_open(profile, policy.name):
                 return policy.name
         return ""
 
     def in_force(self, profile: Profile) -> Profile:
-        """The profile but for the optional plugins whose circuits are open."""
+        """The profile without optional plugins that have an open circuit."""
         if not self._circuits:
             return profile
         return profile.without(
@@ -130,6 +162,6 @@ class Circuits:
         return circuit is not None and circuit.is_open
 
 
-def waits_for_circuit(plugin: str) -> str:
-    """What stands for an open circuit among the plugins that a pod waits for: no event closes it."""
+def circuit_as_plugin(plugin: str) -> str:
+    """The name under which a pod waits for an open circuit: no cluster event closes it."""
     return f"{plugin} (circuit open)"

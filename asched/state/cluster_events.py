@@ -1,9 +1,4 @@
-"""Which plugins listen to which events, and what an event means for a waiting pod.
-
-A part of :mod:`asched.state.queue`.
-
-What kind of change an update is, in the vocabulary of cluster events.
-"""
+"""Cluster events: which plugins registered for them, and which waiting pods they requeue."""
 
 from __future__ import annotations
 
@@ -12,15 +7,22 @@ from enum import IntEnum
 from typing import NamedTuple
 
 from asched.framework.events import ActionType, ClusterEvent, EventResource, QueueingHint
-from asched.framework.pod_groups import GANG_ROOM
+from asched.framework.pod_groups import GANG_ROOM, PodGroupKey, group_of, key_of
 from asched.framework.pod_info import PodInfo, QueuedPod
 from asched.framework.runtime.extenders import EXTENDER
-from asched.framework.runtime.observation import FAILURES, reason_of
+from asched.framework.runtime.observation import (
+    CURRENT_CALL,
+    FAILURES,
+    OBSERVATION,
+    FailureReason,
+    failure_reason,
+)
 from asched.framework.runtime.profile import Profile, RegisteredEvent
 from asched.model.custom import CustomObject
-from asched.model.groups import CUSTOM_POD_GROUPS, PodGroup
+from asched.model.groups import CUSTOM_POD_GROUPS, CustomPodGroup, PodGroup
 from asched.model.meta import Object
 from asched.model.node import Node
+from asched.model.pod import Pod
 from asched.model.storage import (
     CSIDriver,
     CSINode,
@@ -32,130 +34,220 @@ from asched.model.storage import (
 )
 from asched.model.workloads import Namespace, PodDisruptionBudget, Service
 from asched.state.pod_groups import PodGroups
-from asched.state.queue_events import QueuedClusterEvent, concerns, group_about, hint_of
-from asched.state.rules import Rules
 
-_ANY_EVENT = RegisteredEvent(EXTENDER, ClusterEvent(EventResource.ANY, ActionType.ALL), None)
-"""Extenders cannot say what might change their mind, so anything may."""
-
-_ANY_FOR_SIBLINGS = RegisteredEvent(
-    GANG_ROOM, ClusterEvent(EventResource.ANY, ActionType.ALL), None
+_ALL_EVENTS = ClusterEvent(EventResource.ANY, ActionType.ALL)
+_ALWAYS_REGISTERED = (
+    RegisteredEvent(EXTENDER, _ALL_EVENTS, None),
+    RegisteredEvent(GANG_ROOM, _ALL_EVENTS, None),
 )
-"""Nor does the pod that waits for its siblings to find room know what would help them."""
+"""Extenders, and pods that wait for their gang to fit, register no events: any may help them."""
+
+_GANG_RETRIES = 2
+
+_POD_EVENTS = frozenset({EventResource.ASSIGNED_POD, EventResource.UNSCHEDULED_POD})
 
 
-class Wake(IntEnum):
-    """What an event means for a waiting pod (``queueingStrategy`` of kube-scheduler)."""
+class QueuedClusterEvent:
+    """An event with its objects. Immutable."""
 
-    NO = 0
+    __slots__ = ("event", "held_since_ns", "new", "nomination", "old")
+
+    def __init__(
+        self,
+        event: ClusterEvent,
+        old: Object | None,
+        new: Object | None,
+        held_since_ns: int | None = None,
+        *,
+        nomination: bool = False,
+    ) -> None:
+        self.event = event
+        self.old = old
+        self.new = new
+        self.held_since_ns = held_since_ns
+        """If a waiting pod of a group released its node: since when it waited at Permit."""
+        self.nomination = nomination
+        """A nomination ended. ``old`` is the nominated pod as if it had been on that node."""
+
+
+class QueueingStrategy(IntEnum):
+    """What an event does to a waiting pod (``queueingStrategy`` of kube-scheduler)."""
+
+    SKIP = 0
     AFTER_BACKOFF = 1
-    AT_ONCE = 2
-    """A plugin that answered Pending got what it waited for: no backoff."""
+    IMMEDIATELY = 2
+    """A plugin that returned Pending got what it waited for."""
 
 
-class Listener(NamedTuple):
+class RegisteredHint(NamedTuple):
     """A plugin's registration within one profile."""
 
     scheduler_name: str
     registered: RegisteredEvent
 
 
-class Listeners:
+class QueueingHints:
     """The registrations of all profiles."""
 
     def __init__(self, groups: PodGroups) -> None:
-        """``groups``: which pods are of one group."""
         self._groups = groups
         self._profiles: Mapping[str, Profile] = {}
-        self._rules = Rules.FIRST
-        self._by_event: dict[ClusterEvent, Mapping[str, tuple[Listener, ...]]] = {}
+        self._by_event: dict[ClusterEvent, Mapping[str, tuple[RegisteredHint, ...]]] = {}
 
     def configure(self, profiles: Mapping[str, Profile]) -> None:
-        """New profiles, by scheduler name."""
+        """Replace the profiles, by scheduler name."""
         self._profiles = profiles
         self._by_event.clear()
 
-    def follow(self, rules: Rules) -> None:
-        """The rules in force from here on."""
-        self._rules = rules
-        self._by_event.clear()
-
-    def of(self, event: ClusterEvent) -> Mapping[str, tuple[Listener, ...]]:
-        """Registrations that cover the event, by plugin; looked up once per kind of event."""
+    def for_event(self, event: ClusterEvent) -> Mapping[str, tuple[RegisteredHint, ...]]:
+        """The registrations that cover the event, by plugin."""
         known = self._by_event.get(event)
         if known is not None:
             return known
-        found: dict[str, tuple[Listener, ...]] = {}
+        found: dict[str, tuple[RegisteredHint, ...]] = {}
         for name, profile in self._profiles.items():
             for registered in self._registered(profile):
                 if registered.event.covers(event):
-                    entry = Listener(name, registered)
+                    entry = RegisteredHint(name, registered)
                     found[registered.plugin] = (*found.get(registered.plugin, ()), entry)
         self._by_event[event] = found
         return found
 
-    def _registered(self, profile: Profile) -> Iterator[RegisteredEvent]:
+    @staticmethod
+    def _registered(profile: Profile) -> Iterator[RegisteredEvent]:
         yield from profile.events
-        if self._rules >= Rules.SILENT_PLUGINS_HEAR_ALL:
-            yield from profile.events_of_silent
-        yield _ANY_EVENT
-        yield _ANY_FOR_SIBLINGS
+        yield from _ALWAYS_REGISTERED
 
-    def near(
+    def candidates(
         self,
         waiting: dict[str, QueuedPod],
-        listeners: Sequence[Listener],
-        happened: QueuedClusterEvent,
+        hints: Sequence[RegisteredHint],
+        queued_event: QueuedClusterEvent,
     ) -> dict[str, QueuedPod]:
-        """Of the pods that wait for a plugin those that what it registered can concern at all."""
-        if all(listener.registered.only_for is not None for listener in listeners):
-            named = {key for listener in listeners for key in _named(listener.registered, waiting)}
+        """The pods, of those that wait for a plugin, that the plugin's hints may requeue."""
+        if all(hint.registered.only_for is not None for hint in hints):
+            named = {key for hint in hints for key in _named(hint.registered, waiting)}
             # In the order in which they wait.
             in_order = named if len(named) < 2 else waiting
             return {key: waiting[key] for key in in_order if key in named}
-        if not all(listener.registered.own_group for listener in listeners):
+        if not all(hint.registered.own_group for hint in hints):
             return waiting
-        group = group_about(happened)
-        members = () if group is None else self._groups.members(group).standings
-        one = next((waiting[key].info.pod for key in members if key in waiting), None)
-        if one is None or all(
-            hint_of(listener.registered, one, happened) is QueueingHint.SKIP
-            for listener in listeners
+        group = _group_of_event(queued_event)
+        members = () if group is None else self._groups.members(group).statuses
+        first = next((waiting[key].info.pod for key in members if key in waiting), None)
+        if first is None or all(
+            evaluate_hint(hint.registered, first, queued_event) is QueueingHint.SKIP
+            for hint in hints
         ):
             return {}
         return {key: waiting[key] for key in sorted(key for key in members if key in waiting)}
 
-    def wake(self, pod: QueuedPod, happened: QueuedClusterEvent) -> Wake:
+    def strategy(self, pod: QueuedPod, queued_event: QueuedClusterEvent) -> QueueingStrategy:
         """``isPodWorthRequeuing`` of kube-scheduler."""
         pending = frozenset[str]() if pod.gating_plugin else pod.pending_plugins
         plugins = {pod.gating_plugin} if pod.gating_plugin else pod.unschedulable_plugins | pending
-        if plugins.isdisjoint(self.of(happened.event)) or not concerns(pod, happened):
-            return Wake.NO
+        by_plugin = self.for_event(queued_event.event)
+        if plugins.isdisjoint(by_plugin) or not _is_relevant(pod, queued_event):
+            return QueueingStrategy.SKIP
         scheduler = pod.info.pod.spec.scheduler_name
-        wake = Wake.NO
-        for plugin, listeners in self.of(happened.event).items():
-            if plugin not in plugins or (wake is not Wake.NO and plugin not in pending):
+        strategy = QueueingStrategy.SKIP
+        for plugin, hints in by_plugin.items():
+            if plugin not in plugins or (
+                strategy is not QueueingStrategy.SKIP and plugin not in pending
+            ):
                 continue
             if any(
-                listener.scheduler_name == scheduler
-                and hint_of(listener.registered, pod.info.pod, happened) is QueueingHint.QUEUE
-                for listener in listeners
+                hint.scheduler_name == scheduler
+                and evaluate_hint(hint.registered, pod.info.pod, queued_event) is QueueingHint.QUEUE
+                for hint in hints
             ):
                 if plugin in pending:
-                    return Wake.AT_ONCE
-                wake = Wake.AFTER_BACKOFF
-        return wake
+                    return QueueingStrategy.IMMEDIATELY
+                strategy = QueueingStrategy.AFTER_BACKOFF
+        return strategy
 
 
 def _named(registered: RegisteredEvent, waiting: Collection[str]) -> Collection[str]:
-    """Of the pods that wait those that its hint is to be asked about, as it says itself."""
+    """The waiting pods that the registration limits its hint to."""
     if registered.only_for is None:
         return waiting
     try:
         return [key for key in registered.only_for() if key in waiting]
-    except BaseException as error:  # noqa: BLE001  a plugin's code: then the hint has to say
-        FAILURES.note(registered.plugin, "QueueingHint", reason_of(error))
+    except BaseException as error:  # noqa: BLE001  plugin code: the hint decides for all pods
+        FAILURES.note(registered.plugin, "QueueingHint", failure_reason(error))
         return waiting
+
+
+def evaluate_hint(
+    registered: RegisteredEvent, pod: Pod, queued_event: QueuedClusterEvent
+) -> QueueingHint:
+    """The answer of a plugin's hint; QUEUE if the hint fails."""
+    if registered.own_group and group_of(pod) != _group_of_event(queued_event):
+        return QueueingHint.SKIP
+    if registered.hint is None:
+        return QueueingHint.QUEUE
+    hint = registered.hint
+    if OBSERVATION.hints is not None:
+        hint = OBSERVATION.hints.wrap_hint(registered.plugin, queued_event.event, hint)
+    outer, CURRENT_CALL.call = CURRENT_CALL.call, (registered.plugin, "QueueingHint")
+    try:
+        answer: object = hint(pod, queued_event.old, queued_event.new)
+    except BaseException as error:  # noqa: BLE001  plugin code: a bug must not block the pod
+        FAILURES.note(registered.plugin, "QueueingHint", failure_reason(error))
+        return QueueingHint.QUEUE
+    finally:
+        CURRENT_CALL.call = outer
+    if not isinstance(answer, QueueingHint):
+        FAILURES.note(registered.plugin, "QueueingHint", FailureReason.INVALID_ANSWER)
+        return QueueingHint.QUEUE
+    return answer
+
+
+def _is_relevant(pod: QueuedPod, queued_event: QueuedClusterEvent) -> bool:
+    """Whether hints are evaluated at all.
+
+    A pod gets events about itself only as ``TARGET_POD``, and no others as that: when its own binding
+    fails, the released resources do not help it. The end of its own nomination is relevant, because
+    the pod needs another node.
+    """
+    resource = queued_event.event.resource
+    if queued_event.nomination:
+        return _is_relevant_nomination(pod, queued_event)
+    if resource not in _POD_EVENTS and resource is not EventResource.TARGET_POD:
+        return True
+    subject = queued_event.new or queued_event.old
+    own = subject is not None and subject.uid == pod.info.uid
+    if own is not (resource is EventResource.TARGET_POD):
+        return False
+    return queued_event.held_since_ns is None or _is_relevant_release(pod, queued_event)
+
+
+def _is_relevant_nomination(pod: QueuedPod, queued_event: QueuedClusterEvent) -> bool:
+    """A nominated pod blocks pods of no higher priority (``getLEPriorityPreCheck``)."""
+    nominated = queued_event.old
+    return isinstance(nominated, Pod) and pod.info.priority <= nominated.spec.priority
+
+
+def _is_relevant_release(pod: QueuedPod, queued_event: QueuedClusterEvent) -> bool:
+    """Whether a node released by a waiting pod of a group matters to another waiting pod.
+
+    It does not for a pod that was rejected before the node was reserved: nothing changed for it. Nor
+    for a pod of the same group, which was released because that pod was rejected; trying it first may
+    help, so its first rejections are an exception. Without this rule two gangs that do not fit would
+    requeue each other forever.
+    """
+    if _group_of_event(queued_event) == group_of(pod.info.pod):
+        return pod.unschedulable_count <= _GANG_RETRIES
+    since_ns = queued_event.held_since_ns
+    return bool(pod.gating_plugin) or since_ns is None or since_ns <= pod.rejected_at_ns
+
+
+def _group_of_event(queued_event: QueuedClusterEvent) -> PodGroupKey | None:
+    """The group that an event is about, or the group of its pod."""
+    subject = queued_event.new or queued_event.old
+    if isinstance(subject, Pod):
+        return group_of(subject)
+    return key_of(subject) if isinstance(subject, PodGroup | CustomPodGroup) else None
 
 
 EVENT_RESOURCES: dict[type[Object], EventResource] = {
@@ -174,11 +266,11 @@ EVENT_RESOURCES: dict[type[Object], EventResource] = {
     CustomObject: EventResource.CUSTOM,
     **dict.fromkeys(CUSTOM_POD_GROUPS, EventResource.POD_GROUP),
 }
-"""Kinds whose changes can wake a pod."""
+"""Kinds that have events."""
 
 
 def node_changes(old: Node, new: Node) -> list[ClusterEvent]:
-    """One event for each scheduling property of a node that differs."""
+    """One event for each scheduling property of a node that changed."""
     actions = []
     if old.status.allocatable != new.status.allocatable:
         actions.append(ActionType.UPDATE_NODE_ALLOCATABLE)
@@ -194,7 +286,7 @@ def node_changes(old: Node, new: Node) -> list[ClusterEvent]:
 
 
 def pod_changes(old: PodInfo, new: PodInfo, resource: EventResource) -> list[ClusterEvent]:
-    """One event for each scheduling property of a pod that differs, or one general update."""
+    """One event for each scheduling property of a pod that changed, or one UPDATE_OTHER."""
     actions = []
     if old.pod.metadata.labels != new.pod.metadata.labels:
         actions.append(ActionType.UPDATE_POD_LABEL)

@@ -1,24 +1,32 @@
-"""Evictions that were decided and are not known to be carried out."""
+"""Evictions that were decided and whose victims have not ended yet."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 
-from asched.framework.interface import Eviction
+from asched.framework.cluster import Eviction
+from asched.state.stored_form import StoredForm
+
+
+class EvictionsSnapshot(StoredForm):
+    evictions: tuple[Eviction, ...]
+    completed_for: tuple[tuple[str, str], ...]
+    """Uids and keys, in order."""
+    unneeded_by: tuple[str, ...]
 
 
 class Evictions(Mapping[str, Eviction]):
-    """By the victim's uid; and who waits for any."""
+    """Pending evictions by the victim's uid."""
 
-    __slots__ = ("_by_victim", "_done_for", "_useless", "_waiting")
+    __slots__ = ("_by_victim", "_completed_for", "_pending_for", "_unneeded_by")
 
     def __init__(self) -> None:
         self._by_victim: dict[str, Eviction] = {}
-        self._waiting: Counter[str] = Counter()
-        """How many there are, by the uid of the pod that they make room for."""
-        self._useless: set[str] = set()
-        self._done_for: dict[str, str] = {}
+        self._pending_for: Counter[str] = Counter()
+        """The number of evictions by the preemptor's uid."""
+        self._unneeded_by: set[str] = set()
+        self._completed_for: dict[str, str] = {}
 
     def __getitem__(self, victim_uid: str) -> Eviction:
         return self._by_victim[victim_uid]
@@ -29,52 +37,60 @@ class Evictions(Mapping[str, Eviction]):
     def __len__(self) -> int:
         return len(self._by_victim)
 
-    def make_room_for(self, preemptor_uid: str) -> bool:
-        """Whether any of them is for this pod."""
-        return preemptor_uid in self._waiting
+    def pending_for(self, preemptor_uid: str) -> bool:
+        """Whether any eviction is pending for this preemptor."""
+        return preemptor_uid in self._pending_for
 
     @property
-    def done_for(self) -> Mapping[str, str]:
-        """The pods that some were for, and none is any more, and those that gave a place back which
-        Permit had held; but for those that were forgotten since. Keys by uid."""
-        return self._done_for
+    def completed_for(self) -> Mapping[str, str]:
+        """Keys by uid of the preemptors whose evictions have all ended; without the pods passed to
+        :meth:`forget` since."""
+        return self._completed_for
 
     @property
-    def useless(self) -> Collection[str]:
-        """Uids of pods that some are for and that have no use for the room."""
-        return self._useless
+    def unneeded_by(self) -> Collection[str]:
+        """Uids of preemptors that no longer need their pending evictions."""
+        return self._unneeded_by
 
     def begin(self, eviction: Eviction) -> None:
         self.end(eviction.victim.uid)
         self._by_victim[eviction.victim.uid] = eviction
-        self._waiting[eviction.preemptor.uid] += 1
-        self._done_for.pop(eviction.preemptor.uid, None)
+        self._pending_for[eviction.preemptor.uid] += 1
+        self._completed_for.pop(eviction.preemptor.uid, None)
 
     def end(self, victim_uid: str) -> Eviction | None:
-        """Carried out, failed, or not needed any more. None where it was not known."""
+        """The eviction succeeded, failed or is no longer needed. None if there was none."""
         eviction = self._by_victim.pop(victim_uid, None)
         if eviction is not None:
             preemptor = eviction.preemptor
-            self._waiting[preemptor.uid] -= 1
-            if not self._waiting[preemptor.uid]:
-                del self._waiting[preemptor.uid]
-                if preemptor.uid in self._useless:
-                    self._useless.remove(preemptor.uid)
+            self._pending_for[preemptor.uid] -= 1
+            if not self._pending_for[preemptor.uid]:
+                del self._pending_for[preemptor.uid]
+                if preemptor.uid in self._unneeded_by:
+                    self._unneeded_by.remove(preemptor.uid)
                 else:
-                    self._done_for[preemptor.uid] = preemptor.key
+                    self._completed_for[preemptor.uid] = preemptor.key
         return eviction
 
-    def has_use(self, key: str, uid: str) -> None:
-        """The pod has a use for room, whether or not any eviction is or was for it."""
-        if uid not in self._waiting:
-            self._done_for[uid] = key
-
     def forget(self, uid: str) -> None:
-        """The pod has no use for room any more: it is bound, or gone."""
-        self._done_for.pop(uid, None)
-        if uid in self._waiting:
-            self._useless.add(uid)
+        """The preemptor needs no evictions any longer: it is bound or deleted."""
+        self._completed_for.pop(uid, None)
+        if uid in self._pending_for:
+            self._unneeded_by.add(uid)
 
     def remember(self, uid: str) -> None:
-        """The pod was forgotten, and is pending after all."""
-        self._useless.discard(uid)
+        """Undo :meth:`forget`: the pod is pending again."""
+        self._unneeded_by.discard(uid)
+
+    def snapshot(self) -> EvictionsSnapshot:
+        return EvictionsSnapshot(
+            tuple(self._by_victim.values()),
+            tuple(self._completed_for.items()),
+            tuple(sorted(self._unneeded_by)),
+        )
+
+    def restore(self, snapshot: EvictionsSnapshot) -> None:
+        for eviction in snapshot.evictions:
+            self.begin(eviction)
+        self._completed_for.update(snapshot.completed_for)
+        self._unneeded_by.update(snapshot.unneeded_by)

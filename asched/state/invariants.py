@@ -1,7 +1,4 @@
-"""What holds of every state that a fold may leave behind, whatever the records were.
-
-For tests and simulation, after each record; it looks at everything, so it is not for hot paths.
-"""
+"""Invariants of the state after each record, for tests and simulation. Checking them is slow."""
 
 from __future__ import annotations
 
@@ -15,24 +12,24 @@ from asched.framework.pod_groups import MemberStatus, PodGroupKey, group_of
 from asched.model.resources import KINDS
 from asched.state.cluster import ClusterState, PodEntry, PodPhase
 from asched.state.node_table import NodeTable
-from asched.state.pod_fold import standing_of
+from asched.state.pod_fold import member_status
 
-_HOLDS_BACK_PREEMPTORS = "DefaultPreemption"
+_DEFAULT_PREEMPTION = "DefaultPreemption"
 
 T = TypeVar("T")
 
 
 def check(state: ClusterState) -> None:
-    """Raise :class:`AssertionError`, saying in one line what is wrong, unless all is well."""
+    """Raise :class:`AssertionError`, in one line, if the state contradicts itself."""
     for key, entry in state.pods.items():
         _check_entry(state, key, entry)
     state.queue.check()
-    _check_queue_holds_no_stranger(state)
-    _check_inquiries(state)
+    _check_queue(state)
+    _check_pending_evaluations(state)
     _check_waiting(state)
     _check_nominator(state)
     _check_evictions(state)
-    _check_room_made(state)
+    _check_preemptors(state)
     _check_sessions(state)
     _check_groups(state)
     _check_columns(state)
@@ -56,10 +53,10 @@ def _places(state: ClusterState, key: str) -> list[str]:
 
 
 def _check_entry(state: ClusterState, key: str, entry: PodEntry) -> None:
-    """A pod is in exactly one place of the queue, or in none, as its phase demands."""
+    """A pod is in exactly one part of the queue, or in none, according to its phase."""
     pod, places = entry.info.pod, _places(state, key)
-    _demand(key == entry.info.key, f"pod {key} is filed as {entry.info.key}")
-    _demand(not pod.terminal, f"pod {key} is finished but still known")
+    _demand(key == entry.info.key, f"pod {key} is stored as {entry.info.key}")
+    _demand(not pod.terminal, f"pod {key} has finished but is still stored")
     _demand(
         bool(entry.node) is (entry.phase is not PodPhase.PENDING),
         f"pod {key} is {entry.phase.value} with node {entry.node!r}",
@@ -71,9 +68,11 @@ def _check_entry(state: ClusterState, key: str, entry: PodEntry) -> None:
     match entry.phase:
         case PodPhase.PENDING:
             ours = pod.spec.scheduler_name in state.profiles and not pod.terminating
-            asked = key in state.inquiries and bool(state.inquiries[key].pending)
-            flies = places == ["in flight"]
-            right = len(places) == 1 and flies is asked if ours else not places
+            called = key in state.pending_evaluations and bool(
+                state.pending_evaluations[key].pending
+            )
+            in_flight = places == ["in flight"]
+            right = len(places) == 1 and in_flight is called if ours else not places
         case PodPhase.ASSUMED:
             in_session = entry.assignment is not None and entry.assignment.session
             right = places == ([] if in_session else ["in flight"])
@@ -83,8 +82,8 @@ def _check_entry(state: ClusterState, key: str, entry: PodEntry) -> None:
     _demand(right, f"pod {key} is {entry.phase.value} but {where}")
 
 
-def _check_queue_holds_no_stranger(state: ClusterState) -> None:
-    for queued in (*state.queue, *state.queue.flying):
+def _check_queue(state: ClusterState) -> None:
+    for queued in (*state.queue, *state.queue.in_flight_pods):
         entry = state.pods.get(queued.info.key)
         _demand(
             entry is not None and entry.info is queued.info,
@@ -92,16 +91,16 @@ def _check_queue_holds_no_stranger(state: ClusterState) -> None:
         )
 
 
-def _check_inquiries(state: ClusterState) -> None:
-    """Extenders are asked for pending pods only, and who has all answers is about to be tried."""
-    for key, inquiry in state.inquiries.items():
-        entry = state.entry(key, inquiry.uid)
+def _check_pending_evaluations(state: ClusterState) -> None:
+    """Evaluations are pending for pending pods only; a pod with all answers is active."""
+    for key, evaluation in state.pending_evaluations.items():
+        entry = state.entry(key, evaluation.uid)
         _demand(
             entry is not None and entry.phase is PodPhase.PENDING,
-            f"extenders are asked about pod {key} ({inquiry.uid}), which is not pending",
+            f"an evaluation is pending for pod {key} ({evaluation.uid}), which is not pending",
         )
-        place = state.queue.in_flight if inquiry.pending else state.queue.active
-        _demand(key in place, f"pod {key} was asked about but is not where it waits for answers")
+        place = state.queue.in_flight if evaluation.pending else state.queue.active
+        _demand(key in place, f"pod {key} has a pending evaluation but is in the wrong queue")
 
 
 def _check_waiting(state: ClusterState) -> None:
@@ -112,7 +111,7 @@ def _check_waiting(state: ClusterState) -> None:
             and entry.phase is PodPhase.ASSUMED
             and entry.info is waiting.info
             and entry.node == waiting.node_name,
-            f"pod {key} waits for Permit on {waiting.node_name} but is not assumed there",
+            f"pod {key} waits at Permit on {waiting.node_name} but is not assumed there",
         )
         _demand(bool(waiting.pending_until_ns), f"pod {key} waits for no Permit plugin")
 
@@ -120,9 +119,9 @@ def _check_waiting(state: ClusterState) -> None:
 def _check_nominator(state: ClusterState) -> None:
     nominator = state.nominator
     rows = {state.nodes.row_of(name) for name in nominator.by_node} - {None}
-    _demand(rows == {*nominator.rows().tolist()}, "the rows with nominations are others")
+    _demand(rows == {*nominator.rows().tolist()}, "the rows with nominations are wrong")
     for node_name, pods in nominator.by_node.items():
-        _demand(bool(pods), f"node {node_name} is nominated for nobody")
+        _demand(bool(pods), f"node {node_name} has no nominated pods")
         for key, info in pods.items():
             entry = state.pods.get(key)
             _demand(
@@ -140,47 +139,46 @@ def _check_evictions(state: ClusterState) -> None:
         entry = state.entry(eviction.victim.key, uid)
         _demand(
             entry is not None and uid == eviction.victim.uid,
-            f"pod {eviction.victim.key} ({uid}) is to be evicted but is not known",
+            f"pod {eviction.victim.key} ({uid}) has an eviction but is unknown",
         )
 
 
-def _check_room_made(state: ClusterState) -> None:
-    """A pod that was held back while room was made for it, or turned away to make some, is found when
-    there may be room."""
+def _check_preemptors(state: ClusterState) -> None:
+    """A pod that waits for its victims has evictions, pending or completed."""
     evictions = state.evictions
-    done = {*evictions.done_for.values()}
+    done = {*evictions.completed_for.values()}
     for key, pod in (*state.queue.gated.items(), *state.queue.unschedulable.items()):
-        if _HOLDS_BACK_PREEMPTORS in (pod.gating_plugin, *pod.unschedulable_plugins):
+        if _DEFAULT_PREEMPTION in (pod.gating_plugin, *pod.unschedulable_plugins):
             _demand(
-                key in done or evictions.make_room_for(pod.info.uid),
-                f"pod {key} waits for evictions that nobody knows of",
+                key in done or evictions.pending_for(pod.info.uid),
+                f"pod {key} waits for evictions that do not exist",
             )
 
 
 def _check_groups(state: ClusterState) -> None:
-    """Each group has the members that name it, as they stand by the rest of the state."""
+    """Each group has the members that name it, with the status that follows from the state."""
     expected: dict[PodGroupKey, dict[str, MemberStatus]] = {}
     for key, entry in state.pods.items():
         group = group_of(entry.info.pod)
         if group is not None:
-            expected.setdefault(group, {})[key] = standing_of(state, entry)
-    kept = {group: {**state.groups.members(group).standings} for group in state.groups}
-    _demand(kept == expected, f"groups are kept as {kept}, the pods say {expected}")
-    for group, standings in expected.items():
+            expected.setdefault(group, {})[key] = member_status(state, entry)
+    kept = {group: {**state.groups.members(group).statuses} for group in state.groups}
+    _demand(kept == expected, f"groups are {kept}, expected {expected}")
+    for group, statuses in expected.items():
         members = state.groups.members(group)
-        for standing in MemberStatus:
-            number = [*standings.values()].count(standing)
+        for status in MemberStatus:
+            number = [*statuses.values()].count(status)
             _demand(
-                members.count(standing) == number,
-                f"group {group.key}: {number} pods are {standing.value}, {members.count(standing)}"
+                members.count(status) == number,
+                f"group {group.key}: {number} pods are {status.value}, {members.count(status)}"
                 " are counted",
             )
-    holding = {g for g, standings in expected.items() if MemberStatus.WAITING in standings.values()}
-    _demand({*state.groups.holding} == holding, f"groups {holding} hold pods")
+    at_permit = {g for g, found in expected.items() if MemberStatus.WAITING in found.values()}
+    _demand({*state.groups.at_permit} == at_permit, f"groups {at_permit} wait at Permit")
 
 
 def _check_sessions(state: ClusterState) -> None:
-    """Exactly the pending pods of a scheduler that sessions serve wait for its next session."""
+    """The pending pods of a scheduler name that sessions serve wait for its next session."""
     waiting = {profile.spec.scheduler_name: {*profile.pending} for profile in state.sessions}
     pending: dict[str, set[str]] = {name: set() for name in waiting}
     for key, entry in state.pods.items():
@@ -189,73 +187,73 @@ def _check_sessions(state: ClusterState) -> None:
             pending.get(pod.spec.scheduler_name, set()).add(key)
     _demand(waiting == pending, f"{waiting} wait for sessions, {pending} are pending")
     for profile in state.sessions:
-        for key, refused in profile.refused.items():
-            known = state.entry(key, refused.uid) is not None
-            _demand(known, f"pod {key} ({refused.uid}) was refused a binding and is not there")
+        for key, failed in profile.failed_bindings.items():
+            known = state.entry(key, failed.uid) is not None
+            _demand(known, f"pod {key} ({failed.uid}) has a failed binding but is unknown")
     for key, info in state.sessions.finished.items():
-        _demand(info.pod.terminal and key == info.key, f"pod {key} is filed as finished")
-        _demand(key not in state.pods, f"pod {key} is finished and still known")
-        _demand(state.sessions.has_jobs_with(info.pod), f"finished pod {key} is of no job")
+        _demand(info.pod.terminal and key == info.key, f"pod {key} is stored as finished")
+        _demand(key not in state.pods, f"pod {key} has finished but is still stored")
+        _demand(state.sessions.is_in_job(info.pod), f"finished pod {key} belongs to no job")
     for (kind, key), write in state.sessions.writes.items():
-        there = state.objects_of.get(KINDS[kind], {})
-        _demand(key in there, f"{kind} {key} has a status decided but is not there")
-        _demand((kind, key) == (write.decision.kind, write.decision.group), f"{key} is filed wrong")
+        stored = state.object_store.of_kind(KINDS[kind])
+        _demand(key in stored, f"{kind} {key} has a decided status but is unknown")
+        _demand(
+            (kind, key) == (write.decision.kind, write.decision.group),
+            f"the write of {key} is stored under another key",
+        )
 
 
 def _check_columns(state: ClusterState) -> None:
-    """The columns equal those of a table built afresh from the nodes and the placed pods."""
+    """The columns equal those of a new table with the same nodes and placed pods."""
     table, fresh = state.nodes, NodeTable()
     for row in np.flatnonzero(table.alive).tolist():
         fresh.set_node(table.node(row))
     for key, entry in state.pods.items():
         if entry.node:
             _demand(
-                table.holds_pod(entry.node, entry.info),
-                f"pod {key} is {entry.phase.value} on {entry.node} but not counted there as such",
+                table.has_pod(entry.node, entry.info),
+                f"pod {key} is {entry.phase.value} on {entry.node} but not counted there",
             )
             fresh.add_pod(entry.node, entry.info)
     counted, placed = table.pods_counted, fresh.pods_counted
     _demand(counted == placed, f"{counted} pods are counted on nodes, {placed} are placed")
     rows: list[int] = []
     for name in fresh.names:
-        kept_at = table.row_of(name)
-        _demand(kept_at is not None, f"node {name} has no row")
-        assert kept_at is not None
-        rows.append(kept_at)
-    # The rows of the fresh one are in the order of its names.
+        row_there = table.row_of(name)
+        _demand(row_there is not None, f"node {name} has no row")
+        assert row_there is not None
+        rows.append(row_there)
     mine = np.array(rows, np.intp)
     for column, kept, rebuilt in _columns(table, fresh):
         if not np.array_equal(kept[mine], rebuilt):
             index = int(np.flatnonzero(kept[mine] != rebuilt)[0])
-            said = f"says {kept[mine[index]]}, its pods say {rebuilt[index]}"
-            raise AssertionError(f"node {fresh.names[index]}: column {column} {said}")
-    _check_marks(table, fresh, mine)
+            values = f"is {kept[mine[index]]}, expected {rebuilt[index]}"
+            raise AssertionError(f"node {fresh.names[index]}: column {column} {values}")
+    _check_indexes(table, fresh, mine)
 
 
-def _check_marks(table: NodeTable, fresh: NodeTable, mine: RowArray) -> None:
-    """Labels, taints, ports and images, which the two tables number each in its own way."""
-    for key in {**table._labels.columns, **fresh._labels.columns}:
+def _check_indexes(table: NodeTable, fresh: NodeTable, mine: RowArray) -> None:
+    """Labels, taints, ports and images; the two tables number them differently."""
+    for key in {**table.label_index.columns, **fresh.label_index.columns}:
         kept, rebuilt = table.label(key).values(), fresh.label(key).values()
-        _demand(
-            [kept[row] for row in mine] == rebuilt, f"label {key} is kept other than the nodes say"
-        )
+        _demand([kept[row] for row in mine] == rebuilt, f"label {key} differs from the nodes")
     kept_taints, new_taints = table.taints, fresh.taints
     _demand(
         [kept_taints.sets[number] for number in kept_taints.ids[mine]]
         == [new_taints.sets[number] for number in new_taints.ids],
-        "taints are kept other than the nodes say",
+        "taints differ from the nodes",
     )
-    ports = _by_name(table, table._ports.taken), _by_name(fresh, fresh._ports.taken)
-    _demand(ports[0] == ports[1], "ports are taken other than by the pods there")
-    images = _by_name(table, table._images.sizes), _by_name(fresh, fresh._images.sizes)
-    _demand(images[0] == images[1], "images are kept on others than the nodes that hold them")
+    ports = _by_name(table, table.port_index.taken), _by_name(fresh, fresh.port_index.taken)
+    _demand(ports[0] == ports[1], "ports differ from the pods on the nodes")
+    images = _by_name(table, table.image_index.sizes), _by_name(fresh, fresh.image_index.sizes)
+    _demand(images[0] == images[1], "images differ from the nodes")
 
 
 def _by_name(
     table: NodeTable, kept: Mapping[T, Mapping[int, object]]
 ) -> dict[T, dict[str, object]]:
     return {
-        thing: {table.names[row]: said for row, said in rows.items()}
+        thing: {table.names[row]: value for row, value in rows.items()}
         for thing, rows in kept.items()
     }
 

@@ -1,56 +1,139 @@
-"""Numbers for how full nodes are, so that what is said of one is known of all that are alike.
-
-Which container images are on which nodes.
-
-Labels and taints of nodes, as numbers by row.
-
-Which host ports are taken where.
-
-Sums over pods that stay within 64 bits.
-
-A column holds the exact sum, cut off at what 64 bits hold. It moves with each pod that comes or
-goes; only a sum that is or was cut off has to be added up afresh.
-"""
+"""The parts of the node table: numeric columns, and indexes of labels, taints, images and host ports."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
+from copy import copy
+from typing import Any, TypeVar
 
 import numpy as np
+from numpy.typing import NDArray
 
 from asched.framework.nodes import Int32Column, Int64Column, Vocabulary
 from asched.framework.pod_info import ANY_IP, HostPort, PodInfo
 from asched.model.node import ContainerImage, Taint
 from asched.model.quantity import MAX_INT64, saturated
 
-_MOST_NUMBERS = 1 << 16
+S = TypeVar("S", bound=np.generic)
+
+_FIRST_CAPACITY = 64
+_MAX_NUMBERS = 1 << 16
+
+
+class NodeColumns:
+    """Numeric columns of the node table. A new row is all zeros."""
+
+    def __init__(self) -> None:
+        self.size = 0
+        self.capacity = _FIRST_CAPACITY
+        self.alive = self._zeros(np.bool_)
+        self.unschedulable = self._zeros(np.bool_)
+        self.tie_break_keys = self._zeros(np.uint64)
+        self.pod_count = self._zeros(np.int64)
+        self.allowed_pods = self._zeros(np.int64)
+        self.scoring_cpu = self._zeros(np.int64)
+        self.scoring_memory = self._zeros(np.int64)
+        self.taint_ids = self._zeros(np.int32)
+        self.stamps = self._zeros(np.int64)
+        self.allocatable: dict[str, Int64Column] = {}
+        self.requested: dict[str, Int64Column] = {}
+        self._views: dict[Hashable, NDArray[Any]] = {}
+        # The amounts that decide whether two rows are equally full.
+        self._amounts: list[Int64Column] = []
+
+    def view(self, name: Hashable, column: NDArray[S]) -> NDArray[S]:
+        """The rows in use, read-only; cached until :meth:`append_row`."""
+        view = self._views.get(name)
+        if view is None:
+            view = self._views[name] = column[: self.size]
+            view.flags.writeable = False
+        return view
+
+    def append_row(self) -> None:
+        if self.size == self.capacity:
+            self._grow()
+        self.size += 1
+        self._views.clear()
+
+    def resource(self, columns: dict[str, Int64Column], name: str) -> Int64Column:
+        """The resource's column of ``allocatable`` or ``requested``, created if needed."""
+        column = columns.get(name)
+        if column is None:
+            column = columns[name] = self._zeros(np.int64)
+            self._amounts.clear()
+        return column
+
+    def amounts_on(self, row: int) -> tuple[int, ...]:
+        """All amounts of a row."""
+        columns = self._amounts
+        if not columns:
+            columns += [*self.allocatable.values(), *self.requested.values(), self.pod_count]
+            columns += [self.allowed_pods, self.scoring_cpu, self.scoring_memory]
+        return tuple([column.item(row) for column in columns])
+
+    def _grow(self) -> None:
+        extra = self.capacity
+        self.capacity *= 2
+        self._amounts.clear()
+        for name, column in vars(self).items():
+            if isinstance(column, np.ndarray):
+                setattr(self, name, longer(column, extra, 0))
+        for columns in (self.allocatable, self.requested):
+            for name, column in columns.items():
+                columns[name] = longer(column, extra, 0)
+
+    def fork(self) -> NodeColumns:
+        """A copy that can be changed on its own."""
+        twin = copy(self)
+        vars(twin).update(
+            {name: c.copy() for name, c in vars(self).items() if isinstance(c, np.ndarray)},
+            allocatable={name: column.copy() for name, column in self.allocatable.items()},
+            requested={name: column.copy() for name, column in self.requested.items()},
+            _views={},
+            _amounts=[],
+        )
+        return twin
+
+    def _zeros(self, dtype: type[S]) -> NDArray[S]:
+        return np.zeros(self.capacity, dtype)
+
+
+def longer(column: NDArray[S], extra: int, value: int) -> NDArray[S]:
+    """The column with ``extra`` more rows of ``value``."""
+    return np.concatenate([column, np.full(extra, value, column.dtype)])
 
 
 class FullnessNumbers:
-    """A number for each tuple of amounts, unique for the life of the process. Memory, not state."""
+    """A number for each row, equal for rows with the same amounts. Memory, not state.
 
-    __slots__ = ("_last", "_numbers")
+    Numbers of equal amounts differ only after so many others that the first was forgotten.
+    """
 
-    def __init__(self) -> None:
+    __slots__ = ("_last", "_numbers", "by_row")
+
+    def __init__(self, size: int = 0) -> None:
+        self.by_row: list[int | None] = [None] * size
+        """None for a row that changed."""
         self._numbers: dict[tuple[int, ...], int] = {}
         self._last = 0
 
-    def of(self, amounts: tuple[int, ...]) -> int:
-        """The same for the same amounts, unless so many others came between that it was forgotten."""
+    def set_row(self, row: int, amounts: tuple[int, ...]) -> int:
+        """Store and return the number of a row with these amounts."""
         number = self._numbers.get(amounts)
         if number is None:
-            if len(self._numbers) >= _MOST_NUMBERS:
+            if len(self._numbers) >= _MAX_NUMBERS:
                 self._numbers.clear()
             self._last = number = self._last + 1
             self._numbers[amounts] = number
+        self.by_row[row] = number
         return number
 
 
 class ImageIndex:
     """For each image name, its size on every row that has it.
 
-    Nodes may report different sizes of one image. As in kube-scheduler's cache one report stands
+    Nodes may report different sizes of one image. As in kube-scheduler's cache one report is used
     for all of them: here that of the lowest row.
     """
 
@@ -58,7 +141,7 @@ class ImageIndex:
 
     def __init__(self) -> None:
         self.sizes: dict[str, dict[int, int]] = {}
-        """By image, by row: as how many bytes it is reported."""
+        """By image and row, in bytes."""
         self._names: dict[int, tuple[str, ...]] = {}
         self._columns: dict[str, Int64Column] = {}
 
@@ -67,7 +150,7 @@ class ImageIndex:
         return bool(self.sizes)
 
     def set_row(self, row: int, images: Sequence[ContainerImage]) -> bool:
-        """The images of a row are now these. Returns whether anything changed."""
+        """Replace the images of a row. Returns whether anything changed."""
         sizes: dict[str, int] = {}
         for image in images:
             for name in image.names:
@@ -103,19 +186,19 @@ class ImageIndex:
 
 
 class LabelIndex:
-    """For each label that a node ever had, its value on every row."""
+    """The value of each label on every row."""
 
     __slots__ = ("columns", "vocabulary")
 
     def __init__(self) -> None:
         self.columns: dict[str, Int32Column] = {}
-        """By label: numbers of the vocabulary, -1 where the label is absent."""
+        """By label: numbers of the vocabulary, -1 if the label is absent."""
         self.vocabulary = Vocabulary()
 
     def set_row(
         self, row: int, labels: Mapping[str, str], old: Mapping[str, str], capacity: int
     ) -> None:
-        """The labels of a row are now these. ``capacity``: how many rows a new column is for."""
+        """Replace the labels of a row. ``capacity``: length of a new column."""
         for key in old:
             if key not in labels:
                 self.columns[key][row] = -1
@@ -126,13 +209,13 @@ class LabelIndex:
             ids[row] = self.vocabulary.intern(text)
 
     def grow(self, extra: int) -> None:
-        """Each column gets so many more rows."""
+        """Append rows to each column."""
         for key, ids in self.columns.items():
-            self.columns[key] = np.concatenate([ids, np.full(extra, -1, np.int32)])
+            self.columns[key] = longer(ids, extra, -1)
 
 
 class TaintNumbers:
-    """A number for each distinct list of taints, for good; 0 for none."""
+    """A number for each distinct list of taints; 0 for no taints."""
 
     __slots__ = ("_numbers", "sets")
 
@@ -159,13 +242,13 @@ def ports_collide(wanted: HostPort, taken: HostPort) -> bool:
 
 
 class PortIndex:
-    """For each (protocol, port), the rows where it is taken and on which addresses."""
+    """For each (protocol, port), the rows where it is in use and on which addresses."""
 
     __slots__ = ("taken",)
 
     def __init__(self) -> None:
         self.taken: dict[tuple[str, int], dict[int, Counter[str]]] = {}
-        """By protocol and port, by row: how often it is taken on each address."""
+        """By protocol and port, by row: how often it is used on each address."""
 
     def add(self, row: int, ports: Iterable[HostPort]) -> None:
         for port in ports:
@@ -186,7 +269,7 @@ class PortIndex:
                 del self.taken[key]
 
     def conflicting_rows(self, ports: Sequence[HostPort]) -> list[int]:
-        """Rows where any of ``ports`` cannot be had, in no particular order, possibly repeated."""
+        """Rows where any of ``ports`` is not free, in no particular order, possibly repeated."""
         found: list[int] = []
         for wanted in ports:
             rows = self.taken.get((wanted.protocol, wanted.port))
@@ -204,7 +287,10 @@ class PortIndex:
 
 
 def shift(column: Int64Column, row: int, difference: int) -> bool:
-    """Add to one row. False, and nothing is done, where the sum is or was cut off."""
+    """Add to one row. Returns False without a change if the sum is or was saturated.
+
+    A column holds exact sums, saturated at 64 bits. A saturated sum has to be computed again.
+    """
     held = column.item(row)
     total = held + difference
     if -MAX_INT64 < held < MAX_INT64 and -MAX_INT64 < total < MAX_INT64:
@@ -214,15 +300,15 @@ def shift(column: Int64Column, row: int, difference: int) -> bool:
 
 
 def requests_of(pods: Iterable[PodInfo], resource: str) -> int:
-    """What the pods request of a resource together."""
+    """The sum of the pods' requests of a resource."""
     return saturated(sum(pod.shape.requests.get(resource, 0) for pod in pods))
 
 
 def scoring_cpu_of(pods: Iterable[PodInfo]) -> int:
-    """The pods' cpu with the defaults that scoring assumes, in thousandths."""
+    """The sum of the pods' cpu requests with scoring defaults, in thousandths."""
     return saturated(sum(pod.shape.scoring_cpu_milli for pod in pods))
 
 
 def scoring_memory_of(pods: Iterable[PodInfo]) -> int:
-    """The pods' memory with the defaults that scoring assumes, in bytes."""
+    """The sum of the pods' memory requests with scoring defaults, in bytes."""
     return saturated(sum(pod.shape.scoring_memory_bytes for pod in pods))

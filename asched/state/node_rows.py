@@ -22,12 +22,12 @@ from numpy.typing import NDArray
 
 from asched.framework.nodes import (
     BoolColumn,
+    HypotheticalNodes,
     Int64Column,
     LabelColumn,
     NodeInfo,
     RowArray,
     S,
-    SupposedNodes,
     TaintColumn,
 )
 from asched.framework.pod_info import HostPort, PodInfo, PodShape
@@ -41,7 +41,7 @@ from asched.state.node_columns import (
 )
 
 if TYPE_CHECKING:
-    from asched.state.node_table import NodeTable
+    from asched.state.node_table_view import NodeTableView
 from typing import TYPE_CHECKING
 
 from asched.model.node import Taint
@@ -56,11 +56,11 @@ _SAFE = 1 << 62
 """Sums below this, moved by less than this, stay within 64 bits."""
 
 
-class NodeRows(SupposedNodes):
-    """Some rows of a :class:`NodeTable`, in the order given."""
+class NodeRows(HypotheticalNodes):
+    """Some rows of a :class:`NodeTableView`, in the order given."""
 
     def __init__(
-        self, table: NodeTable, rows: RowArray | Callable[[], RowArray], size: int | None = None
+        self, table: NodeTableView, rows: RowArray | Callable[[], RowArray], size: int | None = None
     ) -> None:
         """``rows`` may be had when they are needed, if their number is given."""
         self._table = table
@@ -190,7 +190,7 @@ class NodeRows(SupposedNodes):
         return [infos[row] for row in self._rows.tolist()]
 
     @property
-    def supposed_rows(self) -> Collection[int]:
+    def modified_rows(self) -> Collection[int]:
         return self._pods.keys()
 
     def take(self, rows: RowArray) -> NodeRows:
@@ -200,7 +200,7 @@ class NodeRows(SupposedNodes):
 
     # -- hypotheses ---------------------------------------------------------------------------
 
-    def suppose_pods(self, placed: Iterable[tuple[int, PodInfo]]) -> None:
+    def add_pods(self, placed: Iterable[tuple[int, PodInfo]]) -> None:
         came: dict[PodShape, list[int]] = {}
         for row, pod in placed:
             pods = self._own_pods(row)
@@ -210,7 +210,7 @@ class NodeRows(SupposedNodes):
             came.setdefault(pod.shape, []).append(row)
         self._count(came, 1)
 
-    def suppose_without_pods(self, placed: Iterable[tuple[int, PodInfo]]) -> None:
+    def remove_pods(self, placed: Iterable[tuple[int, PodInfo]]) -> None:
         went: dict[PodShape, list[int]] = {}
         for row, pod in placed:
             # The shape that was counted, should the pod have been changed since.
@@ -296,7 +296,7 @@ class _Lists(dict[str, list[int]]):
 class NodeSweep:
     """Every row of a table as a :class:`NodeInfo`."""
 
-    def __init__(self, table: NodeTable, objects: Sequence[Node | None]) -> None:
+    def __init__(self, table: NodeTableView, objects: Sequence[Node | None]) -> None:
         """``objects`` are the nodes by row, as the table keeps them up to date."""
         self.table = table
         self.objects = objects

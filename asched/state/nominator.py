@@ -1,4 +1,4 @@
-"""Pods for which room is being made, and where."""
+"""Nominated pods: pods for which victims are evicted, and on which nodes."""
 
 from __future__ import annotations
 
@@ -9,36 +9,42 @@ import numpy as np
 
 from asched.framework.nodes import RowArray
 from asched.framework.pod_info import PodInfo
+from asched.state.stored_form import StoredForm
 
 
-class NominationHosts(Protocol):
-    """The nodes, as far as nominations concern them."""
+class NominatedSnapshot(StoredForm):
+    node: str
+    pods: tuple[PodInfo, ...]
+
+
+class NodeRowIndex(Protocol):
+    """The part of the node table that the nominator uses."""
 
     @property
     def size(self) -> int: ...
 
     @property
     def version(self) -> int:
-        """Another one whenever a node came or went."""
+        """Changes whenever a node is added or deleted."""
 
     def row_of(self, name: str) -> int | None: ...
 
     def touch(self, name: str) -> None:
-        """Told the name of each node whose nominations change."""
+        """Called for a node whenever its nominations change."""
 
 
 class Nominator:
     """Nominated pods by node. A nominated pod counts on its node for pods of no higher priority."""
 
-    __slots__ = ("_by_node", "_hosts", "_hosts_version", "_node_of", "_nodes")
+    __slots__ = ("_by_node", "_mask", "_mask_version", "_node_of", "_nodes")
 
-    def __init__(self, nodes: NominationHosts) -> None:
+    def __init__(self, nodes: NodeRowIndex) -> None:
         self._nodes = nodes
         self._by_node: dict[str, dict[str, PodInfo]] = {}
         self._node_of: dict[str, str] = {}
-        self._hosts = np.zeros(0, np.bool_)
-        """By row, whether any pod is nominated there; as of :attr:`_hosts_version`."""
-        self._hosts_version = -1
+        self._mask = np.zeros(0, np.bool_)
+        """By row, whether any pod is nominated there; valid for :attr:`_mask_version`."""
+        self._mask_version = -1
 
     def __bool__(self) -> bool:
         return bool(self._by_node)
@@ -50,21 +56,21 @@ class Nominator:
 
     def rows(self) -> RowArray:
         """The rows of nodes with nominations, ascending."""
-        if self._hosts_version != self._nodes.version:
-            self._hosts_version = self._nodes.version
-            self._hosts = np.zeros(self._nodes.size, np.bool_)
+        if self._mask_version != self._nodes.version:
+            self._mask_version = self._nodes.version
+            self._mask = np.zeros(self._nodes.size, np.bool_)
             for name in self._by_node:
                 self._mark(name)
-        return self._hosts.nonzero()[0]
+        return self._mask.nonzero()[0]
 
     def _mark(self, name: str) -> None:
         row = self._nodes.row_of(name)
         if row is not None:
-            self._hosts[row] = name in self._by_node
+            self._mask[row] = name in self._by_node
 
     def _changed(self, name: str) -> None:
         self._nodes.touch(name)
-        if self._hosts_version == self._nodes.version:
+        if self._mask_version == self._nodes.version:
             self._mark(name)
 
     def node_of(self, key: str) -> str:
@@ -75,7 +81,7 @@ class Nominator:
         return self._by_node.get(node_name, {}).values()
 
     def nominate(self, pod: PodInfo, node_name: str) -> str:
-        """Nominate a pod to a node, or to none where the name is empty. The name of another node that it
+        """Nominate a pod to a node, or to none if the name is empty. Returns the other node that it
         was nominated to before, or empty."""
         before = self.withdraw(pod.key)
         if node_name:
@@ -92,7 +98,7 @@ class Nominator:
             self._changed(node_name)
 
     def withdraw(self, key: str) -> str:
-        """Nominate the pod to no node. The node that it was nominated to, or empty."""
+        """Clear the pod's nomination. Returns the node that it was nominated to, or empty."""
         node_name = self._node_of.pop(key, "")
         if node_name:
             pods = self._by_node[node_name]
@@ -101,3 +107,13 @@ class Nominator:
                 del self._by_node[node_name]
             self._changed(node_name)
         return node_name
+
+    def snapshot(self) -> tuple[NominatedSnapshot, ...]:
+        return tuple(
+            NominatedSnapshot(node, tuple(pods.values())) for node, pods in self._by_node.items()
+        )
+
+    def restore(self, snapshots: Iterable[NominatedSnapshot]) -> None:
+        for snapshot in snapshots:
+            for pod in snapshot.pods:
+                self.nominate(pod, snapshot.node)

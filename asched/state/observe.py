@@ -1,8 +1,8 @@
-"""From what a watch says to records, leaving out what no decision depends on.
+"""Converts watch events to records, without changes that no decision depends on.
 
-A cluster tells far more than scheduling reads: heartbeats, progress of containers, its own echo of
-what we wrote. These functions compare with the state and give the records that are news, in the
-smallest form. They change nothing.
+A watch shows far more than scheduling reads: heartbeats, progress of containers, our own writes. These
+functions compare an object with the state and return the smallest record of what changed. They
+change nothing.
 """
 
 from __future__ import annotations
@@ -16,37 +16,37 @@ from asched.model.meta import Object
 from asched.model.node import Node
 from asched.model.pod import POD_SCHEDULED, Pod, PodCondition
 from asched.model.resources import AnyObject, Resource, WatchedResource
-from asched.state.binding_echo import observe_echo
+from asched.state.bind_confirmation import observe_binding
 from asched.state.cluster import ClusterState
-from asched.state.records import Bound, ObjectGone, ObjectSeen, PodChanged, PodSeen
+from asched.state.records import Bound, ObjectDeleted, ObjectObserved, PodObserved, PodUpdated
 
-_READ_POD_CONDITIONS = frozenset({"DisruptionTarget", "PodResizePending"})
-_READ_NODE_CONDITIONS = frozenset({"Ready"})
+_USED_POD_CONDITIONS = frozenset({"DisruptionTarget", "PodResizePending"})
+_USED_NODE_CONDITIONS = frozenset({"Ready"})
 
-News = ObjectSeen | ObjectGone | PodSeen | PodChanged | Bound
+ObservedChange = ObjectObserved | ObjectDeleted | PodObserved | PodUpdated | Bound
 
 
-def observe_object(state: ClusterState, seen: AnyObject) -> News | None:
-    """The record for an object that a watch showed, or None where it is no news."""
-    if isinstance(seen, Pod):
-        return _observe_pod(state, seen)
-    if isinstance(seen, Node):
-        seen = _without_noise(seen)
-    if state.objects_of.get(type(seen), {}).get(seen.key) == seen:
+def observe_object(state: ClusterState, observed: AnyObject) -> ObservedChange | None:
+    """The record of an object that a watch or list returned; None if nothing relevant changed."""
+    if isinstance(observed, Pod):
+        return _observe_pod(state, observed)
+    if isinstance(observed, Node):
+        observed = _reduced_node(observed)
+    if state.object_store.of_kind(type(observed)).get(observed.key) == observed:
         return None
-    return ObjectSeen(seen)
+    return ObjectObserved(observed)
 
 
-def observe_deletion(state: ClusterState, gone: Object) -> ObjectGone | None:
-    """The record for an object that a watch reported deleted, or None where it was not known."""
-    kind, key = type(gone), gone.key
+def observe_deletion(state: ClusterState, deleted: Object) -> ObjectDeleted | None:
+    """The record of an object that a watch reported deleted; None if it was unknown."""
+    kind, key, uid = type(deleted), deleted.key, deleted.uid
     if kind is Pod:
-        known = state.entry(key, gone.uid) is not None or state.sessions.remembers(key, gone.uid)
-        return ObjectGone("Pod", key, gone.uid) if known else None
-    kept = state.objects_of.get(kind, {}).get(key)
-    if kept is None or kept.uid != gone.uid:
+        known = state.entry(key, uid) is not None or state.sessions.has_finished(key, uid)
+        return ObjectDeleted("Pod", key, uid) if known else None
+    stored = state.object_store.of_kind(kind).get(key)
+    if stored is None or stored.uid != uid:
         return None
-    return ObjectGone(kind.__name__, key, gone.uid)
+    return ObjectDeleted(kind.__name__, key, uid)
 
 
 def observe_list(
@@ -54,57 +54,56 @@ def observe_list(
     resource: WatchedResource,
     objects: Sequence[AnyObject],
     unreadable: Collection[str] = (),
-) -> Iterator[News]:
-    """Records for a complete list: what vanished meanwhile, and what is new or changed.
+) -> Iterator[ObservedChange]:
+    """Records of a complete list: deletions, additions and updates.
 
-    An object that has another one's name and not its uid took its place after that one had vanished, as
-    a watch would have told. ``unreadable`` are keys of objects that exist but could not be decoded: they
-    did not vanish.
-    Each record must be folded before the next one is asked for.
+    An object with the name of another one and another uid replaced it, so the other one was deleted.
+    ``unreadable`` are keys of objects that exist but could not be decoded. The caller folds each record
+    before it takes the next one.
     """
     listed = {item.key: item.uid for item in objects}
     if resource is Resource.PODS:
         known = [(key, entry.info.uid) for key, entry in state.pods.items()]
         known += [(key, info.uid) for key, info in state.sessions.finished.items()]
     else:
-        known = [(item.key, item.uid) for item in _kept(state, resource)]
+        known = [(item.key, item.uid) for item in _stored(state, resource)]
     for key, uid in known:
         if listed.get(key) != uid and (key in listed or key not in unreadable):
-            yield ObjectGone(resource.type.__name__, key, uid)
+            yield ObjectDeleted(resource.type.__name__, key, uid)
     for item in objects:
-        news = observe_object(state, item)
-        if news is not None:
-            yield news
+        change = observe_object(state, item)
+        if change is not None:
+            yield change
 
 
-def _kept(state: ClusterState, resource: WatchedResource) -> Iterator[Object]:
-    """What the state has of a resource other than pods. All custom resources are of one type."""
-    for item in state.objects_of.get(resource.type, {}).values():
+def _stored(state: ClusterState, resource: WatchedResource) -> Iterator[Object]:
+    """The stored objects of a resource other than pods. All custom resources have one type."""
+    for item in state.object_store.of_kind(resource.type).values():
         if not isinstance(item, CustomObject) or item.resource == resource.label:
             yield item
 
 
-def _observe_pod(state: ClusterState, pod: Pod) -> News | None:
+def _observe_pod(state: ClusterState, pod: Pod) -> ObservedChange | None:
     key, uid, terminal = pod.key, pod.metadata.uid, pod.terminal
     entry = state.entry(key, uid)
-    finished_of_job = terminal and state.sessions.has_jobs_with(pod)
+    finished_of_job = terminal and state.sessions.is_in_job(pod)
     if entry is None:
         if terminal and key not in state.pods and not finished_of_job:
             return None
-        if state.sessions.remembers(key, uid):
+        if state.sessions.has_finished(key, uid):
             return None
-        return _new_pod(state, _without_pod_noise(pod))
+        return _new_pod(state, _reduced_pod(pod))
     if terminal and not finished_of_job:
-        return ObjectGone("Pod", key, uid)
-    old, pod = entry.info.pod, _without_pod_noise(pod)
-    echo = observe_echo(state, entry, pod)
-    if echo is not None:
-        return echo
+        return ObjectDeleted("Pod", key, uid)
+    old, pod = entry.info.pod, _reduced_pod(pod)
+    bound = observe_binding(state, entry, pod)
+    if bound is not None:
+        return bound
     if pod == old:
         return None
     if not _same_template(old, pod):
-        return ObjectSeen(pod, state.templates.new_number(pod))
-    return PodChanged(
+        return ObjectObserved(pod, state.templates.new_number(pod))
+    return PodUpdated(
         key=pod.key,
         uid=pod.metadata.uid,
         node_name=pod.spec.node_name,
@@ -123,16 +122,16 @@ def _changed_annotations(old: Pod, new: Pod) -> dict[str, str] | None:
     return None if annotations == old.metadata.declared_annotations else annotations
 
 
-def _new_pod(state: ClusterState, pod: Pod) -> ObjectSeen | PodSeen:
+def _new_pod(state: ClusterState, pod: Pod) -> ObjectObserved | PodObserved:
     templates = state.templates
     template = templates.find(pod)
     if not template:
-        return ObjectSeen(pod, templates.new_number(pod))
-    return templates.copy_of(template, pod)
+        return ObjectObserved(pod, templates.new_number(pod))
+    return templates.record_of(template, pod)
 
 
 def _same_template(old: Pod, new: Pod) -> bool:
-    """Whether all that :class:`PodChanged` does not carry is as before."""
+    """Whether everything that :class:`PodUpdated` does not hold is unchanged."""
     replace = msgspec.structs.replace
     before = old.metadata
     metadata = replace(
@@ -149,24 +148,26 @@ def _same_template(old: Pod, new: Pod) -> bool:
     )
 
 
-def _without_pod_noise(pod: Pod) -> Pod:
-    """The pod without conditions that nothing reads and without echoes of its own template."""
+def _reduced_pod(pod: Pod) -> Pod:
+    """The pod without unused conditions and without statuses that repeat its template."""
     status = pod.status
     reports = bool(status.container_statuses or status.init_container_statuses)
     if not status.conditions and not reports:
         return pod
     conditions: tuple[PodCondition, ...] = tuple(
-        [_without_message(condition) for condition in status.conditions if _is_read(condition)]
+        [_without_message(condition) for condition in status.conditions if _is_used(condition)]
     )
-    in_step = reports and _in_step(pod)
-    if in_step and any(c.type == "PodResizePending" for c in conditions):
-        in_step = False
-    if conditions == status.conditions and not (in_step and status.container_statuses):
+    redundant = reports and _statuses_repeat_template(pod)
+    if redundant and any(c.type == "PodResizePending" for c in conditions):
+        redundant = False
+    if conditions == status.conditions and not (redundant and status.container_statuses):
         return pod
-    quiet = msgspec.structs.replace(status, conditions=conditions)
-    if in_step:
-        quiet = msgspec.structs.replace(quiet, container_statuses=(), init_container_statuses=())
-    return msgspec.structs.replace(pod, status=quiet)
+    reduced = msgspec.structs.replace(status, conditions=conditions)
+    if redundant:
+        reduced = msgspec.structs.replace(
+            reduced, container_statuses=(), init_container_statuses=()
+        )
+    return msgspec.structs.replace(pod, status=reduced)
 
 
 def _without_message(condition: PodCondition) -> PodCondition:
@@ -175,33 +176,33 @@ def _without_message(condition: PodCondition) -> PodCondition:
     return PodCondition(type=condition.type, status=condition.status, reason=condition.reason)
 
 
-def _is_read(condition: PodCondition) -> bool:
-    """That a pod is scheduled is said by its node; only that it is not is worth keeping."""
+def _is_used(condition: PodCondition) -> bool:
+    """A scheduled pod has a node, so only a PodScheduled condition that is not True adds anything."""
     if condition.type == POD_SCHEDULED:
         return condition.status != "True"
-    return condition.type in _READ_POD_CONDITIONS
+    return condition.type in _USED_POD_CONDITIONS
 
 
-def _in_step(pod: Pod) -> bool:
-    """Whether every container has just what its template asks for: then the statuses add nothing
-    to what the pod requests (only a pod resized in place differs)."""
-    asked = {
+def _statuses_repeat_template(pod: Pod) -> bool:
+    """Whether every container has the resources of its template; only a pod resized in place differs."""
+    requested = {
         container.name: container.resources.requests
         for container in (*pod.spec.containers, *pod.spec.init_containers)
     }
     statuses = (*pod.status.container_statuses, *pod.status.init_container_statuses)
     return all(
-        (status.resources is None or status.resources.requests == asked.get(status.name))
+        (status.resources is None or status.resources.requests == requested.get(status.name))
         and (
             status.allocated_resources is None
-            or status.allocated_resources == asked.get(status.name)
+            or status.allocated_resources == requested.get(status.name)
         )
         for status in statuses
     )
 
 
-def _without_noise(node: Node) -> Node:
-    conditions = tuple(c for c in node.status.conditions if c.type in _READ_NODE_CONDITIONS)
+def _reduced_node(node: Node) -> Node:
+    """The node without unused conditions, such as heartbeats."""
+    conditions = tuple(c for c in node.status.conditions if c.type in _USED_NODE_CONDITIONS)
     if len(conditions) == len(node.status.conditions):
         return node
     return msgspec.structs.replace(

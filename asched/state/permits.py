@@ -1,8 +1,7 @@
-"""Pods that Permit plugins hold back, and what the plugins say about them later.
+"""Pods that wait at Permit, and the answers that Permit plugins gave about them later.
 
-A plugin may speak about a held pod from anywhere: while it is asked about another pod, or when it is
-told that one gave its room back. What it says is kept here, as part of the state, until the decision
-that it leads to is folded.
+A plugin may allow or reject a waiting pod at any time, for example while it filters for another pod.
+The answer is kept as part of the state until the decision that follows from it is folded.
 """
 
 from __future__ import annotations
@@ -13,10 +12,11 @@ from contextlib import contextmanager
 from typing import NamedTuple
 
 from asched.framework.pod_info import PodInfo
+from asched.state.stored_form import StoredForm
 
 
-class WaitingPod:
-    """An assumed pod that Permit plugins hold back."""
+class HeldPod:
+    """An assumed pod that waits for Permit plugins."""
 
     __slots__ = ("info", "node_name", "pending_until_ns", "since_ns")
 
@@ -27,48 +27,60 @@ class WaitingPod:
         self.node_name = node_name
         self.since_ns = since_ns
         self.pending_until_ns = pending_until_ns
-        """Deadline by plugin, for the plugins that have not allowed it."""
+        """Deadline by plugin, for the plugins that have not allowed it yet."""
 
 
 class PermitAnswer(NamedTuple):
-    """A Permit plugin's later word about a held pod."""
+    """A later answer of a Permit plugin about a waiting pod."""
 
     key: str
     plugin: str
     message: str | None
-    """Why it is rejected, or None where it is allowed."""
+    """The reason of a rejection; None if the pod is allowed."""
 
 
-class HeldPod:
-    """What a plugin sees of a waiting pod; what it says is kept, not done at once."""
+class HeldPodSnapshot(StoredForm):
+    info: PodInfo
+    node_name: str
+    since_ns: int
+    pending_until_ns: dict[str, int]
 
-    __slots__ = ("_permits", "_waiting")
 
-    def __init__(self, waiting: WaitingPod, permits: Permits) -> None:
-        self._waiting = waiting
+class PermitsSnapshot(StoredForm):
+    waiting: tuple[HeldPodSnapshot, ...]
+    answers: tuple[PermitAnswer, ...]
+
+
+class HeldPodView:
+    """A waiting pod for plugins; answers are stored and take effect with the next decision."""
+
+    __slots__ = ("_held", "_permits")
+
+    def __init__(self, held: HeldPod, permits: Permits) -> None:
+        self._held = held
         self._permits = permits
 
     @property
     def info(self) -> PodInfo:
-        return self._waiting.info
+        return self._held.info
 
     @property
     def node_name(self) -> str:
-        return self._waiting.node_name
+        return self._held.node_name
 
     @property
     def pending(self) -> frozenset[str]:
-        return frozenset(self._waiting.pending_until_ns)
+        return frozenset(self._held.pending_until_ns)
 
     def allow(self, plugin: str) -> None:
-        self._permits.say(PermitAnswer(self.info.key, plugin, None))
+        self._permits.answer(PermitAnswer(self.info.key, plugin, None))
 
     def reject(self, plugin: str, message: str) -> None:
-        self._permits.say(PermitAnswer(self.info.key, plugin, message))
+        self._permits.answer(PermitAnswer(self.info.key, plugin, message))
 
 
 class _Answers:
-    """What was said, in order; what was said about one pod is found quickly."""
+    """Answers in order, with an index by pod."""
 
     __slots__ = ("_by_pod", "in_order")
 
@@ -92,27 +104,27 @@ class _Answers:
 
 
 class Permits:
-    """The held pods by key, oldest first. Only the fold changes them; plugins add answers."""
+    """The waiting pods by key, oldest first. Only the fold changes them; plugins add answers."""
 
     def __init__(self) -> None:
-        self._waiting: dict[str, WaitingPod] = {}
+        self._waiting: dict[str, HeldPod] = {}
         self._answers = _Answers()
-        # The deadlines, each with a number so that waiting pods are never compared. Those of pods
-        # that wait no more are left until they come up.
-        self._deadlines: list[tuple[int, int, str, WaitingPod]] = []
-        self._numbered = 0
+        # The number keeps heapq from comparing pods. Entries of pods that left stay until they
+        # reach the top.
+        self._deadlines: list[tuple[int, int, str, HeldPod]] = []
+        self._pushed = 0
 
     @property
-    def waiting(self) -> Mapping[str, WaitingPod]:
+    def waiting(self) -> Mapping[str, HeldPod]:
         return self._waiting
 
     @property
     def answers(self) -> Sequence[PermitAnswer]:
-        """What plugins said that no decision has been folded for yet."""
+        """Answers that no folded decision covers yet."""
         return [*self._answers.in_order]
 
     def next_deadline_ns(self) -> int | None:
-        """When the next held pod's time is up; None while none is held."""
+        """When the next waiting pod times out; None if none waits."""
         while self._deadlines:
             until_ns, _, plugin, held = self._deadlines[0]
             if (
@@ -123,54 +135,71 @@ class Permits:
             heapq.heappop(self._deadlines)
         return None
 
-    def held(self) -> list[HeldPod]:
-        """The waiting pods as plugins see them."""
-        return [HeldPod(waiting, self) for waiting in self._waiting.values()]
+    def views(self) -> list[HeldPodView]:
+        """The waiting pods for plugins."""
+        return [HeldPodView(held, self) for held in self._waiting.values()]
 
-    def hold(self, pod: WaitingPod) -> None:
+    def hold(self, pod: HeldPod) -> None:
         self._waiting[pod.info.key] = pod
         for plugin, until_ns in pod.pending_until_ns.items():
-            self._numbered += 1
-            heapq.heappush(self._deadlines, (until_ns, self._numbered, plugin, pod))
+            self._pushed += 1
+            heapq.heappush(self._deadlines, (until_ns, self._pushed, plugin, pod))
 
-    def say(self, answer: PermitAnswer) -> None:
-        """Keep an answer. One about a pod that is not held, or not by a plugin that allows it, says
-        nothing; as in kube-scheduler anybody may reject."""
-        waiting = self._waiting.get(answer.key)
-        if waiting is None:
+    def answer(self, answer: PermitAnswer) -> None:
+        """Store an answer; it is ignored if the pod does not wait.
+
+        As in kube-scheduler any plugin may reject, but only a plugin that the pod waits for may
+        allow.
+        """
+        held = self._waiting.get(answer.key)
+        if held is None:
             return
-        if answer.message is not None or answer.plugin in waiting.pending_until_ns:
+        if answer.message is not None or answer.plugin in held.pending_until_ns:
             self._answers.add(answer)
 
     @contextmanager
-    def unheard(self) -> Iterator[None]:
-        """Within the block nothing that plugins say is kept: for questions that decide nothing."""
+    def discard_answers(self) -> Iterator[None]:
+        """Drop the answers given within the block: for evaluations that decide nothing."""
         before = self.answers
         try:
             yield
         finally:
-            self.hear_only(before)
+            self.reset_answers(before)
 
-    def hear_only(self, answers: Sequence[PermitAnswer]) -> None:
-        """Nothing was said but these answers."""
+    def reset_answers(self, answers: Sequence[PermitAnswer]) -> None:
+        """Replace all stored answers."""
         self._answers = _Answers()
         for answer in answers:
             self._answers.add(answer)
 
     def allow(self, key: str, plugin: str) -> bool:
-        """A plugin lets a pod go; once the last one did the pod waits no more. False where that
-        plugin does not hold it."""
-        waiting = self._waiting.get(key)
-        if waiting is None or waiting.pending_until_ns.pop(plugin, None) is None:
+        """A plugin allows the pod; it stops waiting after the last plugin. False if the pod does
+        not wait for that plugin."""
+        held = self._waiting.get(key)
+        if held is None or held.pending_until_ns.pop(plugin, None) is None:
             return False
         self._answers.drop(PermitAnswer(key, plugin, None))
-        if not waiting.pending_until_ns:
+        if not held.pending_until_ns:
             self.end(key)
         return True
 
     def end(self, key: str) -> bool:
-        """The pod waits no more, for whatever reason. False where it did not."""
+        """The pod no longer waits, for whatever reason. False if it did not wait."""
         if self._waiting.pop(key, None) is None:
             return False
         self._answers.drop_pod(key)
         return True
+
+    def snapshot(self) -> PermitsSnapshot:
+        return PermitsSnapshot(
+            tuple(
+                HeldPodSnapshot(held.info, held.node_name, held.since_ns, {**held.pending_until_ns})
+                for held in self._waiting.values()
+            ),
+            tuple(self._answers.in_order),
+        )
+
+    def restore(self, snapshot: PermitsSnapshot) -> None:
+        for held in snapshot.waiting:
+            self.hold(HeldPod(held.info, held.node_name, held.since_ns, {**held.pending_until_ns}))
+        self.reset_answers(snapshot.answers)

@@ -1,6 +1,6 @@
-"""The fold of one pod: it appears, changes, takes a node's room, gives it back, goes.
+"""The fold of one pod: added, updated, placed on a node, released from it, deleted.
 
-A part of :mod:`asched.state.fold`, which sends it what records say of pods.
+A part of :mod:`asched.state.fold`.
 """
 
 from __future__ import annotations
@@ -8,18 +8,16 @@ from __future__ import annotations
 import msgspec
 
 from asched.framework.events import ActionType, ClusterEvent, EventResource
-from asched.framework.pod_groups import REFUSED, MemberStatus, group_of
+from asched.framework.pod_groups import UNSCHEDULABLE, MemberStatus, group_of
 from asched.framework.pod_info import PodInfo
 from asched.framework.runtime.profile import Profile
 from asched.model.meta import Object
 from asched.model.pod import Pod
-from asched.state.binding_echo import picture
+from asched.state.bind_confirmation import bound_pod
 from asched.state.cluster import ClusterState, PodEntry, PodPhase
-from asched.state.cluster_events import pod_changes
-from asched.state.pod_groups import standing_of_pending
-from asched.state.queue_events import QueuedClusterEvent
-from asched.state.records import Bound, PodChanged, PodSeen
-from asched.state.rules import Rules
+from asched.state.cluster_events import QueuedClusterEvent, pod_changes
+from asched.state.pod_groups import pending_status
+from asched.state.records import Bound, PodObserved, PodUpdated
 from asched.state.templates import reports_resources
 
 _ASSIGNED_ADD = ClusterEvent(EventResource.ASSIGNED_POD, ActionType.ADD)
@@ -29,64 +27,64 @@ _UNSCHEDULED_DELETE = ClusterEvent(EventResource.UNSCHEDULED_POD, ActionType.DEL
 
 
 class FoldError(AssertionError):
-    """A record contradicts the state: a bug, or a journal that was altered. Never ignored."""
+    """A record contradicts the state: a bug, or an altered journal. Never ignored."""
 
 
 class PodFold:
-    """Changes what the state says of pods: where each is counted, and who is told."""
+    """Changes the state of pods."""
 
     def __init__(self, state: ClusterState) -> None:
         self._state = state
 
-    def like_another_seen(self, record: PodSeen) -> None:
+    # -- records ------------------------------------------------------------------------------
+
+    def on_copy_observed(self, record: PodObserved) -> None:
         templates = self._state.templates
         try:
-            info = templates.instance(record)
+            info = templates.pod_of(record)
         except KeyError:
-            what = f"pod {record.key} is like template {record.template}, which is not held"
-            raise FoldError(what) from None
-        templates.use(record.template)
-        self.seen(info, record.template)
+            raise FoldError(
+                f"pod {record.key} refers to template {record.template}, which is unknown"
+            ) from None
+        templates.retain(record.template)
+        self.on_observed(info, record.template)
 
-    def seen(self, info: PodInfo, template: int) -> None:
-        """The pod is now as given; ``template`` counts it as a user already."""
+    def on_observed(self, info: PodInfo, template: int) -> None:
+        """The pod was added or updated; it is already counted as a user of ``template``."""
         state = self._state
         entry = state.pods.get(info.key)
         if entry is not None and entry.info.uid != info.uid:
-            self.gone(info.key)
+            self.on_deleted(info.key)
             entry = None
         if info.pod.terminal:
             state.templates.release(template)
             if entry is not None:
-                self.gone(info.key)
-            state.sessions.finish(info)
+                self.on_deleted(info.key)
+            state.sessions.on_pod_finished(info)
         elif entry is None:
-            self._new(info, template)
+            self._add(info, template)
         else:
             state.templates.release(entry.template)
             entry.template = template
-            self._updated(entry, info)
+            self._update(entry, info)
 
-    def changed(self, record: PodChanged) -> None:
+    def on_updated(self, record: PodUpdated) -> None:
         entry = self._state.entry(record.key, record.uid)
         if entry is None:
-            raise FoldError(f"pod {record.key} ({record.uid}) changed but was never seen")
+            raise FoldError(f"pod {record.key} ({record.uid}) was updated but is unknown")
         old, replace = entry.info.pod, msgspec.structs.replace
-        same_labels = record.labels is None
-        labels = old.metadata.labels if record.labels is None else record.labels
-        spec = old.spec
+        meta, spec = old.metadata, old.spec
         if spec.node_name != record.node_name:
             spec = replace(spec, node_name=record.node_name)
+        annotations = record.annotations
         pod = replace(
             old,
             metadata=replace(
-                old.metadata,
-                labels=labels,
+                meta,
+                labels=meta.labels if record.labels is None else record.labels,
                 deletion_timestamp=record.deletion_timestamp,
                 declared_annotations=(
-                    old.metadata.declared_annotations
-                    if record.annotations is None
-                    else record.annotations
+                    meta.declared_annotations if annotations is None else annotations
                 ),
             ),
             spec=spec,
@@ -98,248 +96,248 @@ class PodFold:
                 start_time=record.start_time,
             ),
         )
-        # Conditions say something of resources only for a pod whose containers report theirs.
-        same_shape = record.annotations is None and not reports_resources(old)
+        # Conditions affect the shape only of a pod with resources in its container statuses.
+        same_shape = annotations is None and not reports_resources(old)
         shape = entry.info.shape if same_shape else None
-        label_set = entry.info.label_set if same_labels else None
-        self._updated(entry, PodInfo(pod, shape, label_set))
+        label_set = entry.info.label_set if record.labels is None else None
+        self._update(entry, PodInfo(pod, shape, label_set))
 
-    def shown_bound(self, record: Bound) -> None:
-        """The watch shows the pod on the node that it was placed on."""
+    def on_bound_observed(self, record: Bound) -> None:
+        """The watch shows the pod on its assigned node."""
         entry = self._state.entry(record.key, record.uid)
         if entry is None or entry.node != record.node:
             raise FoldError(
-                f"pod {record.key} ({record.uid}) is shown bound where it was not placed"
+                f"pod {record.key} ({record.uid}) was observed on {record.node}, where it was not"
+                " assigned"
             )
-        pod = picture(self._state, entry.info.pod, record.node, labelled=record.labelled)
+        pod = bound_pod(
+            self._state, entry.info.pod, record.node, topology_labels=record.topology_labels
+        )
         shape = None if reports_resources(pod) else entry.info.shape
-        labels = None if record.labelled else entry.info.label_set
-        self._updated(entry, PodInfo(pod, shape, labels))
+        labels = None if record.topology_labels else entry.info.label_set
+        self._update(entry, PodInfo(pod, shape, labels))
 
-    def _new(self, info: PodInfo, template: int) -> None:
+    # -- additions and updates ----------------------------------------------------------------
+
+    def _add(self, info: PodInfo, template: int) -> None:
         state, pod = self._state, info.pod
         entry = state.pods[info.key] = PodEntry(info, template)
-        self.regroup(entry)
+        self.update_group(entry)
         if pod.node_name:
             self.place(entry, pod.node_name, PodPhase.BOUND)
-            self._tell(_ASSIGNED_ADD, None, pod)
+            self._emit(_ASSIGNED_ADD, None, pod)
             return
         if self.is_ours(entry):
-            # As in kube-scheduler, what another scheduler nominates is no concern of ours.
+            # As in kube-scheduler, nominations by other schedulers are ignored.
             state.nominator.nominate(info, pod.status.nominated_node_name)
             state.queue.add(info, state.now_ns)
         state.evictions.remember(pod.uid)
-        self.note_in_sessions(entry)
-        self._tell(_UNSCHEDULED_ADD, None, pod)
+        self.update_sessions(entry)
+        self._emit(_UNSCHEDULED_ADD, None, pod)
 
-    def _updated(self, entry: PodEntry, info: PodInfo) -> None:
+    def _update(self, entry: PodEntry, info: PodInfo) -> None:
         if info.pod.terminal:
-            self.gone(info.key)
-            self._state.sessions.finish(info)
+            self.on_deleted(info.key)
+            self._state.sessions.on_pod_finished(info)
             return
         if info.pod.terminating:
-            # Whoever deleted it: there is nothing left to evict.
             self._state.evictions.end(info.uid)
-        self._leave_group_unless(entry, info)
+        self._leave_old_group(entry, info)
         if info.pod.node_name:
-            self._bound_updated(entry, info)
+            self._update_bound(entry, info)
         elif entry.phase is PodPhase.PENDING:
-            self._pending_updated(entry, info)
+            self._update_pending(entry, info)
         else:
-            # Assumed, or confirmed to us while this older picture was on its way: keep its node.
-            self._placed_updated(entry, info)
-        self.note_in_sessions(entry)
+            # Assumed, or confirmed while this earlier state was in transit: it keeps its node.
+            self._update_placed(entry, info)
+        self.update_sessions(entry)
 
-    def _placed_updated(self, entry: PodEntry, info: PodInfo) -> None:
+    def _update_placed(self, entry: PodEntry, info: PodInfo) -> None:
         state, old = self._state, entry.info
         entry.info = info
-        self.regroup(entry)
+        self.update_group(entry)
         state.nodes.replace_pod(entry.node, info)
-        waiting = state.waiting.get(info.key)
-        if waiting is not None:
-            waiting.info = info
-        events = pod_changes(old, info, EventResource.TARGET_POD)
-        state.queue.update(
-            info, [QueuedClusterEvent(e, old.pod, info.pod) for e in events], state.now_ns
-        )
+        held = state.waiting.get(info.key)
+        if held is not None:
+            held.info = info
+        self._update_in_queue(old, info)
 
-    def _bound_updated(self, entry: PodEntry, info: PodInfo) -> None:
+    def _update_bound(self, entry: PodEntry, info: PodInfo) -> None:
         old, node_name = entry.info, info.pod.node_name
         if entry.node and entry.node != node_name:
-            # Another scheduler was faster; what the API server says counts.
-            self.give_back(entry)
+            # Another scheduler was faster; the API server has the final say.
+            self.release_node(entry)
         entry.info = info
-        self.regroup(entry)
+        self.update_group(entry)
         if not entry.node:
             self.place(entry, node_name, PodPhase.BOUND)
-            self._settled(entry)
-            if self._state.rules >= Rules.TAKEN_FROM_PERMIT_IS_PLACED:
-                self.regroup(entry)
-            self._tell(_ASSIGNED_ADD, None, info.pod)
+            self._end_scheduling(entry)
+            self.update_group(entry)
+            self._emit(_ASSIGNED_ADD, None, info.pod)
             return
         self._state.nodes.replace_pod(node_name, info)
         if entry.phase is PodPhase.ASSUMED:
-            self.bound(entry)
+            self.confirm(entry)
             return
-        if self._state.queue.heeds_events:
+        if self._state.queue.uses_events:
             for event in pod_changes(old, info, EventResource.ASSIGNED_POD):
-                self._tell(event, old.pod, info.pod)
+                self._emit(event, old.pod, info.pod)
 
-    def _pending_updated(self, entry: PodEntry, info: PodInfo) -> None:
+    def _update_pending(self, entry: PodEntry, info: PodInfo) -> None:
         state, old = self._state, entry.info
         entry.info = info
-        kept_on, nominated = "", info.pod.status.nominated_node_name
+        ended_on, nominated = "", info.pod.status.nominated_node_name
         if nominated != old.pod.status.nominated_node_name and self.is_ours(entry):
-            kept_on = state.nominator.nominate(info, nominated)
+            ended_on = state.nominator.nominate(info, nominated)
         else:
             state.nominator.refresh(info)
-        self.regroup(entry)
+        self.update_group(entry)
         if not self.is_ours(entry):
             state.queue.remove(info.key)
-            state.inquiries.pop(info.key, None)
-        elif info.key in state.queue or self._is_asked_about(info.key):
-            events = pod_changes(old, info, EventResource.TARGET_POD)
-            state.queue.update(
-                info, [QueuedClusterEvent(e, old.pod, info.pod) for e in events], state.now_ns
-            )
+            state.pending_evaluations.pop(info.key, None)
+        elif info.key in state.queue or info.key in state.pending_evaluations:
+            self._update_in_queue(old, info)
         else:
             state.queue.add(info, state.now_ns)
         for event in pod_changes(old, info, EventResource.UNSCHEDULED_POD):
-            self._tell(event, old.pod, info.pod)
-        self.kept_no_longer(info, kept_on)
+            self._emit(event, old.pod, info.pod)
+        self.on_nomination_ended(info, ended_on)
 
-    def _is_asked_about(self, key: str) -> bool:
-        """Whether the attempt of a pending pod waits for extenders, and the pod in no queue."""
-        state = self._state
-        return key in state.inquiries and state.rules >= Rules.ASKED_PODS_STAY_IN_FLIGHT
+    def _update_in_queue(self, old: PodInfo, new: PodInfo) -> None:
+        events = pod_changes(old, new, EventResource.TARGET_POD)
+        queued_events = [QueuedClusterEvent(event, old.pod, new.pod) for event in events]
+        self._state.queue.update(new, queued_events, self._state.now_ns)
 
-    def gone(self, key: str) -> None:
+    # -- placing, releasing and deletion ------------------------------------------------------
+
+    def on_deleted(self, key: str) -> None:
         state = self._state
         entry = state.pods.pop(key)
+        pod = entry.info.pod
         state.templates.release(entry.template)
         state.evictions.end(entry.info.uid)
         if entry.node:
-            self.give_back(entry)
+            self.release_node(entry)
         else:
-            self._tell(_UNSCHEDULED_DELETE, entry.info.pod, None)
-        self._settled(entry)
-        state.sessions.note(entry.info.pod, pending=False)
-        state.sessions.settled(entry.info.pod)
-        group = group_of(entry.info.pod)
+            self._emit(_UNSCHEDULED_DELETE, pod, None)
+        self._end_scheduling(entry)
+        state.sessions.on_pod_changed(pod, pending=False)
+        state.sessions.reset_backoff(pod)
+        group = group_of(pod)
         if group is not None:
-            state.groups.leave(group, key)
+            state.groups.remove(group, key)
 
     def place(self, entry: PodEntry, node_name: str, phase: PodPhase) -> None:
         self._state.nodes.add_pod(node_name, entry.info)
         entry.node, entry.phase = node_name, phase
-        self.note_in_sessions(entry)
-        self.regroup(entry)
+        self.update_sessions(entry)
+        self.update_group(entry)
 
-    def bound(self, entry: PodEntry) -> None:
-        """An assumed pod is bound where it was assumed to be."""
+    def confirm(self, entry: PodEntry) -> None:
+        """An assumed pod is bound to its node."""
         entry.phase = PodPhase.BOUND
-        self._settled(entry)
-        self.note_in_sessions(entry)
-        self.regroup(entry)
-        if self._state.queue.heeds_events:
-            self._tell(_ASSIGNED_ADD, None, _on_node(entry))
+        self._end_scheduling(entry)
+        self.update_sessions(entry)
+        self.update_group(entry)
+        if self._state.queue.uses_events:
+            self._emit(_ASSIGNED_ADD, None, _as_if_on(entry.node, entry.info.pod))
 
-    def give_back(self, entry: PodEntry, held_since_ns: int | None = None) -> None:
-        """Free the room of a placed pod; others may use it. ``held_since_ns``: see :class:`QueuedClusterEvent`."""
-        pod = _on_node(entry)
+    def release_node(self, entry: PodEntry, held_since_ns: int | None = None) -> None:
+        """Release the node of a placed pod. ``held_since_ns``: see :class:`QueuedClusterEvent`."""
+        state, node_name = self._state, entry.node
+        pod = _as_if_on(node_name, entry.info.pod)
         if entry.phase is PodPhase.ASSUMED:
-            self._unreserve(entry)
+            if entry.assignment is not None:
+                state.reserve_calls.unreserved(self.profile(entry), entry.info, entry.assignment)
         elif entry.reserved is not None:
-            self._state.books.release(self.profile(entry), entry.info, entry.reserved)
-        self._state.nodes.remove_pod(entry.node, entry.info)
+            state.reserve_calls.deleted(self.profile(entry), entry.info, entry.reserved)
+        state.nodes.remove_pod(node_name, entry.info)
         entry.assignment = entry.reserved = None
         entry.node, entry.phase = "", PodPhase.PENDING
-        if entry.info.key in self._state.pods:
-            self.note_in_sessions(entry)
-            self.regroup(entry)
-        happened = QueuedClusterEvent(_ASSIGNED_DELETE, pod, None, held_since_ns)
-        self._state.queue.happened(happened, self._state.now_ns)
-        self._hurry_awaited(pod.node_name)
+        if entry.info.key in state.pods:
+            self.update_sessions(entry)
+            self.update_group(entry)
+        released = QueuedClusterEvent(_ASSIGNED_DELETE, pod, None, held_since_ns)
+        state.queue.on_event(released, state.now_ns)
+        self._activate_nominated(node_name)
 
-    def _hurry_awaited(self, node_name: str) -> None:
-        """A pod left the node: members of gangs for which it may have made room there, evicted or turned
-        away by Permit, go on at once if others of their gang are held. These keep room from everybody only for so long, and where that is
-        shorter than the backoff the gang would evict again and again and never be complete.
+    def _activate_nominated(self, node_name: str) -> None:
+        """A pod left the node: activate the pods nominated there whose gang waits at Permit.
 
-        kube-scheduler takes pods out of the backoff whenever no other is active.
+        Permit holds the rest of the gang only for a limited time. If the backoff were longer, the
+        gang would preempt again and again and never be complete. kube-scheduler takes pods out of
+        the backoff whenever no other pod is active.
         """
         state = self._state
-        if state.rules < Rules.AWAITED_PREEMPTORS_GO_ON or not state.groups.holding:
+        if not state.groups.at_permit:
             return
         for key, info in sorted(state.nominator.by_node.get(node_name, {}).items()):
-            awaited = group_of(info.pod) in state.groups.holding
-            if awaited and not state.evictions.make_room_for(info.uid):
+            waiting = group_of(info.pod) in state.groups.at_permit
+            if waiting and not state.evictions.pending_for(info.uid):
                 state.queue.activate(key, state.now_ns)
 
-    def _settled(self, entry: PodEntry) -> None:
-        """Nothing is left to decide or to wait for: bound, or gone."""
+    def _end_scheduling(self, entry: PodEntry) -> None:
+        """The pod is bound or deleted: nothing about it remains to be decided."""
         state, key = self._state, entry.info.key
         if entry.assignment is not None:
-            state.books.close(self.profile(entry), entry.info, entry.assignment)
+            state.reserve_calls.bound(self.profile(entry), entry.info, entry.assignment)
         entry.assignment = None
         state.queue.remove(key)
-        state.inquiries.pop(key, None)
+        state.pending_evaluations.pop(key, None)
         state.permits.end(key)
         state.evictions.forget(entry.info.uid)
-        kept_on = state.nominator.withdraw(key)
-        if kept_on != entry.node:
-            self.kept_no_longer(entry.info, kept_on)
+        ended_on = state.nominator.withdraw(key)
+        if ended_on != entry.node:
+            self.on_nomination_ended(entry.info, ended_on)
 
-    def kept_no_longer(self, info: PodInfo, node_name: str) -> None:
-        """No room is kept any more for the pod on that node; nothing to tell where there is none.
+    def on_nomination_ended(self, info: PodInfo, node_name: str) -> None:
+        """The pod is no longer nominated to that node; nothing if the name is empty.
 
-        kube-scheduler tells of it as of a pod that left the node, where it sees that the nominated node
-        of a pending pod changed or the pod went (``updatePodInSchedulingQueue``,
-        ``deletePodFromSchedulingQueue``). We tell as soon as we decide it, and also where the pod got
-        another node than the nominated one, which kube-scheduler leaves to the flush.
+        kube-scheduler emits the event of a pod that left the node when it observes that the nominated
+        node of a pending pod changed or the pod was deleted (``updatePodInSchedulingQueue``,
+        ``deletePodFromSchedulingQueue``). Here the event follows at the decision, and also if the pod
+        got another node than the nominated one, which kube-scheduler leaves to the flush.
         """
         state = self._state
-        if node_name and state.rules >= Rules.KEPT_ROOM_IS_TOLD and state.queue.heeds_events:
+        if node_name and state.queue.uses_events:
             pod = _as_if_on(node_name, info.pod)
-            happened = QueuedClusterEvent(_ASSIGNED_DELETE, pod, None, nomination=True)
-            state.queue.happened(happened, state.now_ns)
+            ended = QueuedClusterEvent(_ASSIGNED_DELETE, pod, None, nomination=True)
+            state.queue.on_event(ended, state.now_ns)
 
-    # -- sessions -----------------------------------------------------------------------------
+    # -- sessions and groups ------------------------------------------------------------------
 
-    def note_in_sessions(self, entry: PodEntry) -> None:
-        """Keep up who waits for a session, and that something happened that sessions may look at."""
-        if self._state.sessions:
+    def update_sessions(self, entry: PodEntry) -> None:
+        sessions = self._state.sessions
+        if sessions:
             pod = entry.info.pod
             pending = entry.phase is PodPhase.PENDING and not pod.terminating
-            self._state.sessions.note(pod, pending=pending)
+            sessions.on_pod_changed(pod, pending=pending)
             if entry.phase is PodPhase.BOUND:
-                self._state.sessions.settled(pod)
+                sessions.reset_backoff(pod)
 
-    def back_to_session(self, entry: PodEntry) -> None:
-        """The binding that a session decided failed: the pod waits for the next session."""
-        self.give_back(entry)
+    def return_to_session(self, entry: PodEntry) -> None:
+        """A binding decided by a session failed: the pod waits for the next session."""
+        self.release_node(entry)
         if self.is_ours(entry):
-            # By now it is placed pod by pod.
+            # A profile serves its scheduler name now.
             self._state.queue.add(entry.info, self._state.now_ns)
 
-    # -- groups -------------------------------------------------------------------------------
-
-    def regroup(self, entry: PodEntry) -> None:
-        """Keep up how the pod stands in the group that it names, if it names one."""
+    def update_group(self, entry: PodEntry) -> None:
+        """Update the status of the pod in the group that it names, if any."""
         group = group_of(entry.info.pod)
         if group is not None:
-            self._state.groups.enter(group, entry.info.key, standing_of(self._state, entry))
+            status = member_status(self._state, entry)
+            self._state.groups.set_status(group, entry.info.key, status)
 
-    def _leave_group_unless(self, entry: PodEntry, info: PodInfo) -> None:
-        """A pod that changes leaves its group, unless it goes on naming it."""
+    def _leave_old_group(self, entry: PodEntry, new: PodInfo) -> None:
         group = group_of(entry.info.pod)
-        if group is not None and group_of(info.pod) != group:
-            self._state.groups.leave(group, entry.info.key)
+        if group is not None and group_of(new.pod) != group:
+            self._state.groups.remove(group, entry.info.key)
 
-    # -- whose the pod is ---------------------------------------------------------------------
+    # -- profiles -----------------------------------------------------------------------------
 
     def is_ours(self, entry: PodEntry) -> bool:
-        """A pending pod that one of our profiles is to place."""
+        """Whether the pod is pending and one of our profiles schedules it."""
         pod = entry.info.pod
         return (
             entry.phase is PodPhase.PENDING
@@ -347,58 +345,49 @@ class PodFold:
             and pod.spec.scheduler_name in self._state.profiles
         )
 
-    def drop_if_not_ours(self, entry: PodEntry) -> None:
-        """A pod that is being deleted by now, or whose profile went, is not tried again."""
+    def dequeue_if_not_ours(self, entry: PodEntry) -> None:
+        """Drop a pod from the queue that is terminating, or has no profile any longer."""
         if not self.is_ours(entry):
             self._state.queue.remove(entry.info.key)
 
-    def _unreserve(self, entry: PodEntry) -> None:
+    def reserve_again(self, entry: PodEntry) -> None:
+        """Repeat the calls about the pod to new instances of Reserve plugins."""
+        profile, calls = self.profile(entry), self._state.reserve_calls
         if entry.assignment is not None:
-            self._state.books.strike(self.profile(entry), entry.info, entry.assignment)
-
-    def enter_in_new_books(self, entry: PodEntry) -> None:
-        """The plugins are new instances: tell them what is assumed, and what was noted of the bound."""
-        profile, books = self.profile(entry), self._state.books
-        if entry.assignment is not None:
-            books.enter(profile, entry.info, entry.assignment)
+            calls.reserved(profile, entry.info, entry.assignment)
         elif entry.reserved is not None:
-            books.enter(profile, entry.info, entry.reserved)
-            books.close(profile, entry.info, entry.reserved)
+            calls.reserved(profile, entry.info, entry.reserved)
+            calls.bound(profile, entry.info, entry.reserved)
 
     def profile(self, entry: PodEntry) -> Profile | None:
-        """None where it was taken out of the configuration meanwhile, and for a pod of a session of
-        which nothing was set aside."""
+        """None if the profile was removed, or for a pod of a session without reservations."""
         name = entry.info.pod.spec.scheduler_name
         decision = entry.assignment or entry.reserved
         if decision is not None and decision.session and decision.reservations:
             return self._state.binding_profile(name)
         return self._state.profiles.get(name)
 
-    def _tell(self, event: ClusterEvent, old: Object | None, new: Object | None) -> None:
-        self._state.queue.happened(QueuedClusterEvent(event, old, new), self._state.now_ns)
+    def _emit(self, event: ClusterEvent, old: Object | None, new: Object | None) -> None:
+        self._state.queue.on_event(QueuedClusterEvent(event, old, new), self._state.now_ns)
 
 
-def standing_of(state: ClusterState, entry: PodEntry) -> MemberStatus:
-    """How a pod stands in its group, from the rest of the state."""
+def member_status(state: ClusterState, entry: PodEntry) -> MemberStatus:
+    """The status of a pod in its group, from the rest of the state."""
     pod, key = entry.info.pod, entry.info.key
     if pod.terminating:
-        return MemberStatus.LEAVING
+        return MemberStatus.TERMINATING
     if entry.node:
-        return MemberStatus.WAITING if key in state.waiting else MemberStatus.PLACED
+        return MemberStatus.WAITING if key in state.waiting else MemberStatus.ASSIGNED
     if pod.spec.scheduling_gates or pod.spec.scheduler_name not in state.profiles:
-        return MemberStatus.HELD_BACK
-    standing = standing_of_pending(state.queue.known(key))
-    if standing in REFUSED and state.nominator.node_of(key):
-        return MemberStatus.AWAITING_ROOM
-    return standing
-
-
-def _on_node(entry: PodEntry) -> Pod:
-    """The placed pod as hints are to see it: on its node, whether or not the API says so yet."""
-    return _as_if_on(entry.node, entry.info.pod)
+        return MemberStatus.GATED
+    status = pending_status(state.queue.lookup(key))
+    if status in UNSCHEDULABLE and state.nominator.node_of(key):
+        return MemberStatus.NOMINATED
+    return status
 
 
 def _as_if_on(node_name: str, pod: Pod) -> Pod:
+    """The pod for hints: with its node, whether or not the API server shows it yet."""
     if pod.spec.node_name == node_name:
         return pod
     replace = msgspec.structs.replace

@@ -1,7 +1,7 @@
-"""Which pods belong to which group, and how each stands. Only the fold changes it.
+"""The members of pod groups and their status.
 
-How a pod stands follows from the rest of the state (:func:`standing_of`); it is kept here, and counted,
-so that nobody has to look at all members of a large group for each of them.
+A status follows from the rest of the state (:func:`asched.state.pod_fold.member_status`). It is stored and
+counted here, so that a decision about a member need not look at all members of a large group.
 """
 
 from __future__ import annotations
@@ -12,95 +12,95 @@ from collections.abc import Iterator, KeysView, Mapping
 from asched.framework.pod_groups import GANG_ROOM, GANG_SCHEDULING, MemberStatus, PodGroupKey
 from asched.framework.pod_info import QueuedPod
 
-_GANG_ALONE = frozenset({GANG_SCHEDULING})
+_ONLY_GANG_SCHEDULING = frozenset({GANG_SCHEDULING})
 
 
-def standing_of_pending(queued: QueuedPod | None) -> MemberStatus:
-    """How a pending pod of one of our profiles stands, by how its last attempt ended."""
+def pending_status(queued: QueuedPod | None) -> MemberStatus:
+    """The status of a pending pod of one of our profiles, by the outcome of its last attempt."""
     if queued is None:
         return MemberStatus.READY
-    refused_by = queued.unschedulable_plugins | queued.pending_plugins
-    if refused_by == _GANG_ALONE:
-        return MemberStatus.ASLEEP
-    if GANG_ROOM in refused_by:
-        return MemberStatus.IN_VAIN
-    return MemberStatus.REFUSED if refused_by or queued.consecutive_errors else MemberStatus.READY
+    rejected_by = queued.unschedulable_plugins | queued.pending_plugins
+    if rejected_by == _ONLY_GANG_SCHEDULING:
+        return MemberStatus.GANG_PENDING
+    if GANG_ROOM in rejected_by:
+        return MemberStatus.GANG_INFEASIBLE
+    return MemberStatus.REJECTED if rejected_by or queued.consecutive_errors else MemberStatus.READY
 
 
-class Members:
+class PodGroupMembers:
     """The members of one group (:class:`asched.framework.pod_groups.GroupMembers`)."""
 
-    __slots__ = ("_counts", "_standings", "asleep")
+    __slots__ = ("_counts", "_statuses", "gang_pending")
 
     def __init__(self) -> None:
-        self._standings: dict[str, MemberStatus] = {}
+        self._statuses: dict[str, MemberStatus] = {}
         self._counts: Counter[MemberStatus] = Counter()
-        self.asleep: set[str] = set()
-        """Those that stand so; some may be awake again and not have been tried yet."""
+        self.gang_pending: set[str] = set()
+        """Keys of the members with that status; some may be active again."""
 
     @property
-    def standings(self) -> Mapping[str, MemberStatus]:
-        return self._standings
+    def statuses(self) -> Mapping[str, MemberStatus]:
+        return self._statuses
 
-    def count(self, *standings: MemberStatus) -> int:
-        return sum(self._counts[standing] for standing in standings)
+    def count(self, *statuses: MemberStatus) -> int:
+        return sum(self._counts[status] for status in statuses)
 
-    def enter(self, key: str, standing: MemberStatus) -> None:
-        self.leave(key)
-        self._standings[key] = standing
-        self._counts[standing] += 1
-        if standing is MemberStatus.ASLEEP:
-            self.asleep.add(key)
+    def set_status(self, key: str, status: MemberStatus) -> None:
+        self.remove(key)
+        self._statuses[key] = status
+        self._counts[status] += 1
+        if status is MemberStatus.GANG_PENDING:
+            self.gang_pending.add(key)
 
-    def leave(self, key: str) -> None:
-        standing = self._standings.pop(key, None)
-        if standing is not None:
-            self._counts[standing] -= 1
-            self.asleep.discard(key)
+    def remove(self, key: str) -> None:
+        status = self._statuses.pop(key, None)
+        if status is not None:
+            self._counts[status] -= 1
+            self.gang_pending.discard(key)
 
 
-_NOBODY = Members()
+_EMPTY = PodGroupMembers()
 
 
 class PodGroups:
-    """All groups that pods name."""
+    """All groups that pods name. Only the fold changes them."""
 
     def __init__(self) -> None:
-        self._groups: dict[PodGroupKey, Members] = {}
-        self._holding: dict[PodGroupKey, None] = {}
+        self._groups: dict[PodGroupKey, PodGroupMembers] = {}
+        self._at_permit: dict[PodGroupKey, None] = {}
 
     def __iter__(self) -> Iterator[PodGroupKey]:
         return iter(self._groups)
 
-    def members(self, group: PodGroupKey) -> Members:
-        """The members of the group; of an unknown one, none. Not to be changed."""
-        return self._groups.get(group, _NOBODY)
+    def members(self, group: PodGroupKey) -> PodGroupMembers:
+        """The members of the group, for reading; empty for an unknown group."""
+        return self._groups.get(group, _EMPTY)
 
     @property
-    def holding(self) -> KeysView[PodGroupKey]:
-        """The groups with members that Permit holds."""
-        return self._holding.keys()
+    def at_permit(self) -> KeysView[PodGroupKey]:
+        """The groups with members that wait at Permit."""
+        return self._at_permit.keys()
 
-    def enter(self, group: PodGroupKey, key: str, standing: MemberStatus) -> None:
-        """The pod of that key is a member and stands so."""
+    def set_status(self, group: PodGroupKey, key: str, status: MemberStatus) -> None:
+        """Add a member, or change its status."""
         members = self._groups.get(group)
         if members is None:
-            members = self._groups[group] = Members()
-        members.enter(key, standing)
-        self._note_holding(group, members)
+            members = self._groups[group] = PodGroupMembers()
+        members.set_status(key, status)
+        self._update_at_permit(group, members)
 
-    def leave(self, group: PodGroupKey, key: str) -> None:
-        """The pod of that key is a member no more, if it was one."""
+    def remove(self, group: PodGroupKey, key: str) -> None:
+        """The pod is no longer a member."""
         members = self._groups.get(group)
         if members is None:
             return
-        members.leave(key)
-        self._note_holding(group, members)
-        if not members.standings:
+        members.remove(key)
+        self._update_at_permit(group, members)
+        if not members.statuses:
             del self._groups[group]
 
-    def _note_holding(self, group: PodGroupKey, members: Members) -> None:
+    def _update_at_permit(self, group: PodGroupKey, members: PodGroupMembers) -> None:
         if not members.count(MemberStatus.WAITING):
-            self._holding.pop(group, None)
-        elif group not in self._holding:
-            self._holding[group] = None
+            self._at_permit.pop(group, None)
+        elif group not in self._at_permit:
+            self._at_permit[group] = None

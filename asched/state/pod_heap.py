@@ -1,7 +1,4 @@
-"""Queued pods in order of a sort key.
-
-What the active queue is ordered by: the word of a QueueSort plugin, made safe to compare.
-"""
+"""Queued pods in order of a sort key, and the sort keys of QueueSort plugins."""
 
 from __future__ import annotations
 
@@ -20,20 +17,20 @@ _SLACK = 64
 
 
 class PodHeap:
-    """Pods by key of their own, handed out in order of a sort key, then of arrival.
+    """Pods by key, and in order of a sort key and then of insertion.
 
-    A pod that is taken out leaves its entry in the heap until that comes up or too many have
-    gathered. Entries are told apart by number, so what was left behind never stands for the same
-    pod pushed again, and the order depends on what is in the heap alone, not on who looked when.
+    A pod that is removed leaves its entry in the heap until the entry reaches the top or too many
+    have accumulated. Entries are numbered, so a stale entry never refers to the same pod pushed
+    again, and the order depends on the contents alone.
     """
 
-    __slots__ = ("_arrivals", "_entries", "_numbers", "_pods")
+    __slots__ = ("_entries", "_numbers", "_pods", "_pushed")
 
     def __init__(self) -> None:
         self._entries: list[tuple[Any, int, str]] = []
         self._pods: dict[str, QueuedPod] = {}
         self._numbers: dict[str, int] = {}
-        self._arrivals = 0
+        self._pushed = 0
 
     @property
     def pods(self) -> Mapping[str, QueuedPod]:
@@ -41,23 +38,23 @@ class PodHeap:
         return self._pods
 
     def push(self, pod: QueuedPod, sort_key: Any) -> None:
-        """Add a pod, or move it where it is there already. ``sort_key`` must never change."""
+        """Add a pod, or move it. ``sort_key`` must never change."""
         key = pod.info.key
-        self._arrivals += 1
+        self._pushed += 1
         self._pods[key] = pod
-        self._numbers[key] = self._arrivals
-        heapq.heappush(self._entries, (sort_key, self._arrivals, key))
+        self._numbers[key] = self._pushed
+        heapq.heappush(self._entries, (sort_key, self._pushed, key))
         if len(self._entries) > 2 * len(self._pods) + _SLACK:
             self._entries = [entry for entry in self._entries if self._is_live(entry)]
             heapq.heapify(self._entries)
 
     def pop(self, key: str) -> QueuedPod | None:
-        """Take out the pod of that key; None where there is none."""
+        """Remove the pod of that key; None if there is none."""
         self._numbers.pop(key, None)
         return self._pods.pop(key, None)
 
     def head(self) -> tuple[Any, QueuedPod] | None:
-        """The first pod and its sort key; it stays in."""
+        """The first pod and its sort key, without removing it."""
         entries, numbers = self._entries, self._numbers
         while entries:
             sort_key, number, key = entries[0]
@@ -67,11 +64,10 @@ class PodHeap:
         return None
 
     def in_order(self) -> list[QueuedPod]:
-        """All pods in the order in which they would be handed out."""
         return [pod for _, pod in self.keys_in_order()]
 
     def keys_in_order(self) -> list[tuple[Any, QueuedPod]]:
-        """As :meth:`in_order`, with the sort keys."""
+        """The pods in order, with their sort keys."""
         live = sorted(filter(self._is_live, self._entries))
         return [(sort_key, self._pods[key]) for sort_key, _, key in live]
 
@@ -86,27 +82,28 @@ class PodHeap:
 
 SortKey = tuple[Any, ...]
 
-FIRST_OF_ALL: SortKey = (0,)
-"""Before whatever a plugin says."""
-_MOST_STORED = 1 << 63
-"""Larger integers have no place in MessagePack."""
-_MOST_LEVELS = 8
-"""Of tuples in tuples."""
+FIRST: SortKey = (0,)
+"""Sorts before every key of a plugin."""
+_LAST: SortKey = (2,)
+_INT_LIMIT = 1 << 63
+"""MessagePack has no larger integers."""
+_MAX_DEPTH = 8
+"""Of nested tuples."""
 
 
-class Guarded:
-    """A sort key of foreign code whose comparisons cannot raise: what cannot be compared is equal,
-    and goes in order of arrival."""
+class SafeKey:
+    """A sort key of plugin code whose comparisons never raise: keys that cannot be compared are
+    equal, and go in order of insertion."""
 
-    __slots__ = ("_key",)
+    __slots__ = ("key",)
 
     def __init__(self, key: Any) -> None:
-        self._key = key
+        self.key = key
 
     def _compare(self, how: Callable[[Any, Any], Any], other: object, otherwise: bool) -> bool:
         try:
-            return bool(how(self._key, other._key if isinstance(other, Guarded) else other))
-        except BaseException:  # noqa: BLE001  that is what it is for
+            return bool(how(self.key, other.key if isinstance(other, SafeKey) else other))
+        except BaseException:  # noqa: BLE001  plugin code
             return otherwise
 
     def __lt__(self, other: object) -> bool:
@@ -118,18 +115,17 @@ class Guarded:
     def __eq__(self, other: object) -> bool:
         return not self < other and not self > other
 
-    __hash__ = None  # type: ignore[assignment]  # it is compared, never looked up
+    __hash__ = None  # type: ignore[assignment]  # it is compared, never hashed
 
 
 def sort_key(profile: Profile, pod: QueuedPod) -> SortKey:
-    """What the heap sorts by. A pod whose QueueSort raises comes after all others: one pod must not
-    stop the queue."""
+    """The key for the heap. A pod whose QueueSort raises sorts last."""
     outer, CURRENT_CALL.call = CURRENT_CALL.call, (profile.queue_sort.name, "QueueSort")
     try:
         key = _plugin_key(profile, pod)
-    except BaseException as error:  # noqa: BLE001  third-party code, asked while a record is folded
+    except BaseException as error:  # noqa: BLE001  plugin code, called while a record is folded
         FAILURES.note(profile.queue_sort.name, "QueueSort", failure_reason(error))
-        return (2,)
+        return _LAST
     finally:
         CURRENT_CALL.call = outer
     return _safe(key)
@@ -137,41 +133,41 @@ def sort_key(profile: Profile, pod: QueuedPod) -> SortKey:
 
 def _safe(key: Any) -> SortKey:
     if not isinstance(key, tuple):
-        return (1, Guarded(key))
+        return (1, SafeKey(key))
     for part in key:
         if type(part) is not int and type(part) is not float:
-            return (1, Guarded(key))
+            return (1, SafeKey(key))
     return (1, key)
 
 
-def stored(key: SortKey) -> tuple[Any, ...]:
-    """The key as a checkpoint holds it: where a plugin looked at more than the pod, it would say
-    something else by now. Empty for one that cannot be stored, as it is no plain value."""
+def to_stored_key(key: SortKey) -> tuple[Any, ...]:
+    """The key for a checkpoint: a plugin that reads more than the pod may return another one by then.
+    Empty for a key that is no plain value and cannot be stored."""
     if len(key) == 1:
         return key
-    said = key[1]._key if isinstance(key[1], Guarded) else key[1]
-    return (key[0], said) if _is_plain(said) else ()
+    value = key[1].key if isinstance(key[1], SafeKey) else key[1]
+    return (key[0], value) if _is_plain(value) else ()
 
 
-def _is_plain(value: Any, levels: int = _MOST_LEVELS) -> bool:
+def from_stored_key(stored: tuple[Any, ...]) -> SortKey:
+    """The key that :func:`to_stored_key` stored; empty if it stored none."""
+    return _safe(_with_tuples(stored[1])) if len(stored) > 1 else stored
+
+
+def _is_plain(value: Any, depth: int = _MAX_DEPTH) -> bool:
     kind = type(value)
     if kind is tuple:
-        return levels > 0 and all(_is_plain(part, levels - 1) for part in value)
+        return depth > 0 and all(_is_plain(part, depth - 1) for part in value)
     if kind is int:
-        return bool(-_MOST_STORED <= value < _MOST_STORED)
+        return bool(-_INT_LIMIT <= value < _INT_LIMIT)
     if kind is str:
-        # Others may be no Unicode, and what Kubernetes names is ASCII.
+        # Other strings may be invalid Unicode, and names of Kubernetes are ASCII.
         return bool(value.isascii())
     return value is None or kind in (float, bool)
 
 
-def from_stored(form: tuple[Any, ...]) -> SortKey:
-    """The key that :func:`stored` gave; empty where it gave none."""
-    return _safe(_as_it_was(form[1])) if len(form) > 1 else form
-
-
-def _as_it_was(value: Any) -> Any:
-    return tuple(map(_as_it_was, value)) if isinstance(value, list | tuple) else value
+def _with_tuples(value: Any) -> Any:
+    return tuple(map(_with_tuples, value)) if isinstance(value, list | tuple) else value
 
 
 def _plugin_key(profile: Profile, pod: QueuedPod) -> Any:
@@ -184,5 +180,5 @@ def _plugin_key(profile: Profile, pod: QueuedPod) -> Any:
         with CURRENT_CALL.of(sort.name, "QueueSort"):
             return -1 if sort.less(first, second) else int(sort.less(second, first))
 
-    # The queue goes on to change the pod: its place must be that of the moment it was pushed.
+    # The queue changes the pod later; the order must be that of the moment it was pushed.
     return cmp_to_key(compare)(copy(pod))

@@ -1,18 +1,18 @@
-"""Where pods are, by question: kept up to date from the log of pods that came and went.
+"""Indexes of the pods on nodes: matches of queries, holders of affinity terms, mounted volumes.
 
-Each distinct question has a column of counts by row. It is computed from all pods when first asked
-and afterwards moved on by the table's pod log, so it costs as much as what happened since. Like all
-caches this is memory, not state: dropping it changes no answer.
+Each index is computed from all pods when it is first used, and then updated from the table's pod log,
+so an update costs as much as what changed. Indexes are caches, not state: dropping one changes no
+answer.
 """
 
 from __future__ import annotations
 
 from collections import Counter, OrderedDict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
-from asched.framework.change_log import RowCounts
+from asched.framework.caching import RowCounts
 from asched.framework.nodes import Int64Column
 from asched.framework.pod_info import PodInfo
 from asched.framework.pod_queries import (
@@ -23,19 +23,20 @@ from asched.framework.pod_queries import (
     WeightedTerm,
     terms_of,
 )
+from asched.framework.volumes import is_attachable, is_disk
 from asched.state.node_table import NodeTable
 
 Change = tuple[int, PodInfo, int]
-"""A row, and a pod that came to it (1) or left it (-1)."""
+"""A row, and a pod that was added to it (1) or removed from it (-1)."""
 
-_MOST_QUESTIONS = 1024
-_MOST_SHAPES = 1024
-_MOST_LABEL_SETS = 1024
-"""That a question remembers its answer for: each rollout of a workload brings label sets of its own."""
+_MAX_QUERIES = 1024
+_MAX_SHAPES = 1024
+_MAX_LABEL_SETS = 1024
+"""Cached matches per query: each rollout of a workload has label sets of its own."""
 
 
-class _Counts:
-    """Matching pods by row, for one question."""
+class _Matches:
+    """Matching pods by row, for one query."""
 
     __slots__ = ("_known", "_query", "by_row", "cursor")
 
@@ -46,7 +47,7 @@ class _Counts:
         self.cursor = -1
 
     def count_all(self, changes: Iterable[Change]) -> None:
-        # A pod that changed leaves and comes again, which mostly makes no difference.
+        # An updated pod is removed and added, which mostly cancels out.
         net: dict[int, int] = {}
         for row, pod, sign in changes:
             if self._counts(pod):
@@ -61,14 +62,14 @@ class _Counts:
         labels = pod.label_set
         hit = self._known.get(labels.number)
         if hit is None:
-            if len(self._known) >= _MOST_LABEL_SETS:
+            if len(self._known) >= _MAX_LABEL_SETS:
                 self._known.clear()
             hit = self._known[labels.number] = self._query.matches(labels)
         return hit
 
 
 class _Held:
-    """The pods on nodes that have one term, by row and in all."""
+    """The pods on nodes with one term, by row and in total."""
 
     __slots__ = ("by_row", "kind", "term", "total")
 
@@ -80,13 +81,13 @@ class _Held:
 
 
 class _Holders:
-    """The terms of one kind that pods on nodes have."""
+    """The terms of one kind of the pods on nodes."""
 
     __slots__ = ("_answer", "_held", "_kind", "_size", "version")
 
     def __init__(self, kind: TermKind) -> None:
         self.version = 0
-        """Changes whenever the answer is another one."""
+        """Changes with the set of terms."""
         self._kind = kind
         self._held: dict[WeightedTerm, _Held] = {}
         self._size = 0
@@ -96,7 +97,7 @@ class _Holders:
         return len(self._held)
 
     def of(self, term: WeightedTerm) -> _Held:
-        """Who has the term: nobody, if it is new."""
+        """The holders of the term; none for a new term."""
         held = self._held.get(term)
         if held is None:
             held = self._held[term] = _Held(self._kind, term, self._size)
@@ -104,7 +105,7 @@ class _Holders:
         return held
 
     def drop(self, term: WeightedTerm) -> None:
-        """Nobody has the term any more."""
+        """No pod has the term any longer."""
         del self._held[term]
         self._changed()
 
@@ -124,7 +125,7 @@ class _Holders:
         self.version += 1
 
     def answer(self) -> tuple[TermHolders, ...]:
-        """The same object for as long as the terms are the same."""
+        """The same object until the set of terms changes."""
         if self._answer is None:
             self._answer = tuple(
                 TermHolders(weighted.term, weighted.weight, held.by_row)
@@ -134,13 +135,14 @@ class _Holders:
 
 
 class PodIndex:
-    """Answers :class:`PodQuery` and who holds which affinity terms."""
+    """Pods by :class:`PodQuery` and by affinity term."""
 
     def __init__(self, table: NodeTable) -> None:
         self._table = table
-        self._counts: OrderedDict[PodQuery, _Counts] = OrderedDict()
+        self.volumes = VolumeIndex(table)
+        self._counts: OrderedDict[PodQuery, _Matches] = OrderedDict()
         self._holders = {kind: _Holders(kind) for kind in TermKind}
-        # By the terms of a pod, which like pods have as one object: it is held, so its id is its own.
+        # By the id of the terms, which similar pods share. Stored with them, so ids stay unique.
         self._held_by: dict[int, tuple[PodTerms, tuple[_Held, ...]]] = {}
         self._holders_cursor = -1
         self._holders_size = 0
@@ -150,15 +152,15 @@ class PodIndex:
         self._priorities_cursor = -1
 
     def count_pods(self, query: PodQuery) -> Int64Column:
-        """How many matching pods each row's node has. Read-only; valid until the next change."""
+        """Matching pods by row. Read-only; valid until the next change."""
         return self.row_counts(query).column
 
     def row_counts(self, query: PodQuery) -> RowCounts:
-        """As :meth:`count_pods`, with what moved lately."""
+        """:meth:`count_pods` with a log of recent changes."""
         counts = self._counts.get(query)
         if counts is None:
-            counts = self._counts[query] = _Counts(query)
-            if len(self._counts) > _MOST_QUESTIONS:
+            counts = self._counts[query] = _Matches(query)
+            if len(self._counts) > _MAX_QUERIES:
                 self._counts.popitem(last=False)
         else:
             self._counts.move_to_end(query)
@@ -169,7 +171,7 @@ class PodIndex:
         changes = self._table.pods_changed_since(counts.cursor)
         if changes is None:
             by_row.begin(size)
-            counts.count_all((row, pod, 1) for row, pod in self._all_pods())
+            counts.count_all(_all_pods(self._table))
         else:
             by_row.resize(size)
             counts.count_all(changes)
@@ -177,30 +179,30 @@ class PodIndex:
         return by_row
 
     def term_holders(self, kind: TermKind) -> Sequence[TermHolders]:
-        """Every distinct term of that kind which pods on nodes have, in order of appearance."""
-        self._follow_holders()
+        """Every distinct term of that kind of the pods on nodes, in order of appearance."""
+        self._update_holders()
         return self._holders[kind].answer()
 
     @property
     def terms_version(self) -> int:
-        """Changes whenever :meth:`term_holders` of any kind has another answer."""
-        self._follow_holders()
+        """Changes with the answer of :meth:`term_holders` for any kind."""
+        self._update_holders()
         return self._terms_version
 
     @property
     def has_term_holders(self) -> bool:
-        """Whether any pod on a node has any term."""
+        """Whether any pod on a node has a term."""
         if self._holders_cursor != self._table.pods_cursor:
-            self._follow_holders()
+            self._update_holders()
         return self._has_holders
 
     @property
     def lowest_priority(self) -> int | None:
-        """The lowest priority of all pods on nodes; None where there is none."""
+        """The lowest priority of all pods on nodes; None if there are none."""
         changes = self._table.pods_changed_since(self._priorities_cursor)
         if changes is None:
             self._priorities.clear()
-            changes = [(row, pod, 1) for row, pod in self._all_pods()]
+            changes = [*_all_pods(self._table)]
         for _, pod, sign in changes:
             priority = pod.priority
             self._priorities[priority] += sign
@@ -209,7 +211,7 @@ class PodIndex:
         self._priorities_cursor = self._table.pods_cursor
         return min(self._priorities, default=None)
 
-    def _follow_holders(self) -> None:
+    def _update_holders(self) -> None:
         table = self._table
         if self._holders_cursor == table.pods_cursor and self._holders_size == table.size:
             return
@@ -218,7 +220,7 @@ class PodIndex:
             for kind in self._holders.values():
                 kind.clear()
             self._held_by.clear()
-            self._move_holders((row, pod, 1) for row, pod in self._all_pods())
+            self._move_holders(_all_pods(table))
         else:
             holders = [change for change in changes if change[1].shape.names_pods]
             if holders or self._holders_size != table.size:
@@ -230,7 +232,7 @@ class PodIndex:
             self._holders_size = self._table.size
             for holders in self._holders.values():
                 holders.resize(self._holders_size)
-        # A pod that changed leaves and comes again, mostly with the same terms.
+        # An updated pod is removed and added, mostly with the same terms.
         net: dict[tuple[int, int], int] = {}
         by_id: dict[int, PodTerms] = {}
         for row, pod, sign in changes:
@@ -242,7 +244,7 @@ class PodIndex:
             if not difference:
                 continue
             known = self._held_by.get(number)
-            for held in known[1] if known is not None else self._find_held(by_id[number]):
+            for held in known[1] if known is not None else self._held_for(by_id[number]):
                 held.by_row.move(row, difference)
                 held.total += difference
                 if not held.total:
@@ -251,15 +253,78 @@ class PodIndex:
         self._terms_version = sum([holders.version for holders in self._holders.values()])
         self._has_holders = any(self._holders.values())
 
-    def _find_held(self, terms: PodTerms) -> tuple[_Held, ...]:
+    def _held_for(self, terms: PodTerms) -> tuple[_Held, ...]:
         held = tuple(self._holders[kind].of(term) for kind in terms for term in terms[kind])
-        if len(self._held_by) >= _MOST_SHAPES:
+        if len(self._held_by) >= _MAX_SHAPES:
             self._held_by.clear()
         self._held_by[id(terms)] = (terms, held)
         return held
 
-    def _all_pods(self) -> Iterable[tuple[int, PodInfo]]:
+
+class VolumeIndex:
+    """The :class:`asched.framework.cluster.MountedVolumes` of the node table."""
+
+    def __init__(self, table: NodeTable) -> None:
+        self._table = table
+        self._cursor = -1
+        self._claims: Counter[str] = Counter()
+        self._disks: dict[int, dict[str, PodInfo]] = {}
+        self._attachable: Int64Column = np.zeros(0, np.int64)
+
+    def pods_with_claim(self, key: str) -> int:
+        self._update()
+        return self._claims[key]
+
+    def pods_with_disks(self) -> Mapping[int, Mapping[str, PodInfo]]:
+        self._update()
+        return self._disks
+
+    @property
+    def attachable(self) -> Int64Column:
+        self._update()
+        return self._attachable
+
+    def _update(self) -> None:
         table = self._table
-        for row in np.flatnonzero(table.alive).tolist():
-            for pod in table.pods(row):
-                yield row, pod
+        changes: Iterable[Change] | None = table.pods_changed_since(self._cursor)
+        if changes is None:
+            self._claims.clear()
+            self._disks.clear()
+            self._attachable = np.zeros(table.size, np.int64)
+            changes = _all_pods(table)
+        if len(self._attachable) != table.size:
+            longer = np.zeros(table.size, np.int64)
+            longer[: len(self._attachable)] = self._attachable
+            self._attachable = longer
+        for row, pod, sign in changes:
+            if pod.pod.spec.volumes:
+                self._count(row, pod, sign)
+        self._cursor = table.pods_cursor
+
+    def _count(self, row: int, pod: PodInfo, sign: int) -> None:
+        has_disk = False
+        for volume in pod.pod.spec.volumes:
+            claim = volume.persistent_volume_claim
+            if claim is not None:
+                self._count_claim(f"{pod.namespace}/{claim.claim_name}", sign)
+            if is_attachable(volume):
+                self._attachable[row] += sign
+            has_disk = has_disk or is_disk(volume)
+        if has_disk and sign > 0:
+            self._disks.setdefault(row, {})[pod.uid] = pod
+        elif has_disk:
+            here = self._disks[row]
+            del here[pod.uid]
+            if not here:
+                del self._disks[row]
+
+    def _count_claim(self, key: str, sign: int) -> None:
+        self._claims[key] += sign
+        if not self._claims[key]:
+            del self._claims[key]
+
+
+def _all_pods(table: NodeTable) -> Iterable[Change]:
+    for row in np.flatnonzero(table.alive).tolist():
+        for pod in table.pods(row):
+            yield row, pod, 1

@@ -1,39 +1,52 @@
-"""The scheduling queue: pods that wait to be tried.
+"""The scheduling queue: pods that wait to be scheduled.
 
-    seen -> PreEnqueue -+-> gated ----------(own event)---------+
-                        |                                       v
-                        +-> active <---(backoff over)--- backoff <---+
-                              |                                      |
-                          (decided)                                  |
-                              |          rejected: an event helps, or 5 minutes
-                              +-> in flight -> unschedulable --------+
-                              |                                      |
-                              +-> assigned, bound: left the queue    +-> active (no backoff left)
-                              |
-                              +-> asked extenders -> answered -> front of active (same attempt)
+    added -> PreEnqueue -+-> gated ----------(own event)--------+
+                         |                                      v
+                         +-> active <---(backoff over)--- backoff <---+
+                               |                                      |
+                           (decided)                                  |
+                               |          rejected: an event helps, or 5 minutes
+                               +-> in flight -> unschedulable --------+
+                               |                                      |
+                               +-> assigned, bound: removed           +-> active (no backoff left)
+                               |
+                               +-> external call -> answered -> front of active (same attempt)
 
-Active is a heap in the order of the profile's QueueSort. A rejected pod waits until an event that
-one of its rejecting plugins registered says QUEUE; one that no plugin answers for (an error, or no
-node at all) just backs off. Events that happen between a pod's decision and the end of its binding
-are kept for it, so one that arrives meanwhile is not lost. All times come from records; nothing
-here looks at a clock.
+Active is a heap in the order of the profile's QueueSort. A rejected pod waits until the hint of one of
+its rejecting plugins returns QUEUE for an event. A pod without a rejecting plugin (an error, or no
+node at all) backs off. Events between a pod's decision and the end of its binding are kept for it,
+so that it misses none. All times come from records; the queue reads no clock.
 """
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice
 
 from asched.framework.pod_info import PodInfo, QueuedPod
-from asched.framework.runtime.plugin_calls import held_back
+from asched.framework.runtime.plugin_calls import gate_status
 from asched.framework.runtime.profile import Profile
 from asched.model.quantity import NS_PER_S
-from asched.state import queue_events as arrivals
-from asched.state.cluster_events import Listeners, Wake
+from asched.state.cluster_events import QueuedClusterEvent, QueueingHints, QueueingStrategy
 from asched.state.pod_groups import PodGroups
-from asched.state.pod_heap import FIRST_OF_ALL, PodHeap, sort_key
-from asched.state.queue_events import Arrivals, QueuedClusterEvent
+from asched.state.pod_heap import FIRST, PodHeap, from_stored_key, sort_key, to_stored_key
+from asched.state.queue_contents import (
+    ACTIVE,
+    ATTEMPT_FAILURE,
+    BACKOFF,
+    BACKOFF_COMPLETE,
+    FORCE_ACTIVATE,
+    GATED,
+    POD_ADD,
+    RECONFIGURED,
+    TIMEOUT,
+    UNSCHEDULABLE,
+    Attempt,
+    QueueSnapshot,
+    restored,
+    snapshot_of,
+)
 from asched.state.records import QueueSettings
 
 
@@ -41,26 +54,23 @@ class SchedulingQueue:
     """All pending pods of our profiles. Only the fold calls the methods that change it."""
 
     def __init__(self, groups: PodGroups | None = None) -> None:
-        """``groups``: which pods are of one group."""
-        self._listeners = Listeners(PodGroups() if groups is None else groups)
+        self._hints = QueueingHints(PodGroups() if groups is None else groups)
         self._profiles: Mapping[str, Profile] = {}
         self._settings = QueueSettings()
         self._active = PodHeap()
         self._backoff = PodHeap()
         self._unschedulable: dict[str, QueuedPod] = {}
         self._gated: dict[str, QueuedPod] = {}
-        # Rejected and gated pods by the plugin that must change its mind, so that an event looks
-        # only at pods it could concern.
+        # Rejected and gated pods by the plugin that they wait for: an event looks only at these.
         self._waiting_for: dict[str, dict[str, QueuedPod]] = {}
-        # Attempts that were begun and have not ended, by pod, with where the events since begin. Such a
-        # pod is in flight, or active again where its attempt goes on (extenders have answered).
-        self._under_way: dict[str, tuple[QueuedPod, int]] = {}
+        # By pod key. The pod is in flight, or active again if its attempt continues.
+        self._attempts: dict[str, Attempt] = {}
         self._events: deque[QueuedClusterEvent] = deque()
         self._events_start = 0
-        self.arrivals = Arrivals()
-        self.drifted = 0
-        """Recorded decisions of pods that were not active here: plugins changed since they were
-        made."""
+        self.incoming: Counter[tuple[str, str]] = Counter()
+        """How many pods entered, by queue and event. For metrics only; not part of checkpoints."""
+        self.replay_mismatches = 0
+        """Recorded decisions about pods that were not active here: a plugin changed since."""
 
     # -- reading ------------------------------------------------------------------------------
 
@@ -74,6 +84,13 @@ class SchedulingQueue:
 
     def __contains__(self, key: str) -> bool:
         return self.find(key) is not None
+
+    def __iter__(self) -> Iterator[QueuedPod]:
+        """The waiting pods."""
+        yield from self._active.pods.values()
+        yield from self._backoff.pods.values()
+        yield from self._unschedulable.values()
+        yield from self._gated.values()
 
     @property
     def active(self) -> Mapping[str, QueuedPod]:
@@ -93,21 +110,24 @@ class SchedulingQueue:
 
     @property
     def in_flight(self) -> Iterable[str]:
-        """Keys of the pods that were decided and whose binding has not ended, or whose attempt waits
-        for extenders."""
-        return (key for key in self._under_way if key not in self._active.pods)
+        """Keys of the pods that wait for the end of their binding or for an external call."""
+        return (key for key in self._attempts if key not in self._active.pods)
+
+    @property
+    def in_flight_pods(self) -> Iterator[QueuedPod]:
+        return (self._attempts[key].pod for key in self.in_flight)
 
     @property
     def events(self) -> Iterable[QueuedClusterEvent]:
-        """What is kept for pods in flight, oldest first."""
+        """The events kept for pods in flight, oldest first."""
         return self._events
 
     @property
-    def flying(self) -> Iterator[QueuedPod]:
-        """The pods in flight."""
-        return (self._under_way[key][0] for key in self.in_flight)
+    def settings(self) -> QueueSettings:
+        return self._settings
 
     def find(self, key: str) -> QueuedPod | None:
+        """A waiting pod."""
         return (
             self._active.pods.get(key)
             or self._unschedulable.get(key)
@@ -115,22 +135,22 @@ class SchedulingQueue:
             or self._gated.get(key)
         )
 
-    def known(self, key: str) -> QueuedPod | None:
-        """The pod of that key, waiting or in flight."""
-        begun = self._under_way.get(key)
-        return self.find(key) if begun is None else begun[0]
+    def lookup(self, key: str) -> QueuedPod | None:
+        """A pod that waits or is in flight."""
+        attempt = self._attempts.get(key)
+        return self.find(key) if attempt is None else attempt.pod
 
     def head(self) -> QueuedPod | None:
-        """The pod to be tried next."""
+        """The pod to schedule next."""
         first = self._active.head()
         return None if first is None else first[1]
 
     def in_order(self) -> list[QueuedPod]:
-        """The active pods in the order in which they will be tried, as things are."""
+        """The active pods in scheduling order."""
         return self._active.in_order()
 
     def next_timer_ns(self) -> int | None:
-        """When the next backoff ends, or the next rejected pod has waited long enough."""
+        """When the next backoff ends, or the next rejected pod times out."""
         times = [
             pod.timestamp_ns + self._unschedulable_timeout_ns
             for pod in islice(self._unschedulable.values(), 1)
@@ -142,15 +162,10 @@ class SchedulingQueue:
 
     # -- configuration ------------------------------------------------------------------------
 
-    @property
-    def settings(self) -> QueueSettings:
-        """The timing in force."""
-        return self._settings
-
     def configure(
         self, profiles: Mapping[str, Profile], settings: QueueSettings, now_ns: int
     ) -> None:
-        """New profiles: every waiting pod is sorted in afresh under them."""
+        """Replace the profiles and sort all waiting pods under them."""
         waiting = [*self]
         self._profiles, self._settings = profiles, settings
         self._active.clear()
@@ -158,30 +173,21 @@ class SchedulingQueue:
         self._unschedulable.clear()
         self._gated.clear()
         self._waiting_for.clear()
-        self._listeners.configure(profiles)
+        self._hints.configure(profiles)
         for pod in waiting:
-            self._activate_or_gate(pod, now_ns, arrivals.RECONFIGURED)
+            self._activate_or_gate(pod, now_ns, RECONFIGURED)
 
-    def __iter__(self) -> Iterator[QueuedPod]:
-        yield from self._active.pods.values()
-        yield from self._backoff.pods.values()
-        yield from self._unschedulable.values()
-        yield from self._gated.values()
-
-    def _profile(self, pod: QueuedPod) -> Profile | None:
-        return self._profiles.get(pod.info.pod.spec.scheduler_name)
-
-    # -- pods come, change and go -------------------------------------------------------------
+    # -- pods ---------------------------------------------------------------------------------
 
     def add(self, info: PodInfo, now_ns: int) -> None:
-        """A pending pod of one of our profiles appeared."""
-        self._activate_or_gate(QueuedPod(info, now_ns), now_ns, arrivals.POD_ADD)
+        """A pending pod of one of our profiles was added."""
+        self._activate_or_gate(QueuedPod(info, now_ns), now_ns, POD_ADD)
 
     def update(self, info: PodInfo, events: Iterable[QueuedClusterEvent], now_ns: int) -> None:
-        """One of our pods changed. Where it was rejected, its own hints decide."""
-        begun = self._under_way.get(info.key)
-        if begun is not None:
-            begun[0].info = info
+        """One of our pods changed. If it was rejected, its hints decide about ``events``."""
+        attempt = self._attempts.get(info.key)
+        if attempt is not None:
+            attempt.pod.info = info
             self._events.extend(events)
             return
         pod = self.find(info.key)
@@ -192,21 +198,21 @@ class SchedulingQueue:
             # A QueueSort may read what changed.
             self._activate_or_gate(pod, now_ns)
         elif info.key in self._gated:
-            what = next((happened.event.label for happened in events), "")
-            self._requeue(pod, now_ns, what)
+            cause = next((queued_event.event.label for queued_event in events), "")
+            self._requeue(pod, now_ns, cause)
         elif info.key in self._unschedulable:
-            self._wake_by(pod, events, now_ns)
+            self._requeue_by_events(pod, events, now_ns)
 
     def remove(self, key: str) -> None:
-        """A pod went, or is bound: forget it, wherever it is."""
+        """A pod was deleted or bound."""
         self._forget(key)
         self._end_attempt(key)
 
     # -- decisions and their outcomes ---------------------------------------------------------
 
-    def take_off(self, key: str) -> bool:
-        """The pod was decided. It is in flight until :meth:`reject`, :meth:`fail` or
-        :meth:`remove`. False where it waits nowhere."""
+    def pop(self, key: str) -> bool:
+        """The pod was decided: in flight until :meth:`reject`, :meth:`fail` or :meth:`remove`. False
+        if it does not wait."""
         pod = self._active.pop(key)
         if pod is None:
             pod = self.find(key)
@@ -214,33 +220,32 @@ class SchedulingQueue:
                 return False
             self._forget(key)
             pod.gating_plugin = ""
-            self.drifted += 1
+            self.replay_mismatches += 1
         pod.attempts += 1
-        # An attempt that goes on keeps the events since it began.
-        self._under_way.setdefault(key, (pod, self._events_end))
+        # A continued attempt keeps the events since it began.
+        self._attempts.setdefault(key, Attempt(pod, self._events_end))
         return True
 
-    def resume(self, key: str) -> None:
-        """What the pod's attempt waited for is there: it goes on, under the same number, before
-        any other pod is tried. Raises KeyError if it was not in flight."""
-        pod, _ = self._under_way[key]
+    def resume_attempt(self, key: str) -> None:
+        """An external call was answered: the attempt continues under the same number, before all
+        other pods. Raises KeyError if the pod was not in flight."""
+        pod = self._attempts[key].pod
         pod.attempts -= 1
-        self._active.push(pod, FIRST_OF_ALL)
+        self._active.push(pod, FIRST)
 
-    def give_up(self, key: str) -> None:
-        """Forget that the pod's attempt was begun; it is active again. Raises KeyError if it was not
-        in flight."""
+    def abandon_attempt(self, key: str) -> None:
+        """Forget the attempt; the pod is active again. Raises KeyError if it was not in flight."""
         if key not in self._active.pods:
-            self.resume(key)
+            self.resume_attempt(key)
         self._end_attempt(key)
 
     def reject(self, key: str, plugins: Iterable[str], pending: Iterable[str], now_ns: int) -> None:
-        """The attempt, or its binding, was turned down by ``plugins``.
+        """``plugins`` rejected the attempt or its binding.
 
-        Where no plugin is named no event could wake the pod, so it is tried again after a backoff
-        as after an error (``AddUnschedulablePodIfNotPresent`` of kube-scheduler).
+        Without a plugin no event could requeue the pod, so it backs off as after an error
+        (``AddUnschedulablePodIfNotPresent`` of kube-scheduler).
         """
-        pod, since = self._under_way[key]
+        pod, events_from = self._attempts[key]
         pod.unschedulable_plugins = frozenset(plugins)
         pod.pending_plugins = frozenset(pending)
         if not pod.unschedulable_plugins and not pod.pending_plugins:
@@ -249,82 +254,138 @@ class SchedulingQueue:
         pod.unschedulable_count += 1
         pod.consecutive_errors = 0
         pod.timestamp_ns = pod.rejected_at_ns = now_ns
-        missed = [*islice(self._events, since - self._events_start, None)]
+        missed = [*islice(self._events, events_from - self._events_start, None)]
         self._end_attempt(key)
         self._wait(self._unschedulable, pod, pod.unschedulable_plugins | pod.pending_plugins)
-        self.arrivals[arrivals.UNSCHEDULABLE, arrivals.ATTEMPT_FAILURE] += 1
-        self._wake_by(pod, missed, now_ns)
+        self.incoming[UNSCHEDULABLE, ATTEMPT_FAILURE] += 1
+        self._requeue_by_events(pod, missed, now_ns)
 
-    def try_again(self, key: str, now_ns: int) -> None:
-        """The attempt was turned down, but what it lacked is there by now: nothing is known against
-        the pod, and it takes its old place among the active ones."""
-        pod, _ = self._under_way[key]
+    def requeue_now(self, key: str, now_ns: int) -> None:
+        """The attempt was rejected, but its cause is already gone: the pod is active again."""
+        pod = self._attempts[key].pod
         pod.unschedulable_plugins = pod.pending_plugins = frozenset()
         pod.consecutive_errors = 0
         self._end_attempt(key)
-        self._activate_or_gate(pod, now_ns, arrivals.ATTEMPT_FAILURE)
+        self._activate_or_gate(pod, now_ns, ATTEMPT_FAILURE)
 
     def fail(self, key: str, now_ns: int) -> None:
-        """The attempt, or its binding, ended in an error: tried again after a backoff."""
-        pod, _ = self._under_way[key]
+        """The attempt or its binding ended in an error: the pod backs off."""
+        pod = self._attempts[key].pod
         pod.unschedulable_plugins = pod.pending_plugins = frozenset()
         pod.consecutive_errors += 1
         pod.timestamp_ns = pod.rejected_at_ns = now_ns
         self._end_attempt(key)
-        self._requeue(pod, now_ns, arrivals.ATTEMPT_FAILURE)
+        self._requeue(pod, now_ns, ATTEMPT_FAILURE)
 
     def activate(self, key: str, now_ns: int) -> None:
-        """Try a waiting pod again at once, whatever it waits for (``Activate`` of kube-scheduler)."""
+        """Move a waiting pod to active (``Activate`` of kube-scheduler)."""
         pod = self.find(key)
         if pod is not None and key not in self._active.pods:
             self._forget(key)
-            self._activate_or_gate(pod, now_ns, arrivals.FORCE_ACTIVATE)
+            self._activate_or_gate(pod, now_ns, FORCE_ACTIVATE)
 
-    def sort_in_again(self, key: str, now_ns: int) -> None:
-        """What PreEnqueue and QueueSort say of an active pod may be another thing now."""
+    def sort_again(self, key: str, now_ns: int) -> None:
+        """PreEnqueue and QueueSort may have another answer for an active pod."""
         pod = self._active.pods.get(key)
-        if pod is not None and key not in self._under_way:
+        if pod is not None and key not in self._attempts:
             self._activate_or_gate(pod, now_ns)
 
     # -- events and timers --------------------------------------------------------------------
 
     @property
-    def heeds_events(self) -> bool:
-        """Whether there is any pod that an event could wake, now or when its attempt ends."""
-        return bool(self._under_way or self._waiting_for)
+    def uses_events(self) -> bool:
+        """Whether any pod could be requeued by an event, now or when its attempt ends."""
+        return bool(self._attempts or self._waiting_for)
 
-    def happened(self, happened: QueuedClusterEvent, now_ns: int) -> None:
-        """Something in the cluster changed: wake the pods that it may help."""
-        if self._under_way:
-            self._events.append(happened)
+    def on_event(self, queued_event: QueuedClusterEvent, now_ns: int) -> None:
+        """Requeue the pods that the event may help."""
+        if self._attempts:
+            self._events.append(queued_event)
         if not self._waiting_for:
             return
-        concerned: dict[str, QueuedPod] = {}
-        for plugin, listeners in self._listeners.of(happened.event).items():
+        candidates: dict[str, QueuedPod] = {}
+        for plugin, hints in self._hints.for_event(queued_event.event).items():
             waiting = self._waiting_for.get(plugin)
             if waiting:
-                concerned.update(self._listeners.near(waiting, listeners, happened))
-        for pod in concerned.values():
-            self._wake_by(pod, (happened,), now_ns)
+                candidates.update(self._hints.candidates(waiting, hints, queued_event))
+        for pod in candidates.values():
+            self._requeue_by_events(pod, (queued_event,), now_ns)
 
     def tick(self, now_ns: int) -> None:
-        """The clock moved on: end backoffs, and retry what has waited too long."""
+        """End the backoffs and timeouts that are due."""
         while (first := self._backoff.head()) is not None and first[0] <= now_ns:
             self._backoff.pop(first[1].info.key)
-            self._activate_or_gate(first[1], now_ns, arrivals.BACKOFF_COMPLETE)
+            self._activate_or_gate(first[1], now_ns, BACKOFF_COMPLETE)
         overdue: list[QueuedPod] = []
         for pod in self._unschedulable.values():
-            # In order of rejection, so the first that is not overdue ends the search.
+            # In order of rejection: the first that is not overdue ends the search.
             if pod.timestamp_ns + self._unschedulable_timeout_ns > now_ns:
                 break
             overdue.append(pod)
         for pod in overdue:
-            self._requeue(pod, now_ns, arrivals.TIMEOUT)
+            self._requeue(pod, now_ns, TIMEOUT)
 
-    # -- invariants ---------------------------------------------------------------------------
+    # -- checkpoints --------------------------------------------------------------------------
+
+    def snapshot(self) -> QueueSnapshot:
+        pods = {id(pod): pod for pod in (*self, *(a.pod for a in self._attempts.values()))}
+        positions = {ident: position for position, ident in enumerate(pods)}
+
+        def at(pods: Iterable[QueuedPod]) -> tuple[int, ...]:
+            return tuple([positions[id(pod)] for pod in pods])
+
+        return QueueSnapshot(
+            pods=tuple([snapshot_of(pod) for pod in pods.values()]),
+            active=at(self.active.values()),
+            active_order=tuple(
+                (positions[id(pod)], to_stored_key(key))
+                for key, pod in self._active.keys_in_order()
+            ),
+            backoff=at(self.backoff.values()),
+            backoff_order=at(self._backoff.in_order()),
+            unschedulable=at(self._unschedulable.values()),
+            gated=at(self._gated.values()),
+            waiting_for=tuple(
+                (name, at(pods.values())) for name, pods in self._waiting_for.items()
+            ),
+            attempts=tuple(
+                (positions[id(attempt.pod)], attempt.events_from)
+                for attempt in self._attempts.values()
+            ),
+            events=tuple(self._events),
+            events_start=self._events_start,
+            replay_mismatches=self.replay_mismatches,
+        )
+
+    def restore(self, snapshot: QueueSnapshot) -> None:
+        """Fill an empty queue that has its profiles."""
+        pods = [restored(kept) for kept in snapshot.pods]
+
+        def by_key(positions: Iterable[int]) -> dict[str, QueuedPod]:
+            return {pods[position].info.key: pods[position] for position in positions}
+
+        # The first push makes the order of arrival, the second one the order of the heap.
+        for position in snapshot.active:
+            self._active.push(pods[position], FIRST)
+        for position, stored in snapshot.active_order:
+            pod = pods[position]
+            profile = self._profiles[pod.info.pod.spec.scheduler_name]
+            self._active.push(pod, from_stored_key(stored) or sort_key(profile, pod))
+        for position in (*snapshot.backoff, *snapshot.backoff_order):
+            self._backoff.push(pods[position], self.backoff_ends_ns(pods[position]))
+        self._unschedulable = by_key(snapshot.unschedulable)
+        self._gated = by_key(snapshot.gated)
+        self._waiting_for = {plugin: by_key(waiting) for plugin, waiting in snapshot.waiting_for}
+        self._attempts = {
+            pods[position].info.key: Attempt(pods[position], events_from)
+            for position, events_from in snapshot.attempts
+        }
+        self._events.extend(snapshot.events)
+        self._events_start = snapshot.events_start
+        self.replay_mismatches = snapshot.replay_mismatches
 
     def check(self) -> None:
-        """Raise AssertionError, in one line, where the queue's own books contradict each other."""
+        """Raise AssertionError, in one line, if the queue contradicts itself."""
         waiting: dict[str, set[str]] = {}
         for pod in self._gated.values():
             waiting.setdefault(pod.gating_plugin, set()).add(pod.info.key)
@@ -333,14 +394,14 @@ class SchedulingQueue:
                 waiting.setdefault(plugin, set()).add(pod.info.key)
         indexed = {plugin: {*pods} for plugin, pods in self._waiting_for.items()}
         if indexed != waiting:
-            raise AssertionError(f"queue: pods by plugin are {waiting}, the index says {indexed}")
-        if self._events and not self._under_way:
-            raise AssertionError(f"queue: {len(self._events)} events kept for no pod in flight")
+            raise AssertionError(f"queue: pods by plugin are {waiting}, the index has {indexed}")
+        if self._events and not self._attempts:
+            raise AssertionError(f"queue: {len(self._events)} events kept without a pod in flight")
         for key, pod in (*self._active.pods.items(), *self._backoff.pods.items()):
             if key != pod.info.key:
-                raise AssertionError(f"queue: pod {pod.info.key} is filed as {key}")
+                raise AssertionError(f"queue: pod {pod.info.key} is stored as {key}")
 
-    # -- inside -------------------------------------------------------------------------------
+    # -- internals ----------------------------------------------------------------------------
 
     @property
     def _unschedulable_timeout_ns(self) -> int:
@@ -351,24 +412,23 @@ class SchedulingQueue:
         return self._events_start + len(self._events)
 
     def backoff_ends_ns(self, pod: QueuedPod) -> int:
-        """When a rejected pod may be tried again: 1 s doubling to 10 s, by its own failures."""
+        """When a rejected pod may be retried: after 1 s, doubling up to 10 s with its failures."""
         failures = pod.consecutive_errors or pod.unschedulable_count
         if not failures:
             return 0
         return pod.timestamp_ns + self.backoff_ns(failures)
 
     def backoff_ns(self, failures: int) -> int:
-        """How long a pod is left alone after so many failures in a row, at least one."""
-        # 2**62 s is long past any maximum; the bound keeps the number small.
+        """The backoff after that many failures in a row, at least one."""
+        # 2**62 s is far beyond any maximum; the bound keeps the number small.
         delay_s = self._settings.initial_backoff_s * (1 << min(failures - 1, 62))
         return round(min(delay_s, self._settings.max_backoff_s) * NS_PER_S)
 
-    def _activate_or_gate(self, pod: QueuedPod, now_ns: int, why: str = "") -> None:
-        """``why`` is what brings it; empty where it was in the queue before."""
-        profile = self._profile(pod)
+    def _activate_or_gate(self, pod: QueuedPod, now_ns: int, cause: str = "") -> None:
+        """``cause`` is the queue event; empty if the pod was in this queue before."""
+        profile = self._profiles.get(pod.info.pod.spec.scheduler_name)
         if profile is None:
-            # Taken out of the configuration: nobody is left to try the pod.
-            return
+            return  # the profile was removed
         was_gated = bool(pod.gating_plugin)
         gating = pod.gating_plugin = _gating_plugin(profile, pod.info)
         if gating:
@@ -378,27 +438,32 @@ class SchedulingQueue:
             if pod.entered_at_ns is None:
                 pod.entered_at_ns = now_ns
             self._active.push(pod, sort_key(profile, pod))
-        if why and not (was_gated and gating):
-            self.arrivals[arrivals.GATED if gating else arrivals.ACTIVE, why] += 1
+        if cause and not (was_gated and gating):
+            self.incoming[GATED if gating else ACTIVE, cause] += 1
 
-    def _requeue(self, pod: QueuedPod, now_ns: int, why: str, *, at_once: bool = False) -> None:
+    def _requeue(
+        self, pod: QueuedPod, now_ns: int, cause: str, *, immediately: bool = False
+    ) -> None:
         self._forget(pod.info.key)
-        ends_ns = 0 if at_once else self.backoff_ends_ns(pod)
+        ends_ns = 0 if immediately else self.backoff_ends_ns(pod)
         if ends_ns <= now_ns:
-            self._activate_or_gate(pod, now_ns, why)
+            self._activate_or_gate(pod, now_ns, cause)
         else:
             self._backoff.push(pod, ends_ns)
-            self.arrivals[arrivals.BACKOFF, why] += 1
+            self.incoming[BACKOFF, cause] += 1
 
-    def _wake_by(self, pod: QueuedPod, events: Iterable[QueuedClusterEvent], now_ns: int) -> None:
+    def _requeue_by_events(
+        self, pod: QueuedPod, events: Iterable[QueuedClusterEvent], now_ns: int
+    ) -> None:
         """Requeue a waiting pod if any of the events may help it."""
-        wake, what = Wake.NO, ""
-        for happened in events:
-            said = self._listeners.wake(pod, happened)
-            if said > wake:
-                wake, what = said, happened.event.label
-        if wake is not Wake.NO:
-            self._requeue(pod, now_ns, what, at_once=wake is Wake.AT_ONCE)
+        best, cause = QueueingStrategy.SKIP, ""
+        for queued_event in events:
+            strategy = self._hints.strategy(pod, queued_event)
+            if strategy > best:
+                best, cause = strategy, queued_event.event.label
+        if best is not QueueingStrategy.SKIP:
+            immediately = best is QueueingStrategy.IMMEDIATELY
+            self._requeue(pod, now_ns, cause, immediately=immediately)
 
     def _wait(self, where: dict[str, QueuedPod], pod: QueuedPod, plugins: Iterable[str]) -> None:
         where[pod.info.key] = pod
@@ -422,18 +487,18 @@ class SchedulingQueue:
                     del self._waiting_for[plugin]
 
     def _end_attempt(self, key: str) -> None:
-        if self._under_way.pop(key, None) is None:
+        if self._attempts.pop(key, None) is None:
             return
-        # Dictionaries keep order: the first in flight is the one with the oldest events to keep.
-        oldest = next((since for _, since in self._under_way.values()), self._events_end)
+        # Dictionaries keep order: the first attempt is the one with the oldest events.
+        oldest = next((a.events_from for a in self._attempts.values()), self._events_end)
         while self._events_start < oldest:
             self._events.popleft()
             self._events_start += 1
 
 
 def _gating_plugin(profile: Profile, info: PodInfo) -> str:
-    """The first PreEnqueue plugin that holds the pod back, empty where none does."""
+    """The first PreEnqueue plugin that gates the pod, or empty."""
     for plugin in profile.pre_enqueue:
-        if held_back(plugin, info) is not None:
+        if gate_status(plugin, info) is not None:
             return plugin.name
     return ""

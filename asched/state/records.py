@@ -10,39 +10,29 @@ an upcaster (see :mod:`asched.journal.codec`).
 from __future__ import annotations
 
 from datetime import datetime
-from enum import IntEnum, StrEnum
+from enum import StrEnum
 from typing import Any
 
 import msgspec
 
-from asched.framework.interface import Victim
+from asched.framework.cluster import Victim
 from asched.framework.runtime.extenders import ExtenderSpec, ExtenderVerb, PreemptionCandidate
 from asched.framework.runtime.profile import ProfileSpec
 from asched.framework.status import Code
 from asched.model.meta import OwnerReference
 from asched.model.pod import PodCondition
 from asched.model.resources import AnyObject
-from asched.state.record_base import Record as Record
-from asched.state.rules import Rules
 from asched.state.session_records import (
     EvictionDecided,
-    PodGroupDecided,
-    PodGroupWriteFailed,
-    PodGroupWritten,
-    SessionHeld,
+    PodGroupStatusDecided,
+    PodGroupStatusWriteFailed,
+    PodGroupStatusWritten,
+    SessionExecuted,
     SessionsLoaded,
 )
+from asched.state.stored_form import Record as Record
 
 # -- observations -----------------------------------------------------------------------------
-
-
-class Lottery(IntEnum):
-    """How it is drawn among equally good nodes: recorded, so that old journals go on being replayed."""
-
-    SHUFFLE = 1
-    """The tickets of the best nodes are shuffled; who comes first has won."""
-    SAMPLE = 2
-    """Nodes are drawn from all until one of the best comes up. Where those are few, as SHUFFLE."""
 
 
 class EngineStarted(Record):
@@ -52,12 +42,8 @@ class EngineStarted(Record):
     """Version of asched."""
     seed: int
     """Seeds the tie-breaks of all decisions until the next start."""
-    lottery: Lottery = Lottery.SHUFFLE
-    """How ties are drawn from here on. The default is that of the releases that did not say."""
     shadow: bool = False
     """It only compares itself with another scheduler. A journal is of one kind from its start."""
-    rules: Rules = Rules.FIRST
-    """What follows from records from here on, and how is decided; see :mod:`asched.state.rules`."""
 
 
 class QueueSettings(msgspec.Struct, frozen=True, gc=False):
@@ -76,13 +62,9 @@ class ProfilesLoaded(Record):
     queue: QueueSettings = QueueSettings()
     extenders: tuple[ExtenderSpec, ...] = ()
     """In the order in which they are asked; other records name them by their position here."""
-    lets_go: bool = False
-    """Whether pods that wait for what is gone with this configuration are let go: held at Permit by a
-    plugin that is not enabled any more, nominated under a profile that is not there any more. Journals
-    of before this was a field left them to their time."""
 
 
-class ObjectSeen(Record):
+class ObjectObserved(Record):
     """An object appeared or changed; it is now as given."""
 
     object: AnyObject
@@ -90,7 +72,7 @@ class ObjectSeen(Record):
     """For a pod: the number under which its template is kept from here on; 0 where it is not."""
 
 
-class ObjectGone(Record):
+class ObjectDeleted(Record):
     """An object was deleted, or was missing from a new list."""
 
     kind: str
@@ -98,7 +80,7 @@ class ObjectGone(Record):
     uid: str = ""
 
 
-class PodSeen(Record):
+class PodObserved(Record):
     """A pod appeared that is like another one: its template is held already."""
 
     key: str
@@ -120,8 +102,8 @@ class PodSeen(Record):
     """Those that plugins read; None where they are those of the template."""
 
 
-class PodChanged(Record):
-    """A pod whose template is as before: what else it now is. Far smaller than :class:`ObjectSeen`.
+class PodUpdated(Record):
+    """A pod whose template is as before: what else it now is. Far smaller than :class:`ObjectObserved`.
 
     Every field is the whole present value, not a difference.
     """
@@ -153,10 +135,10 @@ class Bound(Record):
     key: str
     uid: str
     node: str
-    shown: bool = False
+    observed: bool = False
     """The pod's own object names the node, and has not changed otherwise; see
-    :mod:`asched.state.binding_echo`."""
-    labelled: bool = False
+    :mod:`asched.state.bind_confirmation`."""
+    topology_labels: bool = False
     """With that it was given the node's topology labels."""
 
 
@@ -171,15 +153,14 @@ class BindFailed(Record):
     message: str = ""
 
 
-class VictimEvicted(Record):
+class EvictionSucceeded(Record):
     """The API server accepted the deletion of a victim (or it was gone already)."""
 
     key: str
     uid: str
-    roomless: bool = False
+    unplaced: bool = False
     """It holds no room any more, because its binding failed or a plugin gave its place back. Nothing
-    else will show that room become free, so who waits for it is let go. Journals of before this was a
-    field left them waiting."""
+    else will show that room become free, so who waits for it is let go."""
 
 
 class EvictionFailed(Record):
@@ -188,7 +169,7 @@ class EvictionFailed(Record):
     message: str = ""
 
 
-class ExtenderRefusal(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
+class ExtenderFailedNodes(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """Nodes that an extender refused with the same words."""
 
     message: str
@@ -207,7 +188,7 @@ class ExtenderFiltered(Record):
     extender: int
     passed: bytes
     """Which of the nodes that it was asked about, a bit each in their order."""
-    refused: tuple[ExtenderRefusal, ...] = ()
+    failed_nodes: tuple[ExtenderFailedNodes, ...] = ()
 
     @property
     def verb_answered(self) -> ExtenderVerb:
@@ -230,7 +211,7 @@ class ExtenderPrioritized(Record):
         return ExtenderVerb.PRIORITIZE
 
 
-class ExtenderReviewed(Record):
+class ExtenderPreemptionProcessed(Record):
     """An extender said which candidates of a preemption will do, and with which victims."""
 
     key: str
@@ -244,7 +225,7 @@ class ExtenderReviewed(Record):
         return ExtenderVerb.PREEMPT
 
 
-class ExtenderFailed(Record):
+class ExtenderCallFailed(Record):
     """An extender did not answer the last question, or answered nonsense."""
 
     key: str
@@ -259,7 +240,9 @@ class ExtenderFailed(Record):
         return self.verb
 
 
-ExtenderAnswer = ExtenderFiltered | ExtenderPrioritized | ExtenderReviewed | ExtenderFailed
+ExtenderAnswer = (
+    ExtenderFiltered | ExtenderPrioritized | ExtenderPreemptionProcessed | ExtenderCallFailed
+)
 
 
 class DisagreementCause(StrEnum):
@@ -301,7 +284,7 @@ class ShadowExplained(Record):
 # -- decisions --------------------------------------------------------------------------------
 
 
-class PermitHold(msgspec.Struct, frozen=True, gc=False):
+class PermitWait(msgspec.Struct, frozen=True, gc=False):
     """A Permit plugin that said WAIT, and until when."""
 
     plugin: str
@@ -322,15 +305,15 @@ class Assigned(Record):
     uid: str
     node: str
     attempt: int
-    feasible: int
+    feasible_nodes: int
     """How many nodes were feasible."""
     score: int = 0
     """The node's total score; 0 where a single feasible node needed none."""
     ties: int = 1
     """How many nodes shared the best score."""
-    examined: int = 0
+    evaluated_nodes: int = 0
     """How many nodes were looked at, where a share sufficed; 0 for all."""
-    holds: tuple[PermitHold, ...] = ()
+    permit_waits: tuple[PermitWait, ...] = ()
     reservations: tuple[Reservation, ...] = ()
     activate: tuple[str, ...] = ()
     """Keys of pods that are to be tried now because this one was assigned."""
@@ -346,19 +329,19 @@ class Rejected(Record):
     attempt: int
     message: str
     """The text of the pod's ``PodScheduled=False`` condition."""
-    plugins: tuple[str, ...] = ()
+    unschedulable_plugins: tuple[str, ...] = ()
     """The plugins that rejected it, sorted: their events wake the pod."""
     pending_plugins: tuple[str, ...] = ()
     nominated_node: str | None = None
     """A node on which room is being made; empty clears an earlier nomination, None keeps it."""
     victims: tuple[Victim, ...] = ()
-    examined: int = 0
+    evaluated_nodes: int = 0
     """How many nodes were looked at, where a share sufficed; 0 for all."""
-    displaced: tuple[Victim, ...] = ()
+    cleared_nominations: tuple[Victim, ...] = ()
     """Pending pods of lower priority that lose their nomination to the same node."""
-    at_once: bool = False
+    requeue_now: bool = False
     """Held pods make room for it, so it is tried again without waiting."""
-    circuit: str = ""
+    open_circuit: str = ""
     """The plugin whose circuit is open, which is why the pod was not tried: it is when that closes."""
     session: int = 0
     """The number of the batch session that decided it (the same as ``attempt``); 0 for none."""
@@ -374,7 +357,7 @@ class AttemptFailed(Record):
     message: str
 
 
-class ExtenderAsked(Record):
+class ExtenderCallRequested(Record):
     """The attempt cannot go on without these extenders' answers; until then the pod is in flight."""
 
     key: str
@@ -389,7 +372,7 @@ class ExtenderAsked(Record):
     """The nodes in question: a bit for each row of the node table."""
     candidates: tuple[PreemptionCandidate, ...] = ()
     """The candidates in question, where ``verb`` is PREEMPT."""
-    examined: int = 0
+    evaluated_nodes: int = 0
     """How many nodes were looked at, where a share sufficed; 0 for all."""
 
 
@@ -411,7 +394,7 @@ class ShadowCompared(Record):
     """Our best nodes, sorted; empty where we find none."""
     score: int = 0
     """Their total; 0 where a single feasible node needed none."""
-    feasible: int = 0
+    feasible_nodes: int = 0
     own_message: str = ""
     """Why we find none, where that is not the other's message."""
     agreed: bool = False
@@ -438,29 +421,29 @@ class PermitRejected(Record):
 Observation = (
     EngineStarted
     | ProfilesLoaded
-    | ObjectSeen
-    | ObjectGone
-    | PodSeen
-    | PodChanged
+    | ObjectObserved
+    | ObjectDeleted
+    | PodObserved
+    | PodUpdated
     | TurnStarted
     | Bound
     | BindFailed
-    | VictimEvicted
+    | EvictionSucceeded
     | EvictionFailed
     | SessionsLoaded
-    | PodGroupWritten
-    | PodGroupWriteFailed
+    | PodGroupStatusWritten
+    | PodGroupStatusWriteFailed
     | ExtenderAnswer
     | LeadershipGained
     | LeadershipLost
     | ShadowExplained
 )
-SessionDecision = SessionHeld | EvictionDecided | PodGroupDecided
+SessionDecision = SessionExecuted | EvictionDecided | PodGroupStatusDecided
 Decision = (
     Assigned
     | Rejected
     | AttemptFailed
-    | ExtenderAsked
+    | ExtenderCallRequested
     | PermitAllowed
     | PermitRejected
     | SessionDecision
@@ -471,10 +454,10 @@ DECISIONS = (
     Assigned,
     Rejected,
     AttemptFailed,
-    ExtenderAsked,
+    ExtenderCallRequested,
     PermitAllowed,
     PermitRejected,
-    SessionHeld,
+    SessionExecuted,
     EvictionDecided,
-    PodGroupDecided,
+    PodGroupStatusDecided,
 )

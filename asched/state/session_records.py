@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import msgspec
 
-from asched.framework.interface import Victim
+from asched.framework.cluster import Victim
 from asched.framework.sessions import (
-    ActionTally,
+    ActionCounts,
     EvictionReason,
     IgnoredJob,
     PodGroupPhase,
     SessionSpec,
 )
-from asched.state.record_base import Record
+from asched.state.stored_form import Record
 
 # -- observations -----------------------------------------------------------------------------
 
@@ -23,7 +23,7 @@ class SessionsLoaded(Record):
     sessions: tuple[SessionSpec, ...]
 
 
-class PodGroupWritten(Record):
+class PodGroupStatusWritten(Record):
     """The API server has the status that was decided for a PodGroup (or the PodGroup is gone)."""
 
     kind: str
@@ -31,7 +31,7 @@ class PodGroupWritten(Record):
     uid: str
 
 
-class PodGroupWriteFailed(Record):
+class PodGroupStatusWriteFailed(Record):
     """The API server refused the status of a PodGroup."""
 
     kind: str
@@ -43,13 +43,13 @@ class PodGroupWriteFailed(Record):
 # -- decisions --------------------------------------------------------------------------------
 
 
-class SessionHeld(Record):
+class SessionExecuted(Record):
     """A batch session was held. The decisions that came of it follow, in the same batch."""
 
     scheduler_name: str
     number: int
     """Sessions of a scheduler name are counted from the start of the journal."""
-    actions: tuple[ActionTally, ...] = ()
+    actions: tuple[ActionCounts, ...] = ()
     """What each did, in the order in which they ran; without those that did nothing."""
     ignored_jobs: tuple[IgnoredJob, ...] = ()
     """Jobs that were not admitted to the session."""
@@ -71,7 +71,7 @@ class EvictionDecided(Record):
     """Whose session it was."""
 
 
-class GroupCondition(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
+class DecidedGroupCondition(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """A condition of a PodGroup as it is to be written."""
 
     type: str
@@ -82,7 +82,7 @@ class GroupCondition(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """The session that set it; empty for one that stays as it is."""
 
 
-class PodGroupDecided(Record):
+class PodGroupStatusDecided(Record):
     """A session gives a PodGroup another status."""
 
     kind: str
@@ -95,7 +95,7 @@ class PodGroupDecided(Record):
     running: int = 0
     succeeded: int = 0
     failed: int = 0
-    conditions: tuple[GroupCondition, ...] = ()
+    conditions: tuple[DecidedGroupCondition, ...] = ()
     event: str = ""
     """What its Warning Unschedulable says; empty for none."""
     scheduler_name: str = ""

@@ -1,14 +1,8 @@
-"""What the state keeps of batch sessions: when each profile's next one is due, and who waits for it.
+"""State of batch sessions: when the next one is due, and the pods that wait for it.
 
-A profile that is served by sessions has no queue in the :class:`SchedulingQueue`: its pending pods
-wait for the next session together. A session is held every period, but only where it could come to
-something: an idle cluster leaves nothing in the journal.
-
-What sees to the volumes of pods that sessions place.
-
-A session has plugins of its own kind, which know nothing of claims that wait for their consumer. The
-built-in VolumeBinding sets volumes aside for such pods, and has them bound before the pod is, just as in
-a profile that schedules pod by pod.
+The pods of a scheduler name that sessions serve are not in the :class:`SchedulingQueue`; they wait
+for the next session together. A session runs every period, but only if it could decide anything: an
+idle cluster adds nothing to the journal.
 """
 
 from __future__ import annotations
@@ -31,82 +25,111 @@ from asched.model.groups import (
 )
 from asched.model.meta import Object
 from asched.model.pod import Pod
-from asched.model.quantity import NS_PER_S
 from asched.model.workloads import PodDisruptionBudget, PriorityClass
-from asched.state.session_records import PodGroupDecided
+from asched.state.session_records import PodGroupStatusDecided
+from asched.state.stored_form import StoredForm
 
+NS_PER_S = 1_000_000_000
 RETRY_NS = 300 * NS_PER_S
-"""Pods that wait while nothing changes are tried again after this long: chance may help, and time.
-As long as kube-scheduler leaves a rejected pod (``podMaxInUnschedulablePodsDuration``)."""
+"""Pods that wait while nothing changes are retried after this time, as in kube-scheduler
+(``podMaxInUnschedulablePodsDuration``)."""
 
-_OF_JOBS = (CustomPodGroup, CustomQueue, PodGroup, Workload, PodDisruptionBudget, PriorityClass)
-"""Kinds that make jobs what they are. Other objects bear on pending pods only."""
+_DEFINE_JOBS = (CustomPodGroup, CustomQueue, PodGroup, Workload, PodDisruptionBudget, PriorityClass)
+"""Kinds that define jobs. Other objects matter to pending pods only."""
 
 GroupId = tuple[str, str]
-"""Which PodGroup: the name of its type, and ``namespace/name``."""
+"""The type name of a PodGroup and its ``namespace/name``."""
 
 
-class RefusedBinding(NamedTuple):
-    """A binding that sessions decided failed, and perhaps others of that pod before."""
+class FailedBinding(NamedTuple):
+    """A binding that a session decided and that failed."""
 
     uid: str
     node: str
-    """Where the last one was to be."""
-    times: int
-    """How many in a row."""
-    until_ns: int
-    """Not before then is the pod to be placed again."""
+    """The node of the last failure."""
+    failures: int
+    """Failures in a row."""
+    backoff_until_ns: int
+
+
+class SessionProfileSnapshot(StoredForm):
+    spec: SessionSpec
+    number: int
+    last_run_ns: int
+    changes: tuple[bool, bool]
+    pending: tuple[str, ...]
+    failed_bindings: dict[str, FailedBinding]
+
+
+class GroupWriteSnapshot(StoredForm):
+    decision: PodGroupStatusDecided
+    in_flight: bool
+
+
+class SessionsSnapshot(StoredForm):
+    profiles: tuple[SessionProfileSnapshot, ...]
+    finished: tuple[PodInfo, ...]
+    writes: tuple[GroupWriteSnapshot, ...]
 
 
 class SessionProfile:
-    """One scheduler name that is served by sessions."""
+    """One scheduler name that sessions serve."""
 
     __slots__ = (
-        "_jobs_changed", "_surroundings_changed", "held_ns", "number", "pending", "refused", "spec",
-    )  # fmt: skip
+        "_jobs_changed",
+        "_surroundings_changed",
+        "failed_bindings",
+        "last_run_ns",
+        "number",
+        "pending",
+        "spec",
+    )
 
     def __init__(self, spec: SessionSpec) -> None:
         self.spec = spec
         self.number = 0
-        """Of the last session; 0 before the first."""
-        self.held_ns = 0
-        """When the last session was held."""
+        """Number of the last session; 0 before the first."""
+        self.last_run_ns = 0
+        """Time of the last session."""
         self.pending: dict[str, None] = {}
-        """Keys of the pods that wait, in order of arrival."""
-        self.refused: dict[str, RefusedBinding] = {}
-        """By key of the pod, until one is bound or goes."""
+        """Keys of the waiting pods in order of arrival."""
+        self.failed_bindings: dict[str, FailedBinding] = {}
+        """By pod key, until the pod is bound or deleted."""
         self._jobs_changed = True
         self._surroundings_changed = True
 
     def due_ns(self) -> int | None:
-        """When the next session is to be held; None while it could come to nothing."""
+        """When the next session is due; None while it could decide nothing."""
         period_ns = round(self.spec.period_s * NS_PER_S)
         if self._jobs_changed or (self._surroundings_changed and self.pending):
-            return self.held_ns + period_ns
+            return self.last_run_ns + period_ns
         if not self.pending:
             return None
-        retry_ns = self.held_ns + RETRY_NS
-        ends = (r.until_ns for r in self.refused.values() if r.until_ns > self.held_ns)
-        return min(max(min(ends, default=retry_ns), self.held_ns + period_ns), retry_ns)
+        retry_ns = self.last_run_ns + RETRY_NS
+        ends = (
+            failed.backoff_until_ns
+            for failed in self.failed_bindings.values()
+            if failed.backoff_until_ns > self.last_run_ns
+        )
+        return min(max(min(ends, default=retry_ns), self.last_run_ns + period_ns), retry_ns)
 
-    def put_off(self, key: str, uid: str, now_ns: int) -> str:
-        """The node to which the pod could not be bound, while it is not to be tried again yet; else
-        empty."""
-        refused = self.refused.get(key)
-        if refused is None or refused.uid != uid or refused.until_ns <= now_ns:
+    def backoff_node(self, key: str, uid: str, now_ns: int) -> str:
+        """The node of the pod's failed binding while the pod backs off; else empty."""
+        failed = self.failed_bindings.get(key)
+        if failed is None or failed.uid != uid or failed.backoff_until_ns <= now_ns:
             return ""
-        return refused.node
+        return failed.node
 
-    def stir(self, *, of_jobs: bool) -> None:
-        """Something happened: to the jobs themselves, or to what is around them."""
-        if of_jobs:
+    def mark_changed(self, *, jobs: bool) -> None:
+        """The jobs themselves changed, or else their surroundings."""
+        if jobs:
             self._jobs_changed = True
         else:
             self._surroundings_changed = True
 
-    def held(self, number: int, now_ns: int) -> None:
-        """A session was held on all that happened until now."""
-        self.number, self.held_ns = number, now_ns
+    def ran(self, number: int, now_ns: int) -> None:
+        """A session ran on all changes until now."""
+        self.number, self.last_run_ns = number, now_ns
         self._jobs_changed = self._surroundings_changed = False
 
     @property
@@ -114,27 +137,38 @@ class SessionProfile:
         """Whether jobs and surroundings changed since the last session."""
         return self._jobs_changed, self._surroundings_changed
 
-    def restore(self, number: int, held_ns: int, changes: tuple[bool, bool]) -> None:
-        """For checkpoints: as it was."""
-        self.number, self.held_ns = number, held_ns
-        self._jobs_changed, self._surroundings_changed = changes
+    def snapshot(self) -> SessionProfileSnapshot:
+        return SessionProfileSnapshot(
+            spec=self.spec,
+            number=self.number,
+            last_run_ns=self.last_run_ns,
+            changes=self.changes,
+            pending=tuple(self.pending),
+            failed_bindings={**self.failed_bindings},
+        )
+
+    def restore(self, snapshot: SessionProfileSnapshot) -> None:
+        self.number, self.last_run_ns = snapshot.number, snapshot.last_run_ns
+        self._jobs_changed, self._surroundings_changed = snapshot.changes
+        self.pending.update(dict.fromkeys(snapshot.pending))
+        self.failed_bindings = {**snapshot.failed_bindings}
 
 
 class GroupWrite(msgspec.Struct):
     """The last status that was decided for a PodGroup."""
 
-    decision: PodGroupDecided
-    under_way: bool = True
-    """It is not known how the writing ended."""
+    decision: PodGroupStatusDecided
+    in_flight: bool = True
+    """The outcome of the write is not known."""
 
 
 class Sessions:
-    """All profiles that are served by sessions. Only the fold changes it."""
+    """All profiles that sessions serve. Only the fold changes them."""
 
     def __init__(self) -> None:
         self._profiles: dict[str, SessionProfile] = {}
         self.finished: dict[str, PodInfo] = {}
-        """Pods of jobs that have finished, by key. Nothing else knows of finished pods."""
+        """Finished pods of jobs by key. The rest of the state has no finished pods."""
         self.writes: dict[GroupId, GroupWrite] = {}
 
     def __bool__(self) -> bool:
@@ -159,44 +193,46 @@ class Sessions:
         times = (profile.due_ns() for profile in self)
         return min((ns for ns in times if ns is not None), default=None)
 
-    def has_jobs_with(self, pod: Pod) -> bool:
-        """Whether the pod belongs to a job of any session: it is one of its scheduler's, or names a
-        PodGroup (kube-batch counts the pods of a group whoever scheduled them)."""
+    def is_in_job(self, pod: Pod) -> bool:
+        """Whether the pod belongs to a job of any session: it has the session's scheduler name, or
+        names a PodGroup (kube-batch counts its pods under any scheduler)."""
         return bool(self._profiles) and (
             pod.spec.scheduler_name in self._profiles or _names_group(pod)
         )
 
-    def remembers(self, key: str, uid: str) -> bool:
-        """Whether this very pod is known to have finished."""
+    def has_finished(self, key: str, uid: str) -> bool:
+        """Whether the pod of that uid is known as finished."""
         info = self.finished.get(key)
         return info is not None and info.uid == uid
 
-    # -- the fold's side ----------------------------------------------------------------------
+    def is_pending(self, pod: Pod) -> bool:
+        """Whether the pod waits for the next session of its scheduler name."""
+        own = self._profiles.get(pod.spec.scheduler_name)
+        return own is not None and pod.key in own.pending
+
+    # -- for the fold -------------------------------------------------------------------------
 
     def load(self, specs: Iterable[SessionSpec]) -> None:
-        """The profiles from here on. One that was there before goes on counting its sessions. The
-        caller notes all pods afterwards."""
+        """Replace the profiles. One that stays keeps its session number. The caller passes all pods
+        to :meth:`on_pod_changed` afterwards."""
         before, self._profiles = self._profiles, {}
         for spec in specs:
             known = before.get(spec.scheduler_name)
             profile = self._profiles[spec.scheduler_name] = known or SessionProfile(spec)
             profile.spec = spec
             profile.pending.clear()
-            profile.stir(of_jobs=True)
-        self.finished = {
-            k: info for k, info in self.finished.items() if self.has_jobs_with(info.pod)
-        }
+            profile.mark_changed(jobs=True)
+        self.finished = {k: info for k, info in self.finished.items() if self.is_in_job(info.pod)}
         if not self._profiles:
             self.writes.clear()
 
-    def note(self, pod: Pod, *, pending: bool) -> None:
-        """The pod is now as given; ``pending`` says that it wants a node and has none."""
+    def on_pod_changed(self, pod: Pod, *, pending: bool) -> None:
+        """``pending``: the pod needs a node and has none."""
         if not self._profiles:
             return
-        if self.finished and not self.remembers(pod.key, pod.uid):
+        if self.finished and not self.has_finished(pod.key, pod.uid):
             self.finished.pop(pod.key, None)
-        name = pod.spec.scheduler_name
-        own = self._profiles.get(name)
+        own = self._profiles.get(pod.spec.scheduler_name)
         if own is not None:
             if pending:
                 own.pending.setdefault(pod.key)
@@ -204,96 +240,112 @@ class Sessions:
                 own.pending.pop(pod.key, None)
         grouped = _names_group(pod)
         for profile in self._profiles.values():
-            profile.stir(of_jobs=grouped or profile is own)
+            profile.mark_changed(jobs=grouped or profile is own)
 
-    def binding_failed(
+    def on_bind_failed(
         self, pod: Pod, node: str, now_ns: int, backoff_ns: Callable[[int], int]
     ) -> None:
-        """The pod is to be left alone for a while, the longer the more often it failed in a row.
+        """Start a backoff that grows with the failures in a row.
 
-        kube-batch hands such a pod to a queue with a limit of its rate, and leaves it as if it were being
-        bound until its turn has come there (``resyncTask``); the pauses are those of a pod that is tried
-        by itself.
+        kube-batch puts such a pod into a rate-limited queue and treats it as binding until then
+        (``resyncTask``). Here the backoff is that of a pod that is scheduled on its own.
         """
         own = self._profiles.get(pod.spec.scheduler_name)
         if own is None:
             return
-        before = own.refused.get(pod.key)
-        times = 1 + (before.times if before is not None and before.uid == pod.uid else 0)
-        own.refused[pod.key] = RefusedBinding(pod.uid, node, times, now_ns + backoff_ns(times))
+        before = own.failed_bindings.get(pod.key)
+        failures = 1 + (before.failures if before is not None and before.uid == pod.uid else 0)
+        own.failed_bindings[pod.key] = FailedBinding(
+            pod.uid, node, failures, now_ns + backoff_ns(failures)
+        )
 
-    def settled(self, pod: Pod) -> None:
-        """The pod is bound, or gone: how often that failed is of no interest any more."""
+    def reset_backoff(self, pod: Pod) -> None:
+        """The pod is bound or deleted."""
         own = self._profiles.get(pod.spec.scheduler_name)
-        if own is not None and own.refused:
-            own.refused.pop(pod.key, None)
+        if own is not None and own.failed_bindings:
+            own.failed_bindings.pop(pod.key, None)
 
-    def awaits_one(self, pod: Pod) -> bool:
-        """Whether the pod is among those that the next session of its scheduler is to place."""
-        own = self._profiles.get(pod.spec.scheduler_name)
-        return own is not None and pod.key in own.pending
-
-    def finish(self, info: PodInfo) -> None:
-        """A pod is known to have finished: what it leaves is its part in its job."""
-        if self.has_jobs_with(info.pod):
+    def on_pod_finished(self, info: PodInfo) -> None:
+        """Keep a finished pod if it belongs to a job."""
+        if self.is_in_job(info.pod):
             self.finished[info.key] = info
-            self.note(info.pod, pending=False)
+            self.on_pod_changed(info.pod, pending=False)
 
-    def finished_gone(self, key: str, uid: str) -> None:
-        if self.remembers(key, uid):
-            self.note(self.finished.pop(key).pod, pending=False)
+    def on_finished_deleted(self, key: str, uid: str) -> None:
+        if self.has_finished(key, uid):
+            self.on_pod_changed(self.finished.pop(key).pod, pending=False)
 
-    def object_seen(self, seen: Object) -> None:
-        """An object other than a pod is as given."""
-        self._stir_by(type(seen))
-        if isinstance(seen, CustomPodGroup | PodGroup):
-            group = type(seen).__name__, seen.key
+    def on_object_observed(self, observed: Object) -> None:
+        """An object other than a pod was added or updated."""
+        self._mark_changed_by(type(observed))
+        if isinstance(observed, CustomPodGroup | PodGroup):
+            group = type(observed).__name__, observed.key
             write = self.writes.get(group)
-            # Where our status was not taken, somebody else's word makes it worth another try.
-            if write is not None and not write.under_way and not says(seen, write.decision):
+            # A failed write is worth another try after somebody else wrote the PodGroup.
+            if (
+                write is not None
+                and not write.in_flight
+                and not status_matches(observed, write.decision)
+            ):
                 del self.writes[group]
 
-    def object_gone(self, gone: Object) -> None:
-        self._stir_by(type(gone))
-        self.writes.pop((type(gone).__name__, gone.key), None)
+    def on_object_deleted(self, deleted: Object) -> None:
+        self._mark_changed_by(type(deleted))
+        self.writes.pop((type(deleted).__name__, deleted.key), None)
 
-    def _stir_by(self, kind: type[Object]) -> None:
+    def _mark_changed_by(self, kind: type[Object]) -> None:
         for profile in self._profiles.values():
-            profile.stir(of_jobs=issubclass(kind, _OF_JOBS))
+            profile.mark_changed(jobs=issubclass(kind, _DEFINE_JOBS))
 
-    def decide_group(self, decision: PodGroupDecided) -> None:
+    def begin_write(self, decision: PodGroupStatusDecided) -> None:
         self.writes[decision.kind, decision.group] = GroupWrite(decision)
 
     def end_write(self, kind: str, group: str, uid: str) -> None:
-        """The status was written, or was given up: it is not tried again until it is another one,
-        or somebody touches the PodGroup."""
+        """The write succeeded or failed. It is not retried until the status changes or somebody else
+        writes the PodGroup."""
         write = self.writes.get((kind, group))
         if write is not None and write.decision.uid == uid:
-            write.under_way = False
+            write.in_flight = False
+
+    def snapshot(self) -> SessionsSnapshot:
+        return SessionsSnapshot(
+            tuple(profile.snapshot() for profile in self),
+            tuple(self.finished.values()),
+            tuple(GroupWriteSnapshot(w.decision, w.in_flight) for w in self.writes.values()),
+        )
+
+    def restore(self, snapshot: SessionsSnapshot) -> None:
+        self.load(kept.spec for kept in snapshot.profiles)
+        for profile, kept in zip(self, snapshot.profiles, strict=True):
+            profile.restore(kept)
+        self.finished = {info.key: info for info in snapshot.finished}
+        for write in snapshot.writes:
+            decision = write.decision
+            self.writes[decision.kind, decision.group] = GroupWrite(decision, write.in_flight)
 
 
-def says(group: CustomPodGroup | PodGroup, decision: PodGroupDecided) -> bool:
+def status_matches(group: CustomPodGroup | PodGroup, decision: PodGroupStatusDecided) -> bool:
     """Whether the PodGroup has the status that was decided."""
     conditions = {(c.type, c.status, c.reason, c.message) for c in group.status.conditions}
-    if group.uid != decision.uid or conditions != _substance(decision):
+    if group.uid != decision.uid or conditions != _conditions(decision):
         return False
-    # Kubernetes' own has conditions and nothing else.
+    # The PodGroup of Kubernetes has only conditions.
     return isinstance(group, PodGroup) or _counts(group.status) == _counts(decision)
 
 
-def same_status(one: PodGroupDecided, other: PodGroupDecided) -> bool:
-    """Whether both decide the same, whichever session decides it."""
-    if _substance(one) != _substance(other):
+def same_status(one: PodGroupStatusDecided, other: PodGroupStatusDecided) -> bool:
+    """Whether both decide the same status, in whichever session."""
+    if _conditions(one) != _conditions(other):
         return False
     return one.kind == PodGroup.__name__ or _counts(one) == _counts(other)
 
 
-def _substance(decision: PodGroupDecided) -> set[tuple[str, str, str, str]]:
-    """What the conditions say, without the session that set them."""
+def _conditions(decision: PodGroupStatusDecided) -> set[tuple[str, str, str, str]]:
+    """The conditions without the session that set them."""
     return {(c.type, c.status, c.reason, c.message) for c in decision.conditions}
 
 
-def _counts(status: CustomPodGroupStatus | PodGroupDecided) -> tuple[str, int, int, int]:
+def _counts(status: CustomPodGroupStatus | PodGroupStatusDecided) -> tuple[str, int, int, int]:
     return str(status.phase), status.running, status.succeeded, status.failed
 
 
@@ -305,7 +357,11 @@ VOLUME_BINDING: Final = "VolumeBinding"
 
 
 def binding_spec(scheduler_name: str) -> ProfileSpec:
-    """The profile under which a pod of that scheduler is bound."""
+    """The profile that binds pods which a session placed.
+
+    The plugins of a session know nothing of claims that wait for their consumer. The built-in
+    VolumeBinding reserves volumes for such pods and binds them before the pod.
+    """
     volumes, points = (PluginWeight(VOLUME_BINDING),), ExtensionPoint
     return ProfileSpec(
         scheduler_name,

@@ -1,12 +1,12 @@
-"""What pods of one controller have in common, kept once.
+"""The common part of pods of one controller, stored once.
 
-Most pods are copies: of ten thousand pods of a Deployment one is recorded whole, and the others as
-that one's template with a name. So the journal stays small, the copies share their specification in
-memory, and their shape is known without looking.
+Most pods are copies: of ten thousand pods of a Deployment the journal has one in full, and the others
+as a reference to its template with a name. So the journal stays small, the copies share their
+specification in memory, and their shape is known without a comparison.
 
-A record that holds a pod whole says under which number its template is kept; later records refer to
-that number. What a number means is thus in the journal, and does not depend on how this code compares
-pods. A template is forgotten with its last pod.
+A record with a full pod says under which number its template is stored; later records refer to that
+number. So the meaning of a number follows from the journal and not from how this code compares pods.
+A template is removed with its last pod.
 """
 
 from __future__ import annotations
@@ -16,24 +16,38 @@ import msgspec
 from asched.framework.pod_info import PodInfo, PodShape, label_set_of
 from asched.model.meta import ObjectMeta
 from asched.model.pod import Pod, PodStatus
-from asched.state.records import PodSeen
+from asched.state.records import PodObserved
+from asched.state.stored_form import StoredForm
 
 _encode = msgspec.json.Encoder(order="deterministic").encode
+
+
+class TemplateSnapshot(StoredForm):
+    number: int
+    pod: Pod
+    users: int
+    current: bool
+    """Whether new copies are recorded under this number."""
+
+
+class TemplatesSnapshot(StoredForm):
+    templates: tuple[TemplateSnapshot, ...]
+    last: int
 
 
 class _Template:
     __slots__ = ("key", "labels", "pod", "shape", "users")
 
-    def __init__(self, key: bytes, pod: Pod, shape: PodShape) -> None:
+    def __init__(self, key: bytes, pod: Pod, shape: PodShape, users: int = 1) -> None:
         self.key = key
         self.pod = pod
         self.shape = shape
         self.labels = label_set_of(pod)
-        self.users = 0
+        self.users = users
 
 
 class Templates:
-    """The templates of the pods that the state holds. Only the fold changes them."""
+    """The templates of the pods in the state. Only the fold changes them."""
 
     def __init__(self) -> None:
         self._by_number: dict[int, _Template] = {}
@@ -44,33 +58,31 @@ class Templates:
         return len(self._by_number)
 
     def find(self, pod: Pod) -> int:
-        """The number of a template that the pod is a copy of, or 0 where none is held."""
+        """The number of the template that the pod is a copy of, or 0 if there is none."""
         return 0 if reports_resources(pod) else self._numbers.get(_key(pod), 0)
 
     def new_number(self, pod: Pod) -> int:
-        """The number under which the template of a pod that is recorded whole is to be kept.
+        """The number for the template of a pod that is recorded in full.
 
-        A pod whose containers report resources of their own has none: it may be resized.
+        0 for a pod with resources in its container statuses: it may be resized in place.
         """
         return 0 if reports_resources(pod) else self._last + 1
 
-    def keep(self, number: int, info: PodInfo) -> None:
-        """A pod was recorded whole: it is the first user of its template."""
+    def add(self, number: int, info: PodInfo) -> None:
+        """Store the template of a pod that was recorded in full, its first user. 0 is ignored."""
         if not number:
             return
         key = _key(info.pod)
-        template = _Template(key, _unplaced(info.pod), info.shape)
-        template.users = 1
-        self._by_number[number] = template
+        self._by_number[number] = _Template(key, _unplaced(info.pod), info.shape)
         self._numbers[key] = number
         self._last = max(self._last, number)
 
-    def use(self, number: int) -> None:
-        """A pod that was recorded by its template."""
+    def retain(self, number: int) -> None:
+        """Count a user: a pod that was recorded by its template."""
         self._by_number[number].users += 1
 
     def release(self, number: int) -> None:
-        """A user of the template went. 0 is nobody's."""
+        """Remove a user, and the template with its last one. 0 is ignored."""
         template = self._by_number.get(number)
         if template is None:
             return
@@ -80,73 +92,92 @@ class Templates:
             if self._numbers.get(template.key) == number:
                 del self._numbers[template.key]
 
-    def copy_of(self, number: int, pod: Pod) -> PodSeen:
-        """The record that says of a pod what its template does not. :meth:`instance` reads it."""
-        meta, status, like = pod.metadata, pod.status, self._by_number[number].pod.metadata
-        owners = meta.owner_references
-        return PodSeen(
-            template=number,
-            key=pod.key,
-            uid=meta.uid,
-            creation_timestamp=meta.creation_timestamp,
-            labels=None if meta.labels == like.labels else meta.labels,
-            owner_references=None if owners == like.owner_references else owners,
-            node_name=pod.spec.node_name,
-            phase=status.phase,
-            conditions=status.conditions,
-            nominated_node_name=status.nominated_node_name,
-            deletion_timestamp=meta.deletion_timestamp,
-            start_time=status.start_time,
-            annotations=(
-                None
-                if meta.declared_annotations == like.declared_annotations
-                else meta.declared_annotations
+    def record_of(self, number: int, pod: Pod) -> PodObserved:
+        """The record of a pod that is a copy of the template; see :func:`record_copy`."""
+        return record_copy(number, self._by_number[number].pod, pod)
+
+    def pod_of(self, record: PodObserved) -> PodInfo:
+        """The recorded pod. Raises KeyError if its template is not stored."""
+        template = self._by_number[record.template]
+        # The shape includes the annotations that plugins read.
+        shape = template.shape if record.annotations is None else None
+        labels = template.labels if record.labels is None else None
+        return PodInfo(restore_copy(record, template.pod), shape, labels)
+
+    def snapshot(self) -> TemplatesSnapshot:
+        numbers = self._numbers
+        return TemplatesSnapshot(
+            tuple(
+                TemplateSnapshot(number, kept.pod, kept.users, numbers.get(kept.key) == number)
+                for number, kept in self._by_number.items()
             ),
+            self._last,
         )
 
-    def instance(self, record: PodSeen) -> PodInfo:
-        """The pod that a record tells of. Raises KeyError for a template that is not held."""
-        template = self._by_number[record.template]
-        like = template.pod
-        namespace, _, name = record.key.rpartition("/")
-        spec = like.spec
-        if record.node_name:
-            spec = msgspec.structs.replace(spec, node_name=record.node_name)
-        pod = Pod(
-            metadata=ObjectMeta(
-                name=name,
-                namespace=namespace,
-                uid=record.uid,
-                labels=like.metadata.labels if record.labels is None else record.labels,
-                creation_timestamp=record.creation_timestamp,
-                deletion_timestamp=record.deletion_timestamp,
-                owner_references=(
-                    like.metadata.owner_references
-                    if record.owner_references is None
-                    else record.owner_references
-                ),
-                annotations=like.metadata.annotations,
-                declared_annotations=(
-                    like.metadata.declared_annotations
-                    if record.annotations is None
-                    else record.annotations
-                ),
-            ),
-            spec=spec,
-            status=PodStatus(
-                phase=record.phase,
-                conditions=record.conditions,
-                nominated_node_name=record.nominated_node_name,
-                start_time=record.start_time,
-            ),
-        )
-        # What plugins read of annotations is part of the shape.
-        shape = template.shape if record.annotations is None else None
-        return PodInfo(pod, shape, template.labels if record.labels is None else None)
+    def restore(self, snapshot: TemplatesSnapshot) -> None:
+        for kept in snapshot.templates:
+            key = _key(kept.pod)
+            shape = PodInfo(kept.pod).shape
+            self._by_number[kept.number] = _Template(key, kept.pod, shape, kept.users)
+            if kept.current:
+                self._numbers[key] = kept.number
+        self._last = snapshot.last
+
+
+def record_copy(number: int, template: Pod, pod: Pod) -> PodObserved:
+    """The record of a pod: its template's number and the fields in which it differs."""
+    meta, status, common = pod.metadata, pod.status, template.metadata
+    owners, annotations = meta.owner_references, meta.declared_annotations
+    return PodObserved(
+        template=number,
+        key=pod.key,
+        uid=meta.uid,
+        creation_timestamp=meta.creation_timestamp,
+        labels=None if meta.labels == common.labels else meta.labels,
+        owner_references=None if owners == common.owner_references else owners,
+        node_name=pod.spec.node_name,
+        phase=status.phase,
+        conditions=status.conditions,
+        nominated_node_name=status.nominated_node_name,
+        deletion_timestamp=meta.deletion_timestamp,
+        start_time=status.start_time,
+        annotations=None if annotations == common.declared_annotations else annotations,
+    )
+
+
+def restore_copy(record: PodObserved, template: Pod) -> Pod:
+    """The pod that :func:`record_copy` recorded."""
+    namespace, _, name = record.key.rpartition("/")
+    spec, common = template.spec, template.metadata
+    if record.node_name:
+        spec = msgspec.structs.replace(spec, node_name=record.node_name)
+    owners, annotations = record.owner_references, record.annotations
+    return Pod(
+        metadata=ObjectMeta(
+            name=name,
+            namespace=namespace,
+            uid=record.uid,
+            labels=common.labels if record.labels is None else record.labels,
+            creation_timestamp=record.creation_timestamp,
+            deletion_timestamp=record.deletion_timestamp,
+            owner_references=common.owner_references if owners is None else owners,
+            annotations=common.annotations,
+            declared_annotations=common.declared_annotations
+            if annotations is None
+            else annotations,
+        ),
+        spec=spec,
+        status=PodStatus(
+            phase=record.phase,
+            conditions=record.conditions,
+            nominated_node_name=record.nominated_node_name,
+            start_time=record.start_time,
+        ),
+    )
 
 
 def reports_resources(pod: Pod) -> bool:
-    """Whether the pod's containers say what they have, beside what its template asks for."""
+    """Whether the pod's container statuses have resources, next to those of its template."""
     return bool(pod.status.container_statuses or pod.status.init_container_statuses)
 
 
@@ -157,7 +188,7 @@ def _unplaced(pod: Pod) -> Pod:
 
 
 def _key(pod: Pod) -> bytes:
-    """All of a pod that its copies share, apart from labels and owners, which a record can give."""
+    """Everything that copies share, without labels and owners, which a record can override."""
     meta, spec = pod.metadata, pod.spec
     if spec.node_name:
         spec = msgspec.structs.replace(spec, node_name="")

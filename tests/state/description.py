@@ -16,8 +16,6 @@ def describe(state: ClusterState) -> dict[str, Any]:
     return {
         "now_ns": state.now_ns,
         "seed": state.seed,
-        "lottery": state.lottery,
-        "rules": state.rules,
         "epoch": state.epoch,
         "next_start_row": state.next_start_row,
         "profiles": {name: profile.spec for name, profile in state.profiles.items()},
@@ -40,13 +38,15 @@ def describe(state: ClusterState) -> dict[str, Any]:
             for key, waiting in state.waiting.items()
         },
         "evictions": dict(state.evictions),
-        "room made": [*state.evictions.done_for.items()],
-        "useless": {*state.evictions.useless},
+        "room made": [*state.evictions.completed_for.items()],
+        "useless": {*state.evictions.unneeded_by},
         "preempting": sorted(
-            key for key, e in state.pods.items() if state.evictions.make_room_for(e.info.uid)
+            key for key, e in state.pods.items() if state.evictions.pending_for(e.info.uid)
         ),
         "nodes": _describe_nodes(state),
-        "objects": {kind.__name__: dict(kept) for kind, kept in state.objects_of.items() if kept},
+        "objects": {
+            kind.__name__: dict(kept) for kind, kept in state.object_store.by_kind.items() if kept
+        },
     }
 
 
@@ -59,7 +59,7 @@ def _describe_queue(queue: SchedulingQueue) -> dict[str, Any]:
         },
         "unschedulable": [_describe_queued(pod) for pod in queue.unschedulable.values()],
         "gated": [_describe_queued(pod) for pod in queue.gated.values()],
-        "flying": [_describe_queued(pod) for pod in queue.flying],
+        "flying": [_describe_queued(pod) for pod in queue.in_flight_pods],
         "timer": queue.next_timer_ns(),
     }
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, ClassVar
 
+from asched.framework.cluster import Handle
 from asched.framework.cycle_state import CycleState
 from asched.framework.events import (
     ActionType,
@@ -17,19 +18,16 @@ from asched.framework.interface import (
     EnqueueExtensions,
     ExtensionPoint,
     FilterAllPlugin,
-    Handle,
     Plugin,
     ReservePlugin,
     ReserveResult,
 )
-from asched.framework.nodes import Nodes, Verdicts
+from asched.framework.nodes import FilterResult, Nodes
 from asched.framework.pod_info import PodInfo
 from asched.framework.runtime.profile import PluginLoader, PluginWeight, ProfileSpec
 from asched.model.meta import Object
 from asched.model.pod import Pod
-from asched.plugins.default_binder import DefaultBinder
-from asched.plugins.priority_sort import PrioritySort
-from asched.plugins.scheduling_gates import SchedulingGates
+from asched.plugins.queue_and_bind import DefaultBinder, PrioritySort, SchedulingGates
 from asched.state.cluster import ClusterState
 from asched.state.fold import Fold
 from asched.state.records import ProfilesLoaded, QueueSettings
@@ -95,8 +93,8 @@ class NodeWatcher(FilterAllPlugin, EnqueueExtensions):
     name: ClassVar[str] = "NodeWatcher"
     api_version: ClassVar[int] = 1
 
-    def filter_all(self, state: CycleState, pod: PodInfo, nodes: Nodes) -> Verdicts:
-        return Verdicts.passing(nodes.size)
+    def filter_all(self, state: CycleState, pod: PodInfo, nodes: Nodes) -> FilterResult:
+        return FilterResult.passing(nodes.size)
 
     def events_to_register(self) -> Sequence[ClusterEventWithHint]:
         any_news = ClusterEvent(EventResource.NODE, ActionType.ADD | ActionType.UPDATE)
@@ -109,8 +107,8 @@ class RoomWatcher(FilterAllPlugin, EnqueueExtensions):
     name: ClassVar[str] = "RoomWatcher"
     api_version: ClassVar[int] = 1
 
-    def filter_all(self, state: CycleState, pod: PodInfo, nodes: Nodes) -> Verdicts:
-        return Verdicts.passing(nodes.size)
+    def filter_all(self, state: CycleState, pod: PodInfo, nodes: Nodes) -> FilterResult:
+        return FilterResult.passing(nodes.size)
 
     def events_to_register(self) -> Sequence[ClusterEventWithHint]:
         return (
@@ -141,7 +139,7 @@ class Ledger(ReservePlugin):
     def reserve(self, state: CycleState, pod: PodInfo, node_name: str) -> ReserveResult:
         return ReserveResult(note={"node": node_name})
 
-    def reserved(self, pod: PodInfo, node_name: str, note: dict[str, Any] | None) -> None:
+    def on_reserved(self, pod: PodInfo, node_name: str, note: dict[str, Any] | None) -> None:
         assert pod.uid not in self.books
         self.books[pod.uid] = (node_name, note)
 

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from asched.framework.interface import Plugin, Victim
+from asched.framework.cluster import Victim
+from asched.framework.interface import Plugin
 from asched.framework.pod_info import QueuedPod
 from asched.framework.status import Code
 from asched.model.pod import Pod
 from asched.model.quantity import NS_PER_S
 from asched.model.resources import AnyObject
-from asched.plugins.scheduling_gates import SchedulingGates
+from asched.plugins.queue_and_bind import SchedulingGates
 from asched.state import records as r
 from asched.state.invariants import check
 from asched.state.queue import SchedulingQueue
@@ -34,7 +35,7 @@ class Queue:
 
     def see(self, *objects: AnyObject) -> None:
         for item in objects:
-            self.apply(r.ObjectSeen(item))
+            self.apply(r.ObjectObserved(item))
 
     def pass_time(self, seconds: float) -> None:
         self.apply(r.TurnStarted(self.fold.state.now_ns + round(seconds * NS_PER_S)))
@@ -62,7 +63,7 @@ class Queue:
                 plugins,
                 pending,
                 nominated,
-                displaced=tuple(Victim(pod.key, pod.uid) for pod in displaced),
+                cleared_nominations=tuple(Victim(pod.key, pod.uid) for pod in displaced),
             )
         )
 

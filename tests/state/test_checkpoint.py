@@ -1,10 +1,11 @@
-"""Checkpoints: a restored state is the one that was kept, now and after whatever comes."""
+"""Checkpoints: a restored state equals the original, now and after any further records."""
 
 from __future__ import annotations
 
 import zlib
+from collections.abc import Iterator
 from hashlib import sha256
-from typing import Any
+from typing import Any, get_args
 
 import msgspec
 import pytest
@@ -13,31 +14,37 @@ from hypothesis import strategies as st
 from hypothesis.stateful import rule
 
 from asched.cycle.decide import Decider
-from asched.framework.interface import Eviction, Victim
+from asched.framework.cluster import Eviction, Victim
 from asched.state import records as r
-from asched.state.checkpoint import CheckpointError, checkpoint_of, restore
-from asched.state.checkpoint_encoding import encoding, packed, sealed
-from asched.state.checkpoint_form import FORMAT, Form, StateForm
-from asched.state.checkpoint_image import image_of_state
+from asched.state.checkpoint import (
+    FORMAT,
+    CheckpointError,
+    CheckpointForm,
+    checkpoint_of,
+    compress,
+    encode,
+    restore,
+    take_snapshots,
+)
 from asched.state.cluster import ClusterState
 from asched.state.fold import Fold
 from asched.state.invariants import check
-from asched.state.steps import STEP, Steps, in_one_go
+from asched.state.stored_form import STEP, Steps, StoredForm, encode_in_steps, run
 from tests.state.description import describe
 from tests.state.objects import a_node, a_pod
 from tests.state.profiles import DEFAULT, Ledger, loader
 from tests.state.test_fold import FoldMachine
 
-MOST_DECISIONS = 20
+MAX_DECISIONS = 20
 
 
 class CheckpointMachine(FoldMachine):
-    """The histories of the fold's own test, kept and restored at some of their moments."""
+    """The histories of the fold's own test, with checkpoints at some of their records."""
 
     def __init__(self) -> None:
         super().__init__()
         self.kept: list[tuple[int, bytes, dict[str, Any]]] = []
-        self.pictures: list[tuple[Steps[bytes], bytes]] = []
+        self.unfinished: list[tuple[Steps[bytes], bytes]] = []
 
     @rule(keep=st.booleans())
     def checkpoint(self, keep: bool) -> None:
@@ -46,19 +53,19 @@ class CheckpointMachine(FoldMachine):
         check(restored)
         assert describe(restored) == describe(self.state)
         assert checkpoint_of(restored) == blob
-        assert books(restored) == books(self.state)
-        self.pictures.append((encoding(image_of_state(self.state)), blob))
+        assert ledgers(restored) == ledgers(self.state)
+        self.unfinished.append((encode(take_snapshots(self.state)), blob))
         if keep:
             self.kept.append((len(self.records), blob, describe(restored)))
 
     def teardown(self) -> None:
-        for steps, blob in self.pictures:
-            # What happened since is not in the picture.
-            assert sealed(in_one_go(steps)) == blob
-        for place, blob, description in self.kept:
+        for steps, blob in self.unfinished:
+            # A snapshot does not contain later records.
+            assert compress(run(steps)) == blob
+        for position, blob, description in self.kept:
             fold = restore(blob, loader(*DEFAULT))
             assert describe(fold.state) == description
-            fold.apply_all(self.records[place:])
+            fold.apply_all(self.records[position:])
             assert describe(fold.state) == describe(self.state)
             whole = Fold(ClusterState(), loader(*DEFAULT))
             whole.apply_all(self.records)
@@ -66,7 +73,7 @@ class CheckpointMachine(FoldMachine):
             assert checkpoint_of(fold.state) == checkpoint_of(whole.state)
 
 
-def books(state: ClusterState) -> dict[str, Any]:
+def ledgers(state: ClusterState) -> dict[str, Any]:
     found = {}
     for name, profile in state.profiles.items():
         ledger = profile.plugins["Ledger"]
@@ -79,64 +86,64 @@ def decisions(fold: Fold) -> list[r.Decision]:
     """The next decisions, each folded."""
     made: list[r.Decision] = []
     decider = Decider(fold.state)
-    while len(made) < MOST_DECISIONS and (found := decider.next()):
+    while len(made) < MAX_DECISIONS and (found := decider.next()):
         fold.apply_all(found)
         made += found
     return made
 
 
-class Things(Form):
-    """With lists of all lengths, and others inside."""
+class Outer(StoredForm):
+    """Tuples of all lengths, some nested."""
 
     name: str
     numbers: tuple[int, ...]
     rows: tuple[tuple[str, tuple[int, ...]], ...]
-    inner: InnerThings
+    inner: Inner
 
 
-class InnerThings(Form):
+class Inner(StoredForm):
     words: tuple[str | None, ...]
 
 
 @pytest.mark.parametrize("length", [0, 1, STEP - 1, STEP, STEP + 1, 15, 16, 70_000])
-def test_packed_in_steps_as_in_one_go(length: int) -> None:
+def test_encoding_in_steps_equals_encoding_at_once(length: int) -> None:
     numbers = tuple(range(length))
-    things = Things(
+    form = Outer(
         "x",
         numbers,
         tuple((str(n), numbers[: n % 20]) for n in numbers),
-        InnerThings(tuple(None if n % 3 else str(n) for n in numbers)),
+        Inner(tuple(None if n % 3 else str(n) for n in numbers)),
     )
-    assert bytes(in_one_go(packed(things))) == msgspec.msgpack.encode(things)
+    encoder = msgspec.msgpack.encode
+    assert bytes(run(encode_in_steps(form, encoder))) == encoder(form)
 
 
-def test_a_long_one_takes_many_steps() -> None:
+def test_large_state_is_encoded_in_many_steps() -> None:
     fold = Fold(ClusterState(), loader(*DEFAULT))
-    fold.apply_all(r.ObjectSeen(a_node(f"n{i}")) for i in range(10 * STEP))
-    # Rows, and nodes: to their forms, and to bytes.
-    assert len([*encoding(image_of_state(fold.state))]) >= 3 * 10
+    fold.apply_all(r.ObjectObserved(a_node(f"n{i}")) for i in range(10 * STEP))
+    # Node objects, row names and row ends.
+    assert len([*encode(take_snapshots(fold.state))]) >= 3 * 10
 
 
 CheckpointMachine.TestCase.settings = settings(stateful_step_count=50, deadline=None)
 TestCheckpoint = CheckpointMachine.TestCase
 
 
-def test_free_rows_are_filled_in_the_same_order() -> None:
+def test_restored_table_fills_free_rows_in_the_same_order() -> None:
     fold = Fold(ClusterState(), loader(*DEFAULT))
-    fold.apply_all(r.ObjectSeen(a_node(f"n{i}")) for i in range(5))
-    fold.apply(r.ObjectSeen(a_pod("p", on="n3")))
-    fold.apply_all(r.ObjectGone("Node", f"n{i}") for i in (3, 1))
+    fold.apply_all(r.ObjectObserved(a_node(f"n{i}")) for i in range(5))
+    fold.apply(r.ObjectObserved(a_pod("p", on="n3")))
+    fold.apply_all(r.ObjectDeleted("Node", f"n{i}") for i in (3, 1))
     again = restore(checkpoint_of(fold.state), loader(*DEFAULT))
     assert again.state.nodes.names == ["n0", "", "n2", "", "n4"]
     for each in (fold, again):
-        each.apply_all(r.ObjectSeen(a_node(name)) for name in ("x", "n3"))
+        each.apply_all(r.ObjectObserved(a_node(name)) for name in ("x", "n3"))
         assert each.state.nodes.names == ["n0", "x", "n2", "n3", "n4"]
         assert [pod.key for pod in each.state.nodes.pods(3)] == ["default/p"]
 
 
-def test_for_whom_room_was_made_and_who_has_no_use_for_it() -> None:
-    """Nobody can tell from the rest of the state: a pod that was turned away later by whoever makes
-    room has had none made."""
+def test_completed_and_unneeded_evictions_are_restored() -> None:
+    """They do not follow from the rest of the state."""
     fold = Fold(ClusterState(), loader(*DEFAULT))
     evictions = fold.state.evictions
     for victim, preemptor in (("v1", "late"), ("v2", "early"), ("v3", "gone"), ("v4", "gone")):
@@ -147,18 +154,18 @@ def test_for_whom_room_was_made_and_who_has_no_use_for_it() -> None:
         evictions.end(victim)
     evictions.forget("gone")
     again = restore(checkpoint_of(fold.state), loader(*DEFAULT)).state.evictions
-    assert [*again.done_for.items()] == [("early", "ns/early"), ("late", "ns/late")]
+    assert [*again.completed_for.items()] == [("early", "ns/early"), ("late", "ns/late")]
     again.end("v4")
-    assert [*again.done_for] == ["early", "late"]
+    assert [*again.completed_for] == ["early", "late"]
 
 
-def test_an_empty_state() -> None:
+def test_empty_state_is_restored() -> None:
     blob = checkpoint_of(ClusterState())
     assert describe(restore(blob, loader()).state) == describe(ClusterState())
 
 
 @pytest.mark.parametrize(
-    ("blob", "complaint"),
+    ("blob", "message"),
     [
         (b"", "no checkpoint"),
         (b"\x00" * 100, "no checkpoint"),
@@ -167,29 +174,51 @@ def test_an_empty_state() -> None:
         (checkpoint_of(ClusterState())[:-9], "damaged"),
     ],
 )
-def test_what_cannot_be_used_says_why(blob: bytes, complaint: str) -> None:
-    with pytest.raises(CheckpointError, match=complaint):
+def test_unreadable_checkpoint_is_rejected(blob: bytes, message: str) -> None:
+    with pytest.raises(CheckpointError, match=message):
         restore(blob, loader())
 
 
-def test_a_changed_form_has_a_new_number() -> None:
-    """Whoever changes what a checkpoint holds raises FORMAT, and writes the new digest here."""
-    fields = [
-        f"{form.__name__}.{field.name}: {field.type}"
-        for form in Form.__subclasses__()
-        if form.__module__ == Form.__module__
-        for field in msgspec.structs.fields(form)
+def stored_types() -> set[type]:
+    """All stored forms of asched, and the named tuples in their fields."""
+    forms = {form for form in StoredForm.__subclasses__() if form.__module__.startswith("asched.")}
+    found: set[type] = set(forms)
+    for form in forms:
+        for field in msgspec.structs.fields(form):
+            found |= {t for t in parts_of(field.type) if hasattr(t, "_fields")}
+    return found
+
+
+def parts_of(annotation: Any) -> Iterator[Any]:
+    yield annotation
+    for part in get_args(annotation):
+        yield from parts_of(part)
+
+
+def fields_of(kind: Any) -> Iterator[tuple[str, Any]]:
+    if issubclass(kind, msgspec.Struct):
+        yield from ((field.name, field.type) for field in msgspec.structs.fields(kind))
+    else:
+        yield from kind.__annotations__.items()
+
+
+def test_changed_form_needs_a_new_format_number() -> None:
+    """After a change of a stored form: increment FORMAT and update the digest here."""
+    lines = [
+        f"{kind.__name__}.{name}: {type_}"
+        for kind in sorted(stored_types(), key=lambda kind: kind.__name__)
+        for name, type_ in fields_of(kind)
     ]
-    digest = sha256("\n".join(fields).encode()).hexdigest()[:16]
-    assert (FORMAT, digest) == (9, "c9243e9c8f35fa1c")
+    digest = sha256("\n".join(lines).encode()).hexdigest()[:16]
+    assert (FORMAT, digest) == (1, "b0b06576aa7485ee")
 
 
-def test_one_that_contradicts_itself_says_so() -> None:
+def test_contradictory_checkpoint_is_rejected() -> None:
     fold = Fold(ClusterState(), loader(*DEFAULT))
-    fold.apply(r.ObjectSeen(a_pod("p")))
-    header, _, packed = checkpoint_of(fold.state).partition(b"\n")
-    form = msgspec.msgpack.decode(zlib.decompress(packed), type=StateForm)
-    without_pods = msgspec.structs.replace(form, whole_pods=(), copied_pods=())
+    fold.apply(r.ObjectObserved(a_pod("p")))
+    header, _, content = checkpoint_of(fold.state).partition(b"\n")
+    form = msgspec.msgpack.decode(zlib.decompress(content), type=CheckpointForm)
+    without_pods = msgspec.structs.replace(form, full_pods=(), copied_pods=())
     blob = header + b"\n" + zlib.compress(msgspec.msgpack.encode(without_pods))
     with pytest.raises(CheckpointError, match="contradicts itself"):
         restore(blob, loader(*DEFAULT))

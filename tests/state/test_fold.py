@@ -8,7 +8,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from asched.framework.interface import Victim
+from asched.framework.cluster import Victim
 from asched.framework.runtime.profile import ProfileSpec
 from asched.framework.status import Code
 from asched.model.meta import Object
@@ -192,12 +192,12 @@ class FoldMachine(RuleBasedStateMachine):
         queued = self.state.queue.head()
         assert queued is not None
         node = data.draw(st.sampled_from([name for name in self.state.nodes.names if name]))
-        hold = r.PermitHold("Doorman", self.state.now_ns + NS_PER_S)
+        hold = r.PermitWait("Doorman", self.state.now_ns + NS_PER_S)
         info = queued.info
         self.apply(
             r.Assigned(
                 info.key, info.uid, node, queued.attempts + 1, 1,
-                holds=(hold,) if held else (),
+                permit_waits=(hold,) if held else (),
                 reservations=(r.Reservation("Ledger", {"node": node}),),
             )
         )  # fmt: skip
@@ -271,7 +271,7 @@ class FoldMachine(RuleBasedStateMachine):
         uid = data.draw(st.sampled_from(list(self.state.evictions)))
         victim = self.state.evictions[uid].victim
         if works:
-            self.apply(r.VictimEvicted(victim.key, uid))
+            self.apply(r.EvictionSucceeded(victim.key, uid))
         else:
             self.apply(r.EvictionFailed(victim.key, uid, "no"))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from asched.framework.interface import Victim
+from asched.framework.cluster import Victim
 from asched.framework.status import Code
 from asched.model.quantity import NS_PER_S
 from asched.state import records as r
@@ -12,11 +12,13 @@ from tests.state.objects import a_node, a_pod, bound, labelled
 from tests.state.profiles import DEFAULT, Ledger, a_fold, profile_of
 
 
-def _assumed(*holds: r.PermitHold) -> Fold:
+def _assumed(*holds: r.PermitWait) -> Fold:
     fold = a_fold(*DEFAULT)
-    fold.apply_all([r.ObjectSeen(a_node("n0")), r.ObjectSeen(a_pod("p"))])
+    fold.apply_all([r.ObjectObserved(a_node("n0")), r.ObjectObserved(a_pod("p"))])
     reservations = (r.Reservation("Ledger", {"node": "n0"}),)
-    fold.apply(r.Assigned("default/p", "pod-p", "n0", 1, 1, holds=holds, reservations=reservations))
+    fold.apply(
+        r.Assigned("default/p", "pod-p", "n0", 1, 1, permit_waits=holds, reservations=reservations)
+    )
     check(fold.state)
     return fold
 
@@ -28,8 +30,8 @@ def _books(fold: Fold) -> dict[str, tuple[str, dict[str, str] | None]]:
 
 
 def test_a_held_pod_is_shown_as_it_is_now() -> None:
-    fold = _assumed(r.PermitHold("Doorman", NS_PER_S))
-    fold.apply(r.ObjectSeen(labelled(a_pod("p"), app="new")))
+    fold = _assumed(r.PermitWait("Doorman", NS_PER_S))
+    fold.apply(r.ObjectObserved(labelled(a_pod("p"), app="new")))
     check(fold.state)
     assert fold.state.waiting["default/p"].info.labels == {"app": "new"}
 
@@ -47,7 +49,7 @@ def test_new_plugin_instances_know_what_is_reserved() -> None:
 def test_an_old_picture_does_not_unbind_a_pod() -> None:
     fold = _assumed()
     fold.apply(r.Bound("default/p", "pod-p", "n0"))
-    fold.apply(r.ObjectSeen(labelled(a_pod("p"), app="late")))
+    fold.apply(r.ObjectObserved(labelled(a_pod("p"), app="late")))
     check(fold.state)
     assert fold.state.pods["default/p"].node == "n0"
     assert fold.state.nodes.pod_count.tolist() == [1]
@@ -55,7 +57,7 @@ def test_an_old_picture_does_not_unbind_a_pod() -> None:
 
 def test_an_answer_that_the_watch_overtook_changes_nothing() -> None:
     fold = _assumed()
-    fold.apply(r.ObjectSeen(bound(a_pod("p"), "n0")))
+    fold.apply(r.ObjectObserved(bound(a_pod("p"), "n0")))
     for late in (
         r.Bound("default/p", "pod-p", "n0"),
         r.BindFailed("default/p", "pod-p", "n0", Code.ERROR),
@@ -68,7 +70,7 @@ def test_an_answer_that_the_watch_overtook_changes_nothing() -> None:
 def test_an_eviction_is_known_until_the_victim_is_gone() -> None:
     fold = a_fold(*DEFAULT)
     victim = a_pod("victim", on="n0")
-    fold.apply_all([r.ObjectSeen(item) for item in (a_node("n0"), victim, a_pod("p"))])
+    fold.apply_all([r.ObjectObserved(item) for item in (a_node("n0"), victim, a_pod("p"))])
     fold.apply(
         r.Rejected(
             "default/p", "pod-p", 1, "no", ("RoomWatcher",),
@@ -79,7 +81,7 @@ def test_an_eviction_is_known_until_the_victim_is_gone() -> None:
     assert fold.state.nominator.node_of("default/p") == "n0"
     assert list(fold.state.evictions) == [victim.uid]
     fold.apply(r.TurnStarted(20 * NS_PER_S))
-    fold.apply(r.ObjectGone("Pod", victim.key, victim.uid))
+    fold.apply(r.ObjectDeleted("Pod", victim.key, victim.uid))
     check(fold.state)
     assert not fold.state.evictions
     assert list(fold.state.queue.active) == ["default/p"]
@@ -87,8 +89,8 @@ def test_an_eviction_is_known_until_the_victim_is_gone() -> None:
 
 def test_an_unknown_node_counts_its_pods_once_it_appears() -> None:
     fold = a_fold(*DEFAULT)
-    fold.apply(r.ObjectSeen(a_pod("p", on="late")))
+    fold.apply(r.ObjectObserved(a_pod("p", on="late")))
     check(fold.state)
-    fold.apply(r.ObjectSeen(a_node("late")))
+    fold.apply(r.ObjectObserved(a_node("late")))
     check(fold.state)
     assert fold.state.nodes.pod_count.tolist() == [1]

@@ -1,4 +1,4 @@
-"""An invariant that cannot fail says nothing: each breach is told in one line."""
+"""Each violated invariant is reported in one line."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from asched.model.node import Taint
 from asched.state import records as r
 from asched.state.cluster import ClusterState, PodPhase
 from asched.state.invariants import check
-from asched.state.permits import WaitingPod
+from asched.state.permits import HeldPod
 from tests.state.objects import a_node, a_pod
 from tests.state.profiles import DEFAULT, a_fold
 
@@ -39,7 +39,7 @@ def _nominate_placed(state: ClusterState) -> None:
 
 def _wait_unassumed(state: ClusterState) -> None:
     info = state.pods["default/placed"].info
-    state.permits.hold(WaitingPod(info, "n0", 0, {"Doorman": 1}))
+    state.permits.hold(HeldPod(info, "n0", 0, {"Doorman": 1}))
 
 
 def _bound_in_queue(state: ClusterState) -> None:
@@ -47,55 +47,55 @@ def _bound_in_queue(state: ClusterState) -> None:
     state.pods["default/pending"].node = "n0"
 
 
-def _another_amount(state: ClusterState) -> None:
-    state.nodes._requested["cpu"][0] += 1
+def _wrong_amount(state: ClusterState) -> None:
+    state.nodes._columns.requested["cpu"][0] += 1
 
 
-def _another_label(state: ClusterState) -> None:
-    state.nodes._labels.columns["zone"][0] = -1
+def _wrong_label(state: ClusterState) -> None:
+    state.nodes.label_index.columns["zone"][0] = -1
 
 
-def _a_label_of_nobody(state: ClusterState) -> None:
-    state.nodes._labels.set_row(0, {"left": "over"}, {}, 64)
+def _extra_label(state: ClusterState) -> None:
+    state.nodes.label_index.set_row(0, {"left": "over"}, {}, 64)
 
 
-def _another_taint(state: ClusterState) -> None:
-    state.nodes._taint_ids[0] = 0
+def _wrong_taint(state: ClusterState) -> None:
+    state.nodes._columns.taint_ids[0] = 0
 
 
-def _a_port_of_nobody(state: ClusterState) -> None:
-    state.nodes._ports.add(0, (HostPort("TCP", 80, "0.0.0.0"),))
+def _extra_port(state: ClusterState) -> None:
+    state.nodes.port_index.add(0, (HostPort("TCP", 80, "0.0.0.0"),))
 
 
-def _an_image_of_nobody(state: ClusterState) -> None:
-    state.nodes._images.set_row(0, ())
+def _missing_image(state: ClusterState) -> None:
+    state.nodes.image_index.set_row(0, ())
 
 
 @pytest.mark.parametrize(
-    ("breach", "told"),
+    ("breach", "message"),
     [
         (_lose_from_queue, "pod default/pending is pending but nowhere in the queue"),
         (_forget_pod, "the queue holds another pod default/pending than the state"),
         (_count_twice, "2 pods are counted on nodes, 1 are placed"),
-        (_count_nowhere, "pod default/placed is bound on n0 but not counted there as such"),
+        (_count_nowhere, "pod default/placed is bound on n0 but not counted there"),
         (_nominate_placed, "pod default/placed is nominated to n0 but is not pending as such"),
-        (_wait_unassumed, "pod default/placed waits for Permit on n0 but is not assumed there"),
+        (_wait_unassumed, "pod default/placed waits at Permit on n0 but is not assumed there"),
         (_bound_in_queue, "pod default/pending is bound but active"),
-        (_another_amount, "node n0: column requested cpu says 501, its pods say 500"),
-        (_another_label, "label zone is kept other than the nodes say"),
-        (_a_label_of_nobody, "label left is kept other than the nodes say"),
-        (_another_taint, "taints are kept other than the nodes say"),
-        (_a_port_of_nobody, "ports are taken other than by the pods there"),
-        (_an_image_of_nobody, "images are kept on others than the nodes that hold them"),
+        (_wrong_amount, "node n0: column requested cpu is 501, expected 500"),
+        (_wrong_label, "label zone differs from the nodes"),
+        (_extra_label, "label left differs from the nodes"),
+        (_wrong_taint, "taints differ from the nodes"),
+        (_extra_port, "ports differ from the pods on the nodes"),
+        (_missing_image, "images differ from the nodes"),
     ],
 )
-def test_each_breach_is_told(breach: Callable[[ClusterState], None], told: str) -> None:
+def test_violation_is_reported(breach: Callable[[ClusterState], None], message: str) -> None:
     fold = a_fold(*DEFAULT)
     marked = a_node("n0", labels={"zone": "a"}, taints=(Taint(key="x"),), images={"app:v1": 9})
     for item in (marked, a_pod("placed", on="n0"), a_pod("pending")):
-        fold.apply(r.ObjectSeen(item))
+        fold.apply(r.ObjectObserved(item))
     check(fold.state)
     breach(fold.state)
     with pytest.raises(AssertionError) as caught:
         check(fold.state)
-    assert str(caught.value) == told
+    assert str(caught.value) == message

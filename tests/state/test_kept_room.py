@@ -10,7 +10,6 @@ from asched.framework.status import Code
 from asched.model.pod import Pod
 from asched.state import records as r
 from asched.state.checkpoint import checkpoint_of, restore
-from asched.state.rules import Rules
 from tests.state.objects import a_node, a_pod, bound
 from tests.state.profiles import RoomWatcher, loader
 from tests.state.queue_driver import Queue
@@ -23,9 +22,9 @@ def nominated(pod: Pod, node: str) -> Pod:
     return a_pod(pod.name, uid=pod.uid, priority=pod.spec.priority, nominated=node)
 
 
-def world(rules: Rules = Rules.KEPT_ROOM_IS_TOLD) -> Queue:
+def world() -> Queue:
     """``big`` is nominated to n0; pods of lower, equal and higher priority were refused since."""
-    queue = Queue(RoomWatcher, rules=rules)
+    queue = Queue(RoomWatcher)
     queue.see(a_node("n1"), BIG)
     queue.reject("RoomWatcher", nominated="n0")
     queue.see(nominated(BIG, "n0"))
@@ -43,7 +42,7 @@ def tried_anew(queue: Queue, key: str) -> None:
 
 
 def deleted(queue: Queue) -> None:
-    queue.apply(r.ObjectGone("Pod", BIG.key, BIG.uid))
+    queue.apply(r.ObjectDeleted("Pod", BIG.key, BIG.uid))
 
 
 def replaced(queue: Queue) -> None:
@@ -95,13 +94,6 @@ def test_those_whom_it_kept_out_are_tried_again(lose: Callable[[Queue], None]) -
     lose(queue)
     assert {SMALL, PEER} <= {*queue.queue.backoff}
     assert HIGH in queue.queue.unschedulable
-
-
-@ways
-def test_in_journals_of_before_they_wait(lose: Callable[[Queue], None]) -> None:
-    queue = world(Rules.FIRST)
-    lose(queue)
-    assert {SMALL, PEER, HIGH} <= {*queue.queue.unschedulable}
 
 
 def assigned_there(queue: Queue) -> None:

@@ -12,7 +12,6 @@ from asched.model.node import Node
 from asched.model.pod import Pod
 from asched.model.resources import Resource, decode
 from asched.state.node_table import NodeTable
-from asched.state.table_fork import fork
 
 RESOURCES = ("cpu", "memory", "example.com/gpu", "nobody/has-it")
 
@@ -86,9 +85,9 @@ def test_sweeps_say_what_columns_say(changes: list[tuple[str, int, int]]) -> Non
 def test_a_hypothesis_and_a_fork_have_their_own_say() -> None:
     table = NodeTable()
     table.set_node(a_node("n0", 4))
-    supposed, twin = table.take(np.array([0], np.intp)), fork(table)
+    supposed, twin = table.take(np.array([0], np.intp)), table.fork()
     check(table)
-    supposed.suppose_pod(0, a_pod("p", 1))
+    supposed.add_pod(0, a_pod("p", 1))
     twin.add_pod("n0", a_pod("q", 2))
     for nodes, cpu in ((table, 4000), (supposed, 3900), (twin, 3900)):
         check(nodes)

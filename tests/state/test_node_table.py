@@ -22,7 +22,6 @@ from asched.model.node import ContainerImage, Node, NodeStatus, Taint
 from asched.model.pod import ContainerPort
 from asched.model.quantity import MAX_INT64
 from asched.state.node_table import NodeTable
-from asched.state.table_fork import fork
 from tests.state.objects import a_node, a_pod, labelled
 
 NAMES = ("n0", "n1", "n2", "n3", "n4")
@@ -204,11 +203,11 @@ class NodeTableMachine(RuleBasedStateMachine):
         assert rows_by_name(taken) == {name: before[name] for name in names}
         copy = self.rebuilt()
         target = len(names) - 1
-        taken.suppose_pod(target, guest)
+        taken.add_pod(target, guest)
         copy.add_pod(names[target], guest)
         assert rows_by_name(taken)[names[target]] == rows_by_name(copy)[names[target]]
         for pod in list(taken.pods(target)):
-            taken.suppose_without(target, pod)
+            taken.remove_pod(target, pod)
             copy.remove_pod(names[target], pod)
             assert rows_by_name(taken)[names[target]] == rows_by_name(copy)[names[target]]
         assert rows_by_name(self.table) == before
@@ -326,7 +325,7 @@ def test_a_fork_and_its_table_each_know_what_all_of_their_own_nodes_offer() -> N
     table.set_node(a_node("n0", {"cpu": "4"}))
     table.set_node(a_node("n1", {"cpu": "4"}))
     assert table.capacity("cpu").tolist() == [4000]
-    twin = fork(table)
+    twin = table.fork()
     table.set_node(a_node("n1", {"cpu": "8"}))
     assert twin.capacity("cpu").tolist() == [4000]
     assert table.capacity("cpu").tolist() == [4000, 8000]

@@ -53,16 +53,18 @@ def test_a_list_tells_what_vanished_and_what_is_new() -> None:
     kept, gone, changed = a_pod("kept"), a_pod("gone"), a_pod("changed")
     unreadable, new = a_pod("unreadable"), a_pod("new")
     for number, pod in enumerate((kept, gone, changed, unreadable), 1):
-        fold.apply(r.ObjectSeen(pod, number))
+        fold.apply(r.ObjectObserved(pod, number))
     listed = (kept, labelled(changed, app="x"), new)
     news = []
     for record in observe_list(state, Resource.PODS, listed, {"default/unreadable"}):
         fold.apply(record)
         news.append(record)
     assert news == [
-        r.ObjectGone("Pod", "default/gone", "pod-gone"),
-        r.PodChanged("default/changed", "pod-changed", labels={"app": "x"}, phase="Pending"),
-        r.PodSeen("default/new", "pod-new", state.pods["default/new"].template, phase="Pending"),
+        r.ObjectDeleted("Pod", "default/gone", "pod-gone"),
+        r.PodUpdated("default/changed", "pod-changed", labels={"app": "x"}, phase="Pending"),
+        r.PodObserved(
+            "default/new", "pod-new", state.pods["default/new"].template, phase="Pending"
+        ),
     ]
     assert sorted(state.pods) == [f"default/{n}" for n in ("changed", "kept", "new", "unreadable")]
     assert not [*observe_list(state, Resource.PODS, listed, {"default/unreadable"})]
@@ -70,54 +72,54 @@ def test_a_list_tells_what_vanished_and_what_is_new() -> None:
 
 def test_a_list_of_nodes_tells_of_nodes_alone() -> None:
     fold = a_fold(*DEFAULT)
-    fold.apply_all([r.ObjectSeen(a_node("n0")), r.ObjectSeen(a_pod("p"))])
+    fold.apply_all([r.ObjectObserved(a_node("n0")), r.ObjectObserved(a_pod("p"))])
     assert [*observe_list(fold.state, Resource.NODES, ())] == [
-        r.ObjectGone("Node", "n0", "node-n0")
+        r.ObjectDeleted("Node", "n0", "node-n0")
     ]
 
 
 def test_a_list_tells_of_one_that_was_replaced_under_its_name() -> None:
     """As the watch would have: whoever works for the old pod hears that it went."""
     fold = a_fold(*DEFAULT)
-    fold.apply_all([r.ObjectSeen(a_node("n0")), r.ObjectSeen(a_pod("p", on="n0"), 1)])
+    fold.apply_all([r.ObjectObserved(a_node("n0")), r.ObjectObserved(a_pod("p", on="n0"), 1)])
     again = a_pod("p", uid="second")
     news = []
     for record in observe_list(fold.state, Resource.PODS, (again,), {"default/q"}):
         fold.apply(record)
         news.append(record)
-    assert news[0] == r.ObjectGone("Pod", "default/p", "pod-p")
+    assert news[0] == r.ObjectDeleted("Pod", "default/p", "pod-p")
     assert fold.state.pods["default/p"].info.pod == again
     assert not [*observe_list(fold.state, Resource.PODS, (again,))]
     finished = in_phase(a_pod("p", uid="third"), "Succeeded")
     last = observe_list(fold.state, Resource.PODS, (finished,))
     gone = next(last)
-    assert gone == r.ObjectGone("Pod", "default/p", "second")
+    assert gone == r.ObjectDeleted("Pod", "default/p", "second")
     fold.apply(gone)
     assert not [*last]
 
 
 def test_a_node_that_was_replaced_went_and_came() -> None:
     fold = a_fold(*DEFAULT)
-    fold.apply(r.ObjectSeen(a_node("n0")))
+    fold.apply(r.ObjectObserved(a_node("n0")))
     another = msgspec.structs.replace(a_node("n0"), metadata=ObjectMeta(name="n0", uid="another"))
     assert [*observe_list(fold.state, Resource.NODES, (another,))] == [
-        r.ObjectGone("Node", "n0", "node-n0"),
-        r.ObjectSeen(another),
+        r.ObjectDeleted("Node", "n0", "node-n0"),
+        r.ObjectObserved(another),
     ]
 
 
 def test_a_pod_recreated_under_its_name_replaces_the_old_one() -> None:
     fold = a_fold(*DEFAULT)
-    fold.apply(r.ObjectSeen(a_node("n0")))
-    fold.apply(r.ObjectSeen(a_pod("p", on="n0"), 1))
+    fold.apply(r.ObjectObserved(a_node("n0")))
+    fold.apply(r.ObjectObserved(a_pod("p", on="n0"), 1))
     again = a_pod("p", uid="second")
     record = observe_object(fold.state, again)
-    assert record == r.PodSeen("default/p", "second", 1, phase="Pending")
+    assert record == r.PodObserved("default/p", "second", 1, phase="Pending")
     fold.apply(record)
     assert fold.state.pods["default/p"].info.pod == again
     assert fold.state.nodes.pod_count.tolist() == [0]
     assert observe_deletion(fold.state, a_pod("p")) is None
-    assert observe_deletion(fold.state, again) == r.ObjectGone("Pod", "default/p", "second")
+    assert observe_deletion(fold.state, again) == r.ObjectDeleted("Pod", "default/p", "second")
 
 
 @pytest.mark.parametrize(
@@ -130,8 +132,8 @@ def test_a_pod_recreated_under_its_name_replaces_the_old_one() -> None:
 )
 def test_progress_of_containers_is_no_news(noise: Pod) -> None:
     fold = a_fold(*DEFAULT)
-    assert observe_object(fold.state, noise) == r.ObjectSeen(a_pod("p"), 1)
-    fold.apply(r.ObjectSeen(a_pod("p"), 1))
+    assert observe_object(fold.state, noise) == r.ObjectObserved(a_pod("p"), 1)
+    fold.apply(r.ObjectObserved(a_pod("p"), 1))
     assert observe_object(fold.state, noise) is None
 
 
@@ -144,10 +146,10 @@ def test_progress_of_containers_is_no_news(noise: Pod) -> None:
 )
 def test_a_pod_resized_in_place_counts_with_what_it_uses(resized: Pod) -> None:
     fold = a_fold(*DEFAULT)
-    fold.apply(r.ObjectSeen(a_node("n0")))
-    fold.apply(r.ObjectSeen(a_pod("p", on="n0")))
+    fold.apply(r.ObjectObserved(a_node("n0")))
+    fold.apply(r.ObjectObserved(a_pod("p", on="n0")))
     news = observe_object(fold.state, bound(resized, "n0"))
-    assert isinstance(news, r.ObjectSeen)
+    assert isinstance(news, r.ObjectObserved)
     fold.apply(news)
     assert fold.state.nodes.requested("cpu").tolist() == [1000]
     in_step = observe_object(fold.state, _status(a_pod("p", on="n0"), resources={"cpu": "500m"}))
@@ -161,8 +163,8 @@ def test_heartbeats_are_no_news_and_readiness_is() -> None:
     ready = NodeCondition(type="Ready", status="True")
     pressure = NodeCondition(type="MemoryPressure", status="False")
     first = observe_object(fold.state, a_node("n0", conditions=(pressure, ready)))
-    assert first == r.ObjectSeen(a_node("n0", conditions=(ready,)))
-    fold.apply(r.ObjectSeen(a_node("n0", conditions=(ready,))))
+    assert first == r.ObjectObserved(a_node("n0", conditions=(ready,)))
+    fold.apply(r.ObjectObserved(a_node("n0", conditions=(ready,))))
     more = NodeCondition(type="DiskPressure", status="True")
     assert observe_object(fold.state, a_node("n0", conditions=(more, ready))) is None
     unready = NodeCondition(type="Ready", status="False")
@@ -173,8 +175,8 @@ def test_a_finished_pod_is_gone() -> None:
     fold = a_fold(*DEFAULT)
     pod = a_pod("p", on="n0")
     assert observe_object(fold.state, in_phase(pod, "Succeeded")) is None
-    fold.apply(r.ObjectSeen(pod))
-    assert observe_object(fold.state, in_phase(pod, "Failed")) == r.ObjectGone(
+    fold.apply(r.ObjectObserved(pod))
+    assert observe_object(fold.state, in_phase(pod, "Failed")) == r.ObjectDeleted(
         "Pod", pod.key, pod.uid
     )
     recreated = in_phase(a_pod("p", uid="second"), "Succeeded")
@@ -188,11 +190,11 @@ def test_other_objects_are_told_once() -> None:
     fold = a_fold(*DEFAULT)
     service = Service(metadata=a_pod("s", uid="one").metadata)
     assert observe_deletion(fold.state, service) is None
-    fold.apply(r.ObjectSeen(service))
+    fold.apply(r.ObjectObserved(service))
     assert observe_object(fold.state, service) is None
     late = Service(metadata=a_pod("s", uid="before").metadata)
     assert observe_deletion(fold.state, late) is None
-    assert observe_deletion(fold.state, service) == r.ObjectGone("Service", "default/s", "one")
+    assert observe_deletion(fold.state, service) == r.ObjectDeleted("Service", "default/s", "one")
 
 
 pictures = st.builds(
@@ -220,7 +222,7 @@ pictures = st.builds(
 
 @given(first=pictures, second=pictures)
 def test_a_small_record_says_as_much_as_the_whole_object(first: Pod, second: Pod) -> None:
-    """``PodChanged`` leaves the state that ``ObjectSeen`` of the same pod leaves."""
+    """``PodUpdated`` leaves the state that ``ObjectObserved`` of the same pod leaves."""
     start: list[AnyObject] = [a_node("n0"), a_node("n1"), first]
     by_news, by_object = a_fold(*DEFAULT), a_fold(*DEFAULT)
     for item in (*start, second):
@@ -228,9 +230,9 @@ def test_a_small_record_says_as_much_as_the_whole_object(first: Pod, second: Pod
         if news is not None:
             by_news.apply(news)
             whole = news
-            if isinstance(news, r.PodChanged):
+            if isinstance(news, r.PodUpdated):
                 entry = by_news.state.pods["default/p"]
-                whole = r.ObjectSeen(entry.info.pod)
+                whole = r.ObjectObserved(entry.info.pod)
                 read = {
                     c
                     for c in second.status.conditions
@@ -258,31 +260,31 @@ copies = st.builds(
 
 @given(seen=st.lists(st.tuples(copies, st.booleans()), max_size=12))
 def test_pods_like_others_are_as_if_recorded_whole(seen: list[tuple[Pod, bool]]) -> None:
-    """``PodSeen`` leaves the state that ``ObjectSeen`` of the same pod leaves, and no template
+    """``PodObserved`` leaves the state that ``ObjectObserved`` of the same pod leaves, and no template
     outlives its last pod."""
     by_news, by_object = a_fold(*DEFAULT), a_fold(*DEFAULT)
     for fold in (by_news, by_object):
-        fold.apply_all([r.ObjectSeen(a_node("n0")), r.ObjectSeen(a_node("n1"))])
+        fold.apply_all([r.ObjectObserved(a_node("n0")), r.ObjectObserved(a_node("n1"))])
     for pod, goes in seen:
         news = observe_deletion(by_news.state, pod) if goes else observe_object(by_news.state, pod)
         if news is None:
             continue
         by_news.apply(news)
-        if isinstance(news, r.PodSeen):
-            news = r.ObjectSeen(by_news.state.pods[news.key].info.pod)
+        if isinstance(news, r.PodObserved):
+            news = r.ObjectObserved(by_news.state.pods[news.key].info.pod)
         by_object.apply(news)
     assert describe(by_news.state) == describe(by_object.state)
     assert len({e.template for e in by_news.state.pods.values()}) == len(by_news.state.templates)
 
 
 def test_a_pod_like_none_that_is_held_is_refused() -> None:
-    with pytest.raises(FoldError, match="template 7, which is not held"):
-        a_fold(*DEFAULT).apply(r.PodSeen("default/p", "pod-p", 7))
+    with pytest.raises(FoldError, match="template 7, which is unknown"):
+        a_fold(*DEFAULT).apply(r.PodObserved("default/p", "pod-p", 7))
 
 
 def test_a_change_of_a_pod_never_seen_is_refused() -> None:
-    with pytest.raises(FoldError, match="never seen"):
-        a_fold(*DEFAULT).apply(r.PodChanged("default/p", "pod-p"))
+    with pytest.raises(FoldError, match="was updated but is unknown"):
+        a_fold(*DEFAULT).apply(r.PodUpdated("default/p", "pod-p"))
 
 
 ZONE, REGION = "topology.kubernetes.io/zone", "topology.kubernetes.io/region"
@@ -301,15 +303,15 @@ def test_a_binding_that_the_watch_shows_is_small_and_said_once(
         pod, status=msgspec.structs.replace(pod.status, container_statuses=())
     )
     fold = a_fold(*DEFAULT)
-    fold.apply(r.ObjectSeen(a_node("n", labels=of_node)))
-    fold.apply(r.ObjectSeen(pod, 1))
+    fold.apply(r.ObjectObserved(a_node("n", labels=of_node)))
+    fold.apply(r.ObjectObserved(pod, 1))
     fold.apply(r.Assigned("default/p", "pod-p", "n", 1, 1))
     if answered_first:
         fold.apply(r.Bound("default/p", "pod-p", "n"))
     seen = bound(labelled(pod, app="x", **{name: of_node[name] for name in copied}), "n")
     seen = msgspec.structs.replace(seen, status=msgspec.structs.replace(seen.status, conditions=()))
     record = observe_object(fold.state, seen)
-    assert record == r.Bound("default/p", "pod-p", "n", shown=True, labelled=bool(copied))
+    assert record == r.Bound("default/p", "pod-p", "n", observed=True, topology_labels=bool(copied))
     fold.apply(record)
     assert fold.state.pods["default/p"].info.pod == seen
     assert fold.state.pods["default/p"].phase is PodPhase.BOUND
@@ -329,17 +331,17 @@ def test_a_binding_that_the_watch_shows_is_small_and_said_once(
 def test_a_binding_with_other_news_is_told_whole(seen: Pod) -> None:
     fold = a_fold(*DEFAULT)
     for name in ("n", "elsewhere"):
-        fold.apply(r.ObjectSeen(a_node(name)))
-    fold.apply(r.ObjectSeen(a_pod("p"), 1))
+        fold.apply(r.ObjectObserved(a_node(name)))
+    fold.apply(r.ObjectObserved(a_pod("p"), 1))
     fold.apply(r.Assigned("default/p", "pod-p", "n", 1, 1))
     record = observe_object(fold.state, seen)
-    assert isinstance(record, r.PodChanged)
+    assert isinstance(record, r.PodUpdated)
     fold.apply(record)
     assert fold.state.pods["default/p"].info.pod == seen
 
 
 def test_a_binding_shown_where_the_pod_was_not_placed_is_refused() -> None:
     fold = a_fold(*DEFAULT)
-    fold.apply(r.ObjectSeen(a_pod("p"), 1))
-    with pytest.raises(FoldError, match="was not placed"):
-        fold.apply(r.Bound("default/p", "pod-p", "n", shown=True))
+    fold.apply(r.ObjectObserved(a_pod("p"), 1))
+    with pytest.raises(FoldError, match="was not assigned"):
+        fold.apply(r.Bound("default/p", "pod-p", "n", observed=True))

@@ -7,6 +7,7 @@ from typing import ClassVar
 
 import pytest
 
+from asched.framework.cluster import Eviction, Victim
 from asched.framework.events import (
     ActionType,
     ClusterEvent,
@@ -14,7 +15,7 @@ from asched.framework.events import (
     EventResource,
     QueueingHint,
 )
-from asched.framework.interface import EnqueueExtensions, Eviction, FilterPlugin, Victim
+from asched.framework.interface import EnqueueExtensions, FilterPlugin
 from asched.framework.nodes import NodeInfo
 from asched.framework.pod_info import PodInfo
 from asched.framework.status import SUCCESS, Status
@@ -109,22 +110,22 @@ def test_room_is_made_when_the_last_eviction_ended() -> None:
     evictions.begin(_eviction("a", "p"))
     evictions.begin(_eviction("b", "p"))
     evictions.end("a")
-    assert evictions.make_room_for("p")
-    assert not evictions.done_for
+    assert evictions.pending_for("p")
+    assert not evictions.completed_for
     evictions.end("b")
-    assert not evictions.make_room_for("p")
-    assert evictions.done_for == {"p": "ns/p"}
+    assert not evictions.pending_for("p")
+    assert evictions.completed_for == {"p": "ns/p"}
     evictions.begin(_eviction("c", "p"))
-    assert evictions.make_room_for("p")
-    assert not evictions.done_for
+    assert evictions.pending_for("p")
+    assert not evictions.completed_for
 
 
 def test_a_victim_that_is_chosen_for_another_pod_frees_the_first() -> None:
     evictions = Evictions()
     evictions.begin(_eviction("a", "p"))
     evictions.begin(_eviction("a", "q"))
-    assert evictions.make_room_for("q")
-    assert evictions.done_for == {"p": "ns/p"}
+    assert evictions.pending_for("q")
+    assert evictions.completed_for == {"p": "ns/p"}
 
 
 def test_nothing_is_kept_of_a_pod_that_went_before_its_victims() -> None:
@@ -134,10 +135,10 @@ def test_nothing_is_kept_of_a_pod_that_went_before_its_victims() -> None:
     evictions.forget("p")
     evictions.end("a")
     evictions.end("b")
-    assert not evictions.make_room_for("p")
-    assert not evictions.done_for
+    assert not evictions.pending_for("p")
+    assert not evictions.completed_for
     assert not evictions
     # Nor that it was forgotten.
     evictions.begin(_eviction("c", "p"))
     evictions.end("c")
-    assert evictions.done_for == {"p": "ns/p"}
+    assert evictions.completed_for == {"p": "ns/p"}

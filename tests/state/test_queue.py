@@ -25,7 +25,7 @@ from asched.model.meta import Object
 from asched.model.node import Node
 from asched.model.pod import Pod
 from asched.model.quantity import NS_PER_S
-from asched.plugins.scheduling_gates import SchedulingGates
+from asched.plugins.queue_and_bind import SchedulingGates
 from asched.state import records as r
 from asched.state.fold import FoldError
 from tests.state.objects import a_node, a_pod, bound, labelled
@@ -169,7 +169,7 @@ def test_only_events_of_the_rejecting_plugins_wake() -> None:
     other = a_pod("other", on="n0")
     queue.see(other)
     assert queue.names() == ["node"]
-    queue.apply(r.ObjectGone("Pod", other.key, other.uid))
+    queue.apply(r.ObjectDeleted("Pod", other.key, other.uid))
     assert queue.names() == ["node", "room"]
 
 
@@ -248,7 +248,7 @@ def test_with_a_pending_plugin_another_ones_event_still_backs_off() -> None:
     other = a_pod("other", on="n0")
     queue.see(a_pod("p"), other)
     queue.reject("RoomWatcher", pending=("NodeWatcher",))
-    queue.apply(r.ObjectGone("Pod", other.key, other.uid))
+    queue.apply(r.ObjectDeleted("Pod", other.key, other.uid))
     assert list(queue.queue.backoff) == ["default/p"]
 
 
@@ -294,7 +294,7 @@ def test_a_pod_is_there_to_be_tried_when_its_gate_was_first_open() -> None:
     assert pod.entered_at_ns == queue.fold.state.now_ns == 1000 * NS_PER_S
     assert pod.timestamp_ns == 0
     queue.pass_time(1)
-    queue.apply(r.ObjectGone("Node", "open"))
+    queue.apply(r.ObjectDeleted("Node", "open"))
     queue.see(labelled(a_pod("p"), app="new"))
     assert list(queue.queue.gated) == ["default/p"]
     queue.pass_time(1)
@@ -309,7 +309,7 @@ def test_a_pod_that_was_gated_in_its_own_time_is_woken_by_who_rejected_it() -> N
     queue.see(a_pod("p", gates=("a",)))
     [pod] = queue.queue
     queue.apply(r.Rejected("default/p", pod.info.uid, 1, "no", ("NodeWatcher",)))
-    assert queue.queue.drifted == 1
+    assert queue.queue.replay_mismatches == 1
     queue.see(a_node("n1"))
     assert list(queue.queue.backoff) == ["default/p"]
 
@@ -356,13 +356,13 @@ def test_each_profile_has_its_own_pods_and_plugins() -> None:
     specs = (profile_of(NodeWatcher), profile_of(RoomWatcher, name="batch"))
     fold = a_fold(NodeWatcher, RoomWatcher, profiles=specs)
     for pod in (a_pod("p"), a_pod("q", scheduler="batch"), a_pod("r", scheduler="else")):
-        fold.apply(r.ObjectSeen(pod))
+        fold.apply(r.ObjectObserved(pod))
     queue = fold.state.queue
     assert [pod.info.name for pod in queue.in_order()] == ["p", "q"]
     for key, uid in (("default/p", "pod-p"), ("default/q", "pod-q")):
         fold.apply(r.Rejected(key, uid, 1, "no", ("NodeWatcher",)))
     fold.apply(r.TurnStarted(20 * NS_PER_S))
-    fold.apply(r.ObjectSeen(a_node("n0")))
+    fold.apply(r.ObjectObserved(a_node("n0")))
     # The batch profile has no NodeWatcher, so nobody says QUEUE for its pod.
     assert [pod.info.name for pod in queue.in_order()] == ["p"]
 
@@ -396,7 +396,7 @@ def test_a_decision_about_a_pod_that_does_not_wait_is_refused() -> None:
     with pytest.raises(FoldError, match="which is not pending"):
         queue.fold.apply(r.Rejected("default/p", "pod-p", 2, "no"))
     queue.see(a_pod("q"))
-    with pytest.raises(FoldError, match="which is no node"):
+    with pytest.raises(FoldError, match="which is unknown"):
         queue.assign("nowhere")
 
 

@@ -9,9 +9,10 @@ import pytest
 
 from asched.batch.registry import SessionRegistry
 from asched.config.batch import DEFAULT_CONF, parse_conf
-from asched.core.deciders import AllDeciders
+from asched.core.scheduler import SchedulerCore
+from asched.framework.cluster import Handle
 from asched.framework.cycle_state import CycleState
-from asched.framework.interface import FilterPlugin, Handle, QueueSortPlugin
+from asched.framework.interface import FilterPlugin, QueueSortPlugin
 from asched.framework.nodes import NodeInfo
 from asched.framework.pod_info import PodInfo, QueuedPod
 from asched.framework.sessions import SessionSpec
@@ -68,13 +69,13 @@ def test_a_resource_that_no_node_offers_any_more_counts_for_sessions_as_before()
     )
     gone(scheduling, a_node("n1"))
     scheduling.pass_time(2)
-    made_live = AllDeciders(scheduling.state).next()
+    made_live = SchedulerCore(scheduling).propose()
     assert _next_restored(scheduling.fold) == made_live
     assert nodes_of(made_live) == {"d/b1": "n0"}
 
 
 def _next_restored(fold: Fold, *plugins: Any) -> tuple[r.Decision, ...]:
-    return AllDeciders(restore(checkpoint_of(fold.state), loader(*plugins)).state).next()
+    return SchedulerCore(restore(checkpoint_of(fold.state), loader(*plugins))).propose()
 
 
 # -- what is promised to claims -------------------------------------------------------------------

@@ -25,7 +25,6 @@ from asched.model.resources import AnyObject
 from asched.model.storage import CSINode, PersistentVolume, PersistentVolumeClaim, StorageClass
 from asched.model.workloads import Namespace, PodDisruptionBudget, Service
 from asched.state import records as r
-from asched.state.rules import LATEST_RULES, Rules
 from tests.state.objects import a_node, a_pod, labelled
 from tests.state.queue_driver import Queue
 
@@ -74,8 +73,8 @@ def named(name: str) -> ObjectMeta:
     return ObjectMeta(name=name, namespace="default", uid=f"uid-{name}")
 
 
-def rejected(plugin: type[Plugin], rules: Rules = LATEST_RULES) -> Queue:
-    queue = Queue(plugin, rules=rules)
+def rejected(plugin: type[Plugin]) -> Queue:
+    queue = Queue(plugin)
     queue.see(a_pod("bound", on="n0"), a_pod("p"))
     queue.reject(plugin.name)
     return queue
@@ -86,7 +85,7 @@ def sees(*items: AnyObject) -> Callable[[Queue], None]:
 
 
 def goes(kind: str, key: str, uid: str) -> Callable[[Queue], None]:
-    return lambda queue: queue.apply(r.ObjectGone(kind, key, uid))
+    return lambda queue: queue.apply(r.ObjectDeleted(kind, key, uid))
 
 
 HEARD = {
@@ -131,17 +130,14 @@ def test_but_not_after_events_that_kube_scheduler_leaves_out(
 
 @pytest.mark.parametrize("happen", HEARD.values(), ids=HEARD)
 @pytest.mark.parametrize(
-    ("plugin", "rules"),
+    "plugin",
     [
-        pytest.param(Silent, Rules.KEPT_ROOM_IS_TOLD, id="in journals of before"),
-        pytest.param(Deaf, LATEST_RULES, id="an empty list"),
-        pytest.param(OnlyScores, LATEST_RULES, id="nothing to reject with"),
+        pytest.param(Deaf, id="an empty list"),
+        pytest.param(OnlyScores, id="nothing to reject with"),
     ],
 )
-def test_others_wait_for_the_flush(
-    plugin: type[Plugin], rules: Rules, happen: Callable[[Queue], None]
-) -> None:
-    queue = rejected(plugin, rules)
+def test_others_wait_for_the_flush(plugin: type[Plugin], happen: Callable[[Queue], None]) -> None:
+    queue = rejected(plugin)
     happen(queue)
     assert "default/p" in queue.queue.unschedulable
     queue.pass_time(301)
@@ -154,12 +150,3 @@ def test_a_gate_of_a_plugin_that_registers_nothing() -> None:
     assert "default/p" in queue.queue.gated
     queue.see(a_node("open"))
     assert "default/p" in queue.queue.active
-
-
-def test_rules_hold_from_the_start_that_names_them() -> None:
-    queue = rejected(Silent, Rules.FIRST)
-    queue.see(a_node("n1"))
-    assert "default/p" in queue.queue.unschedulable
-    queue.apply(r.EngineStarted("test", 0, rules=LATEST_RULES))
-    queue.see(a_node("n2"))
-    assert "default/p" in queue.queue.backoff

@@ -1,7 +1,7 @@
-"""Profiles of the past whose plugins are not installed any more.
+"""Recorded profiles with plugins that are not installed.
 
-A journal outlives the plugins that it was written with. Folding it must not need them: what they
-decided is recorded. Only the configuration that decides next has to be complete.
+A journal outlives the plugins that wrote it, and folding it must not need them, because their decisions
+are recorded. Only the configuration that makes the next decision has to be complete.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from typing import Any, ClassVar
 from asched.framework.binding import BindingClient
 from asched.framework.interface import BindPlugin, ExtensionPoint, QueueSortPlugin
 from asched.framework.pod_info import PodInfo, QueuedPod
-from asched.framework.runtime.profile import OwnHandle, PluginWeight, Profile, ProfileSpec
+from asched.framework.runtime.profile import AttachableHandle, PluginWeight, Profile, ProfileSpec
 from asched.framework.status import Status
 
 
 class ArrivalOrder(QueueSortPlugin):
-    """First come, first served."""
+    """Orders pods by time of arrival."""
 
     name: ClassVar[str] = "ArrivalOrder"
     api_version: ClassVar[int] = 1
@@ -30,7 +30,7 @@ class ArrivalOrder(QueueSortPlugin):
 
 
 class NoBinder(BindPlugin):
-    """Binds nothing: a profile that is not complete never decides."""
+    """Fails every binding: an incomplete profile makes no decisions."""
 
     name: ClassVar[str] = "NoBinder"
     api_version: ClassVar[int] = 1
@@ -39,11 +39,11 @@ class NoBinder(BindPlugin):
         return Status.error("the pod's profile is not complete")
 
 
-_STAND_INS = {plugin.name: plugin for plugin in (ArrivalOrder, NoBinder)}
+_SUBSTITUTES = {plugin.name: plugin for plugin in (ArrivalOrder, NoBinder)}
 
 
-def incomplete_profile(spec: ProfileSpec, handle: OwnHandle, reason: str) -> Profile:
-    """What stands for a profile that cannot be built; ``reason`` says why it cannot."""
+def incomplete_profile(spec: ProfileSpec, handle: AttachableHandle, reason: str) -> Profile:
+    """A substitute for a profile that cannot be built for that reason."""
     bare = ProfileSpec(
         spec.scheduler_name,
         {
@@ -51,15 +51,15 @@ def incomplete_profile(spec: ProfileSpec, handle: OwnHandle, reason: str) -> Pro
             ExtensionPoint.BIND.field: (PluginWeight(NoBinder.name),),
         },
     )
-    profile = Profile(bare, _STAND_INS.__getitem__, handle)
+    profile = Profile(bare, _SUBSTITUTES.__getitem__, handle)
     profile.spec, profile.missing = spec, reason
     return profile
 
 
-def why_incomplete(profiles: Mapping[str, Profile]) -> str:
-    """What the first profile that is not complete lacks; empty where all of them are.
+def missing_plugin(profiles: Mapping[str, Profile]) -> str:
+    """What the first incomplete profile lacks; empty if all are complete.
 
-    Queues under such a profile are not those of who has the plugin: nobody gates a pod, no hint
-    wakes one. So the state is good enough to look at, and not to be kept for others.
+    Under an incomplete profile no plugin gates pods and no hint requeues them, so queues differ from
+    those with the plugin. Such a state may be inspected, but not stored as a checkpoint.
     """
     return next((profile.missing for profile in profiles.values() if profile.missing), "")

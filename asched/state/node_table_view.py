@@ -1,0 +1,264 @@
+"""Read access to the node table. The write side is :mod:`asched.state.node_table`."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from asched.framework.caching import ChangeLog
+from asched.framework.nodes import (
+    BoolColumn,
+    Int64Column,
+    LabelColumn,
+    NodeInfo,
+    Nodes,
+    RowArray,
+    TaintColumn,
+    TieBreakColumn,
+)
+from asched.framework.pod_info import HostPort, PodInfo
+from asched.model.node import Node
+from asched.state.node_columns import (
+    FullnessNumbers,
+    ImageIndex,
+    LabelIndex,
+    NodeColumns,
+    PortIndex,
+    TaintNumbers,
+)
+from asched.state.node_rows import NodeRows, NodeSweep
+
+S = TypeVar("S", bound=np.generic)
+
+LOG_LENGTH = 1 << 16
+
+
+class NodeTableView(Nodes):
+    """The columns of all nodes, and logs of what changed."""
+
+    def __init__(self) -> None:
+        self.size = 0
+        self.names: list[str] = []
+        self.layout = 0
+        """Changes if results cannot be updated row by row: the score of an image depends on the
+        number of nodes and of those that have it."""
+        self.label_index = LabelIndex()
+        self.port_index = PortIndex()
+        self.image_index = ImageIndex()
+        self._objects: list[Node | None] = []
+        self._rows: dict[str, int] = {}
+        self._free: list[int] = []
+        self._pods: list[dict[str, PodInfo]] = []
+        # Counted as soon as the node is added.
+        self._pods_on_unknown_nodes: dict[str, dict[str, PodInfo]] = {}
+        self._columns = NodeColumns()
+        self._fullness = FullnessNumbers()
+        self._taint_numbers = TaintNumbers()
+        # By resource: the allocatable amount if it is the same on all rows, else None.
+        self._capacities: dict[str, Int64Column | None] = {}
+        self._row_log: ChangeLog[int] = ChangeLog(LOG_LENGTH)
+        self._pod_log: ChangeLog[tuple[int, PodInfo, int]] = ChangeLog(LOG_LENGTH)
+        self._objects_changed = 0
+        self._version = 0
+        self._by_tie_break_key: RowArray | None = None
+        self._sweep: NodeSweep | None = None
+
+    @property
+    def alive(self) -> BoolColumn:
+        return self._columns.view("alive", self._columns.alive)
+
+    @property
+    def tie_break_keys(self) -> TieBreakColumn:
+        """By row: a hash of the node name, which breaks ties between equally good nodes."""
+        return self._columns.view("tie_break_keys", self._columns.tie_break_keys)
+
+    @property
+    def by_tie_break_key(self) -> RowArray:
+        """The rows of nodes sorted by tie-break key."""
+        if self._by_tie_break_key is None:
+            rows = np.flatnonzero(self.alive)
+            keys = self._columns.tie_break_keys[rows]
+            self._by_tie_break_key = rows[np.argsort(keys, kind="stable")]
+        return self._by_tie_break_key
+
+    @property
+    def cluster_size(self) -> int:
+        return len(self._rows)
+
+    @property
+    def version(self) -> int:
+        return self._version
+
+    def align(self, column: NDArray[S]) -> NDArray[S]:
+        return column
+
+    def row_of(self, name: str) -> int | None:
+        return self._rows.get(name)
+
+    def allocatable(self, resource: str) -> Int64Column:
+        return self._amounts("allocatable", self._columns.allocatable, resource)
+
+    def capacity(self, resource: str) -> Int64Column:
+        try:
+            same = self._capacities[resource]
+        except KeyError:
+            same = self._capacities[resource] = _one_for_all(self.allocatable(resource))
+        return self.allocatable(resource) if same is None else same
+
+    def requested(self, resource: str) -> Int64Column:
+        return self._amounts("requested", self._columns.requested, resource)
+
+    def allocatable_on(self, row: int, resource: str) -> int:
+        column = self._columns.allocatable.get(resource)
+        return 0 if column is None else column.item(row)
+
+    def requested_on(self, row: int, resource: str) -> int:
+        column = self._columns.requested.get(resource)
+        return 0 if column is None else column.item(row)
+
+    def fullness_on(self, row: int) -> int:
+        """A number that is the same for rows with the same amounts in all columns."""
+        number = self._fullness.by_row[row]
+        if number is None:
+            number = self._fullness.set_row(row, self._columns.amounts_on(row))
+        return number
+
+    @property
+    def scoring_cpu_milli(self) -> Int64Column:
+        return self._columns.view("scoring_cpu_milli", self._columns.scoring_cpu)
+
+    @property
+    def scoring_memory_bytes(self) -> Int64Column:
+        return self._columns.view("scoring_memory_bytes", self._columns.scoring_memory)
+
+    @property
+    def pod_count(self) -> Int64Column:
+        return self._columns.view("pod_count", self._columns.pod_count)
+
+    @property
+    def allowed_pods(self) -> Int64Column:
+        return self._columns.view("allowed_pods", self._columns.allowed_pods)
+
+    @property
+    def unschedulable(self) -> BoolColumn:
+        return self._columns.view("unschedulable", self._columns.unschedulable)
+
+    def label(self, key: str) -> LabelColumn:
+        labels = self.label_index
+        ids = labels.columns.get(key)
+        if ids is None:
+            return LabelColumn(np.full(self.size, -1, np.int32), labels.vocabulary)
+        return LabelColumn(self._columns.view(("label", key), ids), labels.vocabulary)
+
+    @property
+    def taints(self) -> TaintColumn:
+        return TaintColumn(
+            self._columns.view("taints", self._columns.taint_ids), self._taint_numbers.sets
+        )
+
+    def port_conflicts(self, ports: Sequence[HostPort]) -> BoolColumn:
+        taken = np.zeros(self.size, np.bool_)
+        rows = self.port_index.conflicting_rows(ports)
+        if rows:
+            taken[rows] = True
+        return taken
+
+    def image_size_bytes(self, image: str) -> tuple[Int64Column, int]:
+        return self.image_index.column(image, self.size)
+
+    def node(self, row: int) -> Node:
+        node = self._objects[row]
+        if node is None:
+            raise IndexError(f"row {row} has no node")
+        return node
+
+    def find(self, name: str) -> Node | None:
+        row = self._rows.get(name)
+        return None if row is None else self._objects[row]
+
+    def pods(self, row: int) -> Iterable[PodInfo]:
+        return self._pods[row].values()
+
+    def has_pod(self, node_name: str, pod: PodInfo) -> bool:
+        """Whether exactly this object is counted on the node, known or not."""
+        row = self._rows.get(node_name)
+        unknown = self._pods_on_unknown_nodes
+        pods = unknown.get(node_name, {}) if row is None else self._pods[row]
+        return pods.get(pod.uid) is pod
+
+    @property
+    def pods_counted(self) -> int:
+        """The number of pods, on nodes known or not."""
+        return sum(map(len, self._pods)) + sum(map(len, self._pods_on_unknown_nodes.values()))
+
+    def take(self, rows: RowArray) -> NodeRows:
+        return NodeRows(self, rows)
+
+    def infos(self) -> Sequence[NodeInfo]:
+        if self._sweep is None:
+            self._sweep = NodeSweep(self, self._objects)
+        return self._sweep.nodes()
+
+    @property
+    def resources(self) -> Iterable[str]:
+        """Every resource that a node ever had or a pod on a node ever requested."""
+        return dict.fromkeys((*self._columns.allocatable, *self._columns.requested))
+
+    # -- what changed -------------------------------------------------------------------------
+
+    @property
+    def stamps(self) -> Int64Column:
+        """By row: a number that grows with every change of the row."""
+        return self._columns.stamps[: self.size]
+
+    def touch(self, name: str) -> None:
+        """Something about a node changed that is not in the table."""
+        row = self._rows.get(name)
+        if row is not None:
+            self._columns.stamps[row] += 1
+
+    @property
+    def cursor(self) -> int:
+        """The end of the log of changed rows."""
+        return self._row_log.cursor
+
+    def changed_since(self, cursor: int) -> list[int] | None:
+        """Rows changed since ``cursor``, sorted and unique; None if the log does not reach back."""
+        recent = self._row_log.since(cursor)
+        return recent if recent is None or len(recent) <= 1 else sorted(set(recent))
+
+    @property
+    def objects_cursor(self) -> int:
+        """How many times a node object was added or updated."""
+        return self._objects_changed
+
+    def objects_changed_since(self, cursor: int) -> bool:
+        """Whether any node object was added or updated since ``cursor``."""
+        return self._objects_changed != cursor
+
+    @property
+    def pods_cursor(self) -> int:
+        """The end of the log of pods added to rows and removed from them."""
+        return self._pod_log.cursor
+
+    def pods_changed_since(self, cursor: int) -> list[tuple[int, PodInfo, int]] | None:
+        """(row, pod, 1 if added or -1 if removed); None if the log does not reach back."""
+        return self._pod_log.since(cursor)
+
+    def _amounts(self, kind: str, columns: Mapping[str, Int64Column], resource: str) -> Int64Column:
+        column = columns.get(resource)
+        if column is None:
+            return np.zeros(self.size, np.int64)
+        return self._columns.view((kind, resource), column)
+
+
+def _one_for_all(column: Int64Column) -> Int64Column | None:
+    """A column of one entry if all entries are the same; else None."""
+    if not len(column) or (column != column[0]).any():
+        return None
+    one = column[:1].copy()
+    one.flags.writeable = False
+    return one

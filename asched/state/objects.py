@@ -1,0 +1,104 @@
+"""The objects of the state other than pods."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import TypeVar, cast
+
+from asched.model.custom import CustomObject, CustomResource
+from asched.model.meta import Object
+from asched.model.resources import AnyObject
+
+ObjectT = TypeVar("ObjectT", bound=Object)
+
+
+class ObjectStore:
+    """Objects by kind and key. Only the fold changes it.
+
+    Custom resources are recorded as :class:`CustomObject`, which needs no plugin. Plugins read them
+    as structs of their own; these are created when they are first read.
+    """
+
+    def __init__(self) -> None:
+        self.by_kind: dict[type[Object], dict[str, Object]] = {}
+        self._versions: Counter[type[Object]] = Counter()
+        self._custom: dict[type[CustomResource], dict[str, CustomResource]] = {}
+        self._custom_versions: Counter[str] = Counter()
+
+    def of_kind(self, kind: type[Object]) -> Mapping[str, Object]:
+        """The objects as they are recorded."""
+        return self.by_kind.get(kind, {})
+
+    def read(self, kind: type[ObjectT]) -> Mapping[str, ObjectT]:
+        """The objects for plugins: custom resources as the plugin's own type, without those that do
+        not decode as that type."""
+        if issubclass(kind, CustomResource):
+            return cast("Mapping[str, ObjectT]", self._typed(kind))
+        return cast("Mapping[str, ObjectT]", self.by_kind.get(kind, {}))
+
+    def version(self, *kinds: type[Object]) -> int:
+        """Grows with every change of an object of these kinds."""
+        versions = self._versions
+        version = 0
+        for kind in kinds:
+            version += versions.get(kind, 0)
+        if CustomObject in versions:
+            custom = (kind for kind in kinds if issubclass(kind, CustomResource))
+            version += sum(self._custom_versions[kind.definition.name] for kind in custom)
+        return version
+
+    def put(self, item: Object) -> Object | None:
+        """Add or replace an object. Returns the one before."""
+        kind = type(item)
+        of_kind = self.by_kind.setdefault(kind, {})
+        old = of_kind.get(item.key)
+        of_kind[item.key] = item
+        self._versions[kind] += 1
+        if isinstance(item, CustomObject):
+            self._custom_versions[item.resource] += 1
+            for typed_kind, view in self._custom.items():
+                if typed_kind.definition.name == item.resource:
+                    _add_typed(view, typed_kind, item)
+        return old
+
+    def remove(self, kind: type[Object], key: str) -> Object | None:
+        """Remove and return an object; None if there is none."""
+        item = self.by_kind.get(kind, {}).pop(key, None)
+        if item is None:
+            return None
+        self._versions[kind] += 1
+        if isinstance(item, CustomObject):
+            self._custom_versions[item.resource] += 1
+            for typed_kind, view in self._custom.items():
+                if typed_kind.definition.name == item.resource:
+                    view.pop(item.object_key, None)
+        return item
+
+    def snapshot(self) -> tuple[AnyObject, ...]:
+        return tuple(
+            cast(AnyObject, item) for of_kind in self.by_kind.values() for item in of_kind.values()
+        )
+
+    def restore(self, snapshot: Iterable[AnyObject]) -> None:
+        for item in snapshot:
+            self.put(item)
+
+    def _typed(self, kind: type[CustomResource]) -> Mapping[str, CustomResource]:
+        view = self._custom.get(kind)
+        if view is None:
+            view = self._custom[kind] = {}
+            for item in self.by_kind.get(CustomObject, {}).values():
+                if isinstance(item, CustomObject) and item.resource == kind.definition.name:
+                    _add_typed(view, kind, item)
+        return view
+
+
+def _add_typed(
+    view: dict[str, CustomResource], kind: type[CustomResource], item: CustomObject
+) -> None:
+    typed = item.typed(kind)
+    if typed is None:
+        view.pop(item.object_key, None)
+    else:
+        view[item.object_key] = typed

@@ -1,0 +1,145 @@
+"""Contents of the scheduling queue and their stored forms. A part of :mod:`asched.state.queue`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple, cast
+
+import msgspec
+
+from asched.framework.events import ActionType, ClusterEvent, EventResource
+from asched.framework.pod_info import PodInfo, QueuedPod
+from asched.model.meta import Object
+from asched.model.pod import Pod
+from asched.model.resources import AnyObject
+from asched.state.cluster_events import QueuedClusterEvent
+from asched.state.stored_form import PodNumber, StoredForm
+
+ACTIVE = "active"
+BACKOFF = "backoff"
+UNSCHEDULABLE = "unschedulable"
+GATED = "gated"
+
+# Queue events that are not cluster events, with kube-scheduler's names.
+POD_ADD = "UnscheduledPodAdd"
+ATTEMPT_FAILURE = "ScheduleAttemptFailure"
+BACKOFF_COMPLETE = "BackoffComplete"
+FORCE_ACTIVATE = "ForceActivate"
+TIMEOUT = "UnschedulableTimeout"
+RECONFIGURED = "ProfilesLoaded"
+"""New profiles sort all waiting pods again. kube-scheduler has no such event."""
+
+
+class Attempt(NamedTuple):
+    """An attempt that has begun and not ended."""
+
+    pod: QueuedPod
+    events_from: int
+    """Number of the first event since it began."""
+
+
+class QueuedPodSnapshot(StoredForm):
+    info: PodInfo
+    added_at_ns: int
+    entered_at_ns: int | None
+    timestamp_ns: int
+    rejected_at_ns: int
+    attempts: int
+    unschedulable_count: int
+    consecutive_errors: int
+    unschedulable_plugins: tuple[str, ...]
+    pending_plugins: tuple[str, ...]
+    gating_plugin: str
+
+
+class QueueSnapshot(StoredForm):
+    """Orders matter as well as contents: of pods with equal sort keys the first to arrive is tried
+    first, and an event requeues pods in the order in which they began to wait."""
+
+    pods: tuple[QueuedPodSnapshot, ...]
+    """All pods, waiting and in flight; the other fields refer to them by position."""
+    active: tuple[int, ...]
+    """In order of arrival."""
+    active_order: tuple[tuple[int, tuple[Any, ...]], ...]
+    """In scheduling order, with the stored sort key; empty if it is to be computed again."""
+    backoff: tuple[int, ...]
+    backoff_order: tuple[int, ...]
+    unschedulable: tuple[int, ...]
+    gated: tuple[int, ...]
+    waiting_for: tuple[tuple[str, tuple[int, ...]], ...]
+    attempts: tuple[tuple[int, int], ...]
+    events: tuple[QueuedClusterEvent, ...]
+    events_start: int
+    replay_mismatches: int
+
+
+class QueuedClusterEventForm(StoredForm):
+    """Stored form of a :class:`QueuedClusterEvent`."""
+
+    resource: str
+    action: int
+    old: AnyObject | int | None
+    """The number of a pod, or another object."""
+    new: AnyObject | int | None
+    held_since_ns: int | None
+    nomination: bool
+
+
+def event_to_form(queued_event: QueuedClusterEvent, number_of: PodNumber) -> QueuedClusterEventForm:
+    def stored(value: Object | None) -> AnyObject | int | None:
+        return number_of(value) if isinstance(value, Pod) else cast("AnyObject | None", value)
+
+    return QueuedClusterEventForm(
+        resource=queued_event.event.resource.value,
+        action=int(queued_event.event.action),
+        old=stored(queued_event.old),
+        new=stored(queued_event.new),
+        held_since_ns=queued_event.held_since_ns,
+        nomination=queued_event.nomination,
+    )
+
+
+def event_from_form(raw: object, pods: Mapping[int, PodInfo]) -> QueuedClusterEvent:
+    """``raw`` is the decoded form in builtin types."""
+    form = msgspec.convert(raw, QueuedClusterEventForm)
+
+    def decoded(value: AnyObject | int | None) -> Object | None:
+        return pods[value].pod if isinstance(value, int) else value
+
+    return QueuedClusterEvent(
+        ClusterEvent(EventResource(form.resource), ActionType(form.action)),
+        decoded(form.old),
+        decoded(form.new),
+        form.held_since_ns,
+        nomination=form.nomination,
+    )
+
+
+def snapshot_of(pod: QueuedPod) -> QueuedPodSnapshot:
+    return QueuedPodSnapshot(
+        info=pod.info,
+        added_at_ns=pod.added_at_ns,
+        entered_at_ns=pod.entered_at_ns,
+        timestamp_ns=pod.timestamp_ns,
+        rejected_at_ns=pod.rejected_at_ns,
+        attempts=pod.attempts,
+        unschedulable_count=pod.unschedulable_count,
+        consecutive_errors=pod.consecutive_errors,
+        unschedulable_plugins=tuple(sorted(pod.unschedulable_plugins)),
+        pending_plugins=tuple(sorted(pod.pending_plugins)),
+        gating_plugin=pod.gating_plugin,
+    )
+
+
+def restored(snapshot: QueuedPodSnapshot) -> QueuedPod:
+    pod = QueuedPod(snapshot.info, snapshot.added_at_ns)
+    pod.entered_at_ns = snapshot.entered_at_ns
+    pod.timestamp_ns = snapshot.timestamp_ns
+    pod.rejected_at_ns = snapshot.rejected_at_ns
+    pod.attempts = snapshot.attempts
+    pod.unschedulable_count = snapshot.unschedulable_count
+    pod.consecutive_errors = snapshot.consecutive_errors
+    pod.unschedulable_plugins = frozenset(snapshot.unschedulable_plugins)
+    pod.pending_plugins = frozenset(snapshot.pending_plugins)
+    pod.gating_plugin = snapshot.gating_plugin
+    return pod

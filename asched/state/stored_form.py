@@ -1,0 +1,82 @@
+"""Base classes of everything that is stored, and the encoding of large snapshots in small steps.
+
+Each store of the state has a ``snapshot()``: a :class:`StoredForm` of its contents at that moment, which
+shares only immutable values with the store. Taking it is cheap; encoding it takes long. An encoding
+thread would block the event loop for as long as it holds the interpreter lock, so the caller runs the
+encoding on the loop, one step at a time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Sequence
+from typing import TypeVar, dataclass_transform
+
+import msgspec
+
+from asched.model.pod import Pod
+
+_T = TypeVar("_T")
+
+Steps = Generator[None, None, _T]
+"""Yields after each step; its return value is the result."""
+
+STEP = 100
+"""Items that are encoded in one step: some microseconds each."""
+
+Encode = Callable[[object], bytes]
+"""To MessagePack."""
+
+PodNumber = Callable[[Pod], int]
+"""The number that a pod has in a checkpoint."""
+
+
+@dataclass_transform(frozen_default=True, field_specifiers=(msgspec.field,))
+class Record(msgspec.Struct, frozen=True, omit_defaults=True, gc=False, tag=True):
+    """Base of all records; the tag ``type`` is the class name."""
+
+
+@dataclass_transform(frozen_default=True)
+class StoredForm(msgspec.Struct, array_like=True, frozen=True, gc=False):
+    """Base of all parts of a checkpoint. Fields are stored by position: any change needs a new
+    :data:`asched.state.checkpoint.FORMAT`."""
+
+
+def run(steps: Steps[_T]) -> _T:
+    """Run all steps and return their result."""
+    while True:
+        try:
+            next(steps)
+        except StopIteration as end:
+            result: _T = end.value
+            return result
+
+
+def encode_in_steps(snapshot: StoredForm, encode: Encode) -> Steps[msgspec.Raw]:
+    """The same MessagePack bytes as ``encode(snapshot)``."""
+    fields: list[object] = []
+    for name in snapshot.__struct_fields__:
+        field = getattr(snapshot, name)
+        if isinstance(field, StoredForm):
+            field = yield from encode_in_steps(field, encode)
+        elif isinstance(field, tuple) and len(field) > STEP:
+            field = yield from _encode_items(field, encode)
+        fields.append(field)
+    return msgspec.Raw(encode(fields))
+
+
+def _encode_items(items: Sequence[object], encode: Encode) -> Steps[msgspec.Raw]:
+    parts = [_array_header(len(items))]
+    for begin in range(0, len(items), STEP):
+        chunk = items[begin : begin + STEP]
+        parts.append(encode(chunk)[len(_array_header(len(chunk))) :])
+        yield
+    return msgspec.Raw(b"".join(parts))
+
+
+def _array_header(length: int) -> bytes:
+    """The MessagePack header of an array of that length."""
+    if length < 16:
+        return bytes((0x90 | length,))
+    if length < 1 << 16:
+        return b"\xdc" + length.to_bytes(2, "big")
+    return b"\xdd" + length.to_bytes(4, "big")
